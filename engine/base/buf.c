@@ -1,0 +1,147 @@
+#include "engine/base/buf.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+
+void buf_init(struct buf *b)
+{
+    memset(b, 0, sizeof *b);
+}
+
+void buf_free(struct buf *b)
+{
+    mem_free(b->data);
+    buf_init(b);
+}
+
+void buf_clear(struct buf *b)
+{
+    b->len = 0;
+    if (b->data)
+        b->data[0] = 0;
+}
+
+void buf_reserve(struct buf *b, size_t more)
+{
+    size_t need = b->len + more + 1;
+    ASSERT(need > more);
+    if (need <= b->cap)
+        return;
+    size_t cap = b->cap ? b->cap * 2 : 64;
+    while (cap < need)
+        cap *= 2;
+    b->data = mem_resize(b->data, cap, 1);
+    b->cap = cap;
+}
+
+void buf_put(struct buf *b, const void *p, size_t n)
+{
+    buf_reserve(b, n);
+    if (n)
+        memcpy(b->data + b->len, p, n);
+    b->len += n;
+    b->data[b->len] = 0;
+}
+
+void buf_puts(struct buf *b, const char *s)
+{
+    buf_put(b, s, strlen(s));
+}
+
+void buf_putc(struct buf *b, char c)
+{
+    buf_put(b, &c, 1);
+}
+
+void buf_printf(struct buf *b, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    ASSERT(n >= 0);
+    buf_reserve(b, (size_t)n);
+    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
+    va_end(again);
+    b->len += (size_t)n;
+}
+
+void buf_put_u64(struct buf *b, unsigned long long v)
+{
+    char tmp[20];
+    int i = 20;
+    do
+        tmp[--i] = (char)('0' + v % 10);
+    while (v /= 10);
+    buf_put(b, tmp + i, (size_t)(20 - i));
+}
+
+/* Writes the escape of one ASCII character that may not stand bare in a JSON string. */
+static void put_escape(struct buf *b, unsigned char c)
+{
+    static const char short_form[] = "\"\"\\\\\bb\ff\nn\rr\tt";
+    for (int i = 0; short_form[i]; i += 2)
+        if ((unsigned char)short_form[i] == c) {
+            buf_putc(b, '\\');
+            buf_putc(b, short_form[i + 1]);
+            return;
+        }
+    static const char hex[] = "0123456789abcdef";
+    char u[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+    buf_put(b, u, 6);
+}
+
+void buf_put_json(struct buf *b, const char *s, size_t n)
+{
+    buf_reserve(b, n + 2);
+    buf_putc(b, '"');
+    size_t run = 0;
+    for (size_t i = 0; i < n;) {
+        unsigned char c = (unsigned char)s[i];
+        uint32_t cp;
+        int len = c < 0x80 ? 1 : utf8_decode(s + i, n - i, &cp);
+        if (len >= 1 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F) {
+            i += (size_t)len;
+            continue;
+        }
+        buf_put(b, s + run, i - run);
+        if (c < 0x80)
+            put_escape(b, c);
+        else
+            buf_puts(b, "\xEF\xBF\xBD");
+        run = ++i;
+    }
+    buf_put(b, s + run, n - run);
+    buf_putc(b, '"');
+}
+
+void buf_cut(struct buf *b, size_t n)
+{
+    ASSERT(n <= b->len);
+    if (!n)
+        return;
+    memmove(b->data, b->data + n, b->len - n);
+    b->len -= n;
+    b->data[b->len] = 0;
+}
+
+char *buf_take(struct buf *b)
+{
+    buf_reserve(b, 0);
+    b->data[b->len] = 0;
+    char *p = b->data;
+    buf_init(b);
+    return p;
+}
+
+bool buf_equals(const struct buf *b, const char *s)
+{
+    return b->len == strlen(s) && (b->len == 0 || memcmp(b->data, s, b->len) == 0);
+}

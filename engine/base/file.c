@@ -1,0 +1,110 @@
+#include "engine/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int fail(struct err *e, const char *what, const char *path)
+{
+    int code = errno == ENOENT ? E_NOTFOUND : E_SYS;
+    return err_set(e, code, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+int file_map_open(struct file_map *m, const char *path, struct err *e)
+{
+    memset(m, 0, sizeof *m);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(e, "open", path);
+    struct stat st;
+    int rc = 0;
+    if (fstat(fd, &st) < 0) {
+        rc = fail(e, "stat", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        rc = err_set(e, E_INPUT, "%s is not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            rc = fail(e, "map", path);
+        } else {
+            m->data = p;
+            m->size = (size_t)st.st_size;
+        }
+    }
+    close(fd);
+    return rc;
+}
+
+void file_map_close(struct file_map *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->size);
+    memset(m, 0, sizeof *m);
+}
+
+int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(e, "open", path);
+    size_t start = out->len;
+    for (;;) {
+        buf_reserve(out, 65536);
+        ssize_t n = read(fd, out->data + out->len, 65536);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            int rc = fail(e, "read", path);
+            close(fd);
+            return rc;
+        }
+        out->len += (size_t)n;
+        out->data[out->len] = 0;
+        if (out->len - start > limit) {
+            close(fd);
+            return err_set(e, E_INPUT, "%s is larger than %zu bytes", path, limit);
+        }
+        if (n == 0)
+            break;
+    }
+    close(fd);
+    return 0;
+}
+
+static int write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w < 0)
+            return -1;
+        p += w;
+        n -= (size_t)w;
+    }
+    return fsync(fd);
+}
+
+int file_replace(const char *path, const void *data, size_t n, struct err *e)
+{
+    struct buf tmp = {0};
+    buf_printf(&tmp, "%s.tmp-XXXXXX", path);
+    int fd = mkostemp(tmp.data, O_CLOEXEC), rc = 0;
+    if (fd < 0) {
+        rc = fail(e, "create beside", path);
+    } else {
+        fchmod(fd, 0644);
+        int bad = write_all(fd, data, n);
+        if (close(fd) < 0 || bad || rename(tmp.data, path) < 0) {
+            rc = fail(e, "write", path);
+            unlink(tmp.data);
+        }
+    }
+    buf_free(&tmp);
+    return rc;
+}

@@ -1,0 +1,23 @@
+/* Files: whole reads with a limit, read-only maps, atomic replacement. Any thread. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/err.h"
+
+struct file_map {
+    const unsigned char *data; /* NULL when size is 0 */
+    size_t size;
+};
+
+int file_map_open(struct file_map *m, const char *path, struct err *e);
+void file_map_close(struct file_map *m);
+/* Reads the whole file into out (appended). E_INPUT when it is larger than limit. */
+int file_read(struct buf *out, const char *path, size_t limit, struct err *e);
+/* Writes a temporary beside path, fsyncs, renames: a reader sees the old file or the new one, nothing between. */
+int file_replace(const char *path, const void *data, size_t n, struct err *e);
+
+#endif

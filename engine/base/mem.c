@@ -1,0 +1,140 @@
+#include "engine/base/mem.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/check.h"
+
+void *mem_try(size_t bytes)
+{
+    return calloc(1, bytes ? bytes : 1);
+}
+
+void *mem_try_array(size_t count, size_t size)
+{
+    return calloc(count ? count : 1, size ? size : 1);
+}
+
+void *mem_new(size_t bytes)
+{
+    void *p = mem_try(bytes);
+    ASSERT(p);
+    return p;
+}
+
+void *mem_new_array(size_t count, size_t size)
+{
+    void *p = mem_try_array(count, size);
+    ASSERT(p);
+    return p;
+}
+
+void *mem_resize(void *p, size_t count, size_t size)
+{
+    size_t bytes;
+    ASSERT(!__builtin_mul_overflow(count, size, &bytes));
+    p = realloc(p, bytes ? bytes : 1);
+    ASSERT(p);
+    return p;
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    char *p = mem_new(n + 1);
+    memcpy(p, s, n);
+    return p;
+}
+
+char *mem_strdup(const char *s)
+{
+    return mem_strndup(s, strlen(s));
+}
+
+void *mem_try_aligned(size_t bytes, size_t align)
+{
+    const size_t huge = (size_t)2 << 20;
+    if (bytes >= huge && align < huge)
+        align = huge;
+    size_t rounded = (bytes + align - 1) & ~(align - 1);
+    if (rounded < bytes)
+        return NULL;
+    void *p = aligned_alloc(align, rounded ? rounded : align);
+    if (!p)
+        return NULL;
+    if (bytes >= huge)
+        madvise(p, rounded, MADV_HUGEPAGE);
+    memset(p, 0, rounded ? rounded : align);
+    return p;
+}
+
+struct arena_chunk {
+    struct arena_chunk *next;
+    size_t cap, used;
+    _Alignas(16) unsigned char data[];
+};
+
+void arena_init(struct arena *a)
+{
+    memset(a, 0, sizeof *a);
+}
+
+void *arena_new(struct arena *a, size_t bytes)
+{
+    ASSERT(bytes < SIZE_MAX / 4);
+    size_t need = (bytes + 15) & ~(size_t)15;
+    struct arena_chunk *c = a->head;
+    if (!c || c->cap - c->used < need) {
+        size_t cap = c ? c->cap * 2 : 4096;
+        if (cap < need)
+            cap = need;
+        c = malloc(sizeof *c + cap);
+        ASSERT(c);
+        c->next = a->head;
+        c->cap = cap;
+        c->used = 0;
+        a->head = c;
+        a->total += cap;
+    }
+    void *p = c->data + c->used;
+    c->used += need;
+    a->used += need;
+    memset(p, 0, need);
+    return p;
+}
+
+void *arena_copy(struct arena *a, const void *src, size_t bytes)
+{
+    void *p = arena_new(a, bytes);
+    if (bytes)
+        memcpy(p, src, bytes);
+    return p;
+}
+
+void arena_reset(struct arena *a)
+{
+    struct arena_chunk *keep = a->head; /* chunks double, so the newest is (nearly) the largest */
+    if (!keep)
+        return;
+    for (struct arena_chunk *c = keep->next, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    keep->next = NULL;
+    keep->used = 0;
+    a->used = 0;
+    a->total = keep->cap;
+}
+
+void arena_free(struct arena *a)
+{
+    arena_reset(a);
+    free(a->head);
+    memset(a, 0, sizeof *a);
+}

@@ -1,0 +1,19 @@
+/* Named threads that are always joined. pthread.h lives here and in queue.c only. */
+#ifndef BASE_THREAD_H
+#define BASE_THREAD_H
+
+#include <stddef.h>
+
+#include "engine/base/err.h"
+
+struct thread;
+
+/* Starts fn(arg) in a thread of that name (15 characters are kept). stack_bytes 0 = the system's default. Signals are
+ * blocked in it: they belong to the main thread. */
+int thread_start(struct thread **out, const char *name, void (*fn)(void *), void *arg, struct err *e);
+void thread_join(struct thread *t); /* waits and frees; NULL is fine */
+int thread_cores(void);             /* cores this process may run on */
+/* Asks for one core of the process's set (i modulo their number); returns false when the system refuses. */
+int thread_pin_self(int i);
+
+#endif

@@ -1,0 +1,36 @@
+/* Element types of stored tensors. A quantised type is a run of blocks: `block` elements in `bytes` bytes, as GGUF lays
+ * them. Pure tables, any thread. */
+#ifndef KERNELS_DTYPE_H
+#define KERNELS_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum dtype {
+    DT_F32, DT_F16, DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K,
+    DT_COUNT
+};
+
+struct dtype_info {
+    const char *name;
+    int block;        /* elements per block; 1 for plain types */
+    int bytes;        /* bytes per block */
+};
+
+const struct dtype_info *dtype_get(enum dtype t);
+/* Bytes of one row of `cols` elements; cols must be a multiple of the block. */
+size_t dtype_row_bytes(enum dtype t, int64_t cols);
+/* Widens one row to f32, straight from the format's definition: the reference for every packed kernel. */
+void dtype_to_f32(enum dtype t, const void *src, float *dst, int64_t n);
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);      /* round to nearest even */
+static inline float bf16_to_f32(uint16_t h)
+{
+    union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+    return v.f;
+}
+uint16_t f32_to_bf16(float f);     /* round to nearest even, NaN kept */
+
+#endif

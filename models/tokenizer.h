@@ -1,0 +1,65 @@
+/* Text to token ids and back. Byte-level BPE (GPT-2 family, with the pre-tokenizer of the model) and SentencePiece BPE
+ * (Llama 2, Mistral). A tokenizer is immutable once made: any thread may use it at the same time. A `struct detok` belongs to one
+ * stream. The vocabulary is a wall: counts, ids, merges and types are checked at creation. */
+#ifndef MODELS_TOKENIZER_H
+#define MODELS_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/err.h"
+#include "models/gguf.h"
+
+struct tokenizer;
+
+struct tokens {           /* growable; owned by its holder; zero it before use */
+    int32_t *ids;
+    size_t len, cap;
+};
+void tokens_put(struct tokens *t, int32_t id);
+void tokens_append(struct tokens *t, const int32_t *ids, size_t n);
+void tokens_free(struct tokens *t);
+
+int tokenizer_from_gguf(struct tokenizer **out, const struct gguf *g, struct err *e);
+/* A byte vocabulary of `n_vocab` ids (256 bytes, then <|bos|> <|eos|>, then unused): for dummy models without a tokenizer. */
+int tokenizer_bytes(struct tokenizer **out, int n_vocab, struct err *e);
+void tokenizer_free(struct tokenizer *t);
+
+enum {
+    TOKENIZE_BOS = 1,        /* what the model's add_bos says (and add_eos), at the ends */
+    TOKENIZE_SPECIAL = 2,    /* text that spells a control token becomes it; else it is plain text */
+};
+/* Appends the ids of text (any bytes; what is not UTF-8 goes through byte tokens) to out. E_INPUT when the text cannot be
+ * encoded (no byte fallback) or out would pass max_tokens (0 = no limit). Linear or n log n in n for hostile input too. */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens, struct tokens *out,
+                     struct err *e);
+
+int tokenizer_n_vocab(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t);   /* -1: none */
+int32_t tokenizer_eos(const struct tokenizer *t);   /* -1: none */
+bool tokenizer_adds_bos(const struct tokenizer *t);
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);  /* control tokens; out of range: false */
+/* Ids that end a turn (eos, eot, <|im_end|> and the like): a sorted list owned by t. */
+size_t tokenizer_end_ids(const struct tokenizer *t, const int32_t **ids);
+int32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t n); /* exact vocabulary entry; -1: none */
+/* Appends the bytes of one token (no UTF-8 repair; control tokens by their name). Out of range: nothing. */
+void tokenizer_piece(const struct tokenizer *t, int32_t id, struct buf *out);
+
+/* Streaming text. put appends what is now whole UTF-8 and holds back an incomplete character; flush gives what is left, bad
+ * bytes as U+FFFD. skip_special drops control tokens. O(1) amortised a token. */
+struct detok {
+    const struct tokenizer *t;
+    bool skip_special;
+    bool strip_space;        /* SentencePiece: the first piece loses its leading space */
+    char held[8];
+    int n_held;
+};
+void detok_init(struct detok *d, const struct tokenizer *t, bool skip_special);
+void detok_put(struct detok *d, int32_t id, struct buf *out);
+void detok_flush(struct detok *d, struct buf *out);
+/* All at once: the text of ids. */
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out);
+
+#endif
