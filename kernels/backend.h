@@ -1,0 +1,210 @@
+/* The seam between the forward and a machine: one table of ops, implemented by kernels/cpu (computes), kernels/cuda (enqueues) and
+ * kernels/sim (adds up virtual time, computes nothing). A `struct device` belongs to one rank and is used by that rank's thread only.
+ * Ops return nothing: an error sticks to the device and `finish` reports it. Never true: an op that looks at another device.
+ *
+ * Arithmetic contract (DESIGN section 4). The value of an output element depends on its own input row, its weights and, for attention, its own
+ * sequence: never on the other rows of the batch, on how the prompt was cut into chunks, on the number of threads, or on the instruction set the
+ * CPU backend picked (portable, AVX2 and AVX-512 give the same bits; a type for which this does not hold says so in kernels/cpu/README or its header).
+ * Sums over a dimension that a layout could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order. */
+#ifndef KERNELS_BACKEND_H
+#define KERNELS_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/world/sampling.h"
+#include "kernels/dtype.h"
+
+struct device;
+struct weight;    /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
+
+struct device_opts {
+    int index;              /* which device of its kind; cpu: ignored */
+    int n_threads;          /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
+    const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
+    int max_rows;           /* most rows (tokens) of a step */
+    int max_logits;         /* most logit rows of one sample call */
+    int64_t sim_step_ns, sim_row_ns; /* sim: cost of a step = sim_step_ns + rows * sim_row_ns */
+};
+
+struct device_facts {
+    char name[96];          /* "AMD EPYC ... (avx2, 2 threads)" */
+    char isa[24];           /* what was picked */
+    int n_threads;
+    size_t memory_bytes;    /* of the device (cpu: of the machine) */
+    size_t act_bytes;       /* bytes of one activation element: 4 on cpu */
+};
+
+/* A dense stored matrix to load: rows x cols, row-major, in file format. rows = outputs, cols = inputs. */
+struct weight_src {
+    enum dtype type;
+    int rows, cols;
+    const void *data;
+};
+
+/* A window of a weight: what a rank of a layout multiplies with. No bytes are copied to make one. */
+struct wview {
+    const struct weight *w;
+    int row0, rows, col0, cols;
+};
+
+/* Activations: rows x cols elements on the device, ld elements between rows. Element size: device_facts.act_bytes. */
+struct act {
+    void *data;
+    int cols, ld;
+};
+
+/* KV memory of one rank. Block b of layer l starts at base + ((size_t)l * n_blocks + b) * block_bytes. What lies in a block is the backend's:
+ * for n_kv_heads heads, keys and values of tokens_per_block positions, heads first. */
+struct kv_space {
+    void *base;
+    size_t block_bytes;
+    int n_blocks, n_layers;
+    enum dtype dtype;       /* DT_F16, DT_BF16 or DT_F32 */
+};
+
+struct kv_view {
+    const struct kv_space *space;
+    int layer;
+    int tokens_per_block;   /* a multiple of 16 */
+    int n_kv_heads, head_dim; /* held by this rank */
+};
+
+/* One sequence of a step: rows row0 .. row0+n_rows-1 hold its positions pos0 .. ; its cached positions 0 .. pos0+n_rows-1 lie in blocks[]. */
+struct batch_seq {
+    int row0, n_rows, pos0;
+    const int32_t *blocks;
+};
+
+/* What to do with one row of logits. */
+struct sample_row {
+    const struct sampling *how;
+    const int32_t *prompt, *output;  /* for penalties; counts may be 0 when all are off */
+    int n_prompt, n_output;
+    const int32_t *banned;           /* ids that may not be chosen (stop ids before min_tokens) */
+    int n_banned;
+    uint64_t position;               /* index of the draw in its sequence */
+    int32_t given;                   /* >= 0: choose nothing, report this token's logprob (prompt logprobs, echo) */
+    int n_top;                       /* top logprobs wanted; -1: none at all, 0: the token's own */
+};
+
+/* logprob and top are of the raw logits (before penalties and temperature), as vLLM reports them. */
+struct sample_result {
+    int32_t token;
+    float logprob;
+    int rank;                        /* 1 = the most likely */
+    int n_top;
+    int32_t top_ids[SAMPLING_MAX_LOGPROBS];
+    float top_logprobs[SAMPLING_MAX_LOGPROBS];
+};
+
+/* One step as a rank sees it; host arrays, alive until finish. */
+struct batch {
+    int n_rows;
+    const int32_t *ids;              /* [n_rows] */
+    const int32_t *positions;        /* [n_rows] */
+    int n_seqs;
+    const struct batch_seq *seqs;    /* in row order, together they cover all rows */
+    int n_logits;
+    const int32_t *logit_rows;       /* [n_logits] rows whose logits are wanted, ascending (a row may repeat) */
+    const struct sample_row *samples;/* [n_logits] */
+    struct sample_result *results;   /* [n_logits] out */
+};
+
+struct rope {
+    bool halves;            /* true: pairs (i, i + dim/2) (NeoX, Hugging Face); false: pairs (2i, 2i+1) (GGUF llama) */
+    int dim;                /* rotated elements of a head, even */
+    const float *inv_freq;  /* [dim/2], scaling already applied */
+    float scale;            /* multiplies cos and sin (yarn); 1 otherwise */
+};
+
+enum linear_in {
+    LINEAR_PLAIN,           /* x */
+    LINEAR_NORM,            /* x / rms(x) * gain */
+    LINEAR_SWIGLU,          /* silu(x) * x2 */
+};
+
+enum { LINEAR_MAX_OUT = 3 };
+/* y_i = in(x) W_i^T + bias_i, for up to three weights that share the input. */
+struct linear_args {
+    enum linear_in in;
+    struct act x, x2;
+    const float *gain;      /* [cols], device memory */
+    float eps;
+    int rows;
+    bool accumulate;        /* y += (the residual), else y = */
+    int n_out;
+    struct linear_out {
+        struct wview w;
+        const float *bias;  /* [w.rows] device memory, or NULL */
+        struct act y;
+    } out[LINEAR_MAX_OUT];
+};
+
+/* Per-head RMSNorm (when the gains are given), then RoPE, in place, on q [rows, n_heads*head_dim] and k [rows, n_kv_heads*head_dim]. */
+struct rope_args {
+    struct act q, k;
+    int n_heads, n_kv_heads, head_dim, rows;
+    const float *q_gain, *k_gain;    /* [head_dim] device memory, or NULL */
+    float eps;
+};
+
+struct attention_args {
+    struct act q, out;               /* [rows, n_heads * head_dim] */
+    int n_heads;
+    const int *kv_head;              /* [n_heads] the local kv head of each local q head */
+    struct kv_view kv;
+    float scale;                     /* usually 1/sqrt(head_dim) */
+    int window;                      /* sliding window in tokens, 0 = all */
+};
+
+struct step_time {
+    int64_t ns;                      /* device time of the step (virtual for sim) */
+};
+
+struct backend_ops {
+    const char *name;
+    bool computes;                   /* false: forward is skipped for `whole_step` (sim) */
+
+    int (*open)(struct device **out, const struct device_opts *o, struct err *e);
+    void (*close)(struct device *d);
+    void (*facts)(const struct device *d, struct device_facts *out);
+
+    /* Memory of the device, zeroed, 64-byte aligned. NULL when there is not so much. */
+    void *(*alloc)(struct device *d, size_t bytes);
+    void (*release)(struct device *d, void *p);
+    int (*upload)(struct device *d, void *dst, const void *src, size_t bytes);
+    int (*download)(struct device *d, void *dst, const void *src, size_t bytes);
+
+    /* Loads (and packs) a matrix; src is not needed afterwards. E_UNSUPPORTED for a type or shape it cannot run, E_FULL without memory. */
+    int (*weight_load)(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
+    void (*weight_free)(struct device *d, struct weight *w);
+    size_t (*weight_bytes)(const struct weight *w);
+
+    /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's layout. */
+    size_t (*kv_block_bytes)(enum dtype t, int tokens, int n_kv_heads, int head_dim);
+
+    /* A step: begin, ops, finish. begin takes the batch for the ops below; finish waits for all of it. */
+    int (*begin)(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
+    int (*finish)(struct device *d, struct step_time *t, struct err *e);
+
+    void (*embed)(struct device *d, struct wview table, struct act y);              /* y[r] = table[ids[r]] */
+    void (*linear)(struct device *d, const struct linear_args *a);
+    void (*rope)(struct device *d, const struct rope_args *a);
+    void (*kv_write)(struct device *d, struct act k, struct act v, const struct kv_view *kv); /* the batch's rows into their blocks */
+    void (*attention)(struct device *d, const struct attention_args *a);
+    void (*add)(struct device *d, struct act x, struct act y, int rows);            /* y += x */
+    void (*gather)(struct device *d, struct act x, struct act y, int first, int n); /* y[i] = x[logit_rows[first + i]] */
+    /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are padding. */
+    void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
+
+    /* Optional (NULL on machines that compute): the whole step at once, results made up. */
+    void (*whole_step)(struct device *d, int vocab);
+};
+
+const struct backend_ops *backend_cpu(void);
+const struct backend_ops *backend_sim(void);
+
+#endif
