@@ -59,7 +59,7 @@ char *mem_strdup(const char *s)
 
 void *mem_try_aligned(size_t bytes, size_t align)
 {
-    const size_t huge = (size_t)2 << 20;
+    const size_t huge = (size_t)2 << 20, lazy = (size_t)64 << 20;
     if (bytes >= huge && align < huge)
         align = huge;
     size_t rounded = (bytes + align - 1) & ~(align - 1);
@@ -70,7 +70,9 @@ void *mem_try_aligned(size_t bytes, size_t align)
         return NULL;
     if (bytes >= huge)
         madvise(p, rounded, MADV_HUGEPAGE);
-    memset(p, 0, rounded ? rounded : align);
+    /* Past 64 MiB the allocator always maps fresh zero pages: touching them all would cost seconds and memory that may never be used.
+     * The head is cleared all the same: sanitizers fill it. */
+    memset(p, 0, rounded > lazy ? (size_t)1 << 20 : rounded ? rounded : align);
     return p;
 }
 

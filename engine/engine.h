@@ -1,0 +1,101 @@
+/* The engine: owns the world, the ranks and the live policy, and turns messages into steps. One thread runs engine_run (or, under a virtual clock, a driver
+ * calls engine_turn). Fronts and ranks talk to it through its inbox; it answers through its outbox. Messages are small and by value; what a payload
+ * points to moves with the message. The loop body is ingest, view, decide, check, post, absorb.
+ * Never true: a request with no ending, or with two. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "engine/base/clock.h"
+#include "engine/base/queue.h"
+#include "engine/policy.h"
+#include "models/model.h"
+
+struct engine;
+
+struct engine_setup {
+    const struct backend_ops *ops;
+    struct device_opts device;
+    struct model *model;            /* borrowed until engine_destroy; for sim only its config is used */
+    struct limits limits;
+    enum dtype kv_dtype;
+    size_t kv_bytes;                /* 0: memory_share of what the device has left */
+    double memory_share;            /* (0, 1) */
+    int block_size;                 /* tokens per block, a multiple of 16 */
+    struct clock *clock;
+    bool threaded;                  /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
+    struct policy policy;           /* goes live at once; ctx moves to the engine */
+    char model_name[128];
+    bool quiet;                     /* no log lines */
+};
+
+/* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45 GiB of KV cache, 1.9 GiB available: ..."). */
+int engine_create(struct engine **out, const struct engine_setup *s, struct err *e);
+void engine_destroy(struct engine *g);      /* after engine_run returned */
+
+/* ---- in */
+enum engine_in {
+    IN_SUBMIT,      /* payload: struct request_spec * (moves) */
+    IN_CANCEL,      /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
+    IN_POLICY,      /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
+    IN_PARAMS,      /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
+    IN_METRICS,     /* answered by EV_REPLY: payload char * text */
+    IN_STATE,       /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
+    IN_ROLLBACK,    /* the previous good policy becomes live again; answered by EV_REPLY */
+    IN_RESET_PREFIX_CACHE, /* cached blocks become free; answered by EV_REPLY */
+    IN_DRAIN,       /* take no more; EV_DRAINED when the last request has ended */
+    IN_STOP,        /* end everything now (END_ABORT) and return from engine_run */
+    IN_STEP_DONE,   /* from a rank: payload struct step * */
+};
+
+struct engine_message {
+    enum engine_in kind;
+    int code;
+    uint64_t tag;   /* request, or the asker's own mark for replies */
+    size_t n;
+    void *payload;
+};
+
+/* ---- out */
+enum engine_out {
+    EV_TOKEN,           /* one output token; flags; payload: struct token_logprobs * (moves) or NULL */
+    EV_PROMPT_LOGPROBS, /* payload: struct prompt_logprobs * (moves); before the first token */
+    EV_END,             /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
+    EV_REPLY,           /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
+    EV_DRAINED,
+};
+
+struct token_logprobs {
+    float logprob;
+    int rank, n_top;
+    int32_t top_ids[SAMPLING_MAX_LOGPROBS];
+    float top_logprobs[SAMPLING_MAX_LOGPROBS];
+};
+
+struct prompt_logprobs {
+    int n;                          /* = n_prompt; entry 0 has no logprob */
+    struct token_logprobs items[];
+};
+
+struct engine_event {
+    enum engine_out kind;
+    int code;                       /* END: enum ending; REPLY: error code */
+    uint64_t tag;
+    int32_t token;
+    bool is_stop;                   /* TOKEN: it is a stop id: counted, its text is not shown */
+    int http_status, retry_after_s; /* END refused: 0 and -1 when there is nothing to say */
+    int n_prompt, n_output, n_cached; /* END: usage */
+    size_t n;
+    void *payload;
+};
+
+struct queue *engine_inbox(struct engine *g);   /* of struct engine_message; unbounded */
+struct queue *engine_outbox(struct engine *g);  /* of struct engine_event; has an eventfd (threaded setups) */
+void engine_run(void *g);                       /* thread body: until IN_STOP */
+
+/* ---- virtual time (setup.threaded false): the driver owns the clock */
+bool engine_turn(struct engine *g);             /* one turn; true when it did something */
+int64_t engine_next_ns(const struct engine *g); /* next step completion or wake; INT64_MAX: none */
+const struct node_facts *engine_node(const struct engine *g);
+const struct world *engine_world(const struct engine *g); /* for drivers and tests on the engine's thread */
+
+#endif

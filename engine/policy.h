@@ -1,0 +1,76 @@
+/* The seam between the engine and whoever decides. engine/policy_fcfs.c is the native policy: default, and fallback for any other; lua/host.c runs a
+ * script. The engine calls admit when a request arrives, step at every scheduling point, finish when a request ended, idle while the devices
+ * compute. All on the engine thread, except destroy, which runs on whichever thread retires the policy once the engine has let go of it.
+ * Never true: a policy that changes the world other than through the plan it was given. */
+#ifndef ENGINE_POLICY_H
+#define ENGINE_POLICY_H
+
+#include "engine/base/buf.h"
+#include "engine/base/err.h"
+#include "engine/world/plan.h"
+#include "engine/world/view.h"
+
+/* How a call ended. OK and SLOW stand; after any other nothing of the call stands and the native policy decides. */
+enum verdict {
+    VERDICT_OK, VERDICT_SLOW, VERDICT_ERROR, VERDICT_TIMEOUT, VERDICT_OOM, VERDICT_MALFORMED, VERDICT_STALLED, VERDICT_STARVED, VERDICT_COUNT
+};
+const char *verdict_name(enum verdict v); /* "ok", "slow", ... */
+static inline bool verdict_stands(enum verdict v)
+{
+    return v == VERDICT_OK || v == VERDICT_SLOW;
+}
+static inline bool verdict_torn(enum verdict v) /* its state may be half changed: it may never run again */
+{
+    return v == VERDICT_TIMEOUT || v == VERDICT_OOM;
+}
+
+enum policy_hook { HOOK_START, HOOK_ADMIT, HOOK_STEP, HOOK_FINISH, HOOK_EXPORT, HOOK_IMPORT, HOOK_COUNT };
+const char *policy_hook_name(enum policy_hook h);
+
+struct admission {
+    double key;             /* set by the caller to the default (arrival, seconds); smaller is sooner; finite */
+    bool refused;
+    int code, retry_after_s;/* refused: HTTP status 400..599; seconds, -1: none */
+    char why[200];
+};
+
+/* What never changes while the process lives. */
+struct node_facts {
+    int n_ranks;
+    size_t memory_bytes, weight_bytes, kv_bytes;
+    int kv_blocks, tokens_per_block;
+    struct limits limits;
+    char model[128], device[96];
+};
+
+struct policy {
+    const struct policy_ops *ops;
+    void *ctx;
+    char name[NAME_BYTES];
+    char sha256[65];        /* of the source; "native" for policy_fcfs */
+    char doc[200];
+    uint64_t generation;    /* set by the engine when it goes live: 1, 2, ... */
+};
+
+struct policy_ops {
+    /* Each returns a verdict and, when it does not stand, the cause (file:line: text) in e. Slots may be NULL: nothing happens, the call is OK. */
+    enum verdict (*start)(void *ctx, const struct node_facts *node, struct err *e);
+    enum verdict (*admit)(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e);
+    enum verdict (*step)(void *ctx, const struct view *v, struct plan *p, struct err *e);
+    enum verdict (*finish)(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e);
+    void (*idle)(void *ctx);                                    /* housekeeping in the device's shadow */
+    /* State across a swap, as JSON text. export: appended to out (nothing: no state). import: into a fresh policy before it goes live. */
+    enum verdict (*export_state)(void *ctx, struct buf *out, struct err *e);
+    enum verdict (*import_state)(void *ctx, const char *json, size_t n, struct err *e);
+    /* Declared params. get: a JSON object name -> {value, default, min, max, doc}. set: all or nothing; E_INPUT names what is wrong. */
+    void (*params_get)(void *ctx, struct buf *json);
+    int (*params_set)(void *ctx, const char *json, size_t n, struct err *e);
+    /* A request entered, moved, changed or left: for policies that keep columns. Called right after the change. */
+    void (*metrics)(void *ctx, const char *labels, struct buf *out); /* own series; labels like policy="fcfs",version="ab12" */
+    void (*destroy)(void *ctx);
+};
+
+/* The native first-come, first-served policy. Static, never destroyed. */
+void policy_fcfs(struct policy *out);
+
+#endif

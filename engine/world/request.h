@@ -1,0 +1,110 @@
+/* A request: one sequence that a client asked for (n > 1 becomes n requests that share a leader), its state and its one ending. The table owns
+ * requests; outside the engine only handles and the front's own tag exist. Engine thread only, except struct request_spec, which a front
+ * builds and hands over whole. Never true: a request with two endings. */
+#ifndef WORLD_REQUEST_H
+#define WORLD_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/list.h"
+#include "engine/base/map.h"
+#include "engine/world/ids.h"
+#include "engine/world/kv.h"
+#include "engine/world/sampling.h"
+
+enum ending {
+    END_NONE,
+    END_STOP,       /* a stop id, or the front found a stop string */
+    END_LENGTH,     /* max_tokens or the model's length */
+    END_ABORT,      /* the client left, or the server stops */
+    END_ERROR,      /* a device or the engine failed */
+    END_REFUSED,    /* never admitted: capacity, or the policy said no */
+};
+
+/* What a front hands in: heap, freed with request_spec_free, moved to the engine by IN_SUBMIT. */
+struct request_spec {
+    uint64_t tag;                   /* the front's own name for it, given back in every event; unique, not 0 */
+    uint64_t leader;                /* tag of the first of n > 1 siblings (0: none): this one waits until the leader's prompt is computed */
+    char name[NAME_BYTES];          /* the client's request id, for logs */
+    char tenant[NAME_BYTES];        /* "" = the default tenant; trusted: it comes from the key */
+    char salt[NAME_BYTES + 1088];   /* prefix-cache salt: tenant and cache_salt */
+    int priority;                   /* lower is sooner; 0 by default */
+    int64_t arrival_ns;             /* engine clock, at the first byte understood, before tokenising */
+    double slo_ttft_ms, slo_tpot_ms;/* hints for policies; 0: none */
+    int32_t *prompt;
+    int n_prompt;                   /* >= 1 */
+    int max_tokens;                 /* >= 0; 0 only with prompt logprobs (echo) */
+    int min_tokens;
+    int32_t *stop_ids;              /* end ids of the model (unless ignore_eos) and the client's */
+    int n_stop_ids;
+    struct sampling sampling;       /* its arrays are owned by the spec */
+};
+
+void request_spec_free(struct request_spec *s); /* NULL is fine */
+
+enum req_state { REQ_FREE, REQ_WAITING, REQ_RUNNING };
+
+struct request {
+    req_id id;
+    enum req_state state;
+    struct request_spec *spec;
+    /* the timeline: prompt, then output */
+    int32_t *tokens;
+    int n_tokens, cap_tokens;
+    int n_computed;                 /* tokens whose KV lies in blocks */
+    int n_prefix;                   /* of them, found in the prefix cache when last admitted */
+    int n_prefix_first;             /* the same at its first admission: what usage reports */
+    int32_t *blocks;
+    int n_blocks, cap_blocks;
+    int n_published;                /* full blocks already keyed */
+    struct kv_key last_key;         /* chain value of the last published block (or the root) */
+    /* the queue */
+    double key;                     /* sort key: smaller is sooner; admit chooses it, arrival by default */
+    uint64_t order;                 /* of submission: breaks ties */
+    bool busy;                      /* in the step now running */
+    bool cancelled;                 /* ends as soon as it is not busy */
+    enum ending cancel_as;
+    bool paused;                    /* waiting with its KV kept (preempt hard) */
+    uint64_t plan_serial;           /* the plan that touches it, for that plan's own use */
+    /* the record */
+    int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
+    int n_preempted, n_recomputed;
+};
+
+static inline int request_output(const struct request *r)
+{
+    return r->n_tokens - r->spec->n_prompt;
+}
+static inline int request_remaining(const struct request *r) /* tokens yet to compute; 1 = an ordinary decode */
+{
+    return r->n_tokens - r->n_computed;
+}
+static inline bool request_decoding(const struct request *r)
+{
+    return request_remaining(r) == 1 && r->n_computed > 0;
+}
+static inline int64_t request_deadline_order(const struct request *a, const struct request *b) /* < 0: a is sooner */
+{
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+struct request_table {
+    struct request **slots;
+    uint32_t *generations;
+    uint32_t *free_slots;
+    int n_slots, n_free, n_live;
+    struct map by_tag;              /* spec tag -> id */
+};
+
+void request_table_init(struct request_table *t);
+void request_table_free(struct request_table *t);
+struct request *request_add(struct request_table *t, struct request_spec *s); /* NULL: MAX_REQUESTS reached; takes s otherwise */
+struct request *request_find(const struct request_table *t, req_id id);       /* NULL: gone */
+struct request *request_find_tag(const struct request_table *t, uint64_t tag);
+void request_remove(struct request_table *t, struct request *r);              /* blocks must be gone */
+void request_append(struct request *r, int32_t token);
+
+#endif
