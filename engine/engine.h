@@ -57,23 +57,11 @@ struct engine_message {
 
 /* ---- out */
 enum engine_out {
-    EV_TOKEN,           /* one output token; flags; payload: struct token_logprobs * (moves) or NULL */
-    EV_PROMPT_LOGPROBS, /* payload: struct prompt_logprobs * (moves); before the first token */
+    EV_TOKEN,           /* one output token; flags; payload: struct token_logprobs * (heap, moves) or NULL */
+    EV_PROMPT_LOGPROBS, /* payload: struct prompt_logprobs * (heap, moves); before the first token */
     EV_END,             /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY,           /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
-};
-
-struct token_logprobs {
-    float logprob;
-    int rank, n_top;
-    int32_t top_ids[SAMPLING_MAX_LOGPROBS];
-    float top_logprobs[SAMPLING_MAX_LOGPROBS];
-};
-
-struct prompt_logprobs {
-    int n;                          /* = n_prompt; entry 0 has no logprob */
-    struct token_logprobs items[];
 };
 
 struct engine_event {

@@ -39,6 +39,7 @@ bool json_true(const struct json *j);                     /* true only for the l
 double json_number(const struct json *j);                 /* 0 when not a number */
 bool json_i64(const struct json *j, int64_t *out);        /* false: not an integral number in range; exact */
 bool json_is_integer(const struct json *j);               /* written without '.', 'e' and fits int64 */
+const char *json_digits(const struct json *j);            /* an integer past int64: its text as it came; else NULL */
 /* Writes j compactly, or with Python's separators (", " and ": ") when spaced; numbers print as they came when integral,
  * shortest round-trip otherwise. indent > 0: pretty. */
 struct json_style {
@@ -47,6 +48,10 @@ struct json_style {
     bool ascii_only;   /* \uXXXX for everything past ASCII */
     bool sort_keys;
 };
-void json_write(struct buf *out, const struct json *j, const struct json_style *style);
+void json_write(struct buf *out, const struct json *j, const struct json_style *style); /* style NULL: compact */
+/* A string with quotes as Python's json.dumps writes it (buf_put_json also escapes DEL); s is UTF-8. */
+void json_put_string(struct buf *out, const char *s, size_t n, bool ascii_only);
+/* A double as Python's repr: the shortest digits that read back as v, "1.0" when integral, "inf", "-inf", "nan". */
+void json_put_double(struct buf *out, double v);
 
 #endif

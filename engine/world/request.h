@@ -43,6 +43,20 @@ struct request_spec {
 
 void request_spec_free(struct request_spec *s); /* NULL is fine */
 
+/* Of the raw logits. */
+struct token_logprobs {
+    float logprob;
+    int rank;                       /* 1 = the most likely */
+    int n_top;
+    int32_t top_ids[SAMPLING_MAX_LOGPROBS];
+    float top_logprobs[SAMPLING_MAX_LOGPROBS];
+};
+
+struct prompt_logprobs {
+    int n;                          /* = n_prompt; entry 0 has no logprob */
+    struct token_logprobs items[];
+};
+
 enum req_state { REQ_FREE, REQ_WAITING, REQ_RUNNING };
 
 struct request {
@@ -58,7 +72,9 @@ struct request {
     int32_t *blocks;
     int n_blocks, cap_blocks;
     int n_published;                /* full blocks already keyed */
-    struct kv_key last_key;         /* chain value of the last published block (or the root) */
+    struct kv_key root_key;         /* of the salt; the prefix keys of whole blocks follow, made when first asked for */
+    struct kv_key *keys;
+    int n_keys, cap_keys;
     /* the queue */
     double key;                     /* sort key: smaller is sooner; admit chooses it, arrival by default */
     uint64_t order;                 /* of submission: breaks ties */
@@ -70,6 +86,8 @@ struct request {
     /* the record */
     int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
     int n_preempted, n_recomputed;
+    struct prompt_logprobs *prompt_lp; /* filled as the prompt is computed; handed out once */
+    bool prompt_lp_sent;
 };
 
 static inline int request_output(const struct request *r)
@@ -84,7 +102,7 @@ static inline bool request_decoding(const struct request *r)
 {
     return request_remaining(r) == 1 && r->n_computed > 0;
 }
-static inline int64_t request_deadline_order(const struct request *a, const struct request *b) /* < 0: a is sooner */
+static inline int64_t request_compare(const struct request *a, const struct request *b) /* < 0: a is sooner */
 {
     if (a->key != b->key)
         return a->key < b->key ? -1 : 1;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/err.h"
 #include "engine/world/kv.h"
 #include "engine/world/layout.h"
 #include "engine/world/metrics.h"
@@ -64,7 +65,7 @@ void queue_delete(struct req_queue *q, struct request *r);     /* must be in it 
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e);
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
 /* Longest cached prefix of a waiting request, in blocks (its own blocks when it still holds some); fills blocks[] up to max when not NULL. */
-int world_prefix(const struct world *w, const struct request *r, int32_t *blocks, int max);
+int world_prefix(const struct world *w, struct request *r, int32_t *blocks, int max);
 /* waiting -> running; cached prefix blocks become its own. */
 void world_start(struct world *w, struct request *r, int64_t now_ns);
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */

@@ -1,0 +1,166 @@
+#include "engine/world/metrics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SECONDS_SHORT                                                                                        \
+    {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+#define SECONDS_TOKEN {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
+#define SECONDS_LONG                                                                                         \
+    {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
+#define TOKENS_125                                                                                           \
+    {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000}
+
+static const struct {
+    const char *name, *help;
+    double bounds[HISTOGRAM_MAX_BUCKETS]; /* ascending, ended by 0 */
+} histograms[HISTOGRAM_COUNT] = {
+    [H_TTFT] = {"vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS_SHORT},
+    [H_ITL] = {"vllm:inter_token_latency_seconds", "Between two tokens of a request.", SECONDS_TOKEN},
+    [H_TPOT] = {"vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", SECONDS_TOKEN},
+    [H_E2E] = {"vllm:e2e_request_latency_seconds", "From arrival to the end.", SECONDS_LONG},
+    [H_QUEUE] = {"vllm:request_queue_time_seconds", "From arrival to first being scheduled.", SECONDS_LONG},
+    [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From being scheduled to the first token.", SECONDS_LONG},
+    [H_DECODE] = {"vllm:request_decode_time_seconds", "From the first token to the last.", SECONDS_LONG},
+    [H_INFERENCE] = {"vllm:request_inference_time_seconds", "From being scheduled to the last token.", SECONDS_LONG},
+    [H_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS_125},
+    [H_GENERATION_TOKENS] = {"vllm:request_generation_tokens", "Output tokens of a request.", TOKENS_125},
+    [H_MAX_TOKENS] = {"vllm:request_params_max_tokens", "max_tokens of a request.", TOKENS_125},
+    [H_ITERATION_TOKENS] = {"vllm:iteration_tokens_total",
+                            "Tokens of a step.",
+                            {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}},
+    [H_PREEMPTIONS] = {"vllm:request_num_preemptions", "Preemptions of a finished request.", {1, 2, 3, 5, 10, 20, 50}},
+    [H_STEP_SECONDS] = {"moonshift:step_seconds",
+                        "Duration of a step.",
+                        {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
+};
+
+static const struct {
+    const char *name, *labels, *help; /* labels: further ones, or NULL; a NULL help continues the family above */
+} counters[COUNTER_COUNT] = {
+    [C_PROMPT_TOKENS] = {"vllm:prompt_tokens_total", NULL, "Prompt tokens of started requests."},
+    [C_PROMPT_CACHED] = {"vllm:prompt_tokens_cached_total", NULL, "Of them, found in the prefix cache."},
+    [C_GENERATION_TOKENS] = {"vllm:generation_tokens_total", NULL, "Tokens generated."},
+    [C_PREFIX_QUERIES] = {"vllm:prefix_cache_queries_total", NULL, "Tokens looked up in the prefix cache."},
+    [C_PREFIX_HITS] = {"vllm:prefix_cache_hits_total", NULL, "Tokens found in the prefix cache."},
+    [C_PREEMPTIONS] = {"vllm:num_preemptions_total", NULL, "Requests put back into the queue."},
+    [C_RECOMPUTED] = {"moonshift:recomputed_tokens_total", NULL, "Tokens whose KV was given up by a preemption."},
+    [C_STOP] = {"vllm:request_success_total", "finished_reason=\"stop\"", "Ended requests by reason."},
+    [C_LENGTH] = {"vllm:request_success_total", "finished_reason=\"length\"", NULL},
+    [C_ABORT] = {"vllm:request_success_total", "finished_reason=\"abort\"", NULL},
+    [C_ERROR] = {"vllm:request_success_total", "finished_reason=\"error\"", NULL},
+    [C_REFUSED_FULL] = {"moonshift:admission_rejected_total", "reason=\"full\"", "Requests refused by reason."},
+    [C_REFUSED_POLICY] = {"moonshift:admission_rejected_total", "reason=\"policy\"", NULL},
+    [C_REFUSED_INPUT] = {"moonshift:admission_rejected_total", "reason=\"input\"", NULL},
+    [C_SUBMITTED] = {"moonshift:requests_submitted_total", NULL, "Requests taken into the queue."},
+    [C_STEPS] = {"moonshift:steps_total", NULL, "Steps run."},
+    [C_KV_EVICTED] = {"moonshift:kv_blocks_evicted_total", NULL, "Cached KV blocks reused for something else."},
+};
+
+void metrics_init(struct metrics *m)
+{
+    memset(m, 0, sizeof *m);
+    snprintf(m->tenants[METRICS_MAX_TENANTS].name, NAME_BYTES, "other");
+}
+
+static int n_bounds(enum histogram h)
+{
+    int n = 0;
+    while (n < HISTOGRAM_MAX_BUCKETS && histograms[h].bounds[n] > 0)
+        n++;
+    return n;
+}
+
+void metrics_observe(struct metrics *m, enum histogram h, double value)
+{
+    int n = n_bounds(h), i = 0;
+    while (i < n && value > histograms[h].bounds[i])
+        i++;
+    m->histograms[h].buckets[i]++;
+    m->histograms[h].sum += value;
+    m->histograms[h].count++;
+}
+
+struct tenant_counts *metrics_tenant(struct metrics *m, const char *name)
+{
+    const char *shown = *name ? name : "default";
+    for (int i = 0; i < m->n_tenants; i++)
+        if (!strcmp(m->tenants[i].name, shown))
+            return &m->tenants[i];
+    if (m->n_tenants == METRICS_MAX_TENANTS)
+        return &m->tenants[METRICS_MAX_TENANTS];
+    struct tenant_counts *t = &m->tenants[m->n_tenants++];
+    snprintf(t->name, NAME_BYTES, "%s", shown);
+    return t;
+}
+
+void metrics_put_label(struct buf *out, const char *value)
+{
+    buf_putc(out, '"');
+    for (; *value; value++) {
+        if (*value == '"' || *value == '\\')
+            buf_putc(out, '\\');
+        if (*value == '\n')
+            buf_puts(out, "\\n");
+        else
+            buf_putc(out, *value);
+    }
+    buf_putc(out, '"');
+}
+
+static void put_head(struct buf *out, const char *name, const char *type, const char *help)
+{
+    buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void render_histogram(const struct metrics *m, enum histogram h, const char *label, struct buf *out)
+{
+    const char *name = histograms[h].name;
+    put_head(out, name, "histogram", histograms[h].help);
+    uint64_t sum = 0;
+    int n = n_bounds(h);
+    for (int i = 0; i <= n; i++) {
+        sum += m->histograms[h].buckets[i];
+        if (i < n)
+            buf_printf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, label, histograms[h].bounds[i], (unsigned long long)sum);
+    }
+    buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, label, (unsigned long long)sum);
+    buf_printf(out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, label, m->histograms[h].sum, name, label,
+               (unsigned long long)m->histograms[h].count);
+}
+
+static void render_tenants(const struct metrics *m, const char *label, struct buf *out)
+{
+    static const char *const names[] = {"moonshift:tenant_requests_total", "moonshift:tenant_prompt_tokens_total",
+                                        "moonshift:tenant_generation_tokens_total"};
+    static const char *const help[] = {"Ended requests by tenant.", "Prompt tokens by tenant.", "Output tokens by tenant."};
+    for (int k = 0; k < 3; k++) {
+        put_head(out, names[k], "counter", help[k]);
+        for (int i = 0; i <= METRICS_MAX_TENANTS; i++) {
+            const struct tenant_counts *t = &m->tenants[i];
+            uint64_t v = k == 0 ? t->requests : k == 1 ? t->prompt_tokens : t->generation_tokens;
+            if (i >= m->n_tenants && i < METRICS_MAX_TENANTS)
+                continue;
+            buf_printf(out, "%s{%s,tenant=", names[k], label);
+            metrics_put_label(out, t->name);
+            buf_printf(out, "} %llu\n", (unsigned long long)v);
+        }
+    }
+}
+
+void metrics_render(const struct metrics *m, const char *model_name, struct buf *out)
+{
+    struct buf label = {0};
+    buf_puts(&label, "engine=\"0\",model_name=");
+    metrics_put_label(&label, model_name);
+    for (int i = 0; i < COUNTER_COUNT; i++) {
+        if (counters[i].help)
+            put_head(out, counters[i].name, "counter", counters[i].help);
+        buf_printf(out, "%s{%s%s%s} %llu\n", counters[i].name, label.data, counters[i].labels ? "," : "",
+                   counters[i].labels ? counters[i].labels : "", (unsigned long long)m->counters[i]);
+    }
+    for (int i = 0; i < HISTOGRAM_COUNT; i++)
+        render_histogram(m, (enum histogram)i, label.data, out);
+    render_tenants(m, label.data, out);
+    buf_free(&label);
+}

@@ -1,0 +1,109 @@
+#include "engine/world/request.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+
+void request_spec_free(struct request_spec *s)
+{
+    if (!s)
+        return;
+    mem_free(s->prompt);
+    mem_free(s->stop_ids);
+    mem_free(s->sampling.bias);
+    mem_free(s->sampling.allowed);
+    mem_free(s);
+}
+
+void request_table_init(struct request_table *t)
+{
+    memset(t, 0, sizeof *t);
+    map_init(&t->by_tag);
+}
+
+void request_table_free(struct request_table *t)
+{
+    ASSERT(t->n_live == 0);
+    mem_free(t->slots);
+    mem_free(t->generations);
+    mem_free(t->free_slots);
+    map_free(&t->by_tag);
+    memset(t, 0, sizeof *t);
+}
+
+static void grow(struct request_table *t)
+{
+    int n = t->n_slots ? t->n_slots * 2 : 64;
+    t->slots = mem_resize(t->slots, (size_t)n, sizeof *t->slots);
+    t->generations = mem_resize(t->generations, (size_t)n, sizeof *t->generations);
+    t->free_slots = mem_resize(t->free_slots, (size_t)n, sizeof *t->free_slots);
+    for (int i = n - 1; i >= t->n_slots; i--) {
+        t->slots[i] = NULL;
+        t->generations[i] = 1;
+        t->free_slots[t->n_free++] = (uint32_t)i;
+    }
+    t->n_slots = n;
+}
+
+struct request *request_add(struct request_table *t, struct request_spec *s)
+{
+    if (t->n_live >= MAX_REQUESTS)
+        return NULL;
+    if (!t->n_free)
+        grow(t);
+    uint32_t slot = t->free_slots[--t->n_free];
+    struct request *r = mem_new(sizeof *r);
+    r->id = (uint64_t)t->generations[slot] << 32 | slot;
+    r->spec = s;
+    r->n_tokens = s->n_prompt;
+    r->cap_tokens = s->n_prompt + 64;
+    r->tokens = mem_new_array((size_t)r->cap_tokens, sizeof *r->tokens);
+    memcpy(r->tokens, s->prompt, (size_t)s->n_prompt * sizeof *r->tokens);
+    r->root_key = kv_key_root(s->salt);
+    t->slots[slot] = r;
+    t->n_live++;
+    map_set(&t->by_tag, s->tag, r->id);
+    return r;
+}
+
+struct request *request_find(const struct request_table *t, req_id id)
+{
+    uint32_t slot = (uint32_t)id;
+    if (slot >= (uint32_t)t->n_slots || t->generations[slot] != id >> 32)
+        return NULL;
+    return t->slots[slot];
+}
+
+struct request *request_find_tag(const struct request_table *t, uint64_t tag)
+{
+    uint64_t id;
+    return map_find(&t->by_tag, tag, &id) ? request_find(t, id) : NULL;
+}
+
+void request_remove(struct request_table *t, struct request *r)
+{
+    uint32_t slot = (uint32_t)r->id;
+    ASSERT(t->slots[slot] == r && r->n_blocks == 0);
+    map_remove(&t->by_tag, r->spec->tag);
+    t->slots[slot] = NULL;
+    if (++t->generations[slot] == 0)
+        t->generations[slot] = 1; /* 0 would make a handle that reads as "none" */
+    t->free_slots[t->n_free++] = slot;
+    t->n_live--;
+    request_spec_free(r->spec);
+    mem_free(r->prompt_lp);
+    mem_free(r->tokens);
+    mem_free(r->blocks);
+    mem_free(r->keys);
+    mem_free(r);
+}
+
+void request_append(struct request *r, int32_t token)
+{
+    if (r->n_tokens == r->cap_tokens) {
+        r->cap_tokens *= 2;
+        r->tokens = mem_resize(r->tokens, (size_t)r->cap_tokens, sizeof *r->tokens);
+    }
+    r->tokens[r->n_tokens++] = token;
+}
