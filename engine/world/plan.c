@@ -25,6 +25,7 @@ void plan_begin(struct plan *p, int64_t now_ns)
     p->serial++;
     p->n_batches = p->n_verbs = p->cap_verbs = p->n_logs = 0;
     p->verbs = NULL;
+    p->pressed = false;
     p->blocks_free = kv_available(&w->kv);
     p->n_running = w->running.n;
     p->wake_ns = 0;
@@ -121,6 +122,7 @@ static bool make_room(struct plan *p, const struct request *r, int blocks)
         struct request *v = find_victim(p, r);
         if (!v)
             return refuse(p, "the KV cache is full");
+        p->pressed |= v->state == REQ_RUNNING;
         do_preempt(p, v, PREEMPT_RECOMPUTE);
     }
     return true;
@@ -260,8 +262,10 @@ int plan_decodes(struct plan_batch *b)
         struct request *r = q->items[i];
         if (touched(p, r) || r->busy || !request_decoding(r))
             continue;
-        if (!add_running(b, r, 1) && !touched(p, r))
+        if (!add_running(b, r, 1) && !touched(p, r)) {
             do_preempt(p, r, PREEMPT_RECOMPUTE); /* nobody behind it holds KV: it gives way itself */
+            p->pressed = true;
+        }
     }
     b->n_decodes += b->n_items - before;
     return b->n_items - before;
@@ -289,7 +293,7 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
     continue_prefills(b, budget);
     if (!list)
         n = w->waiting.n;
-    for (int i = 0; i < n && rows_left(b, budget) > 0; i++) {
+    for (int i = 0; i < n && !p->pressed && rows_left(b, budget) > 0; i++) {
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */

@@ -51,6 +51,7 @@ struct plan {
     int n_running;                  /* the same */
     int64_t wake_ns;                /* 0: none; else absolute */
     int n_logs;
+    bool pressed;                   /* somebody gave way because KV ran out: nobody new starts in this plan */
     const char *reason;             /* why the last verb was refused */
 };
 

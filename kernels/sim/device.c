@@ -1,0 +1,166 @@
+/* The simulated machine: a step costs sim_step_ns + rows * sim_row_ns of virtual time and computes nothing. Tokens are made up from the
+ * last token and its position, so a text never depends on how it was scheduled. */
+#include "kernels/backend.h"
+
+#include <stdio.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+
+struct device {
+    struct device_opts opts;
+    const struct batch *batch;
+    int64_t cost_ns;
+};
+
+struct weight {
+    size_t bytes;
+};
+
+static int sim_open(struct device **out, const struct device_opts *o, struct err *e)
+{
+    if (o->sim_step_ns < 0 || o->sim_row_ns < 0)
+        return err_set(e, E_INPUT, "the cost of a simulated step cannot be negative");
+    *out = mem_new(sizeof **out);
+    (*out)->opts = *o;
+    return 0;
+}
+
+static void sim_close(struct device *d)
+{
+    mem_free(d);
+}
+
+static void sim_facts(const struct device *d, struct device_facts *f)
+{
+    (void)d;
+    *f = (struct device_facts){.n_threads = 1, .memory_bytes = (size_t)64 << 30, .act_bytes = 2};
+    snprintf(f->name, sizeof f->name, "simulated device");
+    snprintf(f->isa, sizeof f->isa, "sim");
+}
+
+static void *sim_alloc(struct device *d, size_t bytes)
+{
+    (void)d;
+    (void)bytes; /* nothing is ever stored: a name for the memory is enough */
+    return mem_try(1);
+}
+
+static void sim_release(struct device *d, void *p)
+{
+    (void)d;
+    mem_free(p);
+}
+
+static int sim_copy(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    return 0;
+}
+
+static int sim_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
+{
+    (void)d;
+    (void)e;
+    *out = mem_new(sizeof **out);
+    (*out)->bytes = (size_t)src->rows * dtype_row_bytes(src->type, src->cols);
+    return 0;
+}
+
+static void sim_weight_free(struct device *d, struct weight *w)
+{
+    (void)d;
+    mem_free(w);
+}
+
+static size_t sim_weight_bytes(const struct weight *w)
+{
+    return w->bytes;
+}
+
+static size_t sim_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
+{
+    return 2 * (size_t)tokens * (size_t)n_kv_heads * dtype_row_bytes(t, head_dim);
+}
+
+static int sim_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
+{
+    (void)rope;
+    (void)e;
+    d->batch = b;
+    d->cost_ns = d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns;
+    return 0;
+}
+
+static int sim_finish(struct device *d, struct step_time *t, struct err *e)
+{
+    (void)e;
+    d->batch = NULL;
+    t->ns = d->cost_ns;
+    return 0;
+}
+
+static bool is_banned(const struct sample_row *s, int32_t token)
+{
+    for (int i = 0; i < s->n_banned; i++)
+        if (s->banned[i] == token)
+            return true;
+    return false;
+}
+
+static int32_t make_up(const struct batch *b, int i, int vocab)
+{
+    const struct sample_row *s = &b->samples[i];
+    int row = b->logit_rows[i];
+    uint64_t h = rng_at((uint64_t)b->ids[row], (uint64_t)b->positions[row]);
+    if (s->given >= 0)
+        return s->given;
+    if (s->how->n_allowed)
+        return s->how->allowed[h % (uint64_t)s->how->n_allowed];
+    int32_t token = (int32_t)(h % (uint64_t)vocab);
+    for (int tries = 0; is_banned(s, token) && tries < vocab; tries++)
+        token = (token + 1) % vocab;
+    return token;
+}
+
+static void sim_whole_step(struct device *d, int vocab)
+{
+    const struct batch *b = d->batch;
+    for (int i = 0; i < b->n_logits; i++) {
+        struct sample_result *r = &b->results[i];
+        r->token = make_up(b, i, vocab);
+        r->logprob = -1.0f;
+        r->rank = 1;
+        r->n_top = b->samples[i].n_top > 0 ? b->samples[i].n_top : 0;
+        for (int k = 0; k < r->n_top; k++) {
+            r->top_ids[k] = (r->token + k) % vocab;
+            r->top_logprobs[k] = -1.0f - (float)k;
+        }
+    }
+}
+
+const struct backend_ops *backend_sim(void)
+{
+    static const struct backend_ops ops = {
+        .name = "sim",
+        .computes = false,
+        .open = sim_open,
+        .close = sim_close,
+        .facts = sim_facts,
+        .alloc = sim_alloc,
+        .release = sim_release,
+        .upload = sim_copy,
+        .download = sim_copy,
+        .weight_load = sim_weight_load,
+        .weight_free = sim_weight_free,
+        .weight_bytes = sim_weight_bytes,
+        .kv_block_bytes = sim_kv_block_bytes,
+        .begin = sim_begin,
+        .finish = sim_finish,
+        .whole_step = sim_whole_step,
+    };
+    return &ops;
+}
