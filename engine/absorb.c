@@ -1,0 +1,168 @@
+#include "engine/engine_state.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/log.h"
+
+void engine_emit(struct engine *g, const struct engine_event *ev)
+{
+    queue_post(g->outbox, ev);
+}
+
+static void observe_end(struct engine *g, const struct request *r, int64_t now)
+{
+    struct metrics *m = &g->metrics;
+    const struct request_spec *s = r->spec;
+    int output = request_output(r);
+    struct tenant_counts *t = metrics_tenant(m, s->tenant);
+    t->requests++;
+    t->prompt_tokens += (uint64_t)s->n_prompt;
+    t->generation_tokens += (uint64_t)output;
+    metrics_observe(m, H_E2E, (double)(now - s->arrival_ns) * 1e-9);
+    metrics_observe(m, H_PROMPT_TOKENS, s->n_prompt);
+    metrics_observe(m, H_GENERATION_TOKENS, output);
+    metrics_observe(m, H_MAX_TOKENS, s->max_tokens);
+    metrics_observe(m, H_PREEMPTIONS, r->n_preempted);
+    if (r->first_scheduled_ns)
+        metrics_observe(m, H_QUEUE, (double)(r->first_scheduled_ns - s->arrival_ns) * 1e-9);
+    if (!r->first_token_ns)
+        return;
+    metrics_observe(m, H_PREFILL, (double)(r->first_token_ns - r->first_scheduled_ns) * 1e-9);
+    metrics_observe(m, H_DECODE, (double)(r->last_token_ns - r->first_token_ns) * 1e-9);
+    metrics_observe(m, H_INFERENCE, (double)(r->last_token_ns - r->first_scheduled_ns) * 1e-9);
+    if (output > 1)
+        metrics_observe(m, H_TPOT, (double)(r->last_token_ns - r->first_token_ns) * 1e-9 / (output - 1));
+}
+
+void engine_end_request(struct engine *g, struct request *r, const struct farewell *f)
+{
+    int64_t now = clock_now(g->setup.clock);
+    struct view v = {.world = &g->world, .now_ns = now};
+    live_finish(&g->live, r, f->how, &v);
+    observe_end(g, r, now);
+    struct engine_event ev = {.kind = EV_END, .code = f->how, .tag = r->spec->tag, .http_status = f->http_status,
+                              .retry_after_s = f->retry_after_s, .n_prompt = r->spec->n_prompt,
+                              .n_output = request_output(r), .n_cached = r->n_prefix_first};
+    if (f->why) {
+        ev.payload = mem_strdup(f->why);
+        ev.n = strlen(f->why);
+    }
+    world_end(&g->world, r, f->how);
+    engine_emit(g, &ev);
+}
+
+static void fill_logprobs(struct token_logprobs *out, const struct sample_result *res)
+{
+    out->logprob = res->logprob;
+    out->rank = res->rank;
+    out->n_top = res->n_top;
+    memcpy(out->top_ids, res->top_ids, sizeof out->top_ids);
+    memcpy(out->top_logprobs, res->top_logprobs, sizeof out->top_logprobs);
+}
+
+static void take_prompt_logprobs(struct request *r, const struct step *s, const struct step_item *it)
+{
+    if (!r->prompt_lp) {
+        size_t n = (size_t)r->spec->n_prompt;
+        r->prompt_lp = mem_new(sizeof *r->prompt_lp + n * sizeof r->prompt_lp->items[0]);
+        r->prompt_lp->n = r->spec->n_prompt;
+    }
+    for (int i = 0; i < it->n_given; i++)
+        fill_logprobs(&r->prompt_lp->items[it->given_at + i], &s->batch.results[it->first_result + i]);
+}
+
+/* The prompt is computed: its logprobs go out, once. */
+static void send_prompt_logprobs(struct engine *g, struct request *r)
+{
+    if (r->spec->sampling.n_prompt_logprobs < 0 || r->prompt_lp_sent || r->n_computed < r->spec->n_prompt)
+        return;
+    if (!r->prompt_lp) { /* a prompt of one token has nothing to score */
+        r->prompt_lp = mem_new(sizeof *r->prompt_lp + sizeof r->prompt_lp->items[0]);
+        r->prompt_lp->n = r->spec->n_prompt;
+    }
+    struct engine_event ev = {.kind = EV_PROMPT_LOGPROBS, .tag = r->spec->tag, .payload = r->prompt_lp};
+    r->prompt_lp = NULL;
+    r->prompt_lp_sent = true;
+    engine_emit(g, &ev);
+}
+
+static bool is_stop_id(const struct request *r, int32_t token)
+{
+    for (int i = 0; i < r->spec->n_stop_ids; i++)
+        if (r->spec->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* One new token. Returns the ending it brings, or END_NONE. */
+static enum ending take_token(struct engine *g, struct request *r, const struct sample_result *res, int64_t now)
+{
+    request_append(r, res->token);
+    metrics_add(&g->metrics, C_GENERATION_TOKENS, 1);
+    if (!r->first_token_ns) {
+        r->first_token_ns = now;
+        metrics_observe(&g->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
+    } else {
+        metrics_observe(&g->metrics, H_ITL, (double)(now - r->last_token_ns) * 1e-9);
+    }
+    r->last_token_ns = now;
+    struct engine_event ev = {.kind = EV_TOKEN, .tag = r->spec->tag, .token = res->token, .is_stop = is_stop_id(r, res->token)};
+    if (r->spec->sampling.n_logprobs >= 0) {
+        struct token_logprobs *lp = mem_new(sizeof *lp);
+        fill_logprobs(lp, res);
+        ev.payload = lp;
+    }
+    engine_emit(g, &ev);
+    if (ev.is_stop)
+        return END_STOP;
+    bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= g->world.limits.max_model_len;
+    return full ? END_LENGTH : END_NONE;
+}
+
+static void absorb_item(struct engine *g, const struct step *s, const struct step_item *it, int64_t now)
+{
+    struct request *r = request_find(&g->world.requests, it->id);
+    ASSERT(r && r->busy);
+    r->busy = false;
+    if (s->rc) {
+        engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = s->err.text});
+        return;
+    }
+    world_commit(&g->world, r, r->n_computed + it->n_tokens);
+    if (r->cancelled) {
+        engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+        return;
+    }
+    if (it->n_given)
+        take_prompt_logprobs(r, s, it);
+    send_prompt_logprobs(g, r);
+    enum ending how = END_NONE;
+    if (it->samples)
+        how = take_token(g, r, &s->batch.results[it->first_result + it->n_given], now);
+    else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
+        how = END_LENGTH;
+    if (how != END_NONE)
+        engine_end_request(g, r, &(struct farewell){.how = how, .retry_after_s = -1});
+}
+
+void engine_absorb(struct engine *g, struct step *s)
+{
+    int64_t now = clock_now(g->setup.clock);
+    struct group *grp = &g->world.groups[s->group - 1];
+    ASSERT(!grp->idle);
+    grp->idle = true;
+    grp->last_step_ns = now - s->posted_ns;
+    grp->last_step_tokens = s->batch.n_rows;
+    grp->n_steps++;
+    metrics_add(&g->metrics, C_STEPS, 1);
+    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->batch.n_rows);
+    metrics_observe(&g->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
+    if (s->rc && !g->setup.quiet)
+        log_error("engine", "a step failed: %s", s->err.text);
+    for (int i = 0; i < s->n_items; i++)
+        absorb_item(g, s, &s->items[i], now);
+    g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;
+    g->changed = true;
+    step_free(s);
+}

@@ -1,0 +1,51 @@
+/* What the files of the engine share: its state. Included by engine.c, absorb.c and report.c only; everyone else sees engine.h. */
+#ifndef ENGINE_ENGINE_STATE_H
+#define ENGINE_ENGINE_STATE_H
+
+#include "engine/engine.h"
+#include "engine/exec/rank.h"
+#include "engine/live.h"
+
+/* Rates for the periodic log line. */
+struct rates {
+    int64_t since_ns;
+    uint64_t prompt_tokens, generation_tokens;
+};
+
+struct engine {
+    struct engine_setup setup;
+    struct world world;
+    struct metrics metrics;
+    struct live live;
+    struct plan plan;
+    struct rank *rank;
+    struct queue *inbox, *outbox;
+    struct node_facts node;
+    size_t kv_block_bytes;
+    struct step *in_flight;     /* not threaded: the step that completes at in_flight->done_ns */
+    int64_t wake_ns;            /* 0: none */
+    bool changed;               /* something happened since the last decision */
+    bool draining, drained_said, stopping;
+    bool was_idle;
+    int64_t started_ns;
+    struct rates rates;
+};
+
+void engine_emit(struct engine *g, const struct engine_event *ev);
+/* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for refusals and errors. */
+struct farewell {
+    enum ending how;
+    int http_status, retry_after_s;
+    const char *why;            /* NULL: nothing to say */
+};
+void engine_end_request(struct engine *g, struct request *r, const struct farewell *f);
+
+/* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
+void engine_absorb(struct engine *g, struct step *s);
+
+/* report.c */
+char *engine_metrics_text(struct engine *g, size_t *n);     /* heap */
+char *engine_state_json(struct engine *g, size_t *n);       /* heap */
+void engine_log_rates(struct engine *g, int64_t now_ns);    /* at most every 10 s, silent when idle */
+
+#endif

@@ -1,0 +1,382 @@
+#include "engine/live.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/log.h"
+
+static const int64_t MAX_IDLE_WAIT_NS = 5000000000; /* a policy may wake itself for so long without running what could run */
+
+static void destroy(struct policy *p)
+{
+    if (p->ops && p->ops->destroy)
+        p->ops->destroy(p->ctx);
+    memset(p, 0, sizeof *p);
+}
+
+void live_init(struct live *l, const struct node_facts *node, bool quiet)
+{
+    memset(l, 0, sizeof *l);
+    policy_fcfs(&l->native);
+    l->active = l->native;
+    l->active.generation = l->next_generation = 1;
+    l->node = *node;
+    l->quiet = quiet;
+}
+
+void live_free(struct live *l)
+{
+    destroy(&l->active);
+    destroy(&l->previous);
+}
+
+static void note_error(struct live *l, const char *what, enum verdict v, const struct err *e)
+{
+    snprintf(l->last_error, sizeof l->last_error, "%s: %s: %s", what, verdict_name(v), e->text);
+    if (!l->quiet)
+        log_warn("policy", "%s (%.12s) %s: %s: %s", l->active.name, l->active.sha256, what, verdict_name(v), e->text);
+}
+
+/* Forgets the strikes: somebody else is live now. */
+static void clean_slate(struct live *l, int64_t now_ns)
+{
+    l->n_strikes = 0;
+    l->n_slow = 0;
+    memset(l->strike_steps, 0, sizeof l->strike_steps);
+    l->last_swap_ns = l->last_progress_ns = now_ns;
+}
+
+/* The active policy may not go on: the last good version takes over, else the native one. It starts afresh, with its own old state. */
+static void revert(struct live *l, const char *why)
+{
+    struct policy bad = l->active;
+    l->active = l->has_previous ? l->previous : l->native;
+    l->has_previous = false;
+    memset(&l->previous, 0, sizeof l->previous);
+    l->active.generation = ++l->next_generation;
+    l->n_reverts++;
+    if (!l->quiet)
+        log_error("policy", "%s (%.12s) is withdrawn: %s; %s (%.12s) decides from now on", bad.name, bad.sha256, why,
+                  l->active.name, l->active.sha256);
+    destroy(&bad);
+    l->n_strikes = 0;
+    l->n_slow = 0;
+}
+
+static void strike_slow(struct live *l, uint64_t step)
+{
+    if (!l->n_slow || step - l->slow_from > LIVE_WINDOW) {
+        l->slow_from = step;
+        l->n_slow = 0;
+    }
+    if (++l->n_slow >= LIVE_SLOW_STRIKES)
+        revert(l, "too many calls over the soft time budget");
+}
+
+static void strike(struct live *l, uint64_t step)
+{
+    int i = l->n_strikes++ % LIVE_STRIKES;
+    uint64_t oldest = l->strike_steps[i];
+    l->strike_steps[i] = step;
+    if (l->n_strikes > LIVE_STRIKES && step - oldest <= LIVE_WINDOW)
+        revert(l, "too many strikes");
+}
+
+/* Counts a call's verdict and draws the consequences. Returns whether the call stands. */
+static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const struct err *e, uint64_t step)
+{
+    l->calls[hook]++;
+    l->verdicts[hook][v]++;
+    if (v == VERDICT_OK)
+        return true;
+    if (v == VERDICT_SLOW) {
+        strike_slow(l, step);
+        return true;
+    }
+    note_error(l, policy_hook_name(hook), v, e);
+    if (verdict_torn(v))
+        revert(l, "its call was cut off, so its state may be half changed");
+    else
+        strike(l, step);
+    return false;
+}
+
+/* ---- swap */
+
+static int import_old(struct live *l, struct policy *p, struct err *e)
+{
+    if (!l->active.ops->export_state || !p->ops->import_state)
+        return 0;
+    struct buf state = {0};
+    struct err why = {0};
+    int rc = 0;
+    enum verdict v = l->active.ops->export_state(l->active.ctx, &state, &why);
+    l->calls[HOOK_EXPORT]++;
+    l->verdicts[HOOK_EXPORT][v]++;
+    if (!verdict_stands(v)) { /* the old one is on its way out: its failure costs its state, not the swap */
+        note_error(l, "export", v, &why);
+    } else if (state.len) {
+        v = p->ops->import_state(p->ctx, state.data, state.len, e);
+        l->calls[HOOK_IMPORT]++;
+        l->verdicts[HOOK_IMPORT][v]++;
+        if (!verdict_stands(v))
+            rc = err_prefix(e, E_POLICY, "import: %s", verdict_name(v));
+    }
+    buf_free(&state);
+    return rc;
+}
+
+static int start_new(struct live *l, struct policy *p, struct err *e)
+{
+    TRY(import_old(l, p, e));
+    if (!p->ops->start)
+        return 0;
+    enum verdict v = p->ops->start(p->ctx, &l->node, e);
+    l->calls[HOOK_START]++;
+    l->verdicts[HOOK_START][v]++;
+    return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
+}
+
+int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    int rc = start_new(l, p, e);
+    if (rc) {
+        l->n_refused_swaps++;
+        snprintf(l->last_error, sizeof l->last_error, "swap to %s: %s", p->name, e ? e->text : "refused");
+        if (!l->quiet)
+            log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?", l->active.name);
+        destroy(p);
+        return rc;
+    }
+    destroy(&l->previous);
+    l->previous = l->active;
+    l->has_previous = true;
+    l->active = *p;
+    memset(p, 0, sizeof *p);
+    l->active.generation = ++l->next_generation;
+    l->n_swaps++;
+    clean_slate(l, now_ns);
+    if (!l->quiet)
+        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name, l->active.sha256,
+                 l->active.generation, l->previous.name, l->previous.sha256);
+    live_rekey(l, w, now_ns);
+    return 0;
+}
+
+int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e)
+{
+    if (!l->has_previous)
+        return err_set(e, E_NOTFOUND, "there is no previous policy to go back to");
+    struct policy now = l->active;
+    l->active = l->previous;
+    l->previous = now;
+    l->active.generation = ++l->next_generation;
+    l->n_rollbacks++;
+    clean_slate(l, now_ns);
+    if (!l->quiet)
+        log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256, l->active.generation);
+    live_rekey(l, w, now_ns);
+    return 0;
+}
+
+void live_rekey(struct live *l, struct world *w, int64_t now_ns)
+{
+    struct view v = {.world = w, .now_ns = now_ns};
+    struct req_queue *queues[] = {&w->waiting, &w->running};
+    for (int q = 0; q < 2; q++) {
+        int n = queues[q]->n;
+        struct request **all = mem_new_array((size_t)n, sizeof *all); /* rekeying moves them in the queue */
+        memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
+        for (int i = 0; i < n; i++) {
+            struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
+            live_admit(l, all[i], &v, &a);
+            world_rekey(w, all[i], a.key); /* who is in already stays in: a refusal here has no meaning */
+        }
+        mem_free(all);
+    }
+}
+
+/* ---- calls */
+
+void live_admit(struct live *l, const struct request *r, const struct view *v, struct admission *a)
+{
+    const struct admission fallback = *a;
+    l->n_decisions[0]++;
+    if (!l->active.ops->admit)
+        return;
+    struct err e = {0};
+    enum verdict verdict = l->active.ops->admit(l->active.ctx, r, v, a, &e);
+    if (verdict_stands(verdict) && !a->refused && !isfinite(a->key)) {
+        verdict = VERDICT_MALFORMED;
+        err_set(&e, E_POLICY, "admit returned a key that is not a finite number");
+    }
+    if (!judge(l, HOOK_ADMIT, verdict, &e, v->world->step))
+        *a = fallback;
+}
+
+/* Work could run, and the plan neither runs any nor says when it will. */
+static bool is_stalled(struct live *l, const struct view *v, const struct plan *p, struct err *e)
+{
+    if (!plan_is_empty(p) || !world_has_work(v->world)) {
+        l->last_progress_ns = v->now_ns;
+        return false;
+    }
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_REFUSE)
+            return false;
+    if (v->n_idle < v->world->n_groups)
+        return false;
+    if (p->wake_ns && v->now_ns - l->last_progress_ns < MAX_IDLE_WAIT_NS)
+        return false;
+    err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n,
+            v->world->running.n, p->wake_ns ? " (it has only asked to be woken for 5 s)" : " and asks for no wake");
+    return true;
+}
+
+/* Somebody has waited too long although there was room: moves them to the front for the native policy. */
+static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
+{
+    struct world *w = p->world;
+    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns || w->running.n >= w->limits.max_num_seqs)
+        return false;
+    l->next_starvation_check_ns = v->now_ns + 100000000;
+    for (int i = 0; i < w->waiting.n; i++) {
+        struct request *r = w->waiting.items[i];
+        if (r->plan_serial == p->serial || v->now_ns - r->waiting_since_ns < w->limits.starvation_ns || !world_eligible(w, r) ||
+            kv_blocks_for(&w->kv, r->n_tokens) > kv_available(&w->kv))
+            continue;
+        err_set(e, E_POLICY, "request %.40s has waited %.1f s with room for it", r->spec->name,
+                (double)(v->now_ns - r->waiting_since_ns) * 1e-9);
+        world_rekey(w, r, -1e300);
+        return true;
+    }
+    return false;
+}
+
+static void decide_native(struct live *l, const struct view *v, struct plan *p, enum verdict cause)
+{
+    struct err e;
+    l->fallbacks[cause]++;
+    plan_begin(p, v->now_ns);
+    l->native.ops->step(l->native.ctx, v, p, &e);
+}
+
+void live_step(struct live *l, const struct view *v, struct plan *p)
+{
+    struct err e = {0};
+    plan_begin(p, v->now_ns);
+    enum verdict verdict = l->active.ops->step(l->active.ctx, v, p, &e);
+    if (verdict_stands(verdict) && is_stalled(l, v, p, &e))
+        verdict = VERDICT_STALLED;
+    else if (verdict_stands(verdict) && is_starved(l, v, p, &e))
+        verdict = VERDICT_STARVED;
+    if (!judge(l, HOOK_STEP, verdict, &e, v->world->step))
+        decide_native(l, v, p, verdict);
+    for (int i = 0; i < p->n_verbs; i++) {
+        l->n_decisions[1] += p->verbs[i].kind == PLAN_PREEMPT;
+        l->n_decisions[2] += p->verbs[i].kind == PLAN_REFUSE;
+    }
+    l->n_decisions[3] += !plan_is_empty(p);
+}
+
+void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v)
+{
+    struct err e = {0};
+    if (l->active.ops->finish)
+        judge(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e), &e, v->world->step);
+}
+
+void live_idle(struct live *l)
+{
+    if (l->active.ops->idle)
+        l->active.ops->idle(l->active.ctx);
+}
+
+/* ---- what it shows */
+
+static void put_info(struct buf *out, const struct policy *p, const char *state)
+{
+    buf_puts(out, "policy_info{policy=");
+    metrics_put_label(out, p->name);
+    buf_printf(out, ",version=\"%.12s\",sha256=\"%s\",state=\"%s\"} 1\n", p->sha256, p->sha256, state);
+}
+
+static void put_hooks(const struct live *l, struct buf *out)
+{
+    buf_puts(out, "# HELP policy_hook_calls_total Calls of the policy by hook.\n# TYPE policy_hook_calls_total counter\n");
+    for (int h = 0; h < HOOK_COUNT; h++)
+        buf_printf(out, "policy_hook_calls_total{hook=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h), l->calls[h]);
+    buf_puts(out, "# HELP policy_hook_errors_total Calls that did not stand, or were slow, by hook and kind.\n"
+                  "# TYPE policy_hook_errors_total counter\n");
+    for (int h = 0; h < HOOK_COUNT; h++)
+        for (int k = VERDICT_SLOW; k < VERDICT_COUNT; k++)
+            buf_printf(out, "policy_hook_errors_total{hook=\"%s\",kind=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h),
+                       verdict_name((enum verdict)k), l->verdicts[h][k]);
+    buf_puts(out, "# HELP policy_fallback_total Steps that the native policy decided, by cause.\n# TYPE policy_fallback_total counter\n");
+    for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
+        buf_printf(out, "policy_fallback_total{reason=\"%s\"} %" PRIu64 "\n", verdict_name((enum verdict)k), l->fallbacks[k]);
+    static const char *const actions[] = {"admit", "preempt", "reject", "forward"};
+    buf_puts(out, "# HELP policy_decisions_total Decisions by action.\n# TYPE policy_decisions_total counter\n");
+    for (int i = 0; i < 4; i++)
+        buf_printf(out, "policy_decisions_total{action=\"%s\"} %" PRIu64 "\n", actions[i], l->n_decisions[i]);
+}
+
+void live_metrics(const struct live *l, struct buf *out)
+{
+    buf_puts(out, "# HELP policy_info The live policy and the one before.\n# TYPE policy_info gauge\n");
+    put_info(out, &l->active, strcmp(l->active.sha256, "native") ? "active" : "native");
+    if (l->has_previous)
+        put_info(out, &l->previous, "previous");
+    buf_printf(out, "# HELP policy_generation Rises with each change of the live policy.\n# TYPE policy_generation gauge\n"
+                    "policy_generation %" PRIu64 "\n", l->active.generation);
+    buf_printf(out, "# HELP policy_swaps_total Changes of the live policy by kind.\n# TYPE policy_swaps_total counter\n"
+                    "policy_swaps_total{kind=\"swap\"} %" PRIu64 "\npolicy_swaps_total{kind=\"refused\"} %" PRIu64
+                    "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64 "\n",
+               l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts);
+    buf_printf(out, "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE policy_swap_seconds gauge\n"
+                    "policy_swap_seconds %.9f\n", l->last_swap_seconds);
+    put_hooks(l, out);
+    struct buf labels = {0};
+    buf_puts(&labels, "policy=");
+    metrics_put_label(&labels, l->active.name);
+    buf_printf(&labels, ",version=\"%.12s\"", l->active.sha256);
+    if (l->active.ops->metrics)
+        l->active.ops->metrics(l->active.ctx, labels.data, out);
+    buf_free(&labels);
+}
+
+static void put_policy(struct buf *json, const struct policy *p)
+{
+    buf_puts(json, "{\"name\":");
+    buf_put_json(json, p->name, strlen(p->name));
+    buf_printf(json, ",\"sha256\":\"%s\",\"generation\":%" PRIu64 ",\"doc\":", p->sha256, p->generation);
+    buf_put_json(json, p->doc, strlen(p->doc));
+    buf_puts(json, ",\"params\":");
+    if (p->ops->params_get)
+        p->ops->params_get(p->ctx, json);
+    else
+        buf_puts(json, "{}");
+    buf_putc(json, '}');
+}
+
+void live_state(const struct live *l, struct buf *json)
+{
+    buf_puts(json, "{\"active\":");
+    put_policy(json, &l->active);
+    buf_puts(json, ",\"previous\":");
+    if (l->has_previous)
+        put_policy(json, &l->previous);
+    else
+        buf_puts(json, "null");
+    buf_printf(json, ",\"strikes\":%d,\"swaps\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"rollbacks\":%" PRIu64 ",\"withdrawn\":%" PRIu64,
+               l->n_strikes, l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts);
+    buf_puts(json, ",\"fallback_steps\":{");
+    for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
+        buf_printf(json, "%s\"%s\":%" PRIu64, k > VERDICT_ERROR ? "," : "", verdict_name((enum verdict)k), l->fallbacks[k]);
+    buf_puts(json, "},\"last_error\":");
+    buf_put_json(json, l->last_error, strlen(l->last_error));
+    buf_putc(json, '}');
+}

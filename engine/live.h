@@ -1,0 +1,49 @@
+/* The live policy: who decides now, who decided before, what each did wrong, and the native policy underneath. Every call of a policy goes through here and comes back
+ * with a decision that stands: the policy's own, or the native one. Owned by the engine, engine thread only. Never true: no policy is live. */
+#ifndef ENGINE_LIVE_H
+#define ENGINE_LIVE_H
+
+#include "engine/policy.h"
+
+enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000 };
+
+struct live {
+    struct policy active, previous, native;
+    bool has_previous;
+    struct node_facts node;
+    bool quiet;
+    uint64_t next_generation;
+    uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];
+    uint64_t fallbacks[VERDICT_COUNT];      /* steps the native policy decided, by cause */
+    uint64_t n_swaps, n_refused_swaps, n_rollbacks, n_reverts;
+    uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
+    uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
+    int n_strikes;
+    uint64_t slow_from, n_slow;             /* slow calls since step slow_from */
+    int64_t last_swap_ns, last_progress_ns, next_starvation_check_ns;
+    char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */
+    double last_swap_seconds;
+};
+
+void live_init(struct live *l, const struct node_facts *node, bool quiet);
+void live_free(struct live *l);
+
+/* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, calls start, asks admit for new keys of all
+ * requests. On failure the old policy goes on and e says why. */
+int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e);
+/* Back to the previous good policy. E_NOTFOUND when there is none. */
+int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e);
+/* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
+void live_rekey(struct live *l, struct world *w, int64_t now_ns);
+
+/* The sort key of a new request, or a refusal. r is in the table, not yet shown in a queue order of its own. */
+void live_admit(struct live *l, const struct request *r, const struct view *v, struct admission *a);
+/* Fills the plan: the policy's when its call stands and is lawful, else the native one's. */
+void live_step(struct live *l, const struct view *v, struct plan *p);
+void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v);
+void live_idle(struct live *l);
+
+void live_metrics(const struct live *l, struct buf *out);
+void live_state(const struct live *l, struct buf *json); /* the object of GET /admin/policy */
+
+#endif
