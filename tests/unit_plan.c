@@ -1,0 +1,268 @@
+/* Plans: every verb is checked against the world as the plan would leave it, nothing happens before apply, and a random plan can always be applied. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/rng.h"
+#include "engine/world/plan.h"
+
+struct bench {
+    struct world w;
+    struct metrics m;
+    struct plan p;
+    uint64_t tag;
+    int64_t now;
+};
+
+static void set_up(struct bench *b, int blocks, int seqs, int batched)
+{
+    memset(b, 0, sizeof *b);
+    struct limits l = {.max_num_seqs = seqs, .max_num_batched_tokens = batched, .max_model_len = 1024, .prefix_caching = true};
+    metrics_init(&b->m);
+    world_init(&b->w, &l, &b->m);
+    kv_init(&b->w.kv, blocks, 16);
+    b->w.n_groups = b->w.n_ranks = 1;
+    b->w.groups[0] = (struct group){.id = 1, .n_ranks = 1, .idle = true};
+    plan_init(&b->p, &b->w);
+}
+
+static struct request *submit(struct bench *b, int n_prompt, int first_token, int max_tokens)
+{
+    struct request_spec *s = mem_new(sizeof *s);
+    struct request *r = NULL;
+    struct err e;
+    s->tag = ++b->tag;
+    s->arrival_ns = ++b->now;
+    s->n_prompt = n_prompt;
+    s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
+    for (int i = 0; i < n_prompt; i++)
+        s->prompt[i] = first_token + i;
+    s->max_tokens = max_tokens;
+    s->sampling.n_logprobs = s->sampling.n_prompt_logprobs = -1;
+    if (world_submit(&b->w, s, b->now, &r, &e)) {
+        request_spec_free(s);
+        return NULL;
+    }
+    return r;
+}
+
+/* Applies the plan and pretends the step ran. */
+static void run(struct bench *b)
+{
+    plan_apply(&b->p);
+    for (int i = 0; i < b->p.n_batches; i++)
+        for (int k = 0; b->p.batches[i]->forwarded && k < b->p.batches[i]->n_items; k++) {
+            struct plan_item *it = &b->p.batches[i]->items[k];
+            world_commit(&b->w, it->request, it->request->n_computed + it->n_tokens);
+            if (request_remaining(it->request) == 0)
+                request_append(it->request, 7);
+        }
+    assert_true(world_check(&b->w));
+}
+
+static void tear_down(struct bench *b)
+{
+    while (b->w.running.n)
+        world_end(&b->w, b->w.running.items[0], END_ABORT);
+    while (b->w.waiting.n)
+        world_end(&b->w, b->w.waiting.items[0], END_ABORT);
+    assert_true(world_check(&b->w));
+    plan_free(&b->p);
+    world_free(&b->w);
+}
+
+static const struct layout ONE = {1, 1, 1};
+
+static void chunks_then_decodes(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 64, 8, 32);
+    struct request *r = submit(&b, 50, 100, 10);
+    plan_begin(&b.p, 1);
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_decodes(batch), 0);
+    assert_int_equal(plan_prefill(batch, NULL, 0, 1000), 32); /* max_num_batched_tokens caps the budget */
+    assert_true(plan_forward(batch, ONE));
+    assert_int_equal(r->state, REQ_WAITING); /* nothing happens before apply */
+    run(&b);
+    assert_int_equal(r->n_computed, 32);
+    plan_begin(&b.p, 2);
+    batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_prefill(batch, NULL, 0, 8), 8);
+    assert_true(plan_forward(batch, ONE));
+    run(&b);
+    plan_begin(&b.p, 3);
+    batch = plan_batch(&b.p, 1);
+    plan_prefill(batch, NULL, 0, 32);
+    plan_forward(batch, ONE);
+    run(&b);
+    assert_int_equal(r->n_tokens, 51);
+    plan_begin(&b.p, 4);
+    batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_decodes(batch), 1);
+    assert_int_equal(batch->n_tokens, 1);
+    tear_down(&b);
+}
+
+static void refusals_name_the_reason(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 4, 1, 32);
+    struct request *r = submit(&b, 20, 1, 4);
+    assert_null(submit(&b, 65, 1, 4)); /* can never fit: refused at submission */
+    plan_begin(&b.p, 1);
+    assert_null(plan_batch(&b.p, 2));
+    assert_string_equal(b.p.reason, "no such group");
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    assert_null(plan_batch(&b.p, 1));
+    assert_false(plan_forward(batch, ONE));
+    assert_string_equal(b.p.reason, "the batch is empty");
+    assert_int_equal(plan_add(batch, 12345, 1), 0);
+    assert_string_equal(b.p.reason, "no such request");
+    assert_int_equal(plan_add(batch, r->id, 0), 20);
+    assert_int_equal(plan_add(batch, r->id, 0), 0);
+    assert_false(plan_preempt(&b.p, r->id, PREEMPT_RECOMPUTE));
+    assert_false(plan_refuse(&b.p, r->id, 503, 1, "no"));
+    assert_false(plan_forward(batch, (struct layout){.sp = 2, .tp = 1, .pp = 1}));
+    assert_false(plan_wake(&b.p, 0));
+    assert_false(plan_wake(&b.p, 0.0 / 0.0));
+    assert_true(plan_forward(batch, ONE));
+    assert_false(plan_forward(batch, ONE));
+    run(&b);
+    struct request *second = submit(&b, 5, 400, 4);
+    plan_begin(&b.p, 2);
+    batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_add(batch, second->id, 0), 0);
+    assert_string_equal(b.p.reason, "max_num_seqs requests are running");
+    assert_true(plan_preempt(&b.p, r->id, PREEMPT_HARD)); /* a seat is free now */
+    assert_int_equal(plan_add(batch, second->id, 0), 5);
+    assert_true(plan_forward(batch, ONE));
+    run(&b);
+    assert_true(r->paused && r->n_blocks > 0);
+    assert_false(plan_refuse(&b.p, r->id, 503, 1, "no"));
+    tear_down(&b);
+}
+
+static void the_last_gives_way_when_kv_runs_out(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 5, 8, 256);
+    struct request *first = submit(&b, 31, 100, 49), *second = submit(&b, 31, 600, 49);
+    for (int i = 0; i < 40; i++) {
+        plan_begin(&b.p, i);
+        struct plan_batch *batch = plan_batch(&b.p, 1);
+        plan_decodes(batch);
+        plan_prefill(batch, NULL, 0, 256);
+        assert_true(plan_forward(batch, ONE));
+        run(&b);
+    }
+    assert_int_equal(first->state, REQ_RUNNING);
+    assert_int_equal(first->n_tokens, 31 + 40);
+    assert_true(second->n_preempted >= 1);
+    assert_int_equal(second->state, REQ_WAITING);
+    tear_down(&b);
+}
+
+static void prefix_hits_skip_work_and_tenants_do_not_share(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 64, 8, 256);
+    struct request *first = submit(&b, 64, 100, 4);
+    plan_begin(&b.p, 1);
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    plan_prefill(batch, NULL, 0, 256);
+    plan_forward(batch, ONE);
+    run(&b);
+    world_end(&b.w, first, END_STOP);
+    struct request *same = submit(&b, 64, 100, 4);
+    int32_t blocks[8];
+    assert_int_equal(world_prefix(&b.w, same, blocks, 8), 3); /* the last block is computed again: its logits are wanted */
+    snprintf(same->spec->salt, sizeof same->spec->salt, "other");
+    same->root_key = kv_key_root("other");
+    same->n_keys = 0;
+    assert_int_equal(world_prefix(&b.w, same, blocks, 8), 0);
+    tear_down(&b);
+}
+
+static void siblings_wait_for_their_leader(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 64, 8, 40);
+    struct request *leader = submit(&b, 64, 100, 4), *sibling = submit(&b, 64, 100, 4);
+    sibling->spec->leader = leader->spec->tag;
+    for (int i = 0; i < 2; i++) {
+        plan_begin(&b.p, i);
+        struct plan_batch *batch = plan_batch(&b.p, 1);
+        plan_prefill(batch, NULL, 0, 40);
+        assert_int_equal(batch->n_items, 1);
+        plan_forward(batch, ONE);
+        run(&b);
+    }
+    plan_begin(&b.p, 3);
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    plan_prefill(batch, NULL, 0, 40);
+    assert_int_equal(batch->n_tokens, 16); /* three of four blocks came from the leader */
+    tear_down(&b);
+}
+
+/* Any lawful sequence of verbs must apply: plan_apply ASSERTs otherwise. */
+static void random_plans_apply(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct bench b;
+        struct rng r;
+        rng_init(&r, seed);
+        set_up(&b, 6 + (int)rng_below(&r, 12), 1 + (int)rng_below(&r, 8), 16 + (int)rng_below(&r, 100));
+        for (int step = 0; step < 150; step++) {
+            if (rng_below(&r, 3) == 0)
+                submit(&b, 1 + (int)rng_below(&r, 90), (int)rng_below(&r, 3) * 100, 6);
+            plan_begin(&b.p, step);
+            struct plan_batch *batch = plan_batch(&b.p, 1);
+            for (int verb = 0; verb < 6; verb++) {
+                struct req_queue *q = rng_below(&r, 2) ? &b.w.waiting : &b.w.running;
+                req_id id = q->n ? q->items[rng_below(&r, (uint64_t)q->n)]->id : 0;
+                switch (rng_below(&r, 6)) {
+                case 0: plan_decodes(batch); break;
+                case 1: plan_prefill(batch, NULL, 0, (int)rng_below(&r, 200)); break;
+                case 2: plan_add(batch, id, (int)rng_below(&r, 50)); break;
+                case 3: plan_preempt(&b.p, id, PREEMPT_RECOMPUTE); break;
+                case 4: plan_preempt(&b.p, id, PREEMPT_HARD); break;
+                default: plan_refuse(&b.p, id, 503, 1, "no");
+                }
+            }
+            plan_forward(batch, ONE);
+            run(&b);
+            for (int i = 0; i < b.p.n_verbs; i++)
+                if (b.p.verbs[i].kind == PLAN_REFUSE)
+                    world_end(&b.w, b.p.verbs[i].request, END_REFUSED);
+            if (rng_below(&r, 4) == 0 && b.w.running.n)
+                world_end(&b.w, b.w.running.items[rng_below(&r, (uint64_t)b.w.running.n)], END_ABORT);
+            while (b.w.running.n && b.w.running.items[0]->n_tokens >= 95)
+                world_end(&b.w, b.w.running.items[0], END_LENGTH);
+        }
+        tear_down(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_then_decodes),
+        cmocka_unit_test(refusals_name_the_reason),
+        cmocka_unit_test(the_last_gives_way_when_kv_runs_out),
+        cmocka_unit_test(prefix_hits_skip_work_and_tenants_do_not_share),
+        cmocka_unit_test(siblings_wait_for_their_leader),
+        cmocka_unit_test(random_plans_apply),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
