@@ -188,6 +188,8 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
     struct req_queue *queues[] = {&w->waiting, &w->running};
     for (int q = 0; q < 2; q++) {
         int n = queues[q]->n;
+        if (!n)
+            continue;
         struct request **all = mem_new_array((size_t)n, sizeof *all); /* rekeying moves them in the queue */
         memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
         for (int i = 0; i < n; i++) {

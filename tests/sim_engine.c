@@ -1,0 +1,474 @@
+/* The real engine on the simulated device in virtual time: every request has one ending, texts never depend on the schedule, KV is conserved,
+ * a broken policy costs nothing but its own steps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/map.h"
+#include "engine/base/rng.h"
+#include "engine/engine.h"
+
+enum { MAX_TAGS = 4096, MAX_OUT = 64 };
+
+struct heard {
+    int n_tokens, n_ends, ending, http_status, n_output, n_cached;
+    int32_t tokens[MAX_OUT];
+};
+
+struct rig {
+    struct clock clock;
+    struct model *model;
+    struct engine *g;
+    struct heard heard[MAX_TAGS];
+    struct heard reply;
+    int n_replies, n_drained;
+    char text[8192];
+};
+
+struct knobs {
+    int seqs, batched, blocks, queued;
+    int64_t starvation_ns;
+    struct policy policy;
+};
+
+static void open_rig(struct rig *t, const struct knobs *k)
+{
+    struct err e = {0};
+    memset(t, 0, sizeof *t);
+    clock_init_virtual(&t->clock, 1000000000);
+    if (model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
+        fail_msg("%s", e.text);
+    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000}, .model = t->model,
+                             .limits = {.max_num_seqs = k->seqs, .max_num_batched_tokens = k->batched, .max_model_len = k->blocks * 16,
+                                        .max_num_queued_reqs = k->queued, .prefix_caching = true, .starvation_ns = k->starvation_ns},
+                             .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .policy = k->policy, .quiet = true};
+    snprintf(s.model_name, sizeof s.model_name, "sim");
+    s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
+    if (engine_create(&t->g, &s, &e))
+        fail_msg("%s", e.text);
+}
+
+static void close_rig(struct rig *t)
+{
+    engine_destroy(t->g);
+    model_close(t->model);
+}
+
+static void listen_to(struct rig *t)
+{
+    struct engine_event ev;
+    while (queue_take(engine_outbox(t->g), &ev)) {
+        struct heard *h = ev.kind == EV_REPLY ? &t->reply : &t->heard[ev.tag];
+        switch (ev.kind) {
+        case EV_TOKEN:
+            assert_int_equal(h->n_ends, 0);
+            assert_true(h->n_tokens < MAX_OUT);
+            h->tokens[h->n_tokens++] = ev.token;
+            break;
+        case EV_END:
+            h->n_ends++;
+            h->ending = ev.code;
+            h->http_status = ev.http_status;
+            h->n_output = ev.n_output;
+            h->n_cached = ev.n_cached;
+            break;
+        case EV_REPLY:
+            t->n_replies++;
+            t->reply.ending = ev.code;
+            snprintf(t->text, sizeof t->text, "%s", (char *)ev.payload);
+            break;
+        case EV_DRAINED: t->n_drained++; break;
+        case EV_PROMPT_LOGPROBS: break;
+        }
+        mem_free(ev.payload);
+    }
+}
+
+/* Runs until nothing is left to do, or until the time is reached. */
+static void run_until(struct rig *t, int64_t until)
+{
+    for (;;) {
+        while (engine_turn(t->g))
+            ;
+        listen_to(t);
+        int64_t next = engine_next_ns(t->g);
+        if (next > until || next == INT64_MAX)
+            break;
+        clock_advance_to(&t->clock, next > clock_now(&t->clock) ? next : clock_now(&t->clock));
+    }
+    if (until != INT64_MAX && until > clock_now(&t->clock))
+        clock_advance_to(&t->clock, until);
+}
+
+static struct request_spec *spec_new(struct rig *t, uint64_t tag, int n_prompt, int max_tokens)
+{
+    struct request_spec *s = mem_new(sizeof *s);
+    s->tag = tag;
+    s->arrival_ns = clock_now(&t->clock);
+    s->n_prompt = n_prompt;
+    s->max_tokens = max_tokens;
+    s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
+    for (int i = 0; i < n_prompt; i++)
+        s->prompt[i] = (int32_t)(tag % 7 * 100 + (uint64_t)i) % 1000; /* seven texts: prefixes are shared */
+    s->sampling = (struct sampling){.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    return s;
+}
+
+static void post(struct rig *t, enum engine_in kind, uint64_t tag, int code, void *payload)
+{
+    struct engine_message m = {.kind = kind, .tag = tag, .code = code, .payload = payload, .n = payload ? strlen(payload) : 0};
+    assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
+}
+
+static void submit(struct rig *t, struct request_spec *s)
+{
+    struct engine_message m = {.kind = IN_SUBMIT, .payload = s};
+    assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
+}
+
+static void check_books(struct rig *t)
+{
+    const struct world *w = engine_world(t->g);
+    assert_true(world_check(w));
+    assert_int_equal(w->requests.n_live, 0);
+    assert_int_equal(w->kv.n_free + w->kv.n_cached, w->kv.n_blocks);
+}
+
+static void one_request(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64});
+    submit(&t, spec_new(&t, 1, 100, 10));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].n_tokens, 10);
+    assert_int_equal(t.heard[1].ending, END_LENGTH);
+    assert_int_equal(t.heard[1].n_ends, 1);
+    /* 64 + 36 prompt rows, then nine decodes: 11 steps of 1 ms and 109 rows of 10 us */
+    assert_int_equal(clock_now(&t.clock), 1000000000 + 11 * 1000000 + 109 * 10000);
+    check_books(&t);
+    close_rig(&t);
+}
+
+/* Texts of a random load must equal those of each request alone, whatever the pool, the batch and the cancels. */
+static void texts_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct rig t, alone;
+        struct rng r;
+        rng_init(&r, seed);
+        enum { N = 120 };
+        int prompts[N + 1], outs[N + 1];
+        bool cancelled[N + 1] = {0};
+        open_rig(&t, &(struct knobs){.seqs = 1 + (int)rng_below(&r, 20), .batched = 16 + (int)rng_below(&r, 200),
+                                     .blocks = 20 + (int)rng_below(&r, 40)});
+        for (uint64_t tag = 1; tag <= N; tag++) {
+            prompts[tag] = 1 + (int)rng_below(&r, 200);
+            outs[tag] = 1 + (int)rng_below(&r, 40);
+            submit(&t, spec_new(&t, tag, prompts[tag], outs[tag]));
+            run_until(&t, clock_now(&t.clock) + (int64_t)rng_below(&r, 8000000));
+            if (rng_below(&r, 6) == 0) {
+                uint64_t victim = 1 + rng_below(&r, tag);
+                cancelled[victim] = true;
+                post(&t, IN_CANCEL, victim, END_ABORT, NULL);
+            }
+        }
+        run_until(&t, INT64_MAX);
+        check_books(&t);
+        open_rig(&alone, &(struct knobs){.seqs = 1, .batched = 512, .blocks = 60});
+        for (uint64_t tag = 1; tag <= N; tag++) {
+            assert_int_equal(t.heard[tag].n_ends, 1);
+            submit(&alone, spec_new(&alone, tag, prompts[tag], outs[tag]));
+            run_until(&alone, INT64_MAX);
+            if (!cancelled[tag])
+                assert_int_equal(t.heard[tag].n_tokens, outs[tag]);
+            assert_memory_equal(t.heard[tag].tokens, alone.heard[tag].tokens, (size_t)t.heard[tag].n_tokens * sizeof(int32_t));
+        }
+        close_rig(&alone);
+        close_rig(&t);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 1, .batched = 64, .blocks = 8, .queued = 2});
+    submit(&t, spec_new(&t, 1, 128, 4)); /* the context is 128: nothing could be generated */
+    for (uint64_t tag = 2; tag < 7; tag++)
+        submit(&t, spec_new(&t, tag, 20, 4));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].ending, END_REFUSED);
+    assert_int_equal(t.heard[1].http_status, 400);
+    assert_int_equal(t.heard[2].ending, END_LENGTH);
+    assert_int_equal(t.heard[3].ending, END_LENGTH);
+    assert_int_equal(t.heard[6].ending, END_REFUSED);
+    assert_int_equal(t.heard[6].http_status, 503);
+    check_books(&t);
+    close_rig(&t);
+}
+
+static void drain_then_stop(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32});
+    submit(&t, spec_new(&t, 1, 20, 8));
+    run_until(&t, clock_now(&t.clock) + 3000000);
+    post(&t, IN_DRAIN, 0, 0, NULL);
+    submit(&t, spec_new(&t, 2, 20, 8));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].ending, END_LENGTH);
+    assert_int_equal(t.heard[2].ending, END_REFUSED);
+    assert_int_equal(t.n_drained, 1);
+    close_rig(&t);
+    open_rig(&t, &(struct knobs){.seqs = 1, .batched = 64, .blocks = 32});
+    submit(&t, spec_new(&t, 1, 20, 40));
+    submit(&t, spec_new(&t, 2, 20, 40));
+    run_until(&t, clock_now(&t.clock) + 3000000);
+    post(&t, IN_STOP, 0, 0, NULL);
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].ending, END_ABORT);
+    assert_int_equal(t.heard[2].ending, END_ABORT);
+    check_books(&t);
+    close_rig(&t);
+}
+
+/* ---- policies that break the contract; ctx counts calls */
+
+static enum verdict lazy_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)ctx;
+    (void)v;
+    (void)p;
+    (void)e;
+    return VERDICT_OK;
+}
+
+static enum verdict failing_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)ctx;
+    plan_preempt(p, v->world->running.n ? v->world->running.items[0]->id : 0, PREEMPT_RECOMPUTE); /* must leave no trace */
+    err_set(e, E_POLICY, "bad.lua:3: broken");
+    return VERDICT_ERROR;
+}
+
+static enum verdict torn_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)ctx;
+    (void)v;
+    (void)p;
+    err_set(e, E_POLICY, "bad.lua:9: time is up");
+    return VERDICT_TIMEOUT;
+}
+
+static enum verdict waking_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)ctx;
+    (void)v;
+    (void)e;
+    plan_wake(p, 50);
+    return VERDICT_OK;
+}
+
+/* Last come, first served: somebody waits for ever. */
+static enum verdict unfair_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)ctx;
+    (void)e;
+    struct plan_batch *b = plan_batch(p, 1);
+    plan_decodes(b);
+    if (v->world->waiting.n > 1)
+        plan_add(b, v->world->waiting.items[v->world->waiting.n - 1]->id, 0);
+    if (b->n_tokens)
+        plan_forward(b, (struct layout){1, 1, 1});
+    else
+        plan_wake(p, 1);
+    return VERDICT_OK;
+}
+
+static enum verdict nan_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+{
+    (void)ctx;
+    (void)r;
+    (void)v;
+    (void)e;
+    a->key = 0.0 / 0.0;
+    return VERDICT_OK;
+}
+
+static enum verdict refuse_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+{
+    (void)ctx;
+    (void)v;
+    (void)e;
+    if (r->spec->n_prompt > 50) {
+        a->refused = true;
+        a->code = 429;
+        a->retry_after_s = 7;
+        snprintf(a->why, sizeof a->why, "too long for now");
+    }
+    return VERDICT_OK;
+}
+
+static struct policy make_policy(const struct policy_ops *ops, const char *name)
+{
+    struct policy p = {.ops = ops};
+    snprintf(p.name, sizeof p.name, "%s", name);
+    snprintf(p.sha256, sizeof p.sha256, "%s", name);
+    return p;
+}
+
+static void run_with(const struct policy_ops *ops, const char *expect_in_metrics)
+{
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(ops, "bad"),
+                                 .starvation_ns = 2000000000});
+    for (uint64_t tag = 1; tag <= 20; tag++)
+        submit(&t, spec_new(&t, tag, 20 + (int)tag, 8));
+    run_until(&t, INT64_MAX);
+    for (uint64_t tag = 1; tag <= 20; tag++) {
+        assert_int_equal(t.heard[tag].n_ends, 1);
+        assert_int_equal(t.heard[tag].ending, END_LENGTH);
+    }
+    post(&t, IN_METRICS, 1, 0, NULL);
+    while (engine_turn(t.g))
+        ;
+    struct engine_event ev;
+    bool found = false;
+    while (queue_take(engine_outbox(t.g), &ev)) {
+        if (ev.kind == EV_REPLY) {
+            found = strstr(ev.payload, expect_in_metrics) != NULL;
+            if (!found)
+                print_error("not in /metrics: %s\n%s\n", expect_in_metrics, (char *)ev.payload);
+        }
+        mem_free(ev.payload);
+    }
+    assert_true(found);
+    check_books(&t);
+    close_rig(&t);
+}
+
+static void bad_policies_cost_only_their_steps(void **state)
+{
+    (void)state;
+    const struct policy_ops lazy = {.step = lazy_step}, failing = {.step = failing_step}, torn = {.step = torn_step},
+                            waking = {.step = waking_step}, nan_key = {.step = lazy_step, .admit = nan_admit};
+    run_with(&lazy, "policy_fallback_total{reason=\"stalled\"} 4");
+    run_with(&failing, "policy_fallback_total{reason=\"error\"} 4"); /* three strikes are forgiven in 1000 steps, the fourth withdraws it */
+    run_with(&torn, "policy_fallback_total{reason=\"timeout\"} 1");
+    run_with(&waking, "policy_hook_errors_total{hook=\"step\",kind=\"stalled\"} ");
+    run_with(&nan_key, "policy_hook_errors_total{hook=\"admit\",kind=\"malformed\"} 4");
+    run_with(&failing, "policy_swaps_total{kind=\"withdrawn\"} 1");
+}
+
+static void nobody_starves(void **state)
+{
+    (void)state;
+    const struct policy_ops unfair = {.step = unfair_step};
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(&unfair, "unfair"),
+                                 .starvation_ns = 1000000000});
+    submit(&t, spec_new(&t, 1, 20, 4));
+    uint64_t tag = 2;
+    for (; !t.heard[1].n_ends && tag < 1000; tag++) { /* new ones keep coming */
+        submit(&t, spec_new(&t, tag, 20, 4));
+        run_until(&t, clock_now(&t.clock) + 20000000);
+    }
+    assert_int_equal(t.heard[1].ending, END_LENGTH);
+    assert_true(clock_now(&t.clock) < 1000000000 + (int64_t)1500000000);
+    run_until(&t, INT64_MAX);
+    check_books(&t);
+    close_rig(&t);
+}
+
+static void admit_refuses_with_its_own_code(void **state)
+{
+    (void)state;
+    const struct policy_ops ops = {.step = lazy_step, .admit = refuse_admit};
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(&ops, "gate")});
+    submit(&t, spec_new(&t, 1, 60, 4));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].ending, END_REFUSED);
+    assert_int_equal(t.heard[1].http_status, 429);
+    check_books(&t);
+    close_rig(&t);
+}
+
+static void prefix_cache_is_reported(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32});
+    submit(&t, spec_new(&t, 7, 64, 4));
+    run_until(&t, INT64_MAX);
+    submit(&t, spec_new(&t, 14, 64, 4)); /* the same text */
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[7].n_cached, 0);
+    assert_int_equal(t.heard[14].n_cached, 48);
+    post(&t, IN_RESET_PREFIX_CACHE, 1, 0, NULL);
+    submit(&t, spec_new(&t, 21, 64, 4));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[21].n_cached, 0);
+    check_books(&t);
+    close_rig(&t);
+}
+
+static void swaps_keep_every_token(void **state)
+{
+    (void)state;
+    const struct policy_ops unfair = {.step = unfair_step};
+    struct rig t, alone;
+    open_rig(&t, &(struct knobs){.seqs = 6, .batched = 48, .blocks = 40});
+    for (uint64_t tag = 1; tag <= 60; tag++) {
+        submit(&t, spec_new(&t, tag, 30, 30));
+        struct policy *p = mem_new(sizeof *p);
+        if (tag % 2)
+            *p = make_policy(&unfair, "unfair");
+        else
+            policy_fcfs(p);
+        struct engine_message m = {.kind = IN_POLICY, .tag = tag, .payload = p};
+        queue_post(engine_inbox(t.g), &m);
+        if (tag % 5 == 0)
+            post(&t, IN_ROLLBACK, tag, 0, NULL);
+        run_until(&t, clock_now(&t.clock) + 7000000);
+    }
+    struct policy *p = mem_new(sizeof *p);
+    policy_fcfs(p);
+    struct engine_message m = {.kind = IN_POLICY, .tag = 1, .payload = p};
+    queue_post(engine_inbox(t.g), &m);
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.n_replies, 60 + 12 + 1);
+    open_rig(&alone, &(struct knobs){.seqs = 1, .batched = 512, .blocks = 60});
+    for (uint64_t tag = 1; tag <= 60; tag++) {
+        submit(&alone, spec_new(&alone, tag, 30, 30));
+        run_until(&alone, INT64_MAX);
+        assert_int_equal(t.heard[tag].n_tokens, 30);
+        assert_memory_equal(t.heard[tag].tokens, alone.heard[tag].tokens, 30 * sizeof(int32_t));
+    }
+    check_books(&t);
+    close_rig(&alone);
+    close_rig(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_request),
+        cmocka_unit_test(texts_do_not_depend_on_the_schedule),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(drain_then_stop),
+        cmocka_unit_test(bad_policies_cost_only_their_steps),
+        cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(admit_refuses_with_its_own_code),
+        cmocka_unit_test(prefix_cache_is_reported),
+        cmocka_unit_test(swaps_keep_every_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
