@@ -30,7 +30,7 @@ void buf_clear(struct buf *b)
 void buf_reserve(struct buf *b, size_t more)
 {
     size_t need = b->len + more + 1;
-    ASSERT(need > more);
+    ASSERT(need > more && need < SIZE_MAX / 4);
     if (need <= b->cap)
         return;
     size_t cap = b->cap ? b->cap * 2 : 64;
@@ -105,20 +105,22 @@ void buf_put_json(struct buf *b, const char *s, size_t n)
     size_t run = 0;
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
-        uint32_t cp;
+        uint32_t cp = c;
         int len = c < 0x80 ? 1 : utf8_decode(s + i, n - i, &cp);
-        if (len >= 1 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F) {
+        bool control = cp < 0x20 || (cp >= 0x7F && cp < 0xA0); /* C1 too: a terminal may obey it */
+        if (len >= 1 && !control && c != '"' && c != '\\') {
             i += (size_t)len;
             continue;
         }
         buf_put(b, s + run, i - run);
-        if (c < 0x80)
-            put_escape(b, c);
+        if (len >= 1)
+            put_escape(b, (unsigned char)cp);
         else
             buf_puts(b, "\xEF\xBF\xBD");
-        run = ++i;
+        run = i += len >= 1 ? (size_t)len : 1;
     }
-    buf_put(b, s + run, n - run);
+    if (run < n)
+        buf_put(b, s + run, n - run);
     buf_putc(b, '"');
 }
 

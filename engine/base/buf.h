@@ -20,7 +20,7 @@ void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_put_u64(struct buf *b, unsigned long long v);
-void buf_put_json(struct buf *b, const char *s, size_t n); /* a JSON string with quotes; bad UTF-8 becomes U+FFFD */
+void buf_put_json(struct buf *b, const char *s, size_t n); /* a JSON string with quotes; control characters escaped, bad UTF-8 is U+FFFD */
 void buf_cut(struct buf *b, size_t from_front);       /* drops bytes at the front */
 char *buf_take(struct buf *b);                        /* hands out data (never NULL) and empties b */
 bool buf_equals(const struct buf *b, const char *s);

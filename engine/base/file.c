@@ -18,7 +18,7 @@ static int fail(struct err *e, const char *what, const char *path)
 int file_map_open(struct file_map *m, const char *path, struct err *e)
 {
     memset(m, 0, sizeof *m);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer is refused below, not waited for */
     if (fd < 0)
         return fail(e, "open", path);
     struct stat st;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/check.h"
 
@@ -57,6 +58,16 @@ char *mem_strdup(const char *s)
     return mem_strndup(s, strlen(s));
 }
 
+/* Zeroes without touching: writing to every page would cost seconds, and memory that may never be used. The pages may have
+ * been used before (the allocator reuses what was freed), so the kernel is asked to take them back; what it gives anew is zero. */
+static void zero_lazily(unsigned char *p, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = n & ~(page - 1);
+    if ((uintptr_t)p % page || madvise(p, whole, MADV_DONTNEED) < 0)
+        whole = 0;
+    memset(p + whole, 0, n - whole);
+}
+
 void *mem_try_aligned(size_t bytes, size_t align)
 {
     const size_t huge = (size_t)2 << 20, lazy = (size_t)64 << 20;
@@ -70,9 +81,10 @@ void *mem_try_aligned(size_t bytes, size_t align)
         return NULL;
     if (bytes >= huge)
         madvise(p, rounded, MADV_HUGEPAGE);
-    /* Past 64 MiB the allocator always maps fresh zero pages: touching them all would cost seconds and memory that may never be used.
-     * The head is cleared all the same: sanitizers fill it. */
-    memset(p, 0, rounded > lazy ? (size_t)1 << 20 : rounded ? rounded : align);
+    if (rounded > lazy)
+        zero_lazily(p, rounded);
+    else
+        memset(p, 0, rounded ? rounded : align);
     return p;
 }
 

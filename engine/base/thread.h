@@ -8,8 +8,8 @@
 
 struct thread;
 
-/* Starts fn(arg) in a thread of that name (15 characters are kept). stack_bytes 0 = the system's default. Signals are
- * blocked in it: they belong to the main thread. */
+/* Starts fn(arg) in a thread of that name (15 characters are kept). Signals are blocked in it: they belong to the main
+ * thread. */
 int thread_start(struct thread **out, const char *name, void (*fn)(void *), void *arg, struct err *e);
 void thread_join(struct thread *t); /* waits and frees; NULL is fine */
 int thread_cores(void);             /* cores this process may run on */
