@@ -17,6 +17,9 @@ struct family {
     const char *hf_arch;        /* config.json architectures[0] */
     bool rope_halves_gguf;      /* which RoPE pairing the tensors of a GGUF file are laid out for */
     bool qkv_bias, qk_norm;
+    int default_kv_heads;       /* what transformers takes when config.json does not say; 0: as many as heads */
+    int default_head_dim;       /* 0: hidden / heads */
+    int default_window;         /* 0: none */
 };
 
 enum { MODEL_MAX_ROPE = 256 };
@@ -46,6 +49,8 @@ enum tensor_role {
 struct model;
 
 int model_open_gguf(struct model **out, const char *path, struct err *e);
+/* The same over a parsed file, which the model owns from then on; on failure it stays the caller's. */
+int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e);
 /* Seeded random weights for a Hugging Face config.json: dtype is the stored type of its matrices (e.g. DT_Q8_0, DT_BF16). */
 int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e);
 void model_close(struct model *m);
@@ -53,8 +58,10 @@ void model_close(struct model *m);
 const struct model_config *model_config(const struct model *m);
 const struct gguf *model_gguf(const struct model *m);              /* NULL for dummy models */
 /* The stored tensor of a role; data stays valid until the next call for dummy models, until model_close for files.
- * E_NOTFOUND when the family has no such tensor (T_HEAD of a tied model, biases). */
+ * E_NOTFOUND when the model has no such tensor (T_HEAD of a tied model, biases). Vectors have one row. */
 int model_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
+/* The same without the bytes (data is NULL), at no cost: what a machine that computes nothing needs. */
+int model_shape(const struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
 /* The loading is over: give back pages and scratch. */
 void model_loaded(struct model *m);
 

@@ -1,0 +1,25 @@
+/* The choice of a token from a row of logits, in vLLM's order (engine/world/sampling.h). Pure arithmetic on host memory: the same logits
+ * and the same sample_row give the same result on every machine, beside any neighbours, on any thread. A scratch belongs to one thread
+ * at a time. Logits that are NaN count as minus infinity, plus infinity as the largest float.
+ *
+ * The order of tokens is: larger logit first, lower id first among equals. Greedy takes the first; top_k, top_p and min_p keep a prefix
+ * of that order; top logprobs and ranks follow it. */
+#ifndef CPU_SAMPLE_H
+#define CPU_SAMPLE_H
+
+#include <stddef.h>
+
+#include "engine/base/err.h"
+#include "kernels/backend.h"
+
+struct sample_scratch;
+
+/* For rows of up to max_vocab logits. */
+int sample_scratch_init(struct sample_scratch **out, int max_vocab, struct err *e);
+void sample_scratch_free(struct sample_scratch *s);
+size_t sample_scratch_bytes(int max_vocab);
+
+/* Fills *out; the logits are overwritten. vocab > 0. Token ids out of range in the row's lists are ignored. */
+void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out, struct sample_scratch *s);
+
+#endif
