@@ -410,7 +410,7 @@ static int read_tensors(struct gguf *g, struct reader *r, struct err *e)
 static int parse(struct gguf *g, struct err *e)
 {
     struct reader r = {g->data, g->data + g->size};
-    uint64_t n_tensors, n_entries;
+    uint64_t n_tensors = 0, n_entries = 0;
     TRY(read_header(&r, &n_tensors, &n_entries, e));
     g->entries = mem_try_array((size_t)n_entries, sizeof *g->entries);
     g->entry_order = mem_try_array((size_t)n_entries, sizeof *g->entry_order);
