@@ -1,0 +1,248 @@
+/* Attention of a step: cut into items of one kv head and a few rows of one sequence, all leaves; or, when that gives the threads too
+ * little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The sums are the same either way. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cpu/device.h"
+
+enum { TILE_QUERIES = 96, WIDEN_QUERIES = 12 };
+
+struct attn_item {
+    int seq, kv_head, first_head, n_heads; /* q heads of the kv head: entries of heads[] */
+    int row0, n_rows;                      /* of the batch */
+    int leaf0, leaf1;
+    size_t partial;                        /* floats into the partial results; SIZE_MAX: folds by itself */
+};
+
+struct attn_call {
+    struct device *d;
+    const struct attention_args *a;
+    struct attn_item *items;
+    int n_items;
+    int *heads;              /* q heads ordered by kv head */
+    float *partials;
+    size_t dim, ldo;         /* padded head_dim; floats of one partial result */
+    size_t thread_floats;
+    int64_t work_ns;
+};
+
+/* Working memory of an item, in floats from the thread's base. */
+struct attn_space {
+    float *q, *o, *m, *l, *leaf_o, *k_tile, *v_tile;
+    int32_t *lo, *hi;
+};
+
+static struct attn_space space_of(const struct attn_call *c, int thread)
+{
+    float *p = (float *)c->d->attention_thread.data + (size_t)thread * c->thread_floats;
+    struct attn_space s;
+    s.q = p;
+    s.o = s.q + TILE_QUERIES * c->dim;
+    s.leaf_o = s.o + TILE_QUERIES * c->dim;
+    s.k_tile = s.leaf_o + TILE_ROWS * c->ldo;
+    s.v_tile = s.k_tile + ATTN_LEAF * c->dim;
+    s.m = s.v_tile + ATTN_LEAF * c->dim;
+    s.l = s.m + TILE_QUERIES;
+    s.lo = (int32_t *)(s.l + TILE_QUERIES);
+    s.hi = s.lo + TILE_QUERIES;
+    return s;
+}
+
+static size_t space_floats(size_t dim, size_t ldo)
+{
+    size_t n = 2 * TILE_QUERIES * dim + TILE_ROWS * ldo + 2 * ATTN_LEAF * dim + 4 * TILE_QUERIES;
+    return (n + 15) & ~(size_t)15;
+}
+
+static int position_of(const struct batch_seq *s, int row)
+{
+    return s->pos0 + row - s->row0;
+}
+
+static int first_seen(const struct attention_args *a, int position)
+{
+    return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
+}
+
+/* Copies the item's queries, scaled, row after row, the heads of a row together. */
+static void load_queries(const struct attn_call *c, const struct attn_item *it, const struct attn_space *s)
+{
+    const struct attention_args *a = c->a;
+    const struct batch_seq *seq = &c->d->batch->seqs[it->seq];
+    float scale = a->scale * 1.44269504f;
+    int n = 0, dim = a->kv.head_dim;
+    for (int r = it->row0; r < it->row0 + it->n_rows; r++)
+        for (int h = 0; h < it->n_heads; h++, n++) {
+            const float *q = act_row(a->q, r) + (size_t)c->heads[it->first_head + h] * (size_t)dim;
+            float *to = s->q + (size_t)n * c->dim;
+            for (int i = 0; i < dim; i++)
+                to[i] = q[i] * scale;
+            s->hi[n] = position_of(seq, r) + 1;
+            s->lo[n] = first_seen(a, s->hi[n] - 1);
+            s->m[n] = -__builtin_inff();
+            s->l[n] = 0;
+        }
+}
+
+static void finish_query(const struct attn_call *c, int row, int head, const float *o, float l)
+{
+    float *y = act_row(c->a->out, row) + (size_t)head * (size_t)c->a->kv.head_dim;
+    c->d->kernels->attend_finish(o, l, c->a->kv.head_dim, y);
+}
+
+static void attend_item(void *ctx, int item, int thread)
+{
+    const struct attn_call *c = ctx;
+    const struct attn_item *it = &c->items[item];
+    const struct kv_view *kv = &c->a->kv;
+    enum dtype t = kv->space->dtype;
+    struct attn_space s = space_of(c, thread);
+    size_t k_bytes = kv_key_bytes(t, kv->tokens_per_block, kv->head_dim);
+    size_t v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
+    int n_q = it->n_rows * it->n_heads;
+    bool widen = t != DT_F32 && n_q >= WIDEN_QUERIES;
+    struct attend_job j = {
+        .n_q = n_q, .head_dim = kv->head_dim, .padded_dim = (int)c->dim, .q = s.q, .lo = s.lo, .hi = s.hi, .dtype = t,
+        .head = (const uint8_t *)kv->space->base +
+                (size_t)kv->layer * (size_t)kv->space->n_blocks * kv->space->block_bytes +
+                (size_t)it->kv_head * (k_bytes + v_bytes),
+        .block_bytes = kv->space->block_bytes, .v_bytes = k_bytes, .blocks = c->d->batch->seqs[it->seq].blocks,
+        .tokens_per_block = kv->tokens_per_block, .leaf0 = it->leaf0, .leaf1 = it->leaf1,
+        .k_tile = widen ? s.k_tile : NULL, .v_tile = widen ? s.v_tile : NULL, .leaf_o = s.leaf_o,
+        .m = s.m, .l = s.l, .o = s.o, .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
+    };
+    load_queries(c, it, &s);
+    c->d->kernels->attend(&j);
+    if (it->partial != SIZE_MAX)
+        return;
+    for (int q = 0; q < n_q; q++)
+        finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads],
+                     s.o + (size_t)q * c->dim, s.l[q]);
+}
+
+/* Folds the partial results of the split items, which follow each other by leaves. */
+static void fold_splits(const struct attn_call *c)
+{
+    struct attn_space s = space_of(c, 0);
+    for (int i = 0, end; i < c->n_items; i = end) {
+        const struct attn_item *it = &c->items[i];
+        for (end = i + 1; end < c->n_items && it->partial != SIZE_MAX; end++)
+            if (c->items[end].leaf0 == it->leaf0)
+                break;
+        if (it->partial == SIZE_MAX)
+            continue;
+        int n_q = it->n_rows * it->n_heads, leaves = c->items[end - 1].leaf1 - it->leaf0;
+        for (int q = 0; q < n_q; q++) {
+            float m = -__builtin_inff(), l = 0;
+            for (int leaf = 0; leaf < leaves; leaf++)
+                c->d->kernels->fold(c->partials + it->partial + ((size_t)leaf * (size_t)n_q + (size_t)q) * c->ldo,
+                                    (int)c->dim, &m, &l, s.o);
+            finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads], s.o, l);
+        }
+    }
+}
+
+/* Orders the q heads by kv head: heads[start[k]] .. heads[start[k+1]-1] belong to kv head k. */
+static void order_heads(const struct attention_args *a, int *heads, int *start)
+{
+    int n = 0;
+    for (int k = 0; k < a->kv.n_kv_heads; k++) {
+        start[k] = n;
+        for (int h = 0; h < a->n_heads; h++)
+            if (a->kv_head[h] == k)
+                heads[n++] = h;
+    }
+    start[a->kv.n_kv_heads] = n;
+    ASSERT(n == a->n_heads);
+}
+
+/* How many leaves one item takes, and how many items and partial floats the step then has; fills items when there is room. */
+struct cutting {
+    int leaves_per_item;     /* 0: all */
+    const int *start;
+};
+
+static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutting *cut, size_t *floats, bool fill)
+{
+    const struct batch_seq *seq = &c->d->batch->seqs[it.seq];
+    int last = position_of(seq, it.row0 + it.n_rows - 1), leaf1 = last / ATTN_LEAF + 1;
+    int leaf0 = first_seen(c->a, position_of(seq, it.row0)) / ATTN_LEAF;
+    size_t n_q = (size_t)(it.n_rows * it.n_heads);
+    bool split = cut->leaves_per_item > 0 && it.n_rows == 1 && leaf1 - leaf0 > cut->leaves_per_item;
+    int step = split ? cut->leaves_per_item : leaf1 - leaf0;
+    c->work_ns += (int64_t)n_q * (int64_t)c->dim * (leaf1 - leaf0) * ATTN_LEAF / 12;
+    for (int leaf = leaf0; leaf < leaf1; leaf += step) {
+        it.leaf0 = leaf;
+        it.leaf1 = leaf + step < leaf1 ? leaf + step : leaf1;
+        it.partial = SIZE_MAX;
+        if (split) {
+            it.partial = *floats;
+            *floats += (size_t)(it.leaf1 - leaf) * n_q * c->ldo;
+        }
+        if (fill)
+            c->items[c->n_items] = it;
+        c->n_items++;
+    }
+}
+
+static size_t cut_all(struct attn_call *c, const struct cutting *cut, bool fill)
+{
+    const struct batch *b = c->d->batch;
+    size_t floats = 0;
+    c->n_items = 0;
+    c->work_ns = 0;
+    for (int s = 0; s < b->n_seqs; s++)
+        for (int k = 0; k < c->a->kv.n_kv_heads; k++)
+            for (int h = cut->start[k]; h < cut->start[k + 1]; h += TILE_QUERIES) {
+                struct attn_item it = {.seq = s, .kv_head = k, .first_head = h, .n_heads = cut->start[k + 1] - h};
+                it.n_heads = it.n_heads < TILE_QUERIES ? it.n_heads : TILE_QUERIES;
+                int rows = TILE_QUERIES / it.n_heads, end = b->seqs[s].row0 + b->seqs[s].n_rows;
+                rows = rows < 32 ? rows : 32;
+                for (int r = b->seqs[s].row0; r < end; r += rows) {
+                    it.row0 = r;
+                    it.n_rows = end - r < rows ? end - r : rows;
+                    cut_rows(c, it, cut, &floats, fill);
+                }
+            }
+    return floats;
+}
+
+/* Chooses the cut and lays the working memory out. */
+static bool plan(struct attn_call *c)
+{
+    const struct attention_args *a = c->a;
+    int threads = pool_threads(c->d->pool);
+    size_t heads = (size_t)(a->n_heads + a->kv.n_kv_heads + 1) * sizeof(int);
+    heads = (heads + 63) & ~(size_t)63;
+    if (!device_grow(c->d, &c->d->attention, heads))
+        return false;
+    c->heads = c->d->attention.data;
+    struct cutting cut = {0, c->heads + a->n_heads};
+    order_heads(a, c->heads, c->heads + a->n_heads);
+    cut_all(c, &cut, false);
+    if (threads > 1 && c->n_items < 4 * threads)
+        cut.leaves_per_item = 1;
+    size_t floats = cut_all(c, &cut, false);
+    size_t items = ((size_t)c->n_items * sizeof *c->items + 63) & ~(size_t)63;
+    c->thread_floats = space_floats(c->dim, c->ldo);
+    if (!device_grow(c->d, &c->d->attention, heads + items + floats * sizeof(float)) ||
+        !device_grow(c->d, &c->d->attention_thread, (size_t)threads * c->thread_floats * sizeof(float)))
+        return false;
+    c->heads = c->d->attention.data; /* it may have moved */
+    c->items = (struct attn_item *)((uint8_t *)c->heads + heads);
+    c->partials = (float *)((uint8_t *)c->items + items);
+    cut.start = c->heads + a->n_heads;
+    order_heads(a, c->heads, c->heads + a->n_heads);
+    cut_all(c, &cut, true);
+    return true;
+}
+
+void cpu_attention(struct device *d, const struct attention_args *a)
+{
+    struct attn_call c = {.d = d, .a = a, .dim = (size_t)kv_padded_dim(a->kv.head_dim)};
+    c.ldo = c.dim + PARTIAL_EXTRA;
+    if (device_failed(d) || !plan(&c))
+        return;
+    device_run(d, c.n_items, c.work_ns, attend_item, &c);
+    fold_splits(&c);
+}

@@ -1,0 +1,234 @@
+#include "kernels/cpu/device.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+
+static const struct cpu_kernels *pick_avx2(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        return cpu_kernels_avx2();
+#endif
+    return NULL;
+}
+
+static const struct cpu_kernels *pick_avx512(void)
+{
+#if defined(__x86_64__)
+    if (pick_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vnni"))
+        return cpu_kernels_avx512();
+#endif
+    return NULL;
+}
+
+static int pick_isa(const char *isa, const struct cpu_kernels **out, struct err *e)
+{
+    if (!isa || strcmp(isa, "auto") == 0) {
+        *out = pick_avx512();
+        if (!*out)
+            *out = pick_avx2();
+        if (!*out)
+            *out = cpu_kernels_portable();
+        return 0;
+    }
+    if (strcmp(isa, "portable") == 0)
+        *out = cpu_kernels_portable();
+    else if (strcmp(isa, "avx2") == 0)
+        *out = pick_avx2();
+    else if (strcmp(isa, "avx512") == 0)
+        *out = pick_avx512();
+    else
+        return err_set(e, E_INPUT, "no instruction set \"%s\": choose auto, portable, avx2 or avx512", isa);
+    if (!*out)
+        return err_set(e, E_UNSUPPORTED, "this CPU has no %s (%s); use auto", isa,
+                       strcmp(isa, "avx2") == 0 ? "AVX2, FMA and F16C" : "AVX-512 F, BW, VL, DQ and VNNI");
+    return 0;
+}
+
+static void cpu_name(char *out, size_t n)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    snprintf(out, n, "CPU");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon) {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(out, n, "%.60s", colon + 2);
+            break;
+        }
+    }
+    if (f)
+        fclose(f);
+}
+
+static void fill_facts(struct device *d)
+{
+    char name[64];
+    cpu_name(name, sizeof name);
+    d->facts.n_threads = pool_threads(d->pool);
+    snprintf(d->facts.isa, sizeof d->facts.isa, "%s", d->kernels->isa);
+    snprintf(d->facts.name, sizeof d->facts.name, "%.48s (%.12s, %d threads)", name, d->facts.isa,
+             d->facts.n_threads);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    d->facts.memory_bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+    d->facts.act_bytes = sizeof(float);
+}
+
+static void cpu_close(struct device *d)
+{
+    if (!d)
+        return;
+    pool_close(d->pool);
+    mem_free(d->row_seq);
+    mem_free(d->linear);
+    mem_free(d->angles.data);
+    mem_free(d->inputs.data);
+    mem_free(d->attention.data);
+    mem_free(d->attention_thread.data);
+    mem_free(d->sampling.data);
+    mem_free(d);
+}
+
+static int cpu_open(struct device **out, const struct device_opts *o, struct err *e)
+{
+    struct device *d = mem_new(sizeof *d);
+    int n_threads = o->n_threads > 0 ? o->n_threads : thread_cores(), rc = E_FULL;
+    *out = NULL;
+    d->opts = *o;
+    clock_init_real(&d->clock);
+    if ((rc = pick_isa(o->isa, &d->kernels, e)) != 0 || (rc = pool_open(&d->pool, n_threads, e)) != 0) {
+        cpu_close(d);
+        return rc;
+    }
+    d->row_seq = mem_try_array((size_t)(o->max_rows > 0 ? o->max_rows : 1), sizeof *d->row_seq);
+    d->linear = mem_try_aligned((size_t)n_threads * sizeof *d->linear, 64);
+    if (!d->row_seq || !d->linear) {
+        cpu_close(d);
+        return err_set(e, E_FULL, "no memory for %d threads and %d rows", n_threads, o->max_rows);
+    }
+    fill_facts(d);
+    *out = d;
+    return 0;
+}
+
+static void cpu_facts(const struct device *d, struct device_facts *out)
+{
+    *out = d->facts;
+}
+
+static void *cpu_alloc(struct device *d, size_t bytes)
+{
+    (void)d;
+    return mem_try_aligned(bytes, 64);
+}
+
+static void cpu_release(struct device *d, void *p)
+{
+    (void)d;
+    mem_free(p);
+}
+
+static int cpu_copy(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    if (bytes)
+        memcpy(dst, src, bytes);
+    return 0;
+}
+
+static int cpu_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
+{
+    (void)d;
+    return pack_weight(out, src, e);
+}
+
+static void cpu_weight_free(struct device *d, struct weight *w)
+{
+    (void)d;
+    pack_free(w);
+}
+
+static size_t cpu_weight_bytes(const struct weight *w)
+{
+    return (size_t)w->groups * w->group_bytes;
+}
+
+bool device_grow(struct device *d, struct scratch *s, size_t bytes)
+{
+    if (s->bytes >= bytes)
+        return true;
+    mem_free(s->data);
+    s->bytes = 0;
+    s->data = mem_try_aligned(bytes, 64);
+    if (!s->data) {
+        device_fail(d, E_FULL, "no memory for a step's working space");
+        return false;
+    }
+    s->bytes = bytes;
+    return true;
+}
+
+void device_fail(struct device *d, int code, const char *text)
+{
+    if (!d->error.code)
+        err_set(&d->error, code, "%s", text);
+}
+
+void device_run(struct device *d, int n_items, int64_t work_ns, pool_fn *fn, void *ctx)
+{
+    const int64_t hand_over_ns = 3000;
+    if (work_ns >= hand_over_ns) {
+        pool_run(d->pool, n_items, fn, ctx);
+        return;
+    }
+    for (int i = 0; i < n_items; i++)
+        fn(ctx, i, 0);
+}
+
+static int cpu_finish(struct device *d, struct step_time *t, struct err *e)
+{
+    if (t)
+        t->ns = clock_now(&d->clock) - d->begun_ns;
+    d->batch = NULL;
+    if (d->error.code)
+        return err_set(e, d->error.code, "%s", d->error.text);
+    return 0;
+}
+
+const struct backend_ops *backend_cpu(void)
+{
+    static const struct backend_ops ops = {
+        .name = "cpu",
+        .computes = true,
+        .open = cpu_open,
+        .close = cpu_close,
+        .facts = cpu_facts,
+        .alloc = cpu_alloc,
+        .release = cpu_release,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .weight_load = cpu_weight_load,
+        .weight_free = cpu_weight_free,
+        .weight_bytes = cpu_weight_bytes,
+        .kv_block_bytes = cpu_kv_block_bytes,
+        .begin = cpu_begin,
+        .finish = cpu_finish,
+        .embed = cpu_embed,
+        .linear = cpu_linear,
+        .rope = cpu_rope,
+        .kv_write = cpu_kv_write,
+        .attention = cpu_attention,
+        .add = cpu_add,
+        .gather = cpu_gather,
+        .sample = cpu_sample,
+    };
+    return &ops;
+}

@@ -1,0 +1,81 @@
+/* One CPU rank's device: its kernels, threads, the step it is in, and working memory that grows to the largest op seen. Owned by the
+ * rank, used by the rank's thread; pool items of an op read it. The ops of backend.h, one noun a file. Never true: an op that fails
+ * halfway: what cannot run sticks as an error before anything is written, and finish reports it. */
+#ifndef CPU_DEVICE_H
+#define CPU_DEVICE_H
+
+#include "engine/base/clock.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/pool.h"
+
+struct attn_item;
+
+/* Grows, never shrinks; contents are not kept. */
+struct scratch {
+    void *data;
+    size_t bytes;
+};
+
+struct device {
+    const struct cpu_kernels *kernels;
+    struct pool *pool;
+    struct device_opts opts;
+    struct device_facts facts;
+    struct clock clock;
+    struct err error;                /* sticky; code 0: none */
+    int64_t begun_ns;
+    const struct batch *batch;       /* of the step between begin and finish */
+    int32_t *row_seq;                /* [max_rows] the sequence of a row */
+    struct rope rope;
+    struct scratch angles;           /* [n_rows][dim/2] cos, then sin */
+    struct linear_scratch *linear;   /* [n_threads] */
+    struct scratch inputs;           /* a linear call's inputs, quantised or widened */
+    struct scratch attention;        /* items, partial results */
+    struct scratch attention_thread; /* [n_threads] tiles */
+    struct scratch sampling;         /* cpu_sample's own */
+};
+
+/* Makes s hold at least `bytes`, aligned to 64. False, with a sticky error, when there is not so much memory. */
+bool device_grow(struct device *d, struct scratch *s, size_t bytes);
+/* Records the first error of a step. */
+void device_fail(struct device *d, int code, const char *text);
+/* True when an error is stuck: ops then do nothing. */
+static inline bool device_failed(const struct device *d)
+{
+    return d->error.code != 0;
+}
+/* Runs fn over items; on the caller alone when the work is less than a hand-over to the helpers costs. */
+void device_run(struct device *d, int n_items, int64_t work_ns, pool_fn *fn, void *ctx);
+
+int cpu_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
+void cpu_embed(struct device *d, struct wview table, struct act y);
+void cpu_linear(struct device *d, const struct linear_args *a);
+void cpu_rope(struct device *d, const struct rope_args *a);
+size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
+void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
+void cpu_attention(struct device *d, const struct attention_args *a);
+void cpu_add(struct device *d, struct act x, struct act y, int rows);
+void cpu_gather(struct device *d, struct act x, struct act y, int first, int n);
+/* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */
+void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n);
+
+/* Bytes of one cached head of a block: keys [head_dim][tokens], then values [tokens][head_dim rounded up to 16]. */
+static inline size_t kv_key_bytes(enum dtype t, int tokens, int head_dim)
+{
+    return (size_t)tokens * (size_t)head_dim * (t == DT_F32 ? 4 : 2);
+}
+static inline int kv_padded_dim(int head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+static inline size_t kv_value_bytes(enum dtype t, int tokens, int head_dim)
+{
+    return (size_t)tokens * (size_t)kv_padded_dim(head_dim) * (t == DT_F32 ? 4 : 2);
+}
+
+static inline float *act_row(struct act a, int row)
+{
+    return (float *)a.data + (size_t)row * (size_t)a.ld;
+}
+
+#endif

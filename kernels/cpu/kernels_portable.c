@@ -1,0 +1,22 @@
+#include "kernels/cpu/vec_portable.h"
+
+#include "kernels/cpu/linear_body.h"
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/attention_body.h"
+
+const struct cpu_kernels *cpu_kernels_portable(void)
+{
+    static const struct cpu_kernels kernels = {
+        .isa = "portable",
+        .norm_row = norm_row,
+        .swiglu_row = swiglu_row,
+        .add_row = add_row,
+        .quantise_row = quantise_row,
+        .linear = linear_kernel,
+        .attend = attend,
+        .fold = fold,
+        .attend_finish = attend_finish,
+        .to_cache = to_cache,
+    };
+    return &kernels;
+}

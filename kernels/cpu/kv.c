@@ -1,0 +1,74 @@
+/* Where keys and values lie in a block, and how a step's rows get there. Keys are stored [element][position]: the lanes of a score are
+ * positions. Values are stored [position][element]: the lanes of an output are elements. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cpu/device.h"
+
+enum { MAX_HEAD_DIM = 512, ROWS_PER_ITEM = 16 };
+
+size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
+{
+    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16;
+    if (!known || tokens <= 0 || tokens % 16 || n_kv_heads <= 0 || head_dim <= 0 || head_dim > MAX_HEAD_DIM)
+        return 0;
+    size_t head = kv_key_bytes(t, tokens, head_dim) + kv_value_bytes(t, tokens, head_dim);
+    return ((size_t)n_kv_heads * head + 63) & ~(size_t)63;
+}
+
+struct kv_call {
+    struct device *d;
+    struct act k, v;
+    const struct kv_view *kv;
+};
+
+static void put_key(const uint8_t *x, size_t size, int head_dim, int tokens, uint8_t *keys, int at)
+{
+    for (int i = 0; i < head_dim; i++)
+        memcpy(keys + ((size_t)i * (size_t)tokens + (size_t)at) * size, x + (size_t)i * size, size);
+}
+
+static void write_row(const struct kv_call *c, int row)
+{
+    const struct kv_view *kv = c->kv;
+    const struct batch_seq *seq = &c->d->batch->seqs[c->d->row_seq[row]];
+    enum dtype t = kv->space->dtype;
+    int tokens = kv->tokens_per_block, position = seq->pos0 + row - seq->row0, at = position % tokens;
+    int block = seq->blocks[position / tokens], dim = kv->head_dim, padded = kv_padded_dim(dim);
+    size_t size = t == DT_F32 ? 4 : 2, k_bytes = kv_key_bytes(t, tokens, dim);
+    _Alignas(64) uint8_t temp[MAX_HEAD_DIM * 4];
+    ASSERT(block >= 0 && block < kv->space->n_blocks);
+    uint8_t *p = (uint8_t *)kv->space->base +
+                 ((size_t)kv->layer * (size_t)kv->space->n_blocks + (size_t)block) * kv->space->block_bytes;
+    for (int h = 0; h < kv->n_kv_heads; h++) {
+        c->d->kernels->to_cache(act_row(c->k, row) + (size_t)h * (size_t)dim, dim, t, temp);
+        if (size == 2)
+            put_key(temp, 2, dim, tokens, p, at);
+        else
+            put_key(temp, 4, dim, tokens, p, at);
+        p += k_bytes;
+        uint8_t *v = p + (size_t)at * (size_t)padded * size;
+        c->d->kernels->to_cache(act_row(c->v, row) + (size_t)h * (size_t)dim, dim, t, v);
+        memset(v + (size_t)dim * size, 0, (size_t)(padded - dim) * size);
+        p += kv_value_bytes(t, tokens, dim);
+    }
+}
+
+static void write_item(void *ctx, int item, int thread)
+{
+    const struct kv_call *c = ctx;
+    (void)thread;
+    for (int r = item * ROWS_PER_ITEM; r < (item + 1) * ROWS_PER_ITEM && r < c->d->batch->n_rows; r++)
+        write_row(c, r);
+}
+
+void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)
+{
+    struct kv_call c = {d, k, v, kv};
+    if (device_failed(d))
+        return;
+    ASSERT(cpu_kv_block_bytes(kv->space->dtype, kv->tokens_per_block, kv->n_kv_heads, kv->head_dim) <=
+           kv->space->block_bytes);
+    int64_t work_ns = (int64_t)d->batch->n_rows * kv->n_kv_heads * kv->head_dim * 2;
+    device_run(d, (d->batch->n_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, work_ns, write_item, &c);
+}

@@ -1,0 +1,218 @@
+/* Linear layers: prepares the inputs once (norm, SwiGLU, quantising), then hands out pieces of the outputs. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cpu/device.h"
+
+/* What the items of one call share. */
+struct linear_call {
+    struct device *d;
+    const struct linear_args *a;
+    int cols, rows_per_item;            /* of the input phase */
+    float *x;                           /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
+    size_t ldx;
+    int8_t *q;                          /* [rows][cols], or NULL */
+    struct qmeta *meta;                 /* [rows][blocks] */
+    float *temp;                        /* [n_threads][cols] */
+    struct sum_step *steps;             /* one window for all outputs: they share the input */
+    struct linear_job job[LINEAR_MAX_OUT];
+    int groups_per_item, row_blocks;
+    int items[LINEAR_MAX_OUT + 1];      /* first item of each output */
+};
+
+/* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
+static void plan_sum(int leaf0, int leaf1, struct sum_step *steps)
+{
+    for (int i = leaf0; i < leaf1; i++) {
+        struct sum_step s = {0, -1};
+        for (int level = 0; level < MAX_LEVELS; level++) {
+            int node = i >> level;
+            if (node % 2) { /* a right child: its left sibling is stored, if the window has any of it */
+                if (node << level > leaf0)
+                    s.add |= 1u << level;
+            } else if (i + 1 < leaf1) {
+                s.level = level;
+                break;
+            }
+        }
+        steps[i - leaf0] = s;
+    }
+}
+
+static void plain_inputs(const struct linear_call *c, int row, float *y)
+{
+    const struct linear_args *a = c->a;
+    const struct cpu_kernels *k = c->d->kernels;
+    if (a->in == LINEAR_NORM)
+        k->norm_row(act_row(a->x, row), a->gain, c->cols, a->eps, y);
+    else
+        k->swiglu_row(act_row(a->x, row), act_row(a->x2, row), c->cols, y);
+}
+
+static void input_item(void *ctx, int item, int thread)
+{
+    const struct linear_call *c = ctx;
+    const struct linear_args *a = c->a;
+    int first = item * c->rows_per_item, end = first + c->rows_per_item;
+    end = end < a->rows ? end : a->rows;
+    for (int r = first; r < end; r++) {
+        const float *x = act_row(a->x, r);
+        if (a->in != LINEAR_PLAIN) {
+            float *y = c->x ? c->x + (size_t)r * c->ldx : c->temp + (size_t)thread * (size_t)c->cols;
+            plain_inputs(c, r, y);
+            x = y;
+        }
+        if (c->q)
+            c->d->kernels->quantise_row(x, c->cols, c->q + (size_t)r * (size_t)c->cols,
+                                        c->meta + (size_t)r * (size_t)(c->cols / BLOCK_COLS));
+    }
+}
+
+static void output_item(void *ctx, int item, int thread)
+{
+    const struct linear_call *c = ctx;
+    int o = 0;
+    while (item >= c->items[o + 1])
+        o++;
+    item -= c->items[o];
+    const struct linear_job *j = &c->job[o];
+    int groups = (j->rows_out + GROUP_ROWS - 1) / GROUP_ROWS;
+    int g = item / c->row_blocks * c->groups_per_item, end = g + c->groups_per_item;
+    int row = item % c->row_blocks * ROW_BLOCK, n = c->a->rows - row;
+    n = n < ROW_BLOCK ? n : ROW_BLOCK;
+    for (; g < end && g < groups; g++)
+        c->d->kernels->linear(j, j->group0 + g, row, n, &c->d->linear[thread]);
+}
+
+/* What keeps these arguments from running, or NULL. */
+static const char *refusal(const struct linear_args *a)
+{
+    const struct wview *first = &a->out[0].w;
+    for (int i = 0; i < a->n_out; i++) {
+        const struct wview *v = &a->out[i].w;
+        ASSERT(v->row0 >= 0 && v->rows > 0 && v->row0 + v->rows <= v->w->rows);
+        ASSERT(v->col0 >= 0 && v->cols > 0 && v->col0 + v->cols <= v->w->cols && v->cols == a->x.cols);
+        if (v->row0 % GROUP_ROWS)
+            return "a weight window starts at a row that is not a multiple of 16";
+        if (v->col0 % LEAF_COLS || ((v->col0 + v->cols) % LEAF_COLS && v->col0 + v->cols != v->w->cols))
+            return "a weight window starts or ends at a column that is not a multiple of 64";
+        if (v->col0 != first->col0 || v->w->cols != first->w->cols)
+            return "weights that share an input must share their columns";
+    }
+    return NULL;
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+/* Lays the call's working memory out. */
+static bool reserve(struct linear_call *c)
+{
+    const struct linear_args *a = c->a;
+    bool quant = false, plain = false;
+    for (int i = 0; i < a->n_out; i++) {
+        bool is_float = family_is_float(a->out[i].w.w->family);
+        plain = plain || is_float;
+        quant = quant || !is_float;
+    }
+    size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
+    bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
+    size_t q = quant ? aligned(rows * cols) : 0;
+    size_t meta = quant ? aligned(rows * (cols / BLOCK_COLS) * sizeof(struct qmeta)) : 0;
+    size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
+    size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
+    if (!device_grow(c->d, &c->d->inputs, q + meta + x + t + leaves * sizeof(struct sum_step)))
+        return false;
+    uint8_t *p = c->d->inputs.data;
+    c->q = quant ? (int8_t *)p : NULL;
+    c->meta = (struct qmeta *)(p + q);
+    c->x = own_x ? (float *)(p + q + meta) : NULL;
+    c->temp = (float *)(p + q + meta + x);
+    c->steps = (struct sum_step *)(p + q + meta + x + t);
+    c->ldx = cols;
+    return true;
+}
+
+static void prepare_inputs(struct linear_call *c)
+{
+    const struct linear_args *a = c->a;
+    if (!c->q && a->in == LINEAR_PLAIN)
+        return;
+    int64_t ns_per_row = c->cols / (a->in == LINEAR_SWIGLU ? 2 : 4);
+    c->rows_per_item = (int)(20000 / (ns_per_row + 1)) + 1;
+    if (c->rows_per_item > 16)
+        c->rows_per_item = 16;
+    int items = (a->rows + c->rows_per_item - 1) / c->rows_per_item;
+    device_run(c->d, items, items > 1 ? ns_per_row * a->rows : 0, input_item, c);
+}
+
+static struct linear_job job_of(const struct linear_call *c, const struct linear_out *o)
+{
+    const struct linear_args *a = c->a;
+    int end = o->w.col0 + o->w.cols;
+    bool own = c->x != NULL;
+    return (struct linear_job){
+        .w = o->w.w,
+        .leaf0 = o->w.col0 / LEAF_COLS,
+        .leaf1 = (end + LEAF_COLS - 1) / LEAF_COLS,
+        .col0 = o->w.col0,
+        .col1 = end,
+        .steps = c->steps,
+        .q = c->q,
+        .meta = c->meta,
+        .ldq = (size_t)c->cols,
+        .ldm = (size_t)(c->cols / BLOCK_COLS),
+        .x = own ? c->x : a->x.data,
+        .ldx = own ? c->ldx : (size_t)a->x.ld,
+        .y = o->y.data,
+        .ldy = (size_t)o->y.ld,
+        .bias = o->bias,
+        .group0 = o->w.row0 / GROUP_ROWS,
+        .rows_out = o->w.rows,
+        .accumulate = a->accumulate,
+    };
+}
+
+/* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its core in
+ * one holds little up. */
+static int64_t cut(struct linear_call *c)
+{
+    const struct linear_args *a = c->a;
+    int64_t groups = 0;
+    for (int i = 0; i < a->n_out; i++)
+        groups += (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
+    int block = a->rows < ROW_BLOCK ? a->rows : ROW_BLOCK;
+    int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
+    c->row_blocks = (a->rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    int64_t total_ns = groups * group_ns * c->row_blocks;
+    int64_t target_ns = total_ns / (8 * pool_threads(c->d->pool));
+    target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
+    c->groups_per_item = (int)(target_ns / group_ns) + 1;
+    for (int i = 0; i < a->n_out; i++) {
+        int g = (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
+        c->items[i + 1] = c->items[i] + (g + c->groups_per_item - 1) / c->groups_per_item * c->row_blocks;
+    }
+    return total_ns;
+}
+
+void cpu_linear(struct device *d, const struct linear_args *a)
+{
+    struct linear_call c = {.d = d, .a = a, .cols = a->x.cols};
+    if (device_failed(d) || a->rows <= 0)
+        return;
+    const char *why = refusal(a);
+    if (why) {
+        device_fail(d, E_UNSUPPORTED, why);
+        return;
+    }
+    if (!reserve(&c))
+        return;
+    for (int i = 0; i < a->n_out; i++)
+        c.job[i] = job_of(&c, &a->out[i]);
+    plan_sum(c.job[0].leaf0, c.job[0].leaf1, c.steps);
+    prepare_inputs(&c);
+    int64_t total_ns = cut(&c);
+    device_run(d, c.items[a->n_out], total_ns, output_item, &c);
+}

@@ -1,0 +1,294 @@
+/* Linear layers over the lanes of vec_*.h: included once by each kernels_*.c. kernels.h states the order of every sum. */
+#ifndef CPU_LINEAR_BODY_H
+#define CPU_LINEAR_BODY_H
+
+/* A block ready to multiply: in place in the packed matrix, or unpacked into the panel. */
+struct block_at {
+    const uint8_t *w, *head;      /* head: of its 256 columns (K types, in place) */
+    const float *scale, *min;     /* panel */
+};
+
+INLINE int zero_shift(enum family f, bool panel)
+{
+    if (f == FAM_S8)
+        return s8_biased(panel) ? 7 : 0;
+    return f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : 0;
+}
+
+INLINE vf packed_scale(enum family f, const struct block_at *b, int part)
+{
+    const uint8_t *s = b->w + family_weight_bytes(f);
+    if (!family_is_k(f))
+        return vf_load_f16((const uint16_t *)s);
+    vf d = vf_load_f16((const uint16_t *)b->head);
+    return vf_mul(d, f == FAM_K6 ? vf_load_s8((const int8_t *)s + 16 * part) : vf_load_u8(s));
+}
+
+INLINE vf packed_min(enum family f, const struct block_at *b)
+{
+    const uint8_t *s = b->w + family_weight_bytes(f);
+    if (!family_is_k(f))
+        return vf_load_f16((const uint16_t *)(s + 32));
+    vf dmin = vf_load_f16((const uint16_t *)(b->head + 32));
+    return vf_sub(vf_set1(0), vf_mul(dmin, vf_load_u8(s + 16)));
+}
+
+INLINE void part_add(enum family f, bool panel, int R, int part, const struct block_at *b, vi dot[][2],
+                     const struct qmeta *meta, size_t ldm, vf acc[])
+{
+    int shift = zero_shift(f, panel);
+    vf dw = panel ? vf_load(b->scale + GROUP_ROWS * part) : packed_scale(f, b, part);
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const struct qmeta *m = meta + (size_t)r * ldm;
+        vi t = dot[r][part];
+        if (shift)
+            t = vi_sub_shifted(t, vi_load1(f == FAM_K6 ? &m->half[part] : &m->sum), shift);
+        acc[r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(t), acc[r]);
+    }
+}
+
+/* acc[r] += block * inputs of row r. */
+INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q, size_t ldq,
+                      const struct qmeta *meta, size_t ldm, vf acc[])
+{
+    vi dot[TILE_ROWS][2];
+    dot_block(family_bits(f), panel, R, b->w, q, ldq, dot);
+    part_add(f, panel, R, 0, b, dot, meta, ldm, acc);
+    if (f == FAM_K6)
+        part_add(f, panel, R, 1, b, dot, meta, ldm, acc);
+    if (family_has_min(f)) {
+        vf mw = panel ? vf_load(b->min) : packed_min(f, b);
+        UNROLL for (int r = 0; r < R; r++)
+            acc[r] = vf_fma(mw, vf_load1(&meta[(size_t)r * ldm].s), acc[r]);
+    }
+}
+
+INLINE float *level_at(struct linear_scratch *s, int tile, int level, int r)
+{
+    return level < INNER_LEVELS ? s->inner[level][r] : s->outer[tile][level - INNER_LEVELS][r];
+}
+
+static void put_lanes(const struct linear_job *j, int g, int row, vf v)
+{
+    int first = (g - j->group0) * GROUP_ROWS, n = j->rows_out - first;
+    float t[GROUP_ROWS], *y = j->y + (size_t)row * j->ldy + first;
+    vf_store(t, v);
+    for (int i = 0; i < n && i < GROUP_ROWS; i++) {
+        float x = j->bias ? t[i] + j->bias[first + i] : t[i];
+        y[i] = j->accumulate ? y[i] + x : x;
+    }
+}
+
+INLINE void put_row(const struct linear_job *j, int g, int row, vf v)
+{
+    int first = (g - j->group0) * GROUP_ROWS;
+    if (j->rows_out - first < GROUP_ROWS) {
+        put_lanes(j, g, row, v);
+        return;
+    }
+    float *y = j->y + (size_t)row * j->ldy + first;
+    if (j->bias)
+        v = vf_add(v, vf_load(j->bias + first));
+    if (j->accumulate)
+        v = vf_add(vf_load(y), v);
+    vf_store(y, v);
+}
+
+/* Leaf's sums in acc[0..R): into the tree, or out. */
+INLINE void leaf_done(const struct linear_job *j, int R, int g, int row, int tile, struct sum_step step, vf acc[],
+                      struct linear_scratch *s)
+{
+    for (uint32_t add = step.add; add; add &= add - 1) {
+        int level = __builtin_ctz(add);
+        UNROLL for (int r = 0; r < R; r++)
+            acc[r] = vf_add(vf_load(level_at(s, tile, level, r)), acc[r]);
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        if (step.level >= 0)
+            vf_store(level_at(s, tile, step.level, r), acc[r]);
+        else
+            put_row(j, g, row + r, acc[r]);
+    }
+}
+
+INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *group, int b, int panel_block0,
+                                  struct linear_scratch *s)
+{
+    struct block_at at = {0};
+    if (panel) {
+        int i = b - panel_block0;
+        at.w = s->panel + (size_t)i * 512 * (f == FAM_S8 ? PANEL_PLANES : 1);
+        at.scale = s->scale[i][0];
+        at.min = s->min[i];
+    } else {
+        at.w = family_block(f, group, b, &at.head);
+        prefetch(at.w + 1024);
+        prefetch(at.w + 1088);
+        prefetch(at.w + 1152);
+        prefetch(at.w + 1216);
+        prefetch(at.w + 1280);
+    }
+    return at;
+}
+
+/* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). */
+INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int tile,
+                       int leaf0, int leaf1, struct linear_scratch *s)
+{
+    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+    int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
+    const int8_t *q = j->q + (size_t)row * j->ldq;
+    const struct qmeta *meta = j->meta + (size_t)row * j->ldm;
+    for (int leaf = leaf0; leaf < leaf1; leaf++) {
+        vf acc[TILE_ROWS];
+        UNROLL for (int r = 0; r < R; r++)
+            acc[r] = vf_set1(0);
+        int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
+        for (int b = 2 * leaf; b < end; b++) {
+            struct block_at at = block_find(f, panel, group, b, 2 * leaf0, s);
+            int i = b - first;
+            block_add(f, panel, R, &at, q + (size_t)i * BLOCK_COLS, j->ldq, meta + i, j->ldm, acc);
+        }
+        leaf_done(j, R, g, row, tile, j->steps[leaf - j->leaf0], acc, s);
+    }
+}
+
+INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int tile,
+                       int leaf0, int leaf1, struct linear_scratch *s)
+{
+    if (n >= 4)
+        quant_tile(f, panel, 4, j, g, row, tile, leaf0, leaf1, s);
+    else if (n == 3)
+        quant_tile(f, panel, 3, j, g, row, tile, leaf0, leaf1, s);
+    else if (n == 2)
+        quant_tile(f, panel, 2, j, g, row, tile, leaf0, leaf1, s);
+    else
+        quant_tile(f, panel, 1, j, g, row, tile, leaf0, leaf1, s);
+}
+
+/* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
+INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int leaf0, int leaf1, struct linear_scratch *s)
+{
+    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+    int blocks = j->col1 / BLOCK_COLS, end = 2 * leaf1 < blocks ? 2 * leaf1 : blocks;
+    for (int b = 2 * leaf0; b < end; b++) {
+        struct block_at at = {0};
+        int i = b - 2 * leaf0;
+        at.w = family_block(f, group, b, &at.head);
+        panel_block(family_bits(f), at.w, s->panel + (size_t)i * 512 * (f == FAM_S8 ? PANEL_PLANES : 1));
+        for (int part = 0; part < (f == FAM_K6 ? 2 : 1); part++)
+            vf_store(s->scale[i][part], packed_scale(f, &at, part));
+        if (family_has_min(f))
+            vf_store(s->min[i], packed_min(f, &at));
+    }
+}
+
+typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int tile, int leaf0, int leaf1,
+                      struct linear_scratch *s);
+
+/* Few rows multiply straight from the packed bytes; more unpack each weight once for all of them. */
+INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear_job *j, int g, int row0, int n,
+                        struct linear_scratch *s)
+{
+    if (n <= TILE_ROWS) {
+        quant_rows(f, false, j, g, row0, n, 0, j->leaf0, j->leaf1, s);
+        return;
+    }
+    for (int a = j->leaf0, b; a < j->leaf1; a = b) {
+        b = (a / SPAN_LEAVES + 1) * SPAN_LEAVES;
+        b = b < j->leaf1 ? b : j->leaf1;
+        panel_fill(f, j, g, a, b, s);
+        for (int i = 0; i < n; i += TILE_ROWS)
+            panel_rows(j, g, row0 + i, n - i, i / TILE_ROWS, a, b, s);
+    }
+}
+
+#define PANEL_KERNEL(name, fam)                                                                              \
+    static void name(const struct linear_job *j, int g, int row, int n, int tile, int leaf0, int leaf1,      \
+                     struct linear_scratch *s)                                                               \
+    {                                                                                                        \
+        quant_rows(fam, true, j, g, row, n, tile, leaf0, leaf1, s);                                          \
+    }
+#define GROUP_KERNEL(name, fam, panel_name)                                                                  \
+    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)           \
+    {                                                                                                        \
+        quant_group(fam, panel_name, j, g, row0, n, s);                                                 \
+    }
+PANEL_KERNEL(panel_u4, FAM_U4)
+PANEL_KERNEL(panel_u4m, FAM_U4M)
+PANEL_KERNEL(panel_u5, FAM_U5)
+PANEL_KERNEL(panel_u5m, FAM_U5M)
+PANEL_KERNEL(panel_s8, FAM_S8)
+PANEL_KERNEL(panel_k6, FAM_K6)
+GROUP_KERNEL(group_u4, FAM_U4, panel_u4)
+GROUP_KERNEL(group_u4m, FAM_U4M, panel_u4m)
+GROUP_KERNEL(group_u5, FAM_U5, panel_u5)
+GROUP_KERNEL(group_u5m, FAM_U5M, panel_u5m)
+GROUP_KERNEL(group_s8, FAM_S8, panel_s8)
+GROUP_KERNEL(group_k4, FAM_K4, panel_u4m)
+GROUP_KERNEL(group_k5, FAM_K5, panel_u5m)
+GROUP_KERNEL(group_k6, FAM_K6, panel_k6)
+
+INLINE vf float_weights(enum family f, const uint8_t *p)
+{
+    return f == FAM_F32   ? vf_load((const float *)p)
+           : f == FAM_F16 ? vf_load_f16((const uint16_t *)p)
+                          : vf_load_bf16((const uint16_t *)p);
+}
+
+INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+{
+    size_t step = (size_t)family_element_bytes(f) * GROUP_ROWS;
+    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+    const float *x = j->x + (size_t)row * j->ldx;
+    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
+        vf acc[TILE_ROWS];
+        UNROLL for (int r = 0; r < R; r++)
+            acc[r] = vf_set1(0);
+        int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
+        for (int c = leaf * LEAF_COLS; c < end; c++) {
+            vf w = float_weights(f, group + (size_t)c * step);
+            UNROLL for (int r = 0; r < R; r++)
+                acc[r] = vf_fma(w, vf_load1(x + (size_t)r * j->ldx + (c - j->col0)), acc[r]);
+        }
+        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+    }
+}
+
+INLINE void float_group(enum family f, const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+{
+    for (int i = 0; i < n; i += TILE_ROWS) {
+        int left = n - i;
+        if (left >= 4)
+            float_tile(f, 4, j, g, row0 + i, s);
+        else if (left == 3)
+            float_tile(f, 3, j, g, row0 + i, s);
+        else if (left == 2)
+            float_tile(f, 2, j, g, row0 + i, s);
+        else
+            float_tile(f, 1, j, g, row0 + i, s);
+    }
+}
+
+#define FLOAT_KERNEL(name, fam)                                                                              \
+    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)           \
+    {                                                                                                        \
+        float_group(fam, j, g, row0, n, s);                                                                  \
+    }
+FLOAT_KERNEL(group_f32, FAM_F32)
+FLOAT_KERNEL(group_f16, FAM_F16)
+FLOAT_KERNEL(group_bf16, FAM_BF16)
+
+static void linear_kernel(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+{
+    static void (*const by_family[])(const struct linear_job *, int, int, int, struct linear_scratch *) = {
+        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_U4] = group_u4,
+        [FAM_U4M] = group_u4m, [FAM_U5] = group_u5,   [FAM_U5M] = group_u5m,   [FAM_S8] = group_s8,
+        [FAM_K4] = group_k4,   [FAM_K5] = group_k5,   [FAM_K6] = group_k6,
+    };
+    by_family[j->w->family](j, g, row0, n, s);
+}
+
+#endif

@@ -1,0 +1,274 @@
+#include "kernels/cpu/pack.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+
+/* One block of 32 columns of one row, taken apart: the weights as stored, their scales as bits. */
+struct row_block {
+    uint8_t q[BLOCK_COLS];      /* unsigned weight, or the int8 of 8-bit types */
+    uint16_t d, m;              /* f16 */
+    uint8_t scale[2], min;      /* K types; 6 bits: two int8 */
+};
+
+static const enum family families[DT_COUNT] = {
+    [DT_F32] = FAM_F32,   [DT_F16] = FAM_F16,   [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
+    [DT_Q4_1] = FAM_U4M,  [DT_Q5_0] = FAM_U5,   [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
+    [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5,   [DT_Q6_K] = FAM_K6,
+};
+
+static uint16_t u16_at(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static void nibbles(const uint8_t *p, uint8_t *q)
+{
+    for (int i = 0; i < 16; i++) {
+        q[i] = p[i] & 15;
+        q[i + 16] = p[i] >> 4;
+    }
+}
+
+static void fifth_bits(const uint8_t *p, uint8_t *q)
+{
+    for (int i = 0; i < 32; i++)
+        q[i] |= (uint8_t)((p[i / 8] >> i % 8 & 1) << 4);
+}
+
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
+static void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
+{
+    bool with_min = t == DT_Q4_1 || t == DT_Q5_1, five = t == DT_Q5_0 || t == DT_Q5_1;
+    b->d = u16_at(p);
+    p += 2;
+    if (with_min) {
+        b->m = u16_at(p);
+        p += 2;
+    }
+    if (t == DT_Q8_0) {
+        memcpy(b->q, p, 32);
+        return;
+    }
+    nibbles(p + (five ? 4 : 0), b->q);
+    if (five)
+        fifth_bits(p, b->q);
+}
+
+/* Sub-block j of Q4_K or Q5_K; dtype.c describes the bytes. */
+static void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
+{
+    const uint8_t *s = p + 4, *q = p + (t == DT_Q4_K ? 16 : 48) + (j / 2) * 32;
+    b->d = u16_at(p);
+    b->m = u16_at(p + 2);
+    b->scale[0] = (uint8_t)(j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+    b->min = (uint8_t)(j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4);
+    for (int i = 0; i < 32; i++) {
+        b->q[i] = j % 2 ? q[i] >> 4 : q[i] & 15;
+        if (t == DT_Q5_K)
+            b->q[i] |= (uint8_t)((p[16 + i] >> j & 1) << 4);
+    }
+}
+
+static void read_k6(const uint8_t *p, int j, struct row_block *b)
+{
+    const uint8_t *low = p + (j / 4) * 64 + (j % 2) * 32, *high = p + 128 + (j / 4) * 32;
+    int r = j % 4;
+    b->d = u16_at(p + 208);
+    b->scale[0] = p[192 + 2 * j];
+    b->scale[1] = p[192 + 2 * j + 1];
+    for (int i = 0; i < 32; i++)
+        b->q[i] = (uint8_t)((r < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> 2 * r & 3) << 4);
+}
+
+static void read_block(enum dtype t, const uint8_t *row, int b, struct row_block *out)
+{
+    const struct dtype_info *info = dtype_get(t);
+    if (info->block == BLOCK_COLS) {
+        read_simple(t, row + (size_t)b * (size_t)info->bytes, out);
+        return;
+    }
+    const uint8_t *super = row + (size_t)(b / SUPER_BLOCKS) * (size_t)info->bytes;
+    if (t == DT_Q6_K)
+        read_k6(super, b % SUPER_BLOCKS, out);
+    else
+        read_k45(t, super, b % SUPER_BLOCKS, out);
+}
+
+static void put_u16(uint8_t *p, int i, uint16_t v)
+{
+    memcpy(p + 2 * i, &v, 2);
+}
+
+/* Weight i (of 32) of lane `row` into a packed block. */
+static void put_weight(int bits, uint8_t *w, int row, int i, uint8_t q)
+{
+    int c = i / 4, j = row * 4 + i % 4;
+    if (bits == 8) {
+        w[64 * c + j] = q;
+        return;
+    }
+    w[64 * (c % 4) + j] |= (uint8_t)((q & 15) << (c < 4 ? 0 : 4));
+    if (bits == 5)
+        w[256 + j] |= (uint8_t)((q >> 4) << c);
+    if (bits == 6)
+        w[256 + 64 * (c / 4) + j] |= (uint8_t)((q >> 4) << 2 * (c % 4));
+}
+
+static int get_weight(int bits, const uint8_t *w, int row, int i)
+{
+    int c = i / 4, j = row * 4 + i % 4;
+    if (bits == 8)
+        return (int8_t)w[64 * c + j];
+    int q = w[64 * (c % 4) + j] >> (c < 4 ? 0 : 4) & 15;
+    if (bits == 5)
+        q |= (w[256 + j] >> c & 1) << 4;
+    if (bits == 6)
+        q |= (w[256 + 64 * (c / 4) + j] >> 2 * (c % 4) & 3) << 4;
+    return q;
+}
+
+static void put_block(enum family f, uint8_t *block, uint8_t *head, int row, const struct row_block *b)
+{
+    for (int i = 0; i < BLOCK_COLS; i++)
+        put_weight(family_bits(f), block, row, i, b->q[i]);
+    uint8_t *scales = block + family_weight_bytes(f);
+    if (!family_is_k(f)) {
+        put_u16(scales, row, b->d);
+        if (family_has_min(f))
+            put_u16(scales + 32, row, b->m);
+        return;
+    }
+    put_u16(head, row, b->d);
+    scales[row] = b->scale[0];
+    scales[16 + row] = f == FAM_K6 ? b->scale[1] : b->min;
+    if (f != FAM_K6)
+        put_u16(head + 32, row, b->m);
+}
+
+static void pack_row(struct weight *w, int row, const uint8_t *src)
+{
+    uint8_t *group = w->data + (size_t)(row / GROUP_ROWS) * w->group_bytes;
+    int lane = row % GROUP_ROWS;
+    if (family_is_float(w->family)) {
+        size_t size = (size_t)family_element_bytes(w->family);
+        for (int c = 0; c < w->cols; c++)
+            memcpy(group + ((size_t)c * GROUP_ROWS + (size_t)lane) * size, src + (size_t)c * size, size);
+        return;
+    }
+    for (int b = 0; b < w->cols / BLOCK_COLS; b++) {
+        struct row_block rb = {0};
+        const uint8_t *head;
+        uint8_t *block = (uint8_t *)family_block(w->family, group, b, &head);
+        read_block(w->type, src, b, &rb);
+        put_block(w->family, block, (uint8_t *)head, lane, &rb);
+    }
+}
+
+static size_t group_bytes(enum family f, int cols)
+{
+    size_t n;
+    if (family_is_float(f))
+        n = (size_t)cols * GROUP_ROWS * (size_t)family_element_bytes(f);
+    else
+        n = (size_t)(cols / BLOCK_COLS) * (size_t)family_block_bytes(f) +
+            (size_t)((cols + 255) / 256) * (size_t)family_head_bytes(f);
+    return (n + 63) & ~(size_t)63;
+}
+
+int pack_weight(struct weight **out, const struct weight_src *src, struct err *e)
+{
+    *out = NULL;
+    const struct dtype_info *info = dtype_get(src->type);
+    int block = info->block;
+    if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 22)
+        return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
+    if (src->cols % block)
+        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols,
+                       block, info->name);
+    struct weight *w = mem_try(sizeof *w);
+    if (!w)
+        return err_set(e, E_FULL, "no memory for a matrix of %d x %d", src->rows, src->cols);
+    w->type = src->type;
+    w->family = families[src->type];
+    w->rows = src->rows;
+    w->cols = src->cols;
+    w->groups = (src->rows - 1) / GROUP_ROWS + 1;
+    w->group_bytes = group_bytes(w->family, src->cols);
+    w->data = mem_try_aligned((size_t)w->groups * w->group_bytes + 4096, 64); /* prefetches run past the end */
+    if (!w->data) {
+        mem_free(w);
+        return err_set(e, E_FULL, "no memory for a matrix of %d x %d (%s)", src->rows, src->cols, info->name);
+    }
+    size_t row_bytes = dtype_row_bytes(src->type, src->cols);
+    for (int r = 0; r < w->rows; r++)
+        pack_row(w, r, (const uint8_t *)src->data + (size_t)r * row_bytes);
+    *out = w;
+    return 0;
+}
+
+void pack_free(struct weight *w)
+{
+    if (!w)
+        return;
+    mem_free(w->data);
+    mem_free(w);
+}
+
+static float float_at(enum family f, const uint8_t *p)
+{
+    float x;
+    uint16_t h;
+    if (f == FAM_F32) {
+        memcpy(&x, p, 4);
+        return x;
+    }
+    memcpy(&h, p, 2);
+    return f == FAM_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+static float f16_lane(const uint8_t *p, int lane)
+{
+    uint16_t h;
+    memcpy(&h, p + 2 * lane, 2);
+    return f16_to_f32(h);
+}
+
+/* Widens block b of one lane; the operations are those of dtype_to_f32. */
+static void block_to_f32(enum family f, const uint8_t *group, int lane, int b, float *y)
+{
+    const uint8_t *head, *w = family_block(f, group, b, &head), *scales = w + family_weight_bytes(f);
+    int bits = family_bits(f), zero = f == FAM_U4 ? 8 : f == FAM_U5 ? 16 : f == FAM_K6 ? 32 : 0;
+    float d = f16_lane(family_is_k(f) ? head : scales, lane), m = 0;
+    float part[2] = {d, d};
+    if (f == FAM_K6) {
+        part[0] = d * (float)(int8_t)scales[lane];
+        part[1] = d * (float)(int8_t)scales[16 + lane];
+    } else if (family_is_k(f)) {
+        part[0] = part[1] = d * (float)scales[lane];
+        m = -(f16_lane(head + 32, lane) * (float)scales[16 + lane]);
+    } else if (family_has_min(f)) {
+        m = f16_lane(scales + 32, lane);
+    }
+    for (int i = 0; i < BLOCK_COLS; i++) {
+        float x = part[i / 16] * (float)(get_weight(bits, w, lane, i) - zero);
+        y[i] = family_has_min(f) ? x + m : x;
+    }
+}
+
+void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float *dst)
+{
+    ASSERT(row >= 0 && row < w->rows && col0 >= 0 && cols >= 0 && col0 + cols <= w->cols);
+    const uint8_t *group = w->data + (size_t)(row / GROUP_ROWS) * w->group_bytes;
+    int lane = row % GROUP_ROWS;
+    if (family_is_float(w->family)) {
+        size_t size = (size_t)family_element_bytes(w->family);
+        for (int c = 0; c < cols; c++)
+            dst[c] = float_at(w->family, group + ((size_t)(col0 + c) * GROUP_ROWS + (size_t)lane) * size);
+        return;
+    }
+    ASSERT(col0 % BLOCK_COLS == 0 && cols % BLOCK_COLS == 0);
+    for (int b = 0; b < cols / BLOCK_COLS; b++)
+        block_to_f32(w->family, group, lane, col0 / BLOCK_COLS + b, dst + b * BLOCK_COLS);
+}

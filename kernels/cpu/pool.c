@@ -1,0 +1,196 @@
+#include "kernels/cpu/pool.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+
+/* How long to poll: with pause, then giving the core away between looks, then asleep. */
+enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };
+
+struct helper {
+    struct pool *pool;
+    struct thread *thread;
+    int index;
+};
+
+/* `claim` is the job's number (high half) and the next free item (low half), so that a helper that comes late cannot take an item of
+ * another job than the one whose fields it read: claim is closed (item = UINT32_MAX) before the fields change, and a helper that saw a
+ * new field sees that too when it claims. */
+struct pool {
+    _Alignas(64) _Atomic uint64_t claim;
+    _Alignas(64) _Atomic uint32_t left;       /* items not yet done */
+    _Alignas(64) _Atomic uint32_t job;        /* futex word: helpers sleep on it */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t caller_sleeps;
+    _Alignas(64) _Atomic(pool_fn *) fn;
+    _Atomic(void *) ctx;
+    _Atomic uint32_t n_items;
+    _Atomic bool stop;
+    int n_threads;
+    struct helper *helpers;
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n)
+{
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Claims and runs items of job `number` until there are none. */
+static void work(struct pool *p, uint32_t number, int thread)
+{
+    uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
+    while ((uint32_t)(c >> 32) == number) {
+        pool_fn *fn = atomic_load_explicit(&p->fn, memory_order_acquire);
+        void *ctx = atomic_load_explicit(&p->ctx, memory_order_acquire);
+        uint32_t n = atomic_load_explicit(&p->n_items, memory_order_acquire), item = (uint32_t)c;
+        if (item >= n)
+            return;
+        if (!atomic_compare_exchange_weak_explicit(&p->claim, &c, c + 1, memory_order_acq_rel, memory_order_acquire))
+            continue;
+        fn(ctx, (int)item, thread);
+        if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps))
+            futex_wake(&p->left, 1);
+        c = atomic_load_explicit(&p->claim, memory_order_acquire);
+    }
+}
+
+/* Returns the number of a job newer than `seen`, asleep when none comes soon. */
+static uint32_t next_job(struct pool *p, uint32_t seen)
+{
+    uint32_t now;
+    for (int i = 0; i < PAUSE_LOOKS + YIELD_LOOKS; i++) {
+        now = atomic_load_explicit(&p->job, memory_order_acquire);
+        if (now != seen)
+            return now;
+        if (i < PAUSE_LOOKS)
+            relax();
+        else
+            sched_yield();
+    }
+    atomic_fetch_add(&p->sleepers, 1);
+    while ((now = atomic_load(&p->job)) == seen)
+        futex_wait(&p->job, seen);
+    atomic_fetch_sub(&p->sleepers, 1);
+    return now;
+}
+
+static void helper_main(void *arg)
+{
+    struct helper *h = arg;
+    uint32_t seen = 0;
+    for (;;) {
+        seen = next_job(h->pool, seen);
+        if (atomic_load(&h->pool->stop))
+            return;
+        work(h->pool, seen, h->index);
+    }
+}
+
+static void wait_all(struct pool *p)
+{
+    for (int i = 0;; i++) {
+        uint32_t left = atomic_load_explicit(&p->left, memory_order_acquire);
+        if (!left)
+            return;
+        if (i < WAIT_PAUSE_LOOKS) {
+            relax();
+        } else if (i < WAIT_YIELD_LOOKS) {
+            sched_yield();
+        } else {
+            atomic_store(&p->caller_sleeps, 1);
+            while ((left = atomic_load(&p->left)))
+                futex_wait(&p->left, left);
+            atomic_store(&p->caller_sleeps, 0);
+            return;
+        }
+    }
+}
+
+static void publish(struct pool *p, uint32_t job)
+{
+    atomic_store(&p->job, job);
+    if (atomic_load(&p->sleepers))
+        futex_wake(&p->job, p->n_threads);
+}
+
+void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
+{
+    if (n_items <= 1 || p->n_threads == 1) {
+        for (int i = 0; i < n_items; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    uint32_t job = atomic_load_explicit(&p->job, memory_order_relaxed) + 1;
+    atomic_store_explicit(&p->claim, (uint64_t)job << 32 | UINT32_MAX, memory_order_release);
+    atomic_store_explicit(&p->fn, fn, memory_order_release);
+    atomic_store_explicit(&p->ctx, ctx, memory_order_release);
+    atomic_store_explicit(&p->n_items, (uint32_t)n_items, memory_order_release);
+    atomic_store_explicit(&p->left, (uint32_t)n_items, memory_order_relaxed);
+    atomic_store_explicit(&p->claim, (uint64_t)job << 32, memory_order_release);
+    publish(p, job);
+    work(p, job, 0);
+    wait_all(p);
+}
+
+int pool_open(struct pool **out, int n_threads, struct err *e)
+{
+    ASSERT(n_threads >= 1);
+    struct pool *p = mem_try_aligned(sizeof *p, 64);
+    *out = NULL;
+    if (!p)
+        return err_set(e, E_FULL, "no memory for a thread pool");
+    p->n_threads = n_threads;
+    p->helpers = mem_new_array((size_t)n_threads, sizeof *p->helpers);
+    for (int i = 1; i < n_threads; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "cpu-%d", i);
+        p->helpers[i] = (struct helper){p, NULL, i};
+        int rc = thread_start(&p->helpers[i].thread, name, helper_main, &p->helpers[i], e);
+        if (rc) {
+            pool_close(p);
+            return rc;
+        }
+    }
+    *out = p;
+    return 0;
+}
+
+void pool_close(struct pool *p)
+{
+    if (!p)
+        return;
+    atomic_store(&p->stop, true);
+    publish(p, atomic_load(&p->job) + 1);
+    for (int i = 1; i < p->n_threads; i++)
+        thread_join(p->helpers[i].thread);
+    mem_free(p->helpers);
+    mem_free(p);
+}
+
+int pool_threads(const struct pool *p)
+{
+    return p->n_threads;
+}

@@ -1,0 +1,21 @@
+/* The threads of one CPU rank. The rank's own thread works too: it hands out numbered items, every thread claims the next free one, and
+ * pool_run returns when all are done. There is no fixed split, so a thread that lost its core leaves all but the item it is in to the
+ * others. Owned by the device; pool_run is called by the rank's thread only. Never true: a thread that spins for long: helpers yield
+ * after a few microseconds and sleep after a fraction of a millisecond. */
+#ifndef CPU_POOL_H
+#define CPU_POOL_H
+
+#include "engine/base/err.h"
+
+struct pool;
+
+/* fn(ctx, item, thread): thread is 0 (the caller) .. n_threads-1, for per-thread memory. */
+typedef void pool_fn(void *ctx, int item, int thread);
+
+int pool_open(struct pool **out, int n_threads, struct err *e);
+void pool_close(struct pool *p);
+int pool_threads(const struct pool *p);
+/* Runs fn for items 0 .. n_items-1, in any order, on any threads. Writes of the items are visible when it returns. */
+void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx);
+
+#endif

@@ -1,0 +1,117 @@
+/* Row-wise kernels over the lanes of vec_*.h: 2^x, RMSNorm, SwiGLU, quantising, adding. Included once by each kernels_*.c. */
+#ifndef CPU_ROWS_BODY_H
+#define CPU_ROWS_BODY_H
+
+/* 2^x to about 1 ulp; exactly 0 below -126, 2^127 and more all the same above 127, NaN stays. */
+INLINE vf vf_exp2(vf x)
+{
+    vf c = vf_min(vf_set1(127.0f), vf_max(vf_set1(-127.0f), x));
+    vf t = vf_add(c, vf_set1(12582912.0f)); /* 1.5 * 2^23: rounds to the nearest integer */
+    vf r = vf_sub(c, vf_sub(t, vf_set1(12582912.0f)));
+    vf p = vf_set1(0x1.41fbc2p-13f);
+    p = vf_fma(p, r, vf_set1(0x1.5f3e52p-10f));
+    p = vf_fma(p, r, vf_set1(0x1.3b2d4cp-7f));
+    p = vf_fma(p, r, vf_set1(0x1.c6aee8p-5f));
+    p = vf_fma(p, r, vf_set1(0x1.ebfbdcp-3f));
+    p = vf_fma(p, r, vf_set1(0x1.62e430p-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_zero_below(x, vf_set1(-126.0f), vf_scale_pow2(p, t));
+}
+
+/* The last n < 16 elements, the missing ones 0. */
+static vf load_tail(const float *x, int n)
+{
+    float t[16] = {0};
+    memcpy(t, x, (size_t)n * sizeof *t);
+    return vf_load(t);
+}
+
+static void store_tail(float *y, int n, vf v)
+{
+    float t[16];
+    vf_store(t, v);
+    memcpy(y, t, (size_t)n * sizeof *t);
+}
+
+static void norm_row(const float *x, const float *gain, int n, float eps, float *y)
+{
+    vf sum = vf_set1(0);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        vf v = vf_load(x + i);
+        sum = vf_fma(v, v, sum);
+    }
+    if (i < n) {
+        vf v = load_tail(x + i, n - i);
+        sum = vf_fma(v, v, sum);
+    }
+    vf scale = vf_set1(1.0f / __builtin_sqrtf(vf_sum(sum) / (float)n + eps));
+    for (i = 0; i + 16 <= n; i += 16)
+        vf_store(y + i, vf_mul(vf_mul(vf_load(x + i), scale), vf_load(gain + i)));
+    if (i < n)
+        store_tail(y + i, n - i, vf_mul(vf_mul(load_tail(x + i, n - i), scale), load_tail(gain + i, n - i)));
+}
+
+INLINE vf swiglu(vf x, vf x2)
+{
+    vf e = vf_exp2(vf_mul(x, vf_set1(-1.44269504f)));
+    return vf_mul(vf_div(x, vf_add(vf_set1(1.0f), e)), x2);
+}
+
+static void swiglu_row(const float *x, const float *x2, int n, float *y)
+{
+    int i = 0;
+    for (; i + 16 <= n; i += 16)
+        vf_store(y + i, swiglu(vf_load(x + i), vf_load(x2 + i)));
+    if (i < n)
+        store_tail(y + i, n - i, swiglu(load_tail(x + i, n - i), load_tail(x2 + i, n - i)));
+}
+
+static void add_row(const float *x, int n, float *y)
+{
+    for (int i = 0; i < n; i++)
+        y[i] = y[i] + x[i];
+}
+
+/* Rounds to nearest even at a scale of amax / 127. A block that holds an infinity or a NaN becomes all NaN: the bad value must show. */
+static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m)
+{
+    for (int b = 0; b < n / 32; b++) {
+        uint32_t bits = amax_bits32(x + 32 * b);
+        float amax, inverse = 0;
+        memcpy(&amax, &bits, 4);
+        m[b].d = amax / 127.0f;
+        if (amax < 1e-30f)
+            m[b].d = 0;
+        else if (bits >= 0x7f800000u)
+            m[b].d = __builtin_nanf("");
+        else
+            inverse = 127.0f / amax;
+        if (inverse > 0)
+            round32(x + 32 * b, inverse, q + 32 * b, m[b].half);
+        else
+            memset(q + 32 * b, 0, 32), m[b].half[0] = m[b].half[1] = 0;
+        m[b].sum = m[b].half[0] + m[b].half[1];
+        m[b].s = m[b].d * (float)m[b].sum;
+    }
+}
+
+static void to_cache(const float *x, int n, enum dtype t, void *dst)
+{
+    if (t == DT_F32) {
+        memcpy(dst, x, (size_t)n * sizeof *x);
+        return;
+    }
+    uint16_t *y = dst;
+    for (int i = 0; i < n; i += 16) {
+        uint16_t part[16];
+        vf v = n - i < 16 ? load_tail(x + i, n - i) : vf_load(x + i);
+        if (t == DT_F16)
+            vf_store_f16(part, v);
+        else
+            vf_store_bf16(part, v);
+        memcpy(y + i, part, (size_t)(n - i < 16 ? n - i : 16) * sizeof *part);
+    }
+}
+
+#endif
