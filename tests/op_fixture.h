@@ -18,7 +18,7 @@
 
 static const struct backend_ops *ops;
 
-static struct device *open_device(const char *isa, int n_threads)
+static inline struct device *open_device(const char *isa, int n_threads)
 {
     struct device *d = NULL;
     struct err e = {0};
@@ -33,7 +33,7 @@ static struct device *open_device(const char *isa, int n_threads)
 }
 
 /* Roughly normal, sd 1. */
-static float gaussian(struct rng *r)
+static inline float gaussian(struct rng *r)
 {
     double s = 0;
     for (int i = 0; i < 12; i++)
@@ -41,7 +41,7 @@ static float gaussian(struct rng *r)
     return (float)(s - 6.0);
 }
 
-static float *random_floats(struct rng *r, size_t n, float scale)
+static inline float *random_floats(struct rng *r, size_t n, float scale)
 {
     float *p = malloc(n * sizeof *p + 64);
     for (size_t i = 0; i < n; i++)
@@ -49,14 +49,14 @@ static float *random_floats(struct rng *r, size_t n, float scale)
     return p;
 }
 
-static void random_f16(struct rng *r, uint8_t *p, float scale)
+static inline void random_f16(struct rng *r, uint8_t *p, float scale)
 {
     uint16_t h = f32_to_f16(gaussian(r) * scale);
     memcpy(p, &h, 2);
 }
 
 /* A random matrix of any type in file format: random bits, scales near 1/columns. */
-static struct weight_src random_matrix(struct rng *r, enum dtype t, int rows, int cols)
+static inline struct weight_src random_matrix(struct rng *r, enum dtype t, int rows, int cols)
 {
     const struct dtype_info *info = dtype_get(t);
     size_t bytes = (size_t)rows * dtype_row_bytes(t, cols);
@@ -83,14 +83,14 @@ static struct weight_src random_matrix(struct rng *r, enum dtype t, int rows, in
     return (struct weight_src){.type = t, .rows = rows, .cols = cols, .data = p};
 }
 
-static float *dequantised(const struct weight_src *s)
+static inline float *dequantised(const struct weight_src *s)
 {
     float *w = malloc((size_t)s->rows * (size_t)s->cols * sizeof *w);
     dtype_to_f32(s->type, s->data, w, (int64_t)s->rows * s->cols);
     return w;
 }
 
-static struct weight *load(struct device *d, const struct weight_src *s)
+static inline struct weight *load(struct device *d, const struct weight_src *s)
 {
     struct weight *w = NULL;
     struct err e = {0};
@@ -99,13 +99,13 @@ static struct weight *load(struct device *d, const struct weight_src *s)
     return w;
 }
 
-static struct act act_of(float *p, int cols)
+static inline struct act act_of(float *p, int cols)
 {
     return (struct act){p, cols, cols};
 }
 
 /* A step without sequences, for ops that only count rows. */
-static void begin_rows(struct device *d, int rows, struct batch *b)
+static inline void begin_rows(struct device *d, int rows, struct batch *b)
 {
     static int32_t zeros[4096];
     memset(b, 0, sizeof *b);
@@ -114,7 +114,7 @@ static void begin_rows(struct device *d, int rows, struct batch *b)
     assert_int_equal(ops->begin(d, b, NULL, NULL), 0);
 }
 
-static void finish(struct device *d)
+static inline void finish(struct device *d)
 {
     struct err e = {0};
     struct step_time t;
