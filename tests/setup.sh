@@ -39,7 +39,7 @@ present() {
     local kind=${1%%:*} what=${1#*:}
     case $kind in
     cmd) command -v "$what" >/dev/null ;;
-    hdr) echo "#include <$what>" | gcc -E -xc -o /dev/null - 2>/dev/null ;;
+    hdr) echo "#include <$what>" | gcc -E -xc - >/dev/null 2>&1 ;;
     pc) pkg-config --exists "$what" 2>/dev/null ;;
     py) python3 -c "import $what" 2>/dev/null ;;
     san) [ "$(gcc -print-file-name="lib${san_names[$what]}.so")" != "lib${san_names[$what]}.so" ] ;;

@@ -1,0 +1,556 @@
+#include "engine/front/opts.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+#include "engine/front/opts_table.h"
+#include "lua/nearest.h"
+
+enum { CONFIG_BYTES = 1 << 20, MAX_NAMES = 256, NAME_MAX_BYTES = 80 };
+
+/* Where a setting came from; a weaker source never overrides a stronger one. */
+enum source { FROM_NOWHERE, FROM_DEFAULT, FROM_CONFIG, FROM_ENV, FROM_LINE };
+
+struct parse {
+    struct opts *o;
+    const struct opt_row *rows;
+    int n_rows;
+    unsigned char *set_by;      /* [n_rows] enum source */
+    const struct opts_input *in;
+    int at;                     /* next word of the command line */
+    int n_words;                /* words that are no flags, so far */
+    struct err *e;
+};
+
+static void list_add(struct opts_list *l, char *item)
+{
+    l->items = mem_resize(l->items, (size_t)l->n + 1, sizeof *l->items);
+    l->items[l->n++] = item;
+}
+
+static void list_drop(struct opts_list *l)
+{
+    mem_free(l->items);
+    *l = (struct opts_list){0};
+}
+
+/* A copy that lives as long as o. */
+static char *keep(struct opts *o, const char *text, size_t n)
+{
+    char *copy = mem_strndup(text, n);
+    list_add(&o->owned, copy);
+    return copy;
+}
+
+int opts_human(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+        bool fraction;
+    } units[] = {
+        {"", 1, false},          {"k", 1e3, true},         {"m", 1e6, true},         {"g", 1e9, true},         {"t", 1e12, true},
+        {"kB", 1e3, true},       {"MB", 1e6, true},        {"GB", 1e9, true},        {"TB", 1e12, true},       {"K", 0x1p10, false},
+        {"M", 0x1p20, false},    {"G", 0x1p30, false},     {"T", 0x1p40, false},     {"KiB", 0x1p10, true},    {"MiB", 0x1p20, true},
+        {"GiB", 0x1p30, true},   {"TiB", 0x1p40, true},
+    };
+    size_t digits = strspn(text, "0123456789"), n = digits;
+    if (text[n] == '.')
+        n += 1 + strspn(text + n + 1, "0123456789");
+    if (!digits || n > 19)
+        return E_INPUT;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(text + n, units[i].suffix) != 0 || (n != digits && !units[i].fraction))
+            continue;
+        if (n == digits) { /* exact: no rounding by way of a double */
+            long long whole;
+            errno = 0;
+            whole = strtoll(text, NULL, 10);
+            return errno || __builtin_mul_overflow(whole, (int64_t)units[i].factor, out) ? E_INPUT : 0;
+        }
+        double v = strtod(text, NULL) * units[i].factor;
+        *out = v < 0x1p62 ? (int64_t)(v + 0.5) : 0;
+        return v < 0x1p62 ? 0 : E_INPUT;
+    }
+    return E_INPUT;
+}
+
+static int here_bit(enum opts_command c)
+{
+    return c == CMD_SERVE ? IN_SERVE : c == CMD_RUN ? IN_RUN : IN_CHECK;
+}
+
+static int set_count(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
+{
+    int64_t n;
+    if (opts_human(v, &n))
+        return err_set(e, E_INPUT, "%s wants a whole number (like 4096, 32k, 2GiB), not '%.40s'", name, v);
+    if ((double)n < r->min || (double)n > r->max)
+        return err_set(e, E_INPUT, "%s must be between %.0f and %.0f, not %.40s", name, r->min, r->max, v);
+    *(int64_t *)at = n;
+    return 0;
+}
+
+static int set_number(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
+{
+    char *end;
+    double x = strtod(v, &end);
+    if (end == v || *end || !(x >= r->min && x <= r->max))
+        return err_set(e, E_INPUT, "%s must be a number between %g and %g, not '%.40s'", name, r->min, r->max, v);
+    *(double *)at = x;
+    return 0;
+}
+
+static int set_seed(void *at, const char *name, const char *v, struct err *e)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(v, &end, 10);
+    if (!isdigit((unsigned char)v[0]) || *end || errno)
+        return err_set(e, E_INPUT, "%s must be a whole number from 0 to 2^64 - 1, not '%.40s'", name, v);
+    *(uint64_t *)at = n;
+    return 0;
+}
+
+static int set_choice(struct parse *p, const struct opt_row *r, void *at, const char *name, const char *v)
+{
+    const char *words[16];
+    int n = 0;
+    for (const char *c = r->choices; n < 16;) {
+        size_t len = strcspn(c, "|");
+        char *word = keep(p->o, c, len);
+        words[n++] = word;
+        if (!strcmp(word, v)) {
+            *(char **)at = word;
+            return 0;
+        }
+        if (!c[len])
+            break;
+        c += len + 1;
+    }
+    const char *near = nearest_word(v, words, n);
+    return err_set(p->e, E_INPUT, "%s must be one of %s, not '%.40s'%s%s%s", name, r->choices, v, near ? "; did you mean " : "",
+                   near ? near : "", near ? "?" : "");
+}
+
+/* --allowed-origins also takes vLLM's form, a JSON list of strings. */
+static int set_list(struct parse *p, struct opts_list *l, const char *name, const char *v)
+{
+    if (v[0] != '[') {
+        if (!v[0])
+            return err_set(p->e, E_INPUT, "%s may not be empty", name);
+        list_add(l, keep(p->o, v, strlen(v)));
+        return 0;
+    }
+    for (const char *c = v + 1; *c != ']';) {
+        c += strspn(c, " ,");
+        size_t len = *c == '"' ? strcspn(c + 1, "\"\\") : 0;
+        if (*c != '"' || c[1 + len] != '"')
+            return err_set(p->e, E_INPUT, "%s: '%.60s' is not a list of strings", name, v);
+        list_add(l, keep(p->o, c + 1, len));
+        c += len + 2;
+        c += strspn(c, " ");
+    }
+    return 0;
+}
+
+static int set_switch(void *at, const char *name, const char *v, struct err *e)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
+    for (int i = 0; i < 4; i++) {
+        if (!strcmp(v, yes[i]) || !strcmp(v, no[i])) {
+            *(bool *)at = !strcmp(v, yes[i]);
+            return 0;
+        }
+    }
+    return err_set(e, E_INPUT, "%s must be true or false, not '%.40s'", name, v);
+}
+
+static int assign(struct parse *p, const struct opt_row *r, const char *name, const char *v, enum source from)
+{
+    unsigned char *set_by = &p->set_by[r - p->rows];
+    if (*set_by > from)
+        return 0;
+    void *at = (char *)p->o + r->offset;
+    if (r->kind == OPT_LIST && *set_by < from)
+        list_drop(at); /* a stronger source replaces the list, it does not add to it */
+    *set_by = (unsigned char)from;
+    for (int i = 0; i < p->n_rows; i++) /* another name of the same setting */
+        if (p->rows[i].offset == r->offset && p->set_by[i] < from)
+            p->set_by[i] = (unsigned char)from;
+    switch (r->kind) {
+    case OPT_TEXT: *(char **)at = keep(p->o, v, strlen(v)); return 0;
+    case OPT_LIST: return set_list(p, at, name, v);
+    case OPT_CHOICE: return set_choice(p, r, at, name, v);
+    case OPT_COUNT: return set_count(r, at, name, v, p->e);
+    case OPT_SEED: return set_seed(at, name, v, p->e);
+    case OPT_NUMBER: return set_number(r, at, name, v, p->e);
+    case OPT_SWITCH: return set_switch(at, name, v, p->e);
+    }
+    return 0;
+}
+
+/* ---- names */
+
+/* The row of a long name (n bytes), '_' counting as '-'; *negated for --no-x. */
+static const struct opt_row *find_row(const struct parse *p, const char *name, size_t n, bool *negated)
+{
+    char word[NAME_MAX_BYTES];
+    if (n >= sizeof word)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        word[i] = name[i] == '_' ? '-' : name[i];
+    word[n] = 0;
+    int bit = here_bit(p->o->command);
+    for (int i = 0; i < p->n_rows; i++) {
+        const struct opt_row *r = &p->rows[i];
+        *negated = r->kind == OPT_SWITCH && !strncmp(word, "no-", 3) && !strcmp(word + 3, r->name);
+        if ((r->where & bit) && (*negated || !strcmp(word, r->name) || (r->alias && !strcmp(word, r->alias))))
+            return r;
+    }
+    *negated = false;
+    return NULL;
+}
+
+static const struct opt_row *find_letter(const struct parse *p, char letter)
+{
+    int bit = here_bit(p->o->command);
+    for (int i = 0; i < p->n_rows; i++)
+        if (p->rows[i].letter == letter && (p->rows[i].where & bit))
+            return &p->rows[i];
+    return NULL;
+}
+
+static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
+{
+    int count;
+    const struct opt_foreign *rows = opts_foreign(&count);
+    for (int i = 0; i < count; i++)
+        for (const char *c = rows[i].name; *c;) {
+            size_t len = strcspn(c, "|");
+            size_t dashes = c[0] == '-' ? 0 : 2; /* the table writes long names without theirs */
+            if (n == len + dashes && !strncmp(spelling, "--", dashes) && !strncmp(spelling + dashes, c, len))
+                return &rows[i];
+            c += len + (c[len] == '|');
+        }
+    return NULL;
+}
+
+static const char *command_name(enum opts_command c)
+{
+    return c == CMD_SERVE ? "serve" : c == CMD_RUN ? "run" : "policy check";
+}
+
+static int unknown(struct parse *p, const char *spelling, size_t n)
+{
+    enum opts_command mine = p->o->command;
+    bool negated;
+    for (int c = CMD_SERVE; c <= CMD_POLICY_CHECK && n > 2; c++) {
+        p->o->command = (enum opts_command)c;
+        const struct opt_row *r = find_row(p, spelling + 2, n - 2, &negated);
+        p->o->command = mine;
+        if (r)
+            return err_set(p->e, E_INPUT, "--%s belongs to moonshift %s, not to moonshift %s", r->name, command_name((enum opts_command)c),
+                           command_name(mine));
+    }
+    const char *names[2 * MAX_NAMES];
+    int count = 0, bit = here_bit(p->o->command);
+    for (int i = 0; i < p->n_rows && count < 2 * MAX_NAMES - 2; i++)
+        if (p->rows[i].where & bit) {
+            names[count++] = p->rows[i].name;
+            if (p->rows[i].alias)
+                names[count++] = p->rows[i].alias;
+        }
+    char word[NAME_MAX_BYTES] = {0};
+    memcpy(word, spelling, n < sizeof word ? n : sizeof word - 1);
+    const char *bare = word + strspn(word, "-");
+    const char *near = strlen(bare) > 1 ? nearest_word(bare, names, count) : NULL;
+    return err_set(p->e, E_INPUT, "there is no flag %s%s%s%s (moonshift %s --help lists all)", word, near ? "; did you mean --" : "",
+                   near ? near : "", near ? "?" : "", command_name(mine));
+}
+
+/* ---- the command line */
+
+static const char *next_word(struct parse *p)
+{
+    return p->at < p->in->argc ? p->in->argv[p->at++] : NULL;
+}
+
+/* A flag of another server: taken when it changes nothing, else refused with what to do. */
+static int foreign_flag(struct parse *p, const struct opt_foreign *f, const char *spelling, size_t n, const char *value)
+{
+    if (f->takes_value && !value)
+        value = next_word(p);
+    if (f->harmless && (!strcmp(f->harmless, "*") || (value && !strcmp(value, f->harmless))))
+        return 0;
+    if (f->harmless)
+        return err_set(p->e, E_UNSUPPORTED, "%.*s %.40s is not offered: %s; only %s is accepted", (int)n, spelling, value ? value : "",
+                       f->why, f->harmless);
+    return err_set(p->e, E_UNSUPPORTED, "%.*s is not offered: %s", (int)n, spelling, f->why);
+}
+
+static int flag(struct parse *p, const char *word)
+{
+    bool is_long = word[1] == '-', negated = false;
+    size_t n = is_long ? strcspn(word, "=") : 2;
+    const char *value = is_long ? (word[n] ? word + n + 1 : NULL) : (word[2] ? word + 2 : NULL);
+    const struct opt_foreign *f = find_foreign(word, is_long ? n : strlen(word)); /* first: -tp is not -t p */
+    const struct opt_row *r = is_long ? find_row(p, word + 2, n - 2, &negated) : find_letter(p, word[1]);
+    if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+        p->o->help_for = p->o->command;
+        p->o->command = CMD_HELP;
+        return 0;
+    }
+    if (f)
+        return foreign_flag(p, f, word, is_long ? n : strlen(word), is_long ? value : NULL);
+    if (!r)
+        return unknown(p, word, is_long ? n : strlen(word));
+    char name[NAME_MAX_BYTES + 2] = {0};
+    memcpy(name, word, n);
+    if (r->kind == OPT_SWITCH) {
+        if (negated && value)
+            return err_set(p->e, E_INPUT, "%s takes no value", name);
+        return assign(p, r, name, negated ? "false" : value ? value : "true", FROM_LINE);
+    }
+    if (!value)
+        value = next_word(p);
+    if (!value)
+        return err_set(p->e, E_INPUT, "%s needs a value (%s)", name, r->value);
+    return assign(p, r, name, value, FROM_LINE);
+}
+
+/* A word that is no flag: the model, then the prompt (run); the file (policy check). */
+static int plain_word(struct parse *p, const char *word)
+{
+    int i = p->n_words++;
+    struct opts *o = p->o;
+    if (o->command == CMD_POLICY_CHECK && i == 0) {
+        o->file = keep(o, word, strlen(word));
+        return 0;
+    }
+    if (o->command != CMD_POLICY_CHECK && i == 0) {
+        bool negated;
+        return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
+    }
+    if (o->command == CMD_RUN && i == 1) {
+        o->prompt = keep(o, word, strlen(word));
+        return 0;
+    }
+    return err_set(p->e, E_INPUT, "there is a word too many: '%.60s'%s", word,
+                   o->command == CMD_RUN ? " (a prompt of several words goes in quotes)" : "");
+}
+
+static int command_line(struct parse *p)
+{
+    bool only_words = false;
+    for (const char *w; p->o->command != CMD_HELP && (w = next_word(p));) {
+        if (!only_words && !strcmp(w, "--"))
+            only_words = true;
+        else if (only_words || w[0] != '-' || !w[1])
+            TRY(plain_word(p, w));
+        else
+            TRY(flag(p, w));
+    }
+    return 0;
+}
+
+/* ---- the weaker sources */
+
+static int environment(struct parse *p)
+{
+    static const char prefix[] = "MOONSHIFT_";
+    for (char *const *v = p->in->env; v && *v; v++) {
+        size_t skip = sizeof prefix - 1, n = strcspn(*v, "=");
+        if (strncmp(*v, prefix, skip) != 0 || (*v)[n] != '=' || n - skip >= NAME_MAX_BYTES)
+            continue;
+        char name[NAME_MAX_BYTES];
+        for (size_t i = skip; i < n; i++)
+            name[i - skip] = (char)((*v)[i] == '_' ? '-' : tolower((unsigned char)(*v)[i]));
+        bool negated;
+        const struct opt_row *r = find_row(p, name, n - skip, &negated);
+        if (r && !negated) {
+            char spelling[NAME_MAX_BYTES + 16] = {0};
+            memcpy(spelling, *v, n);
+            TRY(assign(p, r, spelling, *v + n + 1, FROM_ENV));
+        }
+    }
+    return 0;
+}
+
+/* One line of a config file, "name: value", the value in quotes or not; '#' begins a comment. */
+static int config_line(struct parse *p, char *line, const char *path, int number)
+{
+    line += strspn(line, " \t");
+    size_t n = strcspn(line, ":");
+    if (!*line || *line == '#' || !strcmp(line, "---"))
+        return 0;
+    if (!line[n])
+        return err_set(p->e, E_INPUT, "%s:%d: expected \"flag-name: value\"", path, number);
+    char *v = line + n + 1;
+    v += strspn(v, " \t");
+    if (*v == '"' || *v == '\'') {
+        char *end = strchr(v + 1, *v);
+        if (!end || (end[1 + strspn(end + 1, " \t")] && end[1 + strspn(end + 1, " \t")] != '#'))
+            return err_set(p->e, E_INPUT, "%s:%d: the quotes do not match", path, number);
+        *end = 0;
+        v++;
+    } else {
+        char *comment = strstr(v, " #");
+        if (comment)
+            *comment = 0;
+        for (size_t len = strlen(v); len && isspace((unsigned char)v[len - 1]);)
+            v[--len] = 0;
+    }
+    bool negated;
+    const struct opt_row *r = find_row(p, line, n, &negated);
+    if (!r || negated || !strcmp(r->name, "config")) {
+        char name[NAME_MAX_BYTES];
+        memset(name, '-', 2);
+        size_t len = n < sizeof name - 3 ? n : sizeof name - 3;
+        memcpy(name + 2, line, len);
+        int rc = unknown(p, name, len + 2);
+        return err_prefix(p->e, rc, "%s:%d", path, number);
+    }
+    int rc = assign(p, r, r->name, v, FROM_CONFIG);
+    return rc ? err_prefix(p->e, rc, "%s:%d", path, number) : 0;
+}
+
+static int config_file(struct parse *p)
+{
+    const char *path = p->o->config;
+    struct buf text = {0};
+    int rc = file_read(&text, path, CONFIG_BYTES, p->e), number = 0;
+    for (char *line = text.data, *end; !rc && line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = 0;
+        size_t len = strlen(line);
+        if (len && line[len - 1] == '\r')
+            line[len - 1] = 0;
+        rc = config_line(p, line, path, ++number);
+    }
+    buf_free(&text);
+    return rc;
+}
+
+/* ---- all of it */
+
+static int command_word(struct parse *p)
+{
+    static const char *const commands[] = {"serve", "run", "policy", "help", "version"};
+    const char *w = next_word(p);
+    struct opts *o = p->o;
+    o->command = o->help_for = CMD_HELP;
+    if (!w)
+        return err_set(p->e, E_INPUT, "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift policy check FILE; "
+                                      "moonshift --help tells more");
+    if (!strcmp(w, "--version") || !strcmp(w, "-V") || !strcmp(w, "version")) {
+        o->command = CMD_VERSION;
+        return 0;
+    }
+    if (!strcmp(w, "--help") || !strcmp(w, "-h"))
+        return 0;
+    if (!strcmp(w, "help")) {
+        const char *of = next_word(p);
+        o->help_for = of && !strcmp(of, "serve")    ? CMD_SERVE
+                      : of && !strcmp(of, "run")    ? CMD_RUN
+                      : of && !strcmp(of, "policy") ? CMD_POLICY_CHECK
+                                                    : CMD_HELP;
+        return 0;
+    }
+    if (!strcmp(w, "policy")) {
+        const char *verb = next_word(p);
+        o->help_for = CMD_POLICY_CHECK;
+        if (verb && (!strcmp(verb, "--help") || !strcmp(verb, "-h")))
+            return 0;
+        if (!verb || strcmp(verb, "check") != 0)
+            return err_set(p->e, E_INPUT, "moonshift policy check FILE is what there is%s%.40s", verb ? ", not " : "", verb ? verb : "");
+        o->command = CMD_POLICY_CHECK;
+        return 0;
+    }
+    if (strcmp(w, "serve") != 0 && strcmp(w, "run") != 0) {
+        const char *near = nearest_word(w, commands, 5);
+        return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
+                       near ? near : "", near ? "?" : "");
+    }
+    o->command = w[0] == 's' ? CMD_SERVE : CMD_RUN;
+    return 0;
+}
+
+static int defaults(struct parse *p)
+{
+    for (int i = 0; i < p->n_rows; i++)
+        if (p->rows[i].fallback && p->set_by[i] == FROM_NOWHERE)
+            TRY(assign(p, &p->rows[i], p->rows[i].name, p->rows[i].fallback, FROM_DEFAULT));
+    return 0;
+}
+
+/* What no single row can know. */
+static int cross_check(const struct opts *o, struct err *e)
+{
+    if (o->command == CMD_POLICY_CHECK)
+        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
+    bool dummy = !strcmp(o->load_format, "dummy");
+    if (dummy && !o->hf_config)
+        return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
+    if (!dummy && o->hf_config)
+        return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
+    if (!dummy && (!o->model || !o->model[0]))
+        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
+    if (o->block_size % 16)
+        return err_set(e, E_INPUT, "--block-size must be a multiple of 16, not %lld", (long long)o->block_size);
+    for (int i = 0; i < o->policy_params.n; i++)
+        if (!strchr(o->policy_params.items[i], '=') || o->policy_params.items[i][0] == '=')
+            return err_set(e, E_INPUT, "--policy-param wants NAME=VALUE, not '%.60s'", o->policy_params.items[i]);
+    return 0;
+}
+
+static void remember_given(struct parse *p)
+{
+    for (int i = 0; i < p->n_rows; i++)
+        if (p->set_by[i] > FROM_DEFAULT && strcmp(p->rows[i].name, "scheduling-policy") != 0)
+            list_add(&p->o->given, keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
+}
+
+int opts_parse(struct opts *o, const struct opts_input *in, struct err *e)
+{
+    struct err local = {0};
+    struct parse p = {.o = o, .in = in, .at = 1, .e = e ? e : &local};
+    memset(o, 0, sizeof *o);
+    p.rows = opts_rows(&p.n_rows);
+    TRY(command_word(&p));
+    if (o->command == CMD_HELP || o->command == CMD_VERSION)
+        return 0;
+    p.set_by = mem_new((size_t)p.n_rows);
+    int rc = command_line(&p);
+    if (!rc && o->command != CMD_HELP)
+        rc = environment(&p);
+    if (!rc && o->command != CMD_HELP && o->config)
+        rc = config_file(&p);
+    if (!rc && o->command != CMD_HELP) {
+        remember_given(&p);
+        rc = defaults(&p);
+    }
+    if (!rc && o->command != CMD_HELP)
+        rc = cross_check(o, p.e);
+    mem_free(p.set_by);
+    return rc;
+}
+
+void opts_free(struct opts *o)
+{
+    for (int i = 0; i < o->owned.n; i++)
+        mem_free(o->owned.items[i]);
+    list_drop(&o->owned);
+    list_drop(&o->given);
+    list_drop(&o->names);
+    list_drop(&o->policy_params);
+    list_drop(&o->api_keys);
+    list_drop(&o->admin_keys);
+    list_drop(&o->origins);
+    memset(o, 0, sizeof *o);
+}

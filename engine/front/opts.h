@@ -1,0 +1,83 @@
+/* What the command line asks for. Every setting is one row of one table (opts_table.c), from which parsing, the environment's mirror
+ * (MOONSHIFT_MAX_MODEL_LEN for --max-model-len), the config file and --help all follow. The command line wins over the environment, that over
+ * --config FILE, that over the default. Names are vLLM's where vLLM has one. Main thread, before any other starts; immutable afterwards.
+ * Never true: a flag that is accepted and does nothing, unless its value is what happens anyway. */
+#ifndef FRONT_OPTS_H
+#define FRONT_OPTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/err.h"
+
+enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_HELP, CMD_VERSION };
+
+struct opts_list {
+    char **items;
+    int n;
+};
+
+struct opts {
+    enum opts_command command;
+    enum opts_command help_for;         /* CMD_HELP: of this command; CMD_HELP itself: the overview */
+    /* the model */
+    char *model, *load_format, *hf_config, *dummy_dtype, *chat_template;
+    struct opts_list names;             /* as served; empty: the model's file name */
+    int64_t max_model_len;              /* 0: the model's context */
+    uint64_t seed;
+    /* memory */
+    char *kv_dtype;
+    int64_t kv_bytes;                   /* 0: memory_share decides */
+    double memory_share;
+    int64_t block_size;
+    bool prefix_caching;
+    /* scheduling */
+    int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
+    char *policy, *policy_dir;
+    struct opts_list policy_params;     /* NAME=VALUE */
+    /* the machine */
+    char *device, *isa;
+    int64_t threads;
+    double sim_step_us, sim_row_us;
+    /* the server */
+    char *host;
+    int64_t port;
+    struct opts_list api_keys, admin_keys, origins;
+    char *admin_listen;                 /* ADDRESS:PORT, or "off" */
+    /* logs */
+    char *log_level, *log_format;
+    bool disable_log_stats, log_requests;
+    bool dry_run;
+    char *config;
+    /* run */
+    char *prompt, *system;              /* NULL: not given */
+    double temperature, top_p, min_p;
+    int64_t top_k, max_tokens;
+    bool raw;
+    /* policy check */
+    char *file;
+    /* names of settings that are not at their defaults, for the start-up line; the strings above live here too */
+    struct opts_list given, owned;
+};
+
+struct opts_input {
+    int argc;
+    char **argv;
+    char *const *env;                   /* as main's envp; NULL: none */
+};
+
+/* E_INPUT: what is wrong, with the nearest right word; E_UNSUPPORTED: a flag of vLLM's that is not offered here; E_NOTFOUND, E_SYS: the
+ * config file. o must be freed in every case. */
+int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
+void opts_free(struct opts *o);
+void opts_help(enum opts_command command, struct buf *out);
+/* "--policy fair --port 9000": what is not at its default; keys are not shown. */
+void opts_show(const struct opts *o, struct buf *out);
+
+/* A count with an optional suffix, as vLLM reads it: 32k = 32,000, 32K = 32,768 (also m M g G t T, and KiB MiB GiB TiB, kB MB GB TB); a
+ * fraction is allowed before a decimal suffix. E_INPUT for anything else, E_INPUT when past int64. */
+int opts_human(const char *text, int64_t *out);
+
+#endif

@@ -1,0 +1,157 @@
+#include <string.h>
+
+#include "engine/front/opts_table.h"
+
+enum { TEXT_COLUMN = 36, WIDTH = 100 };
+
+/* Text from a column on, wrapped at blanks. */
+static void wrapped(struct buf *out, const char *text, size_t at)
+{
+    while (*text) {
+        size_t len = strcspn(text, " ");
+        if (at + len + 1 > WIDTH && at > TEXT_COLUMN) {
+            buf_printf(out, "\n%*s", TEXT_COLUMN, "");
+            at = TEXT_COLUMN;
+        }
+        buf_put(out, text, len);
+        at += len;
+        text += len;
+        if (*text) {
+            buf_putc(out, ' ');
+            at++;
+            text++;
+        }
+    }
+}
+
+static void row_help(struct buf *out, const struct opt_row *r)
+{
+    struct buf left = {0}, right = {0};
+    buf_puts(&left, "  ");
+    if (r->letter)
+        buf_printf(&left, "-%c, ", r->letter);
+    bool on = r->kind == OPT_SWITCH && r->fallback && !strcmp(r->fallback, "true");
+    buf_printf(&left, "--%s%s", on ? "no-" : "", r->name);
+    if (r->value)
+        buf_printf(&left, " %s", r->value);
+    if (on)
+        buf_puts(&right, "off: ");
+    if (r->doc)
+        buf_puts(&right, r->doc);
+    if (r->choices)
+        buf_printf(&right, "%s%s", right.len ? "; one of " : "one of ", r->choices);
+    if (r->fallback && r->kind != OPT_SWITCH)
+        buf_printf(&right, "%s(default %s)", right.len ? " " : "", r->fallback);
+    if (r->alias)
+        buf_printf(&right, " (also --%s)", r->alias);
+    if (left.len >= TEXT_COLUMN - 1) {
+        buf_printf(out, "%s\n%*s", left.data, TEXT_COLUMN, "");
+    } else {
+        buf_printf(out, "%-*s", TEXT_COLUMN, left.data);
+    }
+    wrapped(out, right.len ? right.data : "", TEXT_COLUMN);
+    buf_putc(out, '\n');
+    buf_free(&left);
+    buf_free(&right);
+}
+
+static void flags_help(struct buf *out, int bit)
+{
+    int n;
+    const struct opt_row *rows = opts_rows(&n);
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        bool titled = false;
+        for (int i = 0; i < n; i++) {
+            if ((int)rows[i].group != g || !(rows[i].where & bit))
+                continue;
+            if (!titled)
+                buf_printf(out, "\n%s\n", opts_group_name((enum opt_group)g));
+            titled = true;
+            row_help(out, &rows[i]);
+        }
+    }
+}
+
+static const char overview[] =
+    "moonshift: serves language models on the CPU, scheduled by Lua scripts that can be edited while it serves.\n"
+    "\n"
+    "  moonshift serve MODEL [flags]          an OpenAI-compatible server\n"
+    "  moonshift run MODEL [PROMPT] [flags]   one answer, or a chat at the terminal\n"
+    "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
+    "  moonshift --version\n"
+    "\n"
+    "moonshift COMMAND --help tells the flags of each. MODEL is a GGUF file.\n";
+
+static const char serve_head[] =
+    "moonshift serve MODEL [flags]\n"
+    "\n"
+    "Serves MODEL (a GGUF file) over HTTP as OpenAI's clients expect it: /v1/chat/completions, /v1/completions, /v1/models,\n"
+    "/tokenize, /metrics and more. SIGTERM or Ctrl-C lets the running answers end first; a second one stops at once.\n"
+    "\n"
+    "  moonshift serve model.gguf --port 8000 --max-model-len 8k --policy fair\n"
+    "\n"
+    "Counts take suffixes: 32k = 32,000, 32K = 32,768, 2GiB. Each flag can also be set as MOONSHIFT_FLAG_NAME in the\n"
+    "environment, or as \"flag-name: value\" in a file named by --config; the command line wins, then the environment.\n";
+
+static const char run_head[] =
+    "moonshift run MODEL [PROMPT] [flags]\n"
+    "\n"
+    "Answers PROMPT (or what comes on standard input, when that is not a terminal) and leaves; without either it chats:\n"
+    "Ctrl-C stops an answer, Ctrl-D or /quit ends, /help tells the rest.\n"
+    "\n"
+    "  moonshift run model.gguf \"What is the capital of France?\"\n"
+    "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n";
+
+static const char check_head[] =
+    "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
+    "\n"
+    "Loads a policy as a server would: parses it, runs its own tests, lets it decide made-up situations twice, and reports what\n"
+    "it declares and what each of its functions costs. Exit status 0: it would be accepted.\n";
+
+void opts_help(enum opts_command command, struct buf *out)
+{
+    switch (command) {
+    case CMD_SERVE:
+        buf_puts(out, serve_head);
+        flags_help(out, IN_SERVE);
+        return;
+    case CMD_RUN:
+        buf_puts(out, run_head);
+        flags_help(out, IN_RUN);
+        return;
+    case CMD_POLICY_CHECK:
+        buf_puts(out, check_head);
+        flags_help(out, IN_CHECK);
+        return;
+    case CMD_HELP:
+    case CMD_VERSION: buf_puts(out, overview); return;
+    }
+}
+
+static void show_value(const struct opts *o, const struct opt_row *r, struct buf *out)
+{
+    const void *at = (const char *)o + r->offset;
+    const struct opts_list *l = at;
+    switch (r->kind) {
+    case OPT_TEXT:
+    case OPT_CHOICE: buf_printf(out, "%s--%s %s", out->len ? " " : "", r->name, *(char *const *)at); return;
+    case OPT_LIST:
+        for (int i = 0; i < l->n; i++)
+            buf_printf(out, "%s--%s %s", out->len ? " " : "", r->name, r->where & SECRET ? "***" : l->items[i]);
+        return;
+    case OPT_COUNT: buf_printf(out, "%s--%s %lld", out->len ? " " : "", r->name, (long long)*(const int64_t *)at); return;
+    case OPT_SEED: buf_printf(out, "%s--%s %llu", out->len ? " " : "", r->name, (unsigned long long)*(const uint64_t *)at); return;
+    case OPT_NUMBER: buf_printf(out, "%s--%s %g", out->len ? " " : "", r->name, *(const double *)at); return;
+    case OPT_SWITCH: buf_printf(out, "%s--%s%s", out->len ? " " : "", *(const bool *)at ? "" : "no-", r->name); return;
+    }
+}
+
+void opts_show(const struct opts *o, struct buf *out)
+{
+    int n;
+    const struct opt_row *rows = opts_rows(&n);
+    for (int g = 0; g < o->given.n; g++)
+        for (int i = 0; i < n; i++)
+            if (!strcmp(rows[i].name, o->given.items[g]))
+                show_value(o, &rows[i], out);
+}

@@ -1,0 +1,155 @@
+#include "engine/front/opts_table.h"
+
+#define AT(field) offsetof(struct opts, field)
+#define BOTH (IN_SERVE | IN_RUN)
+#define TERA 1e12
+
+static const struct opt_row rows[] = {
+    {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, BOTH, AT(model), "FILE", NULL, 0, 0, NULL,
+     "the model, a GGUF file; the same as the first word after the command"},
+    {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE, AT(names), "NAME", NULL, 0, 0, NULL,
+     "what clients call it; may be given several times (default: the file's name)"},
+    {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, BOTH, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,
+     "tokens of prompt and answer together; 0: what the model was trained for"},
+    {"chat-template", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(chat_template), "FILE|NAME", NULL, 0, 0, NULL,
+     "a Jinja file, or chatml, llama2, llama3, mistral (default: the model's own)"},
+    {"load-format", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(load_format), "FORMAT", "auto", 0, 0, "auto|gguf|dummy",
+     "dummy: seeded random weights for --hf-config, no file needed"},
+    {"hf-config", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(hf_config), "FILE", NULL, 0, 0, NULL,
+     "a Hugging Face config.json, for --load-format dummy"},
+    {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
+     "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0", "how the dummy matrices are stored"},
+    {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, BOTH, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, and of requests that bring none"},
+
+    {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE", "fcfs", 0, 0, NULL,
+     "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder; native: no script"},
+    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
+     "where policies lie; the live one's file is watched (default: policies/ here or beside the program)"},
+    {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SERVE | IN_RUN | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0, NULL,
+     "a parameter that the policy declares; may be given several times"},
+    {"scheduling-policy", NULL, 0, OPT_CHOICE, GROUP_SCHEDULING, IN_SERVE, AT(policy), "NAME", NULL, 0, 0, "fcfs|priority",
+     "vLLM's name for --policy"},
+    {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(max_num_seqs), "N", "128", 1, 4096, NULL, "sequences that run at once"},
+    {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(max_num_batched_tokens), "N", "2048", 1, 1 << 20, NULL,
+     "tokens of one step; longer prompts go in chunks"},
+    {"max-num-queued-reqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_reqs), "N", "1024", 0, 65536, NULL,
+     "requests that may wait; the next one gets 503 and Retry-After; 0: as many as there are names for"},
+    {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
+     "prompt tokens that may wait; 0: no limit"},
+
+    {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
+     "memory for the KV cache (2GiB, 500MB, ...); 0: by --memory-utilization"},
+    {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE", "0.5", 0.01, 1, NULL,
+     "share of the machine's memory for weights and KV cache together"},
+    {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
+     "auto: f16"},
+    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "16", 16, 1024, NULL, "tokens of a KV block, a multiple of 16"},
+    {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, BOTH, AT(prefix_caching), NULL, "true", 0, 0, NULL,
+     "equal beginnings of prompts are computed once (per tenant)"},
+
+    {"device", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(device), "KIND", "cpu", 0, 0, "auto|cpu|sim",
+     "sim computes nothing: virtual costs and made-up tokens, to try policies and clients"},
+    {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL, "cores to compute on; 0: those this process may use"},
+    {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
+     "instruction set (the results are the same)"},
+    {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SERVE, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
+    {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SERVE, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
+
+    {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL, "where to listen; 0.0.0.0: everywhere"},
+    {"port", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(port), "N", "8000", 0, 65535, NULL, "0: any free one"},
+    {"api-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(api_keys), "KEY[=TENANT]", NULL, 0, 0, NULL,
+     "clients must bring one of these; its tenant is what policies and metrics see"},
+    {"allowed-origins", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(origins), "ORIGIN", NULL, 0, 0, NULL,
+     "browsers from there may call (CORS); * for any; [\"a\",\"b\"] works too"},
+    {"admin-listen", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(admin_listen), "ADDRESS:PORT", "127.0.0.1:8001", 0, 0, NULL,
+     "where /admin answers; off: nowhere"},
+    {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0, NULL, "the key of /admin"},
+
+    {"log-level", NULL, 0, OPT_CHOICE, GROUP_LOGS, BOTH, AT(log_level), "LEVEL", "info", 0, 0, "debug|info|warn|warning|error", NULL},
+    {"log-format", NULL, 0, OPT_CHOICE, GROUP_LOGS, BOTH, AT(log_format), "FORMAT", "text", 0, 0, "text|json", NULL},
+    {"disable-log-stats", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(disable_log_stats), NULL, "false", 0, 0, NULL, "no line of numbers every 10 s"},
+    {"enable-log-requests", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(log_requests), NULL, "false", 0, 0, NULL, "a line for each request"},
+    {"dry-run", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(dry_run), NULL, "false", 0, 0, NULL, "check everything, say what would run, and leave"},
+    {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, BOTH, AT(config), "FILE", NULL, 0, 0, NULL, "lines \"flag-name: value\"; the command line wins"},
+
+    {"system", NULL, 0, OPT_TEXT, GROUP_CHAT, IN_RUN, AT(system), "TEXT", NULL, 0, 0, NULL, "the system message"},
+    {"max-tokens", NULL, 'n', OPT_COUNT, GROUP_CHAT, IN_RUN, AT(max_tokens), "N", "0", 0, 1 << 30, NULL, "tokens of an answer; 0: as many as fit"},
+    {"temperature", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(temperature), "T", "0.7", 0, 100, NULL, "0: always the likeliest token"},
+    {"top-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(top_p), "P", "0.95", 1e-6, 1, NULL, NULL},
+    {"top-k", NULL, 0, OPT_COUNT, GROUP_CHAT, IN_RUN, AT(top_k), "K", "0", 0, 1 << 30, NULL, "0: all"},
+    {"min-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(min_p), "P", "0", 0, 1, NULL, NULL},
+    {"raw", NULL, 0, OPT_SWITCH, GROUP_CHAT, IN_RUN, AT(raw), NULL, "false", 0, 0, NULL, "continue the text as it is, without a chat template"},
+};
+
+#define PARALLEL "one rank runs the model in this version; layouts over several ranks are not offered yet"
+#define QUANT "the types stored in the GGUF file are used as they are"
+
+static const struct opt_foreign foreign[] = {
+    {"tensor-parallel-size|-tp", true, "1", PARALLEL},
+    {"pipeline-parallel-size|-pp", true, "1", PARALLEL},
+    {"data-parallel-size|-dp", true, "1", PARALLEL},
+    {"decode-context-parallel-size|-dcp", true, "1", PARALLEL},
+    {"enable-expert-parallel|-ep", false, NULL, "mixture-of-experts models are not offered"},
+    {"distributed-executor-backend", true, NULL, "there is one process"},
+    {"api-server-count|-asc", true, "1", "there is one front"},
+    {"enable-lora", false, NULL, "LoRA adapters are not offered"},
+    {"lora-modules", true, NULL, "LoRA adapters are not offered"},
+    {"max-loras", true, NULL, "LoRA adapters are not offered"},
+    {"quantization|-q", true, "gguf", QUANT},
+    {"dtype", true, "auto", QUANT},
+    {"tokenizer", true, NULL, "the tokenizer of the GGUF file is used"},
+    {"tokenizer-mode", true, "auto", "there is one tokenizer"},
+    {"hf-overrides", true, NULL, "the model's config is used as it is"},
+    {"trust-remote-code", false, "*", NULL},
+    {"revision", true, NULL, "models are local files"},
+    {"download-dir", true, NULL, "models are local files"},
+    {"generation-config", true, "vllm", "sampling defaults are those of the API"},
+    {"speculative-config|-sc", true, NULL, "speculative decoding is not offered yet"},
+    {"enable-auto-tool-choice", false, NULL, "tool calls are rendered into the prompt, and not parsed out of answers"},
+    {"tool-call-parser", true, NULL, "tool calls are rendered into the prompt, and not parsed out of answers"},
+    {"reasoning-parser", true, NULL, "reasoning is not split from the answer"},
+    {"structured-outputs-config", true, NULL, "guided decoding is not offered yet"},
+    {"enforce-eager", false, "*", NULL},
+    {"compilation-config|-cc|-O", true, "0", "there is nothing to compile"},
+    {"enable-chunked-prefill", false, "*", NULL},
+    {"no-enable-chunked-prefill", false, NULL, "prompts longer than --max-num-batched-tokens always go in chunks"},
+    {"async-scheduling", false, "*", NULL},
+    {"cpu-offload-gb", true, "0", "weights lie in one memory"},
+    {"swap-space", true, "0", "there is no KV swap; preempted requests are computed again"},
+    {"kv-transfer-config", true, NULL, "KV transfer between servers is not offered"},
+    {"kv-offloading-size", true, NULL, "KV offloading is not offered yet"},
+    {"scheduler-cls", true, NULL, "write a policy in Lua and name it with --policy"},
+    {"uds", true, NULL, "only TCP is offered; use --host and --port"},
+    {"ssl-keyfile", true, NULL, "TLS is not offered; put a proxy in front"},
+    {"ssl-certfile", true, NULL, "TLS is not offered; put a proxy in front"},
+    {"root-path", true, NULL, "routes lie at the root; put a proxy in front"},
+    {"uvicorn-log-level", true, NULL, "use --log-level"},
+    {"disable-uvicorn-access-log", false, "*", NULL},
+    {"enable-sleep-mode", false, NULL, "sleep mode is not offered"},
+    {"limit-mm-per-prompt", true, NULL, "only text models are offered"},
+    {"task|runner", true, "generate", "only generation is offered"},
+    {"ctx-size", true, NULL, "it is called --max-model-len (or -c) here"},
+    {"parallel|-np", true, NULL, "it is called --max-num-seqs here"},
+    {"n-gpu-layers|-ngl", true, "0", "no GPU backend is offered yet"},
+};
+
+static const char *const group_names[GROUP_COUNT] = {
+    "Model", "Scheduling", "Memory", "Machine", "Server", "Logs and checks", "Answers",
+};
+
+const struct opt_row *opts_rows(int *n)
+{
+    *n = (int)(sizeof rows / sizeof *rows);
+    return rows;
+}
+
+const struct opt_foreign *opts_foreign(int *n)
+{
+    *n = (int)(sizeof foreign / sizeof *foreign);
+    return foreign;
+}
+
+const char *opts_group_name(enum opt_group g)
+{
+    return group_names[g];
+}

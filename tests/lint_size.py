@@ -1,0 +1,79 @@
+"""Functions fit on a screen, files have one subject, parameters can be counted at a glance."""
+import sys
+
+sys.path.insert(0, "tests/lint")
+from source import Rules, exceptions, files, functions, read  # noqa: E402
+
+FUNCTION_LINES, FILE_LINES, PARAMETERS, COLUMNS = 80, 600, 6, 160
+
+
+def all_functions():
+    for path in files(".c", ".h"):
+        for f in functions(read(path)):
+            yield path, f
+
+
+def found_any():
+    n = sum(1 for _ in all_functions())
+    if n < 100:
+        yield f"only {n} functions were found: is the style another one than this test expects?"
+
+
+def long_functions():
+    excepted = exceptions("function")
+    for path, f in all_functions():
+        if f.lines > FUNCTION_LINES and f"{path}:{f.name}" not in excepted:
+            yield f"{path}:{f.line}: {f.name} has {f.lines} lines; {FUNCTION_LINES} are the most"
+
+
+def long_files():
+    excepted = exceptions("file")
+    for path in files(".c", ".h", ".py", ".lua"):
+        n = read(path).count("\n")
+        if n > FILE_LINES and path not in excepted:
+            yield f"{path} has {n} lines; {FILE_LINES} are the most"
+
+
+def many_parameters():
+    excepted = exceptions("parameters")
+    for path, f in all_functions():
+        if f.params > PARAMETERS and f"{path}:{f.name}" not in excepted:
+            yield f"{path}:{f.line}: {f.name} has {f.params} parameters; {PARAMETERS} are the most (else a struct)"
+
+
+def wide_lines():
+    for path in files(".c", ".h"):
+        for n, line in enumerate(read(path).split("\n"), 1):
+            if len(line) > COLUMNS:
+                yield f"{path}:{n}: {len(line)} columns; {COLUMNS} are the most"
+
+
+def white_space():
+    for path in files(".c", ".h", ".py", ".lua", ".sh"):
+        text = read(path)
+        if text and not text.endswith("\n"):
+            yield f"{path}: no newline at the end"
+        for n, line in enumerate(text.split("\n"), 1):
+            if line != line.rstrip():
+                yield f"{path}:{n}: blanks at the end of the line"
+            if "\t" in line and path.endswith((".c", ".h")):
+                yield f"{path}:{n}: a tab"
+
+
+def stale_exceptions():
+    here = {f"{p}:{f.name}" for p, f in all_functions()} | set(files(".c", ".h", ".py", ".lua"))
+    for rule in ("function", "file", "parameters"):
+        for name in exceptions(rule):
+            if name not in here:
+                yield f"tests/lint/exceptions: {rule} {name} is no more"
+
+
+rules = Rules()
+rules.check("functions are found", found_any())
+rules.check("function length", long_functions())
+rules.check("file length", long_files())
+rules.check("number of parameters", many_parameters())
+rules.check("line width", wide_lines())
+rules.check("white space", white_space())
+rules.check("exceptions are in use", stale_exceptions())
+rules.close()
