@@ -1,0 +1,344 @@
+#include "lua/bind.h"
+
+#include <lauxlib.h>
+#include <string.h>
+
+#include "lua/script.h"
+
+static const char *const scalar_names[SCALAR_COUNT] = {
+    "now", "step", "n_waiting", "n_running", "waiting_tokens", "kv_free", "kv_total", "tokens_per_block", "arrival_rate", "max_num_seqs",
+    "max_num_batched_tokens", "last_step_tokens", "last_step_ms",
+};
+
+/* Fields of the request table, after the scalars in the list of keys. */
+enum field {
+    F_ID, F_NAME, F_TENANT, F_PRIORITY, F_PROMPT, F_MAX_TOKENS, F_ARRIVAL, F_SLO_TTFT, F_SLO_TPOT, F_COMPUTED, F_OUTPUT, F_PREEMPTED,
+    F_ENDING, F_CACHED, F_TTFT, F_FIELD_COUNT
+};
+static const char *const field_names[F_FIELD_COUNT] = {
+    "id", "name", "tenant", "priority", "prompt", "max_tokens", "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output", "preempted",
+    "ending", "cached", "ttft_ms",
+};
+
+struct bind *bind_of(lua_State *L)
+{
+    return &script_of(L)->bind;
+}
+
+void bind_push(const struct bind *b, lua_State *L, int ref)
+{
+    (void)b;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ref);
+}
+
+const char *ending_name(enum ending how)
+{
+    static const char *const names[] = {"none", "stop", "length", "abort", "error", "refused"};
+    return how >= END_NONE && how <= END_REFUSED ? names[how] : "unknown";
+}
+
+static int keep(lua_State *L)
+{
+    return luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+/* ---- making */
+
+/* Interned once: pushing a kept string is a fifth of the cost of looking one up. */
+static void make_keys(struct bind *b, lua_State *L)
+{
+    lua_createtable(L, SCALAR_COUNT + F_FIELD_COUNT, 0);
+    for (int i = 0; i < SCALAR_COUNT; i++) {
+        lua_pushstring(L, scalar_names[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    for (int i = 0; i < F_FIELD_COUNT; i++) {
+        lua_pushstring(L, field_names[i]);
+        lua_rawseti(L, -2, SCALAR_COUNT + i + 1);
+    }
+    b->keys_ref = keep(L);
+}
+
+/* `view.estimate` and what else a later build offers can be asked for; the answer is nil and why. */
+static int no_estimate(lua_State *L)
+{
+    lua_pushnil(L);
+    lua_pushliteral(L, "view.estimate is not offered by this build");
+    return 2;
+}
+
+static void make_view(struct bind *b, lua_State *L, int needs)
+{
+    lua_createtable(L, 0, SCALAR_COUNT + 8);
+    int view = lua_gettop(L);
+    columns_create(&b->waiting, L, columns_needed(L, needs, "waiting"));
+    lua_setfield(L, view, "waiting");
+    columns_create(&b->running, L, columns_needed(L, needs, "running"));
+    lua_setfield(L, view, "running");
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    b->idle_ref = keep(L);
+    lua_setfield(L, view, "idle");
+    lua_pushcfunction(L, no_estimate);
+    lua_setfield(L, view, "estimate");
+    for (int i = 0; i < SCALAR_COUNT; i++) {
+        b->scalars[i] = 0;
+        lua_pushnumber(L, 0);
+        lua_setfield(L, view, scalar_names[i]);
+    }
+    b->view_ref = keep(L);
+}
+
+void bind_create(struct bind *b, lua_State *L, struct script *s, int needs)
+{
+    memset(b, 0, sizeof *b);
+    b->script = s;
+    b->hook = HOOK_COUNT;
+    rng_init(&b->rng, 2);
+    for (int i = 0; i < MAX_RANKS; i++)
+        b->group_refs[i] = b->handle_refs[i] = LUA_NOREF;
+    luaL_checkstack(L, 16, NULL);
+    make_keys(b, L);
+    make_view(b, L, needs);
+    lua_createtable(L, 0, F_FIELD_COUNT);
+    b->request_pointer = lua_topointer(L, -1);
+    b->request_ref = keep(L);
+    lua_newtable(L);
+    b->params_ref = keep(L);
+    bind_write_params(b, L);
+}
+
+void bind_free(struct bind *b)
+{
+    columns_free(&b->waiting);
+    columns_free(&b->running);
+}
+
+void bind_write_params(struct bind *b, lua_State *L)
+{
+    bind_push(b, L, b->params_ref);
+    params_push(&b->script->params, L, lua_gettop(L));
+    lua_pop(L, 1);
+}
+
+/* ---- the view */
+
+static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
+{
+    const struct world *w = v->world;
+    const struct group *g = w->n_groups ? &w->groups[0] : NULL;
+    out[S_NOW] = (double)v->now_ns * 1e-9;
+    out[S_STEP] = (double)w->step;
+    out[S_WAITING] = w->waiting.n;
+    out[S_RUNNING] = w->running.n;
+    out[S_WAITING_TOKENS] = (double)w->waiting_tokens;
+    out[S_KV_FREE] = kv_available(&w->kv);
+    out[S_KV_TOTAL] = w->kv.n_blocks;
+    out[S_TOKENS_PER_BLOCK] = w->kv.tokens_per_block;
+    out[S_ARRIVAL_RATE] = w->arrival_rate;
+    out[S_MAX_SEQS] = w->limits.max_num_seqs;
+    out[S_MAX_TOKENS] = w->limits.max_num_batched_tokens;
+    out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
+    out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
+}
+
+/* Stack: keys at `keys`, the view table on top. One scalar, chosen at random, must be what was written. */
+static bool check_scalar(struct bind *b, lua_State *L, int keys)
+{
+    int i = (int)rng_below(&b->rng, SCALAR_COUNT);
+    lua_rawgeti(L, keys, i + 1);
+    lua_rawget(L, -2);
+    bool good = lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) == b->scalars[i];
+    lua_pop(L, 1);
+    return good;
+}
+
+static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, bool all)
+{
+    double now[SCALAR_COUNT];
+    read_scalars(v, now);
+    bind_push(b, L, b->keys_ref);
+    bind_push(b, L, b->view_ref);
+    int view = lua_gettop(L), keys = view - 1;
+    bool good = all || check_scalar(b, L, keys);
+    for (int i = 0; i < SCALAR_COUNT; i++) {
+        if (!all && now[i] == b->scalars[i])
+            continue;
+        b->scalars[i] = now[i];
+        lua_rawgeti(L, keys, i + 1);
+        lua_pushnumber(L, now[i]);
+        lua_rawset(L, view);
+    }
+    lua_settop(L, keys - 1);
+    return good;
+}
+
+static void push_group(struct bind *b, lua_State *L, const struct group *g)
+{
+    int *ref = &b->group_refs[g->id - 1];
+    if (*ref == LUA_NOREF) {
+        lua_createtable(L, 0, 5);
+        lua_pushnumber(L, g->id);
+        lua_setfield(L, -2, "id");
+        lua_pushnumber(L, g->n_ranks);
+        lua_setfield(L, -2, "size");
+        *ref = keep(L);
+    }
+    bind_push(b, L, *ref);
+}
+
+static void write_group(struct bind *b, lua_State *L, const struct group *g)
+{
+    (void)b;
+    lua_pushnumber(L, (double)g->n_steps);
+    lua_setfield(L, -2, "steps");
+    lua_pushnumber(L, g->last_step_tokens);
+    lua_setfield(L, -2, "last_step_tokens");
+    lua_pushnumber(L, (double)g->last_step_ns * 1e-6);
+    lua_setfield(L, -2, "last_step_ms");
+}
+
+/* Written whole each time: policies may well take elements out of this list. */
+static void sync_idle(struct bind *b, lua_State *L, const struct view *v)
+{
+    bind_push(b, L, b->idle_ref);
+    for (int i = 0; i < v->n_idle; i++) {
+        const struct group *g = view_group(v, v->idle[i]);
+        push_group(b, L, g);
+        write_group(b, L, g);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_pushnil(L);
+    lua_rawseti(L, -2, v->n_idle + 1);
+    lua_pop(L, 1);
+}
+
+/* Hangs every table where it belongs and starts the columns afresh. */
+static void restore(struct bind *b, lua_State *L)
+{
+    columns_reset(&b->waiting, L);
+    columns_reset(&b->running, L);
+    bind_push(b, L, b->view_ref);
+    bind_push(b, L, b->waiting.view_ref);
+    lua_setfield(L, -2, "waiting");
+    bind_push(b, L, b->running.view_ref);
+    lua_setfield(L, -2, "running");
+    bind_push(b, L, b->idle_ref);
+    lua_setfield(L, -2, "idle");
+    lua_pop(L, 1);
+}
+
+void bind_forget(struct bind *b, lua_State *L)
+{
+    vm_host_enter(vm_of(L));
+    restore(b, L);
+    vm_host_leave(vm_of(L));
+}
+
+static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
+{
+    struct vm *vm = vm_of(L);
+    size_t before = columns_bytes(&b->waiting) + columns_bytes(&b->running);
+    bool good = columns_sync(&b->waiting, L, &v->world->waiting) & columns_sync(&b->running, L, &v->world->running);
+    /* What the engine's own growth takes is not the policy's debt. */
+    vm->floor += columns_bytes(&b->waiting) + columns_bytes(&b->running) - before;
+    return good;
+}
+
+enum { RESYNC_STEPS = 4096 };
+
+bool bind_sync(struct bind *b, lua_State *L, const struct view *v, bool whole)
+{
+    struct vm *vm = vm_of(L);
+    vm_host_enter(vm);
+    bool good = sync_scalars(b, L, v, false);
+    if (whole) {
+        sync_idle(b, L, v);
+        if (v->world->step % RESYNC_STEPS == RESYNC_STEPS - 1)
+            restore(b, L);
+        good &= sync_columns(b, L, v);
+    }
+    if (!good) {
+        restore(b, L);
+        sync_scalars(b, L, v, true);
+        sync_columns(b, L, v);
+    }
+    vm_host_leave(vm);
+    return good;
+}
+
+/* ---- a request */
+
+static void put_number(lua_State *L, int keys, enum field f, double v)
+{
+    lua_rawgeti(L, keys, SCALAR_COUNT + (int)f + 1);
+    lua_pushnumber(L, v);
+    lua_rawset(L, keys + 1);
+}
+
+static void put_text(lua_State *L, int keys, enum field f, const char *v)
+{
+    lua_rawgeti(L, keys, SCALAR_COUNT + (int)f + 1);
+    if (v)
+        lua_pushstring(L, v);
+    else
+        lua_pushnil(L);
+    lua_rawset(L, keys + 1);
+}
+
+void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how, int64_t now_ns)
+{
+    const struct request_spec *s = r->spec;
+    (void)now_ns;
+    vm_host_enter(vm_of(L));
+    bind_push(b, L, b->keys_ref);
+    bind_push(b, L, b->request_ref);
+    int keys = lua_gettop(L) - 1;
+    put_number(L, keys, F_ID, lua_req_id(r->id));
+    put_text(L, keys, F_NAME, s->name);
+    put_text(L, keys, F_TENANT, s->tenant);
+    put_number(L, keys, F_PRIORITY, s->priority);
+    put_number(L, keys, F_PROMPT, s->n_prompt);
+    put_number(L, keys, F_MAX_TOKENS, s->max_tokens);
+    put_number(L, keys, F_ARRIVAL, (double)s->arrival_ns * 1e-9);
+    put_number(L, keys, F_SLO_TTFT, s->slo_ttft_ms);
+    put_number(L, keys, F_SLO_TPOT, s->slo_tpot_ms);
+    put_number(L, keys, F_COMPUTED, r->n_computed);
+    put_number(L, keys, F_OUTPUT, request_output(r));
+    put_number(L, keys, F_PREEMPTED, r->n_preempted);
+    put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
+    if (how != END_NONE) {
+        put_number(L, keys, F_CACHED, r->n_prefix_first);
+        put_number(L, keys, F_TTFT, r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
+    }
+    lua_remove(L, keys);
+    vm_host_leave(vm_of(L));
+}
+
+void bind_push_node(lua_State *L, const struct node_facts *n)
+{
+    const struct {
+        const char *name;
+        double value;
+    } facts[] = {
+        {"n_ranks", n->n_ranks}, {"memory_bytes", (double)n->memory_bytes}, {"weight_bytes", (double)n->weight_bytes},
+        {"kv_bytes", (double)n->kv_bytes}, {"kv_blocks", n->kv_blocks}, {"tokens_per_block", n->tokens_per_block},
+        {"max_num_seqs", n->limits.max_num_seqs}, {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
+        {"max_model_len", n->limits.max_model_len},
+    };
+    lua_createtable(L, 0, 16);
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        lua_pushnumber(L, facts[i].value);
+        lua_setfield(L, -2, facts[i].name);
+    }
+    lua_pushstring(L, n->model);
+    lua_setfield(L, -2, "model");
+    lua_pushstring(L, n->device);
+    lua_setfield(L, -2, "device");
+    lua_createtable(L, n->n_ranks, 0);
+    for (int i = 0; i < n->n_ranks; i++) {
+        lua_pushnumber(L, i);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "ranks");
+}

@@ -1,0 +1,168 @@
+#include "lua/check.h"
+
+#include <lauxlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "lua/rehearse.h"
+#include "lua/scan.h"
+#include "lua/trial.h"
+
+static int open_with_params(const struct check *c, const struct lua_opts *o, struct script **out, struct err *e)
+{
+    TRY(script_open(out, c->name, c->source, c->n, o, e));
+    int rc = c->params_json ? script_params_set(*out, c->params_json, strlen(c->params_json), e) : 0;
+    if (rc)
+        script_close(*out);
+    return rc;
+}
+
+/* Machines of their own for what leaves traces in a policy's state. */
+static int run_tests(const struct check *c, struct err *e)
+{
+    struct script *s;
+    TRY(script_open(&s, c->name, c->source, c->n, &c->opts, e)); /* its tests are written for the default params */
+    if (c->report)
+        buf_printf(c->report, "tests: %d\n", s->n_tests);
+    int rc = trial_run(s, c->report, e);
+    if (rc)
+        rc = err_prefix(e, rc, "%s.lua", s->name);
+    script_close(s);
+    return rc;
+}
+
+/* Logs of dry runs are nobody's business, and their time is not the engine's. */
+static struct lua_opts off_stage(const struct check *c)
+{
+    struct lua_opts o = c->opts;
+    o.quiet = true;
+    o.hard_ns *= c->opts.relaxed ? 50 : 5;
+    return o;
+}
+
+static int rehearse_once(const struct check *c, struct buf *out, struct err *e)
+{
+    struct script *s;
+    struct lua_opts o = off_stage(c);
+    TRY(open_with_params(c, &o, &s, e));
+    int rc = rehearse(s, out, e);
+    char file[NAME_BYTES + 8];
+    snprintf(file, sizeof file, "%s.lua", s->name);
+    if (rc && e && strncmp(e->text, file, strlen(file)) != 0)
+        err_prefix(e, rc, "%s", file);
+    script_close(s);
+    return rc;
+}
+
+static int rehearse_twice(const struct check *c, struct err *e)
+{
+    struct buf a = {0}, b = {0};
+    int rc = rehearse_once(c, &a, e);
+    if (!rc)
+        rc = rehearse_once(c, &b, e);
+    if (!rc && (a.len != b.len || memcmp(a.data, b.data, a.len) != 0))
+        rc = err_set(e, E_POLICY, "%.60s: two fresh runs on the same views decide differently", c->name);
+    if (!rc && c->report)
+        buf_printf(c->report, "dry runs: every hook stands, and two fresh machines decide the same (%zu bytes of decisions)\n", a.len);
+    buf_free(&a);
+    buf_free(&b);
+    return rc;
+}
+
+/* ---- the report */
+
+/* Bytecodes of one admit and one step at n requests; a machine without a watchdog counts them. */
+static int measure(const struct check *c, int n, uint64_t cost[HOOK_COUNT], struct err *e)
+{
+    struct script *s;
+    struct lua_opts o = off_stage(c);
+    o.watchdog = NULL;
+    TRY(open_with_params(c, &o, &s, e));
+    struct rehearsal r;
+    rehearsal_init(&r, (struct rehearsal_size){16384, 16, 1024, 2048}, 100);
+    rehearsal_crowd(&r, n, 7);
+    struct node_facts node = rehearsal_node(&r);
+    struct view v = rehearsal_view(&r);
+    struct request *last = r.world.waiting.n ? r.world.waiting.items[r.world.waiting.n - 1] : NULL;
+    struct admission a = {.key = 0};
+    enum verdict verdict = script_start(s, &node, e);
+    memset(cost, 0, HOOK_COUNT * sizeof *cost);
+    if (verdict_stands(verdict) && last && s->hooks[HOOK_ADMIT] != LUA_NOREF) {
+        verdict = script_admit(s, last, &v, &a, e);
+        cost[HOOK_ADMIT] = s->vm.instructions;
+    }
+    if (verdict_stands(verdict) && last && s->hooks[HOOK_FINISH] != LUA_NOREF) {
+        verdict = script_finish(s, last, END_LENGTH, &v, e);
+        cost[HOOK_FINISH] = s->vm.instructions;
+    }
+    plan_begin(&r.plan, r.now_ns);
+    if (verdict_stands(verdict)) {
+        verdict = script_step(s, &v, &r.plan, e);
+        cost[HOOK_STEP] = s->vm.instructions;
+    }
+    script_close(s);
+    rehearsal_free(&r);
+    return verdict_stands(verdict) ? 0 : E_POLICY;
+}
+
+static int put_costs(const struct check *c, struct err *e)
+{
+    static const int sizes[] = {8, 64, 512};
+    buf_puts(c->report, "cost in bytecodes:   requests      step     admit    finish\n");
+    for (int i = 0; i < 3; i++) {
+        uint64_t cost[HOOK_COUNT];
+        TRY(measure(c, sizes[i], cost, e));
+        buf_printf(c->report, "                     %8d %9llu %9llu %9llu\n", sizes[i], (unsigned long long)cost[HOOK_STEP],
+                   (unsigned long long)cost[HOOK_ADMIT], (unsigned long long)cost[HOOK_FINISH]);
+    }
+    return 0;
+}
+
+static void put_columns(const char *queue, unsigned mask, struct buf *out)
+{
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        if (mask & 1u << k)
+            buf_printf(out, " %s.%s", queue, column_names[k]);
+}
+
+static void put_summary(const struct check *c, const struct script *s)
+{
+    struct sha256 sum = hash_sha256(c->source, c->n);
+    char hex[65];
+    hash_hex(&sum, hex);
+    buf_printf(c->report, "%s: %s\nversion: %.12s (%zu bytes)\nhooks:", s->name, s->doc, hex, c->n);
+    for (int h = 0; h < HOOK_COUNT; h++)
+        if (s->hooks[h] != LUA_NOREF)
+            buf_printf(c->report, " %s", policy_hook_name((enum policy_hook)h));
+    buf_puts(c->report, "\nneeds:");
+    put_columns("waiting", s->bind.waiting.mask, c->report);
+    put_columns("running", s->bind.running.mask, c->report);
+    buf_puts(c->report, "\nparams: ");
+    params_write(&s->params, c->report);
+    buf_putc(c->report, '\n');
+}
+
+int check_policy(const struct check *c, struct script **out, struct err *e)
+{
+    if (c->n > LUA_SOURCE_BYTES)
+        return err_set(e, E_INPUT, "%.60s: the source has %zu bytes; at most %d are taken", c->name, c->n, LUA_SOURCE_BYTES);
+    struct script *s;
+    char name[NAME_BYTES];
+    TRY(script_name(name, c->name, e));
+    TRY(scan_source(name, c->source, c->n, c->opts.watchdog, e));
+    TRY(open_with_params(c, &c->opts, &s, e));
+    if (c->report)
+        put_summary(c, s);
+    int rc = run_tests(c, e);
+    if (!rc)
+        rc = rehearse_twice(c, e);
+    if (!rc && c->report)
+        rc = put_costs(c, e);
+    if (rc) {
+        script_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}

@@ -1,0 +1,19 @@
+/* What a source goes through before it may decide anything: size and text, syntax and globals (scan.h), its table (script.h), its params, its own tests
+ * and made-up views decided twice (rehearse.h). Any control thread. Never true: the script handed out has run a hook already. */
+#ifndef LUA_CHECK_H
+#define LUA_CHECK_H
+
+#include "lua/script.h"
+
+struct check {
+    const char *name, *source;
+    size_t n;
+    const char *params_json;    /* or NULL */
+    struct lua_opts opts;       /* filled in (script_opts) */
+    struct buf *report;         /* or NULL */
+};
+
+/* A fresh script of a source that passed everything. */
+int check_policy(const struct check *c, struct script **out, struct err *e);
+
+#endif

@@ -1,0 +1,366 @@
+#include "lua/columns.h"
+
+#include <lauxlib.h>
+#include <string.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "lua/nearest.h"
+
+_Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
+
+const char *const column_names[COLUMN_COUNT] = {
+    "id", "tenant", "priority", "arrival", "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started",
+    "key", "computed", "output", "remaining", "blocks",
+};
+
+static const struct req_queue no_queue;
+
+/* ---- needs */
+
+static int find_column(const char *name)
+{
+    for (int c = 0; c < COLUMN_COUNT; c++)
+        if (strcmp(column_names[c], name) == 0)
+            return c;
+    return -1;
+}
+
+unsigned columns_needed(lua_State *L, int index, const char *queue)
+{
+    if (lua_isnil(L, index))
+        return 0;
+    if (lua_type(L, index) != LUA_TTABLE)
+        luaL_error(L, "needs must be a list of column names");
+    unsigned mask = 0;
+    int n = (int)lua_objlen(L, index);
+    for (int i = 1; i <= n && i <= 2 * COLUMN_COUNT; i++) {
+        lua_rawgeti(L, index, i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            luaL_error(L, "needs must be a list of column names");
+        const char *full = lua_tostring(L, -1), *dot = strchr(full, '.'), *name = dot ? dot + 1 : full;
+        int c = find_column(name);
+        bool known_queue = !dot || strncmp(full, "waiting.", 8) == 0 || strncmp(full, "running.", 8) == 0;
+        if (c < 0 || !known_queue) {
+            const char *near = nearest_word(name, column_names, COLUMN_COUNT);
+            luaL_error(L, "needs: there is no column '%s'%s%s%s", full, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        }
+        if (!dot || strncmp(full, queue, (size_t)(dot - full)) == 0)
+            mask |= 1u << c | 1u << COL_ID;
+        lua_pop(L, 1);
+    }
+    return mask;
+}
+
+/* ---- tables */
+
+static int new_table(lua_State *L, int n)
+{
+    lua_createtable(L, n, 0);
+    return luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+/* Makes new tables and hangs them into the view table on top of the stack. */
+static void make_tables(struct columns *c, lua_State *L)
+{
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        if (c->mask & 1u << k) {
+            c->refs[k] = new_table(L, 64);
+            lua_rawgeti(L, LUA_REGISTRYINDEX, c->refs[k]);
+            lua_setfield(L, -2, column_names[k]);
+        }
+    if (c->mask) {
+        c->first_ref = new_table(L, COLUMN_ENDS);
+        c->last_ref = new_table(L, COLUMN_ENDS);
+        lua_rawgeti(L, LUA_REGISTRYINDEX, c->first_ref);
+        lua_setfield(L, -2, "first");
+        lua_rawgeti(L, LUA_REGISTRYINDEX, c->last_ref);
+        lua_setfield(L, -2, "last");
+    }
+    lua_pushnumber(L, 0);
+    lua_setfield(L, -2, "n");
+    c->n = c->n_shown = 0;
+    memset(c->first, 0, sizeof c->first);
+    memset(c->last, 0, sizeof c->last);
+    for (int i = 0; i < c->n_slots; i++)
+        c->row_of[i] = -1;
+}
+
+void columns_create(struct columns *c, lua_State *L, unsigned mask)
+{
+    *c = (struct columns){.mask = mask};
+    rng_init(&c->rng, 1);
+    lua_newtable(L);
+    c->view_pointer = lua_topointer(L, -1);
+    lua_pushvalue(L, -1);
+    c->view_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    make_tables(c, L);
+}
+
+void columns_free(struct columns *c)
+{
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        mem_free(c->cells[k]);
+    mem_free(c->ids);
+    mem_free(c->seen);
+    mem_free(c->row_of);
+    *c = (struct columns){0};
+}
+
+void columns_reset(struct columns *c, lua_State *L)
+{
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        if (c->mask & 1u << k)
+            luaL_unref(L, LUA_REGISTRYINDEX, c->refs[k]);
+    if (c->mask) {
+        luaL_unref(L, LUA_REGISTRYINDEX, c->first_ref);
+        luaL_unref(L, LUA_REGISTRYINDEX, c->last_ref);
+    }
+    lua_rawgeti(L, LUA_REGISTRYINDEX, c->view_ref);
+    make_tables(c, L);
+    lua_pop(L, 1);
+}
+
+size_t columns_bytes(const struct columns *c)
+{
+    size_t n = 0;
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        n += (c->mask >> k & 1) * 2 * sizeof(double) * (size_t)c->cap;
+    return n;
+}
+
+/* ---- cells */
+
+static double cell_of(const struct request *r, int column)
+{
+    switch ((enum column)column) {
+    case COL_ID: return lua_req_id(r->id);
+    case COL_TENANT: return (double)(map_hash_bytes(r->spec->tenant, strlen(r->spec->tenant)) >> 12);
+    case COL_PRIORITY: return r->spec->priority;
+    case COL_ARRIVAL: return (double)r->spec->arrival_ns * 1e-9;
+    case COL_PROMPT: return r->spec->n_prompt;
+    case COL_MAX_TOKENS: return r->spec->max_tokens;
+    case COL_SLO_TTFT: return r->spec->slo_ttft_ms;
+    case COL_SLO_TPOT: return r->spec->slo_tpot_ms;
+    case COL_PREEMPTED: return r->n_preempted;
+    case COL_WAITING_SINCE: return (double)r->waiting_since_ns * 1e-9;
+    case COL_STARTED: return (double)r->first_scheduled_ns * 1e-9;
+    case COL_KEY: return r->key;
+    case COL_COMPUTED: return r->n_computed;
+    case COL_OUTPUT: return request_output(r);
+    case COL_REMAINING: return request_remaining(r);
+    case COL_BLOCKS: return r->n_blocks;
+    case COLUMN_COUNT: break;
+    }
+    return 0;
+}
+
+/* Stack: the tables of the needed columns lie from `base` on, in the order of the columns. */
+struct sync {
+    lua_State *L;
+    struct columns *c;
+    int base;
+    int n_columns, columns[COLUMN_COUNT];   /* those needed, ascending */
+    int n_static;                           /* of them, those that never change in a row */
+};
+
+static void push_tables(struct sync *s)
+{
+    lua_State *L = s->L;
+    s->base = lua_gettop(L) + 1;
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        if (s->c->mask & 1u << k) {
+            lua_rawgeti(L, LUA_REGISTRYINDEX, s->c->refs[k]);
+            s->columns[s->n_columns++] = k;
+            s->n_static += k < COL_FIRST_DYNAMIC;
+        }
+}
+
+static void put_cell(struct sync *s, int i, int row, const struct request *r)
+{
+    int k = s->columns[i];
+    double v = cell_of(r, k);
+    s->c->cells[k][row] = v;
+    if (k == COL_TENANT)
+        lua_pushstring(s->L, r->spec->tenant);
+    else
+        lua_pushnumber(s->L, v);
+    lua_rawseti(s->L, s->base + i, row + 1);
+}
+
+static void put_changes(struct sync *s, int row, const struct request *r)
+{
+    for (int i = s->n_static; i < s->n_columns; i++) {
+        int k = s->columns[i];
+        double v = cell_of(r, k);
+        if (s->c->cells[k][row] == v)
+            continue;
+        s->c->cells[k][row] = v;
+        lua_pushnumber(s->L, v);
+        lua_rawseti(s->L, s->base + i, row + 1);
+    }
+}
+
+static void grow(struct columns *c)
+{
+    c->cap = c->cap ? c->cap * 2 : 64;
+    c->ids = mem_resize(c->ids, (size_t)c->cap, sizeof *c->ids);
+    c->seen = mem_resize(c->seen, (size_t)c->cap, sizeof *c->seen);
+    for (int k = 0; k < COLUMN_COUNT; k++)
+        if (c->mask & 1u << k)
+            c->cells[k] = mem_resize(c->cells[k], (size_t)c->cap, sizeof *c->cells[k]);
+}
+
+static void set_row(struct columns *c, req_id id, int row)
+{
+    int slot = (int)(uint32_t)id;
+    if (slot >= c->n_slots) {
+        int n = c->n_slots ? c->n_slots : 64;
+        while (n <= slot)
+            n *= 2;
+        c->row_of = mem_resize(c->row_of, (size_t)n, sizeof *c->row_of);
+        for (int i = c->n_slots; i < n; i++)
+            c->row_of[i] = -1;
+        c->n_slots = n;
+    }
+    c->row_of[slot] = row;
+}
+
+static int find_row(const struct columns *c, req_id id)
+{
+    uint32_t slot = (uint32_t)id;
+    int row = slot < (uint32_t)c->n_slots ? c->row_of[slot] : -1;
+    return row >= 0 && row < c->n && c->ids[row] == id ? row : -1;
+}
+
+static void add_row(struct sync *s, const struct request *r)
+{
+    struct columns *c = s->c;
+    if (c->n == c->cap)
+        grow(c);
+    int row = c->n++;
+    c->ids[row] = r->id;
+    c->seen[row] = c->epoch;
+    set_row(c, r->id, row);
+    for (int i = 0; i < s->n_columns; i++)
+        put_cell(s, i, row, r);
+}
+
+/* The last row moves into the gap. */
+static void drop_row(struct sync *s, int row)
+{
+    struct columns *c = s->c;
+    int last = --c->n;
+    int slot = (int)(uint32_t)c->ids[row];
+    if (c->row_of[slot] == row)
+        c->row_of[slot] = -1; /* unless a new request has the slot already */
+    for (int i = 0; i < s->n_columns; i++) {
+        int k = s->columns[i];
+        if (row != last) {
+            c->cells[k][row] = c->cells[k][last];
+            lua_rawgeti(s->L, s->base + i, last + 1);
+            lua_rawseti(s->L, s->base + i, row + 1);
+        }
+        lua_pushnil(s->L);
+        lua_rawseti(s->L, s->base + i, last + 1);
+    }
+    if (row != last) {
+        c->ids[row] = c->ids[last];
+        c->seen[row] = c->seen[last];
+        set_row(c, c->ids[row], row);
+    }
+}
+
+/* ---- the ends of the order */
+
+static void put_end(struct columns *c, lua_State *L, int ref, int *shown, const struct req_queue *q, int step)
+{
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ref);
+    for (int i = 0; i < COLUMN_ENDS; i++) {
+        int row = i < q->n ? find_row(c, q->items[step > 0 ? i : q->n - 1 - i]->id) + 1 : 0;
+        if (shown[i] == row)
+            continue;
+        shown[i] = row;
+        if (row)
+            lua_pushnumber(L, row);
+        else
+            lua_pushnil(L);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_pop(L, 1);
+}
+
+/* ---- truth */
+
+/* Two cells drawn at random are what was written there. */
+static bool spot_check(struct sync *s)
+{
+    struct columns *c = s->c;
+    bool good = true;
+    for (int i = 0; i < 2 && c->n && good; i++) {
+        int row = (int)rng_below(&c->rng, (uint64_t)c->n), at = (int)rng_below(&c->rng, (uint64_t)s->n_columns);
+        int k = s->columns[at];
+        lua_rawgeti(s->L, s->base + at, row + 1);
+        if (k == COL_TENANT) {
+            size_t n = 0;
+            const char *text = lua_type(s->L, -1) == LUA_TSTRING ? lua_tolstring(s->L, -1, &n) : NULL;
+            good = text && (double)(map_hash_bytes(text, n) >> 12) == c->cells[k][row];
+        } else
+            good = lua_type(s->L, -1) == LUA_TNUMBER && lua_tonumber(s->L, -1) == c->cells[k][row];
+        lua_pop(s->L, 1);
+    }
+    return good;
+}
+
+static void show_count(struct columns *c, lua_State *L, int n)
+{
+    if (c->n_shown == n)
+        return;
+    c->n_shown = n;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, c->view_ref);
+    lua_pushnumber(L, n);
+    lua_setfield(L, -2, "n");
+    lua_pop(L, 1);
+}
+
+/* Rows of requests that left go, those of requests that came are added. Requests of q that have a row are marked and patched first, so that a row
+ * not marked is one to drop. */
+static void sync_rows(struct sync *s, const struct req_queue *q)
+{
+    struct columns *c = s->c;
+    int n_seen = 0;
+    c->epoch++;
+    for (int i = 0; i < q->n; i++) {
+        int row = find_row(c, q->items[i]->id);
+        if (row < 0)
+            continue;
+        c->seen[row] = c->epoch;
+        n_seen++;
+        put_changes(s, row, q->items[i]);
+    }
+    for (int row = c->n - 1; row >= 0 && n_seen < c->n; row--)
+        if (c->seen[row] != c->epoch)
+            drop_row(s, row);
+    for (int i = 0; i < q->n && c->n < q->n; i++)
+        if (find_row(c, q->items[i]->id) < 0)
+            add_row(s, q->items[i]);
+}
+
+bool columns_sync(struct columns *c, lua_State *L, const struct req_queue *q)
+{
+    if (!q)
+        q = &no_queue;
+    if (c->mask) {
+        struct sync s = {.L = L, .c = c};
+        luaL_checkstack(L, COLUMN_COUNT + 8, NULL);
+        push_tables(&s);
+        if (!spot_check(&s))
+            return false;
+        sync_rows(&s, q);
+        lua_settop(L, s.base - 1);
+        put_end(c, L, c->first_ref, c->first, q, 1);
+        put_end(c, L, c->last_ref, c->last, q, -1);
+    }
+    show_count(c, L, q->n);
+    return true;
+}

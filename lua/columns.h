@@ -1,0 +1,64 @@
+/* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every column is one request. A request keeps its row
+ * while it stays in the queue, except that the last row moves into a gap; the lists `first` and `last` name the rows at both ends of the queue's order.
+ * Only cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into its view is found out.
+ * Owned by the bind of one script. Never true: a decision of the engine that rests on what these tables hold. */
+#ifndef LUA_COLUMNS_H
+#define LUA_COLUMNS_H
+
+#include <lua.h>
+
+#include "engine/base/rng.h"
+#include "engine/world/world.h"
+
+enum column {
+    COL_ID, COL_TENANT, COL_PRIORITY, COL_ARRIVAL, COL_PROMPT, COL_MAX_TOKENS, COL_SLO_TTFT, COL_SLO_TPOT, COL_PREEMPTED, COL_WAITING_SINCE,
+    COL_STARTED, COL_FIRST_DYNAMIC, COL_KEY = COL_FIRST_DYNAMIC, COL_COMPUTED, COL_OUTPUT, COL_REMAINING, COL_BLOCKS, COLUMN_COUNT
+};
+
+enum { COLUMN_ENDS = 32 }; /* rows that `first` and `last` list at most */
+
+extern const char *const column_names[COLUMN_COUNT];
+
+struct columns {
+    unsigned mask;                  /* 1 << enum column; 0: the policy needs none */
+    int view_ref;                   /* view.waiting or view.running */
+    int refs[COLUMN_COUNT];
+    int first_ref, last_ref;
+    const void *view_pointer;       /* to know the table again when it comes back as an argument */
+    int n, cap, n_shown;
+    req_id *ids;                    /* by row */
+    uint32_t *seen;
+    double *cells[COLUMN_COUNT];    /* what was written: numbers, or a hash for texts */
+    int first[COLUMN_ENDS], last[COLUMN_ENDS];
+    int32_t *row_of;                /* by slot of the request table */
+    int n_slots;
+    uint32_t epoch;
+    struct rng rng;
+};
+
+/* The mask for needs = { "priority", "waiting.tenant", ... } (a table at index, or nil) for the queue called `queue`. A body: raises on unknown names. */
+unsigned columns_needed(lua_State *L, int index, const char *queue);
+/* Makes the tables; pushes the view table. A body. */
+void columns_create(struct columns *c, lua_State *L, unsigned mask);
+void columns_free(struct columns *c);
+/* Brings the tables up to date. A body, with the host's reserve open. False: a cell is not what was written (then columns_reset). */
+bool columns_sync(struct columns *c, lua_State *L, const struct req_queue *q);
+/* Fresh tables; the next sync fills them. A body. */
+void columns_reset(struct columns *c, lua_State *L);
+/* Bytes that the tables of so many rows may take. */
+size_t columns_bytes(const struct columns *c);
+
+/* A request id as Lua sees it: exact in a double. */
+static inline double lua_req_id(req_id id)
+{
+    return (double)((id >> 32) << 16 | (id & 0xffff));
+}
+static inline req_id lua_req_id_back(double v) /* 0: not one */
+{
+    if (!(v >= 65536 && v < 281474976710656.0) || v != (double)(uint64_t)v)
+        return 0;
+    uint64_t u = (uint64_t)v;
+    return (u >> 16) << 32 | (u & 0xffff);
+}
+
+#endif

@@ -1,0 +1,11 @@
+/* A policy's own tests: functions of its table `tests`, each given a `t` with t.step{...} (one scheduling point in a made-up world, decided by the very
+ * policy under test) and t.admit{...}. Used by the loader. One thread. Never true: a test that sees the engine. */
+#ifndef LUA_TRIAL_H
+#define LUA_TRIAL_H
+
+#include "lua/script.h"
+
+/* Runs all, by name. E_POLICY with the test's name and the cause of the first that fails. report may be NULL. */
+int trial_run(struct script *s, struct buf *report, struct err *e);
+
+#endif

@@ -1,0 +1,311 @@
+#include "lua/vm.h"
+
+#include <lauxlib.h>
+#include <luajit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/check.h"
+#include "engine/base/utf8.h"
+
+enum {
+    SLOT_ENTRY = 1, SLOT_HANDLER = 2,   /* what lies at the bottom of the stack for ever */
+    INSTRUCTIONS_PER_US = 400,
+    SUSPECT_CALLS = 256,
+};
+
+/* ---- memory */
+
+static void note_where(struct vm *vm, lua_State *L);
+
+static void *allocate(void *ud, void *p, size_t old, size_t n)
+{
+    struct vm *vm = ud;
+    if (!p)
+        old = 0; /* then it is not a size */
+    if (!n) {
+        free(p);
+        vm->used -= old;
+        return NULL;
+    }
+    size_t limit = vm->floor + vm->cap + (vm->hosting ? VM_RESERVE_BYTES : 0);
+    bool fits = n <= old || vm->used - old + n <= limit;
+    /* Not from base/mem: a VM that gets no memory is a verdict, and what Lua asks for need not be zeroed. */
+    void *q = fits ? realloc(p, n) : NULL;
+    if (!q) {
+        if (n <= old)
+            return p; /* Lua takes for granted that shrinking never fails */
+        if (!vm->denied && vm->L)
+            note_where(vm, vm->L);
+        vm->denied = true;
+        return NULL;
+    }
+    vm->used += n - old;
+    if (vm->used > vm->peak)
+        vm->peak = vm->used;
+    return q;
+}
+
+void vm_set_floor(struct vm *vm)
+{
+    lua_gc(vm->L, LUA_GCCOLLECT, 0);
+    lua_gc(vm->L, LUA_GCSTOP, 0);
+    vm->floor = vm->used;
+}
+
+/* ---- where and why */
+
+void vm_escape(char *out, size_t cap, const char *text, size_t n)
+{
+    size_t o = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp = 0;
+        int len = utf8_decode(text + i, n - i, &cp);
+        bool plain = len > 0 && cp >= 0x20 && cp != 0x7f && !(cp >= 0x80 && cp < 0xa0);
+        size_t need = plain ? (size_t)len : 4;
+        if (o + need + 4 > cap) {
+            memcpy(out + o, "...", 3);
+            o += 3;
+            break;
+        }
+        if (plain) {
+            memcpy(out + o, text + i, (size_t)len);
+            i += (size_t)len;
+        } else {
+            snprintf(out + o, 5, "\\x%02x", (unsigned char)text[i]);
+            i++;
+        }
+        o += need;
+    }
+    out[o] = 0;
+}
+
+/* The innermost frame that has a line. Allocates nothing. */
+static void note_where(struct vm *vm, lua_State *L)
+{
+    lua_Debug ar;
+    vm->where[0] = 0;
+    for (int level = 0; level < 12 && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.currentline > 0) {
+            snprintf(vm->where, sizeof vm->where, "%s:%d", ar.short_src, ar.currentline);
+            return;
+        }
+    }
+}
+
+/* pcall's handler: the stack is still the one that failed. */
+static int on_error(lua_State *L)
+{
+    struct vm *vm = vm_of(L);
+    if (!vm->killed && !vm->denied)
+        note_where(vm, L);
+    return 1;
+}
+
+static int on_panic(lua_State *L)
+{
+    (void)L;
+    check_failed("Lua raised outside protected mode", __FILE__, __LINE__);
+}
+
+static void describe(struct vm *vm, enum verdict v, struct err *e)
+{
+    lua_State *L = vm->L;
+    char text[220];
+    if (v == VERDICT_TIMEOUT)
+        snprintf(text, sizeof text, "still running after %.3g ms: stopped", (double)vm->budget.hard_ns / 1e6);
+    else if (v == VERDICT_OOM)
+        snprintf(text, sizeof text, "out of memory: the policy's heap holds %zu KiB", vm->cap >> 10);
+    else if (lua_type(L, -1) == LUA_TSTRING) {
+        size_t n;
+        const char *s = lua_tolstring(L, -1, &n);
+        vm_escape(text, sizeof text, s, n);
+    } else if (lua_type(L, -1) == LUA_TNUMBER)
+        snprintf(text, sizeof text, "error %.14g", lua_tonumber(L, -1));
+    else
+        snprintf(text, sizeof text, "the error value is a %s, not a text", lua_typename(L, lua_type(L, -1)));
+    if (vm->where[0] && strncmp(text, vm->where, strlen(vm->where)) != 0)
+        err_set(e, E_POLICY, "%s: %s", vm->where, text);
+    else
+        err_set(e, E_POLICY, "%s", text);
+}
+
+/* ---- time */
+
+static int64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void stop_here(struct vm *vm, lua_State *L)
+{
+    if (!vm->killed)
+        note_where(vm, L);
+    vm->killed = true;
+    luaL_error(L, "stopped");
+}
+
+/* Runs on the VM's own thread, at its next instruction after the watchdog fired. Being late on the wall is not enough, as the thread may just not have
+ * been running: the call gets half its budget more, in CPU time. Then the hook stays, so that nothing can swallow the stop. */
+static void on_late(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    struct vm *vm = vm_of(L);
+    if (vm->killed)
+        stop_here(vm, L);
+    int64_t cpu = thread_cpu_ns(), grace = vm->budget.hard_ns / 2;
+    if (!vm->late_cpu_ns)
+        vm->late_cpu_ns = cpu;
+    int64_t left = vm->late_cpu_ns + grace - cpu;
+    if (left <= 0)
+        stop_here(vm, L);
+    watch_shut(vm->watch);
+    lua_sethook(L, NULL, 0, 0);
+    watch_open(vm->watch, clock_now(&vm->clock) + left);
+}
+
+static void arm(lua_State *L)
+{
+    lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
+}
+
+static void on_count(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    struct vm *vm = vm_of(L);
+    if (++vm->instructions > (uint64_t)vm->budget.hard_ns * INSTRUCTIONS_PER_US / 1000)
+        stop_here(vm, L);
+}
+
+/* ---- the call */
+
+static size_t heap_of_policy(const struct vm *vm)
+{
+    return vm->used > vm->floor ? vm->used - vm->floor : 0;
+}
+
+static int entry(lua_State *L)
+{
+    struct vm *vm = vm_of(L);
+    if (heap_of_policy(vm) > vm->cap / 4 * 3) {
+        /* The idle collector did not keep up. Lua itself never collects when memory runs out, so it is now or not at all. */
+        vm_host_enter(vm);
+        lua_gc(L, LUA_GCCOLLECT, 0);
+        lua_gc(L, LUA_GCSTOP, 0);
+        vm_host_leave(vm);
+    }
+    vm->body(L, vm->arg);
+    return 0;
+}
+
+static void begin(struct vm *vm, struct vm_budget b)
+{
+    vm->budget = b;
+    vm->late_cpu_ns = 0;
+    vm->killed = vm->denied = false;
+    vm->hosting = 0;
+    vm->where[0] = 0;
+    vm->instructions = 0;
+}
+
+static enum verdict classify(const struct vm *vm, int status, int64_t cpu_ns)
+{
+    if (vm->killed)
+        return VERDICT_TIMEOUT;
+    if (status == LUA_ERRMEM || (status && vm->denied))
+        return VERDICT_OOM;
+    if (status)
+        return VERDICT_ERROR;
+    return vm->budget.soft_ns && cpu_ns > vm->budget.soft_ns ? VERDICT_SLOW : VERDICT_OK;
+}
+
+/* CPU time of the call, as far as it matters. Reading the CPU clock costs more than a good call, so it is read only for a while after a call
+ * that took too long on the wall: one that was merely preempted is not called slow, and one that is slow again is. */
+static int64_t cpu_spent(struct vm *vm, int64_t cpu0)
+{
+    if (vm->suspect > 0)
+        vm->suspect--;
+    bool over = vm->budget.soft_ns && vm->last_ns > vm->budget.soft_ns;
+    if (over)
+        vm->suspect = SUSPECT_CALLS;
+    return over && cpu0 >= 0 ? thread_cpu_ns() - cpu0 : 0;
+}
+
+enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg, struct err *e)
+{
+    lua_State *L = vm->L;
+    begin(vm, b);
+    vm->body = body;
+    vm->arg = arg;
+    int64_t cpu0 = vm->suspect ? thread_cpu_ns() : -1, t0 = clock_now(&vm->clock);
+    if (vm->watch)
+        watch_open(vm->watch, t0 + b.hard_ns);
+    else
+        lua_sethook(L, on_count, LUA_MASKCOUNT, 1);
+    lua_pushvalue(L, SLOT_ENTRY);
+    int status = lua_pcall(L, 0, 0, SLOT_HANDLER);
+    if (!vm->watch || watch_shut(vm->watch))
+        lua_sethook(L, NULL, 0, 0);
+    vm->last_ns = clock_now(&vm->clock) - t0;
+    enum verdict v = classify(vm, status, cpu_spent(vm, cpu0));
+    if (!verdict_stands(v))
+        describe(vm, v, e);
+    lua_settop(L, SLOT_HANDLER);
+    return v;
+}
+
+/* 8 KiB a step keeps pace with what good policies allocate; one that leaves more gets more. */
+static void collect(lua_State *L, void *arg)
+{
+    struct vm *vm = arg;
+    size_t mine = heap_of_policy(vm);
+    vm_host_enter(vm); /* the collector may resize tables of its own */
+    lua_gc(L, LUA_GCSTEP, mine > vm->cap / 2 ? 256 : mine > vm->cap / 8 ? 64 : 8);
+    lua_gc(L, LUA_GCSTOP, 0); /* a step sets the collector going again */
+    vm_host_leave(vm);
+}
+
+int64_t vm_collect(struct vm *vm)
+{
+    int64_t last = vm->last_ns;
+    vm_call(vm, (struct vm_budget){.hard_ns = 50000000}, collect, vm, NULL);
+    int64_t took = vm->last_ns;
+    vm->last_ns = last;
+    return took;
+}
+
+int vm_create(struct vm *vm, struct lua_watchdog *watchdog, size_t heap_bytes, struct err *e)
+{
+    memset(vm, 0, sizeof *vm);
+    clock_init_real(&vm->clock);
+    vm->cap = heap_bytes;
+    vm->floor = (size_t)1 << 20; /* until vm_set_floor: room for the libraries */
+    lua_State *L = lua_newstate(allocate, vm);
+    if (!L)
+        return err_set(e, E_FULL, "no memory for a Lua machine");
+    vm->L = L;
+    lua_atpanic(L, on_panic);
+    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+    lua_gc(L, LUA_GCSTOP, 0);
+    lua_pushcfunction(L, entry);
+    lua_pushcfunction(L, on_error);
+    if (watchdog && !(vm->watch = watch_new(watchdog, L, arm))) {
+        vm_destroy(vm);
+        return err_set(e, E_FULL, "too many Lua machines at once");
+    }
+    return 0;
+}
+
+void vm_destroy(struct vm *vm)
+{
+    watch_free(vm->watch);
+    vm->watch = NULL;
+    if (vm->L)
+        lua_close(vm->L);
+    vm->L = NULL;
+}
