@@ -192,10 +192,14 @@ int unicode_nfc(const uint16_t *classes, const char *s, size_t n, struct buf *ou
 {
     struct marks m = {0};
     bool ok = true;
-    int len;
+    int len, next_len;
     for (size_t i = 0; i < n && ok; i += (size_t)len) {
         uint32_t cp = unicode_char(s + i, &len);
-        ok = classes[cp] & CHAR_MOVES || cp - HANGUL < N_HANGUL ? decompose(&m, cp) : put(&m, cp, 0);
+        size_t next = i + (size_t)len;
+        /* A character stays whole unless it may move, or what follows may get in between its parts. */
+        bool still = !(classes[cp] & CHAR_MOVES) &&
+                     (next >= n || !(classes[unicode_char(s + next, &next_len)] & CHAR_MOVES));
+        ok = still ? put(&m, cp, 0) : decompose(&m, cp);
     }
     ok = ok && order_marks(&m);
     if (ok)
