@@ -1,0 +1,30 @@
+/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers are kept out (a request with an
+ * Origin is refused). Everything that changes something is logged. Front thread only.
+ *   GET  /admin/policy            the live policy, the one before, generations, params, strikes
+ *   PUT  /admin/policies/NAME     body: Lua source; empty: the file NAME.lua of the policy directory. 400 says file, line and reason
+ *   GET  /admin/policies          the directory and the versions seen
+ *   POST /admin/policy/check      body: Lua source (?name=NAME): loaded and tried, not made live
+ *   PATCH /admin/policy/params    body: an object of values
+ *   POST /admin/policy/rollback   the previous good policy becomes live
+ *   GET  /admin/state             requests, queues, KV, the front's books
+ *   POST /admin/reset_prefix_cache
+ *   POST /admin/drain             as SIGTERM */
+#ifndef FRONT_ADMIN_H
+#define FRONT_ADMIN_H
+
+#include "engine/front/auth.h"
+#include "engine/front/openai.h"
+#include "engine/front/policies.h"
+
+struct admin {
+    struct front *front;
+    struct openai *openai;
+    struct policies *policies;
+    struct auth auth;               /* no key: open */
+    void (*drain)(void *ctx);
+    void *drain_ctx;
+};
+
+void admin_handle(struct admin *a, struct http_exchange *x);
+
+#endif

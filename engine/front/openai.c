@@ -1,0 +1,270 @@
+#include "engine/front/openai.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+
+enum { MAX_SPECS = 4096 };
+
+/* An order on its way through the text workers, and whom it is for. */
+struct pending {
+    struct openai_order order;      /* first: freed as an order */
+    struct openai *openai;
+    struct http_exchange *x;        /* NULL: the client is gone */
+};
+
+void openai_init(struct openai *o, struct front *f)
+{
+    *o = (struct openai){.front = f};
+    map_init(&o->by_tag);
+}
+
+static void drop_answer(struct openai *o, struct openai_answer *a)
+{
+    *a->link = a->next;
+    if (a->next)
+        a->next->link = a->link;
+    o->n_answers--;
+    openai_answer_free(a);
+}
+
+void openai_free(struct openai *o)
+{
+    while (o->answers)
+        drop_answer(o, o->answers);
+    map_free(&o->by_tag);
+}
+
+/* ---- cancelling */
+
+static void cancel(struct openai *o, struct openai_choice *c, enum ending how)
+{
+    if (c->ended || c->cancelled)
+        return;
+    c->cancelled = true;
+    struct engine_message m = {.kind = IN_CANCEL, .code = how, .tag = c->tag};
+    queue_post(o->front->inbox, &m);
+}
+
+static void cancel_all(struct openai *o, struct openai_answer *a)
+{
+    for (int i = 0; i < a->n_choices; i++)
+        cancel(o, &a->choices[i], END_ABORT);
+}
+
+/* The exchange of an answer finds its way back through this. */
+struct owner {
+    struct openai *openai;
+    struct openai_answer *answer;
+};
+
+static void answer_gone(struct http_exchange *x)
+{
+    struct owner *w = x->user;
+    log_debug("openai", "%s: the client left", w->answer->id);
+    w->answer->x = NULL;
+    cancel_all(w->openai, w->answer);
+}
+
+static void fail(struct openai *o, struct openai_answer *a, const struct fault *f)
+{
+    openai_answer_fault(a, f);
+    cancel_all(o, a);
+}
+
+/* ---- submitting */
+
+static void submit(struct openai *o, struct openai_order *order, struct openai_answer *a)
+{
+    for (int i = 0; i < a->n_choices; i++) {
+        struct openai_choice *c = &a->choices[i];
+        struct request_spec *s = order->specs[i];
+        order->specs[i] = NULL;
+        c->tag = s->tag = ++o->next_tag;
+        s->leader = i % a->params.n ? a->choices[i - i % a->params.n].tag : 0;
+        map_set(&o->by_tag, c->tag, (uintptr_t)c);
+        o->front->n_live++;
+        o->front->counts.n_submitted++;
+        struct engine_message m = {.kind = IN_SUBMIT, .tag = c->tag, .payload = s};
+        queue_post(o->front->inbox, &m);
+    }
+}
+
+static void start(struct openai *o, struct openai_order *order, struct http_exchange *x)
+{
+    struct front *f = o->front;
+    struct openai_answer *a = openai_answer_new(order, x, f->names[0]);
+    a->force_usage = f->force_usage;
+    a->owner = mem_new(sizeof(struct owner));
+    *(struct owner *)a->owner = (struct owner){o, a};
+    a->next = o->answers;
+    a->link = &o->answers;
+    if (a->next)
+        a->next->link = &a->next;
+    o->answers = a;
+    o->n_answers++;
+    x->user = a->owner;
+    x->gone = answer_gone;
+    submit(o, order, a);
+}
+
+static void order_gone(struct http_exchange *x)
+{
+    ((struct pending *)x->user)->x = NULL;
+}
+
+static void order_done(struct text_job *job)
+{
+    struct pending *p = (struct pending *)job;
+    struct openai *o = p->openai;
+    o->n_orders--;
+    o->front->n_live--;
+    if (o->front->stopped && !p->order.fault.status)
+        fault_set(&p->order.fault, 503, "stopping", NULL, "the server is stopping");
+    if (p->x && p->order.fault.status)
+        front_fault(p->x, &p->order.fault);
+    else if (p->x)
+        start(o, &p->order, p->x);
+    openai_order_free(&p->order);
+}
+
+/* ---- the request */
+
+/* The client's request id when it is a plain word, else a new one. */
+static void choose_id(struct openai *o, const struct http_exchange *x, char out[NAME_BYTES])
+{
+    const char *given = http_head_find(&x->head, "x-request-id");
+    size_t n = given ? strlen(given) : 0;
+    if (n && n < NAME_BYTES && strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
+        memcpy(out, given, n + 1);
+    else
+        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng), rng_next(&o->front->rng));
+}
+
+static double header_ms(const struct http_exchange *x, const char *name)
+{
+    const char *v = http_head_find(&x->head, name);
+    char *end;
+    double ms = v ? strtod(v, &end) : 0;
+    return v && *v && !*end && ms > 0 && ms <= 1e9 ? ms : 0;
+}
+
+static struct pending *make_pending(struct openai *o, struct http_exchange *x, enum openai_route route, const char *tenant)
+{
+    struct front *f = o->front;
+    struct pending *p = mem_new(sizeof *p);
+    p->openai = o;
+    p->x = x;
+    struct openai_order *r = &p->order;
+    r->job = (struct text_job){openai_order_read, order_done};
+    r->words = &f->words;
+    r->names = f->names;
+    r->n_names = f->n_names;
+    r->route = route;
+    r->body = x->body;
+    x->body = (struct buf){0};
+    r->arrival_ns = x->began_ns;
+    r->slo_ttft_ms = header_ms(x, "x-llm-d-slo-ttft-ms");
+    r->slo_tpot_ms = header_ms(x, "x-llm-d-slo-tpot-ms");
+    r->random = rng_next(&f->rng);
+    r->max_specs = f->max_live && f->max_live < MAX_SPECS ? f->max_live : MAX_SPECS;
+    snprintf(r->tenant, sizeof r->tenant, "%s", tenant);
+    char id[NAME_BYTES];
+    choose_id(o, x, id);
+    snprintf(r->id, sizeof r->id, "%s-%s", route == ROUTE_CHAT ? "chatcmpl" : "cmpl", id);
+    http_add_header(x, "X-Request-Id", id);
+    fault_set(&r->fault, 503, "stopping", NULL, "the server is stopping");
+    return p;
+}
+
+void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const char *tenant)
+{
+    struct front *f = o->front;
+    if (f->draining || (f->max_live && f->n_live >= f->max_live)) {
+        front_refuse_busy(x, f->draining ? "the server is draining; try another one" : "the queue is full; try again later");
+        return;
+    }
+    enum text_lane lane = x->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG;
+    struct pending *p = make_pending(o, x, route, tenant);
+    x->user = p;
+    x->gone = order_gone;
+    x->drop_on_eof = true;
+    o->n_orders++;
+    f->n_live++;
+    if (text_post(f->text, lane, &p->order.job) == 0)
+        return;
+    p->x = NULL;
+    x->gone = NULL;
+    order_done(&p->order.job);
+    front_refuse_busy(x, "too many requests wait to be read; try again later");
+}
+
+/* ---- the engine's events */
+
+static void end_failed(struct openai *o, struct openai_choice *c, const struct engine_event *ev)
+{
+    struct fault f;
+    const char *why = ev->payload ? ev->payload : NULL;
+    int status = ev->code == END_REFUSED ? (ev->http_status ? ev->http_status : 503) : ev->code == END_ERROR ? 500 : 503;
+    const char *code = ev->code == END_ERROR ? "engine_error" : ev->code == END_ABORT ? "stopping"
+                       : status == 429 ? "rate_limit_exceeded" : status < 500 ? "refused" : "overloaded";
+    fault_set(&f, status, code, NULL, "%s", why ? why : ev->code == END_ABORT ? "the server is stopping" : "the request was refused");
+    f.retry_after_s = ev->code == END_REFUSED ? ev->retry_after_s : -1;
+    if (status == 503 && f.retry_after_s < 0)
+        f.retry_after_s = 1;
+    c->ended = true;
+    c->answer->n_ended++;
+    fail(o, c->answer, &f);
+}
+
+static void take_end(struct openai *o, struct openai_choice *c, const struct engine_event *ev)
+{
+    struct openai_answer *a = c->answer;
+    map_remove(&o->by_tag, c->tag);
+    o->front->n_live--;
+    o->front->counts.n_ended++;
+    if (ev->code == END_STOP || ev->code == END_LENGTH || c->stopped)
+        openai_answer_end(c, ev);
+    else
+        end_failed(o, c, ev);
+    if (a->n_ended == a->n_choices)
+        drop_answer(o, a);
+}
+
+void openai_event(struct openai *o, const struct engine_event *ev)
+{
+    uint64_t v;
+    if (!map_find(&o->by_tag, ev->tag, &v)) {
+        log_error("openai", "an event for a sequence that is not here: kind %d tag %" PRIu64, (int)ev->kind, ev->tag);
+        return;
+    }
+    struct openai_choice *c = (struct openai_choice *)(uintptr_t)v;
+    if (ev->kind == EV_END)
+        take_end(o, c, ev);
+    else if (ev->kind == EV_PROMPT_LOGPROBS)
+        openai_answer_prompt(c, ev->payload);
+    else if (openai_answer_token(c, ev))
+        cancel(o, c, END_STOP);
+}
+
+void openai_tick(struct openai *o, int64_t now)
+{
+    int64_t after = (int64_t)o->front->ping_s * 1000000000;
+    if (!after)
+        return;
+    for (struct openai_answer *a = o->answers; a; a = a->next)
+        if (a->x && now - http_last_put_ns(a->x) >= after)
+            openai_answer_ping(a);
+}
+
+void openai_fail_all(struct openai *o, const char *why)
+{
+    struct fault f;
+    fault_set(&f, 503, "stopping", NULL, "%s", why);
+    for (struct openai_answer *a = o->answers; a; a = a->next)
+        fail(o, a, &f);
+}

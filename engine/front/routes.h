@@ -1,0 +1,20 @@
+/* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path checks). Front thread only. */
+#ifndef FRONT_ROUTES_H
+#define FRONT_ROUTES_H
+
+#include "engine/front/auth.h"
+#include "engine/front/openai.h"
+
+struct routes {
+    struct front *front;
+    struct openai *openai;
+    struct auth auth;
+    const char *const *origins;
+    int n_origins;
+};
+
+void routes_handle(struct routes *r, struct http_exchange *x);
+/* The index in counts of the route that this exchange took. */
+int routes_count_index(struct front *f, const struct http_exchange *x);
+
+#endif

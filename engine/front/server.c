@@ -1,0 +1,325 @@
+#include "engine/front/server.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/front/admin.h"
+#include "engine/front/routes.h"
+
+enum { EVENT_BATCH = 512, BATCHES_PER_TURN = 8 };
+
+struct server {
+    struct server_setup setup;
+    struct front front;
+    struct openai openai;
+    struct routes routes;
+    struct policies policies;
+    struct admin admin;
+    struct loop *loop;
+    struct loop_event *on_outbox, *on_text, *on_tick, *on_term, *on_int;
+    struct engine_event *events;    /* EVENT_BATCH */
+    int64_t drain_ns;               /* when draining began; 0: not */
+    bool engine_drained, stopped_hard;
+};
+
+/* ---- shared by the routes (front.h) */
+
+void front_fault(struct http_exchange *x, const struct fault *f)
+{
+    struct buf out = {0};
+    fault_put(f, &out);
+    if (f->retry_after_s >= 0) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", f->retry_after_s);
+        http_add_header(x, "Retry-After", seconds);
+    }
+    http_answer(x, f->status, "application/json", out.data, out.len);
+    buf_free(&out);
+}
+
+void front_refuse_busy(struct http_exchange *x, const char *why)
+{
+    struct fault f;
+    fault_set(&f, 503, "overloaded", NULL, "%s", why);
+    f.retry_after_s = 1;
+    front_fault(x, &f);
+}
+
+void front_json(struct http_exchange *x, const struct buf *body)
+{
+    http_answer(x, 200, "application/json", body->data, body->len);
+}
+
+/* ---- HTTP */
+
+static void handle(void *ctx, struct http_exchange *x)
+{
+    struct server *s = ctx;
+    if (x->admin)
+        admin_handle(&s->admin, x);
+    else
+        routes_handle(&s->routes, x);
+}
+
+static void exchange_done(void *ctx, const struct http_exchange *x, int64_t now)
+{
+    struct server *s = ctx;
+    double seconds = (double)(now - x->began_ns) * 1e-9;
+    counts_request(&s->front.counts, routes_count_index(&s->front, x), x->head.method, x->status, seconds);
+    if (s->setup.log_requests)
+        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method), x->head.path ? x->head.path : "-", x->status, seconds);
+}
+
+static void error_body(int status, const char *why, struct buf *out)
+{
+    struct fault f;
+    fault_set(&f, status, status == 413 ? "too_large" : "bad_request", NULL, "%s", why);
+    fault_put(&f, out);
+}
+
+/* ---- the engine's events */
+
+static void take_event(struct server *s, struct engine_event *ev)
+{
+    if (ev->kind == EV_REPLY)
+        asks_take(&s->front.asks, ev);
+    else if (ev->kind == EV_DRAINED)
+        s->engine_drained = true;
+    else
+        openai_event(&s->openai, ev);
+    mem_free(ev->payload);
+}
+
+static void check_drained(struct server *s);
+
+/* Many tokens for one connection leave as one write: the batch is taken first, then sent. */
+static void on_outbox(void *ctx)
+{
+    struct server *s = ctx;
+    queue_fd_clear(s->setup.outbox);
+    size_t n = EVENT_BATCH;
+    for (int i = 0; i < BATCHES_PER_TURN && n == EVENT_BATCH; i++) {
+        n = queue_take_many(s->setup.outbox, s->events, EVENT_BATCH);
+        for (size_t k = 0; k < n; k++)
+            take_event(s, &s->events[k]);
+        http_flush(s->front.http);
+    }
+    if (n == EVENT_BATCH)
+        loop_again(s->on_outbox); /* others get their turn first */
+    check_drained(s);
+}
+
+static void on_text(void *ctx)
+{
+    struct server *s = ctx;
+    text_collect(s->front.text);
+    check_drained(s);
+}
+
+/* ---- the end */
+
+static void check_drained(struct server *s)
+{
+    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) && http_n_exchanges(s->front.http) == 0 &&
+        http_backlog(s->front.http) == 0)
+        loop_stop(s->loop);
+}
+
+void server_drain(struct server *s)
+{
+    if (s->drain_ns)
+        return;
+    s->drain_ns = clock_now(s->setup.clock);
+    s->front.draining = true;
+    log_info("server", "draining: %d sequences are under way", s->front.n_live);
+    http_close_after_answers(s->front.http);
+}
+
+/* IN_DRAIN goes out once nothing is on its way to the engine any more. */
+static void push_drain(struct server *s)
+{
+    if (!s->drain_ns || s->openai.n_orders || s->front.stopped)
+        return;
+    s->front.stopped = true;
+    struct engine_message m = {.kind = IN_DRAIN};
+    queue_post(s->setup.inbox, &m);
+}
+
+static void stop_now(struct server *s)
+{
+    s->stopped_hard = s->front.stopped = s->front.draining = true;
+    log_warn("server", "stopping at once: %d sequences are cut off", s->front.n_live);
+    openai_fail_all(&s->openai, "the server is stopping");
+    http_close_after_answers(s->front.http);
+    loop_stop(s->loop);
+}
+
+static void on_signal(void *ctx)
+{
+    struct server *s = ctx;
+    if (s->drain_ns)
+        stop_now(s);
+    else
+        server_drain(s);
+    push_drain(s);
+}
+
+static void drain_by_admin(void *ctx)
+{
+    server_drain(ctx);
+}
+
+static void on_tick(void *ctx)
+{
+    struct server *s = ctx;
+    int64_t now = clock_now(s->setup.clock);
+    openai_tick(&s->openai, now);
+    push_drain(s);
+    check_drained(s);
+    if (s->drain_ns && s->setup.drain_s > 0 && now - s->drain_ns > s->setup.drain_s * INT64_C(1000000000) && !s->stopped_hard)
+        stop_now(s);
+}
+
+/* ---- making */
+
+static uint64_t seed(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000007u ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid();
+}
+
+/* A token by its name, "" when there is none. */
+static char *piece(const struct tokenizer *t, int32_t id)
+{
+    struct buf out = {0};
+    if (id >= 0)
+        tokenizer_piece(t, id, &out);
+    return buf_take(&out);
+}
+
+static void init_front(struct server *s)
+{
+    const struct server_setup *u = &s->setup;
+    struct front *f = &s->front;
+    f->clock = u->clock;
+    f->inbox = u->inbox;
+    f->words = (struct openai_text){u->tokenizer, u->chat, piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
+                                    piece(u->tokenizer, tokenizer_eos(u->tokenizer)), u->n_vocab, u->max_model_len};
+    f->names = u->names;
+    f->n_names = u->n_names;
+    f->root = u->root ? u->root : u->names[0];
+    f->chat_source = u->chat_source;
+    f->created_s = clock_wall_seconds();
+    f->max_live = u->max_live;
+    f->ping_s = u->ping_s == 0 ? 5 : u->ping_s < 0 ? 0 : u->ping_s;
+    f->force_usage = u->force_usage;
+    asks_init(&f->asks, u->inbox);
+    counts_init(&f->counts);
+    rng_init(&f->rng, seed());
+    openai_init(&s->openai, f);
+    s->routes = (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
+    s->admin = (struct admin){.front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
+}
+
+static bool is_loopback(const char *host)
+{
+    return host && (strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0);
+}
+
+static int add_keys(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    for (int i = 0; i < u->n_api_keys; i++)
+        TRY(auth_add(&s->routes.auth, u->api_keys[i], e));
+    bool has_key = u->admin_key && *u->admin_key;
+    if (u->admin_host && !has_key && !is_loopback(u->admin_host))
+        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key, or listen on 127.0.0.1", u->admin_host);
+    return has_key ? auth_add(&s->admin.auth, u->admin_key, e) : 0;
+}
+
+static int start_parts(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    TRY(add_keys(s, e));
+    TRY(loop_create(&s->loop, e));
+    struct http_setup h = {.loop = s->loop, .clock = u->clock, .limits = u->http, .ctx = s, .handle = handle, .done = exchange_done,
+                           .error_body = error_body};
+    TRY(http_create(&s->front.http, &h, e));
+    TRY(text_create(&s->front.text, u->max_text_jobs ? u->max_text_jobs : 512, e));
+    struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
+    TRY(policies_init(&s->policies, &p, e));
+    s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
+    s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
+    s->on_tick = loop_every(s->loop, 250, on_tick, s);
+    if (!s->on_outbox || !s->on_text || !s->on_tick)
+        return err_set(e, E_SYS, "no events for the server");
+    loop_arm(s->on_outbox);
+    loop_arm(s->on_text);
+    TRY(http_listen(s->front.http, u->host, u->port, false, e));
+    return u->admin_host ? http_listen(s->front.http, u->admin_host, u->admin_port, true, e) : 0;
+}
+
+int server_create(struct server **out, const struct server_setup *u, struct err *e)
+{
+    struct server *s = mem_new(sizeof *s);
+    s->setup = *u;
+    s->events = mem_new_array(EVENT_BATCH, sizeof *s->events);
+    init_front(s);
+    int rc = start_parts(s, e);
+    *out = rc ? NULL : s;
+    if (rc)
+        server_destroy(s);
+    return rc;
+}
+
+int server_port(const struct server *s, bool admin)
+{
+    return http_port(s->front.http, admin);
+}
+
+int server_run(struct server *s)
+{
+    signal(SIGPIPE, SIG_IGN);
+    s->on_term = loop_signal(s->loop, SIGTERM, on_signal, s);
+    s->on_int = loop_signal(s->loop, SIGINT, on_signal, s);
+    loop_run(s->loop);
+    http_flush(s->front.http); /* last words */
+    s->front.stopped = true;
+    http_close_listeners(s->front.http);
+    loop_event_free(s->on_term);
+    loop_event_free(s->on_int);
+    s->on_term = s->on_int = NULL;
+    return s->stopped_hard ? E_GONE : 0;
+}
+
+void server_destroy(struct server *s)
+{
+    if (!s)
+        return;
+    s->front.stopped = true;
+    text_destroy(s->front.text); /* what it brings back is answered, not submitted */
+    s->front.text = NULL;
+    struct engine_event ev;
+    while (queue_take(s->setup.outbox, &ev))
+        take_event(s, &ev);
+    http_destroy(s->front.http);
+    openai_free(&s->openai);
+    policies_free(&s->policies);
+    asks_free(&s->front.asks);
+    auth_free(&s->routes.auth);
+    auth_free(&s->admin.auth);
+    loop_event_free(s->on_outbox);
+    loop_event_free(s->on_text);
+    loop_event_free(s->on_tick);
+    loop_destroy(s->loop);
+    mem_free(s->front.words.bos);
+    mem_free(s->front.words.eos);
+    mem_free(s->events);
+    mem_free(s);
+}
