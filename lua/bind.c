@@ -3,6 +3,7 @@
 #include <lauxlib.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "lua/script.h"
 
 static const char *const scalar_names[SCALAR_COUNT] = {
@@ -13,11 +14,11 @@ static const char *const scalar_names[SCALAR_COUNT] = {
 /* Fields of the request table, after the scalars in the list of keys. */
 enum field {
     F_ID, F_NAME, F_TENANT, F_PRIORITY, F_PROMPT, F_MAX_TOKENS, F_ARRIVAL, F_SLO_TTFT, F_SLO_TPOT, F_COMPUTED, F_OUTPUT, F_PREEMPTED,
-    F_ENDING, F_CACHED, F_TTFT, F_FIELD_COUNT
+    F_KEY, F_AGAIN, F_ENDING, F_CACHED, F_TTFT, F_FIELD_COUNT
 };
 static const char *const field_names[F_FIELD_COUNT] = {
     "id", "name", "tenant", "priority", "prompt", "max_tokens", "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output", "preempted",
-    "ending", "cached", "ttft_ms",
+    "key", "again", "ending", "cached", "ttft_ms",
 };
 
 struct bind *bind_of(lua_State *L)
@@ -112,6 +113,7 @@ void bind_free(struct bind *b)
 {
     columns_free(&b->waiting);
     columns_free(&b->running);
+    mem_free(b->admitted);
 }
 
 void bind_write_params(struct bind *b, lua_State *L)
@@ -233,6 +235,8 @@ void bind_forget(struct bind *b, lua_State *L)
     vm_host_enter(vm_of(L));
     restore(b, L);
     vm_host_leave(vm_of(L));
+    if (b->n_admitted)
+        memset(b->admitted, 0, (size_t)b->n_admitted * sizeof *b->admitted);
 }
 
 static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
@@ -286,10 +290,29 @@ static void put_text(lua_State *L, int keys, enum field f, const char *v)
     lua_rawset(L, keys + 1);
 }
 
-void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how, int64_t now_ns)
+void bind_note_admitted(struct bind *b, const struct request *r)
+{
+    int slot = (int)(uint32_t)r->id;
+    if (slot >= b->n_admitted) {
+        int n = b->n_admitted ? b->n_admitted : 64;
+        while (n <= slot)
+            n *= 2;
+        b->admitted = mem_resize(b->admitted, (size_t)n, sizeof *b->admitted);
+        memset(b->admitted + b->n_admitted, 0, (size_t)(n - b->n_admitted) * sizeof *b->admitted);
+        b->n_admitted = n;
+    }
+    b->admitted[slot] = r->id;
+}
+
+static bool admitted_before(const struct bind *b, const struct request *r)
+{
+    uint32_t slot = (uint32_t)r->id;
+    return slot < (uint32_t)b->n_admitted && b->admitted[slot] == r->id;
+}
+
+void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how)
 {
     const struct request_spec *s = r->spec;
-    (void)now_ns;
     vm_host_enter(vm_of(L));
     bind_push(b, L, b->keys_ref);
     bind_push(b, L, b->request_ref);
@@ -306,6 +329,10 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     put_number(L, keys, F_COMPUTED, r->n_computed);
     put_number(L, keys, F_OUTPUT, request_output(r));
     put_number(L, keys, F_PREEMPTED, r->n_preempted);
+    put_number(L, keys, F_KEY, r->key);
+    lua_rawgeti(L, keys, SCALAR_COUNT + F_AGAIN + 1);
+    lua_pushboolean(L, admitted_before(b, r));
+    lua_rawset(L, keys + 1);
     put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
     if (how != END_NONE) {
         put_number(L, keys, F_CACHED, r->n_prefix_first);

@@ -31,6 +31,8 @@ struct bind {
     const void *request_pointer;
     double scalars[SCALAR_COUNT];   /* as last written */
     struct columns waiting, running;
+    req_id *admitted;               /* by slot: the requests this script has given a key */
+    int n_admitted;
     struct rng rng;
     /* the call under way */
     enum policy_hook hook;
@@ -53,7 +55,9 @@ bool bind_sync(struct bind *b, lua_State *L, const struct view *v, bool whole);
 void bind_forget(struct bind *b, lua_State *L);
 void bind_push(const struct bind *b, lua_State *L, int ref);
 /* Pushes the one request table, filled. how != END_NONE: with what finish may know. A body. */
-void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how, int64_t now_ns);
+void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how);
+/* This script has given r a key: when it is asked again, the request says so. */
+void bind_note_admitted(struct bind *b, const struct request *r);
 void bind_push_node(lua_State *L, const struct node_facts *node);
 const char *ending_name(enum ending how);
 /* Keys as interned strings: faster to push than C strings. */

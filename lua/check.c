@@ -18,18 +18,25 @@ static int open_with_params(const struct check *c, const struct lua_opts *o, str
     return rc;
 }
 
-/* Machines of their own for what leaves traces in a policy's state. */
-static int run_tests(const struct check *c, struct err *e)
+/* Each test has a fresh machine, with the default params, for which it is written. */
+static int run_test(const struct check *c, int i, struct err *e)
 {
     struct script *s;
-    TRY(script_open(&s, c->name, c->source, c->n, &c->opts, e)); /* its tests are written for the default params */
-    if (c->report)
-        buf_printf(c->report, "tests: %d\n", s->n_tests);
-    int rc = trial_run(s, c->report, e);
+    TRY(script_open(&s, c->name, c->source, c->n, &c->opts, e));
+    int rc = trial_run(s, i, c->report, e);
     if (rc)
-        rc = err_prefix(e, rc, "%s.lua", s->name);
+        err_prefix(e, rc, "%s.lua", s->name);
     script_close(s);
     return rc;
+}
+
+static int run_tests(const struct check *c, int n, struct err *e)
+{
+    if (c->report)
+        buf_printf(c->report, "tests: %d\n", n);
+    for (int i = 1; i <= n; i++)
+        TRY(run_test(c, i, e));
+    return 0;
 }
 
 /* Logs of dry runs are nobody's business, and their time is not the engine's. */
@@ -154,7 +161,7 @@ int check_policy(const struct check *c, struct script **out, struct err *e)
     TRY(open_with_params(c, &c->opts, &s, e));
     if (c->report)
         put_summary(c, s);
-    int rc = run_tests(c, e);
+    int rc = run_tests(c, s->n_tests, e);
     if (!rc)
         rc = rehearse_twice(c, e);
     if (!rc && c->report)

@@ -335,7 +335,7 @@ static void body_admit(lua_State *L, void *arg)
     struct call *c = arg;
     struct bind *b = &c->script->bind;
     begin(L, c, HOOK_ADMIT, false);
-    bind_push_request(b, L, c->request, END_NONE, c->view->now_ns);
+    bind_push_request(b, L, c->request, END_NONE);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->act_ref);
     bind_push(b, L, b->params_ref);
@@ -347,7 +347,12 @@ static void body_admit(lua_State *L, void *arg)
 enum verdict script_admit(struct script *s, const struct request *r, const struct view *v, struct admission *a, struct err *e)
 {
     struct call c = {.view = v, .request = r, .admission = a};
-    return has(s, HOOK_ADMIT) ? run(s, HOOK_ADMIT, budget(s, 0), body_admit, &c, e) : VERDICT_OK;
+    if (!has(s, HOOK_ADMIT))
+        return VERDICT_OK;
+    enum verdict verdict = run(s, HOOK_ADMIT, budget(s, 0), body_admit, &c, e);
+    if (verdict_stands(verdict))
+        bind_note_admitted(&s->bind, r);
+    return verdict;
 }
 
 static void body_finish(lua_State *L, void *arg)
@@ -355,7 +360,7 @@ static void body_finish(lua_State *L, void *arg)
     struct call *c = arg;
     struct bind *b = &c->script->bind;
     begin(L, c, HOOK_FINISH, false);
-    bind_push_request(b, L, c->request, c->how, c->view->now_ns);
+    bind_push_request(b, L, c->request, c->how);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->params_ref);
     lua_call(L, 3, 0);

@@ -5,7 +5,8 @@
 
 #include "lua/script.h"
 
-/* Runs all, by name. E_POLICY with the test's name and the cause of the first that fails. report may be NULL. */
-int trial_run(struct script *s, struct buf *report, struct err *e);
+/* Runs the i-th of s->n_tests by name, from 1, in a fresh script: tests leave traces in a policy's state. E_POLICY with the test's name and the
+ * cause when it fails. report may be NULL. */
+int trial_run(struct script *s, int i, struct buf *report, struct err *e);
 
 #endif
