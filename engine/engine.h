@@ -26,6 +26,7 @@ struct engine_setup {
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
     bool quiet;                     /* no log lines */
+    bool quiet_stats;               /* no periodic line of rates */
 };
 
 /* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45 GiB of KV cache, 1.9 GiB available: ..."). */

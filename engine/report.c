@@ -114,7 +114,7 @@ void engine_log_rates(struct engine *g, int64_t now)
         return;
     double s = (double)(now - g->rates.since_ns) * 1e-9;
     uint64_t prompt = c[C_PROMPT_TOKENS] - g->rates.prompt_tokens, gen = c[C_GENERATION_TOKENS] - g->rates.generation_tokens;
-    if (!g->setup.quiet && (prompt || gen || w->requests.n_live))
+    if (!g->setup.quiet && !g->setup.quiet_stats && (prompt || gen || w->requests.n_live))
         log_info("engine",
                  "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: %d reqs, "
                  "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "engine/base/check.h"
+#include "engine/base/log.h"
 #include "engine/base/queue.h"
 #include "engine/base/thread.h"
 
@@ -39,6 +40,8 @@ int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
     int rc = s->ops->open(&r->device, &s->device, e);
     if (!rc) {
         s->ops->facts(r->device, &r->facts);
+        if (!s->quiet)
+            log_info("rank", "Device 0: %s, %.1f GiB", r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
         rc = weights_load(&r->weights, s->model, s->ops, r->device, s->quiet, e);
     }
     if (!rc)

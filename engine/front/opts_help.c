@@ -12,15 +12,13 @@ static void wrapped(struct buf *out, const char *text, size_t at)
         if (at + len + 1 > WIDTH && at > TEXT_COLUMN) {
             buf_printf(out, "\n%*s", TEXT_COLUMN, "");
             at = TEXT_COLUMN;
+        } else if (at > TEXT_COLUMN) {
+            buf_putc(out, ' ');
+            at++;
         }
         buf_put(out, text, len);
         at += len;
-        text += len;
-        if (*text) {
-            buf_putc(out, ' ');
-            at++;
-            text++;
-        }
+        text += len + (text[len] == ' ');
     }
 }
 

@@ -19,7 +19,7 @@ static const struct opt_row rows[] = {
      "a Hugging Face config.json, for --load-format dummy"},
     {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0", "how the dummy matrices are stored"},
-    {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, BOTH, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, and of requests that bring none"},
+    {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, BOTH, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, and of the answers of moonshift run"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE", "fcfs", 0, 0, NULL,
      "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder; native: no script"},
@@ -39,11 +39,11 @@ static const struct opt_row rows[] = {
 
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache (2GiB, 500MB, ...); 0: by --memory-utilization"},
-    {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE", "0.5", 0.01, 1, NULL,
+    {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE", "0.4", 0.001, 0.999, NULL,
      "share of the machine's memory for weights and KV cache together"},
     {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
      "auto: f16"},
-    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "16", 16, 1024, NULL, "tokens of a KV block, a multiple of 16"},
+    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "16", 16, 256, NULL, "tokens of a KV block, a multiple of 16"},
     {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, BOTH, AT(prefix_caching), NULL, "true", 0, 0, NULL,
      "equal beginnings of prompts are computed once (per tenant)"},
 
@@ -61,8 +61,8 @@ static const struct opt_row rows[] = {
      "clients must bring one of these; its tenant is what policies and metrics see"},
     {"allowed-origins", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(origins), "ORIGIN", NULL, 0, 0, NULL,
      "browsers from there may call (CORS); * for any; [\"a\",\"b\"] works too"},
-    {"admin-listen", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(admin_listen), "ADDRESS:PORT", "127.0.0.1:8001", 0, 0, NULL,
-     "where /admin answers; off: nowhere"},
+    {"admin-listen", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(admin_listen), "ADDRESS:PORT", NULL, 0, 0, NULL,
+     "where /admin answers; off: nowhere (default: this machine only, the port after --port)"},
     {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0, NULL, "the key of /admin"},
 
     {"log-level", NULL, 0, OPT_CHOICE, GROUP_LOGS, BOTH, AT(log_level), "LEVEL", "info", 0, 0, "debug|info|warn|warning|error", NULL},

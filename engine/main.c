@@ -1,0 +1,474 @@
+/* The composition root: the only file that knows every room. Reads the command line, puts the parts together in order, runs them, and takes
+ * them down in the opposite order. */
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "engine/engine.h"
+#include "engine/front/opts.h"
+#include "engine/front/server.h"
+#include "engine/front/terminal.h"
+#include "lua/host.h"
+#include "models/chat.h"
+#include "models/tokenizer.h"
+
+#define VERSION "0.1.0"
+
+enum { TEMPLATE_BYTES = 1 << 20 };
+
+struct app {
+    struct opts opts;
+    struct clock clock;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat;
+    struct buf chat_source;
+    struct lua_watchdog *watchdog;
+    struct lua_opts lua;
+    char policy_dir[PATH_MAX], policy_path[PATH_MAX], policy_name[NAME_BYTES], served[128], admin_host[256];
+    const char *names[2];
+    struct policy policy;           /* until the engine takes it */
+    struct engine *engine;
+    struct thread *engine_thread;
+    struct server *server;
+};
+
+/* ---- the model and its text */
+
+static int dtype_named(const char *name, enum dtype *out, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } names[] = {{"f32", DT_F32},   {"float32", DT_F32}, {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16}, {"bf16", DT_BF16},
+                 {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1}, {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1}, {"q8_0", DT_Q8_0}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i].name, name)) {
+            *out = names[i].type;
+            return 0;
+        }
+    return err_set(e, E_INPUT, "there is no element type '%s'", name);
+}
+
+static int open_model(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    if (strcmp(o->load_format, "dummy") != 0) {
+        TRY(model_open_gguf(&a->model, o->model, e));
+        return tokenizer_from_gguf(&a->tokenizer, model_gguf(a->model), e);
+    }
+    enum dtype type;
+    TRY(dtype_named(o->dummy_dtype, &type, e));
+    TRY(model_open_dummy(&a->model, o->hf_config, type, o->seed, e));
+    return tokenizer_bytes(&a->tokenizer, model_config(a->model)->vocab, e);
+}
+
+/* The template's text: what --chat-template names, else the model's own; empty when there is none. */
+static int find_template(struct app *a, struct err *e)
+{
+    const char *asked = a->opts.chat_template;
+    struct gguf_string own;
+    if (asked && chat_builtin(asked))
+        buf_puts(&a->chat_source, chat_builtin(asked));
+    else if (asked)
+        TRY(file_read(&a->chat_source, asked, TEMPLATE_BYTES, e));
+    else if (model_gguf(a->model) && gguf_string(model_gguf(a->model), "tokenizer.chat_template", &own))
+        buf_put(&a->chat_source, own.data, own.len);
+    return 0;
+}
+
+static int open_template(struct app *a, struct err *e)
+{
+    TRY(find_template(a, e));
+    if (!a->chat_source.len)
+        return 0;
+    int rc = chat_compile(&a->chat, a->chat_source.data, a->chat_source.len, e);
+    if (rc && a->opts.chat_template)
+        return err_prefix(e, rc, "the chat template %s", a->opts.chat_template);
+    return rc ? err_prefix(e, rc, "the model's chat template (--chat-template chatml replaces it)") : 0;
+}
+
+/* What clients call the model: as asked for, else the file's name without its ending. */
+static void name_model(struct app *a)
+{
+    const struct opts *o = &a->opts;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", o->model ? o->model : model_config(a->model)->name);
+    const char *base = o->model ? basename(path) : path;
+    size_t n = strlen(base);
+    if (n > 5 && !strcmp(base + n - 5, ".gguf"))
+        n -= 5;
+    snprintf(a->served, sizeof a->served, "%.*s", (int)n, n ? base : "model");
+    a->names[0] = a->served;
+}
+
+/* ---- the policy */
+
+static bool is_folder_of_policies(const char *dir)
+{
+    char probe[PATH_MAX + 16];
+    snprintf(probe, sizeof probe, "%s/fcfs.lua", dir);
+    return access(probe, R_OK) == 0;
+}
+
+/* --policy-dir, else policies/ here, beside the program or above it; "" when there is none. */
+static void find_policy_dir(struct app *a)
+{
+    static const char *const places[] = {"policies", "../policies", "../share/moonshift/policies"};
+    if (a->opts.policy_dir) {
+        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", a->opts.policy_dir);
+        return;
+    }
+    if (is_folder_of_policies(places[0])) {
+        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", places[0]);
+        return;
+    }
+    char exe[PATH_MAX], found[PATH_MAX * 2];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = 0;
+    const char *folder = n > 0 ? dirname(exe) : ".";
+    for (int i = 0; i < 3; i++) {
+        snprintf(found, sizeof found, "%s/%s", folder, places[i]);
+        if (strlen(found) < sizeof a->policy_dir && is_folder_of_policies(found)) {
+            snprintf(a->policy_dir, sizeof a->policy_dir, "%.*s", PATH_MAX - 1, found);
+            return;
+        }
+    }
+}
+
+/* NAME=VALUE pairs as a JSON object: a value that is a JSON number, true or false stays one, all else is a string. */
+static void params_json(const struct opts *o, struct buf *out)
+{
+    buf_putc(out, '{');
+    for (int i = 0; i < o->policy_params.n; i++) {
+        const char *pair = o->policy_params.items[i], *v = strchr(pair, '=') + 1;
+        struct json *j = json_parse(v, strlen(v), NULL, NULL);
+        if (i)
+            buf_putc(out, ',');
+        buf_put_json(out, pair, (size_t)(v - 1 - pair));
+        buf_putc(out, ':');
+        if (j && (json_type(j) == JSON_NUMBER || json_type(j) == JSON_BOOL))
+            buf_puts(out, v);
+        else
+            buf_put_json(out, v, strlen(v));
+        json_free(j);
+    }
+    buf_putc(out, '}');
+}
+
+static void name_policy(struct app *a, const char *path)
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    const char *base = basename(copy);
+    size_t n = strlen(base);
+    if (n > 4 && !strcmp(base + n - 4, ".lua"))
+        n -= 4;
+    snprintf(a->policy_name, sizeof a->policy_name, "%.*s", (int)n, base);
+}
+
+static int start_lua(struct app *a, struct err *e)
+{
+    TRY(lua_watchdog_start(&a->watchdog, e));
+    a->lua = (struct lua_opts){.watchdog = a->watchdog};
+    return 0;
+}
+
+/* --policy: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
+static int open_policy(struct app *a, struct err *e)
+{
+    const char *asked = a->opts.policy;
+    size_t n = strlen(asked);
+    TRY(start_lua(a, e));
+    find_policy_dir(a);
+    bool is_path = strchr(asked, '/') || (n > 4 && !strcmp(asked + n - 4, ".lua"));
+    if (!strcmp(asked, "native")) {
+        policy_fcfs(&a->policy);
+        return 0;
+    }
+    if (!is_path && !a->policy_dir[0])
+        return err_set(e, E_NOTFOUND, "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
+    int len = is_path ? snprintf(a->policy_path, sizeof a->policy_path, "%s", asked)
+                      : snprintf(a->policy_path, sizeof a->policy_path, "%s/%s.lua", a->policy_dir, asked);
+    if (len >= (int)sizeof a->policy_path)
+        return err_set(e, E_INPUT, "--policy: the path is too long");
+    name_policy(a, a->policy_path);
+    struct buf source = {0}, params = {0};
+    struct lua_opts boot = a->lua;
+    boot.relaxed = true;
+    params_json(&a->opts, &params);
+    int rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
+    if (!rc)
+        rc = lua_policy_load(&a->policy, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
+    buf_free(&source);
+    buf_free(&params);
+    return rc ? err_prefix(e, rc, "--policy %s", asked) : 0;
+}
+
+/* ---- the engine */
+
+static int open_engine(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    bool sim = !strcmp(o->device, "sim");
+    struct engine_setup s = {.ops = sim ? backend_sim() : backend_cpu(), .model = a->model, .clock = &a->clock, .threaded = true};
+    TRY(dtype_named(o->kv_dtype, &s.kv_dtype, e));
+    s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa};
+    s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
+    s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
+    s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
+                               .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
+                               .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
+                               .starvation_ns = INT64_C(30000000000)};
+    s.kv_bytes = (size_t)o->kv_bytes;
+    s.memory_share = o->memory_share;
+    s.block_size = (int)o->block_size;
+    s.quiet = o->command == CMD_RUN;
+    s.quiet_stats = o->disable_log_stats;
+    s.policy = a->policy;
+    a->policy = (struct policy){0};
+    snprintf(s.model_name, sizeof s.model_name, "%s", o->names.n ? o->names.items[0] : a->served);
+    return engine_create(&a->engine, &s, e);
+}
+
+static void say_capacity(const struct app *a, double load_s)
+{
+    const struct node_facts *n = engine_node(a->engine);
+    int64_t tokens = (int64_t)n->kv_blocks * n->tokens_per_block;
+    log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
+    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes / 0x1p30, a->opts.kv_dtype);
+    char count[32], len[32], digits[32];
+    for (int k = 0; k < 2; k++) { /* thousands in groups, as scripts that read these lines expect */
+        snprintf(digits, sizeof digits, "%lld", k ? (long long)n->limits.max_model_len : (long long)tokens);
+        char *to = k ? len : count;
+        for (size_t i = 0, all = strlen(digits); i < all; i++) {
+            if (i && (all - i) % 3 == 0)
+                *to++ = ',';
+            *to++ = digits[i];
+        }
+        *to = 0;
+    }
+    log_info("main", "GPU KV cache size: %s tokens", count);
+    log_info("main", "Maximum concurrency for %s tokens per request: %.2fx", len, (double)tokens / n->limits.max_model_len);
+}
+
+static int open_parts(struct app *a, struct err *e)
+{
+    clock_init_real(&a->clock);
+    TRY(open_model(a, e));
+    name_model(a);
+    TRY(open_template(a, e));
+    TRY(open_policy(a, e));
+    int64_t begin = clock_now(&a->clock);
+    TRY(open_engine(a, e));
+    model_loaded(a->model);
+    say_capacity(a, (double)(clock_now(&a->clock) - begin) * 1e-9);
+    return 0;
+}
+
+/* The engine's thread ends by itself on IN_STOP; whoever still asks it something has gone by then. */
+static void stop_engine(struct app *a)
+{
+    if (a->engine_thread)
+        queue_post(engine_inbox(a->engine), &(struct engine_message){.kind = IN_STOP});
+    thread_join(a->engine_thread);
+    a->engine_thread = NULL;
+}
+
+static void close_parts(struct app *a)
+{
+    stop_engine(a);
+    server_destroy(a->server);
+    engine_destroy(a->engine);
+    if (a->policy.ops && a->policy.ops->destroy)
+        a->policy.ops->destroy(a->policy.ctx);
+    lua_watchdog_stop(a->watchdog);
+    chat_free(a->chat);
+    buf_free(&a->chat_source);
+    tokenizer_free(a->tokenizer);
+    model_close(a->model);
+}
+
+/* ---- serve */
+
+/* ADDRESS:PORT; the address in brackets when it is IPv6. Nothing given: the port after the server's, on this machine only. */
+static int admin_address(const struct opts *o, char host[256], int *port, struct err *e)
+{
+    if (!o->admin_listen) {
+        snprintf(host, 256, "127.0.0.1");
+        *port = o->port == 0 ? 0 : o->port == 65535 ? 65534 : (int)o->port + 1;
+        return 0;
+    }
+    host[0] = 0;
+    if (!strcmp(o->admin_listen, "off"))
+        return 0;
+    const char *colon = strrchr(o->admin_listen, ':');
+    int64_t n = -1;
+    size_t len = colon ? (size_t)(colon - o->admin_listen) : 0;
+    if (!colon || opts_human(colon + 1, &n) || n < 0 || n > 65535 || !len || len > 250)
+        return err_set(e, E_INPUT, "--admin-listen wants ADDRESS:PORT or off, not '%.60s'", o->admin_listen);
+    bool brackets = o->admin_listen[0] == '[' && colon[-1] == ']';
+    snprintf(host, 256, "%.*s", (int)(brackets ? len - 2 : len), o->admin_listen + brackets);
+    *port = (int)n;
+    return 0;
+}
+
+static int open_server(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    const struct limits *l = &engine_node(a->engine)->limits;
+    int admin_port = 0;
+    TRY(admin_address(o, a->admin_host, &admin_port, e));
+    struct server_setup s = {
+        .host = o->host, .port = (int)o->port,
+        .api_keys = (const char *const *)o->api_keys.items, .n_api_keys = o->api_keys.n,
+        .origins = (const char *const *)o->origins.items, .n_origins = o->origins.n,
+        .admin_host = a->admin_host[0] ? a->admin_host : NULL, .admin_port = admin_port,
+        .admin_key = o->admin_keys.n ? o->admin_keys.items[o->admin_keys.n - 1] : NULL,
+        .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
+        .log_requests = o->log_requests,
+        .names = o->names.n ? (const char *const *)o->names.items : a->names, .n_names = o->names.n ? o->names.n : 1,
+        .root = o->model ? o->model : a->served,
+        .tokenizer = a->tokenizer, .chat = a->chat, .chat_source = a->chat ? a->chat_source.data : NULL,
+        .n_vocab = tokenizer_n_vocab(a->tokenizer), .max_model_len = l->max_model_len,
+        .clock = &a->clock, .inbox = engine_inbox(a->engine), .outbox = engine_outbox(a->engine),
+        .lua = &a->lua, .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
+        .policy_name = a->policy_name[0] ? a->policy_name : NULL, .policy_path = a->policy_path[0] ? a->policy_path : NULL,
+    };
+    return server_create(&a->server, &s, e);
+}
+
+static void say_ready(const struct app *a)
+{
+    const struct opts *o = &a->opts;
+    bool six = strchr(o->host, ':') != NULL;
+    log_info("main", "Model '%s', up to %d tokens a request; chat template: %s", o->names.n ? o->names.items[0] : a->served,
+             engine_node(a->engine)->limits.max_model_len, a->chat ? "yes" : "none, /v1/completions only");
+    log_info("main", "Application startup complete.");
+    log_info("main", "Moonshift " VERSION " on http://%s%s%s:%d", six ? "[" : "", o->host, six ? "]" : "", server_port(a->server, false));
+    if (server_port(a->server, true))
+        log_info("main", "Admin routes on port %d", server_port(a->server, true));
+}
+
+static int serve(struct app *a, struct err *e)
+{
+    struct buf given = {0};
+    opts_show(&a->opts, &given);
+    log_info("main", "Moonshift " VERSION ": %s", given.data ? given.data : "defaults");
+    buf_free(&given);
+    TRY(open_parts(a, e));
+    TRY(open_server(a, e));
+    if (a->opts.dry_run) {
+        log_info("main", "Dry run: everything fits; nothing was served.");
+        return 0;
+    }
+    TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
+    say_ready(a);
+    int rc = server_run(a->server);
+    stop_engine(a);
+    log_info("main", rc ? "Stopped." : "Drained, all answers ended.");
+    return 0;
+}
+
+/* ---- run */
+
+static char *piece(const struct tokenizer *t, int32_t id)
+{
+    struct buf out = {0};
+    if (id >= 0)
+        tokenizer_piece(t, id, &out);
+    return buf_take(&out);
+}
+
+static int run(struct app *a, struct err *e)
+{
+    TRY(open_parts(a, e));
+    if (!a->chat && !a->opts.raw)
+        return err_set(e, E_INPUT, "this model has no chat template: give --chat-template chatml (or another), or --raw to continue the text");
+    TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
+    struct openai_text words = {a->tokenizer, a->chat, piece(a->tokenizer, tokenizer_bos(a->tokenizer)),
+                                piece(a->tokenizer, tokenizer_eos(a->tokenizer)), tokenizer_n_vocab(a->tokenizer),
+                                engine_node(a->engine)->limits.max_model_len};
+    struct terminal_setup s = {&a->opts, &words, &a->clock, engine_inbox(a->engine), engine_outbox(a->engine)};
+    int rc = terminal_run(&s, e);
+    stop_engine(a);
+    mem_free(words.bos);
+    mem_free(words.eos);
+    return rc;
+}
+
+/* ---- policy check */
+
+static int check_policy_file(struct app *a, struct err *e)
+{
+    struct buf source = {0}, params = {0}, report = {0};
+    TRY(start_lua(a, e));
+    name_policy(a, a->opts.file);
+    params_json(&a->opts, &params);
+    int rc = file_read(&source, a->opts.file, LUA_SOURCE_BYTES, e);
+    if (!rc)
+        rc = lua_policy_check(a->policy_name, source.data ? source.data : "", source.len, &a->lua, params.data, &report, e);
+    if (report.len)
+        fputs(report.data, stdout);
+    buf_free(&source);
+    buf_free(&params);
+    buf_free(&report);
+    return rc;
+}
+
+/* ---- all of it */
+
+static void setup_log(const struct opts *o)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    struct log_opts l = {.level = LOG_INFO, .json = o->log_format && !strcmp(o->log_format, "json")};
+    for (int i = 0; o->log_level && i < 4; i++)
+        if (!strncmp(o->log_level, names[i], 4))
+            l.level = (enum log_level)i;
+    if (o->command != CMD_SERVE && l.level == LOG_INFO)
+        l.level = LOG_WARN; /* an answer is what was asked for, not how it came about */
+    log_setup(&l);
+}
+
+static int obey(struct app *a, struct err *e)
+{
+    struct buf text = {0};
+    switch (a->opts.command) {
+    case CMD_SERVE: return serve(a, e);
+    case CMD_RUN: return run(a, e);
+    case CMD_POLICY_CHECK: return check_policy_file(a, e);
+    case CMD_HELP:
+        opts_help(a->opts.help_for, &text);
+        fputs(text.data, stdout);
+        buf_free(&text);
+        return 0;
+    case CMD_VERSION: puts("moonshift " VERSION); return 0;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv, char **env)
+{
+    struct app *a = mem_new(sizeof *a);
+    struct err e = {0};
+    struct opts_input in = {.argc = argc, .argv = argv, .env = env};
+    int rc = opts_parse(&a->opts, &in, &e), usage = rc != 0;
+    if (!rc) {
+        setup_log(&a->opts);
+        rc = obey(a, &e);
+    }
+    if (rc)
+        fprintf(stderr, "moonshift: %s\n", e.text);
+    close_parts(a);
+    opts_free(&a->opts);
+    mem_free(a);
+    return rc == 0 ? 0 : usage ? 2 : 1;
+}

@@ -1,0 +1,232 @@
+/* Our side of the model benchmark: loads a GGUF file, then obeys one command a line and answers each with one line. It drives the forward
+ * through the backend, as a rank does, without queues or policies.
+ *   prefill N         a prompt of N tokens from an empty cache: seconds
+ *   decode S D N      N steps of S sequences, each with D tokens in its cache: seconds
+ *   bandwidth         bytes per second that THREADS threads read from memory
+ * usage: model_bench MODEL THREADS [ISA] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "engine/base/thread.h"
+#include "engine/exec/weights.h"
+#include "models/forward.h"
+
+enum { MAX_ROWS = 1024, MAX_LOGITS = 64, MAX_SEQS = 32, SEQ_TOKENS = 2048, BLOCK = 16, SEQ_BLOCKS = SEQ_TOKENS / BLOCK };
+enum { PROBE_THREADS = 64 };
+
+struct bench {
+    const struct backend_ops *ops;
+    struct model *model;
+    struct device *device;
+    struct weights *weights;
+    struct forward forward;
+    struct kv_space kv;
+    struct clock clock;
+    int n_threads;
+    int depth[MAX_SEQS];            /* tokens in the cache of each sequence */
+    int32_t blocks[MAX_SEQS][SEQ_BLOCKS];
+    int32_t ids[MAX_ROWS], positions[MAX_ROWS], logit_rows[MAX_LOGITS], last[MAX_SEQS];
+    struct batch_seq seqs[MAX_SEQS];
+    struct sample_row samples[MAX_LOGITS];
+    struct sample_result results[MAX_LOGITS];
+    struct sampling greedy;
+    struct rng rng;
+};
+
+static int open_bench(struct bench *b, const char *path, const char *isa, struct err *e)
+{
+    const struct device_opts o = {.n_threads = b->n_threads, .isa = isa, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
+    b->ops = backend_cpu();
+    TRY(model_open_gguf(&b->model, path, e));
+    TRY(b->ops->open(&b->device, &o, e));
+    TRY(weights_load(&b->weights, b->model, b->ops, b->device, true, e));
+    model_loaded(b->model);
+    const struct model_config *c = model_config(b->model);
+    b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(DT_F16, BLOCK, c->n_kv_heads, c->head_dim),
+                              .n_blocks = MAX_SEQS * SEQ_BLOCKS, .n_layers = c->n_layers, .dtype = DT_F16};
+    b->kv.base = b->ops->alloc(b->device, b->kv.block_bytes * (size_t)b->kv.n_blocks * (size_t)c->n_layers);
+    if (!b->kv.base)
+        return err_set(e, E_FULL, "no memory for the KV cache");
+    b->forward = (struct forward){.ops = b->ops, .device = b->device, .config = c, .weights = weights_view(b->weights), .kv = &b->kv,
+                                  .tokens_per_block = BLOCK};
+    for (int s = 0; s < MAX_SEQS; s++)
+        for (int i = 0; i < SEQ_BLOCKS; i++)
+            b->blocks[s][i] = s * SEQ_BLOCKS + i;
+    b->greedy = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    return forward_init(&b->forward, MAX_ROWS, MAX_LOGITS, e);
+}
+
+static int32_t any_token(struct bench *b)
+{
+    return (int32_t)rng_below(&b->rng, (uint64_t)model_config(b->model)->vocab);
+}
+
+/* One step: n rows of each of the sequences first .. first+n_seqs-1; the last row of each chooses its next token. */
+static int step(struct bench *b, int first, int n_seqs, int n, struct err *e)
+{
+    int rows = 0;
+    for (int i = 0; i < n_seqs; i++) {
+        int s = first + i;
+        b->seqs[i] = (struct batch_seq){.row0 = rows, .n_rows = n, .pos0 = b->depth[s], .blocks = b->blocks[s]};
+        for (int k = 0; k < n; k++, rows++) {
+            b->ids[rows] = n == 1 ? b->last[s] : any_token(b);
+            b->positions[rows] = b->depth[s] + k;
+        }
+        b->logit_rows[i] = rows - 1;
+        b->samples[i] = (struct sample_row){.how = &b->greedy, .given = -1, .n_top = -1};
+        b->depth[s] += n;
+    }
+    const struct batch batch = {.n_rows = rows, .ids = b->ids, .positions = b->positions, .n_seqs = n_seqs, .seqs = b->seqs,
+                                .n_logits = n_seqs, .logit_rows = b->logit_rows, .samples = b->samples, .results = b->results};
+    struct step_time t;
+    TRY(forward_run(&b->forward, &batch, &t, e));
+    for (int i = 0; i < n_seqs; i++)
+        b->last[first + i] = b->results[i].token;
+    return 0;
+}
+
+static double seconds(struct bench *b)
+{
+    return (double)clock_now(&b->clock) * 1e-9;
+}
+
+static int prefill(struct bench *b, int n, double *took, struct err *e)
+{
+    double t = seconds(b);
+    b->depth[0] = 0;
+    while (b->depth[0] < n)
+        TRY(step(b, 0, 1, n - b->depth[0] < MAX_ROWS ? n - b->depth[0] : MAX_ROWS, e));
+    *took = seconds(b) - t;
+    return 0;
+}
+
+static int decode(struct bench *b, int n_seqs, int depth, int n, double *took, struct err *e)
+{
+    for (int s = 0; s < n_seqs; s++) {
+        if (b->depth[s] < depth) {
+            b->depth[s] = 0;
+            while (b->depth[s] < depth)
+                TRY(step(b, s, 1, depth - b->depth[s] < MAX_ROWS ? depth - b->depth[s] : MAX_ROWS, e));
+        }
+        b->depth[s] = depth; /* what an earlier run wrote past it is written over */
+        b->last[s] = any_token(b);
+    }
+    double t = seconds(b);
+    for (int i = 0; i < n; i++)
+        TRY(step(b, 0, n_seqs, 1, e));
+    *took = seconds(b) - t;
+    return 0;
+}
+
+/* ---- memory bandwidth: each thread sums its own part of a block larger than any cache */
+
+typedef uint64_t wide __attribute__((vector_size(32), aligned(32)));
+
+struct reader {
+    const wide *data;
+    size_t n;
+    uint64_t sum;
+};
+
+static void read_all(void *arg)
+{
+    struct reader *r = arg;
+    wide a = {0}, b = {0}, c = {0}, d = {0};
+    for (size_t i = 0; i + 4 <= r->n; i += 4) {
+        a ^= r->data[i];
+        b ^= r->data[i + 1];
+        c ^= r->data[i + 2];
+        d ^= r->data[i + 3];
+    }
+    a ^= b ^ c ^ d;
+    r->sum = a[0] ^ a[1] ^ a[2] ^ a[3];
+}
+
+static int bandwidth(struct bench *b, double *bytes_s, struct err *e)
+{
+    const size_t bytes = (size_t)512 << 20;
+    int n = b->n_threads < PROBE_THREADS ? b->n_threads : PROBE_THREADS;
+    unsigned char *block = mem_try_aligned(bytes, 64);
+    if (!block)
+        return err_set(e, E_FULL, "no memory for the probe");
+    memset(block, 1, bytes);
+    double best = 0;
+    for (int round = 0; round < 3; round++) {
+        struct reader r[PROBE_THREADS];
+        struct thread *t[PROBE_THREADS];
+        double begin = seconds(b);
+        for (int i = 0; i < n; i++) {
+            size_t each = bytes / (size_t)n / 128 * 128;
+            r[i] = (struct reader){.data = (const wide *)(block + (size_t)i * each), .n = each / sizeof(wide)};
+            TRY(thread_start(&t[i], "probe", read_all, &r[i], e));
+        }
+        for (int i = 0; i < n; i++)
+            thread_join(t[i]);
+        double rate = (double)bytes / (seconds(b) - begin);
+        best = rate > best ? rate : best;
+    }
+    mem_free(block);
+    *bytes_s = best;
+    return 0;
+}
+
+static int obey(struct bench *b, const char *line, double *answer, struct err *e)
+{
+    int v[3] = {0};
+    char verb[16] = "";
+    int n = sscanf(line, "%15s %d %d %d", verb, &v[0], &v[1], &v[2]);
+    if (n == 2 && !strcmp(verb, "prefill") && v[0] > 0 && v[0] <= SEQ_TOKENS)
+        return prefill(b, v[0], answer, e);
+    if (n == 4 && !strcmp(verb, "decode") && v[0] > 0 && v[0] <= MAX_SEQS && v[1] >= 0 && v[2] > 0 && v[1] + v[2] <= SEQ_TOKENS)
+        return decode(b, v[0], v[1], v[2], answer, e);
+    if (n == 1 && !strcmp(verb, "bandwidth"))
+        return bandwidth(b, answer, e);
+    return err_set(e, E_INPUT, "what is '%.60s'?", line);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench *b = mem_new(sizeof *b);
+    struct err e = {0};
+    char line[100];
+    double answer = 0;
+    if (argc < 3) {
+        fprintf(stderr, "usage: model_bench MODEL THREADS [ISA]\n");
+        return 2;
+    }
+    log_setup(&(struct log_opts){.level = LOG_WARN});
+    clock_init_real(&b->clock);
+    rng_init(&b->rng, 1);
+    b->n_threads = atoi(argv[2]);
+    if (b->n_threads < 1)
+        b->n_threads = thread_cores();
+    int rc = open_bench(b, argv[1], argc > 3 ? argv[3] : "auto", &e);
+    if (!rc) {
+        struct device_facts f;
+        b->ops->facts(b->device, &f);
+        printf("ready %s\n", f.name);
+        fflush(stdout);
+    }
+    while (!rc && fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        rc = obey(b, line, &answer, &e);
+        printf("%.9g\n", answer);
+        fflush(stdout);
+    }
+    if (rc)
+        fprintf(stderr, "model_bench: %s\n", e.text);
+    forward_free(&b->forward);
+    if (b->kv.base)
+        b->ops->release(b->device, b->kv.base);
+    weights_free(b->weights);
+    if (b->device)
+        b->ops->close(b->device);
+    model_close(b->model);
+    mem_free(b);
+    return rc ? 1 : 0;
+}

@@ -1,0 +1,147 @@
+/* What a policy's step costs through the real host, without the engine: p50, p99 and p99.9 of wall time at 8, 64 and 512 requests, of which two end, two
+ * start and two arrive between steps. `scan` reads every row (four columns of the waiting, two of the running) and keeps the best four: the dearest thing
+ * a sane policy does. `empty` is the floor; `native` is policy_fcfs.c: what the verbs themselves cost.
+ * usage: policy_bench [POLICY.lua...] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+#include "lua/rehearse.h"
+
+enum { STEPS = 20000 };
+
+static const char empty[] = "return { api = 1, doc = 'empty', step = function(view, act, p)\n"
+                            "  if view.step < 100 then for _, g in ipairs(view.idle) do\n"
+                            "    local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end\n"
+                            "  end end\nend }";
+
+static const char scan[] =
+    "local best, score = {}, {}\n"
+    "return { api = 1, doc = 'scan', needs = { 'waiting.priority', 'waiting.arrival', 'waiting.prompt', 'waiting.max_tokens',\n"
+    "    'running.priority', 'running.arrival' },\n"
+    "  step = function(view, act, p)\n"
+    "    local w, r, now = view.waiting, view.running, view.now\n"
+    "    local priority, arrival, prompt, max_tokens = w.priority, w.arrival, w.prompt, w.max_tokens\n"
+    "    score[1], score[2], score[3], score[4] = -1e300, -1e300, -1e300, -1e300\n"
+    "    for i = 1, w.n do\n"
+    "      local s = (now - arrival[i]) * 10 - priority[i] * 100 - prompt[i] * 0.01 - max_tokens[i] * 0.001\n"
+    "      if s > score[4] then\n"
+    "        local k = 4\n"
+    "        while k > 1 and s > score[k - 1] do score[k], best[k] = score[k - 1], best[k - 1] k = k - 1 end\n"
+    "        score[k], best[k] = s, i\n"
+    "      end\n"
+    "    end\n"
+    "    local worst, victim = 1e300, 0\n"
+    "    priority, arrival = r.priority, r.arrival\n"
+    "    for i = 1, r.n do\n"
+    "      local s = (now - arrival[i]) - priority[i] * 100\n"
+    "      if s < worst then worst, victim = s, i end\n"
+    "    end\n"
+    "    for _, g in ipairs(view.idle) do\n"
+    "      local b = act.batch(g)\n"
+    "      if view.step < 100 then b:decodes() end\n"
+    "      for k = 1, 4 do if best[k] and best[k] <= w.n then b:add(w.id[best[k]], 16) end end\n"
+    "      if b.tokens > 0 then act.forward(g, b, { tp = g.size }) end\n"
+    "    end\n"
+    "  end }";
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Two running requests end, two waiting ones take their place, two arrive. */
+static void churn(struct rehearsal *r, struct rng *g)
+{
+    struct world *w = &r->world;
+    for (int i = 0; i < 2 && w->running.n; i++)
+        world_end(w, w->running.items[rng_below(g, (uint64_t)w->running.n)], END_LENGTH);
+    for (int i = 0; i < 2 && w->waiting.n; i++) {
+        struct request *q = w->waiting.items[0];
+        world_start(w, q, r->now_ns);
+        if (!world_reserve(w, q, q->n_tokens))
+            exit(1);
+        world_commit(w, q, q->n_tokens - 1);
+    }
+    for (int i = 0; i < 2; i++)
+        rehearsal_add(r, &(struct made_request){.tenant = "blue", .priority = (int)rng_below(g, 5), .n_prompt = 20, .max_tokens = 50,
+                                                .arrival_s = (double)r->now_ns * 1e-9});
+    r->now_ns += 10000000;
+    w->step++;
+}
+
+static void measure(const struct policy *p, const char *name, int n)
+{
+    static int64_t times[STEPS];
+    struct rehearsal r;
+    struct clock clock;
+    struct err e = {0};
+    struct rng g;
+    int bad = 0;
+    rng_init(&g, 3);
+    clock_init_real(&clock);
+    rehearsal_init(&r, (struct rehearsal_size){1 << 16, 16, 1024, 2048}, 100);
+    rehearsal_crowd(&r, n, 5);
+    r.world.step = 100; /* past the dry runs: from here on `empty` and `scan` leave the decodes alone */
+    for (int i = 0; i < STEPS; i++) {
+        struct view v = rehearsal_view(&r);
+        plan_begin(&r.plan, r.now_ns);
+        int64_t t0 = clock_now(&clock);
+        enum verdict verdict = p->ops->step(p->ctx, &v, &r.plan, &e);
+        times[i] = clock_now(&clock) - t0;
+        bad += !verdict_stands(verdict);
+        if (p->ops->idle)
+            p->ops->idle(p->ctx);
+        churn(&r, &g);
+    }
+    rehearsal_free(&r);
+    qsort(times, STEPS, sizeof *times, compare);
+    printf("%-12s %4d requests   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n, (double)times[STEPS / 2] * 1e-3,
+           (double)times[STEPS * 99 / 100] * 1e-3, (double)times[STEPS / 1000 * 999] * 1e-3);
+    if (bad)
+        printf("   %d steps did not stand: %s", bad, e.text);
+    printf("\n");
+}
+
+static int run(struct lua_watchdog *dog, const char *name, const char *source, size_t n)
+{
+    static const int sizes[] = {8, 64, 512};
+    for (int i = 0; i < 3; i++) {
+        struct policy p;
+        struct err e = {0};
+        struct lua_opts o = {.watchdog = dog};
+        if (lua_policy_load(&p, name, source, n, &o, NULL, &e)) {
+            fprintf(stderr, "%s\n", e.text);
+            return 1;
+        }
+        measure(&p, name, sizes[i]);
+        p.ops->destroy(p.ctx);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const shipped[] = {"policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua"};
+    struct lua_watchdog *dog;
+    struct err e = {0};
+    struct policy native;
+    if (lua_watchdog_start(&dog, &e))
+        return 1;
+    policy_fcfs(&native);
+    measure(&native, "native", 8);
+    measure(&native, "native", 64);
+    measure(&native, "native", 512);
+    int rc = run(dog, "empty", empty, sizeof empty - 1) || run(dog, "scan", scan, sizeof scan - 1);
+    for (int i = 0; !rc && i < (argc > 1 ? argc - 1 : 3); i++) {
+        const char *path = argc > 1 ? argv[i + 1] : shipped[i], *slash = strrchr(path, '/');
+        struct buf source = {0};
+        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) || run(dog, slash ? slash + 1 : path, source.data, source.len);
+        buf_free(&source);
+    }
+    lua_watchdog_stop(dog);
+    return rc;
+}
