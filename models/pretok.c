@@ -40,7 +40,7 @@ enum { MAX_STAGES = 7, MATCH_LIMIT = 20000000, HEAP_LIMIT_KIB = 65536 };
 struct stage {
     const char *pattern;
     bool bytes;               /* the pattern sees bytes, not characters */
-    pretok_scan *scan;        /* NULL: the pattern runs */
+    pretok_scan *scan;        /* finds the same; NULL: the pattern runs */
 };
 
 enum stage_id {
@@ -66,13 +66,13 @@ static const struct stage stages[ST_COUNT] = {
     [ST_LETTERS] = {"[" WS "]?\\p{L}+", false, scan_letters},
     [ST_PUNCT] = {"[" WS "]?\\p{P}+", false, scan_punct},
     [ST_QWEN35] = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS
-                                "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES, false, NULL},
-    [ST_GPT4O] = {O200K("\\p{N}{1,3}", CONTRACTIONS "?"), false, NULL},
-    [ST_TEKKEN] = {O200K("\\p{N}", ""), false, NULL},
-    [ST_NUMBERS3] = {"\\p{N}{1,3}", false, NULL},
-    [ST_KANA] = {"[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+", false, NULL},
+                                "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES, false, scan_qwen35},
+    [ST_GPT4O] = {O200K("\\p{N}{1,3}", CONTRACTIONS "?"), false, scan_gpt4o},
+    [ST_TEKKEN] = {O200K("\\p{N}", ""), false, scan_tekken},
+    [ST_NUMBERS3] = {"\\p{N}{1,3}", false, scan_numbers3},
+    [ST_KANA] = {"[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+", false, scan_kana},
     [ST_DEEPSEEK3] = {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
-                      " ?[\\p{P}\\p{S}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES, false, NULL},
+                      " ?[\\p{P}\\p{S}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES, false, scan_deepseek3},
 };
 
 static const struct kind {

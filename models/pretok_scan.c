@@ -107,9 +107,24 @@ static inline size_t numbers_end(const struct piece *p, size_t i, int most)
     return i;
 }
 
-/* The pattern that Llama 3 and Qwen 2 share but for the digits in one word. */
-static inline bool scan_cl100k(const struct piece *p, size_t from, struct span *m, int digits)
+/* ` ?[...]+` and what may follow: the run of none of `none` from i on, then the newlines and `also`. */
+static size_t other_end(const struct piece *p, size_t i, unsigned none, char also)
 {
+    i = run_without(p, i, none);
+    while (i < p->n && (is_newline(p->s[i]) || (also && p->s[i] == also)))
+        i++;
+    return i;
+}
+
+/* What differs between the patterns of Llama 3, Qwen 2 and Qwen 3.5. */
+struct cl100k {
+    int digits;               /* most in a word */
+    unsigned word;            /* classes of a word's characters */
+};
+
+static inline bool scan_cl100k(const struct piece *p, size_t from, struct span *m, struct cl100k k)
+{
+    const unsigned not_other = CHAR_SPACE | CHAR_NUMBER | k.word;
     if (from >= p->n)
         return false;
     int len, next_len;
@@ -119,39 +134,162 @@ static inline bool scan_cl100k(const struct piece *p, size_t from, struct span *
         return true;
     }
     unsigned c = class_at(p, from, &len);
-    if (c & CHAR_LETTER) {
-        m->to = run_of(p, from, CHAR_LETTER);
-        return true;
-    }
-    if (c & CHAR_NUMBER) {
-        m->to = numbers_end(p, from, digits);
-        return true;
-    }
     size_t next = from + (size_t)len;
     unsigned d = next < p->n ? class_at(p, next, &next_len) : CHAR_SPACE;
-    if (d & CHAR_LETTER && !is_newline(p->s[from])) {
-        m->to = run_of(p, next, CHAR_LETTER);
-        return true;
-    }
-    bool spaced = p->s[from] == ' ' && !(d & (CHAR_SPACE | CHAR_NUMBER | CHAR_LETTER));
-    if (c & CHAR_SPACE && !spaced) {
+    if (c & CHAR_NUMBER)
+        m->to = numbers_end(p, from, k.digits);
+    else if (c & k.word || (d & k.word && !is_newline(p->s[from])))
+        m->to = run_of(p, next, k.word);
+    else if (c & CHAR_SPACE && (p->s[from] != ' ' || d & not_other))
         m->to = newlines_or_space(p, from);
-        return true;
-    }
-    m->to = run_without(p, next, CHAR_SPACE | CHAR_LETTER | CHAR_NUMBER);
-    while (m->to < p->n && is_newline(p->s[m->to]))
-        m->to++;
+    else
+        m->to = other_end(p, next, not_other, 0);
     return true;
 }
 
 bool scan_llama3(const struct piece *p, size_t from, struct span *m)
 {
-    return scan_cl100k(p, from, m, 3);
+    return scan_cl100k(p, from, m, (struct cl100k){3, CHAR_LETTER});
 }
 
 bool scan_qwen2(const struct piece *p, size_t from, struct span *m)
 {
-    return scan_cl100k(p, from, m, 1);
+    return scan_cl100k(p, from, m, (struct cl100k){1, CHAR_LETTER});
+}
+
+bool scan_qwen35(const struct piece *p, size_t from, struct span *m)
+{
+    return scan_cl100k(p, from, m, (struct cl100k){1, CHAR_LETTER | CHAR_MARK});
+}
+
+static bool is_upper(unsigned c) /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+{
+    return c & (CHAR_LETTER | CHAR_MARK) && !(c & CHAR_LOWER);
+}
+
+static bool is_lower(unsigned c) /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+{
+    return c & (CHAR_LETTER | CHAR_MARK) && !(c & CHAR_UPPER);
+}
+
+static size_t run_in(const struct piece *p, size_t i, bool (*in)(unsigned))
+{
+    int len;
+    while (i < p->n && in(class_at(p, i, &len)))
+        i += (size_t)len;
+    return i;
+}
+
+/* upper*lower+ at i: its end, or i. */
+static size_t capped_end(const struct piece *p, size_t i)
+{
+    int len;
+    size_t u = run_in(p, i, is_upper), end = run_in(p, u, is_lower);
+    if (end > u)
+        return end;
+    while (u > i) { /* give back: the last character of the run that is lower, too, stands for lower+ */
+        size_t last = u;
+        do
+            u--;
+        while ((p->s[u] & 0xC0) == 0x80);
+        if (is_lower(class_at(p, u, &len)))
+            return last;
+    }
+    return i;
+}
+
+/* The two word alternatives of the o200k pattern at from: the end, or from. */
+static size_t cased_word_end(const struct piece *p, size_t from)
+{
+    int len;
+    unsigned c = class_at(p, from, &len);
+    size_t next = from + (size_t)len, end;
+    bool prefix = !(c & (CHAR_LETTER | CHAR_NUMBER)) && !is_newline(p->s[from]);
+    if (prefix && (end = capped_end(p, next)) > next)
+        return end;
+    if ((end = capped_end(p, from)) > from)
+        return end;
+    if (prefix && (end = run_in(p, next, is_upper)) > next)
+        return end; /* upper+lower*: no lower can follow, else the first alternative had matched */
+    return run_in(p, from, is_upper);
+}
+
+static inline bool scan_o200k(const struct piece *p, size_t from, struct span *m, int digits, bool suffix)
+{
+    const unsigned not_other = CHAR_SPACE | CHAR_NUMBER | CHAR_LETTER;
+    if (from >= p->n)
+        return false;
+    int len, next_len;
+    m->from = from;
+    m->to = cased_word_end(p, from);
+    if (m->to > from) {
+        m->to += suffix ? contraction(p, m->to, true) : 0;
+        return true;
+    }
+    unsigned c = class_at(p, from, &len);
+    size_t next = from + (size_t)len;
+    unsigned d = next < p->n ? class_at(p, next, &next_len) : CHAR_SPACE;
+    if (c & CHAR_NUMBER)
+        m->to = numbers_end(p, from, digits);
+    else if (c & CHAR_SPACE && (p->s[from] != ' ' || d & not_other))
+        m->to = newlines_or_space(p, from);
+    else
+        m->to = other_end(p, next, not_other, '/');
+    return true;
+}
+
+bool scan_gpt4o(const struct piece *p, size_t from, struct span *m)
+{
+    return scan_o200k(p, from, m, 3, true);
+}
+
+bool scan_tekken(const struct piece *p, size_t from, struct span *m)
+{
+    return scan_o200k(p, from, m, 1, false);
+}
+
+static bool is_ascii_letter(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+static bool is_ascii_punct(char c)
+{
+    return c > ' ' && c < 127 && !is_ascii_letter(c) && !(c >= '0' && c <= '9');
+}
+
+/* This pattern does not match everything: characters of no class it names are gaps, handed on as they are. */
+bool scan_deepseek3(const struct piece *p, size_t from, struct span *m)
+{
+    const unsigned word = CHAR_LETTER | CHAR_MARK, sign = CHAR_PUNCT | CHAR_SYMBOL;
+    int len, next_len;
+    for (size_t i = from; i < p->n; i += (size_t)len) {
+        unsigned c = class_at(p, i, &len);
+        size_t next = i + (size_t)len;
+        unsigned d = next < p->n ? class_at(p, next, &next_len) : 0;
+        m->from = i;
+        m->to = 0;
+        if (is_ascii_punct(p->s[i]) && next < p->n && is_ascii_letter(p->s[next]))
+            for (m->to = next; m->to < p->n && is_ascii_letter(p->s[m->to]);)
+                m->to++;
+        else if (c & word || (d & word && !(c & sign) && !is_newline(p->s[i])))
+            m->to = run_of(p, next, word);
+        else if (c & sign || (p->s[i] == ' ' && d & sign))
+            for (m->to = run_of(p, next, sign); m->to < p->n && is_newline(p->s[m->to]);)
+                m->to++;
+        else if (c & CHAR_SPACE)
+            m->to = newlines_or_space(p, i);
+        if (m->to)
+            return true;
+    }
+    return false;
+}
+
+bool scan_numbers3(const struct piece *p, size_t from, struct span *m)
+{
+    m->from = run_without(p, from, CHAR_NUMBER);
+    m->to = numbers_end(p, m->from, 3);
+    return m->from < p->n;
 }
 
 bool scan_digit(const struct piece *p, size_t from, struct span *m)
@@ -268,6 +406,16 @@ static bool with_space(const struct piece *p, size_t from, struct span *m)
 bool scan_listed_punct(const struct piece *p, size_t from, struct span *m)
 {
     return listed_run(p, from, m, is_listed_punct) && with_space(p, from, m);
+}
+
+static bool is_kana(uint32_t c)
+{
+    return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x30FF);
+}
+
+bool scan_kana(const struct piece *p, size_t from, struct span *m)
+{
+    return listed_run(p, from, m, is_kana);
 }
 
 bool scan_cjk(const struct piece *p, size_t from, struct span *m)

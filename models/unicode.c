@@ -11,8 +11,8 @@ uint16_t *unicode_build_classes(void)
 {
     uint16_t *classes = mem_new_array(0x110000, sizeof *classes);
     for (size_t i = 0; i < n_unicode_classes; i++) {
-        uint32_t from = unicode_classes[i] >> 9, bits = unicode_classes[i] & 511;
-        uint32_t to = i + 1 < n_unicode_classes ? unicode_classes[i + 1] >> 9 : 0x110000;
+        uint32_t from = unicode_classes[i] >> 8, bits = unicode_class_sets[unicode_classes[i] & 255];
+        uint32_t to = i + 1 < n_unicode_classes ? unicode_classes[i + 1] >> 8 : 0x110000;
         for (uint32_t c = from; bits && c < to; c++)
             classes[c] = (uint16_t)bits;
     }

@@ -21,10 +21,15 @@ enum {
     CHAR_PUNCTUATION = 64,  /* what the Punctuation pre-tokenizer cuts: ASCII punctuation and \p{P} of an older Unicode */
     CHAR_CASED = 128,       /* the cased letters that the DeepSeek pre-tokenizer lists */
     CHAR_MOVES = 256,       /* may change, or be reordered, under NFC */
+    CHAR_UPPER = 512,       /* \p{Lu} and \p{Lt} */
+    CHAR_LOWER = 1024,      /* \p{Ll} */
+    CHAR_SYMBOL = 2048,     /* \p{S} */
 };
 
 /* Generated (unicode_table.c). Classes and combining orders: first code point and value of each run. */
-extern const uint32_t unicode_classes[];    /* code point << 9 | class bits */
+extern const uint16_t unicode_class_sets[]; /* the sets of class bits that occur */
+extern const size_t n_unicode_class_sets;
+extern const uint32_t unicode_classes[];    /* code point << 8 | index of a set */
 extern const size_t n_unicode_classes;
 extern const uint32_t unicode_orders[];     /* code point << 8 | canonical combining class */
 extern const size_t n_unicode_orders;
