@@ -128,7 +128,7 @@ static int put_costs(const struct check *c, struct err *e)
 
 static void put_columns(const char *queue, unsigned mask, struct buf *out)
 {
-    for (int k = 0; k < COLUMN_COUNT; k++)
+    for (int k = 0; k < NEED_COUNT; k++)
         if (mask & 1u << k)
             buf_printf(out, " %s.%s", queue, column_names[k]);
 }

@@ -9,18 +9,16 @@
 
 _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 
-const char *const column_names[COLUMN_COUNT] = {
+const char *const column_names[NEED_COUNT] = {
     "id", "tenant", "priority", "arrival", "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started",
-    "key", "computed", "output", "remaining", "blocks",
+    "key", "computed", "output", "remaining", "blocks", "first", "last",
 };
-
-static const struct req_queue no_queue;
 
 /* ---- needs */
 
 static int find_column(const char *name)
 {
-    for (int c = 0; c < COLUMN_COUNT; c++)
+    for (int c = 0; c < NEED_COUNT; c++)
         if (strcmp(column_names[c], name) == 0)
             return c;
     return -1;
@@ -34,7 +32,7 @@ unsigned columns_needed(lua_State *L, int index, const char *queue)
         luaL_error(L, "needs must be a list of column names");
     unsigned mask = 0;
     int n = (int)lua_objlen(L, index);
-    for (int i = 1; i <= n && i <= 2 * COLUMN_COUNT; i++) {
+    for (int i = 1; i <= n && i <= 3 * NEED_COUNT; i++) {
         lua_rawgeti(L, index, i);
         if (lua_type(L, -1) != LUA_TSTRING)
             luaL_error(L, "needs must be a list of column names");
@@ -42,7 +40,7 @@ unsigned columns_needed(lua_State *L, int index, const char *queue)
         int c = find_column(name);
         bool known_queue = !dot || strncmp(full, "waiting.", 8) == 0 || strncmp(full, "running.", 8) == 0;
         if (c < 0 || !known_queue) {
-            const char *near = nearest_word(name, column_names, COLUMN_COUNT);
+            const char *near = nearest_word(name, column_names, NEED_COUNT);
             luaL_error(L, "needs: there is no column '%s'%s%s%s", full, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         }
         if (!dot || strncmp(full, queue, (size_t)(dot - full)) == 0)
@@ -63,25 +61,18 @@ static int new_table(lua_State *L, int n)
 /* Makes new tables and hangs them into the view table on top of the stack. */
 static void make_tables(struct columns *c, lua_State *L)
 {
-    for (int k = 0; k < COLUMN_COUNT; k++)
+    for (int k = 0; k < NEED_COUNT; k++)
         if (c->mask & 1u << k) {
-            c->refs[k] = new_table(L, 64);
-            lua_rawgeti(L, LUA_REGISTRYINDEX, c->refs[k]);
+            int *ref = k < COLUMN_COUNT ? &c->refs[k] : &c->end_refs[k - COL_FIRST];
+            *ref = new_table(L, k < COLUMN_COUNT ? 64 : COLUMN_ENDS);
+            lua_rawgeti(L, LUA_REGISTRYINDEX, *ref);
             lua_setfield(L, -2, column_names[k]);
         }
-    if (c->mask) {
-        c->first_ref = new_table(L, COLUMN_ENDS);
-        c->last_ref = new_table(L, COLUMN_ENDS);
-        lua_rawgeti(L, LUA_REGISTRYINDEX, c->first_ref);
-        lua_setfield(L, -2, "first");
-        lua_rawgeti(L, LUA_REGISTRYINDEX, c->last_ref);
-        lua_setfield(L, -2, "last");
-    }
     lua_pushnumber(L, 0);
     lua_setfield(L, -2, "n");
     c->n = c->n_shown = 0;
-    memset(c->first, 0, sizeof c->first);
-    memset(c->last, 0, sizeof c->last);
+    c->stale = true;
+    memset(c->ends, 0, sizeof c->ends);
     for (int i = 0; i < c->n_slots; i++)
         c->row_of[i] = -1;
 }
@@ -109,13 +100,9 @@ void columns_free(struct columns *c)
 
 void columns_reset(struct columns *c, lua_State *L)
 {
-    for (int k = 0; k < COLUMN_COUNT; k++)
+    for (int k = 0; k < NEED_COUNT; k++)
         if (c->mask & 1u << k)
-            luaL_unref(L, LUA_REGISTRYINDEX, c->refs[k]);
-    if (c->mask) {
-        luaL_unref(L, LUA_REGISTRYINDEX, c->first_ref);
-        luaL_unref(L, LUA_REGISTRYINDEX, c->last_ref);
-    }
+            luaL_unref(L, LUA_REGISTRYINDEX, k < COLUMN_COUNT ? c->refs[k] : c->end_refs[k - COL_FIRST]);
     lua_rawgeti(L, LUA_REGISTRYINDEX, c->view_ref);
     make_tables(c, L);
     lua_pop(L, 1);
@@ -133,7 +120,7 @@ size_t columns_bytes(const struct columns *c)
 
 static double cell_of(const struct request *r, int column)
 {
-    switch ((enum column)column) {
+    switch (column) {
     case COL_ID: return lua_req_id(r->id);
     case COL_TENANT: return (double)(map_hash_bytes(r->spec->tenant, strlen(r->spec->tenant)) >> 12);
     case COL_PRIORITY: return r->spec->priority;
@@ -150,7 +137,7 @@ static double cell_of(const struct request *r, int column)
     case COL_OUTPUT: return request_output(r);
     case COL_REMAINING: return request_remaining(r);
     case COL_BLOCKS: return r->n_blocks;
-    case COLUMN_COUNT: break;
+    default: return 0; /* no column */
     }
     return 0;
 }
@@ -161,7 +148,8 @@ struct sync {
     struct columns *c;
     int base;
     int n_columns, columns[COLUMN_COUNT];   /* those needed, ascending */
-    int n_static;                           /* of them, those that never change in a row */
+    int n_static;                           /* of them, those that never change in a row; with the key: those the journal covers */
+    int n_journaled;
 };
 
 static void push_tables(struct sync *s)
@@ -172,7 +160,8 @@ static void push_tables(struct sync *s)
         if (s->c->mask & 1u << k) {
             lua_rawgeti(L, LUA_REGISTRYINDEX, s->c->refs[k]);
             s->columns[s->n_columns++] = k;
-            s->n_static += k < COL_FIRST_DYNAMIC;
+            s->n_static += k < COL_KEY;
+            s->n_journaled += k <= COL_KEY;
         }
 }
 
@@ -188,9 +177,9 @@ static void put_cell(struct sync *s, int i, int row, const struct request *r)
     lua_rawseti(s->L, s->base + i, row + 1);
 }
 
-static void put_changes(struct sync *s, int row, const struct request *r)
+static void put_changes(struct sync *s, int row, const struct request *r, int from)
 {
-    for (int i = s->n_static; i < s->n_columns; i++) {
+    for (int i = from; i < s->n_columns; i++) {
         int k = s->columns[i];
         double v = cell_of(r, k);
         if (s->c->cells[k][row] == v)
@@ -258,7 +247,10 @@ static void drop_row(struct sync *s, int row)
         int k = s->columns[i];
         if (row != last) {
             c->cells[k][row] = c->cells[k][last];
-            lua_rawgeti(s->L, s->base + i, last + 1);
+            if (k == COL_TENANT)
+                lua_rawgeti(s->L, s->base + i, last + 1);
+            else
+                lua_pushnumber(s->L, c->cells[k][last]);
             lua_rawseti(s->L, s->base + i, row + 1);
         }
         lua_pushnil(s->L);
@@ -273,14 +265,17 @@ static void drop_row(struct sync *s, int row)
 
 /* ---- the ends of the order */
 
-static void put_end(struct columns *c, lua_State *L, int ref, int *shown, const struct req_queue *q, int step)
+/* which: 0 the first, 1 the last of the queue. */
+static void put_end(struct columns *c, lua_State *L, int which, const struct req_queue *q)
 {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ref);
+    if (!(c->mask & 1u << (COL_FIRST + which)))
+        return;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, c->end_refs[which]);
     for (int i = 0; i < COLUMN_ENDS; i++) {
-        int row = i < q->n ? find_row(c, q->items[step > 0 ? i : q->n - 1 - i]->id) + 1 : 0;
-        if (shown[i] == row)
+        int row = i < q->n ? find_row(c, q->items[which ? q->n - 1 - i : i]->id) + 1 : 0;
+        if (c->ends[which][i] == row)
             continue;
-        shown[i] = row;
+        c->ends[which][i] = row;
         if (row)
             lua_pushnumber(L, row);
         else
@@ -323,9 +318,8 @@ static void show_count(struct columns *c, lua_State *L, int n)
     lua_pop(L, 1);
 }
 
-/* Rows of requests that left go, those of requests that came are added. Requests of q that have a row are marked and patched first, so that a row
- * not marked is one to drop. */
-static void sync_rows(struct sync *s, const struct req_queue *q)
+/* Compares everything. Requests of q that have a row are marked and patched first, so that a row not marked is one to drop. */
+static void sync_all(struct sync *s, const struct req_queue *q)
 {
     struct columns *c = s->c;
     int n_seen = 0;
@@ -336,7 +330,7 @@ static void sync_rows(struct sync *s, const struct req_queue *q)
             continue;
         c->seen[row] = c->epoch;
         n_seen++;
-        put_changes(s, row, q->items[i]);
+        put_changes(s, row, q->items[i], s->n_static);
     }
     for (int row = c->n - 1; row >= 0 && n_seen < c->n; row--)
         if (c->seen[row] != c->epoch)
@@ -346,20 +340,56 @@ static void sync_rows(struct sync *s, const struct req_queue *q)
             add_row(s, q->items[i]);
 }
 
-bool columns_sync(struct columns *c, lua_State *L, const struct req_queue *q)
+/* Follows the queue's journal. A request that has entered and left again since is gone, or in the other queue, by now. */
+static void sync_journal(struct sync *s, const struct world *w, const struct req_queue *q)
 {
-    if (!q)
-        q = &no_queue;
+    struct columns *c = s->c;
+    enum req_state here = q == &w->waiting ? REQ_WAITING : REQ_RUNNING;
+    for (uint64_t i = c->n_changes; i < q->n_changes; i++) {
+        const struct queue_change *change = &q->journal[i % QUEUE_JOURNAL];
+        int row = find_row(c, change->id);
+        if (!change->entered && row >= 0)
+            drop_row(s, row);
+        const struct request *r = change->entered && row < 0 ? request_find(&w->requests, change->id) : NULL;
+        if (r && r->state == here)
+            add_row(s, r);
+    }
+    for (int i = 0; s->n_journaled < s->n_columns && i < q->n; i++) {
+        int row = find_row(c, q->items[i]->id);
+        if (row >= 0)
+            put_changes(s, row, q->items[i], s->n_journaled);
+    }
+}
+
+static bool same_members(struct columns *c, const struct req_queue *q)
+{
+    return c->n == q->n && (!q->n || find_row(c, q->items[rng_below(&c->rng, (uint64_t)q->n)]->id) >= 0);
+}
+
+static void sync_rows(struct sync *s, const struct world *w, const struct req_queue *q)
+{
+    struct columns *c = s->c;
+    bool told = !c->stale && q->n_changes - c->n_changes <= QUEUE_JOURNAL;
+    if (told)
+        sync_journal(s, w, q);
+    if (!told || !same_members(c, q))
+        sync_all(s, q);
+    c->n_changes = q->n_changes;
+    c->stale = false;
+}
+
+bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q)
+{
     if (c->mask) {
         struct sync s = {.L = L, .c = c};
         luaL_checkstack(L, COLUMN_COUNT + 8, NULL);
         push_tables(&s);
         if (!spot_check(&s))
             return false;
-        sync_rows(&s, q);
+        sync_rows(&s, w, q);
         lua_settop(L, s.base - 1);
-        put_end(c, L, c->first_ref, c->first, q, 1);
-        put_end(c, L, c->last_ref, c->last, q, -1);
+        put_end(c, L, 0, q);
+        put_end(c, L, 1, q);
     }
     show_count(c, L, q->n);
     return true;

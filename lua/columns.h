@@ -1,6 +1,6 @@
 /* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every column is one request. A request keeps its row
- * while it stays in the queue, except that the last row moves into a gap; the lists `first` and `last` name the rows at both ends of the queue's order.
- * Only cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into its view is found out.
+ * while it stays in the queue, except that the last row moves into a gap; the lists `first` and `last` (when needed) name the rows at the ends of the
+ * queue's order. Only cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into its view is found out.
  * Owned by the bind of one script. Never true: a decision of the engine that rests on what these tables hold. */
 #ifndef LUA_COLUMNS_H
 #define LUA_COLUMNS_H
@@ -12,27 +12,30 @@
 
 enum column {
     COL_ID, COL_TENANT, COL_PRIORITY, COL_ARRIVAL, COL_PROMPT, COL_MAX_TOKENS, COL_SLO_TTFT, COL_SLO_TPOT, COL_PREEMPTED, COL_WAITING_SINCE,
-    COL_STARTED, COL_FIRST_DYNAMIC, COL_KEY = COL_FIRST_DYNAMIC, COL_COMPUTED, COL_OUTPUT, COL_REMAINING, COL_BLOCKS, COLUMN_COUNT
+    COL_STARTED, COL_KEY /* changes only by leaving and entering the queue */, COL_COMPUTED /* from here on at any time */, COL_OUTPUT, COL_REMAINING, COL_BLOCKS, COLUMN_COUNT,
+    COL_FIRST = COLUMN_COUNT, COL_LAST, NEED_COUNT /* the two lists: needed by name like columns */
 };
 
-enum { COLUMN_ENDS = 32 }; /* rows that `first` and `last` list at most */
+enum { COLUMN_ENDS = 16 }; /* rows that `first` and `last` list at most */
 
-extern const char *const column_names[COLUMN_COUNT];
+extern const char *const column_names[NEED_COUNT];
 
 struct columns {
     unsigned mask;                  /* 1 << enum column; 0: the policy needs none */
     int view_ref;                   /* view.waiting or view.running */
     int refs[COLUMN_COUNT];
-    int first_ref, last_ref;
+    int end_refs[2];                /* first, last */
     const void *view_pointer;       /* to know the table again when it comes back as an argument */
     int n, cap, n_shown;
     req_id *ids;                    /* by row */
     uint32_t *seen;
     double *cells[COLUMN_COUNT];    /* what was written: numbers, or a hash for texts */
-    int first[COLUMN_ENDS], last[COLUMN_ENDS];
+    int ends[2][COLUMN_ENDS];
     int32_t *row_of;                /* by slot of the request table */
     int n_slots;
     uint32_t epoch;
+    uint64_t n_changes;             /* of the queue's journal, seen so far */
+    bool stale;                     /* the journal does not tell how to get from here to there */
     struct rng rng;
 };
 
@@ -41,8 +44,8 @@ unsigned columns_needed(lua_State *L, int index, const char *queue);
 /* Makes the tables; pushes the view table. A body. */
 void columns_create(struct columns *c, lua_State *L, unsigned mask);
 void columns_free(struct columns *c);
-/* Brings the tables up to date. A body, with the host's reserve open. False: a cell is not what was written (then columns_reset). */
-bool columns_sync(struct columns *c, lua_State *L, const struct req_queue *q);
+/* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is not what was written (then columns_reset). */
+bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
 /* Fresh tables; the next sync fills them. A body. */
 void columns_reset(struct columns *c, lua_State *L);
 /* Bytes that the tables of so many rows may take. */

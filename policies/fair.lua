@@ -24,7 +24,7 @@ return {
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 
-  needs = { "waiting.key" },
+  needs = { "waiting.key", "waiting.first" },
 
   admit = function(request, view, act, p)
     if request.again then return request.key end -- it was charged when it came

@@ -31,7 +31,7 @@ return {
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 
-  needs = { "priority", "key", "waiting.remaining", "running.blocks" },
+  needs = { "priority", "key", "waiting.first", "waiting.remaining", "running.last", "running.blocks" },
 
   admit = function(request, view, act, p)
     return request.arrival + request.priority * p.ageing

@@ -47,6 +47,7 @@ void queue_insert(struct req_queue *q, struct request *r)
     memmove(q->items + i + 1, q->items + i, (size_t)(q->n - i) * sizeof *q->items);
     q->items[i] = r;
     q->n++;
+    q->journal[q->n_changes++ % QUEUE_JOURNAL] = (struct queue_change){r->id, true};
 }
 
 void queue_delete(struct req_queue *q, struct request *r)
@@ -55,6 +56,7 @@ void queue_delete(struct req_queue *q, struct request *r)
     ASSERT(i < q->n && q->items[i] == r);
     q->n--;
     memmove(q->items + i, q->items + i + 1, (size_t)(q->n - i) * sizeof *q->items);
+    q->journal[q->n_changes++ % QUEUE_JOURNAL] = (struct queue_change){r->id, false};
 }
 
 static void note_arrival(struct world *w, int64_t now_ns)

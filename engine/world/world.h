@@ -34,10 +34,17 @@ struct group {
     uint64_t n_steps;
 };
 
-/* Ordered by (key, order). */
+enum { QUEUE_JOURNAL = 64 };
+
+/* Ordered by (key, order). The journal names the last changes, so that who keeps a copy need not compare it whole; a new key is a leave and an entry. */
 struct req_queue {
     struct request **items;
     int n, cap;
+    struct queue_change {
+        req_id id;
+        bool entered;               /* false: left */
+    } journal[QUEUE_JOURNAL];       /* change i is at i % QUEUE_JOURNAL */
+    uint64_t n_changes;
 };
 
 struct world {
