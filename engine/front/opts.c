@@ -490,11 +490,15 @@ static int defaults(struct parse *p)
 }
 
 /* What no single row can know. */
-static int cross_check(const struct opts *o, struct err *e)
+static int cross_check(struct opts *o, struct err *e)
 {
     if (o->command == CMD_POLICY_CHECK)
         return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
     bool dummy = !strcmp(o->load_format, "dummy");
+    if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */
+        o->prompt = o->model;
+        o->model = NULL;
+    }
     if (dummy && !o->hf_config)
         return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
     if (!dummy && o->hf_config)

@@ -1,0 +1,315 @@
+"""The program from outside: commands, messages and exit codes, answers on pipes and on a terminal, signals. Uses made-up weights."""
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
+DUMMY = ["--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--kv-cache-memory-bytes", "64MiB", "-t", "1"]
+ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
+WAIT_S = 60
+
+
+def run(*args, stdin="", env=None):
+    return subprocess.run([BINARY, *args], input=stdin.encode(), capture_output=True, timeout=WAIT_S, env={**ENV, **(env or {})})
+
+
+def out(r):
+    return r.stdout.decode(errors="replace")
+
+
+def err(r):
+    return r.stderr.decode(errors="replace")
+
+
+def version_and_help():
+    assert re.fullmatch(r"moonshift \d+\.\d+\.\d+\n", out(run("--version")))
+    for words in (["--help"], ["serve", "--help"], ["run", "-h"], ["policy", "check", "--help"], ["help", "serve"]):
+        r = run(*words)
+        assert r.returncode == 0 and "moonshift" in out(r) and not r.stderr, (words, r)
+    assert "--max-model-len" in out(run("serve", "--help"))
+
+
+def wrong_words():
+    for words, code, says in (
+        (["servr"], 2, "did you mean serve?"),
+        (["serve", "m", "--max-model-length", "5"], 2, "did you mean --max-model-len?"),
+        (["serve", "m", "--tensor-parallel-size", "2"], 2, "not offered"),
+        ([], 2, "moonshift serve MODEL"),
+        (["run", "no/such/file.gguf", "hi"], 1, "no/such/file.gguf"),
+        (["run", "README.md", "hi"], 1, "README.md"),
+        (["run", *DUMMY, "hi"], 1, "--chat-template"),
+        (["serve", *DUMMY, "--dry-run", "--max-model-len", "9k"], 1, "context of 8192"),
+        (["serve", *DUMMY, "--dry-run", "--policy", "no-such"], 1, "no-such"),
+        (["serve", *DUMMY, "--dry-run", "--chat-template", "no/such.jinja"], 1, "no/such.jinja"),
+    ):
+        r = run(*words)
+        assert r.returncode == code and says in err(r), (words, r)
+        assert err(r).count("moonshift: ") == 1, err(r)
+
+
+def too_little_memory_says_what_fits():
+    r = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", "4096")
+    assert r.returncode == 1
+    m = re.search(r"lower --max-model-len to (\d+)", err(r))
+    assert m, err(r)
+    ok = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1), "--port", "0")
+    assert ok.returncode == 0, err(ok)
+
+
+def start_up_lines():
+    r = run("serve", *DUMMY, "--dry-run", "--port", "0", "--policy-param", "budget=256")
+    assert r.returncode == 0, err(r)
+    at = 0
+    for line in (
+        r"Moonshift \d+\.\d+\.\d+: .*--policy-param budget=256", r"Device 0: ", r"Loading weights: 100%", r"fcfs \([0-9a-f]{12}\) is live",
+        r"Model loading took \d+\.\d\d GiB and \d+\.\d\d s", r"Available KV cache memory: \d+\.\d\d GiB",
+        r"GPU KV cache size: [\d,]+ tokens", r"Maximum concurrency for 8,192 tokens per request: \d+\.\d\dx", r"Dry run",
+    ):
+        m = re.compile(line).search(err(r), at)
+        assert m, (line, err(r))
+        at = m.end()
+
+
+def json_log_lines():
+    r = run("serve", *DUMMY, "--dry-run", "--port", "0", "--log-format", "json")
+    lines = [json.loads(line) for line in err(r).strip().split("\n")]
+    assert len(lines) > 5 and all({"time", "level", "part", "text"} <= set(x) for x in lines)
+
+
+def answers_on_pipes():
+    a = run("run", *DUMMY, "--raw", "abc", "-n", "12", "--temperature", "0")
+    b = run("run", *DUMMY, "--raw", "-n", "12", "--temperature", "0", stdin="abc")
+    assert a.returncode == 0 and a.stdout and not a.stderr, a
+    assert a.stdout == b.stdout
+    c = run("run", *DUMMY, "--raw", "abc", "-n", "12", "--temperature", "2", "--seed", "1")
+    d = run("run", *DUMMY, "--raw", "abc", "-n", "12", "--temperature", "2", "--seed", "1")
+    e = run("run", *DUMMY, "--raw", "abc", "-n", "12", "--temperature", "2", env={"MOONSHIFT_SEED": "1"})
+    assert c.stdout == d.stdout == e.stdout
+    empty = run("run", *DUMMY, "--raw", stdin="")
+    assert empty.returncode == 1 and "empty" in err(empty)
+    long = run("run", *DUMMY, "--raw", stdin="x" * 9000)
+    assert long.returncode == 1 and "--max-model-len" in err(long)
+    # a reader that leaves ends it, quietly
+    p = subprocess.Popen([BINARY, "run", *DUMMY, "--raw", "abc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    p.stdout.read(1)
+    p.stdout.close()
+    assert p.wait(WAIT_S) != 0
+    p.stderr.close()
+
+
+class Terminal:
+    """The program on a pseudo-terminal of its own."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BINARY, [BINARY, *args], ENV)
+        self.text = b""
+
+    def until(self, pattern, seconds=WAIT_S):
+        end = time.monotonic() + seconds
+        while True:
+            m = re.search(pattern, self.text, re.S)
+            if m:
+                self.text = self.text[m.end():]
+                return m
+            ready = select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]
+            assert ready, f"{pattern} did not come; there was {self.text[-500:]}"
+            try:
+                self.text += os.read(self.fd, 65536)
+            except OSError:
+                raise AssertionError(f"it ended before {pattern}: {self.text[-500:]}")
+
+    def type(self, data):
+        os.write(self.fd, data)
+
+    def end(self):
+        while True:
+            try:
+                if not os.read(self.fd, 65536):
+                    break
+            except OSError:
+                break
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def chat_at_a_terminal():
+    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "6")
+    t.until(rb"/help tells the rest.*> ")
+    t.type(b"hello\n")
+    first = t.until(rb"\[(\d+) tokens in, (\d+) of them cached.* (\d+) out")
+    t.until(rb"> ")
+    t.type(b"again \\\nand more\n")
+    second = t.until(rb"\[(\d+) tokens in, (\d+) of them cached")
+    assert int(second.group(1)) > int(first.group(1)), "the second turn must carry the first"
+    t.until(rb"> ")
+    t.type(b"/clear\n")
+    t.until(rb"> ")
+    t.type(b"hello\n")
+    third = t.until(rb"\[(\d+) tokens in")
+    assert third.group(1) == first.group(1)
+    t.until(rb"> ")
+    t.type(b"/help\n")
+    t.until(rb"Ctrl-C.*> ")
+    t.type(b"\x04")
+    assert t.end() == 0
+
+
+def interrupts_stop_the_answer_only():
+    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "--temperature", "1")
+    t.until(rb"> ")
+    t.type(b"talk for long\n")
+    t.until(rb"talk for long\r\n.+")  # the answer has begun
+    t.type(b"\x03")
+    t.until(rb"; stopped\]")
+    t.until(rb"> ")
+    t.type(b"half a line\x03")
+    t.until(rb"/quit ends\).*> ")
+    t.type(b"/quit\n")
+    assert t.end() == 0
+
+
+def no_control_bytes_on_a_terminal():
+    t = Terminal("run", *DUMMY, "--raw", "x", "-n", "400", "--temperature", "3")
+    seen = b""
+    while True:
+        try:
+            piece = os.read(t.fd, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(t.fd)
+    os.waitpid(t.pid, 0)
+    assert len(seen) > 100
+    bad = [c for c in seen.decode(errors="replace") if (c < " " and c not in "\r\n\t") or "\x7f" <= c <= "\x9f"]
+    assert not bad, bad
+
+
+class Server:
+    def __init__(self, *args):
+        self.log = tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen([BINARY, "serve", *args], stderr=self.log, env=ENV)
+        end = time.monotonic() + WAIT_S
+        while "Application startup complete." not in self.said() or "http://" not in self.said():
+            assert self.p.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.02)
+        time.sleep(0.05)
+        self.url = re.search(r"on (http://\S+)", self.said()).group(1)
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=WAIT_S) as r:
+            return r.status, r.read()
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request, timeout=WAIT_S)
+
+    def stop(self, *signals):
+        for s in signals:
+            self.p.send_signal(s)
+            time.sleep(0.2)
+        code = self.p.wait(WAIT_S)
+        text = self.said()
+        self.log.close()
+        return code, text
+
+
+def a_server_serves_and_drains():
+    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "2000", "--served-model-name", "first", "--alias", "second")
+    try:
+        assert s.get("/health")[0] == 200
+        names = [m["id"] for m in json.loads(s.get("/v1/models")[1])["data"]]
+        assert names[:2] == ["first", "second"], names
+        stream = s.post("/v1/completions", {"model": "second", "prompt": "abc", "max_tokens": 300, "stream": True})
+        stream.read(10)
+        s.p.send_signal(signal.SIGTERM)
+        rest = stream.read()
+        assert rest.rstrip().endswith(b"data: [DONE]"), rest[-200:]
+    finally:
+        code, text = s.stop()
+    assert code == 0 and "Drained" in text, (code, text)
+
+
+def a_second_signal_stops_at_once():
+    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "200000", "--max-model-len", "8k")
+    stream = s.post("/v1/completions", {"model": s.get("/v1/models") and json.loads(s.get("/v1/models")[1])["data"][0]["id"],
+                                        "prompt": "abc", "max_tokens": 5000, "stream": True})
+    stream.read(10)
+    begin = time.monotonic()
+    code, text = s.stop(signal.SIGTERM, signal.SIGTERM)
+    assert time.monotonic() - begin < 30 and "Stopped." in text, (code, text)
+    stream.close()
+
+
+def a_taken_port_is_said():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        r = run("serve", *DUMMY, "--port", str(port), "--admin-listen", "off")
+    assert r.returncode == 1 and str(port) in err(r) and "in use" in err(r), err(r)
+
+
+def keys_stay_out_of_the_log():
+    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--api-key", "sekrit=team", "--enable-log-requests")
+    try:
+        try:
+            s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+            raise AssertionError("no key was needed")
+        except urllib.error.HTTPError as e:
+            assert e.code == 401
+            e.close()
+    finally:
+        code, text = s.stop(signal.SIGINT)
+    assert code == 0 and "sekrit" not in text
+
+
+def policies_are_checked():
+    good = run("policy", "check", "policies/fcfs.lua")
+    assert good.returncode == 0 and "params" in out(good), good
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
+        f.write("return {\n  api = 1,\n  step = function(view, act, p) os.exit(1) end,\n}\n")
+        f.flush()
+        bad = run("policy", "check", f.name)
+    assert bad.returncode == 1 and ":3:" in err(bad) and "os" in err(bad), bad
+    wrong = run("policy", "check", "policies/fcfs.lua", "--policy-param", "budget=-5")
+    assert wrong.returncode == 1 and "budget" in err(wrong), wrong
+
+
+CASES = [
+    version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes, chat_at_a_terminal,
+    interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
+    a_taken_port_is_said, keys_stay_out_of_the_log, policies_are_checked,
+]
+
+
+def main():
+    wanted = [c for c in CASES if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
+    failed = 0
+    for case in wanted:
+        try:
+            case()
+        except Exception as e:  # a case's every failure is reported, and the others still run
+            failed += 1
+            print(f"{case.__name__}: {type(e).__name__}: {str(e)[:2000]}")
+    print(f"{len(wanted) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()
