@@ -321,9 +321,10 @@ int http_chunks_feed(struct http_chunks *c, const struct http_bytes *in, size_t 
     *used = 0;
     while (c->step != CHUNK_DONE && *used < in->n) {
         size_t took = 0;
-        if (c->step == CHUNK_DATA && c->left > limit - (out->len < limit ? out->len : limit))
-            return E_FULL;
+        bool begins = c->step == CHUNK_SIZE;
         TRY(chunk_step(c, in->p + *used, in->n - *used, &took, out));
+        if (begins && c->step == CHUNK_DATA && (out->len > limit || c->left > limit - out->len))
+            return E_FULL;
         if (!took)
             break;
         *used += took;

@@ -286,8 +286,10 @@ int server_port(const struct server *s, bool admin)
 int server_run(struct server *s)
 {
     signal(SIGPIPE, SIG_IGN);
-    s->on_term = loop_signal(s->loop, SIGTERM, on_signal, s);
-    s->on_int = loop_signal(s->loop, SIGINT, on_signal, s);
+    if (!s->setup.no_signals) {
+        s->on_term = loop_signal(s->loop, SIGTERM, on_signal, s);
+        s->on_int = loop_signal(s->loop, SIGINT, on_signal, s);
+    }
     loop_run(s->loop);
     http_flush(s->front.http); /* last words */
     s->front.stopped = true;

@@ -35,6 +35,7 @@ struct server_setup {
     int drain_s;                        /* a drain that takes longer becomes a stop; 0: no bound */
     bool force_usage;                   /* --enable-force-include-usage */
     bool log_requests;                  /* a line for each answer */
+    bool no_signals;                    /* SIGTERM and SIGINT are somebody else's (tests) */
     /* the model */
     const char *const *names;           /* served names, at least one */
     int n_names;
