@@ -5,7 +5,7 @@ import sys
 sys.path.insert(0, "tests/lint")
 from source import Rules, bare, exceptions, files, read  # noqa: E402
 
-NEVER = r"strcpy strcat sprintf vsprintf gets strtok rand srand random alloca setenv putenv popen system atoi atof"
+NEVER = r"strcpy strcat sprintf vsprintf gets strtok rand srand random alloca setenv putenv popen system"
 ENDERS = r"exit _exit _Exit quick_exit abort assert longjmp setjmp"
 HOMES = {  # calls: files that may make them
     ENDERS: r"engine/base/check\.c|engine/main\.c",
@@ -49,7 +49,7 @@ def homeless():
 def unbounded_text():
     for path in product():
         for n, line in enumerate(bare(read(path)).split("\n"), 1):
-            if re.search(r"\bscanf\s*\(|\b[sf]scanf\s*\(", line):
+            if re.search(r"\bs?scanf\s*\(", line):
                 yield f"{path}:{n}: scanf reads what it does not check; use strtol and its kin"
 
 
