@@ -180,6 +180,11 @@ const struct node_facts *engine_node(const struct engine *g)
     return &g->node;
 }
 
+const struct plan *engine_plan(const struct engine *g)
+{
+    return &g->plan;
+}
+
 const struct world *engine_world(const struct engine *g)
 {
     return &g->world;

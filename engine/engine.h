@@ -85,6 +85,7 @@ void engine_run(void *g);                       /* thread body: until IN_STOP */
 bool engine_turn(struct engine *g);             /* one turn; true when it did something */
 int64_t engine_next_ns(const struct engine *g); /* next step completion or wake; INT64_MAX: none */
 const struct node_facts *engine_node(const struct engine *g);
+const struct plan *engine_plan(const struct engine *g); /* what was decided last; valid while its step runs */
 const struct world *engine_world(const struct engine *g); /* for drivers and tests on the engine's thread */
 
 #endif

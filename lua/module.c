@@ -1,0 +1,615 @@
+/* The Lua module `moonshift`, for specs (busted): the real engine on the simulated device under a virtual clock, so that a policy's spec asserts what
+ * really was scheduled. Built as moonshift.so, apart from the server; one Lua state of a test process owns what it makes.
+ *   local e = require("moonshift").engine { policy = "policies/fcfs.lua", max_num_seqs = 4 }
+ *   local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a", at = 0.5 }
+ *   e:run()
+ *   e:schedule()[1].items[1].name, e:result(id).ending, e:metrics(), e:state(), e:swap { policy = ... }, e:set { param = value }
+ * Never true: a spec that decides in place of the engine. */
+#include <lauxlib.h>
+#include <lua.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "lua/host.h"
+#include "lua/value.h"
+
+enum { MAX_RESULTS = 1 << 16 };
+static const int64_t START_NS = 1000000000; /* what a spec calls time 0: the engine takes 0 for "never" */
+
+struct result {
+    char name[NAME_BYTES];
+    int32_t *tokens;
+    int n_tokens, cap_tokens, n_prompt, n_cached, status, retry_after_s;
+    enum ending ending;
+    int64_t first_ns, end_ns;
+    char why[200];
+};
+
+struct scheduled {
+    uint64_t tag;
+    int n_tokens;
+    bool starts;
+};
+
+struct step_record {
+    int64_t at_ns;
+    int n_items, n_tokens, first; /* items[first..) */
+};
+
+struct pending {
+    int64_t at_ns;
+    struct engine_message message;
+};
+
+struct rig {
+    struct lua_watchdog *dog;
+    struct clock clock;
+    struct model *model;
+    struct engine *engine;
+    struct result *results;         /* by tag - 1 */
+    struct scheduled *items;
+    struct step_record *steps;
+    struct pending *pending;        /* in order of time */
+    int n_results, n_items, n_steps, n_pending, cap_items, cap_steps;
+    uint64_t step_seen;
+    struct buf text;                /* scratch that must outlive a raise */
+    int reply_code;
+    struct buf reply;
+};
+
+static struct rig *check_rig(lua_State *L)
+{
+    struct rig *r = luaL_checkudata(L, 1, "moonshift.engine");
+    if (!r->engine)
+        luaL_error(L, "the engine is closed");
+    return r;
+}
+
+/* ---- reading tables */
+
+static double number(lua_State *L, int table, const char *field, double otherwise)
+{
+    lua_getfield(L, table, field);
+    double v = lua_isnil(L, -1) ? otherwise : luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+    return v;
+}
+
+static bool flag(lua_State *L, int table, const char *field, bool otherwise)
+{
+    lua_getfield(L, table, field);
+    bool v = lua_isnil(L, -1) ? otherwise : lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return v;
+}
+
+/* Copies a text field; cap holds it whole or it raises. */
+static void text_field(lua_State *L, int table, const char *field, char *out, size_t cap)
+{
+    lua_getfield(L, table, field);
+    const char *s = luaL_optstring(L, -1, "");
+    if (strlen(s) >= cap)
+        luaL_error(L, "%s is too long", field);
+    snprintf(out, cap, "%s", s);
+    lua_pop(L, 1);
+}
+
+static void check_names(lua_State *L, int table, const char *names)
+{
+    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+        char padded[80];
+        snprintf(padded, sizeof padded, " %.60s ", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "(a number)");
+        if (!strstr(names, padded))
+            luaL_error(L, "unknown field%s; there are:%s", padded, names);
+    }
+}
+
+/* The policy that a table names: policy = FILE or source = TEXT (and name), params = { ... }. 0, or a code with e. Pushes nothing. */
+static int load_policy(lua_State *L, struct rig *r, int table, struct policy *out, struct err *e)
+{
+    char path[512], name[NAME_BYTES];
+    text_field(L, table, "policy", path, sizeof path);
+    text_field(L, table, "name", name, sizeof name);
+    buf_clear(&r->text);
+    lua_getfield(L, table, "params");
+    if (lua_type(L, -1) == LUA_TTABLE)
+        value_write(L, lua_gettop(L), &r->text);
+    lua_pop(L, 1);
+    char *params = r->text.len ? lua_newuserdata(L, r->text.len + 1) : NULL; /* anchored on the stack */
+    if (params)
+        memcpy(params, r->text.data, r->text.len + 1);
+    buf_clear(&r->text);
+    lua_getfield(L, table, "source");
+    size_t n;
+    const char *source = lua_tolstring(L, -1, &n);
+    if (!source) {
+        int rc = file_read(&r->text, path, LUA_SOURCE_BYTES + 1, e);
+        if (rc)
+            return rc;
+        source = r->text.data ? r->text.data : "";
+        n = r->text.len;
+        const char *slash = strrchr(path, '/');
+        if (!*name)
+            snprintf(name, sizeof name, "%.60s", slash ? slash + 1 : path);
+    }
+    struct lua_opts o = {.watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true};
+    return lua_policy_load(out, *name ? name : "spec", source, n, &o, params, e);
+}
+
+/* ---- events */
+
+static void take_token(struct rig *r, struct result *x, const struct engine_event *ev)
+{
+    if (x->n_tokens == x->cap_tokens) {
+        x->cap_tokens = x->cap_tokens ? x->cap_tokens * 2 : 16;
+        x->tokens = mem_resize(x->tokens, (size_t)x->cap_tokens, sizeof *x->tokens);
+    }
+    if (!x->n_tokens)
+        x->first_ns = clock_now(&r->clock);
+    x->tokens[x->n_tokens++] = ev->token;
+}
+
+static void take_event(struct rig *r, const struct engine_event *ev)
+{
+    struct result *x = ev->tag >= 1 && ev->tag <= (uint64_t)r->n_results ? &r->results[ev->tag - 1] : NULL;
+    if (ev->kind == EV_TOKEN && x)
+        take_token(r, x, ev);
+    if (ev->kind == EV_END && x) {
+        x->ending = (enum ending)ev->code;
+        x->end_ns = clock_now(&r->clock);
+        x->n_prompt = ev->n_prompt;
+        x->n_cached = ev->n_cached;
+        x->status = ev->http_status;
+        x->retry_after_s = ev->retry_after_s;
+        snprintf(x->why, sizeof x->why, "%s", ev->payload ? (const char *)ev->payload : "");
+    }
+    if (ev->kind == EV_REPLY) {
+        r->reply_code = ev->code;
+        buf_clear(&r->reply);
+        buf_put(&r->reply, ev->payload, ev->n);
+    }
+    mem_free(ev->payload);
+}
+
+static void *grown(void *old, int n, int *cap, size_t size)
+{
+    if (n < *cap)
+        return old;
+    *cap = *cap ? *cap * 2 : 64;
+    return mem_resize(old, (size_t)*cap, size);
+}
+
+/* What the last turn posted. Its requests live at least until the step is done. */
+static void record_step(struct rig *r)
+{
+    const struct plan *p = engine_plan(r->engine);
+    uint64_t step = engine_world(r->engine)->step;
+    if (step == r->step_seen)
+        return;
+    r->step_seen = step;
+    for (int b = 0; b < p->n_batches; b++) {
+        const struct plan_batch *batch = p->batches[b];
+        if (!batch->forwarded)
+            continue;
+        r->steps = grown(r->steps, r->n_steps, &r->cap_steps, sizeof *r->steps);
+        r->steps[r->n_steps++] = (struct step_record){.at_ns = clock_now(&r->clock), .n_items = batch->n_items, .n_tokens = batch->n_tokens,
+                                                      .first = r->n_items};
+        for (int i = 0; i < batch->n_items; i++) {
+            r->items = grown(r->items, r->n_items, &r->cap_items, sizeof *r->items);
+            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag, batch->items[i].n_tokens, batch->items[i].starts};
+        }
+    }
+}
+
+static void turn(struct rig *r)
+{
+    while (engine_turn(r->engine))
+        record_step(r);
+    struct engine_event ev;
+    while (queue_take(engine_outbox(r->engine), &ev))
+        take_event(r, &ev);
+}
+
+static void post(struct rig *r, const struct engine_message *m)
+{
+    queue_post(engine_inbox(r->engine), m);
+}
+
+/* Sends what is due. */
+static void send_pending(struct rig *r)
+{
+    int n = 0;
+    while (n < r->n_pending && r->pending[n].at_ns <= clock_now(&r->clock))
+        post(r, &r->pending[n++].message);
+    r->n_pending -= n;
+    memmove(r->pending, r->pending + n, (size_t)r->n_pending * sizeof *r->pending);
+}
+
+static void run_until(struct rig *r, int64_t until)
+{
+    for (;;) {
+        send_pending(r);
+        turn(r);
+        int64_t next = engine_next_ns(r->engine), now = clock_now(&r->clock);
+        if (r->n_pending && r->pending[0].at_ns < next)
+            next = r->pending[0].at_ns;
+        if (next > until || next == INT64_MAX)
+            break;
+        clock_advance_to(&r->clock, next > now ? next : now);
+    }
+    if (until != INT64_MAX && until > clock_now(&r->clock))
+        clock_advance_to(&r->clock, until);
+}
+
+/* Posts a message that is answered, and waits for the answer: code in reply_code, text in reply. */
+static void ask(struct rig *r, enum engine_in kind, void *payload, size_t n)
+{
+    r->reply_code = 0;
+    buf_clear(&r->reply);
+    post(r, &(struct engine_message){.kind = kind, .payload = payload, .n = n});
+    turn(r);
+}
+
+static int answer(lua_State *L, struct rig *r)
+{
+    if (r->reply_code) {
+        lua_pushnil(L);
+        lua_pushlstring(L, r->reply.data ? r->reply.data : "", r->reply.len);
+        return 2;
+    }
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+/* ---- methods */
+
+static void put_pending(struct rig *r, int64_t at_ns, const struct engine_message *m)
+{
+    int i = r->n_pending++;
+    r->pending = mem_resize(r->pending, (size_t)r->n_pending, sizeof *r->pending);
+    for (; i > 0 && r->pending[i - 1].at_ns > at_ns; i--)
+        r->pending[i] = r->pending[i - 1];
+    r->pending[i] = (struct pending){at_ns, *m};
+}
+
+/* prompt: a number of tokens (a text of its own), or a list of token ids. */
+static void read_prompt(lua_State *L, struct request_spec *s, uint64_t tag)
+{
+    lua_getfield(L, 2, "prompt");
+    bool is_list = lua_type(L, -1) == LUA_TTABLE;
+    double n = is_list ? (double)lua_objlen(L, -1) : luaL_optnumber(L, -1, 16);
+    s->n_prompt = n >= 1 && n <= 1 << 20 ? (int)n : 0;
+    s->prompt = mem_new_array((size_t)s->n_prompt + 1, sizeof *s->prompt);
+    for (int i = 0; i < s->n_prompt; i++) {
+        if (is_list)
+            lua_rawgeti(L, -1, i + 1);
+        s->prompt[i] = is_list ? (int32_t)lua_tonumber(L, -1) : (int32_t)((tag * 7919 + (uint64_t)i * 31) % 1000);
+        if (is_list)
+            lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+}
+
+static void read_request(lua_State *L, struct request_spec *s, const struct rig *r)
+{
+    char at[32];
+    text_field(L, 2, "name", s->name, sizeof s->name);
+    text_field(L, 2, "tenant", s->tenant, sizeof s->tenant);
+    snprintf(at, sizeof at, "r%d", r->n_results + 1);
+    if (!*s->name)
+        snprintf(s->name, sizeof s->name, "%s", at);
+    s->priority = (int)number(L, 2, "priority", 0);
+    s->max_tokens = (int)number(L, 2, "max_tokens", 16);
+    s->slo_ttft_ms = number(L, 2, "slo_ttft_ms", 0);
+    s->slo_tpot_ms = number(L, 2, "slo_tpot_ms", 0);
+    s->leader = (uint64_t)number(L, 2, "leader", 0);
+    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+}
+
+static int m_submit(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    check_names(L, 2, " prompt max_tokens tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
+    struct request_spec fields = {0};
+    double now = (double)(clock_now(&r->clock) - START_NS) * 1e-9, at = number(L, 2, "at", now);
+    read_request(L, &fields, r);
+    if (r->n_results == MAX_RESULTS || at < now)
+        return luaL_error(L, at < now ? "at %f is in the past" : "too many requests", at);
+    struct request_spec *s = mem_new(sizeof *s); /* nothing raises from here on */
+    *s = fields;
+    s->tag = (uint64_t)r->n_results + 1;
+    read_prompt(L, s, s->tag);
+    s->arrival_ns = START_NS + (int64_t)llround(at * 1e9);
+    r->results = mem_resize(r->results, (size_t)r->n_results + 1, sizeof *r->results);
+    r->results[r->n_results] = (struct result){.retry_after_s = -1};
+    snprintf(r->results[r->n_results].name, NAME_BYTES, "%s", s->name);
+    r->n_results++;
+    put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+    lua_pushnumber(L, r->n_results);
+    return 1;
+}
+
+static int m_cancel(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    post(r, &(struct engine_message){.kind = IN_CANCEL, .tag = (uint64_t)luaL_checknumber(L, 2), .code = END_ABORT});
+    turn(r);
+    return 0;
+}
+
+static int m_run_until(lua_State *L)
+{
+    run_until(check_rig(L), START_NS + (int64_t)llround(luaL_checknumber(L, 2) * 1e9));
+    return 0;
+}
+
+static int m_run(lua_State *L)
+{
+    run_until(check_rig(L), INT64_MAX);
+    return 0;
+}
+
+static int m_now(lua_State *L)
+{
+    lua_pushnumber(L, (double)(clock_now(&check_rig(L)->clock) - START_NS) * 1e-9);
+    return 1;
+}
+
+static void push_item(lua_State *L, const struct rig *r, const struct scheduled *s)
+{
+    lua_createtable(L, 0, 4);
+    lua_pushnumber(L, (double)s->tag);
+    lua_setfield(L, -2, "id");
+    lua_pushstring(L, r->results[s->tag - 1].name);
+    lua_setfield(L, -2, "name");
+    lua_pushnumber(L, s->n_tokens);
+    lua_setfield(L, -2, "tokens");
+    lua_pushboolean(L, s->starts);
+    lua_setfield(L, -2, "starts");
+}
+
+static int m_schedule(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    lua_createtable(L, r->n_steps, 0);
+    for (int i = 0; i < r->n_steps; i++) {
+        const struct step_record *s = &r->steps[i];
+        lua_createtable(L, 0, 3);
+        lua_pushnumber(L, (double)(s->at_ns - START_NS) * 1e-9);
+        lua_setfield(L, -2, "at");
+        lua_pushnumber(L, s->n_tokens);
+        lua_setfield(L, -2, "tokens");
+        lua_createtable(L, s->n_items, 0);
+        for (int k = 0; k < s->n_items; k++) {
+            push_item(L, r, &r->items[s->first + k]);
+            lua_rawseti(L, -2, k + 1);
+        }
+        lua_setfield(L, -2, "items");
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+static void set_number(lua_State *L, const char *field, double v)
+{
+    lua_pushnumber(L, v);
+    lua_setfield(L, -2, field);
+}
+
+static void set_text(lua_State *L, const char *field, const char *v)
+{
+    lua_pushstring(L, v);
+    lua_setfield(L, -2, field);
+}
+
+static int m_result(lua_State *L)
+{
+    static const char *const endings[] = {"none", "stop", "length", "abort", "error", "refused"};
+    struct rig *r = check_rig(L);
+    double tag = luaL_checknumber(L, 2);
+    if (!(tag >= 1 && tag <= r->n_results))
+        return luaL_error(L, "no request %f", tag);
+    const struct result *x = &r->results[(int)tag - 1];
+    lua_newtable(L);
+    set_text(L, "name", x->name);
+    set_text(L, "ending", endings[x->ending]);
+    set_text(L, "why", x->why);
+    set_number(L, "status", x->status);
+    set_number(L, "retry_after", x->retry_after_s);
+    set_number(L, "prompt", x->n_prompt);
+    set_number(L, "cached", x->n_cached);
+    if (x->first_ns)
+        set_number(L, "first_token_at", (double)(x->first_ns - START_NS) * 1e-9);
+    if (x->end_ns)
+        set_number(L, "ended_at", (double)(x->end_ns - START_NS) * 1e-9);
+    lua_createtable(L, x->n_tokens, 0);
+    for (int i = 0; i < x->n_tokens; i++) {
+        lua_pushnumber(L, x->tokens[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "tokens");
+    return 1;
+}
+
+static int m_metrics(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    ask(r, IN_METRICS, NULL, 0);
+    lua_pushlstring(L, r->reply.data ? r->reply.data : "", r->reply.len);
+    return 1;
+}
+
+/* The engine's state (GET /admin/state) as a table. */
+static int m_state(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    struct err e = {0};
+    ask(r, IN_STATE, NULL, 0);
+    struct json *j = json_parse(r->reply.data, r->reply.len, NULL, &e);
+    if (!j)
+        return luaL_error(L, "%s", e.text);
+    value_push(L, j);
+    json_free(j);
+    return 1;
+}
+
+/* e:swap { policy = FILE | source = TEXT, params = {...} }: true, or nil and why. */
+static int m_swap(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    struct err e = {0};
+    struct policy p;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    check_names(L, 2, " policy source name params ");
+    if (load_policy(L, r, 2, &p, &e)) {
+        lua_pushnil(L);
+        lua_pushstring(L, e.text);
+        return 2;
+    }
+    struct policy *moved = mem_new(sizeof *moved);
+    *moved = p;
+    ask(r, IN_POLICY, moved, 0);
+    return answer(L, r);
+}
+
+static int m_rollback(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    ask(r, IN_ROLLBACK, NULL, 0);
+    return answer(L, r);
+}
+
+/* e:set { param = value, ... }: true, or nil and why. */
+static int m_set(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    buf_clear(&r->text);
+    value_write(L, 2, &r->text);
+    ask(r, IN_PARAMS, mem_strndup(r->text.data, r->text.len), r->text.len);
+    return answer(L, r);
+}
+
+static int m_close(lua_State *L)
+{
+    struct rig *r = luaL_checkudata(L, 1, "moonshift.engine");
+    for (int i = 0; i < r->n_pending; i++)
+        request_spec_free(r->pending[i].message.payload);
+    if (r->engine) {
+        post(r, &(struct engine_message){.kind = IN_STOP});
+        run_until(r, INT64_MAX);
+    }
+    engine_destroy(r->engine);
+    model_close(r->model);
+    lua_watchdog_stop(r->dog);
+    for (int i = 0; i < r->n_results; i++)
+        mem_free(r->results[i].tokens);
+    mem_free(r->results);
+    mem_free(r->items);
+    mem_free(r->steps);
+    mem_free(r->pending);
+    buf_free(&r->text);
+    buf_free(&r->reply);
+    memset(r, 0, sizeof *r);
+    return 0;
+}
+
+/* ---- functions */
+
+static struct engine_setup read_setup(lua_State *L, struct rig *r)
+{
+    struct engine_setup s = {.ops = backend_sim(), .model = r->model, .kv_dtype = DT_F16, .block_size = 16, .clock = &r->clock, .quiet = true};
+    int blocks = (int)number(L, 1, "kv_blocks", 1024);
+    const struct model_config *c = model_config(r->model);
+    s.device.sim_step_ns = (int64_t)(number(L, 1, "step_us", 1000) * 1e3);
+    s.device.sim_row_ns = (int64_t)(number(L, 1, "row_us", 10) * 1e3);
+    s.limits = (struct limits){.max_num_seqs = (int)number(L, 1, "max_num_seqs", 256),
+                               .max_num_batched_tokens = (int)number(L, 1, "max_num_batched_tokens", 2048),
+                               .max_num_queued_reqs = (int)number(L, 1, "max_num_queued_reqs", 0),
+                               .max_num_queued_tokens = (int64_t)number(L, 1, "max_num_queued_tokens", 0),
+                               .starvation_ns = (int64_t)(number(L, 1, "starvation_s", 0) * 1e9),
+                               .prefix_caching = flag(L, 1, "prefix_caching", false)};
+    s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    snprintf(s.model_name, sizeof s.model_name, "sim");
+    return s;
+}
+
+static int l_engine(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    check_names(L, 1, " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens kv_blocks step_us "
+                      "row_us starvation_s prefix_caching model ");
+    struct rig *r = lua_newuserdata(L, sizeof *r);
+    struct err e = {0};
+    memset(r, 0, sizeof *r);
+    luaL_getmetatable(L, "moonshift.engine");
+    lua_setmetatable(L, -2);
+    clock_init_virtual(&r->clock, START_NS);
+    char model[512];
+    text_field(L, 1, "model", model, sizeof model);
+    if (lua_watchdog_start(&r->dog, &e) ||
+        model_open_dummy(&r->model, *model ? model : "tests/data/sim_model.json", DT_BF16, 1, &e))
+        return luaL_error(L, "%s", e.text);
+    struct engine_setup s = read_setup(L, r);
+    lua_getfield(L, 1, "policy");
+    lua_getfield(L, 1, "source");
+    bool native = lua_isnil(L, -1) && lua_isnil(L, -2);
+    lua_settop(L, 2);
+    if (native)
+        policy_fcfs(&s.policy);
+    else if (load_policy(L, r, 1, &s.policy, &e))
+        return luaL_error(L, "%s", e.text);
+    if (engine_create(&r->engine, &s, &e))
+        return luaL_error(L, "%s", e.text);
+    lua_settop(L, 2);
+    return 1;
+}
+
+/* moonshift.check(source [, name]): the report of `moonshift policy check`, or nil and what is wrong. */
+static int l_check(lua_State *L)
+{
+    size_t n;
+    const char *source = luaL_checklstring(L, 1, &n), *name = luaL_optstring(L, 2, "spec");
+    struct lua_watchdog *dog;
+    struct buf report = {0};
+    struct err e = {0};
+    int rc = lua_watchdog_start(&dog, &e);
+    if (!rc) {
+        struct lua_opts o = {.watchdog = dog, .quiet = true};
+        rc = lua_policy_check(name, source, n, &o, NULL, &report, &e);
+        lua_watchdog_stop(dog);
+    }
+    if (rc) {
+        lua_pushnil(L);
+        lua_pushstring(L, e.text);
+    } else
+        lua_pushlstring(L, report.data, report.len);
+    buf_free(&report);
+    return rc ? 2 : 1;
+}
+
+int luaopen_moonshift(lua_State *L);
+int luaopen_moonshift(lua_State *L)
+{
+    static const luaL_Reg methods[] = {{"submit", m_submit}, {"cancel", m_cancel}, {"run_until", m_run_until}, {"run", m_run}, {"now", m_now},
+                                       {"schedule", m_schedule}, {"result", m_result}, {"metrics", m_metrics}, {"state", m_state},
+                                       {"swap", m_swap}, {"rollback", m_rollback}, {"set", m_set}, {"close", m_close}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"engine", l_engine}, {"check", l_check}, {NULL, NULL}};
+    luaL_newmetatable(L, "moonshift.engine");
+    lua_pushcfunction(L, m_close);
+    lua_setfield(L, -2, "__gc");
+    lua_newtable(L);
+    luaL_register(L, NULL, methods);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 1);
+    lua_newtable(L);
+    luaL_register(L, NULL, functions);
+    return 1;
+}
