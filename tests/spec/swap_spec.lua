@@ -1,0 +1,92 @@
+local h = require("helper")
+local moonshift = require("moonshift")
+
+local POLICIES = { "policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua" }
+
+local function load_of_requests(e)
+  local ids = {}
+  for k = 1, 64 do
+    ids[k] = e:submit { prompt = 1 + k * 37 % 150, max_tokens = 20 + k * 13 % 30, at = k * 0.002, priority = k % 5 - 2, tenant = "t" .. k % 3 }
+  end
+  return ids
+end
+
+describe("a swap", function()
+  it("loses no token and changes no text, however often it happens", function()
+    local texts = {}
+    for run = 1, 2 do
+      h.with({ policy = POLICIES[1], max_num_seqs = 8, max_num_batched_tokens = 64, kv_blocks = 60 }, function(e)
+        local ids = load_of_requests(e)
+        for i = 1, 200 do
+          e:run_until(i * 0.002)
+          if run == 2 then assert.is_true(e:swap { policy = POLICIES[i % 3 + 1] }) end
+        end
+        e:run()
+        h.clean(e)
+        texts[run] = {}
+        for i, id in ipairs(ids) do
+          assert.equal("length", e:result(id).ending)
+          texts[run][i] = e:result(id).tokens
+        end
+      end)
+    end
+    assert.same(texts[1], texts[2])
+  end)
+
+  it("lets late urgent requests overtake from the next step on", function()
+    h.with({ policy = "policies/fcfs.lua", max_num_seqs = 1 }, function(e)
+      for i = 1, 5 do e:submit { name = "old" .. i, priority = 5, max_tokens = 5 } end
+      e:submit { name = "urgent", priority = -5, at = 0.001 }
+      e:run_until(0.002)
+      assert.is_true(e:swap { policy = "policies/priority.lua", params = { preempt = false } })
+      e:run()
+      assert.same({ "old1", "urgent" }, { unpack(h.started(e), 1, 2) })
+    end)
+  end)
+
+  it("is refused with the file, the line and the reason, and the old policy goes on", function()
+    h.with({ policy = "policies/fcfs.lua" }, function(e)
+      local id = e:submit { max_tokens = 30 }
+      e:run_until(0.01)
+      for source, why in pairs {
+        ["return {\n  api = 1, doc = 'x', step = function(view, act, p)\n    act.forwrad(1)\n  end }"] = "bad.lua:3: attempt to call field 'forwrad'",
+        ["return {\n  api = 1,, }"] = "bad.lua:2: unexpected symbol near ','",
+        ["local x = 1\nlocal t = os.time()\nreturn {}"] = "bad.lua:2: 'os' is not offered",
+        ["return { api = 1, doc = 'x', stp = function() end }"] = "bad.lua: unknown field 'stp'; did you mean 'step'?",
+        ["return { api = 1, doc = 'x', step = function() end }"] = "bad.lua: step runs nothing",
+      } do
+        local ok, err = e:swap { source = source, name = "bad" }
+        assert.is_nil(ok)
+        assert.equal(why, err:sub(1, #why))
+      end
+      assert.equal("fcfs", e:state().policy.active.name)
+      e:run()
+      assert.equal("length", e:result(id).ending)
+    end)
+  end)
+
+  it("can be undone", function()
+    h.with({ policy = "policies/fcfs.lua" }, function(e)
+      assert.is_true(e:swap { policy = "policies/fair.lua" })
+      assert.equal("fair", e:state().policy.active.name)
+      assert.is_true(e:rollback())
+      assert.equal("fcfs", e:state().policy.active.name)
+    end)
+  end)
+end)
+
+describe("the report of a check", function()
+  it("names the cost of each hook", function()
+    for _, file in ipairs(POLICIES) do
+      local f = assert(io.open(file))
+      local report = assert(moonshift.check(f:read("*a"), file:match("(%w+)%.lua")))
+      f:close()
+      assert.is_truthy(report:find("two fresh machines decide the same", 1, true))
+      local costs = {}
+      for n, step in report:gmatch("\n%s+(%d+)%s+(%d+)%s+%d+%s+%d+") do costs[tonumber(n)] = tonumber(step) end
+      assert.is_true(costs[8] > 0 and costs[64] > 0)
+      -- what a shipped policy does in a step does not grow with the queue
+      assert.is_true(costs[512] <= 400, file .. ": " .. tostring(costs[512]) .. " bytecodes at 512 requests")
+    end
+  end)
+end)
