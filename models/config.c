@@ -73,12 +73,9 @@ static int get_int(const struct json *o, const char *key, int missing, int *out,
 {
     const struct json *v = field(o, key);
     int64_t i;
-    if (!v && missing < 0)
-        return err_set(e, E_INPUT, "config.json has no \"%s\"", key);
-    if (!v) {
-        *out = missing;
-        return 0;
-    }
+    *out = missing;
+    if (!v)
+        return missing < 0 ? err_set(e, E_INPUT, "config.json has no \"%s\"", key) : 0;
     if (!json_i64(v, &i) || i < 0 || i > INT32_MAX)
         return err_set(e, E_INPUT, "config.json: \"%s\" must be a whole number from 0 to %d", key, INT32_MAX);
     *out = (int)i;
@@ -88,29 +85,31 @@ static int get_int(const struct json *o, const char *key, int missing, int *out,
 static int get_number(const struct json *o, const char *key, double missing, double *out, struct err *e)
 {
     const struct json *v = field(o, key);
+    *out = v ? json_number(v) : missing;
     if (!v && isnan(missing))
         return err_set(e, E_INPUT, "config.json has no \"%s\"", key);
     if (v && json_type(v) != JSON_NUMBER)
         return err_set(e, E_INPUT, "config.json: \"%s\" must be a number, not %s", key, json_type_name(v));
-    *out = v ? json_number(v) : missing;
     return 0;
 }
 
 static int get_bool(const struct json *o, const char *key, bool *out, struct err *e)
 {
     const struct json *v = field(o, key);
+    *out = v && json_true(v);
     if (v && json_type(v) != JSON_BOOL)
         return err_set(e, E_INPUT, "config.json: \"%s\" must be true or false, not %s", key, json_type_name(v));
-    *out = v && json_true(v);
     return 0;
 }
 
 static int get_text(const struct json *o, const char *key, const char *missing, const char **out, struct err *e)
 {
     const struct json *v = field(o, key);
+    *out = missing;
     if (v && json_type(v) != JSON_STRING)
         return err_set(e, E_INPUT, "config.json: \"%s\" must be a string, not %s", key, json_type_name(v));
-    *out = v ? json_text(v) : missing;
+    if (v)
+        *out = json_text(v);
     return 0;
 }
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "engine/base/mem.h"
 #include "engine/base/rng.h"
+#include "kernels/cpu/device.h"
 
 enum { BLOCK = 64, LANES = 16 };
 
@@ -38,43 +38,39 @@ static size_t blocks_of(int n)
     return ((size_t)n + BLOCK - 1) / BLOCK;
 }
 
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 size_t sample_scratch_bytes(int max_vocab)
 {
-    size_t n = (size_t)max_vocab;
-    return n * (sizeof(float) + 2 * sizeof(int32_t) + sizeof(struct candidate)) +
-           blocks_of(max_vocab) * (sizeof(float) + sizeof(double)) + sizeof(struct sample_scratch);
+    size_t n = (size_t)max_vocab, blocks = blocks_of(max_vocab);
+    return aligned(sizeof(struct sample_scratch)) + aligned(n * sizeof(float)) + aligned(blocks * sizeof(float)) +
+           aligned(blocks * sizeof(double)) + 2 * aligned(n * sizeof(int32_t)) + aligned(n * sizeof(struct candidate));
 }
 
-int sample_scratch_init(struct sample_scratch **out, int max_vocab, struct err *e)
+static void *carve(char **at, size_t bytes)
 {
-    struct sample_scratch *s = mem_new(sizeof *s);
-    size_t n = (size_t)max_vocab;
+    char *p = *at;
+    *at += aligned(bytes);
+    return p;
+}
+
+struct sample_scratch *sample_scratch_init(void *memory, int max_vocab)
+{
+    char *at = memory;
+    size_t n = (size_t)max_vocab, blocks = blocks_of(max_vocab);
+    struct sample_scratch *s = carve(&at, sizeof *s);
     s->max_vocab = max_vocab;
-    s->raw = mem_try_array(n, sizeof *s->raw);
-    s->top = mem_try_array(blocks_of(max_vocab), sizeof *s->top);
-    s->mass = mem_try_array(blocks_of(max_vocab), sizeof *s->mass);
-    s->counts = mem_try_array(n, sizeof *s->counts);
-    s->distinct = mem_try_array(n, sizeof *s->distinct);
-    s->candidates = mem_try_array(n, sizeof *s->candidates);
-    *out = s;
-    if (s->raw && s->top && s->mass && s->counts && s->distinct && s->candidates)
-        return 0;
-    sample_scratch_free(s);
-    *out = NULL;
-    return err_set(e, E_FULL, "no memory to sample from a vocabulary of %d", max_vocab);
-}
-
-void sample_scratch_free(struct sample_scratch *s)
-{
-    if (!s)
-        return;
-    mem_free(s->raw);
-    mem_free(s->top);
-    mem_free(s->mass);
-    mem_free(s->counts);
-    mem_free(s->distinct);
-    mem_free(s->candidates);
-    mem_free(s);
+    s->raw = carve(&at, n * sizeof *s->raw);
+    s->top = carve(&at, blocks * sizeof *s->top);
+    s->mass = carve(&at, blocks * sizeof *s->mass);
+    s->counts = carve(&at, n * sizeof *s->counts);
+    s->distinct = carve(&at, n * sizeof *s->distinct);
+    s->candidates = carve(&at, n * sizeof *s->candidates);
+    memset(s->counts, 0, n * sizeof *s->counts);
+    return s;
 }
 
 /* ---- passes over the row ---- */
@@ -541,4 +537,46 @@ void sample_logits(float *logits, int vocab, const struct sample_row *row, struc
         out->token = choose(&v, row);
     if (logprobs && in_range(out->token, vocab))
         report(raw, vocab, log_sum, out);
+}
+
+/* ---- the op ---- */
+
+struct sample_job {
+    struct device *d;
+    struct act logits;
+    int vocab, first;
+    char *scratch;     /* one after the other, by thread */
+};
+
+static void sample_item(void *ctx, int item, int thread)
+{
+    const struct sample_job *j = ctx;
+    const struct batch *b = j->d->batch;
+    int i = j->first + item;
+    void *s = j->scratch + (size_t)thread * sample_scratch_bytes(j->vocab);
+    sample_logits(act_row(j->logits, item), j->vocab, &b->samples[i], &b->results[i], s);
+}
+
+/* The device's memory for this begins with what it was made for; a line of 64 bytes, then a scratch for each thread. */
+struct sampling_memory {
+    int vocab, n_threads;
+};
+
+void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n)
+{
+    enum { HEADER = 64, ROW_PS_PER_LOGIT = 500 };
+    struct sampling_memory *m;
+    int n_threads = pool_threads(d->pool);
+    size_t each = sample_scratch_bytes(vocab);
+    if (device_failed(d) || !device_grow(d, &d->sampling, HEADER + (size_t)n_threads * each))
+        return;
+    m = d->sampling.data;
+    char *scratch = (char *)d->sampling.data + HEADER;
+    if (m->vocab != vocab || m->n_threads != n_threads) {
+        for (int t = 0; t < n_threads; t++)
+            sample_scratch_init(scratch + (size_t)t * each, vocab);
+        *m = (struct sampling_memory){vocab, n_threads};
+    }
+    struct sample_job job = {d, logits, vocab, first, scratch};
+    device_run(d, n, (int64_t)n * vocab * ROW_PS_PER_LOGIT / 1000, sample_item, &job);
 }

@@ -14,10 +14,9 @@
 
 struct sample_scratch;
 
-/* For rows of up to max_vocab logits. */
-int sample_scratch_init(struct sample_scratch **out, int max_vocab, struct err *e);
-void sample_scratch_free(struct sample_scratch *s);
+/* Working memory for rows of up to max_vocab logits, made in memory that the caller owns: sample_scratch_bytes of it, aligned to 64. */
 size_t sample_scratch_bytes(int max_vocab);
+struct sample_scratch *sample_scratch_init(void *memory, int max_vocab);
 
 /* Fills *out; the logits are overwritten. vocab > 0. Token ids out of range in the row's lists are ignored. */
 void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out, struct sample_scratch *s);
