@@ -39,7 +39,7 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
     s.q = p;
     s.o = s.q + TILE_QUERIES * c->dim;
     s.leaf_o = s.o + TILE_QUERIES * c->dim;
-    s.k_tile = s.leaf_o + TILE_ROWS * c->ldo;
+    s.k_tile = s.leaf_o + MAX_TILE * c->ldo;
     s.v_tile = s.k_tile + ATTN_LEAF * c->dim;
     s.m = s.v_tile + ATTN_LEAF * c->dim;
     s.l = s.m + TILE_QUERIES;
@@ -50,7 +50,7 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
 
 static size_t space_floats(size_t dim, size_t ldo)
 {
-    size_t n = 2 * TILE_QUERIES * dim + TILE_ROWS * ldo + 2 * ATTN_LEAF * dim + 4 * TILE_QUERIES;
+    size_t n = 2 * TILE_QUERIES * dim + MAX_TILE * ldo + 2 * ATTN_LEAF * dim + 4 * TILE_QUERIES;
     return (n + 15) & ~(size_t)15;
 }
 

@@ -12,12 +12,12 @@ struct leaf_kv {
     size_t k_stride, v_stride;   /* elements from one head element, one position, to the next */
 };
 
-/* One batch of up to TILE_ROWS queries in a leaf; from and to are the positions seen, counted from the leaf's start. */
+/* One batch of up to TILE queries in a leaf; from and to are the positions seen, counted from the leaf's start. */
 struct leaf_batch {
-    int n, from[TILE_ROWS], to[TILE_ROWS];
+    int n, from[TILE], to[TILE];
     const float *q;
-    float s[TILE_ROWS][ATTN_LEAF];
-    float m[TILE_ROWS], l[TILE_ROWS];
+    float s[TILE][ATTN_LEAF];
+    float m[TILE], l[TILE];
 };
 
 INLINE vf load_cached(enum dtype t, const void *p, size_t i)
@@ -29,10 +29,10 @@ INLINE vf load_cached(enum dtype t, const void *p, size_t i)
 
 /* Scores of Q queries with G runs of 16 positions from run g on. */
 INLINE void score_runs(enum dtype t, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
-                       struct leaf_batch *b, int first, int g)
+                       struct leaf_batch *b, int g)
 {
-    vf acc[TILE_ROWS];
-    const float *q = b->q + (size_t)first * (size_t)j->padded_dim;
+    vf acc[TILE];
+    const float *q = b->q;
     UNROLL for (int i = 0; i < Q * G; i++)
         acc[i] = vf_set1(0);
     for (int d = 0; d < j->head_dim; d++) {
@@ -45,29 +45,37 @@ INLINE void score_runs(enum dtype t, int Q, int G, const struct attend_job *j, c
     }
     UNROLL for (int i = 0; i < Q; i++)
         UNROLL for (int k = 0; k < G; k++)
-            vf_store(b->s[first + i] + SEGMENT * (g + k), acc[i * G + k]);
+            vf_store(b->s[i] + SEGMENT * (g + k), acc[i * G + k]);
 }
 
-/* Scores of queries first .. first+n-1 over runs [g0, g1). */
+/* Runs of 16 that Q queries take side by side: enough sums in flight without running out of registers. */
+INLINE int runs_of(int Q)
+{
+    return TILE / Q > 4 ? 4 : TILE / Q < 1 ? 1 : TILE / Q;
+}
+
+INLINE void score_queries(enum dtype t, int Q, const struct attend_job *j, const struct leaf_kv *kv,
+                          struct leaf_batch *b, int g, int g1)
+{
+    if (runs_of(Q) > 1)
+        for (; g + runs_of(Q) <= g1; g += runs_of(Q))
+            score_runs(t, Q, runs_of(Q), j, kv, b, g);
+    for (; g < g1; g++)
+        score_runs(t, Q, 1, j, kv, b, g);
+}
+
+/* Scores of the batch over runs [g0, g1). */
 INLINE void score(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, struct leaf_batch *b, int g0,
                   int g1)
 {
-    int g = g0;
-    if (b->n == 1)
-        for (; g + 4 <= g1; g += 4)
-            score_runs(t, 1, 4, j, kv, b, 0, g);
-    if (b->n == 2)
-        for (; g + 2 <= g1; g += 2)
-            score_runs(t, 2, 2, j, kv, b, 0, g);
-    for (; g < g1; g++) {
-        if (b->n == 4)
-            score_runs(t, 4, 1, j, kv, b, 0, g);
-        else if (b->n == 3)
-            score_runs(t, 3, 1, j, kv, b, 0, g);
-        else if (b->n == 2)
-            score_runs(t, 2, 1, j, kv, b, 0, g);
-        else
-            score_runs(t, 1, 1, j, kv, b, 0, g);
+    switch (b->n) {
+    case 1: score_queries(t, 1, j, kv, b, g0, g1); break;
+    case 2: score_queries(t, 2, j, kv, b, g0, g1); break;
+    case 3: score_queries(t, 3, j, kv, b, g0, g1); break;
+    case 4: score_queries(t, 4, j, kv, b, g0, g1); break;
+    default:
+        if (TILE > 4)
+            score_queries(t, TILE, j, kv, b, g0, g1);
     }
 }
 
@@ -97,7 +105,7 @@ INLINE void weigh(struct leaf_batch *b, int i)
 INLINE void mix_runs(enum dtype t, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
                      const struct leaf_batch *b, int first, const int range[2], int d)
 {
-    vf acc[TILE_ROWS];
+    vf acc[TILE];
     size_t ldo = (size_t)j->padded_dim + PARTIAL_EXTRA;
     float *o = j->leaf_o + (size_t)first * ldo + d;
     UNROLL for (int i = 0; i < Q; i++)
@@ -122,29 +130,23 @@ INLINE void mix_runs(enum dtype t, int Q, int G, const struct attend_job *j, con
             vf_store(o + (size_t)i * ldo + SEGMENT * k, acc[i * G + k]);
 }
 
-INLINE void mix_range(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b,
-                      int first, int n, int from, int to)
+INLINE void mix_queries(enum dtype t, int Q, const struct attend_job *j, const struct leaf_kv *kv,
+                        const struct leaf_batch *b, int first, const int range[2])
+{
+    int d = 0, n = runs_of(Q) * SEGMENT;
+    if (runs_of(Q) > 1)
+        for (; d + n <= j->padded_dim; d += n)
+            mix_runs(t, Q, runs_of(Q), j, kv, b, first, range, d);
+    for (; d < j->padded_dim; d += SEGMENT)
+        mix_runs(t, Q, 1, j, kv, b, first, range, d);
+}
+
+INLINE void mix_one(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b,
+                    int i, int from, int to)
 {
     const int range[2] = {from, to};
-    int d = 0;
-    if (from >= to)
-        return;
-    if (n == 1)
-        for (; d + 64 <= j->padded_dim; d += 64)
-            mix_runs(t, 1, 4, j, kv, b, first, range, d);
-    if (n == 2)
-        for (; d + 32 <= j->padded_dim; d += 32)
-            mix_runs(t, 2, 2, j, kv, b, first, range, d);
-    for (; d < j->padded_dim; d += 16) {
-        if (n == 4)
-            mix_runs(t, 4, 1, j, kv, b, first, range, d);
-        else if (n == 3)
-            mix_runs(t, 3, 1, j, kv, b, first, range, d);
-        else if (n == 2)
-            mix_runs(t, 2, 1, j, kv, b, first, range, d);
-        else
-            mix_runs(t, 1, 1, j, kv, b, first, range, d);
-    }
+    if (from < to)
+        mix_queries(t, 1, j, kv, b, i, range);
 }
 
 /* Each query adds its own positions in ascending order; those that all of the batch see are taken together. */
@@ -158,14 +160,23 @@ INLINE void mix(enum dtype t, const struct attend_job *j, const struct leaf_kv *
     memset(j->leaf_o, 0, (size_t)b->n * (size_t)(j->padded_dim + PARTIAL_EXTRA) * sizeof *j->leaf_o);
     if (from >= to) {
         for (int i = 0; i < b->n; i++)
-            mix_range(t, j, kv, b, i, 1, b->from[i], b->to[i]);
+            mix_one(t, j, kv, b, i, b->from[i], b->to[i]);
         return;
     }
     for (int i = 0; i < b->n; i++)
-        mix_range(t, j, kv, b, i, 1, b->from[i], from);
-    mix_range(t, j, kv, b, 0, b->n, from, to);
+        mix_one(t, j, kv, b, i, b->from[i], from);
+    const int range[2] = {from, to};
+    switch (b->n) {
+    case 1: mix_queries(t, 1, j, kv, b, 0, range); break;
+    case 2: mix_queries(t, 2, j, kv, b, 0, range); break;
+    case 3: mix_queries(t, 3, j, kv, b, 0, range); break;
+    case 4: mix_queries(t, 4, j, kv, b, 0, range); break;
+    default:
+        if (TILE > 4)
+            mix_queries(t, TILE, j, kv, b, 0, range);
+    }
     for (int i = 0; i < b->n; i++)
-        mix_range(t, j, kv, b, i, 1, to, b->to[i]);
+        mix_one(t, j, kv, b, i, to, b->to[i]);
 }
 
 static void fold(const float *partial, int padded_dim, float *m, float *l, float *o)
@@ -212,7 +223,7 @@ INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf
     struct leaf_batch b;
     int low = ATTN_LEAF, high = 0, skip = 0;
     b.n = 0;
-    for (int i = first; i < j->n_q && b.n < TILE_ROWS; i++) {
+    for (int i = first; i < j->n_q && b.n < TILE; i++) {
         int from = j->lo[i] - leaf * ATTN_LEAF, to = j->hi[i] - leaf * ATTN_LEAF;
         from = from > 0 ? from : 0;
         to = to < ATTN_LEAF ? to : ATTN_LEAF;
@@ -229,6 +240,8 @@ INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf
     }
     if (!b.n)
         return skip;
+    if (b.n > 4 && b.n < TILE)
+        b.n = 4;
     b.q = j->q + (size_t)(first + skip) * (size_t)j->padded_dim;
     score(t, j, kv, &b, low / SEGMENT, (high + SEGMENT - 1) / SEGMENT);
     for (int i = 0; i < b.n; i++)

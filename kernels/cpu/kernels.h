@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/pack.h"
 
-enum { TILE_ROWS = 4, SPAN_LEAVES = 16, ROW_BLOCK = 64, INNER_LEVELS = 4, MAX_LEVELS = 17, ATTN_LEAF = 128,
+enum { MAX_TILE = 8, SPAN_LEAVES = 16, ROW_BLOCK = 64, INNER_LEVELS = 4, MAX_LEVELS = 17, ATTN_LEAF = 128,
        PARTIAL_EXTRA = 16 };
 
 /* 32 quantised inputs: x ~ d * q. */
@@ -50,8 +50,8 @@ struct linear_job {
 
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
-    _Alignas(64) float inner[INNER_LEVELS][TILE_ROWS][GROUP_ROWS];
-    float outer[ROW_BLOCK / TILE_ROWS][MAX_LEVELS - INNER_LEVELS][TILE_ROWS][GROUP_ROWS];
+    _Alignas(64) float inner[INNER_LEVELS][MAX_TILE][GROUP_ROWS];
+    float outer[ROW_BLOCK][MAX_LEVELS - INNER_LEVELS][GROUP_ROWS];
     uint8_t panel[SPAN_LEAVES * 2 * 1024];       /* SPAN_LEAVES * 64 columns of 16 rows, unpacked */
     float scale[SPAN_LEAVES * 2][2][GROUP_ROWS];
     float min[SPAN_LEAVES * 2][GROUP_ROWS];
@@ -69,7 +69,7 @@ struct attend_job {
     int tokens_per_block;
     int leaf0, leaf1;
     float *k_tile, *v_tile;          /* f32 copies of a leaf, or NULL: read the cache directly */
-    float *leaf_o;                   /* [TILE_ROWS][padded_dim + PARTIAL_EXTRA], working memory */
+    float *leaf_o;                   /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
     float *m, *l, *o;                /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
     float *partial;                  /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */
 };

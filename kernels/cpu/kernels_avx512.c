@@ -1,6 +1,31 @@
+#if defined(__AVX512VNNI__) || defined(CPU_INTRINSICS)
+#include "kernels/cpu/vec_avx512.h"
+
+#include "kernels/cpu/linear_body.h"
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/attention_body.h"
+
+const struct cpu_kernels *cpu_kernels_avx512(void)
+{
+    static const struct cpu_kernels kernels = {
+        .isa = "avx512",
+        .norm_row = norm_row,
+        .swiglu_row = swiglu_row,
+        .add_row = add_row,
+        .quantise_row = quantise_row,
+        .linear = linear_kernel,
+        .attend = attend,
+        .fold = fold,
+        .attend_finish = attend_finish,
+        .to_cache = to_cache,
+    };
+    return &kernels;
+}
+#else
 #include "kernels/cpu/kernels.h"
 
 const struct cpu_kernels *cpu_kernels_avx512(void)
 {
     return NULL;
 }
+#endif

@@ -52,7 +52,7 @@ INLINE void part_add(enum family f, bool panel, int R, int part, const struct bl
 INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q, size_t ldq,
                       const struct qmeta *meta, size_t ldm, vf acc[])
 {
-    vi dot[TILE_ROWS][2];
+    vi dot[TILE][2];
     dot_block(family_bits(f), panel, R, b->w, q, ldq, dot);
     part_add(f, panel, R, 0, b, dot, meta, ldm, acc);
     if (f == FAM_K6)
@@ -64,9 +64,10 @@ INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b
     }
 }
 
-INLINE float *level_at(struct linear_scratch *s, int tile, int level, int r)
+/* Where a node of a level waits for its right sibling; at: the row within the row block. */
+INLINE float *level_at(struct linear_scratch *s, int at, int level, int r)
 {
-    return level < INNER_LEVELS ? s->inner[level][r] : s->outer[tile][level - INNER_LEVELS][r];
+    return level < INNER_LEVELS ? s->inner[level][r] : s->outer[at + r][level - INNER_LEVELS];
 }
 
 static void put_lanes(const struct linear_job *j, int g, int row, vf v)
@@ -96,18 +97,18 @@ INLINE void put_row(const struct linear_job *j, int g, int row, vf v)
 }
 
 /* Leaf's sums in acc[0..R): into the tree, or out. */
-INLINE void leaf_done(const struct linear_job *j, int R, int g, int row, int tile, struct sum_step step, vf acc[],
+INLINE void leaf_done(const struct linear_job *j, int R, int g, int row, int at, struct sum_step step, vf acc[],
                       struct linear_scratch *s)
 {
     for (uint32_t add = step.add; add; add &= add - 1) {
         int level = __builtin_ctz(add);
         UNROLL for (int r = 0; r < R; r++)
-            acc[r] = vf_add(vf_load(level_at(s, tile, level, r)), acc[r]);
+            acc[r] = vf_add(vf_load(level_at(s, at, level, r)), acc[r]);
     }
     UNROLL for (int r = 0; r < R; r++)
     {
         if (step.level >= 0)
-            vf_store(level_at(s, tile, step.level, r), acc[r]);
+            vf_store(level_at(s, at, step.level, r), acc[r]);
         else
             put_row(j, g, row + r, acc[r]);
     }
@@ -134,7 +135,7 @@ INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *grou
 }
 
 /* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). */
-INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int tile,
+INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int at,
                        int leaf0, int leaf1, struct linear_scratch *s)
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
@@ -142,30 +143,38 @@ INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job
     const int8_t *q = j->q + (size_t)row * j->ldq;
     const struct qmeta *meta = j->meta + (size_t)row * j->ldm;
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
-        vf acc[TILE_ROWS];
+        vf acc[TILE];
         UNROLL for (int r = 0; r < R; r++)
             acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
-            struct block_at at = block_find(f, panel, group, b, 2 * leaf0, s);
+            struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
             int i = b - first;
-            block_add(f, panel, R, &at, q + (size_t)i * BLOCK_COLS, j->ldq, meta + i, j->ldm, acc);
+            block_add(f, panel, R, &block, q + (size_t)i * BLOCK_COLS, j->ldq, meta + i, j->ldm, acc);
         }
-        leaf_done(j, R, g, row, tile, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, R, g, row, at, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 
-INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int tile,
+/* Rows one tile takes of n. */
+INLINE int tile_rows(int n)
+{
+    return n >= TILE ? TILE : n >= 4 ? 4 : n;
+}
+
+/* One tile of tile_rows(n) rows. */
+INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int at,
                        int leaf0, int leaf1, struct linear_scratch *s)
 {
-    if (n >= 4)
-        quant_tile(f, panel, 4, j, g, row, tile, leaf0, leaf1, s);
-    else if (n == 3)
-        quant_tile(f, panel, 3, j, g, row, tile, leaf0, leaf1, s);
-    else if (n == 2)
-        quant_tile(f, panel, 2, j, g, row, tile, leaf0, leaf1, s);
-    else
-        quant_tile(f, panel, 1, j, g, row, tile, leaf0, leaf1, s);
+    switch (tile_rows(n)) {
+    case 1: quant_tile(f, panel, 1, j, g, row, at, leaf0, leaf1, s); break;
+    case 2: quant_tile(f, panel, 2, j, g, row, at, leaf0, leaf1, s); break;
+    case 3: quant_tile(f, panel, 3, j, g, row, at, leaf0, leaf1, s); break;
+    case 4: quant_tile(f, panel, 4, j, g, row, at, leaf0, leaf1, s); break;
+    default:
+        if (TILE > 4)
+            quant_tile(f, panel, TILE, j, g, row, at, leaf0, leaf1, s);
+    }
 }
 
 /* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
@@ -185,14 +194,14 @@ INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int lea
     }
 }
 
-typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int tile, int leaf0, int leaf1,
+typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,
                       struct linear_scratch *s);
 
 /* Few rows multiply straight from the packed bytes; more unpack each weight once for all of them. */
 INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear_job *j, int g, int row0, int n,
                         struct linear_scratch *s)
 {
-    if (n <= TILE_ROWS) {
+    if (n <= 4) {
         quant_rows(f, false, j, g, row0, n, 0, j->leaf0, j->leaf1, s);
         return;
     }
@@ -200,16 +209,16 @@ INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear
         b = (a / SPAN_LEAVES + 1) * SPAN_LEAVES;
         b = b < j->leaf1 ? b : j->leaf1;
         panel_fill(f, j, g, a, b, s);
-        for (int i = 0; i < n; i += TILE_ROWS)
-            panel_rows(j, g, row0 + i, n - i, i / TILE_ROWS, a, b, s);
+        for (int i = 0; i < n; i += tile_rows(n - i))
+            panel_rows(j, g, row0 + i, n - i, i, a, b, s);
     }
 }
 
 #define PANEL_KERNEL(name, fam)                                                                              \
-    static void name(const struct linear_job *j, int g, int row, int n, int tile, int leaf0, int leaf1,      \
+    static void name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,      \
                      struct linear_scratch *s)                                                               \
     {                                                                                                        \
-        quant_rows(fam, true, j, g, row, n, tile, leaf0, leaf1, s);                                          \
+        quant_rows(fam, true, j, g, row, n, at, leaf0, leaf1, s);                                          \
     }
 #define GROUP_KERNEL(name, fam, panel_name)                                                                  \
     static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)           \
@@ -244,7 +253,7 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     const float *x = j->x + (size_t)row * j->ldx;
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[TILE_ROWS];
+        vf acc[TILE];
         UNROLL for (int r = 0; r < R; r++)
             acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
@@ -259,16 +268,16 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
 
 INLINE void float_group(enum family f, const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
 {
-    for (int i = 0; i < n; i += TILE_ROWS) {
-        int left = n - i;
-        if (left >= 4)
-            float_tile(f, 4, j, g, row0 + i, s);
-        else if (left == 3)
-            float_tile(f, 3, j, g, row0 + i, s);
-        else if (left == 2)
-            float_tile(f, 2, j, g, row0 + i, s);
-        else
-            float_tile(f, 1, j, g, row0 + i, s);
+    for (int i = 0; i < n; i += tile_rows(n - i)) {
+        switch (tile_rows(n - i)) {
+        case 1: float_tile(f, 1, j, g, row0 + i, s); break;
+        case 2: float_tile(f, 2, j, g, row0 + i, s); break;
+        case 3: float_tile(f, 3, j, g, row0 + i, s); break;
+        case 4: float_tile(f, 4, j, g, row0 + i, s); break;
+        default:
+            if (TILE > 4)
+                float_tile(f, TILE, j, g, row0 + i, s);
+        }
     }
 }
 

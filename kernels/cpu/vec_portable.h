@@ -9,8 +9,10 @@
 
 #include "kernels/cpu/kernels.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE static inline
 #define UNROLL
+enum { TILE = 4 };
+
 #define LANES for (int i = 0; i < 16; i++)
 
 typedef struct {

@@ -1,0 +1,23 @@
+/* How the SIMD kernels are put together: the bodies are inlined for each weight family and tile height, with these as constants, and
+ * their small loops unrolled. Under a sanitizer the same source stays functions and loops: unrolled, it would take minutes to build. */
+#ifndef CPU_INLINE_H
+#define CPU_INLINE_H
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define SLOW_BUILD 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW_BUILD 1
+#endif
+
+#ifdef SLOW_BUILD
+#define INLINE static inline
+#define UNROLL
+#else
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+#endif

@@ -1,0 +1,205 @@
+/* Sixteen lanes as one AVX-512 register, dots by VNNI. Same names and same results, bit for bit, as vec_portable.h.
+ * Included by kernels_avx512.c, and by a test that emulates the instructions. */
+#ifndef CPU_VEC_AVX512_H
+#define CPU_VEC_AVX512_H
+
+#include "kernels/cpu/vec_ymm.h"
+
+enum { TILE = 8 }; /* 8 rows x 16 outputs: enough sums in flight for the latency of vpdpbusd */
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+INLINE vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+INLINE vf vf_load1(const float *p)
+{
+    return _mm512_set1_ps(*p);
+}
+
+INLINE vf vf_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
+INLINE vf vf_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+INLINE vf vf_load_s8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+INLINE void vf_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+INLINE void vf_store_f16(uint16_t *p, vf x)
+{
+    __m256i h = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)p, h);
+}
+
+INLINE void vf_store_bf16(uint16_t *p, vf x)
+{
+    float t[16];
+    vf_store(t, x);
+    for (int i = 0; i < 16; i++)
+        p[i] = f32_to_bf16(t[i]);
+}
+
+INLINE vf vf_add(vf x, vf y)
+{
+    return _mm512_add_ps(x, y);
+}
+
+INLINE vf vf_sub(vf x, vf y)
+{
+    return _mm512_sub_ps(x, y);
+}
+
+INLINE vf vf_mul(vf x, vf y)
+{
+    return _mm512_mul_ps(x, y);
+}
+
+INLINE vf vf_div(vf x, vf y)
+{
+    return _mm512_div_ps(x, y);
+}
+
+INLINE vf vf_max(vf x, vf y)
+{
+    return _mm512_max_ps(x, y);
+}
+
+INLINE vf vf_min(vf x, vf y)
+{
+    return _mm512_min_ps(x, y);
+}
+
+INLINE vf vf_fma(vf x, vf y, vf z)
+{
+    return _mm512_fmadd_ps(x, y, z);
+}
+
+INLINE vf vf_zero_below(vf x, vf floor, vf value)
+{
+    return _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(x, floor, _CMP_LT_OQ), _mm512_setzero_ps());
+}
+
+INLINE vf vf_scale_pow2(vf p, vf t)
+{
+    __m512i n = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n));
+}
+
+INLINE __m256 upper_half(vf x)
+{
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+}
+
+INLINE float vf_sum(vf x)
+{
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(x), upper_half(x));
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+INLINE float vf_max_lane(vf x)
+{
+    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(x), upper_half(x));
+    __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+INLINE vi vi_load1(const int32_t *p)
+{
+    return _mm512_set1_epi32(*p);
+}
+
+INLINE vi vi_sub_shifted(vi x, vi y, int shift)
+{
+    return _mm512_sub_epi32(x, _mm512_slli_epi32(y, (unsigned)shift));
+}
+
+INLINE vf vi_to_f(vi x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+
+/* 8-bit weights are multiplied as w + 128, since vpdpbusd takes its first factor unsigned; it never saturates. */
+enum { PANEL_PLANES = 1 };
+INLINE bool s8_biased(bool panel)
+{
+    (void)panel;
+    return true;
+}
+
+/* The bits above the nibble of chunk c, in place. */
+INLINE __m512i high_bits(int bits, const uint8_t *w, int c)
+{
+    if (bits == 5) {
+        __m512i p = _mm512_loadu_si512(w + 256);
+        p = c < 4 ? _mm512_slli_epi16(p, (unsigned)(4 - c)) : _mm512_srli_epi16(p, (unsigned)(c - 4));
+        return _mm512_and_si512(p, _mm512_set1_epi8(0x10));
+    }
+    __m512i p = _mm512_loadu_si512(w + 256 + 64 * (c / 4));
+    p = c % 4 < 2 ? _mm512_slli_epi16(p, (unsigned)(4 - 2 * (c % 4))) : _mm512_srli_epi16(p, (unsigned)(2 * (c % 4) - 4));
+    return _mm512_and_si512(p, _mm512_set1_epi8(0x30));
+}
+
+/* Chunk c as 64 unsigned bytes. */
+INLINE __m512i chunk(int bits, bool panel, const uint8_t *w, int c)
+{
+    if (panel)
+        return _mm512_loadu_si512(w + 64 * c);
+    if (bits == 8)
+        return _mm512_xor_si512(_mm512_loadu_si512(w + 64 * c), _mm512_set1_epi8((char)0x80));
+    __m512i x = _mm512_loadu_si512(w + 64 * (c % 4));
+    x = _mm512_and_si512(c < 4 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+    return bits == 4 ? x : _mm512_or_si512(x, high_bits(bits, w, c));
+}
+
+INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
+{
+    UNROLL for (int c = 0; c < 8; c++)
+    {
+        __m512i x = chunk(bits, panel, w, c);
+        int part = bits == 6 ? c / 4 : 0;
+        bool first = bits == 6 ? c % 4 == 0 : c == 0;
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            int32_t four;
+            memcpy(&four, a + (size_t)r * lda + 4 * c, 4);
+            dot[r][part] = _mm512_dpbusd_epi32(first ? _mm512_setzero_si512() : dot[r][part], x, _mm512_set1_epi32(four));
+        }
+    }
+}
+
+INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
+{
+    UNROLL for (int c = 0; c < 8; c++)
+        _mm512_storeu_si512(out + 64 * c, chunk(bits, false, w, c));
+}
+
+#endif

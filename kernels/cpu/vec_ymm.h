@@ -1,0 +1,60 @@
+/* What the AVX2 and AVX-512 kernels share: quantising 32 columns at a time needs no more than 256 bits.
+ * A test may bring its own intrinsics (CPU_INTRINSICS): the AVX-512 kernels run emulated where the CPU has none. */
+#ifndef CPU_VEC_YMM_H
+#define CPU_VEC_YMM_H
+
+#ifndef CPU_INTRINSICS
+#include <immintrin.h>
+#endif
+#include <string.h>
+
+#include "kernels/cpu/inline.h"
+#include "kernels/cpu/kernels.h"
+
+INLINE __m256 widen_bf16(const uint16_t *p)
+{
+    __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+
+INLINE void prefetch(const void *p)
+{
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+INLINE uint32_t amax_bits32(const float *x)
+{
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    __m256i m = _mm256_and_si256(mask, _mm256_loadu_si256((const __m256i *)x));
+    for (int i = 1; i < 4; i++)
+        m = _mm256_max_epu32(m, _mm256_and_si256(mask, _mm256_loadu_si256((const __m256i *)(x + 8 * i))));
+    __m128i s = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    s = _mm_max_epu32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_max_epu32(s, _mm_shuffle_epi32(s, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(s);
+}
+
+INLINE __m256i round8(const float *x, __m256 k)
+{
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), k));
+}
+
+INLINE int32_t sum16(__m128i q)
+{
+    __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8((char)0x80)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+}
+
+INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
+{
+    __m256 kk = _mm256_set1_ps(k);
+    __m256i lo = _mm256_packs_epi32(round8(x, kk), round8(x + 8, kk));
+    __m256i hi = _mm256_packs_epi32(round8(x + 16, kk), round8(x + 24, kk));
+    __m256i all = _mm256_packs_epi16(lo, hi); /* dwords 0,2,4,6 of lane order 0 4 1 5 2 6 3 7 */
+    all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)q, all);
+    sum[0] = sum16(_mm256_castsi256_si128(all));
+    sum[1] = sum16(_mm256_extracti128_si256(all, 1));
+}
+
+#endif
