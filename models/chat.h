@@ -21,6 +21,7 @@ void chat_free(struct chat_template *t);
 struct chat_limits {
     size_t steps;      /* interpreter steps; 0 = 10 million */
     size_t bytes;      /* output; 0 = 64 MiB */
+    size_t memory;     /* held while rendering; 0 = 512 MiB */
 };
 
 struct chat_input {
