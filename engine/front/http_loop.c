@@ -126,6 +126,11 @@ void loop_run(struct loop *l)
     event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
+void loop_turn(struct loop *l)
+{
+    event_base_loop(l->base, EVLOOP_NONBLOCK);
+}
+
 void loop_stop(struct loop *l)
 {
     event_base_loopbreak(l->base);

@@ -81,7 +81,7 @@ static int read_field(struct openai_params *p, const struct field *d, const stru
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT && x != floor(x))
         return fault_set(f, 400, "invalid_type", d->name, "'%s' must be an integer, not %.10g", d->name, x);
-    if (!(x >= d->min && x <= d->max) || (d->above_min && x == d->min))
+    if (!(x >= d->min && x <= d->max) || (d->above_min && (float)x == (float)d->min)) /* the sampler works in floats */
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT)
         *(int *)at = (int)i;
