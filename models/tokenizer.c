@@ -52,7 +52,7 @@ static bool is_end_name(const char *s, size_t n)
     static const char *const names[] = {
         "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>", "<|eom|>",
         "</s>", "<end_of_turn>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|END_OF_TURN_TOKEN|>", "<|return|>",
-        "<|end_of_turn|>", "<end_of_utterance>", "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+        "<|end_of_turn|>", "<end_of_utterance>", "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && memcmp(names[i], s, n) == 0)

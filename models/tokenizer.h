@@ -31,8 +31,10 @@ enum {
     TOKENIZE_BOS = 1,        /* what the model's add_bos says (and add_eos), at the ends */
     TOKENIZE_SPECIAL = 2,    /* text that spells a control token becomes it; else it is plain text */
 };
-/* Appends the ids of text (any bytes; what is not UTF-8 goes through byte tokens) to out. E_INPUT when the text cannot be
- * encoded (no byte fallback) or out would pass max_tokens (0 = no limit). Linear or n log n in n for hostile input too. */
+/* Appends the ids of text (any bytes; what is not UTF-8 goes through byte tokens) to out; user-defined tokens are always found.
+ * The ids are those of the `tokenizers` library with the model's published settings: some models compose the text first (NFC), and
+ * a byte for which a byte-level vocabulary has no token (a few control characters, in some) is left out. E_INPUT when this adds
+ * more than max_tokens (0 = no limit), and out is as before. n log n in n, for hostile text too. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens, struct tokens *out,
                      struct err *e);
 
@@ -43,7 +45,8 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);  /* control tokens; out of range: false */
 /* Ids that end a turn (eos, eot, <|im_end|> and the like): a sorted list owned by t. */
 size_t tokenizer_end_ids(const struct tokenizer *t, const int32_t **ids);
-int32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t n); /* exact vocabulary entry; -1: none */
+/* The token that stands for exactly these bytes ("<|im_end|>", " hello"); -1: none. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t n);
 /* Appends the bytes of one token (no UTF-8 repair; control tokens by their name). Out of range: nothing. */
 void tokenizer_piece(const struct tokenizer *t, int32_t id, struct buf *out);
 
@@ -52,7 +55,7 @@ void tokenizer_piece(const struct tokenizer *t, int32_t id, struct buf *out);
 struct detok {
     const struct tokenizer *t;
     bool skip_special;
-    bool strip_space;        /* SentencePiece: the first piece loses its leading space */
+    bool strip_space;        /* SentencePiece: the first piece loses its leading space. Clear it to go on from a prompt */
     char held[8];
     int n_held;
 };
