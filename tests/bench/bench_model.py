@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Tokens per second of the model itself, ours and llama.cpp's on the same file, in alternation.
 
 Each side is a process of its own that obeys one command at a time; the other is stopped meanwhile (SIGSTOP), so neither's
