@@ -243,8 +243,8 @@ static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
 {
     struct vm *vm = vm_of(L);
     size_t before = columns_bytes(&b->waiting) + columns_bytes(&b->running);
-    bool good = columns_sync(&b->waiting, L, v->world, &v->world->waiting) &
-                columns_sync(&b->running, L, v->world, &v->world->running);
+    bool good = columns_sync(&b->waiting, L, v->world, &v->world->waiting);
+    good = columns_sync(&b->running, L, v->world, &v->world->running) && good; /* both, whatever the first says */
     /* What the engine's own growth takes is not the policy's debt. */
     vm->floor += columns_bytes(&b->waiting) + columns_bytes(&b->running) - before;
     return good;

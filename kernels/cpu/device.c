@@ -11,7 +11,7 @@
 static const struct cpu_kernels *pick_avx2(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* and so F16C, which not every compiler can ask for */
         return cpu_kernels_avx2();
 #endif
     return NULL;
