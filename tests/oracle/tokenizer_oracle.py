@@ -92,7 +92,7 @@ def fields(path):
     return {k: v.contents() for k, v in reader.fields.items() if k.startswith("tokenizer.ggml.")}
 
 
-def add_tokens(tok, f, normal_too=False):
+def add_tokens(tok, f):
     tokens, types = f["tokenizer.ggml.tokens"], f["tokenizer.ggml.token_type"]
     special = [AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types) if k in (2, 3)]
     user = [AddedToken(t, special=False, normalized=False) for t, k in zip(tokens, types) if k == 4]

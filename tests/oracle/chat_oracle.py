@@ -1,0 +1,182 @@
+"""Compares the chat template interpreter with jinja2, byte for byte, errors included.
+
+python3 tests/oracle/chat_oracle.py --binary build/chat_render [--templates DIR] [--random N] [--seed N] [--gguf FILE]
+
+Three parts: published templates over many conversations, a table of snippets (chat_snippets.py), and random templates
+(chat_random.py). Prints what differs and a last line "N passed, N failed".
+"""
+import argparse
+import datetime
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import chat_cases
+import chat_random
+import chat_snippets
+
+NOW = 1753000000
+SKIP = re.compile(r" at 0x[0-9a-f]+>|^<class |<class '")  # what Python prints of objects without a value
+
+
+class Generation(jinja2.ext.Extension):
+    """transformers' AssistantTracker, as far as the text goes."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_support"), [], [], body).set_lineno(lineno)
+
+    def _support(self, caller):
+        return caller()
+
+
+def make_environment():
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda f: datetime.datetime.fromtimestamp(NOW).strftime(f)
+    return env
+
+
+ENV = make_environment()
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(template):
+    return ENV.from_string(template)
+
+
+def expected(template, context):
+    """("text", str) or ("error", str)."""
+    try:
+        text = compiled(template).render(**context)
+        text.encode()
+        return "text", text
+    except Exception as e:  # whatever Python raises is an error of the template
+        return "error", f"{type(e).__name__}: {e}"
+
+
+class Binary:
+    def __init__(self, path):
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def render(self, template, context, **limits):
+        job = json.dumps({"template": template, "context": context, "now": NOW, **limits})
+        self.process.stdin.write(job.encode() + b"\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the binary died on {template!r} with {json.dumps(context)}")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        if self.process.wait() != 0:
+            raise SystemExit(f"the binary ended with {self.process.returncode}")
+
+
+class Score:
+    def __init__(self, binary, verbose):
+        self.binary, self.verbose = binary, verbose
+        self.passed = self.failed = self.skipped = self.errors = 0
+
+    def note(self, ok, label, detail):
+        if ok:
+            self.passed += 1
+            return
+        self.failed += 1
+        if self.failed <= 40 or self.verbose:
+            print(f"FAIL {label}\n{detail}")
+
+    def compare(self, label, template, context, refused_is_fine=False):
+        kind, want = expected(template, context)
+        got = self.binary.render(template, context)
+        if kind == "text" and SKIP.search(want):
+            self.skipped += 1
+            return
+        if kind == "error":
+            self.errors += 1
+            ok = "error" in got
+        else:
+            ok = got.get("text") == want
+        if not ok and refused_is_fine and (got.get("code") in ("unsupported", "full") or "past 64 bits" in got.get("error", "")):
+            self.skipped += 1
+            return
+        self.note(ok, label, f"  template: {template if len(template) < 600 else template[:80] + '...'!r}\n"
+                             f"  context:  {json.dumps(context)[:300]}\n  jinja2:   {kind} {want!r}\n  here:     {got!r}")
+
+    def refuse(self, template, line, code=None):
+        """Must fail at compile time, naming the line."""
+        got = self.binary.render(template, {})
+        ok = got.get("at") == "compile" and got["error"].startswith(f"line {line}:") and code in (None, got["code"])
+        self.note(ok, "refusal", f"  template: {template!r} (line {line}, {code})\n  here:     {got!r}")
+
+
+def published(score, folder):
+    files = sorted(pathlib.Path(folder).glob("*.jinja"))
+    if not files:
+        raise SystemExit(f"no templates in {folder}")
+    for file in files:
+        source = file.read_text()
+        for label, context in chat_cases.contexts():
+            score.compare(f"{file.name} {label}", source, context)
+
+
+def demo_template(path):
+    from gguf import GGUFReader
+    field = GGUFReader(path).fields["tokenizer.chat_template"]
+    return bytes(field.parts[field.data[0]]).decode()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--binary", required=True)
+    p.add_argument("--templates", default="../shared/data/templates")
+    p.add_argument("--gguf", help="also the template of this model file")
+    p.add_argument("--random", type=int, default=3000)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--seconds", type=float, help="random templates for so long instead of --random")
+    p.add_argument("--verbose", action="store_true")
+    a = p.parse_args()
+    score = Score(Binary(a.binary), a.verbose)
+    published(score, a.templates)
+    if a.gguf:
+        source = demo_template(a.gguf)
+        for label, context in chat_cases.contexts():
+            score.compare(f"{a.gguf} {label}", source, context)
+    for template, context in chat_snippets.snippets():
+        score.compare("snippet", template, context)
+    for template, line, code in chat_snippets.REFUSED:
+        score.refuse(template, line, code)
+    start, i = time.monotonic(), 0
+    while i < a.random if a.seconds is None else time.monotonic() - start < a.seconds:
+        template, context = chat_random.make(a.seed * 1000003 + i)
+        score.compare(f"random {a.seed}/{i}", template, context, refused_is_fine=True)
+        i += 1
+    score.binary.close()
+    print(f"{score.errors} of them errors on both sides, {score.skipped} skipped (addresses, or refused here)")
+    print(f"{score.passed} passed, {score.failed} failed")
+    return 1 if score.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

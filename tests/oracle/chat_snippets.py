@@ -1,0 +1,4 @@
+SNIP = []
+REFUSED = []
+def snippets():
+    return []
