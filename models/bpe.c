@@ -87,7 +87,8 @@ static size_t merge_short(const struct bpe *b, int32_t *sym, size_t n)
             sym[i] = sym[i + 1];
             rank[i - 1] = rank[i];
         }
-        /* rank[best] now holds what followed the swallowed symbol; both neighbours of the new one are looked up again */
+        /* rank[best] now holds what followed the swallowed symbol; both neighbours of the new one are looked
+         * up again */
         if (best + 1 < n)
             rank[best] = rank_of(b, sym[best], sym[best + 1]);
         if (best > 0)
@@ -96,8 +97,8 @@ static size_t merge_short(const struct bpe *b, int32_t *sym, size_t n)
     return n;
 }
 
-/* A long word: symbols in a linked list, pairs in a heap of rank << 32 | position. An entry is stale unless rank[position] still
- * is its rank. */
+/* A long word: symbols in a linked list, pairs in a heap of rank << 32 | position. An entry is stale unless
+ * rank[position] still is its rank. */
 struct long_word {
     const struct bpe *b;
     int32_t *sym;

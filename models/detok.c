@@ -19,7 +19,8 @@ static size_t bad_prefix(const char *s, size_t n)
     return k;
 }
 
-/* Moves what is decided of s[0..n) to out; returns how many bytes that took. The rest is the start of a character. */
+/* Moves what is decided of s[0..n) to out; returns how many bytes that took. The rest is the start of a
+ * character. */
 static size_t settle(const char *s, size_t n, struct buf *out)
 {
     size_t i = 0;
@@ -82,7 +83,8 @@ void detok_flush(struct detok *d, struct buf *out)
     d->n_held = 0;
 }
 
-void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out)
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                      struct buf *out)
 {
     struct detok d;
     detok_init(&d, t, skip_special);

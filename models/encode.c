@@ -16,9 +16,9 @@ struct cached {
 struct encoder {
     const struct tokenizer *t;
     struct tokens *out;
-    size_t first, max;           /* ids in out before; most to add (0: no limit) */
+    size_t first, max; /* ids in out before; most to add (0: no limit) */
     struct bpe_scratch scratch;
-    int32_t *symbols;            /* for long words */
+    int32_t *symbols; /* for long words */
     size_t cap_symbols;
     struct cached *cache;        /* NULL for short texts */
     uint32_t generation;         /* entries of another one point at text that is gone */
@@ -67,7 +67,8 @@ static int encode_word(void *ctx, const char *s, size_t n)
     if (!c->cache || n > MAX_CACHED)
         return merge_word(c, s, n);
     struct cached *slot = c->cache + (vocab_hash(s, n) >> 20) % CACHE_SLOTS;
-    if (slot->word && slot->generation == c->generation && slot->n_word == n && memcmp(slot->word, s, n) == 0) {
+    if (slot->word && slot->generation == c->generation && slot->n_word == n &&
+        memcmp(slot->word, s, n) == 0) {
         int32_t ids[MAX_CACHED];
         memcpy(ids, c->out->ids + slot->ids_at, slot->n_ids * sizeof *ids);
         tokens_append(c->out, ids, slot->n_ids);
@@ -142,7 +143,8 @@ static int encode_byte_level(struct encoder *c, const char *s, size_t n)
 
 /* ---- SentencePiece ---- */
 
-/* The vocabulary here spells U+2581 as a space, so text needs a copy only for the prefix and for a literal U+2581. */
+/* The vocabulary here spells U+2581 as a space, so text needs a copy only for the prefix and for a literal
+ * U+2581. */
 static void space_out(struct encoder *c, const char *s, size_t n)
 {
     buf_clear(&c->spaced);
@@ -222,8 +224,8 @@ static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
     return check_room(c);
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens, struct tokens *out,
-                     struct err *e)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens,
+                     struct tokens *out, struct err *e)
 {
     if (n > MAX_TEXT)
         return err_set(e, E_INPUT, "the text is %zu bytes long; %d are possible", n, MAX_TEXT);

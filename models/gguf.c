@@ -9,32 +9,33 @@
 #include "engine/base/mem.h"
 
 enum {
-    MAX_KEY = 65535,      /* bytes, the format's own limit */
-    MAX_NAME = 255,       /* bytes of a tensor name */
+    MAX_KEY = 65535, /* bytes, the format's own limit */
+    MAX_NAME = 255,  /* bytes of a tensor name */
     MAX_KEYS = 1 << 16,
     MAX_TENSORS = 1 << 20,
     MAX_ALIGNMENT = 1 << 20,
-    LEAST_KEY_BYTES = 8 + 1 + 4 + 1,            /* length, key, type, value: what the smallest entry takes in the file */
+    LEAST_KEY_BYTES = 8 + 1 + 4 + 1, /* length, key, type, value: what the smallest entry takes in the file */
     LEAST_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* length, name, n_dims, one dim, type, offset */
-    ON_DISK_ARRAY = 9,    /* GGUF's numbers of types; enum gguf_type has the same order up to its end */
+    ON_DISK_ARRAY = 9, /* GGUF's numbers of types; enum gguf_type has the same order up to its end */
     ON_DISK_TYPES = 13,
 };
 
 struct entry {
     struct gguf_string key;
     enum gguf_type type;
-    const uint8_t *value;     /* scalars: the bytes as stored */
-    struct gguf_string text;  /* strings */
-    struct gguf_array array;  /* arrays */
+    const uint8_t *value;    /* scalars: the bytes as stored */
+    struct gguf_string text; /* strings */
+    struct gguf_array array; /* arrays */
 };
 
 struct gguf {
-    struct file_map map;      /* empty when the bytes are the caller's */
+    struct file_map map; /* empty when the bytes are the caller's */
     const uint8_t *data;
     size_t size, data_start, alignment;
     struct entry *entries;
     struct gguf_tensor *tensors;
-    uint32_t *entry_order, *tensor_order; /* indices sorted by name: look-ups stay log n for hostile names too */
+    uint32_t *entry_order,
+        *tensor_order; /* indices sorted by name: look-ups stay log n for hostile names too */
     size_t n_entries, n_tensors;
 };
 
@@ -117,12 +118,14 @@ static int read_array(struct reader *r, struct entry *en, struct err *e)
     if (!take(r, &type, 4) || !take(r, &count, 8))
         return err_set(e, E_INPUT, "GGUF: key %s: the file ends within its array", key);
     if (type == ON_DISK_ARRAY)
-        return err_set(e, E_UNSUPPORTED, "GGUF: key %s is an array of arrays, which no model file needs", key);
+        return err_set(e, E_UNSUPPORTED, "GGUF: key %s is an array of arrays, which no model file needs",
+                       key);
     if (type >= ON_DISK_TYPES)
         return err_set(e, E_INPUT, "GGUF: key %s: unknown item type %u", key, type);
     size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
     if (count > left(r) / least)
-        return err_set(e, E_INPUT, "GGUF: key %s: %llu items do not fit in the file", key, (unsigned long long)count);
+        return err_set(e, E_INPUT, "GGUF: key %s: %llu items do not fit in the file", key,
+                       (unsigned long long)count);
     en->array = (struct gguf_array){(enum gguf_type)type, (size_t)count, r->at};
     if (type == GGUF_BOOL)
         TRY(check_bools(r->at, (size_t)count, en->key, e));
@@ -146,7 +149,8 @@ static int read_value(struct reader *r, struct entry *en, struct err *e)
     if (en->type == GGUF_STRING)
         return take_string(r, &en->text)
                    ? 0
-                   : err_set(e, E_INPUT, "GGUF: key %s: its string runs past the end of the file", show(en->key).text);
+                   : err_set(e, E_INPUT, "GGUF: key %s: its string runs past the end of the file",
+                             show(en->key).text);
     if (left(r) < n)
         return err_set(e, E_INPUT, "GGUF: key %s: the file ends within its value", show(en->key).text);
     en->value = r->at;
@@ -160,7 +164,8 @@ static int read_entry(struct reader *r, struct entry *en, size_t i, struct err *
     if (!take_string(r, &en->key))
         return cut_short(e, "metadata key", i);
     if (en->key.len == 0 || en->key.len > MAX_KEY || memchr(en->key.data, 0, en->key.len))
-        return err_set(e, E_INPUT, "GGUF: metadata key %zu is empty, longer than %d bytes or holds a NUL", i, MAX_KEY);
+        return err_set(e, E_INPUT, "GGUF: metadata key %zu is empty, longer than %d bytes or holds a NUL", i,
+                       MAX_KEY);
     if (!take(r, &type, 4))
         return cut_short(e, "metadata entry", i);
     if (type >= ON_DISK_TYPES)
@@ -206,7 +211,8 @@ static int sort_names(uint32_t *order, size_t n, struct names of, const char *wh
     qsort_r(order, n, sizeof *order, by_name, &of);
     for (size_t i = 1; i < n; i++)
         if (by_name(order + i - 1, order + i, &of) == 0)
-            return err_set(e, E_INPUT, "GGUF: two %s are called %s", what, show(of.name(of.items, order[i])).text);
+            return err_set(e, E_INPUT, "GGUF: two %s are called %s", what,
+                           show(of.name(of.items, order[i])).text);
     return 0;
 }
 
@@ -236,15 +242,18 @@ static const struct entry *find_entry(const struct gguf *g, const char *key)
 /* ---- tensors ---- */
 
 static const int8_t dtype_of[] = {
-    [0] = DT_F32 + 1,   [1] = DT_F16 + 1,   [2] = DT_Q4_0 + 1,  [3] = DT_Q4_1 + 1,  [6] = DT_Q5_0 + 1, [7] = DT_Q5_1 + 1,
-    [8] = DT_Q8_0 + 1,  [12] = DT_Q4_K + 1, [13] = DT_Q5_K + 1, [14] = DT_Q6_K + 1, [30] = DT_BF16 + 1,
+    [0] = DT_F32 + 1,   [1] = DT_F16 + 1,   [2] = DT_Q4_0 + 1,  [3] = DT_Q4_1 + 1,
+    [6] = DT_Q5_0 + 1,  [7] = DT_Q5_1 + 1,  [8] = DT_Q8_0 + 1,  [12] = DT_Q4_K + 1,
+    [13] = DT_Q5_K + 1, [14] = DT_Q6_K + 1, [30] = DT_BF16 + 1,
 };
 
 static const char *const foreign_types[] = {
-    [4] = "Q4_2",     [5] = "Q4_3",      [9] = "Q8_1",   [10] = "Q2_K",    [11] = "Q3_K",  [15] = "Q8_K",  [16] = "IQ2_XXS",
-    [17] = "IQ2_XS",  [18] = "IQ3_XXS",  [19] = "IQ1_S", [20] = "IQ4_NL",  [21] = "IQ3_S", [22] = "IQ2_S", [23] = "IQ4_XS",
-    [24] = "I8",      [25] = "I16",      [26] = "I32",   [27] = "I64",     [28] = "F64",   [29] = "IQ1_M",
-    [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0", [35] = "TQ2_0", [39] = "MXFP4", [40] = "NVFP4",
+    [4] = "Q4_2",      [5] = "Q4_3",      [9] = "Q8_1",      [10] = "Q2_K",    [11] = "Q3_K",
+    [15] = "Q8_K",     [16] = "IQ2_XXS",  [17] = "IQ2_XS",   [18] = "IQ3_XXS", [19] = "IQ1_S",
+    [20] = "IQ4_NL",   [21] = "IQ3_S",    [22] = "IQ2_S",    [23] = "IQ4_XS",  [24] = "I8",
+    [25] = "I16",      [26] = "I32",      [27] = "I64",      [28] = "F64",     [29] = "IQ1_M",
+    [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",   [35] = "TQ2_0",
+    [39] = "MXFP4",    [40] = "NVFP4",
 };
 
 static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
@@ -254,10 +263,11 @@ static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
         return 0;
     }
     const char *name = type < sizeof foreign_types / sizeof *foreign_types ? foreign_types[type] : NULL;
-    return err_set(e, E_UNSUPPORTED,
-                   "GGUF: tensor %s has type %s (%u), which is not supported; take a file quantised to F32, F16, BF16, "
-                   "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
-                   show(t->name).text, name ? name : "unknown", type);
+    return err_set(
+        e, E_UNSUPPORTED,
+        "GGUF: tensor %s has type %s (%u), which is not supported; take a file quantised to F32, F16, BF16, "
+        "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
+        show(t->name).text, name ? name : "unknown", type);
 }
 
 static int size_tensor(struct gguf_tensor *t, struct err *e)
@@ -282,7 +292,8 @@ static int read_dims(struct reader *r, struct gguf_tensor *t, size_t i, struct e
     if (!take(r, &n_dims, 4))
         return cut_short(e, "tensor", i);
     if (n_dims < 1 || n_dims > 4)
-        return err_set(e, E_INPUT, "GGUF: tensor %s has %u dimensions; 1 to 4 are possible", show(t->name).text, n_dims);
+        return err_set(e, E_INPUT, "GGUF: tensor %s has %u dimensions; 1 to 4 are possible",
+                       show(t->name).text, n_dims);
     t->n_dims = (int)n_dims;
     for (int d = 0; d < 4; d++) {
         uint64_t dim = 1;
@@ -303,7 +314,8 @@ static int read_tensor(struct reader *r, struct gguf_tensor *t, size_t i, uint64
     if (!take_string(r, &t->name))
         return cut_short(e, "the name of tensor", i);
     if (t->name.len == 0 || t->name.len > MAX_NAME || memchr(t->name.data, 0, t->name.len))
-        return err_set(e, E_INPUT, "GGUF: the name of tensor %zu is empty, longer than %d bytes or holds a NUL", i,
+        return err_set(e, E_INPUT,
+                       "GGUF: the name of tensor %zu is empty, longer than %d bytes or holds a NUL", i,
                        MAX_NAME);
     TRY(read_dims(r, t, i, e));
     if (!take(r, &type, 4) || !take(r, offset, 8))
@@ -320,11 +332,13 @@ static int place_tensors(struct gguf *g, const uint64_t *offsets, size_t after, 
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = g->tensors + i;
         if (offsets[i] % g->alignment)
-            return err_set(e, E_INPUT, "GGUF: tensor %s starts at %llu, which is no multiple of the alignment %zu",
+            return err_set(e, E_INPUT,
+                           "GGUF: tensor %s starts at %llu, which is no multiple of the alignment %zu",
                            show(t->name).text, (unsigned long long)offsets[i], g->alignment);
         if (offsets[i] > room || t->bytes > room - offsets[i])
             return err_set(e, E_INPUT,
-                           "GGUF: tensor %s (%zu bytes at %llu) runs past the end of the file; it is cut short: fetch it again",
+                           "GGUF: tensor %s (%zu bytes at %llu) runs past the end of the file; it is cut "
+                           "short: fetch it again",
                            show(t->name).text, t->bytes, (unsigned long long)offsets[i]);
         t->data = g->data + g->data_start + offsets[i];
     }
@@ -334,7 +348,8 @@ static int place_tensors(struct gguf *g, const uint64_t *offsets, size_t after, 
 static int by_place(const void *a, const void *b, void *ctx)
 {
     const struct gguf_tensor *tensors = ctx;
-    uintptr_t x = (uintptr_t)tensors[*(const uint32_t *)a].data, y = (uintptr_t)tensors[*(const uint32_t *)b].data;
+    uintptr_t x = (uintptr_t)tensors[*(const uint32_t *)a].data,
+              y = (uintptr_t)tensors[*(const uint32_t *)b].data;
     return (x > y) - (x < y);
 }
 
@@ -347,7 +362,8 @@ static int check_overlap(struct gguf *g, struct err *e)
     for (size_t i = 1; i < g->n_tensors; i++) {
         const struct gguf_tensor *a = g->tensors + order[i - 1], *b = g->tensors + order[i];
         if ((uintptr_t)b->data - (uintptr_t)a->data < a->bytes)
-            return err_set(e, E_INPUT, "GGUF: tensors %s and %s overlap", show(a->name).text, show(b->name).text);
+            return err_set(e, E_INPUT, "GGUF: tensors %s and %s overlap", show(a->name).text,
+                           show(b->name).text);
     }
     return 0;
 }
@@ -363,18 +379,22 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_entrie
     if (!take(r, &version, 4))
         return err_set(e, E_INPUT, "GGUF: the file ends within its header");
     if (version && (version & 0xFFFF) == 0)
-        return err_set(e, E_UNSUPPORTED, "GGUF: the file is big-endian; convert it with gguf-convert-endian (package gguf)");
+        return err_set(e, E_UNSUPPORTED,
+                       "GGUF: the file is big-endian; convert it with gguf-convert-endian (package gguf)");
     if (version == 1)
-        return err_set(e, E_UNSUPPORTED, "GGUF version 1 is not supported; convert the model again (versions 2 and 3 are)");
+        return err_set(e, E_UNSUPPORTED,
+                       "GGUF version 1 is not supported; convert the model again (versions 2 and 3 are)");
     if (version != 2 && version != 3)
-        return err_set(e, E_UNSUPPORTED, "GGUF version %u is not known; versions 2 and 3 are supported", version);
+        return err_set(e, E_UNSUPPORTED, "GGUF version %u is not known; versions 2 and 3 are supported",
+                       version);
     if (!take(r, n_tensors, 8) || !take(r, n_entries, 8))
         return err_set(e, E_INPUT, "GGUF: the file ends within its header");
     if (*n_entries > left(r) / LEAST_KEY_BYTES || *n_entries > MAX_KEYS)
         return err_set(e, E_INPUT, "GGUF: %llu metadata keys cannot be in a file of this size",
                        (unsigned long long)*n_entries);
     if (*n_tensors > left(r) / LEAST_TENSOR_BYTES || *n_tensors > MAX_TENSORS)
-        return err_set(e, E_INPUT, "GGUF: %llu tensors cannot be in a file of this size", (unsigned long long)*n_tensors);
+        return err_set(e, E_INPUT, "GGUF: %llu tensors cannot be in a file of this size",
+                       (unsigned long long)*n_tensors);
     return 0;
 }
 
@@ -476,13 +496,15 @@ size_t gguf_file_bytes(const struct gguf *g)
 void gguf_drop_pages(const struct gguf *g)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)g->data + g->data_start + page - 1) & ~(page - 1), to = (uintptr_t)g->data + g->size;
+    uintptr_t from = ((uintptr_t)g->data + g->data_start + page - 1) & ~(page - 1),
+              to = (uintptr_t)g->data + g->size;
     if (!g->map.data || from >= to)
         return;
 #ifdef MADV_PAGEOUT
     madvise((void *)from, to - from, MADV_PAGEOUT);
 #endif
-    madvise((void *)from, to - from, MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
+    madvise((void *)from, to - from,
+            MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
 }
 
 /* ---- accessors ---- */
@@ -507,21 +529,42 @@ static struct number real(double v)
 /* The value as it stands in the file (unaligned). Booleans, strings and arrays are no numbers. */
 static struct number number_at(enum gguf_type type, const void *p)
 {
-    union { uint8_t u8; int8_t i8; uint16_t u16; int16_t i16; uint32_t u32; int32_t i32; uint64_t u64; int64_t i64;
-            float f; double d; } v;
+    union {
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
+        uint32_t u32;
+        int32_t i32;
+        uint64_t u64;
+        int64_t i64;
+        float f;
+        double d;
+    } v;
     memcpy(&v, p, scalar_bytes(type));
     switch (type) {
-    case GGUF_U8: return integer(v.u8);
-    case GGUF_I8: return integer(v.i8);
-    case GGUF_U16: return integer(v.u16);
-    case GGUF_I16: return integer(v.i16);
-    case GGUF_U32: return integer(v.u32);
-    case GGUF_I32: return integer(v.i32);
-    case GGUF_I64: return integer(v.i64);
-    case GGUF_U64: return (struct number){NATURAL, (int64_t)v.u64, v.u64, (double)v.u64};
-    case GGUF_F32: return real((double)v.f);
-    case GGUF_F64: return real(v.d);
-    default: return (struct number){.kind = NONE};
+    case GGUF_U8:
+        return integer(v.u8);
+    case GGUF_I8:
+        return integer(v.i8);
+    case GGUF_U16:
+        return integer(v.u16);
+    case GGUF_I16:
+        return integer(v.i16);
+    case GGUF_U32:
+        return integer(v.u32);
+    case GGUF_I32:
+        return integer(v.i32);
+    case GGUF_I64:
+        return integer(v.i64);
+    case GGUF_U64:
+        return (struct number){NATURAL, (int64_t)v.u64, v.u64, (double)v.u64};
+    case GGUF_F32:
+        return real((double)v.f);
+    case GGUF_F64:
+        return real(v.d);
+    default:
+        return (struct number){.kind = NONE};
     }
 }
 

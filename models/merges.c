@@ -1,4 +1,5 @@
-/* Where a tokenizer's merges come from: a list in the file (byte-level), or the scores of the pieces (SentencePiece). */
+/* Where a tokenizer's merges come from: a list in the file (byte-level), or the scores of the pieces
+ * (SentencePiece). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,9 +99,11 @@ int merges_from_list(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     struct gguf_array a;
     if (!gguf_array(g, "tokenizer.ggml.merges", &a) || a.type != GGUF_STRING)
-        return err_set(e, E_INPUT, "the file has no list of merges (tokenizer.ggml.merges), which byte-level BPE needs");
+        return err_set(e, E_INPUT,
+                       "the file has no list of merges (tokenizer.ggml.merges), which byte-level BPE needs");
     if (a.count > BPE_MAX_MERGES)
-        return err_set(e, E_INPUT, "tokenizer.ggml.merges has %zu merges; %d are possible", a.count, BPE_MAX_MERGES);
+        return err_set(e, E_INPUT, "tokenizer.ggml.merges has %zu merges; %d are possible", a.count,
+                       BPE_MAX_MERGES);
     TRY(bpe_init(&t->bpe, a.count, e));
     size_t cursor = 0;
     for (size_t i = 0; i < a.count; i++)
@@ -113,7 +116,7 @@ int merges_from_list(struct tokenizer *t, const struct gguf *g, struct err *e)
 struct scored {
     double score;
     int32_t left, right, merged;
-    uint16_t n_left, n_right;    /* characters */
+    uint16_t n_left, n_right; /* characters */
 };
 
 struct scored_list {
@@ -121,7 +124,8 @@ struct scored_list {
     size_t len, cap;
 };
 
-/* The `tokenizers` library's order when it converts a SentencePiece model: the score, then the longer left side. */
+/* The `tokenizers` library's order when it converts a SentencePiece model: the score, then the longer left
+ * side. */
 static int by_score(const void *a, const void *b)
 {
     const struct scored *x = a, *y = b;
@@ -158,7 +162,8 @@ static int split_piece(struct tokenizer *t, int32_t id, double score, struct sco
     size_t n;
     const char *s = vocab_text(&t->vocab, id, &n);
     if (n > MAX_SCORED_PIECE)
-        return err_set(e, E_INPUT, "token %d is %zu bytes long; a scored piece can have %d", id, n, MAX_SCORED_PIECE);
+        return err_set(e, E_INPUT, "token %d is %zu bytes long; a scored piece can have %d", id, n,
+                       MAX_SCORED_PIECE);
     if (!utf8_valid(s, n))
         return err_set(e, E_INPUT, "token %d (\"%s\") is not UTF-8", id, vocab_show(s, n).text);
     int chars = count_chars(s, n), left_chars = 0;
@@ -166,7 +171,8 @@ static int split_piece(struct tokenizer *t, int32_t id, double score, struct sco
         if ((s[i] & 0xC0) == 0x80)
             continue;
         left_chars++;
-        int32_t left = vocab_find(&t->vocab, s, i), right = left < 0 ? -1 : vocab_find(&t->vocab, s + i, n - i);
+        int32_t left = vocab_find(&t->vocab, s, i),
+                right = left < 0 ? -1 : vocab_find(&t->vocab, s + i, n - i);
         struct scored m = {score, left, right, id, (uint16_t)left_chars, (uint16_t)(chars - left_chars)};
         if (right >= 0)
             TRY(put_scored(l, m, e));
@@ -196,9 +202,11 @@ int merges_from_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     struct gguf_array scores;
     if (!gguf_array(g, "tokenizer.ggml.scores", &scores) || scores.type == GGUF_STRING)
-        return err_set(e, E_INPUT, "the file has no scores (tokenizer.ggml.scores), which SentencePiece BPE needs");
+        return err_set(e, E_INPUT,
+                       "the file has no scores (tokenizer.ggml.scores), which SentencePiece BPE needs");
     if (scores.count != (size_t)t->vocab.n)
-        return err_set(e, E_INPUT, "tokenizer.ggml.scores has %zu items for %d tokens", scores.count, t->vocab.n);
+        return err_set(e, E_INPUT, "tokenizer.ggml.scores has %zu items for %d tokens", scores.count,
+                       t->vocab.n);
     struct scored_list l = {0};
     int rc = collect(t, &scores, &l, e);
     if (!rc) {

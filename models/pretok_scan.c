@@ -118,8 +118,8 @@ static size_t other_end(const struct piece *p, size_t i, unsigned none, char als
 
 /* What differs between the patterns of Llama 3, Qwen 2 and Qwen 3.5. */
 struct cl100k {
-    int digits;               /* most in a word */
-    unsigned word;            /* classes of a word's characters */
+    int digits;    /* most in a word */
+    unsigned word; /* classes of a word's characters */
 };
 
 static inline bool scan_cl100k(const struct piece *p, size_t from, struct span *m, struct cl100k k)
@@ -310,7 +310,8 @@ bool scan_punctuation(const struct piece *p, size_t from, struct span *m)
     return m->from < p->n;
 }
 
-/* After the byte-level alphabet a byte is a character, and six bytes over 0x7F look like superscripts and fractions. */
+/* After the byte-level alphabet a byte is a character, and six bytes over 0x7F look like superscripts and
+ * fractions. */
 static bool is_byte_digit(unsigned char c)
 {
     return (c >= '0' && c <= '9') || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
@@ -389,7 +390,8 @@ static inline bool listed_run(const struct piece *p, size_t from, struct span *m
     return m->from < p->n;
 }
 
-/* Puts the space before a match into it: the \s? of \s?[...]+ (no set here holds a space but U+3000, which then stands first). */
+/* Puts the space before a match into it: the \s? of \s?[...]+ (no set here holds a space but U+3000, which
+ * then stands first). */
 static bool with_space(const struct piece *p, size_t from, struct span *m)
 {
     int len;

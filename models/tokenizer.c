@@ -36,7 +36,8 @@ void tokens_free(struct tokens *t)
 /* ---- creation ---- */
 
 /* An id key: absent and all ones mean none; out of range is an error. */
-static int read_id(const struct tokenizer *t, const struct gguf *g, const char *key, int32_t *id, struct err *e)
+static int read_id(const struct tokenizer *t, const struct gguf *g, const char *key, int32_t *id,
+                   struct err *e)
 {
     int64_t v;
     if (!gguf_i64(g, key, &v) || v == -1 || v == UINT32_MAX)
@@ -50,9 +51,26 @@ static int read_id(const struct tokenizer *t, const struct gguf *g, const char *
 static bool is_end_name(const char *s, size_t n)
 {
     static const char *const names[] = {
-        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>", "<|eom|>",
-        "</s>", "<end_of_turn>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|END_OF_TURN_TOKEN|>", "<|return|>",
-        "<|end_of_turn|>", "<end_of_utterance>", "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot|>",
+        "<|eom|>",
+        "</s>",
+        "<end_of_turn>",
+        "<eos>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|END_OF_TURN_TOKEN|>",
+        "<|return|>",
+        "<|end_of_turn|>",
+        "<end_of_utterance>",
+        "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && memcmp(names[i], s, n) == 0)
@@ -117,7 +135,9 @@ static int check_bytes(const struct tokenizer *t, struct err *e)
 {
     for (int b = ' '; b <= '~'; b++)
         if (t->vocab.byte_id[b] < 0)
-            return err_set(e, E_INPUT, "the vocabulary has no token for the byte 0x%02x; it is no byte-level vocabulary", b);
+            return err_set(e, E_INPUT,
+                           "the vocabulary has no token for the byte 0x%02x; it is no byte-level vocabulary",
+                           b);
     return 0;
 }
 
@@ -151,7 +171,8 @@ static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct 
     for (int b = 0; b < N_BYTES; b++)
         n_bytes += t->vocab.byte_id[b] >= 0;
     if (n_bytes < N_BYTES && t->unknown < 0)
-        return err_set(e, E_INPUT, "the vocabulary has %d of 256 byte tokens and no unknown token: some text has no ids",
+        return err_set(e, E_INPUT,
+                       "the vocabulary has %d of 256 byte tokens and no unknown token: some text has no ids",
                        n_bytes);
     return merges_from_scores(t, g, e);
 }
@@ -166,8 +187,10 @@ static int load_any(struct tokenizer *t, const struct gguf *g, struct err *e)
     else if (model.len == 5 && memcmp(model.data, "llama", 5) == 0)
         TRY(load_sentencepiece(t, g, e));
     else
-        return err_set(e, E_UNSUPPORTED, "tokenizer \"%s\" is not supported; \"gpt2\" (byte-level BPE) and \"llama\" "
-                                         "(SentencePiece BPE) are", vocab_show(model.data, model.len).text);
+        return err_set(e, E_UNSUPPORTED,
+                       "tokenizer \"%s\" is not supported; \"gpt2\" (byte-level BPE) and \"llama\" "
+                       "(SentencePiece BPE) are",
+                       vocab_show(model.data, model.len).text);
     TRY(read_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos, e));
     TRY(read_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, e));
     gguf_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos);

@@ -5,7 +5,15 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_V = 21, N_T = 28, N_HANGUL = 11172 };
+enum {
+    HANGUL = 0xAC00,
+    HANGUL_L = 0x1100,
+    HANGUL_V = 0x1161,
+    HANGUL_T = 0x11A7,
+    N_V = 21,
+    N_T = 28,
+    N_HANGUL = 11172
+};
 
 uint16_t *unicode_build_classes(void)
 {
@@ -175,7 +183,8 @@ static void compose(struct marks *m)
     for (size_t i = 0; i < m->len; i++) {
         struct marked c = m->at[i];
         bool adjacent = starter != SIZE_MAX && out == starter + 1;
-        bool open = adjacent || (starter != SIZE_MAX && m->at[out - 1].order < c.order); /* else a mark blocks it */
+        bool open =
+            adjacent || (starter != SIZE_MAX && m->at[out - 1].order < c.order); /* else a mark blocks it */
         uint32_t whole = open ? compose_pair(m->at[starter].cp, c.cp) : 0;
         if (whole) {
             m->at[starter].cp = whole;

@@ -47,7 +47,8 @@ uint64_t vocab_hash(const char *s, size_t n)
     return h ^ h >> 29;
 }
 
-/* ---- GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 on, in order ---- */
+/* ---- GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 on, in order ----
+ */
 
 static bool is_plain(int byte)
 {
@@ -60,9 +61,9 @@ static int byte_of(uint32_t cp)
         return is_plain((int)cp) ? (int)cp : -1;
     cp -= 256;
     if (cp <= 32)
-        return (int)cp;                 /* 0..32 */
+        return (int)cp; /* 0..32 */
     if (cp <= 66)
-        return 127 + ((int)cp - 33);    /* 127..160 */
+        return 127 + ((int)cp - 33); /* 127..160 */
     return cp == 67 ? 173 : -1;
 }
 
@@ -136,13 +137,17 @@ static int index_pieces(struct vocab *v, struct err *e)
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* <0xNN> */
 static int byte_piece(struct gguf_string s)
 {
-    if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>' || hex(s.data[3]) < 0 || hex(s.data[4]) < 0)
+    if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>' || hex(s.data[3]) < 0 ||
+        hex(s.data[4]) < 0)
         return -1;
     return hex(s.data[3]) * 16 + hex(s.data[4]);
 }
@@ -219,7 +224,8 @@ static int load_kinds(struct vocab *v, const struct gguf *g, struct err *e)
     for (int i = 0; i < v->n; i++) {
         double kind = gguf_array_number(&a, (size_t)i);
         if (!(kind >= TOKEN_NORMAL && kind <= TOKEN_BYTE) || kind != (int)kind)
-            return err_set(e, E_INPUT, "tokenizer.ggml.token_type: token %d has the unknown kind %g", i, kind);
+            return err_set(e, E_INPUT, "tokenizer.ggml.token_type: token %d has the unknown kind %g", i,
+                           kind);
         v->kind[i] = (uint8_t)kind;
     }
     return 0;
@@ -234,7 +240,8 @@ int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, st
     if (!gguf_array(g, "tokenizer.ggml.tokens", &a) || a.type != GGUF_STRING)
         return err_set(e, E_INPUT, "the file has no list of tokens (tokenizer.ggml.tokens)");
     if (a.count == 0 || a.count >= MAX_IDS)
-        return err_set(e, E_INPUT, "tokenizer.ggml.tokens has %zu tokens; 1 to %d are possible", a.count, MAX_IDS - 1);
+        return err_set(e, E_INPUT, "tokenizer.ggml.tokens has %zu tokens; 1 to %d are possible", a.count,
+                       MAX_IDS - 1);
     v->n = (int)a.count;
     v->start = mem_try_array(a.count + 1, sizeof *v->start);
     v->kind = mem_try_array(a.count, 1);

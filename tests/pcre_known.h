@@ -1,5 +1,6 @@
-/* Tells which characters the installed PCRE2 and the tokenizer's own tables class alike: the others are newer than its Unicode, and
- * a pattern cannot stand as the definition for them. For tests that hold scanners to patterns. One thread. */
+/* Tells which characters the installed PCRE2 and the tokenizer's own tables class alike: the others are newer
+ * than its Unicode, and a pattern cannot stand as the definition for them. For tests that hold scanners to
+ * patterns. One thread. */
 #ifndef TESTS_PCRE_KNOWN_H
 #define TESTS_PCRE_KNOWN_H
 
@@ -23,14 +24,10 @@ static const struct {
     const char *pattern;
     unsigned bit;
 } known_classes[N_KNOWN] = {
-    {"\\p{L}", CHAR_LETTER},
-    {"\\p{N}", CHAR_NUMBER},
-    {"\\p{P}", CHAR_PUNCT},
-    {"\\p{M}", CHAR_MARK},
-    {"\\p{N}", CHAR_DIGIT},
-    {"[\\p{P}$+<=>^`|~]", CHAR_PUNCTUATION},
-    {"[\\p{Lu}\\p{Lt}]", CHAR_UPPER},
-    {"\\p{Ll}", CHAR_LOWER},
+    {"\\p{L}", CHAR_LETTER},          {"\\p{N}", CHAR_NUMBER},
+    {"\\p{P}", CHAR_PUNCT},           {"\\p{M}", CHAR_MARK},
+    {"\\p{N}", CHAR_DIGIT},           {"[\\p{P}$+<=>^`|~]", CHAR_PUNCTUATION},
+    {"[\\p{Lu}\\p{Lt}]", CHAR_UPPER}, {"\\p{Ll}", CHAR_LOWER},
     {"\\p{S}", CHAR_SYMBOL},
 };
 
@@ -39,8 +36,8 @@ static inline void known_init(struct pcre_known *k, const uint16_t *classes)
     int error;
     PCRE2_SIZE at;
     for (int i = 0; i < N_KNOWN; i++)
-        k->codes[i] = pcre2_compile((PCRE2_SPTR)known_classes[i].pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                                    &error, &at, NULL);
+        k->codes[i] = pcre2_compile((PCRE2_SPTR)known_classes[i].pattern, PCRE2_ZERO_TERMINATED,
+                                    PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
     k->match = pcre2_match_data_create(1, NULL);
     k->classes = classes;
 }

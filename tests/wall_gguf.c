@@ -88,7 +88,8 @@ static void check_sample(const struct gguf *g)
     assert_int_equal(gguf_array_string(&a, &cursor).len, 0);
     s = gguf_array_string(&a, &cursor);
     assert_memory_equal(s.data, "three", 5);
-    assert_true(gguf_array(g, "numbers", &a) && gguf_array_number(&a, 0) == -2 && gguf_array_number(&a, 1) == 300);
+    assert_true(gguf_array(g, "numbers", &a) && gguf_array_number(&a, 0) == -2 &&
+                gguf_array_number(&a, 1) == 300);
     assert_true(gguf_array_number(&a, 2) == 0);
     assert_int_equal(gguf_n_metadata(g), 8);
     assert_int_equal(gguf_metadata_key(g, 1).len, 1);
@@ -167,7 +168,9 @@ static void test_headers(void **state)
         uint32_t version;
         int code;
         const char *why;
-    } bad[] = {{1, E_UNSUPPORTED, "version 1"}, {0, E_UNSUPPORTED, "version 0"}, {4, E_UNSUPPORTED, "version 4"},
+    } bad[] = {{1, E_UNSUPPORTED, "version 1"},
+               {0, E_UNSUPPORTED, "version 0"},
+               {4, E_UNSUPPORTED, "version 4"},
                {0x03000000, E_UNSUPPORTED, "big-endian"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct buf file = {0};
@@ -295,9 +298,11 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads),   cmocka_unit_test(test_every_truncation), cmocka_unit_test(test_random_damage),
-        cmocka_unit_test(test_headers), cmocka_unit_test(test_counts),           cmocka_unit_test(test_names),
-        cmocka_unit_test(test_tensors), cmocka_unit_test(test_dimensions_and_alignment), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_reads),         cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_random_damage), cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_counts),        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_dimensions_and_alignment),
+        cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Any bytes as text. The first byte picks a pre-tokenizer (or SentencePiece); the ids must be in range and stand for the text, the
- * words must be those of the patterns, and text cut into single ids must stream as whole UTF-8. */
+/* Any bytes as text. The first byte picks a pre-tokenizer (or SentencePiece); the ids must be in range and
+ * stand for the text, the words must be those of the patterns, and text cut into single ids must stream as
+ * whole UTF-8. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static struct kinds *all_kinds(void)
         struct buf file = {0};
         tiny_byte_level(pretok_name(k.n), &file);
         k.tokenizers[k.n] = make(&file);
-        ASSERT(pretok_create(k.pretoks + k.n, pretok_name(k.n), strlen(pretok_name(k.n)), k.classes, &e) == 0);
+        ASSERT(pretok_create(k.pretoks + k.n, pretok_name(k.n), strlen(pretok_name(k.n)), k.classes, &e) ==
+               0);
         buf_free(&file);
     }
     struct buf file = {0};

@@ -1,7 +1,8 @@
 /* The tokenizer at a pipe, for the oracle and the benchmark in Python.
- *   tokenizer_ids MODEL ids|special|bos   stdin: u32 length and bytes, repeated. stdout: one line of ids for each
- *   tokenizer_ids MODEL text              stdin: u32 count and i32 ids, repeated. stdout: u32 length and text, each streamed by id
- *   tokenizer_ids MODEL time FILE SECONDS stdout: ids, bytes and seconds of the fastest pass over the file */
+ *   tokenizer_ids MODEL ids|special|bos   stdin: u32 length and bytes, repeated. stdout: one line of ids for
+ * each tokenizer_ids MODEL text              stdin: u32 count and i32 ids, repeated. stdout: u32 length and
+ * text, each streamed by id tokenizer_ids MODEL time FILE SECONDS stdout: ids, bytes and seconds of the
+ * fastest pass over the file */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
