@@ -1,5 +1,6 @@
 /* Attention, cache writing and rope of the CPU backend: against float64, and bit for bit the same for every instruction set, thread
  * count, chunking, batch mix and block size. */
+#include "kernels/backend.h"
 #include "tests/op_fixture.h"
 
 enum { MAX_SEQS = 4, MAX_ROWS = 1024 };

@@ -1,5 +1,6 @@
 /* Linear layers of the CPU backend: every type against float64, and bit for bit the same on every instruction set, thread count, batch
  * and window. */
+#include "kernels/backend.h"
 #include "tests/op_fixture.h"
 
 struct shape {

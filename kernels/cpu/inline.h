@@ -1,5 +1,6 @@
 /* How the SIMD kernels are put together: the bodies are inlined for each weight family and tile height, with these as constants, and
- * their small loops unrolled. Under a sanitizer the same source stays functions and loops: unrolled, it would take minutes to build. */
+ * their small loops unrolled. Under a sanitizer, or emulated, the same source stays functions and loops: unrolled, it would take minutes
+ * to build. */
 #ifndef CPU_INLINE_H
 #define CPU_INLINE_H
 
@@ -12,7 +13,7 @@
 #define SLOW_BUILD 1
 #endif
 
-#ifdef SLOW_BUILD
+#if defined(SLOW_BUILD) || defined(CPU_INTRINSICS)
 #define INLINE static inline
 #define UNROLL
 #else

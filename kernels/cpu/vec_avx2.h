@@ -186,7 +186,13 @@ INLINE __m256i chunk(int bits, bool panel, const uint8_t *w, int c, int h)
     return bits == 4 ? x : _mm256_or_si256(x, high_bits(bits, w, c, h));
 }
 
-/* Adds the chunks c0, c0+step, .. (n of them) of unsigned weights to s16[r]: few enough that 16 bits hold. */
+/* Keeps the compiler from regrouping integer sums: it would hold all the products in registers that there are not. */
+INLINE void in_order(__m256i *x)
+{
+    __asm__("" : "+x"(*x));
+}
+
+/* Adds the n chunks of a list of unsigned weights to s16[r]: few enough that 16 bits hold. */
 INLINE void dot_chunks(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, const int *list,
                        int n, __m256i s16[][2])
 {
@@ -200,6 +206,8 @@ INLINE void dot_chunks(int bits, bool panel, int R, const uint8_t *w, const int8
             __m256i p0 = _mm256_maddubs_epi16(w0, x), p1 = _mm256_maddubs_epi16(w1, x);
             s16[r][0] = i ? _mm256_add_epi16(s16[r][0], p0) : p0;
             s16[r][1] = i ? _mm256_add_epi16(s16[r][1], p1) : p1;
+            in_order(&s16[r][0]);
+            in_order(&s16[r][1]);
         }
     }
 }
@@ -230,6 +238,8 @@ INLINE void dot_s8(int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[
             __m256i p1 = _mm256_madd_epi16(_mm256_maddubs_epi16(m1, _mm256_sign_epi8(x, w1)), ones);
             dot[r][0].a = c ? _mm256_add_epi32(dot[r][0].a, p0) : p0;
             dot[r][0].b = c ? _mm256_add_epi32(dot[r][0].b, p1) : p1;
+            in_order(&dot[r][0].a);
+            in_order(&dot[r][0].b);
         }
     }
 }
