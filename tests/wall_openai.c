@@ -626,6 +626,31 @@ static void long_prefills_are_bridged_by_comments(void **state)
     site_stop(&s);
 }
 
+/* A prompt that takes long to read goes its own way: short requests sent after it are answered before it. */
+static void long_prompts_hold_nobody_up(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    buf_puts(&b, "{\"prompt\":\"");
+    for (int i = 0; i < 12 << 20; i++)
+        buf_putc(&b, (char)('a' + i % 26));
+    buf_puts(&b, "\"}");
+    int big = site_connect(site.port);
+    site_post_on(big, "POST", "/tokenize", NULL, b.data);
+    struct reply r = site_do(site.port, "POST", "/v1/completions", NULL, "{\"prompt\":\"SAY:quick\"}");
+    struct pollfd p = {big, POLLIN, 0};
+    bool first = poll(&p, 1, 0) == 0;
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    r = site_reply(big, NULL);
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body.data, "\"count\":12582912,"));
+    assert_true(first);
+    reply_free(&r);
+    close(big);
+    buf_free(&b);
+}
+
 static void draining_finishes_streams_and_refuses_new_work(void **state)
 {
     (void)state;
@@ -686,6 +711,7 @@ int main(void)
         cmocka_unit_test(an_open_admin_listener_is_refused),
         cmocka_unit_test(the_front_bounds_what_it_lets_in),
         cmocka_unit_test(long_prefills_are_bridged_by_comments),
+        cmocka_unit_test(long_prompts_hold_nobody_up),
         cmocka_unit_test(draining_finishes_streams_and_refuses_new_work),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -103,8 +103,11 @@ static void load_done(void *ctx, const struct policy_outcome *o)
         answer_json(w, o->text, strlen(o->text));
         return;
     }
-    refuse_policy(w->x, o->result == RELOAD_INIT_ERROR ? "policy_start_failed" : o->result == RELOAD_UNREADABLE ? "policy_unreadable"
-                                                                                                               : "policy_refused", o->text);
+    refuse_policy(w->x,
+                  o->result == RELOAD_INIT_ERROR   ? "policy_start_failed"
+                  : o->result == RELOAD_UNREADABLE ? "policy_unreadable"
+                                                   : "policy_refused",
+                  o->text);
     mem_free(w);
 }
 
@@ -136,13 +139,15 @@ static void put_policy(struct admin *a, struct http_exchange *x)
 {
     char name[POLICY_NAME_MAX + 1];
     if (!read_name(x->head.path + strlen("/admin/policies/"), name)) {
-        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        refuse(x, 400, "invalid_name",
+               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     if (!source_ok(a, x))
         return;
     if (!x->body.len && !a->policies->dir) {
-        refuse(x, 400, "no_source", "the body is empty and the server has no policy directory to read from (--policy-dir)");
+        refuse(x, 400, "no_source",
+               "the body is empty and the server has no policy directory to read from (--policy-dir)");
         return;
     }
     log_info("admin", "policy %s: %zu bytes to load", name, x->body.len);
@@ -155,7 +160,7 @@ static void put_policy(struct admin *a, struct http_exchange *x)
 }
 
 struct check_job {
-    struct text_job job;        /* first */
+    struct text_job job; /* first */
     struct http_exchange *x;
     const struct lua_opts *lua;
     char name[POLICY_NAME_MAX + 1];
@@ -167,7 +172,8 @@ struct check_job {
 static void check_run(struct text_job *job)
 {
     struct check_job *c = (struct check_job *)job;
-    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL, &c->report, &c->err);
+    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL,
+                             &c->report, &c->err);
 }
 
 static void check_done(struct text_job *job)
@@ -200,11 +206,16 @@ static void check_policy(struct admin *a, struct http_exchange *x)
     if (!source_ok(a, x))
         return;
     if (!read_name(given, name)) {
-        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        refuse(x, 400, "invalid_name",
+               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     struct check_job *c = mem_new(sizeof *c);
-    *c = (struct check_job){.job = {check_run, check_done}, .x = x, .lua = a->policies->lua, .source = x->body, .rc = E_GONE};
+    *c = (struct check_job){.job = {check_run, check_done, x->body.len},
+                            .x = x,
+                            .lua = a->policies->lua,
+                            .source = x->body,
+                            .rc = E_GONE};
     snprintf(c->name, sizeof c->name, "%s", name);
     err_set(&c->err, E_GONE, "%s.lua:1: the server is stopping", name);
     x->body = (struct buf){0};
@@ -221,7 +232,8 @@ static void check_policy(struct admin *a, struct http_exchange *x)
 static void patch_params(struct admin *a, struct http_exchange *x)
 {
     struct err e = {0};
-    struct json *j = json_parse(x->body.data ? x->body.data : "", x->body.len, &(struct json_limits){.bytes = 65536, .depth = 4}, &e);
+    struct json *j = json_parse(x->body.data ? x->body.data : "", x->body.len,
+                                &(struct json_limits){.bytes = 65536, .depth = 4}, &e);
     bool ok = json_type(j) == JSON_OBJECT;
     json_free(j);
     if (!ok) {
@@ -280,10 +292,14 @@ static void state_came(void *ctx, const struct ask_reply *r)
     struct buf out = {0};
     buf_puts(&out, "{\"engine\":");
     buf_put(&out, r->text, r->n);
-    buf_printf(&out, ",\"front\":{\"connections\":%d,\"exchanges\":%d,\"unsent_bytes\":%zu,\"text_jobs\":%d,\"answers\":%d,\"orders\":%d,\"live\":%d,"
-                     "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64 ",\"draining\":%s}}",
-               http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http), text_pending(f->text), o->n_answers, o->n_orders,
-               f->n_live, f->counts.n_submitted, f->counts.n_ended, f->counts.n_gone, f->draining ? "true" : "false");
+    buf_printf(&out,
+               ",\"front\":{\"connections\":%d,\"exchanges\":%d,\"unsent_bytes\":%zu,\"text_jobs\":%d,"
+               "\"answers\":%d,\"orders\":%d,\"live\":%d,"
+               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64
+               ",\"draining\":%s}}",
+               http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http),
+               text_pending(f->text), o->n_answers, o->n_orders, f->n_live, f->counts.n_submitted,
+               f->counts.n_ended, f->counts.n_gone, f->draining ? "true" : "false");
     answer_json(w, out.data, out.len);
     buf_free(&out);
 }
@@ -310,7 +326,7 @@ static void post_drain(struct admin *a, struct http_exchange *x)
 
 static const struct {
     enum http_method method;
-    const char *path;           /* one that ends in '/' takes one name below */
+    const char *path; /* one that ends in '/' takes one name below */
     void (*handle)(struct admin *a, struct http_exchange *x);
 } table[] = {
     {HTTP_GET, "/admin/policy", get_policy},
@@ -359,5 +375,6 @@ void admin_handle(struct admin *a, struct http_exchange *x)
             return;
         }
     }
-    refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found", path ? "another method is needed here" : "there is no such admin route");
+    refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found",
+           path ? "another method is needed here" : "there is no such admin route");
 }

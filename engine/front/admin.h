@@ -1,14 +1,17 @@
-/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers are kept out (a request with an
- * Origin is refused). Everything that changes something is logged. Front thread only.
- *   GET  /admin/policy            the live policy, the one before, generations, params, strikes
- *   PUT  /admin/policies/NAME     body: Lua source; empty: the file NAME.lua of the policy directory. 400 says file, line and reason
- *   GET  /admin/policies          the directory and the versions seen
- *   POST /admin/policy/check      body: Lua source (?name=NAME): loaded and tried, not made live
- *   PATCH /admin/policy/params    body: an object of values
- *   POST /admin/policy/rollback   the previous good policy becomes live
- *   GET  /admin/state             requests, queues, KV, the front's books
- *   POST /admin/reset_prefix_cache
- *   POST /admin/drain             as SIGTERM */
+/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers
+ * are kept out (a request with an Origin is refused). Everything that changes something is logged. Front thread
+ * only. Never true: an admin route on the public listener.
+ *
+ * - GET /admin/policy: the live policy, the one before, generations, params, strikes
+ * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one
+ *   is 400 with file, line and reason, and the old one goes on
+ * - GET /admin/policies: the directory and the versions seen
+ * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
+ * - PATCH /admin/policy/params: body: an object of values
+ * - POST /admin/policy/rollback: the previous good policy becomes live
+ * - GET /admin/state: requests, queues, KV, the front's books
+ * - POST /admin/reset_prefix_cache
+ * - POST /admin/drain: as SIGTERM */
 #ifndef FRONT_ADMIN_H
 #define FRONT_ADMIN_H
 
@@ -20,7 +23,7 @@ struct admin {
     struct front *front;
     struct openai *openai;
     struct policies *policies;
-    struct auth auth;               /* no key: open */
+    struct auth auth; /* no key: open */
     void (*drain)(void *ctx);
     void *drain_ctx;
 };

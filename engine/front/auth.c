@@ -21,7 +21,8 @@ int auth_add(struct auth *a, const char *spec, struct err *e)
     if (n == 0)
         return err_set(e, E_INPUT, "an empty API key; write KEY or KEY=TENANT");
     if (eq && !auth_name_ok(eq + 1))
-        return err_set(e, E_INPUT, "tenant names are 1 to %d letters, digits, dots, dashes and underscores", NAME_BYTES - 1);
+        return err_set(e, E_INPUT, "tenant names are 1 to %d letters, digits, dots, dashes and underscores",
+                       NAME_BYTES - 1);
     a->keys = mem_resize(a->keys, (size_t)a->n + 1, sizeof *a->keys);
     struct auth_key *k = &a->keys[a->n++];
     *k = (struct auth_key){.digest = hash_sha256(spec, n)};

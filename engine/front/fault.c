@@ -18,10 +18,14 @@ int fault_set(struct fault *f, int status, const char *code, const char *param, 
 const char *fault_type(int status)
 {
     switch (status) {
-    case 403: return "permission_error";
-    case 429: return "rate_limit_error";
-    case 501: return "not_implemented_error";
-    case 503: return "overloaded_error";
+    case 403:
+        return "permission_error";
+    case 429:
+        return "rate_limit_error";
+    case 501:
+        return "not_implemented_error";
+    case 503:
+        return "overloaded_error";
     }
     return status < 500 ? "invalid_request_error" : "server_error";
 }

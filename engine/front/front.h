@@ -1,5 +1,5 @@
-/* What the routes share: the handles to the engine, the text workers and the books. Made and owned by server.c; front thread only, except
- * `words` and the names, which never change. */
+/* What the routes share: the handles to the engine, the text workers and the books. Made and owned by
+ * server.c; front thread only, except `words` and the names, which never change. */
 #ifndef FRONT_FRONT_H
 #define FRONT_FRONT_H
 
@@ -13,20 +13,20 @@
 struct front {
     struct clock *clock;
     struct http *http;
-    struct queue *inbox;                /* of the engine */
+    struct queue *inbox; /* of the engine */
     struct text *text;
     struct openai_text words;
-    const char *const *names;           /* the model's served names; the first is canonical */
+    const char *const *names; /* the model's served names; the first is canonical */
     int n_names;
-    const char *root;                   /* the model's path or origin */
-    const char *chat_source;            /* the template's text, NULL: none */
+    const char *root;        /* the model's path or origin */
+    const char *chat_source; /* the template's text, NULL: none */
     int64_t created_s;
     struct asks asks;
     struct counts counts;
     struct rng rng;
-    int max_live;                       /* engine requests at once, 0: no bound here */
-    int n_live;                         /* handed to the engine without an ending, or on the way there */
-    int ping_s;                         /* SSE comments while nothing comes; 0: none */
+    int max_live;                        /* engine requests at once, 0: no bound here */
+    int n_live;                          /* handed to the engine without an ending, or on the way there */
+    int ping_s;                          /* SSE comments while nothing comes; 0: none */
     bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */
 };
 

@@ -119,7 +119,8 @@ static bool make_room(struct http *h)
 
 static void turn_away(int fd)
 {
-    static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: "
+                               "0\r\nConnection: close\r\n\r\n";
     (void)!send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     close(fd);
 }
@@ -151,7 +152,8 @@ static int bind_one(const struct addrinfo *a, int *port)
     struct sockaddr_storage got;
     socklen_t n = sizeof got;
     char service[16];
-    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0 || getsockname(fd, (struct sockaddr *)&got, &n) < 0 ||
+    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0 ||
+        getsockname(fd, (struct sockaddr *)&got, &n) < 0 ||
         getnameinfo((struct sockaddr *)&got, n, NULL, 0, service, sizeof service, NI_NUMERICSERV)) {
         int saved = errno;
         close(fd);
@@ -168,7 +170,8 @@ int http_listen(struct http *h, const char *host, int port, bool admin, struct e
 {
     if (h->n_listeners == 2)
         return err_set(e, E_FULL, "at most 2 listeners");
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *list = NULL;
     char service[16];
     snprintf(service, sizeof service, "%d", port);
     int rc = getaddrinfo(host && *host ? host : NULL, service, &hints, &list);

@@ -1,8 +1,12 @@
-/* The HTTP server: listeners, connections, requests in, answers out. It knows nothing of what the routes mean: a handler gets an exchange (one
- * request and its answer) and answers now or later, whole or as a stream. Front thread only. Bytes put into an answer leave at the end of the
- * loop's turn, one write a connection. Reading never stops while an answer is under way, so a client that leaves is noticed at once; bytes sent ahead
- * (pipelining) wait, bounded. A reader that is too slow loses its connection: bounded backlog, bounded time.
- * Never true: an exchange answered twice; an exchange touched after its answer ended or after its gone() ran. */
+/* The HTTP server: listeners, connections, requests in, answers out. It knows nothing of what the routes
+ * mean: a handler gets an exchange (one request and its answer) and answers now or later, whole or as a
+ * stream. Front thread only. Bytes put into an answer leave at the end of the loop's turn, one write a
+ * connection. Reading never stops while an answer is under way, so a client that leaves is noticed at once;
+ * bytes sent ahead (pipelining) wait, bounded. A reader that is too slow loses its connection: bounded
+ * backlog, bounded time. The parser and the connection are our own, over plain events: evhttp of libevent 2.1
+ * ends the process on a pipelined byte once reading goes on during an answer, and without reading it does not
+ * see a client leave. Never true: an exchange answered twice; an exchange touched after its answer ended or
+ * after its gone() ran. */
 #ifndef FRONT_HTTP_H
 #define FRONT_HTTP_H
 
@@ -13,29 +17,31 @@
 struct http;
 struct http_conn;
 
-struct http_limits {            /* 0 = the default */
-    size_t body;                /* bytes of one request body; 64 MiB */
-    size_t bodies;              /* of all bodies being received; 1 GiB */
-    size_t backlog;             /* unsent bytes of one stream; 1 MiB */
-    int connections;            /* 4096 */
-    int idle_s;                 /* keep-alive without a request; 75 */
-    int receive_s;              /* a head, or a pause within a body; 30 */
-    int send_s;                 /* a client that takes nothing; 30 */
+struct http_limits { /* 0 = the default */
+    size_t body;     /* bytes of one request body; 64 MiB */
+    size_t bodies;   /* of all bodies being received; 1 GiB */
+    size_t backlog;  /* unsent bytes of one stream; 1 MiB */
+    int connections; /* 4096 */
+    int idle_s;      /* keep-alive without a request; 75 */
+    int receive_s;   /* a head, or a pause within a body; 30 */
+    int send_s;      /* a client that takes nothing; 30 */
 };
 
 struct http_exchange {
     struct http_head head;
-    struct buf body;            /* whole; a handler may take it */
-    int64_t began_ns;           /* when its head was complete */
-    bool admin;                 /* came through the second listener */
-    bool answered, streaming;   /* begun; being streamed */
-    int status;                 /* once answered */
-    struct buf extra;           /* header lines added by http_add_header */
+    struct buf body;          /* whole; a handler may take it */
+    int64_t began_ns;         /* when its head was complete */
+    bool admin;               /* came through the second listener */
+    bool answered, streaming; /* begun; being streamed */
+    int status;               /* once answered */
+    struct buf extra;         /* header lines added by http_add_header */
     struct http_conn *conn;
-    /* A handler that answers later sets these. gone: the client has left (or was too slow); nothing can be answered any more. */
+    /* A handler that answers later sets these. gone: the client has left (or was too slow); nothing can be
+     * answered any more. */
     void *user;
     void (*gone)(struct http_exchange *x);
-    bool drop_on_eof;           /* a client that shuts its sending side counts as gone: for work that is not worth doing for nobody */
+    bool drop_on_eof; /* a client that shuts its sending side counts as gone: for work that is not worth doing
+                         for nobody */
 };
 
 struct http_setup {
@@ -51,27 +57,32 @@ struct http_setup {
 };
 
 int http_create(struct http **out, const struct http_setup *s, struct err *e);
-void http_destroy(struct http *h);  /* open exchanges are gone */
-/* Binds and listens; port 0 picks one (http_port). E_INPUT: bad host; E_SYS: in use and the like. At most 2 listeners. */
+void http_destroy(struct http *h); /* open exchanges are gone */
+/* Binds and listens; port 0 picks one (http_port). E_INPUT: bad host; E_SYS: in use and the like. At most 2
+ * listeners. */
 int http_listen(struct http *h, const char *host, int port, bool admin, struct err *e);
-int http_port(const struct http *h, bool admin);    /* 0: none */
-void http_close_after_answers(struct http *h);      /* draining: idle connections close, the others after their answer */
+int http_port(const struct http *h, bool admin); /* 0: none */
+void http_close_after_answers(
+    struct http *h); /* draining: idle connections close, the others after their answer */
 void http_close_listeners(struct http *h);
 int http_n_connections(const struct http *h);
-int http_n_exchanges(const struct http *h);         /* being answered */
-size_t http_backlog(const struct http *h);          /* unsent bytes in all */
-void http_flush(struct http *h);                    /* send what is there now, e.g. between two batches of tokens */
+int http_n_exchanges(const struct http *h); /* being answered */
+size_t http_backlog(const struct http *h);  /* unsent bytes in all */
+void http_flush(struct http *h);            /* send what is there now, e.g. between two batches of tokens */
 
 /* ---- answering */
-void http_add_header(struct http_exchange *x, const char *name, const char *value); /* before the answer; value must be one line */
+void http_add_header(struct http_exchange *x, const char *name,
+                     const char *value); /* before the answer; value must be one line */
 /* The whole answer. type may be NULL with n 0. The exchange is over. */
 void http_answer(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 /* A streamed answer: begin, put as often as wanted (straight into the returned buffer: append only), end. */
 void http_stream_begin(struct http_exchange *x, int status, const char *type);
 struct buf *http_stream_put(struct http_exchange *x);
-void http_stream_end(struct http_exchange *x);      /* the exchange is over */
-void http_stream_break(struct http_exchange *x);    /* over, and the client can tell that it is not whole: no last chunk, closed */
-int64_t http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
+void http_stream_end(struct http_exchange *x); /* the exchange is over */
+void http_stream_break(
+    struct http_exchange *x); /* over, and the client can tell that it is not whole: no last chunk, closed */
+int64_t
+http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
 const char *http_reason(int status);
 
 #endif

@@ -10,13 +10,33 @@ const char *http_reason(int status)
         int status;
         const char *reason;
     } all[] = {
-        {100, "Continue"}, {200, "OK"}, {201, "Created"}, {204, "No Content"}, {304, "Not Modified"},
-        {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"}, {405, "Method Not Allowed"},
-        {408, "Request Timeout"}, {409, "Conflict"}, {413, "Content Too Large"}, {414, "URI Too Long"},
-        {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {422, "Unprocessable Content"},
-        {429, "Too Many Requests"}, {431, "Request Header Fields Too Large"}, {499, "Client Closed Request"},
-        {500, "Internal Server Error"}, {501, "Not Implemented"}, {502, "Bad Gateway"}, {503, "Service Unavailable"},
-        {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}, {507, "Insufficient Storage"},
+        {100, "Continue"},
+        {200, "OK"},
+        {201, "Created"},
+        {204, "No Content"},
+        {304, "Not Modified"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Content Too Large"},
+        {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {422, "Unprocessable Content"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {502, "Bad Gateway"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"},
+        {507, "Insufficient Storage"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].status == status)
@@ -39,7 +59,8 @@ static void put_head(struct http_exchange *x, int status, const char *type)
     x->status = status;
     if (c->http->draining || (c->eof && !c->in.len) || !x->head.keep_alive)
         c->closing = true;
-    buf_printf(&c->out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: moonshift\r\n", status, http_reason(status), c->http->date);
+    buf_printf(&c->out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: moonshift\r\n", status, http_reason(status),
+               c->http->date);
     if (type)
         buf_printf(&c->out, "Content-Type: %s\r\n", type);
     buf_put(&c->out, x->extra.data, x->extra.len);

@@ -18,13 +18,14 @@ void conn_touch(struct http_conn *c)
     list_push_back(&c->http->dirty, &c->dirty_node);
 }
 
-/* Reading goes on while an answer is under way: that is how a client that leaves is noticed. When enough lies unread, the kernel's
- * early-close event says the same without reading. */
+/* Reading goes on while an answer is under way: that is how a client that leaves is noticed. When enough lies
+ * unread, the kernel's early-close event says the same without reading. */
 static void set_interest(struct http_conn *c)
 {
     if (c->dead)
         return;
-    bool room = c->step == CONN_ANSWER ? c->in.len < CONN_AHEAD : conn_backlog(c) <= c->http->setup.limits.backlog;
+    bool room =
+        c->step == CONN_ANSWER ? c->in.len < CONN_AHEAD : conn_backlog(c) <= c->http->setup.limits.backlog;
     bool reading = !c->eof && (room || c->step == CONN_LINGER);
     if (reading)
         loop_arm(c->on_read);
@@ -151,7 +152,8 @@ static bool step_body(struct http_conn *c)
     }
     if (rc) {
         h->body_bytes -= c->x.body.len;
-        conn_fail(c, rc == E_FULL ? 413 : 400, rc == E_FULL ? "the request body is too large" : "malformed chunked body");
+        conn_fail(c, rc == E_FULL ? 413 : 400,
+                  rc == E_FULL ? "the request body is too large" : "malformed chunked body");
         return true;
     }
     if (whole)
@@ -233,7 +235,8 @@ static void on_write(void *ctx)
     conn_touch(ctx);
 }
 
-/* Everything was answered and sent: say so, and read away what still comes, or the peer's kernel would throw the answer away. */
+/* Everything was answered and sent: say so, and read away what still comes, or the peer's kernel would throw
+ * the answer away. */
 static void shut(struct http_conn *c)
 {
     if (c->eof || shutdown(c->fd, SHUT_WR) < 0) {
@@ -303,9 +306,11 @@ void conn_check_time(struct http_conn *c, int64_t now)
     }
     int64_t age = now - c->since_ns;
     bool idle = c->step == CONN_HEAD && !c->in.len && !conn_backlog(c);
-    if ((c->step == CONN_LINGER && age > CONN_LINGER_S * second) || (idle && (age > l->idle_s * second || c->http->draining)))
+    if ((c->step == CONN_LINGER && age > CONN_LINGER_S * second) ||
+        (idle && (age > l->idle_s * second || c->http->draining)))
         conn_kill(c);
-    else if ((c->step == CONN_BODY || (c->step == CONN_HEAD && c->in.len)) && !c->closing && age > l->receive_s * second) {
+    else if ((c->step == CONN_BODY || (c->step == CONN_HEAD && c->in.len)) && !c->closing &&
+             age > l->receive_s * second) {
         if (c->step == CONN_BODY)
             c->http->body_bytes -= c->x.body.len;
         conn_fail(c, 408, "the request did not arrive in time");

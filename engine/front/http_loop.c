@@ -29,7 +29,8 @@ int loop_create(struct loop **out, struct err *e)
     struct event_base *base = event_base_new_with_config(cfg);
     event_config_free(cfg);
     if (!base)
-        return err_set(e, E_UNSUPPORTED, "the event library offers no backend that reports early close (epoll does)");
+        return err_set(e, E_UNSUPPORTED,
+                       "the event library offers no backend that reports early close (epoll does)");
     *out = mem_new(sizeof **out);
     (*out)->base = base;
     return 0;

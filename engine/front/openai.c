@@ -12,9 +12,9 @@ enum { MAX_SPECS = 4096 };
 
 /* An order on its way through the text workers, and whom it is for. */
 struct pending {
-    struct openai_order order;      /* first: freed as an order */
+    struct openai_order order; /* first: freed as an order */
     struct openai *openai;
-    struct http_exchange *x;        /* NULL: the client is gone */
+    struct http_exchange *x; /* NULL: the client is gone */
 };
 
 void openai_init(struct openai *o, struct front *f)
@@ -139,10 +139,12 @@ static void choose_id(struct openai *o, const struct http_exchange *x, char out[
 {
     const char *given = http_head_find(&x->head, "x-request-id");
     size_t n = given ? strlen(given) : 0;
-    if (n && n < NAME_BYTES && strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
+    if (n && n < NAME_BYTES &&
+        strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
         memcpy(out, given, n + 1);
     else
-        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng), rng_next(&o->front->rng));
+        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng),
+                 rng_next(&o->front->rng));
 }
 
 static double header_ms(const struct http_exchange *x, const char *name)
@@ -153,14 +155,15 @@ static double header_ms(const struct http_exchange *x, const char *name)
     return v && *v && !*end && ms > 0 && ms <= 1e9 ? ms : 0;
 }
 
-static struct pending *make_pending(struct openai *o, struct http_exchange *x, enum openai_route route, const char *tenant)
+static struct pending *make_pending(struct openai *o, struct http_exchange *x, enum openai_route route,
+                                    const char *tenant)
 {
     struct front *f = o->front;
     struct pending *p = mem_new(sizeof *p);
     p->openai = o;
     p->x = x;
     struct openai_order *r = &p->order;
-    r->job = (struct text_job){openai_order_read, order_done};
+    r->job = (struct text_job){openai_order_read, order_done, x->body.len};
     r->words = &f->words;
     r->names = f->names;
     r->n_names = f->n_names;
@@ -185,7 +188,8 @@ void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route 
 {
     struct front *f = o->front;
     if (f->draining || (f->max_live && f->n_live >= f->max_live)) {
-        front_refuse_busy(x, f->draining ? "the server is draining; try another one" : "the queue is full; try again later");
+        front_refuse_busy(x, f->draining ? "the server is draining; try another one"
+                                         : "the queue is full; try again later");
         return;
     }
     enum text_lane lane = x->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG;
@@ -209,10 +213,18 @@ static void end_failed(struct openai *o, struct openai_choice *c, const struct e
 {
     struct fault f;
     const char *why = ev->payload ? ev->payload : NULL;
-    int status = ev->code == END_REFUSED ? (ev->http_status ? ev->http_status : 503) : ev->code == END_ERROR ? 500 : 503;
-    const char *code = ev->code == END_ERROR ? "engine_error" : ev->code == END_ABORT ? "stopping"
-                       : status == 429 ? "rate_limit_exceeded" : status < 500 ? "refused" : "overloaded";
-    fault_set(&f, status, code, NULL, "%s", why ? why : ev->code == END_ABORT ? "the server is stopping" : "the request was refused");
+    int status = ev->code == END_REFUSED ? (ev->http_status ? ev->http_status : 503)
+                 : ev->code == END_ERROR ? 500
+                                         : 503;
+    const char *code = ev->code == END_ERROR   ? "engine_error"
+                       : ev->code == END_ABORT ? "stopping"
+                       : status == 429         ? "rate_limit_exceeded"
+                       : status < 500          ? "refused"
+                                               : "overloaded";
+    fault_set(&f, status, code, NULL, "%s",
+              why                     ? why
+              : ev->code == END_ABORT ? "the server is stopping"
+                                      : "the request was refused");
     f.retry_after_s = ev->code == END_REFUSED ? ev->retry_after_s : -1;
     if (status == 503 && f.retry_after_s < 0)
         f.retry_after_s = 1;
@@ -239,7 +251,8 @@ void openai_event(struct openai *o, const struct engine_event *ev)
 {
     uint64_t v;
     if (!map_find(&o->by_tag, ev->tag, &v)) {
-        log_error("openai", "an event for a sequence that is not here: kind %d tag %" PRIu64, (int)ev->kind, ev->tag);
+        log_error("openai", "an event for a sequence that is not here: kind %d tag %" PRIu64, (int)ev->kind,
+                  ev->tag);
         return;
     }
     struct openai_choice *c = (struct openai_choice *)(uintptr_t)v;

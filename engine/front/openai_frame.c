@@ -38,7 +38,8 @@ static struct shape_usage usage(const struct openai_answer *a, bool final)
         u.n_prompt += a->prompts.items[i].n;
     for (int i = 0; i < a->n_choices; i++)
         u.n_output += a->choices[i].n_output;
-    for (int i = 0; final && i < a->n_choices; i += a->params.n) /* a prompt counts once, however many choices it has */
+    for (int i = 0; final && i < a->n_choices;
+         i += a->params.n) /* a prompt counts once, however many choices it has */
         u.n_cached += a->choices[i].n_cached;
     return u;
 }
@@ -142,7 +143,8 @@ void openai_frame_last(struct openai_choice *c)
     if (c->text.len || c->logprobs.tokens.len || c->ids.len)
         openai_frame_text(c, c->text.len);
     struct buf *out = frame_begin(c);
-    buf_puts(out, is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
+    buf_puts(out,
+             is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
     buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
     put_stop_reason(c, out);
     frame_end(c, out);

@@ -15,11 +15,13 @@ static int check_model(const struct openai_order *o, const struct json *body, st
         return 0;
     const char *name = json_text(v);
     if (!name)
-        return fault_set(f, 400, "invalid_type", "model", "'model' must be a string, not %s", json_type_name(v));
+        return fault_set(f, 400, "invalid_type", "model", "'model' must be a string, not %s",
+                         json_type_name(v));
     for (int i = 0; i < o->n_names; i++)
         if (strcmp(name, o->names[i]) == 0)
             return 0;
-    return fault_set(f, 404, "model_not_found", "model", "The model '%.100s' does not exist; this server has '%.100s'", name, o->names[0]);
+    return fault_set(f, 404, "model_not_found", "model",
+                     "The model '%.100s' does not exist; this server has '%.100s'", name, o->names[0]);
 }
 
 static int32_t *copy_ids(const int32_t *ids, int n)
@@ -33,11 +35,18 @@ static int32_t *copy_ids(const int32_t *ids, int n)
 
 static void fill_sampling(struct sampling *s, const struct openai_params *p, uint64_t seed)
 {
-    *s = (struct sampling){.temperature = (float)p->temperature, .top_p = (float)p->top_p, .min_p = (float)p->min_p, .top_k = p->top_k,
-                           .repetition_penalty = (float)p->repetition_penalty, .frequency_penalty = (float)p->frequency_penalty,
-                           .presence_penalty = (float)p->presence_penalty, .seed = seed,
-                           .n_logprobs = p->logprobs ? p->n_logprobs : -1, .n_prompt_logprobs = p->n_prompt_logprobs,
-                           .n_bias = p->n_bias, .n_allowed = p->n_allowed};
+    *s = (struct sampling){.temperature = (float)p->temperature,
+                           .top_p = (float)p->top_p,
+                           .min_p = (float)p->min_p,
+                           .top_k = p->top_k,
+                           .repetition_penalty = (float)p->repetition_penalty,
+                           .frequency_penalty = (float)p->frequency_penalty,
+                           .presence_penalty = (float)p->presence_penalty,
+                           .seed = seed,
+                           .n_logprobs = p->logprobs ? p->n_logprobs : -1,
+                           .n_prompt_logprobs = p->n_prompt_logprobs,
+                           .n_bias = p->n_bias,
+                           .n_allowed = p->n_allowed};
     if (p->n_bias) {
         s->bias = mem_new_array((size_t)p->n_bias, sizeof *s->bias);
         memcpy(s->bias, p->bias, (size_t)p->n_bias * sizeof *s->bias);
@@ -89,8 +98,9 @@ static int make_specs(struct openai_order *o)
         tokens += (int64_t)o->prompts.items[i].n * n;
     if (total > o->max_specs || tokens > ORDER_MAX_TOKENS)
         return fault_set(&o->fault, 400, "invalid_value", "n",
-                         "the request asks for %d sequences with %lld prompt tokens; at most %d with %d are accepted in one request", total,
-                         (long long)tokens, o->max_specs, ORDER_MAX_TOKENS);
+                         "the request asks for %d sequences with %lld prompt tokens; at most %d with %d are "
+                         "accepted in one request",
+                         total, (long long)tokens, o->max_specs, ORDER_MAX_TOKENS);
     o->specs = mem_new_array((size_t)total, sizeof *o->specs);
     for (; o->n_specs < total; o->n_specs++)
         o->specs[o->n_specs] = make_spec(o, &o->prompts.items[o->n_specs / n], o->n_specs % n);
@@ -110,9 +120,11 @@ void openai_order_read(struct text_job *job)
     struct openai_order *o = (struct openai_order *)job;
     struct err e = {0};
     o->fault = (struct fault){0};
-    struct json *body = json_parse(o->body.data ? o->body.data : "", o->body.len, &(struct json_limits){.nodes = 1500000}, &e);
+    struct json *body = json_parse(o->body.data ? o->body.data : "", o->body.len,
+                                   &(struct json_limits){.nodes = 1500000}, &e);
     if (!body)
-        fault_set(&o->fault, e.code == E_FULL ? 503 : 400, "invalid_json", NULL, "the request body is not acceptable: %s", e.text);
+        fault_set(&o->fault, e.code == E_FULL ? 503 : 400, "invalid_json", NULL,
+                  "the request body is not acceptable: %s", e.text);
     else
         read_body(o, body);
     json_free(body);

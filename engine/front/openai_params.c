@@ -10,7 +10,8 @@
 
 static int bad(struct fault *f, const char *param, const char *what, const struct json *got)
 {
-    return fault_set(f, 400, "invalid_type", param, "'%s' must be %s, not %s", param, what, json_type_name(got));
+    return fault_set(f, 400, "invalid_type", param, "'%s' must be %s, not %s", param, what,
+                     json_type_name(got));
 }
 
 /* ---- plain fields, by table */
@@ -24,7 +25,7 @@ struct field {
     int routes;
     size_t at;
     double min, max;
-    bool above_min;         /* min itself is out */
+    bool above_min; /* min itself is out */
 };
 
 #define AT(member) offsetof(struct openai_params, member)
@@ -60,8 +61,8 @@ static const struct field fields[] = {
 
 static int out_of_range(const struct field *d, double v, struct fault *f)
 {
-    return fault_set(f, 400, "invalid_value", d->name, "'%s' must be %s%g and at most %.10g, not %.10g", d->name,
-                     d->above_min ? "greater than " : "at least ", d->min, d->max, v);
+    return fault_set(f, 400, "invalid_value", d->name, "'%s' must be %s%g and at most %.10g, not %.10g",
+                     d->name, d->above_min ? "greater than " : "at least ", d->min, d->max, v);
 }
 
 static int read_field(struct openai_params *p, const struct field *d, const struct json *v, struct fault *f)
@@ -81,7 +82,8 @@ static int read_field(struct openai_params *p, const struct field *d, const stru
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT && x != floor(x))
         return fault_set(f, 400, "invalid_type", d->name, "'%s' must be an integer, not %.10g", d->name, x);
-    if (!(x >= d->min && x <= d->max) || (d->above_min && (float)x == (float)d->min)) /* the sampler works in floats */
+    if (!(x >= d->min && x <= d->max) ||
+        (d->above_min && (float)x == (float)d->min)) /* the sampler works in floats */
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT)
         *(int *)at = (int)i;
@@ -116,9 +118,11 @@ static int refuse_unsupported(const struct json *body, struct fault *f)
     } refused[] = {
         {"guided_json", "structured output is not offered; ask for JSON in the prompt and check the answer"},
         {"guided_regex", "structured output is not offered"},
-        {"guided_choice", "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens"},
+        {"guided_choice",
+         "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens"},
         {"guided_grammar", "structured output is not offered"},
-        {"structured_outputs", "structured output is not offered; ask for JSON in the prompt and check the answer"},
+        {"structured_outputs",
+         "structured output is not offered; ask for JSON in the prompt and check the answer"},
         {"grammar", "structured output is not offered"},
         {"json_schema", "structured output is not offered; ask for JSON in the prompt and check the answer"},
         {"suffix", "text insertion is not offered; put the suffix into the prompt"},
@@ -132,8 +136,8 @@ static int refuse_unsupported(const struct json *body, struct fault *f)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const struct json *v = json_find(body, refused[i].name);
         if (v && !says_nothing(v))
-            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s", refused[i].name,
-                             refused[i].hint);
+            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s",
+                             refused[i].name, refused[i].hint);
     }
     return 0;
 }
@@ -145,10 +149,12 @@ static int check_response_format(const struct json *body, struct fault *f)
         return 0;
     const char *type = json_text(json_find(v, "type"));
     if (!type)
-        return fault_set(f, 400, "invalid_type", "response_format", "'response_format' must be an object with a 'type'");
+        return fault_set(f, 400, "invalid_type", "response_format",
+                         "'response_format' must be an object with a 'type'");
     if (strcmp(type, "text") != 0)
         return fault_set(f, 400, "unsupported_parameter", "response_format",
-                         "'response_format' of type '%.40s' is not supported; only 'text' is: ask for JSON in the prompt and check the answer",
+                         "'response_format' of type '%.40s' is not supported; only 'text' is: ask for JSON "
+                         "in the prompt and check the answer",
                          type);
     return 0;
 }
@@ -164,9 +170,11 @@ static int check_tools(const struct json *body, struct fault *f)
     if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0))
         return 0;
     if (word && strcmp(word, "required") != 0)
-        return fault_set(f, 400, "invalid_value", "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
+        return fault_set(f, 400, "invalid_value", "tool_choice",
+                         "'tool_choice' must be \"none\" or \"auto\"");
     return fault_set(f, 400, "unsupported_parameter", "tool_choice",
-                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are not parsed from the text");
+                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are "
+                     "not parsed from the text");
 }
 
 /* best_of: only as n. */
@@ -177,7 +185,8 @@ static int check_best_of(const struct openai_params *p, const struct json *body,
     if (!v || json_type(v) == JSON_NULL)
         return 0;
     if (!json_i64(v, &k) || k != p->n)
-        return fault_set(f, 400, "unsupported_parameter", "best_of", "'best_of' is supported only when it equals 'n'");
+        return fault_set(f, 400, "unsupported_parameter", "best_of",
+                         "'best_of' is supported only when it equals 'n'");
     return 0;
 }
 
@@ -190,7 +199,8 @@ static int add_stop(struct openai_params *p, const struct json *v, struct fault 
         return bad(f, "stop", "a string or an array of strings", v);
     size_t n = strlen(s);
     if (n == 0 || n > STOP_MAX_BYTES)
-        return fault_set(f, 400, "invalid_value", "stop", "a stop string must have 1 to %d bytes, not %zu", STOP_MAX_BYTES, n);
+        return fault_set(f, 400, "invalid_value", "stop", "a stop string must have 1 to %d bytes, not %zu",
+                         STOP_MAX_BYTES, n);
     if (p->stops.n == STOP_MAX)
         return fault_set(f, 400, "invalid_value", "stop", "at most %d stop strings are accepted", STOP_MAX);
     stops_add(&p->stops, s, n);
@@ -209,39 +219,38 @@ static int read_stop(struct openai_params *p, const struct json *body, struct fa
     return 0;
 }
 
-int openai_read_ids(const struct json *list, const char *name, int n_vocab, size_t max, int32_t **out, int *n, struct fault *f)
+int openai_read_ids(const struct json *list, const char *name, int n_vocab, size_t max, struct tokens *out,
+                    struct fault *f)
 {
-    *out = NULL;
-    *n = 0;
     if (json_type(list) != JSON_ARRAY)
         return bad(f, name, "an array of token ids", list);
     size_t count = json_count(list), i = 0;
     if (count > max)
-        return fault_set(f, 400, "invalid_value", name, "'%s' has %zu token ids; at most %zu are accepted", name, count, max);
-    int32_t *ids = mem_new_array(count ? count : 1, sizeof *ids);
+        return fault_set(f, 400, "invalid_value", name, "'%s' has %zu token ids; at most %zu are accepted",
+                         name, count, max);
+    out->ids = mem_new_array(count ? count : 1, sizeof *out->ids);
+    out->cap = count;
     for (const struct json *v = json_first(list); v; v = json_next(v), i++) {
         int64_t id;
-        if (json_type(v) != JSON_NUMBER || !json_i64(v, &id) || id < 0 || id >= n_vocab) {
-            mem_free(ids);
-            return fault_set(f, 400, "invalid_value", name, "'%s'[%zu] is not a token id from 0 to %d", name, i, n_vocab - 1);
-        }
-        ids[i] = (int32_t)id;
+        if (json_type(v) != JSON_NUMBER || !json_i64(v, &id) || id < 0 || id >= n_vocab)
+            return fault_set(f, 400, "invalid_value", name, "'%s'[%zu] is not a token id from 0 to %d", name,
+                             i, n_vocab - 1);
+        out->ids[out->len++] = (int32_t)id;
     }
-    *out = ids;
-    *n = (int)count;
     return 0;
 }
 
 static int read_stop_ids(struct openai_params *p, const struct json *body, int n_vocab, struct fault *f)
 {
     const struct json *v = json_find(body, "stop_token_ids");
-    int32_t *ids;
+    struct tokens ids = {0};
     if (!v || json_type(v) == JSON_NULL)
         return 0;
-    TRY(openai_read_ids(v, "stop_token_ids", n_vocab, OPENAI_MAX_STOP_IDS, &ids, &p->n_stop_ids, f));
-    memcpy(p->stop_ids, ids, (size_t)p->n_stop_ids * sizeof *ids);
-    mem_free(ids);
-    return 0;
+    int rc = openai_read_ids(v, "stop_token_ids", n_vocab, OPENAI_MAX_STOP_IDS, &ids, f);
+    for (; p->n_stop_ids < (int)ids.len && !rc; p->n_stop_ids++)
+        p->stop_ids[p->n_stop_ids] = ids.ids[p->n_stop_ids];
+    tokens_free(&ids);
+    return rc;
 }
 
 static int by_id(const void *a, const void *b)
@@ -255,9 +264,14 @@ static int read_allowed(struct openai_params *p, const struct json *body, int n_
     const struct json *v = json_find(body, "allowed_token_ids");
     if (!v || json_type(v) == JSON_NULL)
         return 0;
-    TRY(openai_read_ids(v, "allowed_token_ids", n_vocab, (size_t)n_vocab, &p->allowed, &p->n_allowed, f));
+    struct tokens ids = {0};
+    int rc = openai_read_ids(v, "allowed_token_ids", n_vocab, (size_t)n_vocab, &ids, f);
+    p->allowed = ids.ids;
+    p->n_allowed = (int)ids.len;
+    TRY(rc);
     if (p->n_allowed == 0)
-        return fault_set(f, 400, "invalid_value", "allowed_token_ids", "'allowed_token_ids' is empty: no token could follow");
+        return fault_set(f, 400, "invalid_value", "allowed_token_ids",
+                         "'allowed_token_ids' is empty: no token could follow");
     qsort(p->allowed, (size_t)p->n_allowed, sizeof *p->allowed, by_id);
     int n = 1;
     for (int i = 1; i < p->n_allowed; i++)
@@ -290,23 +304,26 @@ static int read_bias(struct openai_params *p, const struct json *body, int n_voc
         return bad(f, "logit_bias", "an object from token ids to numbers", map);
     size_t n = json_count(map);
     if (n > SAMPLING_MAX_BIAS)
-        return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' has %zu entries; at most %d are accepted", n,
-                         SAMPLING_MAX_BIAS);
+        return fault_set(f, 400, "invalid_value", "logit_bias",
+                         "'logit_bias' has %zu entries; at most %d are accepted", n, SAMPLING_MAX_BIAS);
     p->bias = mem_new_array(n ? n : 1, sizeof *p->bias);
     for (const struct json *v = json_first(map); v; v = json_next(v)) {
         int64_t id = id_of_key(json_key(v));
         if (id < 0 || id >= n_vocab)
-            return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' key \"%.40s\" is not a token id from 0 to %d",
-                             json_key(v), n_vocab - 1);
+            return fault_set(f, 400, "invalid_value", "logit_bias",
+                             "'logit_bias' key \"%.40s\" is not a token id from 0 to %d", json_key(v),
+                             n_vocab - 1);
         double bias = json_number(v);
         if (json_type(v) != JSON_NUMBER || !(bias >= -100 && bias <= 100))
-            return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' values must be numbers from -100 to 100");
+            return fault_set(f, 400, "invalid_value", "logit_bias",
+                             "'logit_bias' values must be numbers from -100 to 100");
         p->bias[p->n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
     }
     qsort(p->bias, (size_t)p->n_bias, sizeof *p->bias, by_token);
     for (int i = 1; i < p->n_bias; i++)
         if (p->bias[i].token == p->bias[i - 1].token)
-            return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' names token %d twice", p->bias[i].token);
+            return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' names token %d twice",
+                             p->bias[i].token);
     return 0;
 }
 
@@ -328,7 +345,8 @@ static int read_salt(struct openai_params *p, const struct json *body, struct fa
         return 0;
     const char *s = json_text(v);
     if (!s || !*s || strlen(s) > OPENAI_MAX_SALT)
-        return fault_set(f, 400, "invalid_value", "cache_salt", "'cache_salt' must be a string of 1 to %d bytes", OPENAI_MAX_SALT);
+        return fault_set(f, 400, "invalid_value", "cache_salt",
+                         "'cache_salt' must be a string of 1 to %d bytes", OPENAI_MAX_SALT);
     memcpy(p->salt, s, strlen(s) + 1);
     return 0;
 }
@@ -341,7 +359,8 @@ static int read_stream_options(struct openai_params *p, const struct json *body,
     if (json_type(o) != JSON_OBJECT)
         return bad(f, "stream_options", "an object", o);
     if (!p->stream)
-        return fault_set(f, 400, "invalid_value", "stream_options", "'stream_options' goes with \"stream\": true only");
+        return fault_set(f, 400, "invalid_value", "stream_options",
+                         "'stream_options' goes with \"stream\": true only");
     static const char *const names[] = {"include_usage", "continuous_usage_stats"};
     for (int i = 0; i < 2; i++) {
         const struct json *v = json_find(o, names[i]);
@@ -361,26 +380,32 @@ static int check_together(struct openai_params *p, const struct json *body, stru
     if (p->top_k == -1)
         p->top_k = 0;
     if (chat && p->n_logprobs >= 0 && !p->logprobs)
-        return fault_set(f, 400, "invalid_value", "top_logprobs", "'top_logprobs' goes with \"logprobs\": true only");
+        return fault_set(f, 400, "invalid_value", "top_logprobs",
+                         "'top_logprobs' goes with \"logprobs\": true only");
     if (chat && p->logprobs && p->n_logprobs < 0)
         p->n_logprobs = 0;
     if (!chat)
         p->logprobs = p->n_logprobs >= 0;
     if (chat && p->echo)
-        return fault_set(f, 400, "unsupported_parameter", "echo", "'echo' is offered on /v1/completions only");
+        return fault_set(f, 400, "unsupported_parameter", "echo",
+                         "'echo' is offered on /v1/completions only");
     if (p->max_tokens == 0 && !(p->echo || p->n_prompt_logprobs >= 0))
-        return fault_set(f, 400, "invalid_value", "max_tokens", "'max_tokens' must be at least 1 (0 goes with 'echo' only)");
+        return fault_set(f, 400, "invalid_value", "max_tokens",
+                         "'max_tokens' must be at least 1 (0 goes with 'echo' only)");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
-        return fault_set(f, 400, "invalid_value", "min_tokens", "'min_tokens' is %d, which is more than 'max_tokens', %d", p->min_tokens,
+        return fault_set(f, 400, "invalid_value", "min_tokens",
+                         "'min_tokens' is %d, which is more than 'max_tokens', %d", p->min_tokens,
                          p->max_tokens);
     if (p->continue_final && p->add_generation_prompt)
         return fault_set(f, 400, "invalid_value", "continue_final_message",
                          "'continue_final_message' needs \"add_generation_prompt\": false");
     if (p->stream && p->n_prompt_logprobs >= 0)
-        return fault_set(f, 400, "invalid_value", "prompt_logprobs", "'prompt_logprobs' is not available with \"stream\": true");
+        return fault_set(f, 400, "invalid_value", "prompt_logprobs",
+                         "'prompt_logprobs' is not available with \"stream\": true");
     if (json_find(body, "truncate_prompt_tokens") && p->truncate == 0 &&
         json_type(json_find(body, "truncate_prompt_tokens")) == JSON_NUMBER)
-        return fault_set(f, 400, "invalid_value", "truncate_prompt_tokens", "'truncate_prompt_tokens' must be -1 or at least 1");
+        return fault_set(f, 400, "invalid_value", "truncate_prompt_tokens",
+                         "'truncate_prompt_tokens' must be -1 or at least 1");
     p->show_prompt_logprobs = p->n_prompt_logprobs >= 0;
     if (p->echo && p->logprobs)
         p->n_prompt_logprobs = p->n_prompt_logprobs > p->n_logprobs ? p->n_prompt_logprobs : p->n_logprobs;
@@ -390,11 +415,46 @@ static int check_together(struct openai_params *p, const struct json *body, stru
 static bool known(const char *name)
 {
     static const char *const others[] = {
-        "model", "prompt", "messages", "stop", "stop_token_ids", "allowed_token_ids", "logit_bias", "seed", "cache_salt", "stream_options",
-        "response_format", "tools", "tool_choice", "best_of", "user", "request_id", "chat_template_kwargs", "reasoning_effort", "documents",
-        "metadata", "store", "service_tier", "parallel_tool_calls", "session_id", "vllm_xargs", "spaces_between_special_tokens",
-        "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema", "suffix",
-        "use_beam_search", "bad_words", "functions", "function_call", "audio", "prompt_embeds",
+        "model",
+        "prompt",
+        "messages",
+        "stop",
+        "stop_token_ids",
+        "allowed_token_ids",
+        "logit_bias",
+        "seed",
+        "cache_salt",
+        "stream_options",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "best_of",
+        "user",
+        "request_id",
+        "chat_template_kwargs",
+        "reasoning_effort",
+        "documents",
+        "metadata",
+        "store",
+        "service_tier",
+        "parallel_tool_calls",
+        "session_id",
+        "vllm_xargs",
+        "spaces_between_special_tokens",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "grammar",
+        "json_schema",
+        "suffix",
+        "use_beam_search",
+        "bad_words",
+        "functions",
+        "function_call",
+        "audio",
+        "prompt_embeds",
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i].name) == 0)
@@ -412,13 +472,23 @@ static void note_unknown(const struct json *body)
             log_debug("openai", "a request has the field '%.60s', which means nothing here", json_key(v));
 }
 
-int openai_params_read(struct openai_params *p, enum openai_route route, const struct json *body, int n_vocab, struct fault *f)
+int openai_params_read(struct openai_params *p, enum openai_route route, const struct json *body, int n_vocab,
+                       struct fault *f)
 {
-    *p = (struct openai_params){.route = route, .skip_special = true, .add_special = route == ROUTE_COMPLETIONS,
-                                .add_generation_prompt = true, .n = 1, .max_tokens = route == ROUTE_COMPLETIONS ? 16 : -1,
-                                .n_logprobs = -1, .n_prompt_logprobs = -1, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    *p = (struct openai_params){.route = route,
+                                .skip_special = true,
+                                .add_special = route == ROUTE_COMPLETIONS,
+                                .add_generation_prompt = true,
+                                .n = 1,
+                                .max_tokens = route == ROUTE_COMPLETIONS ? 16 : -1,
+                                .n_logprobs = -1,
+                                .n_prompt_logprobs = -1,
+                                .temperature = 1,
+                                .top_p = 1,
+                                .repetition_penalty = 1};
     if (json_type(body) != JSON_OBJECT)
-        return fault_set(f, 400, "invalid_type", NULL, "the body must be a JSON object, not %s", json_type_name(body));
+        return fault_set(f, 400, "invalid_type", NULL, "the body must be a JSON object, not %s",
+                         json_type_name(body));
     note_unknown(body);
     TRY(refuse_unsupported(body, f));
     TRY(read_fields(p, body, f));

@@ -1,6 +1,8 @@
-/* The parameters of a completion request, read from its JSON body and checked one by one: types, ranges, and what is not offered here (refused by
- * name, never ignored). Unknown fields are accepted, as every client expects, and named in a debug line. This is the wall for JSON bodies:
- * behind it every value is in range. Pure; any thread. */
+/* The parameters of a completion request, read from its JSON body and checked one by one: types, ranges, and
+ * what is not offered here (refused by name, never ignored). Unknown fields are accepted, as every client
+ * expects, and named in a debug line. Tools are shown to the template (tool_choice "auto"); a call that the
+ * model writes comes back as text: calls can be neither forced nor parsed, and forcing one is refused. This
+ * is the wall for JSON bodies: behind it every value is in range. Pure; any thread. */
 #ifndef FRONT_OPENAI_PARAMS_H
 #define FRONT_OPENAI_PARAMS_H
 
@@ -8,6 +10,7 @@
 #include "engine/front/fault.h"
 #include "engine/front/stop.h"
 #include "engine/world/sampling.h"
+#include "models/tokenizer.h"
 
 enum openai_route { ROUTE_CHAT, ROUTE_COMPLETIONS };
 enum { OPENAI_MAX_N = 128, OPENAI_MAX_STOP_IDS = 256, OPENAI_MAX_SALT = 1024 };
@@ -17,11 +20,12 @@ struct openai_params {
     bool stream, include_usage, continuous_usage;
     bool include_stop, ignore_eos, skip_special, return_token_ids, tokens_as_ids, echo;
     bool add_special, add_generation_prompt, continue_final;
-    bool show_prompt_logprobs;  /* the field of that name was given; n_prompt_logprobs may also come from echo */
-    bool logprobs;              /* chat: asked for; completions: logprobs is not null */
-    int n, max_tokens;          /* max_tokens: -1 not given */
+    bool show_prompt_logprobs; /* the field of that name was given; n_prompt_logprobs may also come from echo
+                                */
+    bool logprobs;             /* chat: asked for; completions: logprobs is not null */
+    int n, max_tokens;         /* max_tokens: -1 not given */
     int min_tokens, priority;
-    int truncate;               /* 0: no, -1: to what fits, else keep so many of the last tokens */
+    int truncate;                      /* 0: no, -1: to what fits, else keep so many of the last tokens */
     int n_logprobs, n_prompt_logprobs; /* -1: none */
     bool has_seed;
     int64_t seed;
@@ -30,18 +34,21 @@ struct openai_params {
     struct stops stops;
     int32_t stop_ids[OPENAI_MAX_STOP_IDS];
     int n_stop_ids;
-    struct logit_bias *bias;    /* sorted, owned */
+    struct logit_bias *bias; /* sorted, owned */
     int n_bias;
-    int32_t *allowed;           /* sorted, owned */
+    int32_t *allowed; /* sorted, owned */
     int n_allowed;
     char salt[OPENAI_MAX_SALT + 1];
 };
 
 /* Reads body, an object. n_vocab bounds token ids. E_INPUT with f; p must be freed in both cases. */
-int openai_params_read(struct openai_params *p, enum openai_route route, const struct json *body, int n_vocab, struct fault *f);
+int openai_params_read(struct openai_params *p, enum openai_route route, const struct json *body, int n_vocab,
+                       struct fault *f);
 void openai_params_free(struct openai_params *p);
 
-/* A list of token ids in range: *out is heap, at most max of them. E_INPUT with f naming the field. */
-int openai_read_ids(const struct json *list, const char *name, int n_vocab, size_t max, int32_t **out, int *n, struct fault *f);
+/* A list of at most max token ids in range, into out (zeroed by the caller, freed by it in both cases).
+ * E_INPUT with f naming the field. */
+int openai_read_ids(const struct json *list, const char *name, int n_vocab, size_t max, struct tokens *out,
+                    struct fault *f);
 
 #endif

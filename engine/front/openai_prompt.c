@@ -15,10 +15,13 @@ static int put_parts(const struct json *parts, struct buf *text, struct fault *f
         if (json_type(part) == JSON_STRING)
             s = json_text(part);
         else if (!type || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0))
-            return fault_set(f, 400, "unsupported_content", "messages", "content parts must be {\"type\":\"text\",\"text\":...}; '%.40s' is not "
-                             "supported by this model", type ? type : json_type_name(part));
+            return fault_set(f, 400, "unsupported_content", "messages",
+                             "content parts must be {\"type\":\"text\",\"text\":...}; '%.40s' is not "
+                             "supported by this model",
+                             type ? type : json_type_name(part));
         if (!s)
-            return fault_set(f, 400, "invalid_type", "messages", "a text part of 'content' has no string 'text'");
+            return fault_set(f, 400, "invalid_type", "messages",
+                             "a text part of 'content' has no string 'text'");
         if (!first)
             buf_putc(text, '\n');
         buf_puts(text, s);
@@ -36,7 +39,8 @@ static int content_text(const struct json *message, struct buf *text, struct fau
     if (json_type(c) == JSON_ARRAY)
         return put_parts(c, text, f);
     if (json_type(c) != JSON_STRING)
-        return fault_set(f, 400, "invalid_type", "messages", "'content' must be a string or an array of parts, not %s", json_type_name(c));
+        return fault_set(f, 400, "invalid_type", "messages",
+                         "'content' must be a string or an array of parts, not %s", json_type_name(c));
     buf_puts(text, json_text(c));
     return 0;
 }
@@ -90,7 +94,8 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
 {
     const char *role = json_text(json_find(m, "role"));
     if (json_type(m) != JSON_OBJECT || !role)
-        return fault_set(f, 400, "invalid_type", "messages", "'messages'[%zu] must be an object with a string 'role'", i);
+        return fault_set(f, 400, "invalid_type", "messages",
+                         "'messages'[%zu] must be an object with a string 'role'", i);
     struct buf text = {0};
     int rc = content_text(m, &text, f);
     /* developer is the newer name of system; templates know the older one. */
@@ -117,7 +122,8 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
 static int put_messages(struct buf *out, const struct json *messages, struct fault *f)
 {
     if (json_type(messages) != JSON_ARRAY || !json_first(messages))
-        return fault_set(f, 400, "invalid_type", "messages", "'messages' must be an array of at least one message");
+        return fault_set(f, 400, "invalid_type", "messages",
+                         "'messages' must be an array of at least one message");
     size_t i = 0;
     put_member(out, "messages");
     buf_putc(out, '[');
@@ -148,21 +154,23 @@ static void put_string(struct buf *out, const char *key, const char *s)
     buf_put_json(out, s, strlen(s));
 }
 
-static int put_context(struct buf *out, const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                       struct fault *f)
+static int put_context(struct buf *out, const struct openai_text *t, const struct openai_params *p,
+                       const struct json *body, struct fault *f)
 {
     const struct json *kwargs = json_find(body, "chat_template_kwargs");
     if (kwargs && json_type(kwargs) != JSON_OBJECT && json_type(kwargs) != JSON_NULL)
-        return fault_set(f, 400, "invalid_type", "chat_template_kwargs", "'chat_template_kwargs' must be an object, not %s",
-                         json_type_name(kwargs));
+        return fault_set(f, 400, "invalid_type", "chat_template_kwargs",
+                         "'chat_template_kwargs' must be an object, not %s", json_type_name(kwargs));
     buf_putc(out, '{');
-    for (const struct json *v = json_type(kwargs) == JSON_OBJECT ? json_first(kwargs) : NULL; v; v = json_next(v)) {
+    for (const struct json *v = json_type(kwargs) == JSON_OBJECT ? json_first(kwargs) : NULL; v;
+         v = json_next(v)) {
         put_member(out, json_key(v));
         json_write(out, v, NULL);
     }
     /* Of equal keys the last one counts: what follows cannot be overridden. */
     const char *choice = json_text(json_find(body, "tool_choice"));
-    put_copy(out, body, "tools", json_first(json_find(body, "tools")) && !(choice && strcmp(choice, "none") == 0));
+    put_copy(out, body, "tools",
+             json_first(json_find(body, "tools")) && !(choice && strcmp(choice, "none") == 0));
     if (json_find(body, "documents"))
         put_copy(out, body, "documents", true);
     if (json_find(body, "reasoning_effort"))
@@ -190,17 +198,20 @@ static int cut_after_final(const struct json *context, struct buf *out, struct f
     s = s && lead < n ? s + lead : NULL;
     n -= s ? lead : 0;
     const char *at = NULL;
-    for (const char *from = out->data; s && (from = memmem(from, out->len - (size_t)(from - out->data), s, n)); from++)
+    for (const char *from = out->data;
+         s && (from = memmem(from, out->len - (size_t)(from - out->data), s, n)); from++)
         at = from;
     if (!at)
         return fault_set(f, 400, "invalid_value", "continue_final_message",
-                         "the last message has no text, or the chat template does not show it as it is: it cannot be continued");
+                         "the last message has no text, or the chat template does not show it as it is: it "
+                         "cannot be continued");
     out->len = (size_t)(at - out->data) + n;
     out->data[out->len] = 0;
     return 0;
 }
 
-static int render(const struct openai_text *t, const struct openai_params *p, const struct json *context, struct buf *out, struct fault *f)
+static int render(const struct openai_text *t, const struct openai_params *p, const struct json *context,
+                  struct buf *out, struct fault *f)
 {
     struct err e = {0};
     struct chat_input in = {.context = context, .now = clock_wall_seconds()};
@@ -209,18 +220,23 @@ static int render(const struct openai_text *t, const struct openai_params *p, co
     return p->continue_final ? cut_after_final(context, out, f) : 0;
 }
 
-int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body, struct buf *out, struct fault *f)
+int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body,
+                  struct buf *out, struct fault *f)
 {
     if (!t->chat)
-        return fault_set(f, 400, "no_chat_template", "messages",
-                         "this model has no chat template; use /v1/completions, or start the server with --chat-template");
+        return fault_set(
+            f, 400, "no_chat_template", "messages",
+            "this model has no chat template; use /v1/completions, or start the server with --chat-template");
     struct buf text = {0};
     struct err e = {0};
     int rc = put_context(&text, t, p, body, f);
-    struct json *context = rc ? NULL : json_parse(text.data, text.len, &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
+    struct json *context = rc ? NULL
+                              : json_parse(text.data, text.len,
+                                           &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
     buf_free(&text);
     if (!rc && !context)
-        rc = fault_set(f, 400, "invalid_value", "messages", "the messages cannot be given to the chat template: %s", e.text);
+        rc = fault_set(f, 400, "invalid_value", "messages",
+                       "the messages cannot be given to the chat template: %s", e.text);
     if (!rc)
         rc = render(t, p, context, out, f);
     json_free(context);
@@ -229,38 +245,45 @@ int openai_render(const struct openai_text *t, const struct openai_params *p, co
 
 /* ---- token ids */
 
-int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out, struct fault *f)
+int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out,
+                  struct fault *f)
 {
     struct err e = {0};
     int flags = TOKENIZE_SPECIAL | (add_special ? TOKENIZE_BOS : 0);
     /* Past the model's length only the count is of interest, and that only within reason. */
     size_t most = (size_t)t->max_model_len * 16 + 65536;
     if (tokenizer_encode(t->tokenizer, text->data ? text->data : "", text->len, flags, most, out, &e))
-        return fault_set(f, 400, "context_length_exceeded", "prompt", "the prompt cannot be used: %s; the model's length is %d tokens", e.text,
+        return fault_set(f, 400, "context_length_exceeded", "prompt",
+                         "the prompt cannot be used: %s; the model's length is %d tokens", e.text,
                          t->max_model_len);
     return 0;
 }
 
-static int too_long(const struct openai_text *t, const struct openai_params *p, int n, int max_tokens, struct fault *f)
+static int too_long(const struct openai_text *t, const struct openai_params *p, int n, int max_tokens,
+                    struct fault *f)
 {
     const char *param = p->route == ROUTE_CHAT ? "messages" : "prompt";
     if (max_tokens > 0 && n < t->max_model_len)
         fault_set(f, 400, "context_length_exceeded", param,
-                  "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d in the %s, %d in the completion). "
+                  "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d "
+                  "in the %s, %d in the completion). "
                   "Please reduce the length of the %s or max_tokens to %d.",
-                  t->max_model_len, (long long)n + max_tokens, n, param, max_tokens, param, t->max_model_len - n);
+                  t->max_model_len, (long long)n + max_tokens, n, param, max_tokens, param,
+                  t->max_model_len - n);
     else
         fault_set(f, 400, "context_length_exceeded", param,
-                  "This model's maximum context length is %d tokens. However, your %s resulted in %d tokens%s. Please reduce its length.",
-                  t->max_model_len, param, n, n == t->max_model_len ? " and leaves no room for a completion" : "");
+                  "This model's maximum context length is %d tokens. However, your %s resulted in %d "
+                  "tokens%s. Please reduce its length.",
+                  t->max_model_len, param, n,
+                  n == t->max_model_len ? " and leaves no room for a completion" : "");
     f->n_prompt = n;
     f->n_ctx = t->max_model_len;
     return E_INPUT;
 }
 
 /* Cuts and checks the length; takes the ids. */
-static int add_prompt(const struct openai_text *t, const struct openai_params *p, struct tokens *ids, struct openai_prompts *out,
-                      struct fault *f)
+static int add_prompt(const struct openai_text *t, const struct openai_params *p, struct tokens *ids,
+                      struct openai_prompts *out, struct fault *f)
 {
     int n = (int)ids->len, keep = p->truncate;
     if (keep < 0)
@@ -270,7 +293,8 @@ static int add_prompt(const struct openai_text *t, const struct openai_params *p
         ids->len = (size_t)(n = keep);
     }
     if (n == 0)
-        return fault_set(f, 400, "invalid_value", p->route == ROUTE_CHAT ? "messages" : "prompt", "the prompt is empty");
+        return fault_set(f, 400, "invalid_value", p->route == ROUTE_CHAT ? "messages" : "prompt",
+                         "the prompt is empty");
     int room = t->max_model_len - n, max_tokens = p->max_tokens < 0 ? room : p->max_tokens;
     if (room < max_tokens || room < 0 || (max_tokens == 0 && p->max_tokens != 0))
         return too_long(t, p, n, p->max_tokens, f);
@@ -280,8 +304,8 @@ static int add_prompt(const struct openai_text *t, const struct openai_params *p
     return 0;
 }
 
-static int add_text(const struct openai_text *t, const struct openai_params *p, const struct buf *text, struct openai_prompts *out,
-                    struct fault *f)
+static int add_text(const struct openai_text *t, const struct openai_params *p, const struct buf *text,
+                    struct openai_prompts *out, struct fault *f)
 {
     struct tokens ids = {0};
     int rc = openai_encode(t, text, p->add_special, &ids, f);
@@ -291,32 +315,33 @@ static int add_text(const struct openai_text *t, const struct openai_params *p, 
     return rc;
 }
 
-static int add_ids(const struct openai_text *t, const struct openai_params *p, const struct json *list, struct openai_prompts *out,
-                   struct fault *f)
+static int add_ids(const struct openai_text *t, const struct openai_params *p, const struct json *list,
+                   struct openai_prompts *out, struct fault *f)
 {
     struct tokens ids = {0};
-    int n;
-    TRY(openai_read_ids(list, "prompt", t->n_vocab, SIZE_MAX, &ids.ids, &n, f));
-    ids.len = ids.cap = (size_t)n;
-    int rc = add_prompt(t, p, &ids, out, f);
+    int rc = openai_read_ids(list, "prompt", t->n_vocab, SIZE_MAX, &ids, f);
+    if (!rc)
+        rc = add_prompt(t, p, &ids, out, f);
     tokens_free(&ids);
     return rc;
 }
 
-static int add_one(const struct openai_text *t, const struct openai_params *p, const struct json *v, struct openai_prompts *out,
-                   struct fault *f)
+static int add_one(const struct openai_text *t, const struct openai_params *p, const struct json *v,
+                   struct openai_prompts *out, struct fault *f)
 {
     if (json_type(v) == JSON_ARRAY)
         return add_ids(t, p, v, out, f);
     if (json_type(v) != JSON_STRING)
-        return fault_set(f, 400, "invalid_type", "prompt", "'prompt' must be a string, an array of strings, of token ids, or of arrays of "
-                         "token ids; it has %s", json_type_name(v));
+        return fault_set(f, 400, "invalid_type", "prompt",
+                         "'prompt' must be a string, an array of strings, of token ids, or of arrays of "
+                         "token ids; it has %s",
+                         json_type_name(v));
     struct buf text = {.data = (char *)(uintptr_t)json_text(v), .len = strlen(json_text(v))}; /* read only */
     return add_text(t, p, &text, out, f);
 }
 
-static int read_completions(const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                            struct openai_prompts *out, struct fault *f)
+static int read_completions(const struct openai_text *t, const struct openai_params *p,
+                            const struct json *body, struct openai_prompts *out, struct fault *f)
 {
     const struct json *v = json_find(body, "prompt"), *first = json_first(v);
     if (!v || json_type(v) == JSON_NULL)
@@ -324,7 +349,8 @@ static int read_completions(const struct openai_text *t, const struct openai_par
     bool many = json_type(v) == JSON_ARRAY && first && json_type(first) != JSON_NUMBER;
     size_t n = many ? json_count(v) : 1;
     if (n > OPENAI_MAX_PROMPTS)
-        return fault_set(f, 400, "invalid_value", "prompt", "'prompt' has %zu entries; at most %d are accepted", n, OPENAI_MAX_PROMPTS);
+        return fault_set(f, 400, "invalid_value", "prompt",
+                         "'prompt' has %zu entries; at most %d are accepted", n, OPENAI_MAX_PROMPTS);
     out->items = mem_new_array(n, sizeof *out->items);
     if (!many)
         return add_one(t, p, v, out, f);
@@ -343,8 +369,8 @@ static void read_echo(const struct openai_text *t, const struct openai_params *p
     }
 }
 
-int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body, struct openai_prompts *out,
-                        struct fault *f)
+int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body,
+                        struct openai_prompts *out, struct fault *f)
 {
     *out = (struct openai_prompts){0};
     if (p->route == ROUTE_COMPLETIONS) {

@@ -1,6 +1,6 @@
-/* From a request's body to token ids: chat messages through the model's template, prompts in their four shapes, and the check against the
- * model's length. Runs on a text worker; reads only what never changes. Never true: a prompt that is empty, too long, or has an id
- * outside the vocabulary. */
+/* From a request's body to token ids: chat messages through the model's template, prompts in their four
+ * shapes, and the check against the model's length. Runs on a text worker; reads only what never changes.
+ * Never true: a prompt that is empty, too long, or has an id outside the vocabulary. */
 #ifndef FRONT_OPENAI_PROMPT_H
 #define FRONT_OPENAI_PROMPT_H
 
@@ -11,8 +11,8 @@
 /* What the text side knows of the model. Immutable. */
 struct openai_text {
     const struct tokenizer *tokenizer;
-    const struct chat_template *chat;   /* NULL: the model has none; chat is refused */
-    char *bos, *eos;                    /* their names, "" when there is none */
+    const struct chat_template *chat; /* NULL: the model has none; chat is refused */
+    char *bos, *eos;                  /* their names, "" when there is none */
     int n_vocab, max_model_len;
 };
 
@@ -21,7 +21,7 @@ enum { OPENAI_MAX_PROMPTS = 2048 };
 struct openai_prompt {
     int32_t *ids;
     int n, max_tokens;
-    char *echo;                         /* its text, when echo is asked for; else NULL */
+    char *echo; /* its text, when echo is asked for; else NULL */
     size_t n_echo;
 };
 
@@ -30,11 +30,13 @@ struct openai_prompts {
     int n;
 };
 
-int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body, struct openai_prompts *out,
-                        struct fault *f);
+int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body,
+                        struct openai_prompts *out, struct fault *f);
 void openai_prompts_free(struct openai_prompts *ps);
 /* The template's text for body's messages. */
-int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body, struct buf *out, struct fault *f);
-int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out, struct fault *f);
+int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body,
+                  struct buf *out, struct fault *f);
+int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out,
+                  struct fault *f);
 
 #endif

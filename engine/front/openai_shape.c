@@ -88,7 +88,8 @@ void shape_chat_token(struct shape_logprobs *l, const struct shape_token *t)
     buf_puts(out, "]}");
 }
 
-/* Is key (with its quotes and colon) in the map already? A quote inside another key is escaped, so it never follows a comma. */
+/* Is key (with its quotes and colon) in the map already? A quote inside another key is escaped, so it never
+ * follows a comma. */
 static bool has_key(const struct buf *map, const struct buf *key)
 {
     for (const char *at = map->data; map->len && at; at++) {
@@ -101,7 +102,8 @@ static bool has_key(const struct buf *map, const struct buf *key)
     return false;
 }
 
-/* One entry of a top_logprobs map. Two tokens may look alike as text: the first, more probable one keeps the key. */
+/* One entry of a top_logprobs map. Two tokens may look alike as text: the first, more probable one keeps the
+ * key. */
 static void put_top(struct buf *map, const struct shape_token *t, int32_t id, float lp)
 {
     struct buf text = {0}, key = {0};
@@ -201,7 +203,8 @@ static void put_ranked(struct buf *out, const struct tokenizer *t, int32_t id, f
     buf_free(&text);
 }
 
-void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids, const struct prompt_logprobs *p)
+void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids,
+                      const struct prompt_logprobs *p)
 {
     buf_puts(out, "[null");
     for (int i = 1; i < p->n; i++) {

@@ -17,20 +17,20 @@ enum { WATCH_MS = 40 };
 static const char *const result_names[] = {"ok", "validate", "init_error", "unreadable"};
 
 struct policy_job {
-    struct text_job job;            /* first */
+    struct text_job job; /* first */
     struct policies *policies;
     const struct lua_opts *lua;
     char name[POLICY_NAME_MAX + 1];
     struct buf source;
     struct sha256 sha;
     bool from_file;
-    char path[POLICY_PATH];         /* "": the source came with the request */
-    struct policy *made;            /* heap; NULL: err says why */
+    char path[POLICY_PATH]; /* "": the source came with the request */
+    struct policy *made;    /* heap; NULL: err says why */
     struct err err;
     enum reload_result result;
     policy_fn fn;
     void *ctx;
-    struct policy_job *next;        /* of all under way */
+    struct policy_job *next; /* of all under way */
     struct policy_job **link;
 };
 
@@ -60,7 +60,8 @@ static void run(struct text_job *job)
     j->sha = hash_sha256(j->source.data ? j->source.data : "", j->source.len);
     j->result = RELOAD_REFUSED;
     j->made = mem_new(sizeof *j->made);
-    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, j->lua, NULL, &j->err)) {
+    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, j->lua, NULL,
+                        &j->err)) {
         mem_free(j->made);
         j->made = NULL;
     }
@@ -69,7 +70,8 @@ static void run(struct text_job *job)
 static void remember(struct policies *p, const struct policy_job *j, const char *text)
 {
     struct policy_version *v = &p->versions[p->n_versions++ % POLICY_VERSIONS];
-    *v = (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
+    *v =
+        (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
     snprintf(v->name, sizeof v->name, "%s", j->name);
     snprintf(v->text, sizeof v->text, "%s", j->result == RELOAD_OK ? "" : text);
     hash_hex(&j->sha, v->sha256);
@@ -129,7 +131,7 @@ static void done(struct text_job *job)
 
 static int post(struct policies *p, struct policy_job *j)
 {
-    j->job = (struct text_job){run, done};
+    j->job = (struct text_job){run, done, j->source.len};
     j->policies = p;
     j->lua = p->lua;
     j->result = RELOAD_REFUSED;
@@ -171,8 +173,8 @@ void policies_forget(struct policies *p, void *ctx)
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 static void watch(struct policies *p, const char *name, const char *path)
@@ -227,8 +229,10 @@ int policies_init(struct policies *p, const struct policies_setup *s, struct err
 {
     *p = (struct policies){.front = s->front, .lua = s->lua, .dir = s->dir};
     if (s->name && !policies_name_ok(s->name))
-        return err_set(e, E_INPUT, "policy names have at most %d letters, digits, dots, dashes and underscores, not '%.60s'", POLICY_NAME_MAX,
-                       s->name);
+        return err_set(
+            e, E_INPUT,
+            "policy names have at most %d letters, digits, dots, dashes and underscores, not '%.60s'",
+            POLICY_NAME_MAX, s->name);
     if (s->no_watch || !s->lua)
         return 0;
     p->tick = loop_every(s->loop, WATCH_MS, on_tick, p);
@@ -302,8 +306,11 @@ void policies_list(const struct policies *p, struct buf *json)
     uint64_t from = p->n_versions > POLICY_VERSIONS ? p->n_versions - POLICY_VERSIONS : 0;
     for (uint64_t i = from; i < p->n_versions; i++) {
         const struct policy_version *v = &p->versions[i % POLICY_VERSIONS];
-        buf_printf(json, "%s{\"name\":\"%s\",\"sha256\":\"%s\",\"at\":%lld,\"from\":\"%s\",\"result\":\"%s\",\"text\":", i > from ? "," : "",
-                   v->name, v->sha256, (long long)v->at_s, v->from_file ? "file" : "request", result_names[v->result]);
+        buf_printf(
+            json,
+            "%s{\"name\":\"%s\",\"sha256\":\"%s\",\"at\":%lld,\"from\":\"%s\",\"result\":\"%s\",\"text\":",
+            i > from ? "," : "", v->name, v->sha256, (long long)v->at_s, v->from_file ? "file" : "request",
+            result_names[v->result]);
         buf_put_json(json, v->text, strlen(v->text));
         buf_putc(json, '}');
     }

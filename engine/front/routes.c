@@ -42,7 +42,8 @@ static void put_model(const struct front *f, const char *name, struct buf *out)
 {
     buf_puts(out, "{\"id\":");
     buf_put_json(out, name, strlen(name));
-    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":", (long long)f->created_s);
+    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":",
+               (long long)f->created_s);
     buf_put_json(out, f->root, strlen(f->root));
     buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->words.max_model_len);
 }
@@ -96,7 +97,8 @@ static void metrics_came(void *ctx, const struct ask_reply *reply)
 {
     struct metrics_wait *w = ctx;
     struct front *f = w->front;
-    struct counts_now now = {http_n_connections(f->http), http_n_exchanges(f->http), text_pending(f->text), http_backlog(f->http)};
+    struct counts_now now = {http_n_connections(f->http), http_n_exchanges(f->http), text_pending(f->text),
+                             http_backlog(f->http)};
     struct buf out = {0};
     buf_put(&out, reply->text, reply->n);
     counts_render(&f->counts, &now, &out);
@@ -148,7 +150,8 @@ static void not_offered(struct routes *r, struct http_exchange *x)
 {
     (void)r;
     struct fault f;
-    fault_set(&f, 501, "not_implemented", NULL, "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are",
+    fault_set(&f, 501, "not_implemented", NULL,
+              "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are",
               x->head.path);
     http_add_header(x, "x-should-retry", "false");
     front_fault(x, &f);
@@ -157,7 +160,7 @@ static void not_offered(struct routes *r, struct http_exchange *x)
 /* ---- the table */
 
 struct route {
-    const char *path;       /* one that ends in '/' takes everything below */
+    const char *path; /* one that ends in '/' takes everything below */
     int methods;
     void (*handle)(struct routes *r, struct http_exchange *x);
 };
@@ -232,10 +235,12 @@ static void wrong_method(const struct route *t, struct http_exchange *x)
     for (int m = 0; m < HTTP_METHOD_COUNT; m++)
         if (t->methods & 1 << m) {
             size_t n = strlen(allow);
-            snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "", http_method_name((enum http_method)m));
+            snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
+                     http_method_name((enum http_method)m));
         }
     http_add_header(x, "Allow", allow);
-    fault_set(&f, 405, "method_not_allowed", NULL, "%s is not a method of %.200s; %s is", http_method_name(x->head.method), x->head.path, allow);
+    fault_set(&f, 405, "method_not_allowed", NULL, "%s is not a method of %.200s; %s is",
+              http_method_name(x->head.method), x->head.path, allow);
     front_fault(x, &f);
 }
 

@@ -1,4 +1,5 @@
-/* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path checks). Front thread only. */
+/* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path
+ * checks). Front thread only. */
 #ifndef FRONT_ROUTES_H
 #define FRONT_ROUTES_H
 

@@ -22,8 +22,8 @@ struct server {
     struct admin admin;
     struct loop *loop;
     struct loop_event *on_outbox, *on_text, *on_tick, *on_term, *on_int;
-    struct engine_event *events;    /* EVENT_BATCH */
-    int64_t drain_ns;               /* when draining began; 0: not */
+    struct engine_event *events; /* EVENT_BATCH */
+    int64_t drain_ns;            /* when draining began; 0: not */
     bool engine_drained, stopped_hard;
 };
 
@@ -72,7 +72,8 @@ static void exchange_done(void *ctx, const struct http_exchange *x, int64_t now)
     double seconds = (double)(now - x->began_ns) * 1e-9;
     counts_request(&s->front.counts, routes_count_index(&s->front, x), x->head.method, x->status, seconds);
     if (s->setup.log_requests)
-        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method), x->head.path ? x->head.path : "-", x->status, seconds);
+        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method),
+                 x->head.path ? x->head.path : "-", x->status, seconds);
 }
 
 static void error_body(int status, const char *why, struct buf *out)
@@ -125,8 +126,8 @@ static void on_text(void *ctx)
 
 static void check_drained(struct server *s)
 {
-    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) && http_n_exchanges(s->front.http) == 0 &&
-        http_backlog(s->front.http) == 0)
+    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) &&
+        http_n_exchanges(s->front.http) == 0 && http_backlog(s->front.http) == 0)
         loop_stop(s->loop);
 }
 
@@ -181,7 +182,8 @@ static void on_tick(void *ctx)
     openai_tick(&s->openai, now);
     push_drain(s);
     check_drained(s);
-    if (s->drain_ns && s->setup.drain_s > 0 && now - s->drain_ns > s->setup.drain_s * INT64_C(1000000000) && !s->stopped_hard)
+    if (s->drain_ns && s->setup.drain_s > 0 && now - s->drain_ns > s->setup.drain_s * INT64_C(1000000000) &&
+        !s->stopped_hard)
         stop_now(s);
 }
 
@@ -209,8 +211,12 @@ static void init_front(struct server *s)
     struct front *f = &s->front;
     f->clock = u->clock;
     f->inbox = u->inbox;
-    f->words = (struct openai_text){u->tokenizer, u->chat, piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
-                                    piece(u->tokenizer, tokenizer_eos(u->tokenizer)), u->n_vocab, u->max_model_len};
+    f->words = (struct openai_text){u->tokenizer,
+                                    u->chat,
+                                    piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
+                                    piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
+                                    u->n_vocab,
+                                    u->max_model_len};
     f->names = u->names;
     f->n_names = u->n_names;
     f->root = u->root ? u->root : u->names[0];
@@ -223,13 +229,16 @@ static void init_front(struct server *s)
     counts_init(&f->counts);
     rng_init(&f->rng, seed());
     openai_init(&s->openai, f);
-    s->routes = (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
-    s->admin = (struct admin){.front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
+    s->routes =
+        (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
+    s->admin = (struct admin){
+        .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
 }
 
 static bool is_loopback(const char *host)
 {
-    return host && (strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0);
+    return host &&
+           (strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0);
 }
 
 static int add_keys(struct server *s, struct err *e)
@@ -239,7 +248,8 @@ static int add_keys(struct server *s, struct err *e)
         TRY(auth_add(&s->routes.auth, u->api_keys[i], e));
     bool has_key = u->admin_key && *u->admin_key;
     if (u->admin_host && !has_key && !is_loopback(u->admin_host))
-        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key, or listen on 127.0.0.1", u->admin_host);
+        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key, or listen on 127.0.0.1",
+                       u->admin_host);
     return has_key ? auth_add(&s->admin.auth, u->admin_key, e) : 0;
 }
 
@@ -248,11 +258,17 @@ static int start_parts(struct server *s, struct err *e)
     const struct server_setup *u = &s->setup;
     TRY(add_keys(s, e));
     TRY(loop_create(&s->loop, e));
-    struct http_setup h = {.loop = s->loop, .clock = u->clock, .limits = u->http, .ctx = s, .handle = handle, .done = exchange_done,
+    struct http_setup h = {.loop = s->loop,
+                           .clock = u->clock,
+                           .limits = u->http,
+                           .ctx = s,
+                           .handle = handle,
+                           .done = exchange_done,
                            .error_body = error_body};
     TRY(http_create(&s->front.http, &h, e));
     TRY(text_create(&s->front.text, u->max_text_jobs ? u->max_text_jobs : 512, e));
-    struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
+    struct policies_setup p = {&s->front,      s->loop,        u->lua,     u->policy_dir,
+                               u->policy_name, u->policy_path, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));
     s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);

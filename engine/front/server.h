@@ -1,7 +1,9 @@
-/* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine stands, runs it on the main thread, and
- * takes it down. SIGTERM or SIGINT drains: /health and new work answer 503, streams go on to their end; a second signal stops at once.
- * Order at the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy -> engine_destroy.
- * Never true: a sequence handed to the engine after server_run returned. */
+/* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine
+ * stands, runs it on the main thread, and takes it down. SIGTERM or SIGINT drains: /health and new work
+ * answer 503, streams go on to their end; a second signal stops at once. The port opens when the engine
+ * stands: before that a connection is refused, from then on /health says 200, while draining 503. Order at
+ * the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy ->
+ * engine_destroy. Never true: a sequence handed to the engine after server_run returned. */
 #ifndef FRONT_SERVER_H
 #define FRONT_SERVER_H
 
@@ -19,48 +21,50 @@ struct lua_opts;
 struct server;
 
 struct server_setup {
-    const char *host;                   /* NULL: every address */
-    int port;                           /* 0: any free one (server_port) */
-    const char *const *api_keys;        /* KEY or KEY=TENANT; none: open */
+    const char *host;            /* NULL: every address */
+    int port;                    /* 0: any free one (server_port) */
+    const char *const *api_keys; /* KEY or KEY=TENANT; none: open */
     int n_api_keys;
-    const char *const *origins;         /* CORS: allowed origins, or "*"; none: CORS is off */
+    const char *const *origins; /* CORS: allowed origins, or "*"; none: CORS is off */
     int n_origins;
-    const char *admin_host;             /* NULL: no admin listener */
+    const char *admin_host; /* NULL: no admin listener */
     int admin_port;
-    const char *admin_key;              /* NULL or "": none, which a loopback address allows only */
+    const char *admin_key; /* NULL or "": none, which a loopback address allows only */
     struct http_limits http;
-    int max_text_jobs;                  /* requests being read at once, per lane; 0: 512 */
-    int max_live;                       /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs + max_num_queued_reqs */
-    int ping_s;                         /* SSE comment after so many silent seconds; 0: 5; < 0: never */
-    int drain_s;                        /* a drain that takes longer becomes a stop; 0: no bound */
-    bool force_usage;                   /* --enable-force-include-usage */
-    bool log_requests;                  /* a line for each answer */
-    bool no_signals;                    /* SIGTERM and SIGINT are somebody else's (tests) */
+    int max_text_jobs; /* requests being read at once, per lane; 0: 512 */
+    int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
+                          max_num_queued_reqs */
+    int ping_s;        /* SSE comment after so many silent seconds; 0: 5; < 0: never */
+    int drain_s;       /* a drain that takes longer becomes a stop; 0: no bound */
+    bool force_usage;  /* --enable-force-include-usage */
+    bool log_requests; /* a line for each answer */
+    bool no_signals;   /* SIGTERM and SIGINT are somebody else's (tests) */
     /* the model */
-    const char *const *names;           /* served names, at least one */
+    const char *const *names; /* served names, at least one */
     int n_names;
-    const char *root;                   /* model path, for /v1/models */
-    const struct tokenizer *tokenizer;  /* borrowed, like all here, until server_destroy */
-    const struct chat_template *chat;   /* NULL: chat is refused */
-    const char *chat_source;            /* NULL when chat is */
+    const char *root;                  /* model path, for /v1/models */
+    const struct tokenizer *tokenizer; /* borrowed, like all here, until server_destroy */
+    const struct chat_template *chat;  /* NULL: chat is refused */
+    const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
     /* the engine */
     struct clock *clock;
-    struct queue *inbox, *outbox;       /* engine_inbox(g), engine_outbox(g) */
+    struct queue *inbox, *outbox; /* engine_inbox(g), engine_outbox(g) */
     /* policies */
-    const struct lua_opts *lua;         /* for policies loaded live */
-    const char *policy_dir;             /* NULL: PUT needs a body, the listing is empty */
-    const char *policy_name;            /* of the live one at the start; NULL: the native policy */
-    const char *policy_path;            /* its file, watched; NULL: none */
+    const struct lua_opts *lua; /* for policies loaded live */
+    const char *policy_dir;     /* NULL: PUT needs a body, the listing is empty */
+    const char *policy_name;    /* of the live one at the start; NULL: the native policy */
+    const char *policy_path;    /* its file, watched; NULL: none */
     bool no_watch;
 };
 
 /* Binds and listens, starts the text workers. E_INPUT: bad host, key or name; E_SYS: address in use. */
 int server_create(struct server **out, const struct server_setup *s, struct err *e);
-/* Serves until drained (returns 0) or stopped at once (E_GONE). Installs handlers for SIGTERM and SIGINT, ignores SIGPIPE. */
+/* Serves until drained (returns 0) or stopped at once (E_GONE). Installs handlers for SIGTERM and SIGINT,
+ * ignores SIGPIPE. */
 int server_run(struct server *s);
-void server_drain(struct server *s);        /* as a first signal; on the thread of server_run, or before it */
+void server_drain(struct server *s); /* as a first signal; on the thread of server_run, or before it */
 int server_port(const struct server *s, bool admin);
-void server_destroy(struct server *s);      /* NULL is fine; frees what the engine left in its outbox */
+void server_destroy(struct server *s); /* NULL is fine; frees what the engine left in its outbox */
 
 #endif

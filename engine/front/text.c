@@ -5,20 +5,22 @@
 
 struct lane {
     struct text *text;
-    struct queue *inbox;    /* of struct text_job *; NULL ends the lane */
+    struct queue *inbox; /* of struct text_job *; NULL ends the lane */
     struct thread *thread;
 };
 
 struct text {
     struct lane lanes[TEXT_LANES];
-    struct queue *back;     /* of struct text_job * */
+    struct queue *back; /* of struct text_job * */
     int max_jobs, pending[TEXT_LANES];
+    size_t bytes; /* of bodies handed over and not collected */
 };
 
 /* Which lane it runs on travels in the message: a job knows nothing of lanes. */
 struct slip {
     struct text_job *job;
     int lane;
+    size_t bytes;
 };
 
 static void run_lane(void *arg)
@@ -63,7 +65,8 @@ void text_destroy(struct text *t)
     struct slip s, end = {0};
     for (int i = 0; i < TEXT_LANES; i++) {
         if (t->lanes[i].inbox) {
-            while (queue_take(t->lanes[i].inbox, &s)) /* the lane may take some meanwhile: they come back as usual */
+            while (queue_take(t->lanes[i].inbox,
+                              &s)) /* the lane may take some meanwhile: they come back as usual */
                 queue_post(t->back, &s);
             queue_post(t->lanes[i].inbox, &end);
         }
@@ -78,10 +81,11 @@ void text_destroy(struct text *t)
 
 int text_post(struct text *t, enum text_lane lane, struct text_job *job)
 {
-    if (t->pending[lane] >= t->max_jobs)
+    if (t->pending[lane] >= t->max_jobs || (t->bytes && t->bytes + job->bytes > TEXT_MAX_BYTES))
         return E_FULL;
     t->pending[lane]++;
-    struct slip s = {job, lane};
+    t->bytes += job->bytes;
+    struct slip s = {job, lane, job->bytes};
     queue_post(t->lanes[lane].inbox, &s);
     return 0;
 }
@@ -97,6 +101,7 @@ void text_collect(struct text *t)
     struct slip s;
     while (queue_take(t->back, &s)) {
         t->pending[s.lane]--;
+        t->bytes -= s.bytes;
         s.job->done(s.job);
     }
 }

@@ -6,9 +6,9 @@
 #include "engine/front/openai_shape.h"
 
 struct token_job {
-    struct text_job job;            /* first */
+    struct text_job job; /* first */
     const struct openai_text *words;
-    struct http_exchange *x;        /* front thread; NULL: gone */
+    struct http_exchange *x; /* front thread; NULL: gone */
     struct buf body, out;
     struct fault fault;
     int (*work)(struct token_job *t, const struct json *body);
@@ -39,13 +39,15 @@ static int text_of(struct token_job *t, const struct json *body, struct buf *tex
 {
     const struct json *prompt = json_find(body, "prompt");
     if (json_find(body, "messages")) {
-        struct openai_params p = {.route = ROUTE_CHAT, .add_generation_prompt = flag(body, "add_generation_prompt", true),
+        struct openai_params p = {.route = ROUTE_CHAT,
+                                  .add_generation_prompt = flag(body, "add_generation_prompt", true),
                                   .continue_final = flag(body, "continue_final_message", false)};
         *special = flag(body, "add_special_tokens", false);
         return openai_render(t->words, &p, body, text, &t->fault);
     }
     if (json_type(prompt) != JSON_STRING)
-        return fault_set(&t->fault, 400, "missing_parameter", "prompt", "'prompt' must be a string (or give 'messages')");
+        return fault_set(&t->fault, 400, "missing_parameter", "prompt",
+                         "'prompt' must be a string (or give 'messages')");
     *special = flag(body, "add_special_tokens", true);
     buf_puts(text, json_text(prompt));
     return 0;
@@ -59,10 +61,12 @@ static int tokenize(struct token_job *t, const struct json *body)
     bool special = true;
     int rc = text_of(t, body, &text, &special);
     int flags = TOKENIZE_SPECIAL | (special ? TOKENIZE_BOS : 0);
-    if (!rc && tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, flags, 0, &ids, &e))
+    if (!rc &&
+        tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, flags, 0, &ids, &e))
         rc = fault_set(&t->fault, 400, "invalid_value", "prompt", "the text cannot be tokenised: %s", e.text);
     if (!rc) {
-        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len, t->words->max_model_len);
+        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len,
+                   t->words->max_model_len);
         shape_put_ids(&t->out, ids.ids, ids.len);
         if (flag(body, "return_token_strs", false))
             put_pieces(t, &ids, &t->out);
@@ -75,20 +79,20 @@ static int tokenize(struct token_job *t, const struct json *body)
 
 static int detokenize(struct token_job *t, const struct json *body)
 {
-    int32_t *ids;
-    int n;
+    struct tokens ids = {0};
     const struct json *list = json_find(body, "tokens");
     if (!list)
         return fault_set(&t->fault, 400, "missing_parameter", "tokens", "'tokens' is missing");
-    TRY(openai_read_ids(list, "tokens", t->words->n_vocab, SIZE_MAX, &ids, &n, &t->fault));
+    int rc = openai_read_ids(list, "tokens", t->words->n_vocab, SIZE_MAX, &ids, &t->fault);
     struct buf text = {0};
-    tokenizer_decode(t->words->tokenizer, ids, (size_t)n, false, &text);
+    if (!rc)
+        tokenizer_decode(t->words->tokenizer, ids.ids, ids.len, false, &text);
     buf_puts(&t->out, "{\"prompt\":");
     buf_put_json(&t->out, text.data ? text.data : "", text.len);
     buf_putc(&t->out, '}');
     buf_free(&text);
-    mem_free(ids);
-    return 0;
+    tokens_free(&ids);
+    return rc;
 }
 
 static void run(struct text_job *job)
@@ -98,7 +102,8 @@ static void run(struct text_job *job)
     t->fault = (struct fault){0};
     struct json *body = json_parse(t->body.data ? t->body.data : "", t->body.len, NULL, &e);
     if (json_type(body) != JSON_OBJECT)
-        fault_set(&t->fault, 400, "invalid_json", NULL, "the request body is not acceptable: %s", body ? "not an object" : e.text);
+        fault_set(&t->fault, 400, "invalid_json", NULL, "the request body is not acceptable: %s",
+                  body ? "not an object" : e.text);
     else
         t->work(t, body);
     json_free(body);
@@ -121,10 +126,12 @@ static void gone(struct http_exchange *x)
     ((struct token_job *)x->user)->x = NULL;
 }
 
-static void post(struct front *f, struct http_exchange *x, int (*work)(struct token_job *, const struct json *))
+static void post(struct front *f, struct http_exchange *x,
+                 int (*work)(struct token_job *, const struct json *))
 {
     struct token_job *t = mem_new(sizeof *t);
-    *t = (struct token_job){.job = {run, done}, .words = &f->words, .x = x, .body = x->body, .work = work};
+    *t = (struct token_job){
+        .job = {run, done, x->body.len}, .words = &f->words, .x = x, .body = x->body, .work = work};
     fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     x->body = (struct buf){0};
     x->user = t;
@@ -159,8 +166,10 @@ static void put_or_null(struct buf *out, const char *key, const char *s)
 void tokens_api_info(struct front *f, struct http_exchange *x)
 {
     struct buf out = {0};
-    buf_printf(&out, "{\"tokenizer_class\":\"moonshift\",\"vocab_size\":%d,\"model_max_length\":%d,\"add_bos_token\":%s", f->words.n_vocab,
-               f->words.max_model_len, tokenizer_adds_bos(f->words.tokenizer) ? "true" : "false");
+    buf_printf(
+        &out,
+        "{\"tokenizer_class\":\"moonshift\",\"vocab_size\":%d,\"model_max_length\":%d,\"add_bos_token\":%s",
+        f->words.n_vocab, f->words.max_model_len, tokenizer_adds_bos(f->words.tokenizer) ? "true" : "false");
     put_or_null(&out, "bos_token", f->words.bos);
     put_or_null(&out, "eos_token", f->words.eos);
     put_or_null(&out, "chat_template", f->chat_source);

@@ -1,5 +1,6 @@
-/* POST /tokenize and /detokenize, GET /tokenizer_info: text to ids and back for clients that count tokens (lm-eval, vllm bench). The work is done by
- * the text workers. Front thread, except the jobs' run. Never true: an answer from a tokenizer other than the one that serves. */
+/* POST /tokenize and /detokenize, GET /tokenizer_info: text to ids and back for clients that count tokens
+ * (lm-eval, vllm bench). The work is done by the text workers. Front thread, except the jobs' run. Never
+ * true: an answer from a tokenizer other than the one that serves. */
 #ifndef FRONT_TOKENS_API_H
 #define FRONT_TOKENS_API_H
 
