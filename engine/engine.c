@@ -429,10 +429,16 @@ bool engine_turn(struct engine *g)
     return true;
 }
 
+/* A wake that falls due while a step runs has to wait for its end, which is a reason to decide by itself. */
+static bool can_wake(const struct engine *g)
+{
+    return g->world.groups[0].idle && world_has_work(&g->world);
+}
+
 int64_t engine_next_ns(const struct engine *g)
 {
     int64_t t = g->in_flight ? g->in_flight->done_ns : INT64_MAX;
-    if (g->wake_ns && g->wake_ns < t && world_has_work(&g->world))
+    if (g->wake_ns && g->wake_ns < t && can_wake(g))
         t = g->wake_ns;
     return t;
 }
@@ -445,7 +451,7 @@ void engine_run(void *arg)
             continue;
         int64_t now = clock_now(g->setup.clock), wait = 1000000000;
         engine_log_rates(g, now);
-        if (g->wake_ns && g->wake_ns - now < wait)
+        if (g->wake_ns && can_wake(g) && g->wake_ns - now < wait)
             wait = g->wake_ns > now ? g->wake_ns - now : 0;
         queue_wait(g->inbox, g->world.requests.n_live ? wait : -1);
     }

@@ -2,6 +2,7 @@
 
 #include <lauxlib.h>
 #include <math.h>
+#include <string.h>
 
 #include "lua/sandbox.h"
 
@@ -103,6 +104,8 @@ static void write(lua_State *L, int index, struct buf *out, int depth)
         const char *text = lua_tolstring(L, index, &n);
         if (n > VALUE_BYTES)
             luaL_error(L, "the state is larger than %d KiB", VALUE_BYTES >> 10);
+        if (memchr(text, 0, n))
+            luaL_error(L, "the state holds a text with a NUL byte");
         buf_put_json(out, text, n);
         break;
     }

@@ -12,7 +12,7 @@
 
 enum {
     SLOT_ENTRY = 1, SLOT_HANDLER = 2,   /* what lies at the bottom of the stack for ever */
-    INSTRUCTIONS_PER_US = 400,
+    INSTRUCTIONS_PER_US = 100,
     SUSPECT_CALLS = 256,
 };
 
@@ -116,7 +116,7 @@ static void describe(struct vm *vm, enum verdict v, struct err *e)
     lua_State *L = vm->L;
     char text[220];
     if (v == VERDICT_TIMEOUT)
-        snprintf(text, sizeof text, "still running after %.3g ms: stopped", (double)vm->budget.hard_ns / 1e6);
+        snprintf(text, sizeof text, "still running after %.6g ms: stopped", (double)vm->budget.hard_ns / 1e6);
     else if (v == VERDICT_OOM)
         snprintf(text, sizeof text, "out of memory: the policy's heap holds %zu KiB", vm->cap >> 10);
     else if (lua_type(L, -1) == LUA_TSTRING) {

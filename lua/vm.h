@@ -45,7 +45,7 @@ struct vm {
     char where[96];                 /* "file.lua:12" of the last error */
 };
 
-/* A VM with no libraries. watchdog NULL: an instruction count of 400 per microsecond of the hard budget stands in (exact, and slower).
+/* A VM with no libraries. watchdog NULL: an instruction count of 100 per microsecond of the hard budget stands in (exact, and slower).
  * E_FULL: no memory or no free watch. */
 int vm_create(struct vm *vm, struct lua_watchdog *watchdog, size_t heap_bytes, struct err *e);
 void vm_destroy(struct vm *vm);

@@ -1,0 +1,1 @@
+return { api = 1, doc = 'x', params = { a = { default = 1, min = 0, max = 5, type = 'integer', doc = 'x' }, b = { default = {} }, c = { default = 'x', choices = { 'x' } } }, step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }

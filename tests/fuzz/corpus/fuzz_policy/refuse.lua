@@ -1,0 +1,1 @@
+return { api = 1, doc = 'x', admit = function(r, v, act) if r.prompt > 100 then act.refuse(r, 413, 5, 'long') end end, step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }

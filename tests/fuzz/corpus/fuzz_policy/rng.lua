@@ -1,0 +1,2 @@
+local R = rng(3)
+return { api = 1, doc = 'x', admit = function() return R() end, step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }

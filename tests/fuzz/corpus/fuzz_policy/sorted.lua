@@ -1,0 +1,2 @@
+for k, v in sorted_pairs { a = 1, [2] = 3 } do log(k) end
+return { api = 1, doc = 'x', step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }

@@ -1,0 +1,1 @@
+return { api = 1, doc = 'x', admit = function(r, view) view.now = 5 view.waiting = nil end, step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }
