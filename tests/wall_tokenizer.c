@@ -25,7 +25,7 @@
 static struct tokenizer *from_bytes(const struct buf *file)
 {
     struct gguf *g;
-    struct tokenizer *t;
+    struct tokenizer *t = NULL;
     struct err e = {0};
     if (gguf_open_memory(&g, file->data, file->len, &e) || tokenizer_from_gguf(&t, g, &e))
         fail_msg("%s", e.text);
@@ -49,7 +49,7 @@ static struct tokenizer *real(const char *name)
 {
     struct buf path = {0};
     struct gguf *g;
-    struct tokenizer *t;
+    struct tokenizer *t = NULL;
     struct err e = {0};
     buf_printf(&path, VOCABS "%s.gguf", name);
     if (gguf_open(&g, path.data, &e) || tokenizer_from_gguf(&t, g, &e))
@@ -326,7 +326,7 @@ static void test_sentencepiece(void **state)
 static void test_bytes(void **state)
 {
     (void)state;
-    struct tokenizer *t;
+    struct tokenizer *t = NULL;
     struct err e = {0};
     assert_int_equal(tokenizer_bytes(&t, 100, &e), E_INPUT);
     assert_int_equal(tokenizer_bytes(&t, 1000, &e), 0);
