@@ -9,6 +9,8 @@
 
 _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 
+enum { FIRST_ROWS = 64 };
+
 const char *const column_names[NEED_COUNT] = {
     "id", "tenant", "priority", "arrival", "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started",
     "key", "computed", "output", "remaining", "blocks", "first", "last",
@@ -64,7 +66,7 @@ static void make_tables(struct columns *c, lua_State *L)
     for (int k = 0; k < NEED_COUNT; k++)
         if (c->mask & 1u << k) {
             int *ref = k < COLUMN_COUNT ? &c->refs[k] : &c->end_refs[k - COL_FIRST];
-            *ref = new_table(L, k < COLUMN_COUNT ? 64 : COLUMN_ENDS);
+            *ref = new_table(L, k < COLUMN_COUNT ? FIRST_ROWS : COLUMN_ENDS);
             lua_rawgeti(L, LUA_REGISTRYINDEX, *ref);
             lua_setfield(L, -2, column_names[k]);
         }
@@ -110,9 +112,9 @@ void columns_reset(struct columns *c, lua_State *L)
 
 size_t columns_bytes(const struct columns *c)
 {
-    size_t n = 0;
+    size_t n = 0, rows = c->cap > FIRST_ROWS ? (size_t)(c->cap - FIRST_ROWS) : 0;
     for (int k = 0; k < COLUMN_COUNT; k++)
-        n += (c->mask >> k & 1) * 2 * sizeof(double) * (size_t)c->cap;
+        n += (c->mask >> k & 1) * 2 * sizeof(double) * rows;
     return n;
 }
 
@@ -192,7 +194,7 @@ static void put_changes(struct sync *s, int row, const struct request *r, int fr
 
 static void grow(struct columns *c)
 {
-    c->cap = c->cap ? c->cap * 2 : 64;
+    c->cap = c->cap ? c->cap * 2 : FIRST_ROWS;
     c->ids = mem_resize(c->ids, (size_t)c->cap, sizeof *c->ids);
     c->seen = mem_resize(c->seen, (size_t)c->cap, sizeof *c->seen);
     for (int k = 0; k < COLUMN_COUNT; k++)

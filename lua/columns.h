@@ -48,7 +48,7 @@ void columns_free(struct columns *c);
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
 /* Fresh tables; the next sync fills them. A body. */
 void columns_reset(struct columns *c, lua_State *L);
-/* Bytes that the tables of so many rows may take. */
+/* Bytes that the tables have grown by since they were made. */
 size_t columns_bytes(const struct columns *c);
 
 /* A request id as Lua sees it: exact in a double. */
