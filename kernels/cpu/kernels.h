@@ -18,7 +18,11 @@
 enum { MAX_TILE = 8, SPAN_LEAVES = 16, ROW_BLOCK = 64, INNER_LEVELS = 4, MAX_LEVELS = 17, ATTN_LEAF = 128,
        PARTIAL_EXTRA = 16 };
 
-/* 32 quantised inputs: x ~ d * q. */
+/* 32 quantised inputs: x ~ d * q, |q| <= QUANT_MAX. Sixteen bits, since eight cost the model a tenth of a nat where two tokens are close. q is kept
+ * as two planes of int8, q = 255 * high + low, both in -127 .. 127: the dots stay int8 dots, twice as many, and exact. */
+#define QUANT_MAX 32512.0f /* 255 * 127 + 127 */
+enum { PLANES = 2 };
+
 struct qmeta {
     float d, s;           /* scale; d * sum of q */
     int32_t sum, half[2]; /* sums of q: all 32, the two 16s */
@@ -36,7 +40,7 @@ struct linear_job {
     const struct weight *w;
     int leaf0, leaf1, col0, col1;    /* the window's leaves and columns of the matrix */
     const struct sum_step *steps;    /* [leaf1 - leaf0] */
-    const int8_t *q;                 /* [rows][ldq] quantised inputs */
+    const int8_t *q;                 /* [rows][PLANES][ldq] quantised inputs: high, low */
     const struct qmeta *meta;        /* [rows][ldm] */
     size_t ldq, ldm;
     const float *x;                  /* [rows][ldx] plain inputs, for float weights */
@@ -79,7 +83,7 @@ struct cpu_kernels {
     void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y);  /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
     void (*add_row)(const float *x, int n, float *y);
-    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m);          /* n a multiple of 32 */
+    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m);          /* n a multiple of 32; q[PLANES][n] */
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);

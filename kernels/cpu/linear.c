@@ -63,7 +63,7 @@ static void input_item(void *ctx, int item, int thread)
             x = y;
         }
         if (c->q)
-            c->d->kernels->quantise_row(x, c->cols, c->q + (size_t)r * (size_t)c->cols,
+            c->d->kernels->quantise_row(x, c->cols, c->q + (size_t)r * PLANES * (size_t)c->cols,
                                         c->meta + (size_t)r * (size_t)(c->cols / BLOCK_COLS));
     }
 }
@@ -119,7 +119,7 @@ static bool reserve(struct linear_call *c)
     }
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
-    size_t q = quant ? aligned(rows * cols) : 0;
+    size_t q = quant ? aligned(rows * PLANES * cols) : 0;
     size_t meta = quant ? aligned(rows * (cols / BLOCK_COLS) * sizeof(struct qmeta)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;

@@ -41,7 +41,7 @@ INLINE void part_add(enum family f, bool panel, int R, int part, const struct bl
     UNROLL for (int r = 0; r < R; r++)
     {
         const struct qmeta *m = meta + (size_t)r * ldm;
-        vi t = dot[r][part];
+        vi t = vi_planes(dot[PLANES * r][part], dot[PLANES * r + 1][part]);
         if (shift)
             t = vi_sub_shifted(t, vi_load1(f == FAM_K6 ? &m->half[part] : &m->sum), shift);
         acc[r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(t), acc[r]);
@@ -52,8 +52,8 @@ INLINE void part_add(enum family f, bool panel, int R, int part, const struct bl
 INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q, size_t ldq,
                       const struct qmeta *meta, size_t ldm, vf acc[])
 {
-    vi dot[TILE][2];
-    dot_block(family_bits(f), panel, R, b->w, q, ldq, dot);
+    vi dot[PLANES * QUANT_TILE][2];
+    dot_block(family_bits(f), panel, PLANES * R, b->w, q, ldq, dot);
     part_add(f, panel, R, 0, b, dot, meta, ldm, acc);
     if (f == FAM_K6)
         part_add(f, panel, R, 1, b, dot, meta, ldm, acc);
@@ -140,10 +140,10 @@ INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    const int8_t *q = j->q + (size_t)row * j->ldq;
+    const int8_t *q = j->q + (size_t)row * PLANES * j->ldq;
     const struct qmeta *meta = j->meta + (size_t)row * j->ldm;
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
-        vf acc[TILE];
+        vf acc[QUANT_TILE];
         UNROLL for (int r = 0; r < R; r++)
             acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
@@ -156,25 +156,25 @@ INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job
     }
 }
 
-/* Rows one tile takes of n. */
-INLINE int tile_rows(int n)
+/* Rows that one tile takes of n, of at most `tile`. */
+INLINE int tile_rows(int n, int tile)
 {
-    return n >= TILE ? TILE : n >= 4 ? 4 : n;
+    return n >= tile ? tile : n >= 4 ? 4 : n;
 }
 
-/* One tile of tile_rows(n) rows. */
+/* One tile of tile_rows(n, QUANT_TILE) rows. */
 INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int at,
                        int leaf0, int leaf1, struct linear_scratch *s)
 {
-    switch (tile_rows(n)) {
-    case 1: quant_tile(f, panel, 1, j, g, row, at, leaf0, leaf1, s); break;
-    case 2: quant_tile(f, panel, 2, j, g, row, at, leaf0, leaf1, s); break;
-    case 3: quant_tile(f, panel, 3, j, g, row, at, leaf0, leaf1, s); break;
-    case 4: quant_tile(f, panel, 4, j, g, row, at, leaf0, leaf1, s); break;
-    default:
-        if (TILE > 4)
-            quant_tile(f, panel, TILE, j, g, row, at, leaf0, leaf1, s);
-    }
+    int rows = tile_rows(n, QUANT_TILE);
+    if (rows == 1)
+        quant_tile(f, panel, 1, j, g, row, at, leaf0, leaf1, s);
+    else if (rows == 2)
+        quant_tile(f, panel, 2, j, g, row, at, leaf0, leaf1, s);
+    else if (QUANT_TILE > 2 && rows == 3)
+        quant_tile(f, panel, 3, j, g, row, at, leaf0, leaf1, s);
+    else if (QUANT_TILE > 3)
+        quant_tile(f, panel, 4, j, g, row, at, leaf0, leaf1, s);
 }
 
 /* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
@@ -201,7 +201,7 @@ typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int at,
 INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear_job *j, int g, int row0, int n,
                         struct linear_scratch *s)
 {
-    if (n <= 4) {
+    if (n <= QUANT_TILE) {
         quant_rows(f, false, j, g, row0, n, 0, j->leaf0, j->leaf1, s);
         return;
     }
@@ -209,7 +209,7 @@ INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear
         b = (a / SPAN_LEAVES + 1) * SPAN_LEAVES;
         b = b < j->leaf1 ? b : j->leaf1;
         panel_fill(f, j, g, a, b, s);
-        for (int i = 0; i < n; i += tile_rows(n - i))
+        for (int i = 0; i < n; i += tile_rows(n - i, QUANT_TILE))
             panel_rows(j, g, row0 + i, n - i, i, a, b, s);
     }
 }
@@ -268,8 +268,8 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
 
 INLINE void float_group(enum family f, const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
 {
-    for (int i = 0; i < n; i += tile_rows(n - i)) {
-        switch (tile_rows(n - i)) {
+    for (int i = 0; i < n; i += tile_rows(n - i, TILE)) {
+        switch (tile_rows(n - i, TILE)) {
         case 1: float_tile(f, 1, j, g, row0 + i, s); break;
         case 2: float_tile(f, 2, j, g, row0 + i, s); break;
         case 3: float_tile(f, 3, j, g, row0 + i, s); break;

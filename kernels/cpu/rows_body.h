@@ -73,24 +73,25 @@ static void add_row(const float *x, int n, float *y)
         y[i] = y[i] + x[i];
 }
 
-/* Rounds to nearest even at a scale of amax / 127. A block that holds an infinity or a NaN becomes all NaN: the bad value must show. */
+/* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad value must show. */
 static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m)
 {
+    int8_t *high = q, *low = q + n;
     for (int b = 0; b < n / 32; b++) {
         uint32_t bits = amax_bits32(x + 32 * b);
         float amax, inverse = 0;
         memcpy(&amax, &bits, 4);
-        m[b].d = amax / 127.0f;
+        m[b].d = amax / QUANT_MAX;
         if (amax < 1e-30f)
             m[b].d = 0;
         else if (bits >= 0x7f800000u)
             m[b].d = __builtin_nanf("");
         else
-            inverse = 127.0f / amax;
+            inverse = QUANT_MAX / amax;
         if (inverse > 0)
-            round32(x + 32 * b, inverse, q + 32 * b, m[b].half);
+            round32(x + 32 * b, inverse, high + 32 * b, low + 32 * b, m[b].half);
         else
-            memset(q + 32 * b, 0, 32), m[b].half[0] = m[b].half[1] = 0;
+            memset(high + 32 * b, 0, 32), memset(low + 32 * b, 0, 32), m[b].half[0] = m[b].half[1] = 0;
         m[b].sum = m[b].half[0] + m[b].half[1];
         m[b].s = m[b].d * (float)m[b].sum;
     }

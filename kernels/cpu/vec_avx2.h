@@ -5,8 +5,7 @@
 
 #include "kernels/cpu/vec_ymm.h"
 
-enum { TILE = 4 }; /* 4 rows x 16 outputs: 8 registers of sums, 4 of weights */
-
+enum { TILE = 4, QUANT_TILE = 2 }; /* 4 rows (or 2 of two planes) x 16 outputs: 8 registers of sums, 4 of weights */
 
 typedef struct {
     __m256 a, b;
@@ -132,6 +131,16 @@ INLINE vi vi_load1(const int32_t *p)
     return (vi){x, x};
 }
 
+INLINE __m256i planes8(__m256i high, __m256i low)
+{
+    return _mm256_add_epi32(_mm256_sub_epi32(_mm256_slli_epi32(high, 8), high), low);
+}
+
+INLINE vi vi_planes(vi high, vi low)
+{
+    return (vi){planes8(high.a, low.a), planes8(high.b, low.b)};
+}
+
 INLINE vi vi_sub_shifted(vi x, vi y, int shift)
 {
     __m256i s = _mm256_slli_epi32(y.a, shift); /* y is one value in all lanes */
@@ -247,7 +256,7 @@ INLINE void dot_s8(int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[
 INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
 {
     static const int order[8] = {0, 4, 1, 5, 2, 6, 3, 7}, line[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    __m256i s16[4][2];
+    __m256i s16[PLANES * QUANT_TILE][2];
     if (bits == 8 && !panel) {
         dot_s8(R, w, a, lda, dot);
     } else if (bits == 8) {

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/vec_ymm.h"
 
-enum { TILE = 8 }; /* 8 rows x 16 outputs: enough sums in flight for the latency of vpdpbusd */
+enum { TILE = 8, QUANT_TILE = 4 }; /* 8 rows x 16 outputs: enough sums in flight for the latency of vpdpbusd */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -135,6 +135,11 @@ INLINE float vf_max_lane(vf x)
 INLINE vi vi_load1(const int32_t *p)
 {
     return _mm512_set1_epi32(*p);
+}
+
+INLINE vi vi_planes(vi high, vi low)
+{
+    return _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high, 8), high), low);
 }
 
 INLINE vi vi_sub_shifted(vi x, vi y, int shift)

@@ -11,7 +11,7 @@
 
 #define INLINE static inline
 #define UNROLL
-enum { TILE = 4 };
+enum { TILE = 4, QUANT_TILE = 2 };
 
 #define LANES for (int i = 0; i < 16; i++)
 
@@ -157,16 +157,23 @@ INLINE uint32_t amax_bits32(const float *x)
     return most;
 }
 
-/* q[i] = round to nearest even of x[i] * k for 32 floats, |x * k| < 128; the sums of the two halves. */
-INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
+INLINE int32_t nearest(float x)
+{
+    float t = x + 12582912.0f; /* 1.5 * 2^23: the low mantissa bits are the rounded integer */
+    uint32_t u;
+    memcpy(&u, &t, 4);
+    return (int32_t)(u - 0x4b400000u);
+}
+
+/* q = round to nearest even of x[i] * k for 32 floats, |q| <= QUANT_MAX, as planes; the sums of the two halves. */
+INLINE void round32(const float *x, float k, int8_t *high, int8_t *low, int32_t sum[2])
 {
     sum[0] = sum[1] = 0;
     for (int i = 0; i < 32; i++) {
-        float t = x[i] * k + 12582912.0f; /* 1.5 * 2^23: the low mantissa bits are the rounded integer */
-        uint32_t u;
-        memcpy(&u, &t, 4);
-        q[i] = (int8_t)(uint8_t)u;
-        sum[i / 16] += q[i];
+        int32_t q = nearest(x[i] * k), h = nearest((float)q * (1.0f / 255.0f));
+        high[i] = (int8_t)h;
+        low[i] = (int8_t)(q - 255 * h);
+        sum[i / 16] += q;
     }
 }
 
@@ -174,6 +181,13 @@ INLINE vi vi_load1(const int32_t *p)
 {
     vi r;
     LANES r.v[i] = *p;
+    return r;
+}
+
+INLINE vi vi_planes(vi high, vi low)
+{
+    vi r;
+    LANES r.v[i] = high.v[i] * 255 + low.v[i];
     return r;
 }
 
@@ -196,7 +210,7 @@ INLINE void prefetch(const void *p)
     (void)p;
 }
 
-/* Integer dots of one packed block (pack.h) with R rows of 32 int8: dot[r][0], and dot[r][1] for the second 16 columns of 6-bit
+/* Integer dots of one packed block (pack.h) with R planes of 32 int8: dot[r][0], and dot[r][1] for the second 16 columns of 6-bit
  * weights. Here 8-bit weights stay signed, and a panel is the block with one byte per weight. */
 enum { PANEL_PLANES = 1 };
 INLINE bool s8_biased(bool panel)
