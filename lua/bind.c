@@ -7,18 +7,46 @@
 #include "lua/script.h"
 
 static const char *const scalar_names[SCALAR_COUNT] = {
-    "now", "step", "n_waiting", "n_running", "waiting_tokens", "kv_free", "kv_total", "tokens_per_block", "arrival_rate", "max_num_seqs",
-    "max_num_batched_tokens", "last_step_tokens", "last_step_ms",
+    "now",
+    "step",
+    "n_waiting",
+    "n_running",
+    "waiting_tokens",
+    "kv_free",
+    "kv_total",
+    "tokens_per_block",
+    "arrival_rate",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "last_step_tokens",
+    "last_step_ms",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
 enum field {
-    F_ID, F_NAME, F_TENANT, F_PRIORITY, F_PROMPT, F_MAX_TOKENS, F_ARRIVAL, F_SLO_TTFT, F_SLO_TPOT, F_COMPUTED, F_OUTPUT, F_PREEMPTED,
-    F_KEY, F_AGAIN, F_ENDING, F_CACHED, F_TTFT, F_FIELD_COUNT
+    F_ID,
+    F_NAME,
+    F_TENANT,
+    F_PRIORITY,
+    F_PROMPT,
+    F_MAX_TOKENS,
+    F_ARRIVAL,
+    F_SLO_TTFT,
+    F_SLO_TPOT,
+    F_COMPUTED,
+    F_OUTPUT,
+    F_PREEMPTED,
+    F_KEY,
+    F_AGAIN,
+    F_ENDING,
+    F_CACHED,
+    F_TTFT,
+    F_FIELD_COUNT
 };
 static const char *const field_names[F_FIELD_COUNT] = {
-    "id", "name", "tenant", "priority", "prompt", "max_tokens", "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output", "preempted",
-    "key", "again", "ending", "cached", "ttft_ms",
+    "id",      "name",        "tenant",      "priority", "prompt",  "max_tokens",
+    "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output",  "preempted",
+    "key",     "again",       "ending",      "cached",   "ttft_ms",
 };
 
 struct bind *bind_of(lua_State *L)
@@ -244,7 +272,8 @@ static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
     struct vm *vm = vm_of(L);
     size_t before = columns_bytes(&b->waiting) + columns_bytes(&b->running);
     bool good = columns_sync(&b->waiting, L, v->world, &v->world->waiting);
-    good = columns_sync(&b->running, L, v->world, &v->world->running) && good; /* both, whatever the first says */
+    good = columns_sync(&b->running, L, v->world, &v->world->running) &&
+           good; /* both, whatever the first says */
     /* What the engine's own growth takes is not the policy's debt. */
     vm->floor += columns_bytes(&b->waiting) + columns_bytes(&b->running) - before;
     return good;
@@ -337,7 +366,8 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
     if (how != END_NONE) {
         put_number(L, keys, F_CACHED, r->n_prefix_first);
-        put_number(L, keys, F_TTFT, r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
+        put_number(L, keys, F_TTFT,
+                   r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
     }
     lua_remove(L, keys);
     vm_host_leave(vm_of(L));
@@ -349,9 +379,14 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
         const char *name;
         double value;
     } facts[] = {
-        {"n_ranks", n->n_ranks}, {"memory_bytes", (double)n->memory_bytes}, {"weight_bytes", (double)n->weight_bytes},
-        {"kv_bytes", (double)n->kv_bytes}, {"kv_blocks", n->kv_blocks}, {"tokens_per_block", n->tokens_per_block},
-        {"max_num_seqs", n->limits.max_num_seqs}, {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
+        {"n_ranks", n->n_ranks},
+        {"memory_bytes", (double)n->memory_bytes},
+        {"weight_bytes", (double)n->weight_bytes},
+        {"kv_bytes", (double)n->kv_bytes},
+        {"kv_blocks", n->kv_blocks},
+        {"tokens_per_block", n->tokens_per_block},
+        {"max_num_seqs", n->limits.max_num_seqs},
+        {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
         {"max_model_len", n->limits.max_model_len},
     };
     lua_createtable(L, 0, 16);

@@ -1,6 +1,8 @@
-/* What a policy sees and may do, as Lua values: the view (scalars, idle groups, the columns of both queues), the node, a request, and the table of verbs.
- * The tables live as long as the machine and are patched before each call. Verbs go straight to the plan (engine/world/plan.h), which checks them.
- * Owned by one script; used inside its vm bodies only, except bind_free. Never true: a verb that changes anything but the plan or the admission. */
+/* What a policy sees and may do, as Lua values: the view (scalars, idle groups, the columns of both queues),
+ * the node, a request, and the table of verbs. The tables live as long as the machine and are patched before
+ * each call. Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script;
+ * used inside its vm bodies only, except bind_free. Never true: a verb that changes anything but the plan or
+ * the admission. */
 #ifndef LUA_BIND_H
 #define LUA_BIND_H
 
@@ -11,8 +13,20 @@
 struct script;
 
 enum scalar {
-    S_NOW, S_STEP, S_WAITING, S_RUNNING, S_WAITING_TOKENS, S_KV_FREE, S_KV_TOTAL, S_TOKENS_PER_BLOCK, S_ARRIVAL_RATE, S_MAX_SEQS, S_MAX_TOKENS,
-    S_LAST_TOKENS, S_LAST_MS, SCALAR_COUNT
+    S_NOW,
+    S_STEP,
+    S_WAITING,
+    S_RUNNING,
+    S_WAITING_TOKENS,
+    S_KV_FREE,
+    S_KV_TOTAL,
+    S_TOKENS_PER_BLOCK,
+    S_ARRIVAL_RATE,
+    S_MAX_SEQS,
+    S_MAX_TOKENS,
+    S_LAST_TOKENS,
+    S_LAST_MS,
+    SCALAR_COUNT
 };
 
 enum { MAX_LOGS = 20 };     /* log lines outside a step, a second */
@@ -48,8 +62,8 @@ struct bind {
 /* Makes all tables. needs: stack index of the policy's `needs`. Pushes nothing. A body. */
 void bind_create(struct bind *b, lua_State *L, struct script *s, int needs);
 void bind_free(struct bind *b);
-/* Writes what changed since the last call. whole: the columns too (step), else scalars only. A body. False: the policy has changed its view; everything
- * has been put right again. */
+/* Writes what changed since the last call. whole: the columns too (step), else scalars only. A body. False:
+ * the policy has changed its view; everything has been put right again. */
 bool bind_sync(struct bind *b, lua_State *L, const struct view *v, bool whole);
 /* The next view is of another world: request ids mean something else there. A body. */
 void bind_forget(struct bind *b, lua_State *L);
@@ -64,7 +78,8 @@ const char *ending_name(enum ending how);
 void bind_write_params(struct bind *b, lua_State *L);
 
 /* verbs.c */
-void verbs_create(struct bind *b, lua_State *L);    /* sets act_ref and the metatable of batches; the global log */
+void verbs_create(struct bind *b,
+                  lua_State *L); /* sets act_ref and the metatable of batches; the global log */
 struct bind *bind_of(lua_State *L);
 
 #endif

@@ -9,7 +9,8 @@
 #include "lua/scan.h"
 #include "lua/trial.h"
 
-static int open_with_params(const struct check *c, const struct lua_opts *o, struct script **out, struct err *e)
+static int open_with_params(const struct check *c, const struct lua_opts *o, struct script **out,
+                            struct err *e)
 {
     TRY(script_open(out, c->name, c->source, c->n, o, e));
     int rc = c->params_json ? script_params_set(*out, c->params_json, strlen(c->params_json), e) : 0;
@@ -71,7 +72,10 @@ static int rehearse_twice(const struct check *c, struct err *e)
     if (!rc && (a.len != b.len || memcmp(a.data, b.data, a.len) != 0))
         rc = err_set(e, E_POLICY, "%.60s: two fresh runs on the same views decide differently", c->name);
     if (!rc && c->report)
-        buf_printf(c->report, "dry runs: every hook stands, and two fresh machines decide the same (%zu bytes of decisions)\n", a.len);
+        buf_printf(
+            c->report,
+            "dry runs: every hook stands, and two fresh machines decide the same (%zu bytes of decisions)\n",
+            a.len);
     buf_free(&a);
     buf_free(&b);
     return rc;
@@ -120,8 +124,9 @@ static int put_costs(const struct check *c, struct err *e)
     for (int i = 0; i < 3; i++) {
         uint64_t cost[HOOK_COUNT];
         TRY(measure(c, sizes[i], cost, e));
-        buf_printf(c->report, "                     %8d %9llu %9llu %9llu\n", sizes[i], (unsigned long long)cost[HOOK_STEP],
-                   (unsigned long long)cost[HOOK_ADMIT], (unsigned long long)cost[HOOK_FINISH]);
+        buf_printf(c->report, "                     %8d %9llu %9llu %9llu\n", sizes[i],
+                   (unsigned long long)cost[HOOK_STEP], (unsigned long long)cost[HOOK_ADMIT],
+                   (unsigned long long)cost[HOOK_FINISH]);
     }
     return 0;
 }
@@ -153,7 +158,8 @@ static void put_summary(const struct check *c, const struct script *s)
 int check_policy(const struct check *c, struct script **out, struct err *e)
 {
     if (c->n > LUA_SOURCE_BYTES)
-        return err_set(e, E_INPUT, "%.60s: the source has %zu bytes; at most %d are taken", c->name, c->n, LUA_SOURCE_BYTES);
+        return err_set(e, E_INPUT, "%.60s: the source has %zu bytes; at most %d are taken", c->name, c->n,
+                       LUA_SOURCE_BYTES);
     struct script *s;
     char name[NAME_BYTES];
     TRY(script_name(name, c->name, e));

@@ -12,8 +12,9 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 64 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id", "tenant", "priority", "arrival", "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started",
-    "key", "computed", "output", "remaining", "blocks", "first", "last",
+    "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
+    "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "key",
+    "computed",    "output",      "remaining", "blocks",        "first",   "last",
 };
 
 /* ---- needs */
@@ -43,7 +44,8 @@ unsigned columns_needed(lua_State *L, int index, const char *queue)
         bool known_queue = !dot || strncmp(full, "waiting.", 8) == 0 || strncmp(full, "running.", 8) == 0;
         if (c < 0 || !known_queue) {
             const char *near = nearest_word(name, column_names, NEED_COUNT);
-            luaL_error(L, "needs: there is no column '%s'%s%s%s", full, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+            luaL_error(L, "needs: there is no column '%s'%s%s%s", full, near ? "; did you mean '" : "",
+                       near ? near : "", near ? "'?" : "");
         }
         if (!dot || strncmp(full, queue, (size_t)(dot - full)) == 0)
             mask |= 1u << c | 1u << COL_ID;
@@ -150,7 +152,7 @@ struct sync {
     struct columns *c;
     int base;
     int n_columns, columns[COLUMN_COUNT];   /* those needed, ascending */
-    int n_static;                           /* of them, those that never change in a row; with the key: those the journal covers */
+    int n_static; /* of them, those that never change in a row; with the key: those the journal covers */
     int n_journaled;
 };
 
@@ -295,7 +297,8 @@ static bool spot_check(struct sync *s)
     struct columns *c = s->c;
     bool good = true;
     for (int i = 0; i < 2 && c->n && good; i++) {
-        int row = (int)rng_below(&c->rng, (uint64_t)c->n), at = (int)rng_below(&c->rng, (uint64_t)s->n_columns);
+        int row = (int)rng_below(&c->rng, (uint64_t)c->n),
+            at = (int)rng_below(&c->rng, (uint64_t)s->n_columns);
         int k = s->columns[at];
         lua_rawgeti(s->L, s->base + at, row + 1);
         if (k == COL_TENANT) {
@@ -320,7 +323,8 @@ static void show_count(struct columns *c, lua_State *L, int n)
     lua_pop(L, 1);
 }
 
-/* Compares everything. Requests of q that have a row are marked and patched first, so that a row not marked is one to drop. */
+/* Compares everything. Requests of q that have a row are marked and patched first, so that a row not marked
+ * is one to drop. */
 static void sync_all(struct sync *s, const struct req_queue *q)
 {
     struct columns *c = s->c;
@@ -342,7 +346,8 @@ static void sync_all(struct sync *s, const struct req_queue *q)
             add_row(s, q->items[i]);
 }
 
-/* Follows the queue's journal. A request that has entered and left again since is gone, or in the other queue, by now. */
+/* Follows the queue's journal. A request that has entered and left again since is gone, or in the other
+ * queue, by now. */
 static void sync_journal(struct sync *s, const struct world *w, const struct req_queue *q)
 {
     struct columns *c = s->c;

@@ -1,7 +1,9 @@
-/* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every column is one request. A request keeps its row
- * while it stays in the queue, except that the last row moves into a gap; the lists `first` and `last` (when needed) name the rows at the ends of the
- * queue's order. Only cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into its view is found out.
- * Owned by the bind of one script. Never true: a decision of the engine that rests on what these tables hold. */
+/* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every
+ * column is one request. A request keeps its row while it stays in the queue, except that the last row moves
+ * into a gap; the lists `first` and `last` (when needed) name the rows at the ends of the queue's order. Only
+ * cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into
+ * its view is found out. Owned by the bind of one script. Never true: a decision of the engine that rests on
+ * what these tables hold. */
 #ifndef LUA_COLUMNS_H
 #define LUA_COLUMNS_H
 
@@ -11,9 +13,26 @@
 #include "engine/world/world.h"
 
 enum column {
-    COL_ID, COL_TENANT, COL_PRIORITY, COL_ARRIVAL, COL_PROMPT, COL_MAX_TOKENS, COL_SLO_TTFT, COL_SLO_TPOT, COL_PREEMPTED, COL_WAITING_SINCE,
-    COL_STARTED, COL_KEY /* changes only by leaving and entering the queue */, COL_COMPUTED /* from here on at any time */, COL_OUTPUT, COL_REMAINING, COL_BLOCKS, COLUMN_COUNT,
-    COL_FIRST = COLUMN_COUNT, COL_LAST, NEED_COUNT /* the two lists: needed by name like columns */
+    COL_ID,
+    COL_TENANT,
+    COL_PRIORITY,
+    COL_ARRIVAL,
+    COL_PROMPT,
+    COL_MAX_TOKENS,
+    COL_SLO_TTFT,
+    COL_SLO_TPOT,
+    COL_PREEMPTED,
+    COL_WAITING_SINCE,
+    COL_STARTED,
+    COL_KEY /* changes only by leaving and entering the queue */,
+    COL_COMPUTED /* from here on at any time */,
+    COL_OUTPUT,
+    COL_REMAINING,
+    COL_BLOCKS,
+    COLUMN_COUNT,
+    COL_FIRST = COLUMN_COUNT,
+    COL_LAST,
+    NEED_COUNT /* the two lists: needed by name like columns */
 };
 
 enum { COLUMN_ENDS = 16 }; /* rows that `first` and `last` list at most */
@@ -39,12 +58,14 @@ struct columns {
     struct rng rng;
 };
 
-/* The mask for needs = { "priority", "waiting.tenant", ... } (a table at index, or nil) for the queue called `queue`. A body: raises on unknown names. */
+/* The mask for needs = { "priority", "waiting.tenant", ... } (a table at index, or nil) for the queue called
+ * `queue`. A body: raises on unknown names. */
 unsigned columns_needed(lua_State *L, int index, const char *queue);
 /* Makes the tables; pushes the view table. A body. */
 void columns_create(struct columns *c, lua_State *L, unsigned mask);
 void columns_free(struct columns *c);
-/* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is not what was written (then columns_reset). */
+/* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is
+ * not what was written (then columns_reset). */
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
 /* Fresh tables; the next sync fills them. A body. */
 void columns_reset(struct columns *c, lua_State *L);

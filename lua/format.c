@@ -49,7 +49,9 @@ static const char *parse_spec(lua_State *L, const char *p, struct spec *s)
     s->letter = *p;
     if (!*p || !strchr("diuxXocsfFeEgG", *p)) {
         char shown[8] = {*p >= 0x20 && *p < 0x7f ? *p : '?'};
-        luaL_error(L, "string.format: '%%%s' is not offered (d i u x X o c s f e g, widths of at most 2 digits)", shown);
+        luaL_error(L,
+                   "string.format: '%%%s' is not offered (d i u x X o c s f e g, widths of at most 2 digits)",
+                   shown);
     }
     return p + 1;
 }

@@ -11,7 +11,8 @@
 
 /* ---- what the policy costs */
 
-static const double bucket_seconds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
+static const double bucket_seconds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4,
+                                        2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
 enum { N_BUCKETS = sizeof bucket_seconds / sizeof *bucket_seconds };
 
 struct duration {
@@ -49,7 +50,8 @@ static void put_duration(const struct duration *d, const char *name, const char 
         buf_printf(out, "%s_bucket{%s,le=\"%g\"} %" PRIu64 "\n", name, labels, bucket_seconds[i], total);
     }
     buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", name, labels, d->count);
-    buf_printf(out, "%s_sum{%s} %.9f\n%s_count{%s} %" PRIu64 "\n", name, labels, (double)d->sum_ns * 1e-9, name, labels, d->count);
+    buf_printf(out, "%s_sum{%s} %.9f\n%s_count{%s} %" PRIu64 "\n", name, labels, (double)d->sum_ns * 1e-9,
+               name, labels, d->count);
 }
 
 static void put_gauge(const char *name, const char *help, const char *labels, double value, struct buf *out)
@@ -61,18 +63,22 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
 {
     const struct host *h = ctx;
     const struct vm *vm = &h->script->vm;
-    buf_puts(out, "# HELP policy_hook_duration_seconds Wall time of the policy's calls.\n# TYPE policy_hook_duration_seconds histogram\n");
+    buf_puts(out, "# HELP policy_hook_duration_seconds Wall time of the policy's calls.\n# TYPE "
+                  "policy_hook_duration_seconds histogram\n");
     for (int i = 0; i < HOOK_COUNT; i++) {
         char with_hook[256];
         if (h->script->hooks[i] < 0)
             continue;
-        snprintf(with_hook, sizeof with_hook, "%s,hook=\"%s\"", labels, policy_hook_name((enum policy_hook)i));
+        snprintf(with_hook, sizeof with_hook, "%s,hook=\"%s\"", labels,
+                 policy_hook_name((enum policy_hook)i));
         put_duration(&h->hooks[i], "policy_hook_duration_seconds", with_hook, out);
     }
-    buf_puts(out, "# HELP policy_gc_pause_seconds Collector work between the steps.\n# TYPE policy_gc_pause_seconds histogram\n");
+    buf_puts(out, "# HELP policy_gc_pause_seconds Collector work between the steps.\n# TYPE "
+                  "policy_gc_pause_seconds histogram\n");
     put_duration(&h->collector, "policy_gc_pause_seconds", labels, out);
     size_t mine = vm->used > vm->floor ? vm->used - vm->floor : 0;
-    put_gauge("policy_lua_heap_bytes", "Heap of the policy, without the host's own tables.", labels, (double)mine, out);
+    put_gauge("policy_lua_heap_bytes", "Heap of the policy, without the host's own tables.", labels,
+              (double)mine, out);
     put_gauge("policy_lua_heap_limit_bytes", "What that heap may grow to.", labels, (double)vm->cap, out);
 }
 
@@ -84,7 +90,8 @@ static enum verdict start(void *ctx, const struct node_facts *node, struct err *
     return measured(h, HOOK_START, script_start(h->script, node, e));
 }
 
-static enum verdict admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+static enum verdict admit(void *ctx, const struct request *r, const struct view *v, struct admission *a,
+                          struct err *e)
 {
     struct host *h = ctx;
     return measured(h, HOOK_ADMIT, script_admit(h->script, r, v, a, e));
@@ -96,7 +103,8 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
     return measured(h, HOOK_STEP, script_step(h->script, v, p, e));
 }
 
-static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e)
+static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v,
+                           struct err *e)
 {
     struct host *h = ctx;
     return measured(h, HOOK_FINISH, script_finish(h->script, r, how, v, e));
@@ -140,12 +148,21 @@ static void destroy(void *ctx)
 }
 
 static const struct policy_ops ops = {
-    .start = start, .admit = admit, .step = step, .finish = finish, .idle = idle, .export_state = export_state, .import_state = import_state,
-    .params_get = params_get, .params_set = set_params, .metrics = metrics, .destroy = destroy,
+    .start = start,
+    .admit = admit,
+    .step = step,
+    .finish = finish,
+    .idle = idle,
+    .export_state = export_state,
+    .import_state = import_state,
+    .params_get = params_get,
+    .params_set = set_params,
+    .metrics = metrics,
+    .destroy = destroy,
 };
 
-int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
-                    const char *params_json, struct err *e)
+int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n,
+                    const struct lua_opts *o, const char *params_json, struct err *e)
 {
     struct script *s;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json};
@@ -161,8 +178,8 @@ int lua_policy_load(struct policy *out, const char *name, const char *source, si
     return 0;
 }
 
-int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
-                     struct buf *report, struct err *e)
+int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o,
+                     const char *params_json, struct buf *report, struct err *e)
 {
     struct script *s;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json, .report = report};

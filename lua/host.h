@@ -1,7 +1,8 @@
-/* Policies written in Lua. lua_policy_load turns a source into a struct policy that the engine runs like any other: checked, tested, tried on made-up
- * views, and from then on contained: whatever the script does ends as a verdict (engine/policy.h).
- * Loading runs on any control thread and touches nothing of the engine; the policy is then owned by whoever runs it.
- * Never true: a loaded policy that was not run at least once before it went live. */
+/* Policies written in Lua. lua_policy_load turns a source into a struct policy that the engine runs like any
+ * other: checked, tested, tried on made-up views, and from then on contained: whatever the script does ends
+ * as a verdict (engine/policy.h). Loading runs on any control thread and touches nothing of the engine; the
+ * policy is then owned by whoever runs it. Never true: a loaded policy that was not run at least once before
+ * it went live. */
 #ifndef LUA_HOST_H
 #define LUA_HOST_H
 
@@ -20,17 +21,20 @@ struct lua_opts {
     int64_t soft_ns;                /* 0: 50 us; a longer call stands and is called slow */
     int64_t soft_request_ns;        /* 0: 100 ns; added per request in the view */
     int64_t hard_ns;                /* 0: 2 ms; a longer call is stopped, at most half as long again later */
-    bool relaxed;                   /* at boot: loading and trying may take 20 times as long, since the source was accepted before */
+    bool relaxed; /* at boot: loading and trying may take 20 times as long, since the source was accepted
+                     before */
     bool quiet;                     /* no log lines */
 };
 
-/* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.', at most 40). source: text, at most 256 KiB.
- * params_json: an object of values for declared params, or NULL. Its own `tests` run, then made-up views are decided by two fresh machines, whose
- * decisions must be equal. E_INPUT or E_POLICY with "name.lua:12: reason". */
-int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
-                    const char *params_json, struct err *e);
-/* The same, and a report for the author: params, hooks, tests, cost of each hook in bytecodes at 8, 64 and 512 requests, warnings. */
-int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
-                     struct buf *report, struct err *e);
+/* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.',
+ * at most 40). source: text, at most 256 KiB. params_json: an object of values for declared params, or NULL.
+ * Its own `tests` run, then made-up views are decided by two fresh machines, whose decisions must be equal.
+ * E_INPUT or E_POLICY with "name.lua:12: reason". */
+int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n,
+                    const struct lua_opts *o, const char *params_json, struct err *e);
+/* The same, and a report for the author: params, hooks, tests, cost of each hook in bytecodes at 8, 64 and
+ * 512 requests, warnings. */
+int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o,
+                     const char *params_json, struct buf *report, struct err *e);
 
 #endif

@@ -1,10 +1,9 @@
-/* The Lua module `moonshift`, for specs (busted): the real engine on the simulated device under a virtual clock, so that a policy's spec asserts what
- * really was scheduled. Built as moonshift.so, apart from the server; one Lua state of a test process owns what it makes.
- *   local e = require("moonshift").engine { policy = "policies/fcfs.lua", max_num_seqs = 4 }
- *   local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a", at = 0.5 }
- *   e:run()
- *   e:schedule()[1].items[1].name, e:result(id).ending, e:metrics(), e:state(), e:swap { policy = ... }, e:set { param = value }
- * Never true: a spec that decides in place of the engine. */
+/* The Lua module `moonshift`, for specs (busted): the real engine on the simulated device under a virtual
+ * clock, so that a policy's spec asserts what really was scheduled. Built as moonshift.so, apart from the
+ * server; one Lua state of a test process owns what it makes. local e = require("moonshift").engine { policy
+ * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
+ * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:metrics(), e:state(), e:swap {
+ * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine. */
 #include <lauxlib.h>
 #include <lua.h>
 #include <math.h>
@@ -103,13 +102,15 @@ static void check_names(lua_State *L, int table, const char *names)
 {
     for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
         char padded[80];
-        snprintf(padded, sizeof padded, " %.60s ", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "(a number)");
+        snprintf(padded, sizeof padded, " %.60s ",
+                 lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "(a number)");
         if (!strstr(names, padded))
             luaL_error(L, "unknown field%s; there are:%s", padded, names);
     }
 }
 
-/* The policy that a table names: policy = FILE or source = TEXT (and name), params = { ... }. 0, or a code with e. Pushes nothing. */
+/* The policy that a table names: policy = FILE or source = TEXT (and name), params = { ... }. 0, or a code
+ * with e. Pushes nothing. */
 static int load_policy(lua_State *L, struct rig *r, int table, struct policy *out, struct err *e)
 {
     char path[512], name[NAME_BYTES];
@@ -197,11 +198,14 @@ static void record_step(struct rig *r)
         if (!batch->forwarded)
             continue;
         r->steps = grown(r->steps, r->n_steps, &r->cap_steps, sizeof *r->steps);
-        r->steps[r->n_steps++] = (struct step_record){.at_ns = clock_now(&r->clock), .n_items = batch->n_items, .n_tokens = batch->n_tokens,
+        r->steps[r->n_steps++] = (struct step_record){.at_ns = clock_now(&r->clock),
+                                                      .n_items = batch->n_items,
+                                                      .n_tokens = batch->n_tokens,
                                                       .first = r->n_items};
         for (int i = 0; i < batch->n_items; i++) {
             r->items = grown(r->items, r->n_items, &r->cap_items, sizeof *r->items);
-            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag, batch->items[i].n_tokens, batch->items[i].starts};
+            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag,
+                                                        batch->items[i].n_tokens, batch->items[i].starts};
         }
     }
 }
@@ -288,7 +292,8 @@ static void read_prompt(lua_State *L, struct request_spec *s, uint64_t tag)
     for (int i = 0; i < s->n_prompt; i++) {
         if (is_list)
             lua_rawgeti(L, -1, i + 1);
-        s->prompt[i] = is_list ? (int32_t)lua_tonumber(L, -1) : (int32_t)((tag * 7919 + (uint64_t)i * 31) % 1000);
+        s->prompt[i] =
+            is_list ? (int32_t)lua_tonumber(L, -1) : (int32_t)((tag * 7919 + (uint64_t)i * 31) % 1000);
         if (is_list)
             lua_pop(L, 1);
     }
@@ -308,7 +313,8 @@ static void read_request(lua_State *L, struct request_spec *s, const struct rig 
     s->slo_ttft_ms = number(L, 2, "slo_ttft_ms", 0);
     s->slo_tpot_ms = number(L, 2, "slo_tpot_ms", 0);
     s->leader = (uint64_t)number(L, 2, "leader", 0);
-    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    s->sampling =
+        (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
 }
 
 static int m_submit(lua_State *L)
@@ -338,7 +344,8 @@ static int m_submit(lua_State *L)
 static int m_cancel(lua_State *L)
 {
     struct rig *r = check_rig(L);
-    post(r, &(struct engine_message){.kind = IN_CANCEL, .tag = (uint64_t)luaL_checknumber(L, 2), .code = END_ABORT});
+    post(r, &(struct engine_message){
+                .kind = IN_CANCEL, .tag = (uint64_t)luaL_checknumber(L, 2), .code = END_ABORT});
     turn(r);
     return 0;
 }
@@ -524,7 +531,12 @@ static int m_close(lua_State *L)
 
 static struct engine_setup read_setup(lua_State *L, struct rig *r)
 {
-    struct engine_setup s = {.ops = backend_sim(), .model = r->model, .kv_dtype = DT_F16, .block_size = 16, .clock = &r->clock, .quiet = true};
+    struct engine_setup s = {.ops = backend_sim(),
+                             .model = r->model,
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &r->clock,
+                             .quiet = true};
     int blocks = (int)number(L, 1, "kv_blocks", 1024);
     const struct model_config *c = model_config(r->model);
     s.device.sim_step_ns = (int64_t)(number(L, 1, "step_us", 1000) * 1e3);
@@ -535,7 +547,8 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
                                .max_num_queued_tokens = (int64_t)number(L, 1, "max_num_queued_tokens", 0),
                                .starvation_ns = (int64_t)(number(L, 1, "starvation_s", 0) * 1e9),
                                .prefix_caching = flag(L, 1, "prefix_caching", false)};
-    s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    s.kv_bytes =
+        (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     return s;
 }
@@ -544,8 +557,10 @@ static int l_engine(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    check_names(L, 1, " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens kv_blocks step_us "
-                      "row_us starvation_s prefix_caching model ");
+    check_names(L, 1,
+                " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
+                "max_num_queued_tokens kv_blocks step_us "
+                "row_us starvation_s prefix_caching model ");
     struct rig *r = lua_newuserdata(L, sizeof *r);
     struct err e = {0};
     memset(r, 0, sizeof *r);
@@ -598,9 +613,20 @@ static int l_check(lua_State *L)
 int luaopen_moonshift(lua_State *L);
 int luaopen_moonshift(lua_State *L)
 {
-    static const luaL_Reg methods[] = {{"submit", m_submit}, {"cancel", m_cancel}, {"run_until", m_run_until}, {"run", m_run}, {"now", m_now},
-                                       {"schedule", m_schedule}, {"result", m_result}, {"metrics", m_metrics}, {"state", m_state},
-                                       {"swap", m_swap}, {"rollback", m_rollback}, {"set", m_set}, {"close", m_close}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"submit", m_submit},
+                                       {"cancel", m_cancel},
+                                       {"run_until", m_run_until},
+                                       {"run", m_run},
+                                       {"now", m_now},
+                                       {"schedule", m_schedule},
+                                       {"result", m_result},
+                                       {"metrics", m_metrics},
+                                       {"state", m_state},
+                                       {"swap", m_swap},
+                                       {"rollback", m_rollback},
+                                       {"set", m_set},
+                                       {"close", m_close},
+                                       {NULL, NULL}};
     static const luaL_Reg functions[] = {{"engine", l_engine}, {"check", l_check}, {NULL, NULL}};
     luaL_newmetatable(L, "moonshift.engine");
     lua_pushcfunction(L, m_close);

@@ -12,14 +12,20 @@
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
 {
     memset(r, 0, sizeof *r);
-    struct limits l = {.max_num_seqs = size.max_num_seqs, .max_num_batched_tokens = size.max_num_batched_tokens,
+    struct limits l = {.max_num_seqs = size.max_num_seqs,
+                       .max_num_batched_tokens = size.max_num_batched_tokens,
                        .max_model_len = size.kv_blocks * size.tokens_per_block};
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
     world_init(&r->world, &l, r->metrics);
     kv_init(&r->world.kv, size.kv_blocks, size.tokens_per_block);
     r->world.n_groups = r->world.n_ranks = 1;
-    r->world.groups[0] = (struct group){.id = 1, .n_ranks = 1, .layout = {1, 1, 1}, .idle = true, .last_step_ns = 20000000, .last_step_tokens = 64};
+    r->world.groups[0] = (struct group){.id = 1,
+                                        .n_ranks = 1,
+                                        .layout = {1, 1, 1},
+                                        .idle = true,
+                                        .last_step_ns = 20000000,
+                                        .last_step_tokens = 64};
     r->world.step = 1;
     r->now_ns = (int64_t)(now_s * 1e9);
     plan_init(&r->plan, &r->world);
@@ -45,8 +51,13 @@ struct view rehearsal_view(const struct rehearsal *r)
 
 struct node_facts rehearsal_node(const struct rehearsal *r)
 {
-    struct node_facts n = {.n_ranks = 1, .memory_bytes = (size_t)16 << 30, .weight_bytes = (size_t)1 << 30, .kv_bytes = (size_t)8 << 30,
-                           .kv_blocks = r->world.kv.n_blocks, .tokens_per_block = r->world.kv.tokens_per_block, .limits = r->world.limits};
+    struct node_facts n = {.n_ranks = 1,
+                           .memory_bytes = (size_t)16 << 30,
+                           .weight_bytes = (size_t)1 << 30,
+                           .kv_bytes = (size_t)8 << 30,
+                           .kv_blocks = r->world.kv.n_blocks,
+                           .tokens_per_block = r->world.kv.tokens_per_block,
+                           .limits = r->world.limits};
     snprintf(n.model, sizeof n.model, "rehearsal");
     snprintf(n.device, sizeof n.device, "rehearsal");
     return n;
@@ -56,7 +67,8 @@ struct node_facts rehearsal_node(const struct rehearsal *r)
 static void start_running(struct rehearsal *r, struct request *q, int n_output)
 {
     struct world *w = &r->world;
-    if (w->running.n >= w->limits.max_num_seqs || kv_blocks_for(&w->kv, q->n_tokens + n_output) > kv_available(&w->kv))
+    if (w->running.n >= w->limits.max_num_seqs ||
+        kv_blocks_for(&w->kv, q->n_tokens + n_output) > kv_available(&w->kv))
         return;
     world_start(w, q, r->now_ns);
     for (int i = 0; i < n_output; i++)
@@ -95,8 +107,12 @@ void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed)
     struct rng g;
     rng_init(&g, seed);
     for (int i = 0; i < n; i++) {
-        struct made_request m = {.tenant = tenants[rng_below(&g, 4)], .priority = (int)rng_below(&g, 5) - 2, .n_prompt = 1 + (int)rng_below(&g, 200),
-                                 .max_tokens = 1 + (int)rng_below(&g, 200), .n_output = (int)rng_below(&g, 40), .running = i % 2 == 0,
+        struct made_request m = {.tenant = tenants[rng_below(&g, 4)],
+                                 .priority = (int)rng_below(&g, 5) - 2,
+                                 .n_prompt = 1 + (int)rng_below(&g, 200),
+                                 .max_tokens = 1 + (int)rng_below(&g, 200),
+                                 .n_output = (int)rng_below(&g, 40),
+                                 .running = i % 2 == 0,
                                  .arrival_s = (double)r->now_ns * 1e-9 - 2 + (double)i * 0.001};
         char name[32];
         snprintf(name, sizeof name, "r%d", i);
@@ -149,7 +165,8 @@ void rehearsal_transcribe(const struct rehearsal *r, struct buf *out)
             continue;
         buf_printf(out, "forward group %d:", p->batches[b]->group);
         for (int i = 0; i < p->batches[b]->n_items; i++)
-            buf_printf(out, " %llu+%d", (unsigned long long)p->batches[b]->items[i].request->order, p->batches[b]->items[i].n_tokens);
+            buf_printf(out, " %llu+%d", (unsigned long long)p->batches[b]->items[i].request->order,
+                       p->batches[b]->items[i].n_tokens);
         buf_putc(out, '\n');
     }
     for (int i = 0; i < p->n_verbs; i++) {
@@ -157,8 +174,9 @@ void rehearsal_transcribe(const struct rehearsal *r, struct buf *out)
         if (v->kind == PLAN_LOG)
             buf_printf(out, "log %s\n", v->text);
         else
-            buf_printf(out, "%s %llu %d %d\n", v->kind == PLAN_PREEMPT ? "preempt" : "refuse", (unsigned long long)v->request->order,
-                       v->kind == PLAN_PREEMPT ? (int)v->how : v->code, v->retry_after_s);
+            buf_printf(out, "%s %llu %d %d\n", v->kind == PLAN_PREEMPT ? "preempt" : "refuse",
+                       (unsigned long long)v->request->order, v->kind == PLAN_PREEMPT ? (int)v->how : v->code,
+                       v->retry_after_s);
     }
     if (p->wake_ns)
         buf_printf(out, "wake in %.3f ms\n", (double)(p->wake_ns - r->now_ns) * 1e-6);
@@ -189,15 +207,24 @@ static void fill(struct rehearsal *r, const struct scene *scene)
 {
     if (!scene->extreme) {
         if (scene->n_requests == 1)
-            rehearsal_add(r, &(struct made_request){.name = "r0", .arrival_s = scene->now_s - 1, .n_prompt = 50, .max_tokens = 4});
+            rehearsal_add(r,
+                          &(struct made_request){
+                              .name = "r0", .arrival_s = scene->now_s - 1, .n_prompt = 50, .max_tokens = 4});
         else
             rehearsal_crowd(r, scene->n_requests, 42);
         return;
     }
     for (int i = 0; i < scene->n_requests; i++)
-        rehearsal_add(r, &(struct made_request){.name = "\xff\n\"extreme\"", .tenant = i % 3 ? "t" : "", .priority = i % 4 == 0 ? INT_MIN : i % 4 == 1 ? INT_MAX : 0,
-                                                .n_prompt = i % 5 ? 1 : 4000, .max_tokens = i % 2 ? INT_MAX / 2 : 1,
-                                                .slo_ttft_ms = i % 7 ? 0 : 1e300, .running = i % 3 == 2, .n_output = 1});
+        rehearsal_add(r, &(struct made_request){.name = "\xff\n\"extreme\"",
+                                                .tenant = i % 3 ? "t" : "",
+                                                .priority = i % 4 == 0   ? INT_MIN
+                                                            : i % 4 == 1 ? INT_MAX
+                                                                         : 0,
+                                                .n_prompt = i % 5 ? 1 : 4000,
+                                                .max_tokens = i % 2 ? INT_MAX / 2 : 1,
+                                                .slo_ttft_ms = i % 7 ? 0 : 1e300,
+                                                .running = i % 3 == 2,
+                                                .n_output = 1});
 }
 
 struct rehearsing {
@@ -233,7 +260,8 @@ static void admit_all(struct rehearsing *x)
         struct admission a = {.key = all[i]->key, .retry_after_s = -1};
         judge(x, "admit", script_admit(x->script, all[i], &v, &a, x->e));
         if (a.refused && all[i]->state == REQ_WAITING) {
-            buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code, a.retry_after_s, a.why);
+            buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code,
+                       a.retry_after_s, a.why);
             world_end(w, all[i], END_REFUSED);
         } else if (!a.refused) {
             buf_printf(x->out, "key %llu %.17g\n", (unsigned long long)all[i]->order, a.key);
@@ -269,7 +297,9 @@ static void run_scene(struct rehearsing *x, const struct scene *scene)
             return;
         rehearsal_transcribe(r, x->out);
         if (scene->must_run && i == 0 && world_has_work(&r->world) && runs_nothing(r)) {
-            x->rc = err_set(x->e, E_POLICY, "step runs nothing, although requests wait and there is room (dry run on %s)", scene->name);
+            x->rc = err_set(x->e, E_POLICY,
+                            "step runs nothing, although requests wait and there is room (dry run on %s)",
+                            scene->name);
             return;
         }
         rehearsal_advance(r, 3, ended, x);

@@ -1,6 +1,7 @@
-/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, no engine. A rehearsal is one such world and the plan that is
- * made in it. Used by the loader's dry runs, by the policy's own tests and by `policy check`. Owned by its maker, one thread.
- * Never true: a rehearsal that a live engine can notice. */
+/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, no engine. A
+ * rehearsal is one such world and the plan that is made in it. Used by the loader's dry runs, by the policy's
+ * own tests and by `policy check`. Owned by its maker, one thread. Never true: a rehearsal that a live engine
+ * can notice. */
 #ifndef LUA_REHEARSE_H
 #define LUA_REHEARSE_H
 
@@ -32,8 +33,8 @@ void rehearsal_free(struct rehearsal *r);
 /* NULL: it does not fit this world. */
 struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m);
 struct view rehearsal_view(const struct rehearsal *r);
-/* Carries out the plan and the step it asks for: prompts advance, tokens appear; `end_every` > 0: one in so many of the requests that then decode ends,
- * which `finished` is told first. */
+/* Carries out the plan and the step it asks for: prompts advance, tokens appear; `end_every` > 0: one in so
+ * many of the requests that then decode ends, which `finished` is told first. */
 typedef void (*rehearsal_ended)(void *ctx, struct request *r, const struct view *v);
 void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended, void *ctx);
 /* What the plan decided, as text: equal plans give equal texts. */
@@ -43,8 +44,8 @@ struct node_facts rehearsal_node(const struct rehearsal *r);
 /* A mixed crowd: n requests, half of them running, of four tenants, from a fixed seed. */
 void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed);
 
-/* The loader's dry run: the script decides several worlds, from empty to overfull, over several steps; what it decided is appended to out. E_POLICY with
- * the cause and the world's name when a call does not stand. */
+/* The loader's dry run: the script decides several worlds, from empty to overfull, over several steps; what
+ * it decided is appended to out. E_POLICY with the cause and the world's name when a call does not stand. */
 int rehearse(struct script *s, struct buf *out, struct err *e);
 
 #endif

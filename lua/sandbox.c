@@ -235,7 +235,8 @@ int sandbox_sorted_keys(lua_State *L, int index)
     return n;
 }
 
-/* Upvalues: the table, its sorted keys, how many were visited. Keys that were removed meanwhile are left out. */
+/* Upvalues: the table, its sorted keys, how many were visited. Keys that were removed meanwhile are left out.
+ */
 static int next_sorted(lua_State *L)
 {
     int i = (int)lua_tonumber(L, lua_upvalueindex(3));
@@ -280,7 +281,8 @@ static int draw(lua_State *L)
     return 1;
 }
 
-/* rng(seed): a function that draws from [0, 1), or from 1..n when called with n; the same numbers for the same seed, everywhere. */
+/* rng(seed): a function that draws from [0, 1), or from 1..n when called with n; the same numbers for the
+ * same seed, everywhere. */
 static int l_rng(lua_State *L)
 {
     double seed = luaL_checknumber(L, 1);
@@ -307,8 +309,8 @@ static void open_library(lua_State *L, lua_CFunction open, const char *name)
     lua_call(L, 1, 0);
 }
 
-/* Copies fields named in a space-separated list from the table on top into a new table, which is set in the table `into` under name ("" sets each
- * field in `into` itself). Pops the source. */
+/* Copies fields named in a space-separated list from the table on top into a new table, which is set in the
+ * table `into` under name ("" sets each field in `into` itself). Pops the source. */
 static void take(lua_State *L, int into, const char *name, const char *fields)
 {
     int source = lua_gettop(L), target = into;
@@ -356,7 +358,11 @@ static void set_string_metatable(lua_State *L, int globals)
 
 void sandbox_open(lua_State *L)
 {
-    static const luaL_Reg base[] = {{"tostring", l_tostring}, {"sorted_pairs", l_sorted_pairs}, {"rng", l_rng}, {"clamp", l_clamp}, {NULL, NULL}};
+    static const luaL_Reg base[] = {{"tostring", l_tostring},
+                                    {"sorted_pairs", l_sorted_pairs},
+                                    {"rng", l_rng},
+                                    {"clamp", l_clamp},
+                                    {NULL, NULL}};
     static const luaL_Reg table[] = {{"insert", l_insert}, {"remove", l_remove}, {NULL, NULL}};
     static const luaL_Reg string[] = {{"format", sandbox_format}, {NULL, NULL}};
     open_library(L, luaopen_base, "");

@@ -9,12 +9,13 @@
 #include "lua/sandbox.h"
 #include "lua/vm.h"
 
-/* Walks the prototypes of a compiled chunk. It asks the compiler itself how it encodes a global, so no opcode is written down here.
- * Returns a flat list: line, kind, name, field or false, ... */
+/* Walks the prototypes of a compiled chunk. It asks the compiler itself how it encodes a global, so no opcode
+ * is written down here. Returns a flat list: line, kind, name, field or false, ... */
 static const char walker[] =
     "local util, band, rshift, compile, chunk = ...\n"
     "local function op(code, pc) return band(util.funcbc(compile(code), pc), 255) end\n"
-    "local GGET, GSET, TGETS, KCDATA = op('return x', 1), op('x = 1', 2), op('return x.y', 2), op('return 1LL', 1)\n"
+    "local GGET, GSET, TGETS, KCDATA = op('return x', 1), op('x = 1', 2), op('return x.y', 2), op('return "
+    "1LL', 1)\n"
     "local found, n = {}, 0\n"
     "local function add(line, kind, name, field)\n"
     "  found[n + 1], found[n + 2], found[n + 3], found[n + 4] = line, kind, name, field\n"
@@ -70,9 +71,11 @@ static void judge_get(struct scan *s, const char *name, int line)
     if (why)
         err_set(&s->worst, E_INPUT, "%s:%d: '%s' is not offered: %s", s->file, line, name, why);
     else if (near)
-        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; did you mean '%s'?", s->file, line, name, near);
+        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; did you mean '%s'?", s->file, line, name,
+                near);
     else
-        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; is it a local that is not declared?", s->file, line, name);
+        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; is it a local that is not declared?",
+                s->file, line, name);
 }
 
 /* Keeps the wrong thing with the smallest line. */
@@ -92,10 +95,11 @@ static void judge(struct scan *s, int line, const char *kind, const char *name, 
         err_set(&s->worst, E_INPUT, "%s:%d: '%s.%s' is not offered%s", s->file, line, name, field,
                 strcmp(name, "math") == 0 && strncmp(field, "random", 6) == 0 ? ": use rng(seed)" : "");
     else if (strcmp(kind, "set") == 0)
-        err_set(&s->worst, E_INPUT, "%s:%d: assignment to the global '%s'; declare it local", s->file, line, name);
+        err_set(&s->worst, E_INPUT, "%s:%d: assignment to the global '%s'; declare it local", s->file, line,
+                name);
     else
-        err_set(&s->worst, E_INPUT, "%s:%d: a 64-bit or imaginary constant (1LL, 2ULL, 3i); use plain numbers",
-                s->file, s->line);
+        err_set(&s->worst, E_INPUT,
+                "%s:%d: a 64-bit or imaginary constant (1LL, 2ULL, 3i); use plain numbers", s->file, s->line);
 }
 
 static void read_findings(lua_State *L, struct scan *s)

@@ -32,17 +32,20 @@ int script_opts(struct lua_opts *out, const struct lua_opts *in, struct err *e)
 
 static struct vm_budget budget(const struct script *s, int n_requests)
 {
-    return (struct vm_budget){.soft_ns = s->opts.soft_ns + s->opts.soft_request_ns * n_requests, .hard_ns = s->opts.hard_ns};
+    return (struct vm_budget){.soft_ns = s->opts.soft_ns + s->opts.soft_request_ns * n_requests,
+                              .hard_ns = s->opts.hard_ns};
 }
 
 struct vm_budget script_generous(const struct script *s)
 {
-    return (struct vm_budget){.hard_ns = (s->opts.hard_ns < 10000000 ? 10000000 : s->opts.hard_ns) * (s->opts.relaxed ? 20 : 1)};
+    return (struct vm_budget){.hard_ns = (s->opts.hard_ns < 10000000 ? 10000000 : s->opts.hard_ns) *
+                                         (s->opts.relaxed ? 20 : 1)};
 }
 
 /* ---- loading */
 
-static const char *const fields[] = {"api", "doc", "params", "needs", "start", "step", "admit", "finish", "export", "import", "tests"};
+static const char *const fields[] = {"api",   "doc",    "params", "needs",  "start", "step",
+                                     "admit", "finish", "export", "import", "tests"};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static const char *const hook_fields[HOOK_COUNT] = {"start", "admit", "step", "finish", "export", "import"};
@@ -66,7 +69,8 @@ static void check_fields(lua_State *L, int table)
         if (known)
             continue;
         const char *near = nearest_word(field, fields, N_FIELDS);
-        luaL_error(L, "unknown field '%s'%s%s%s", field, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        luaL_error(L, "unknown field '%s'%s%s%s", field, near ? "; did you mean '" : "", near ? near : "",
+                   near ? "'?" : "");
     }
 }
 
@@ -169,10 +173,12 @@ int script_name(char out[NAME_BYTES], const char *name, struct err *e)
         n -= 4;
     bool good = n >= 1 && n <= 40 && name[0] != '.';
     for (size_t i = 0; i < n && good; i++)
-        good = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') || (name[i] >= '0' && name[i] <= '9') ||
-               strchr("_-.", name[i]);
+        good = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+               (name[i] >= '0' && name[i] <= '9') || strchr("_-.", name[i]);
     if (!good)
-        return err_set(e, E_INPUT, "a policy's name has 1 to 40 letters, digits, '_', '-' and '.', and does not begin with '.'");
+        return err_set(
+            e, E_INPUT,
+            "a policy's name has 1 to 40 letters, digits, '_', '-' and '.', and does not begin with '.'");
     memcpy(out, name, n);
     out[n] = 0;
     return 0;
@@ -188,7 +194,8 @@ static int failed(const struct script *s, struct err *e)
     return E_POLICY;
 }
 
-int script_open(struct script **out, const char *name, const char *source, size_t n, const struct lua_opts *o, struct err *e)
+int script_open(struct script **out, const char *name, const char *source, size_t n, const struct lua_opts *o,
+                struct err *e)
 {
     struct script *s = mem_new(sizeof *s);
     s->opts = *o;
@@ -236,7 +243,8 @@ struct call {
     struct buf *out;
     const struct json *state;
     struct err *e;
-    bool malformed;     /* the call returned, and what came back or what it left behind will not do: e says what */
+    bool
+        malformed; /* the call returned, and what came back or what it left behind will not do: e says what */
 };
 
 static bool has(const struct script *s, enum policy_hook h)
@@ -244,7 +252,8 @@ static bool has(const struct script *s, enum policy_hook h)
     return s->hooks[h] != LUA_NOREF;
 }
 
-static enum verdict run(struct script *s, enum policy_hook h, struct vm_budget b, vm_body body, struct call *c, struct err *e)
+static enum verdict run(struct script *s, enum policy_hook h, struct vm_budget b, vm_body body,
+                        struct call *c, struct err *e)
 {
     struct bind *bind = &s->bind;
     struct err mine = {0};
@@ -344,7 +353,8 @@ static void body_admit(lua_State *L, void *arg)
         read_key(L, c);
 }
 
-enum verdict script_admit(struct script *s, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
+                          struct admission *a, struct err *e)
 {
     struct call c = {.view = v, .request = r, .admission = a};
     if (!has(s, HOOK_ADMIT))
@@ -366,7 +376,8 @@ static void body_finish(lua_State *L, void *arg)
     lua_call(L, 3, 0);
 }
 
-enum verdict script_finish(struct script *s, const struct request *r, enum ending how, const struct view *v, struct err *e)
+enum verdict script_finish(struct script *s, const struct request *r, enum ending how, const struct view *v,
+                           struct err *e)
 {
     struct call c = {.view = v, .request = r, .how = how};
     return has(s, HOOK_FINISH) ? run(s, HOOK_FINISH, budget(s, 0), body_finish, &c, e) : VERDICT_OK;

@@ -1,5 +1,5 @@
-/* One policy source, compiled and checked in a machine of its own: its hooks, params and needs. Made on any thread, then owned by one thread at a time.
- * Never true: a script whose table was not checked. */
+/* One policy source, compiled and checked in a machine of its own: its hooks, params and needs. Made on any
+ * thread, then owned by one thread at a time. Never true: a script whose table was not checked. */
 #ifndef LUA_SCRIPT_H
 #define LUA_SCRIPT_H
 
@@ -24,14 +24,17 @@ int script_opts(struct lua_opts *out, const struct lua_opts *in, struct err *e);
 /* Copies a policy's name without ".lua"; E_INPUT when it is not one. */
 int script_name(char out[NAME_BYTES], const char *name, struct err *e);
 /* source must have passed scan_source. E_POLICY/E_INPUT with "name.lua:12: reason". */
-int script_open(struct script **out, const char *name, const char *source, size_t n, const struct lua_opts *o, struct err *e);
+int script_open(struct script **out, const char *name, const char *source, size_t n, const struct lua_opts *o,
+                struct err *e);
 void script_close(struct script *s); /* NULL is fine */
 
 /* The hooks, as verdicts (engine/policy.h says what each means). */
 enum verdict script_start(struct script *s, const struct node_facts *node, struct err *e);
-enum verdict script_admit(struct script *s, const struct request *r, const struct view *v, struct admission *a, struct err *e);
+enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
+                          struct admission *a, struct err *e);
 enum verdict script_step(struct script *s, const struct view *v, struct plan *p, struct err *e);
-enum verdict script_finish(struct script *s, const struct request *r, enum ending how, const struct view *v, struct err *e);
+enum verdict script_finish(struct script *s, const struct request *r, enum ending how, const struct view *v,
+                           struct err *e);
 enum verdict script_export(struct script *s, struct buf *out, struct err *e);
 enum verdict script_import(struct script *s, const char *json, size_t n, struct err *e);
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e);

@@ -53,13 +53,15 @@ static void check_names(lua_State *L, int table, const char *const *names, int n
         if (known)
             continue;
         const char *near = nearest_word(key, names, n);
-        luaL_error(L, "%s has no field '%s'%s%s%s", what, key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        luaL_error(L, "%s has no field '%s'%s%s%s", what, key, near ? "; did you mean '" : "",
+                   near ? near : "", near ? "'?" : "");
     }
 }
 
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
-    static const char *const names[] = {"name", "tenant", "priority", "prompt", "max_tokens", "output", "arrival", "slo_ttft_ms"};
+    static const char *const names[] = {"name",       "tenant", "priority", "prompt",
+                                        "max_tokens", "output", "arrival",  "slo_ttft_ms"};
     luaL_checktype(L, table, LUA_TTABLE);
     check_names(L, table, names, 8, "a request of a test");
     double order = (double)t->world.next_tag;
@@ -83,7 +85,8 @@ static void make_world(lua_State *L, struct trial *t, int table)
     struct rehearsal_size size = {.kv_blocks = (int)number(L, table, "kv_blocks", 1024, 1, 1 << 20),
                                   .tokens_per_block = (int)number(L, table, "tokens_per_block", 16, 1, 1024),
                                   .max_num_seqs = (int)number(L, table, "max_num_seqs", 256, 1, 65536),
-                                  .max_num_batched_tokens = (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20)};
+                                  .max_num_batched_tokens =
+                                      (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20)};
     rehearsal_free(&t->world);
     rehearsal_init(&t->world, size, number(L, table, "now", 100, 0, 1e9));
     bind_forget(&t->script->bind, L);
@@ -195,7 +198,8 @@ static void push_verbs(lua_State *L, const struct plan *p, int result, int refus
     lua_setfield(L, result, "preempted");
 }
 
-/* The plan as a table: a list of {name, tokens, starts}, tokens in all, names preempted, codes refused by name, wake in ms. */
+/* The plan as a table: a list of {name, tokens, starts}, tokens in all, names preempted, codes refused by
+ * name, wake in ms. */
 static void push_plan(lua_State *L, const struct plan *p, int refused)
 {
     lua_newtable(L);
@@ -220,7 +224,13 @@ static void push_plan(lua_State *L, const struct plan *p, int refused)
 /* t.step{ waiting = {...}, running = {...}, now =, kv_blocks =, ... }: the plan. */
 static int t_step(lua_State *L)
 {
-    static const char *const names[] = {"waiting", "running", "now", "kv_blocks", "tokens_per_block", "max_num_seqs", "max_num_batched_tokens"};
+    static const char *const names[] = {"waiting",
+                                        "running",
+                                        "now",
+                                        "kv_blocks",
+                                        "tokens_per_block",
+                                        "max_num_seqs",
+                                        "max_num_batched_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;

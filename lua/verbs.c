@@ -257,12 +257,17 @@ static int act_preempt(lua_State *L)
     const char *how = lua_tostring(L, 2);
     bool recompute = strcmp(how, "recompute") == 0, hard = strcmp(how, "hard") == 0;
     if (strcmp(how, "drain") == 0 || strcmp(how, "soft") == 0)
-        return refused(L, "act.preempt: \"drain\" and \"soft\" are about groups of several ranks; this build has one rank");
+        return refused(
+            L,
+            "act.preempt: \"drain\" and \"soft\" are about groups of several ranks; this build has one rank");
     if (!recompute && !hard)
         return luaL_error(L, "act.preempt: how must be \"recompute\" or \"hard\"");
     if (lua_type(L, 1) == LUA_TTABLE)
-        return refused(L, "act.preempt: whole groups are not offered by this build, which has one rank; preempt requests");
-    return answer(L, plan_preempt(plan_now(L), check_request(L, 1), recompute ? PREEMPT_RECOMPUTE : PREEMPT_HARD));
+        return refused(
+            L,
+            "act.preempt: whole groups are not offered by this build, which has one rank; preempt requests");
+    return answer(
+        L, plan_preempt(plan_now(L), check_request(L, 1), recompute ? PREEMPT_RECOMPUTE : PREEMPT_HARD));
 }
 
 static int refuse_now(lua_State *L, req_id id, int code, int retry_after)
@@ -307,7 +312,8 @@ static int act_wake(lua_State *L)
     return answer(L, plan_wake(plan_now(L), lua_tonumber(L, 1)));
 }
 
-/* Outside a step there is no plan to carry the line: at most MAX_LOGS a second, and none while the engine is quiet. */
+/* Outside a step there is no plan to carry the line: at most MAX_LOGS a second, and none while the engine is
+ * quiet. */
 static bool log_directly(struct bind *b, const char *text)
 {
     if (b->transcript) {
@@ -361,7 +367,8 @@ static int act_bind(lua_State *L)
 static int not_offered(lua_State *L)
 {
     lua_pushnil(L);
-    lua_pushfstring(L, "act.%s is not offered by this build, which has one rank", lua_tostring(L, lua_upvalueindex(1)));
+    lua_pushfstring(L, "act.%s is not offered by this build, which has one rank",
+                    lua_tostring(L, lua_upvalueindex(1)));
     return 2;
 }
 
@@ -369,7 +376,8 @@ static int not_offered(lua_State *L)
 
 static void make_batches(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg methods[] = {{"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
+    static const luaL_Reg methods[] = {
+        {"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
     static const char *const facts[] = {"tokens", "n", "n_decodes", "group"};
     lua_newtable(L);
     lua_newtable(L);
@@ -390,9 +398,11 @@ static void make_batches(struct bind *b, lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {{"batch", act_batch}, {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
-                                     {"wake", act_wake}, {"log", act_log}, {"bind", act_bind}};
-    static const char *const absent[] = {"release", "remap", "swap_out", "swap_in", "weights", "comm", "reshard", "ffn", "draft"};
+    static const luaL_Reg verbs[] = {
+        {"batch", act_batch}, {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
+        {"wake", act_wake},   {"log", act_log},         {"bind", act_bind}};
+    static const char *const absent[] = {"release", "remap",   "swap_out", "swap_in", "weights",
+                                         "comm",    "reshard", "ffn",      "draft"};
     make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

@@ -150,8 +150,9 @@ static void stop_here(struct vm *vm, lua_State *L)
     luaL_error(L, "stopped");
 }
 
-/* Runs on the VM's own thread, at its next instruction after the watchdog fired. Being late on the wall is not enough, as the thread may just not have
- * been running: the call gets half its budget more, in CPU time. Then the hook stays, so that nothing can swallow the stop. */
+/* Runs on the VM's own thread, at its next instruction after the watchdog fired. Being late on the wall is
+ * not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time.
+ * Then the hook stays, so that nothing can swallow the stop. */
 static void on_late(lua_State *L, lua_Debug *ar)
 {
     (void)ar;
@@ -193,7 +194,8 @@ static int entry(lua_State *L)
 {
     struct vm *vm = vm_of(L);
     if (heap_of_policy(vm) > vm->cap / 4 * 3) {
-        /* The idle collector did not keep up. Lua itself never collects when memory runs out, so it is now or not at all. */
+        /* The idle collector did not keep up. Lua itself never collects when memory runs out, so it is now or
+         * not at all. */
         vm_host_enter(vm);
         lua_gc(L, LUA_GCCOLLECT, 0);
         lua_gc(L, LUA_GCSTOP, 0);
@@ -224,8 +226,9 @@ static enum verdict classify(const struct vm *vm, int status, int64_t cpu_ns)
     return vm->budget.soft_ns && cpu_ns > vm->budget.soft_ns ? VERDICT_SLOW : VERDICT_OK;
 }
 
-/* CPU time of the call, as far as it matters. Reading the CPU clock costs more than a good call, so it is read only for a while after a call
- * that took too long on the wall: one that was merely preempted is not called slow, and one that is slow again is. */
+/* CPU time of the call, as far as it matters. Reading the CPU clock costs more than a good call, so it is
+ * read only for a while after a call that took too long on the wall: one that was merely preempted is not
+ * called slow, and one that is slow again is. */
 static int64_t cpu_spent(struct vm *vm, int64_t cpu0)
 {
     if (vm->suspect > 0)

@@ -1,6 +1,7 @@
-/* One Lua virtual machine for one version of one policy: a lua_State with its own allocator and cap, compiler off, entered only through vm_call, which
- * runs a body in protected mode under a deadline and says how it ended. Owned by one thread at a time; made and destroyed on control threads.
- * Never true: a Lua error, an exhausted heap or an endless loop that reaches the caller as anything but a verdict. */
+/* One Lua virtual machine for one version of one policy: a lua_State with its own allocator and cap, compiler
+ * off, entered only through vm_call, which runs a body in protected mode under a deadline and says how it
+ * ended. Owned by one thread at a time; made and destroyed on control threads. Never true: a Lua error, an
+ * exhausted heap or an endless loop that reaches the caller as anything but a verdict. */
 #ifndef LUA_VM_H
 #define LUA_VM_H
 
@@ -38,15 +39,15 @@ struct vm {
     void *arg;
     struct vm_budget budget;
     int64_t late_cpu_ns;            /* thread CPU time when it was first found late; 0: it was not */
-    int suspect;                    /* calls yet to be measured in CPU time, after one that took too long on the wall */
+    int suspect; /* calls yet to be measured in CPU time, after one that took too long on the wall */
     bool killed, denied;
     uint64_t instructions;          /* counted when there is no watchdog */
     int64_t last_ns;                /* wall time of the last call */
     char where[96];                 /* "file.lua:12" of the last error */
 };
 
-/* A VM with no libraries. watchdog NULL: an instruction count of 100 per microsecond of the hard budget stands in (exact, and slower).
- * E_FULL: no memory or no free watch. */
+/* A VM with no libraries. watchdog NULL: an instruction count of 100 per microsecond of the hard budget
+ * stands in (exact, and slower). E_FULL: no memory or no free watch. */
 int vm_create(struct vm *vm, struct lua_watchdog *watchdog, size_t heap_bytes, struct err *e);
 void vm_destroy(struct vm *vm);
 /* Everything in use now is the sandbox's own: the policy's cap counts from here. Called by a body. */
@@ -57,7 +58,8 @@ static inline struct vm *vm_of(lua_State *L)
     lua_getallocf(L, &ud);
     return ud;
 }
-/* Runs body protected, with an empty stack of its own. On any verdict but OK and SLOW the cause is in e, one line, escaped. */
+/* Runs body protected, with an empty stack of its own. On any verdict but OK and SLOW the cause is in e, one
+ * line, escaped. */
 enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg, struct err *e);
 /* Around host code that pushes values on the policy's behalf. */
 static inline void vm_host_enter(struct vm *vm)
@@ -70,7 +72,8 @@ static inline void vm_host_leave(struct vm *vm)
 }
 /* Collector work in the shadow of the device. Returns the nanoseconds it took. */
 int64_t vm_collect(struct vm *vm);
-/* n bytes of text from a policy, made fit for one line of a log: control bytes and bad UTF-8 become \xNN. cap >= 8, NUL included. */
+/* n bytes of text from a policy, made fit for one line of a log: control bytes and bad UTF-8 become \xNN. cap
+ * >= 8, NUL included. */
 void vm_escape(char *out, size_t cap, const char *text, size_t n);
 
 #endif

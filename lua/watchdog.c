@@ -14,7 +14,8 @@
 
 enum { MAX_WATCHES = 256 };
 
-/* The phases of a watch. Its own thread moves SHUT -> OPEN and OPEN/FIRED -> SHUT or OPEN; only the watchdog moves OPEN -> PINNED -> FIRED. */
+/* The phases of a watch. Its own thread moves SHUT -> OPEN and OPEN/FIRED -> SHUT or OPEN; only the watchdog
+ * moves OPEN -> PINNED -> FIRED. */
 enum phase { SHUT, OPEN, PINNED, FIRED };
 
 struct watch {
@@ -42,7 +43,8 @@ static void timer_set(struct lua_watchdog *d, int64_t at_ns)
     timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
 }
 
-/* Makes the timer ring at at_ns or sooner. Two threads may do this at once: each goes on until what it set is what is asked for. */
+/* Makes the timer ring at at_ns or sooner. Two threads may do this at once: each goes on until what it set is
+ * what is asked for. */
 static void ring_by(struct lua_watchdog *d, int64_t at_ns)
 {
     int64_t armed = atomic_load(&d->armed_ns);
@@ -75,7 +77,8 @@ static int64_t scan(struct lua_watchdog *d, int64_t now_ns)
         int open = OPEN;
         if (!atomic_compare_exchange_strong(&w->phase, &open, PINNED))
             continue;
-        /* The watch may have been shut and opened again since its deadline was read: pinned, it cannot change any more. */
+        /* The watch may have been shut and opened again since its deadline was read: pinned, it cannot change
+         * any more. */
         deadline = atomic_load(&w->deadline_ns);
         if (deadline <= now_ns) {
             w->fire(w->L);
@@ -96,7 +99,8 @@ static void body(void *arg)
         uint64_t rings;
         if (read(d->timer_fd, &rings, sizeof rings) < 0 && errno != EINTR)
             return;
-        /* From here on whoever opens a watch sets the timer itself; whoever did before is seen by the scan. */
+        /* From here on whoever opens a watch sets the timer itself; whoever did before is seen by the scan.
+         */
         atomic_store(&d->armed_ns, INT64_MAX);
         int64_t next = scan(d, clock_now(&d->clock));
         if (next != INT64_MAX)

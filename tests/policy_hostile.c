@@ -1,21 +1,26 @@
-/* Policies that turn bad while they are live: each class ends with the server up, the step decided by the fallback, every request with its one ending,
- * and the cause in the metrics and in the last error. They behave until step 40, so that no dry run sees it. */
+/* Policies that turn bad while they are live: each class ends with the server up, the step decided by the
+ * fallback, every request with its one ending, and the cause in the metrics and in the last error. They
+ * behave until step 40, so that no dry run sees it. */
 #include "tests/policy_rig.h"
 
-static const char frame[] = "local kept, n = nil, 0\n"
-                            "local function good(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
-                            "  if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end\n"
-                            "local function bad(view, act, p) %s\nend\n"
-                            "local function late(view) return view.step >= 40 end\n"
-                            "return { api = 1, doc = 'hostile', needs = { 'tenant', 'prompt', 'computed', 'first', 'last' },\n"
-                            "%s }\n";
+static const char frame[] =
+    "local kept, n = nil, 0\n"
+    "local function good(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "
+    "b:prefill(view.waiting)\n"
+    "  if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end\n"
+    "local function bad(view, act, p) %s\nend\n"
+    "local function late(view) return view.step >= 40 end\n"
+    "return { api = 1, doc = 'hostile', needs = { 'tenant', 'prompt', 'computed', 'first', 'last' },\n"
+    "%s }\n";
 
 enum place { IN_STEP, IN_ADMIT, IN_FINISH, INSTEAD };
 
 static const char *const places[] = {
     "step = function(view, act, p) if late(view) then bad(view, act, p) end good(view, act) end",
-    "step = function(view, act, p) good(view, act) end, admit = function(r, view, act, p) if late(view) then return bad(view, act, r) end end",
-    "step = function(view, act, p) good(view, act) end, finish = function(r, view, p) if late(view) then bad(view, nil, r) end end",
+    "step = function(view, act, p) good(view, act) end, admit = function(r, view, act, p) if late(view) then "
+    "return bad(view, act, r) end end",
+    "step = function(view, act, p) good(view, act) end, finish = function(r, view, p) if late(view) then "
+    "bad(view, nil, r) end end",
     "step = function(view, act, p) if late(view) then bad(view, act, p) else good(view, act) end end",
 };
 
@@ -47,7 +52,8 @@ static void check_attack(struct rig *t, const struct attack *a)
     char line[128], error[600];
     rig_last_error(t, error, sizeof error);
     for (int v = VERDICT_ERROR; v < VERDICT_COUNT; v++) {
-        snprintf(line, sizeof line, "policy_hook_errors_total{hook=\"%s\",kind=\"%s\"}", hooks[a->place], verdict_name((enum verdict)v));
+        snprintf(line, sizeof line, "policy_hook_errors_total{hook=\"%s\",kind=\"%s\"}", hooks[a->place],
+                 verdict_name((enum verdict)v));
         double n = rig_metric(t, line);
         if ((v == (int)a->verdict) != (n > 0))
             fail_msg("%s is %g; the last error is: %s\n%s", line, n, error, a->code);
@@ -65,7 +71,8 @@ static void check_attack(struct rig *t, const struct attack *a)
     rig_check(t);
 }
 
-/* hard_ms: 2 where the stop is what is tested; long where something else must come first, on however slow a machine. */
+/* hard_ms: 2 where the stop is what is tested; long where something else must come first, on however slow a
+ * machine. */
 static void run_all(const struct attack *list, size_t n, int hard_ms)
 {
     for (size_t i = 0; i < n; i++) {
@@ -90,11 +97,13 @@ static void loops(void **state)
         {IN_STEP, "for i = 1, 1 / 0 do end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "for i = 1, 2, 0 do end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "local function f() return f() end f()", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local f, g function f() return g() end function g() return f() end f()", VERDICT_TIMEOUT, NULL},
+        {IN_STEP, "local f, g function f() return g() end function g() return f() end f()", VERDICT_TIMEOUT,
+         NULL},
         {IN_STEP, "repeat act.log('x') until false", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do act.wake(5) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do act.batch(1) end", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local b = act.batch(1) while true do b:prefill(view.waiting, 0) end", VERDICT_TIMEOUT, NULL},
+        {IN_STEP, "local b = act.batch(1) while true do b:prefill(view.waiting, 0) end", VERDICT_TIMEOUT,
+         NULL},
         {IN_ADMIT, "while true do end", VERDICT_TIMEOUT, NULL},
         {IN_FINISH, "while true do end", VERDICT_TIMEOUT, NULL},
     };
@@ -110,7 +119,9 @@ static void memory(void **state)
         {IN_STEP, "kept = {} for i = 1, 1 / 0 do kept[i] = function() return i end end", VERDICT_OOM, NULL},
         {IN_STEP, "kept = {} for i = 1, 1 / 0 do kept[tostring(i)] = true end", VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1 / 0 do local t = { i } end", VERDICT_OOM, NULL},
-        {IN_STEP, "local t = {} for i = 1, 4000 do t[i] = 1 end while true do for k in sorted_pairs(t) do end end", VERDICT_OOM, NULL},
+        {IN_STEP,
+         "local t = {} for i = 1, 4000 do t[i] = 1 end while true do for k in sorted_pairs(t) do end end",
+         VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1e6 do view[i] = i end", VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1e6 do view.waiting.tenant[i + 1e6] = i end", VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1e6 do act[i] = i end", VERDICT_OOM, NULL},
@@ -129,14 +140,22 @@ static void time_in_c(void **state)
 {
     (void)state;
     static const struct attack list[] = {
-        {IN_STEP, "local t = {} for i = 1, 60000 do t[i] = 1 end while true do table.insert(t, 1, 1) table.remove(t, 1) end", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local s = '1' for i = 1, 18 do s = s .. s end while true do tonumber(s) end", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local s = '1' for i = 1, 18 do s = s .. s end while true do local x = s:sub(2) < s end", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local s = 'x' for i = 1, 12 do s = s .. s end while true do select('#', s:byte(1, -1)) end", VERDICT_TIMEOUT, NULL},
+        {IN_STEP,
+         "local t = {} for i = 1, 60000 do t[i] = 1 end while true do table.insert(t, 1, 1) table.remove(t, "
+         "1) end",
+         VERDICT_TIMEOUT, NULL},
+        {IN_STEP, "local s = '1' for i = 1, 16 do s = s .. s end while true do tonumber(s) end",
+         VERDICT_TIMEOUT, NULL},
+        {IN_STEP, "local s = '1' for i = 1, 16 do s = s .. s end while true do local x = s:sub(2) < s end",
+         VERDICT_TIMEOUT, NULL},
+        {IN_STEP,
+         "local s = 'x' for i = 1, 12 do s = s .. s end while true do select('#', s:byte(1, -1)) end",
+         VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do string.format('%99.99f', 1e308) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "local r = rng(1) while true do r(6) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "table.insert({}, -2147483648, 1)", VERDICT_ERROR, "is not in 1..1"},
-        {IN_STEP, "local s = 'x' for i = 1, 14 do s = s .. s end local t = { s:byte(1, -1) }", VERDICT_ERROR, "string slice too long"},
+        {IN_STEP, "local s = 'x' for i = 1, 14 do s = s .. s end local t = { s:byte(1, -1) }", VERDICT_ERROR,
+         "string slice too long"},
     };
     RUN(list, SHORT);
 }
@@ -153,7 +172,8 @@ static void errors(void **state)
         {IN_STEP, "error(7)", VERDICT_ERROR, "hostile.lua:4: 7"},
         {IN_STEP, "error(error)", VERDICT_ERROR, "the error value is a function"},
         {IN_STEP, "local s = 'x' for i = 1, 17 do s = s .. s end error(s)", VERDICT_ERROR, "..."},
-        {IN_STEP, "error('a\\r\\n\\27[31m\\0\\255\\127')", VERDICT_ERROR, "a\\x0d\\x0a\\x1b[31m\\x00\\xff\\x7f"},
+        {IN_STEP, "error('a\\r\\n\\27[31m\\0\\255\\127')", VERDICT_ERROR,
+         "a\\x0d\\x0a\\x1b[31m\\x00\\xff\\x7f"},
         {IN_STEP, "local x = nil + 1", VERDICT_ERROR, "hostile.lua:4: attempt to perform arithmetic"},
         {IN_STEP, "view.nothing.here = 1", VERDICT_ERROR, "attempt to index field 'nothing'"},
         {IN_STEP, "assert(false)", VERDICT_ERROR, "hostile.lua:4: assertion failed!"},
@@ -191,10 +211,13 @@ static void results(void **state)
         {IN_STEP, "act.batch(1):add(0 / 0)", VERDICT_ERROR, "is not a request id"},
         {IN_STEP, "act.batch(1):add(1e300)", VERDICT_ERROR, "is not a request id"},
         {IN_STEP, "act.batch(1):add(65536.5)", VERDICT_ERROR, "is not a request id"},
-        {IN_STEP, "act.batch(1):add(65536, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
-        {IN_STEP, "act.batch(1):prefill(view.waiting, -1)", VERDICT_ERROR, "the token budget must be a whole number"},
+        {IN_STEP, "act.batch(1):add(65536, -1)", VERDICT_ERROR,
+         "the number of tokens must be a whole number"},
+        {IN_STEP, "act.batch(1):prefill(view.waiting, -1)", VERDICT_ERROR,
+         "the token budget must be a whole number"},
         {IN_STEP, "act.batch(1):prefill(view.waiting, 0 / 0)", VERDICT_ERROR, "the token budget"},
-        {IN_STEP, "act.batch(1):prefill('all')", VERDICT_ERROR, "view.waiting or a list of request ids is expected, not a string"},
+        {IN_STEP, "act.batch(1):prefill('all')", VERDICT_ERROR,
+         "view.waiting or a list of request ids is expected, not a string"},
         {IN_STEP, "act.batch(1):prefill({ {} })", VERDICT_ERROR, "a request id is expected, not a table"},
         {IN_STEP, "act.batch(1).tokens = 5", VERDICT_ERROR, "a batch is changed by its verbs only"},
         {IN_STEP, "local x = act.batch(1).token", VERDICT_ERROR, "a batch has no 'token'"},
@@ -202,7 +225,8 @@ static void results(void **state)
         {IN_STEP, "act.batch(1).decodes(view)", VERDICT_ERROR, "a batch is expected, not a table"},
         {IN_STEP, "if kept then kept:decodes() end kept = act.batch(1) good = nil", VERDICT_ERROR, NULL},
         {IN_STEP, "act.forward(1, {}, {})", VERDICT_ERROR, "a batch is expected, not a table"},
-        {IN_STEP, "act.forward(1, act.batch(1), { dp = 1 })", VERDICT_ERROR, "a layout has the fields sp, tp and pp only"},
+        {IN_STEP, "act.forward(1, act.batch(1), { dp = 1 })", VERDICT_ERROR,
+         "a layout has the fields sp, tp and pp only"},
         {IN_STEP, "act.forward(1, act.batch(1), { tp = 'x' })", VERDICT_ERROR, "tp must be a number"},
         {IN_STEP, "act.forward(1, act.batch(1), 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
         {IN_STEP, "act.preempt(65536, 'softly')", VERDICT_ERROR, "how must be \"recompute\" or \"hard\""},
@@ -218,28 +242,38 @@ static void results(void **state)
 static void refused_verbs(void **state)
 {
     (void)state;
-    static const struct attack list[] = {{
-        INSTEAD,
-        "local function no(ok, why, part) assert(ok == nil and type(why) == 'string', why) n = n + 1 "
-        "for i = 1, #why do if why:sub(i, i + #part - 1) == part then return end end error(why) end\n"
-        "local function refused(part, ok, why) no(ok, why, part) end\n"
-        "refused('no such group', act.batch(2)) refused('no such request', act.preempt(65536 * 60000, 'hard'))\n"
-        "refused('not offered', act.preempt({}, 'hard')) refused('one rank', act.preempt(1, 'drain')) refused('one rank', act.preempt(1, 'soft'))\n"
-        "for _, verb in ipairs { 'release', 'remap', 'swap_out', 'swap_in', 'weights', 'comm', 'reshard', 'ffn', 'draft' } do refused('not offered', act[verb](1)) end\n"
-        "refused('not offered', view.estimate()) refused('one rank', act.bind({ 0, 1 })) assert(act.bind({ 0 }))\n"
-        "refused('60000', act.wake(-1)) refused('60000', act.wake(1e9)) refused('60000', act.wake(0 / 0))\n"
-        "refused('no such request', act.refuse(65536 * 60000, 429))\n"
-        "for i = 1, 8 do assert(act.log(i)) end refused('8 log lines', act.log('x'))\n"
-        "local r, w = view.running, view.waiting\n"
-        "if r.n > 0 then refused('has not begun', act.refuse(r.id[1], 429)) end\n"
-        "if w.n > 0 then refused('not running', act.preempt(w.id[1], 'recompute')) end\n"
-        "local g = view.idle[1]\n"
-        "if kept == nil then local b = act.batch(g) refused('empty', act.forward(g, b)) refused('already', act.batch(g)) \n"
-        "  if r.n > 0 then assert(b:add(r.id[1]) > 0) refused('already used', b:add(r.id[1])) refused('already used', act.preempt(r.id[1], 'hard')) end\n"
-        "  b:decodes() b:prefill({}, 0) b:prefill(view.running, 64) b:prefill(w) assert(b.n >= 1 and b.tokens >= 1 and b.group == 1)\n"
-        "  refused('number of ranks', act.forward(g, b, { sp = 2 })) refused('another group', act.forward(2, b)) refused('not offered', act.forward(g, b, {}, {}))\n"
-        "  assert(act.forward(g, b, {})) refused('already forwarded', act.forward(g, b)) assert(b:decodes() == 0 and b:prefill() == 0)\n"
-        "end", VERDICT_OK, NULL}};
+    static const struct attack list[] = {
+        {INSTEAD,
+         "local function no(ok, why, part) assert(ok == nil and type(why) == 'string', why) n = n + 1 "
+         "for i = 1, #why do if why:sub(i, i + #part - 1) == part then return end end error(why) end\n"
+         "local function refused(part, ok, why) no(ok, why, part) end\n"
+         "refused('no such group', act.batch(2)) refused('no such request', act.preempt(65536 * 60000, "
+         "'hard'))\n"
+         "refused('not offered', act.preempt({}, 'hard')) refused('one rank', act.preempt(1, 'drain')) "
+         "refused('one rank', act.preempt(1, 'soft'))\n"
+         "for _, verb in ipairs { 'release', 'remap', 'swap_out', 'swap_in', 'weights', 'comm', 'reshard', "
+         "'ffn', 'draft' } do refused('not offered', act[verb](1)) end\n"
+         "refused('not offered', view.estimate()) refused('one rank', act.bind({ 0, 1 })) assert(act.bind({ "
+         "0 }))\n"
+         "refused('60000', act.wake(-1)) refused('60000', act.wake(1e9)) refused('60000', act.wake(0 / 0))\n"
+         "refused('no such request', act.refuse(65536 * 60000, 429))\n"
+         "for i = 1, 8 do assert(act.log(i)) end refused('8 log lines', act.log('x'))\n"
+         "local r, w = view.running, view.waiting\n"
+         "if r.n > 0 then refused('has not begun', act.refuse(r.id[1], 429)) end\n"
+         "if w.n > 0 then refused('not running', act.preempt(w.id[1], 'recompute')) end\n"
+         "local g = view.idle[1]\n"
+         "if kept == nil then local b = act.batch(g) refused('empty', act.forward(g, b)) refused('already', "
+         "act.batch(g)) \n"
+         "  if r.n > 0 then assert(b:add(r.id[1]) > 0) refused('already used', b:add(r.id[1])) "
+         "refused('already used', act.preempt(r.id[1], 'hard')) end\n"
+         "  b:decodes() b:prefill({}, 0) b:prefill(view.running, 64) b:prefill(w) assert(b.n >= 1 and "
+         "b.tokens >= 1 and b.group == 1)\n"
+         "  refused('number of ranks', act.forward(g, b, { sp = 2 })) refused('another group', "
+         "act.forward(2, b)) refused('not offered', act.forward(g, b, {}, {}))\n"
+         "  assert(act.forward(g, b, {})) refused('already forwarded', act.forward(g, b)) assert(b:decodes() "
+         "== 0 and b:prefill() == 0)\n"
+         "end",
+         VERDICT_OK, NULL}};
     RUN(list, LONG);
 }
 
@@ -247,11 +281,17 @@ static void view_abuse(void **state)
 {
     (void)state;
     static const struct attack list[] = {
-        {IN_STEP, "for i = 1, view.running.n do view.running.tenant[i] = 'mine' end", VERDICT_MALFORMED, "read only"},
-        {IN_STEP, "for i = 1, view.running.n do view.running.prompt[i] = -1 end", VERDICT_MALFORMED, "read only"},
-        {IN_STEP, "for i = 1, view.running.n do view.running.id[i] = nil end", VERDICT_MALFORMED, "read only"},
-        {IN_STEP, "view.now, view.step, view.n_waiting, view.n_running, view.kv_free, view.kv_total = 1e9, 1e9, 1e9, 1e9, 1e9, 1e9 "
-                  "view.arrival_rate, view.max_num_seqs, view.tokens_per_block, view.waiting_tokens = {}, 'x', nil, 5", VERDICT_MALFORMED, "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.tenant[i] = 'mine' end", VERDICT_MALFORMED,
+         "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.prompt[i] = -1 end", VERDICT_MALFORMED,
+         "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.id[i] = nil end", VERDICT_MALFORMED,
+         "read only"},
+        {IN_STEP,
+         "view.now, view.step, view.n_waiting, view.n_running, view.kv_free, view.kv_total = 1e9, 1e9, 1e9, "
+         "1e9, 1e9, 1e9 "
+         "view.arrival_rate, view.max_num_seqs, view.tokens_per_block, view.waiting_tokens = {}, 'x', nil, 5",
+         VERDICT_MALFORMED, "read only"},
         {IN_STEP, "view.waiting = nil", VERDICT_OK, NULL}, /* prefill(nil) means the queue */
         {IN_STEP, "view.running = nil view.running.n = 1", VERDICT_ERROR, NULL},
         {IN_STEP, "view.idle = nil", VERDICT_ERROR, "bad argument #1"},
@@ -272,11 +312,14 @@ static void bad_decisions(void **state)
     static const struct attack list[] = {
         {INSTEAD, "", VERDICT_STALLED, "every group is idle, and the plan runs nothing and asks for no wake"},
         {INSTEAD, "act.wake(100)", VERDICT_STALLED, "it has only asked to be woken"},
-        {INSTEAD, "local b = act.batch(view.idle[1]) b:decodes() b:prefill(view.waiting)", VERDICT_STALLED, NULL},
+        {INSTEAD, "local b = act.batch(view.idle[1]) b:decodes() b:prefill(view.waiting)", VERDICT_STALLED,
+         NULL},
         {INSTEAD, "act.batch(view.idle[1])", VERDICT_STALLED, NULL},
         /* everything that runs is stopped, in every step */
-        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end", VERDICT_STALLED, NULL},
-        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'hard') end", VERDICT_STALLED, NULL},
+        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end",
+         VERDICT_STALLED, NULL},
+        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'hard') end", VERDICT_STALLED,
+         NULL},
         {IN_STEP, "act.wake(0.001)", VERDICT_OK, NULL},
     };
     RUN(list, LONG);
@@ -288,12 +331,16 @@ static void starvation(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.starvation_s = 0.5});
-    assert_int_equal(rig_swap(&t, "racist",
-                              "return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act, p)\n"
-                              "  local g, ids, w = view.idle[1], {}, view.waiting\n"
-                              "  for i = 1, w.n do if w.tenant[i] ~= 'red' or view.step < 20 then ids[#ids + 1] = w.id[i] end end\n"
-                              "  local b = act.batch(g) b:decodes() b:prefill(ids) if b.tokens > 0 then act.forward(g, b) else act.wake(50) end\n"
-                              "end }"), 0);
+    assert_int_equal(
+        rig_swap(&t, "racist",
+                 "return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act, p)\n"
+                 "  local g, ids, w = view.idle[1], {}, view.waiting\n"
+                 "  for i = 1, w.n do if w.tenant[i] ~= 'red' or view.step < 20 then ids[#ids + 1] = w.id[i] "
+                 "end end\n"
+                 "  local b = act.batch(g) b:decodes() b:prefill(ids) if b.tokens > 0 then act.forward(g, b) "
+                 "else act.wake(50) end\n"
+                 "end }"),
+        0);
     for (int i = 0; i < 600; i++) {
         if (i % 6 == 0)
             rig_submit(&t, i % 30 ? "blue" : "red", 10, 5);
@@ -313,12 +360,17 @@ static void refusals(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){0});
-    assert_int_equal(rig_swap(&t, "strict",
-                              "return { api = 1, doc = 'x', admit = function(r, view, act) if r.tenant == 'red' then act.refuse(r, 429, 7, 'no\\nred') end end,\n"
-                              "  needs = { 'prompt' }, step = function(view, act, p) local w = view.waiting\n"
-                              "  for i = 1, w.n do if w.prompt[i] > 100 then act.refuse(w.id[i], 413) end end\n"
-                              "  local b = act.batch(1) b:decodes() b:prefill(w) if b.tokens > 0 then act.forward(1, b) end end }"), 0);
-    uint64_t red = rig_submit(&t, "red", 10, 5), big = rig_submit(&t, "blue", 200, 5), blue = rig_submit(&t, "blue", 10, 5);
+    assert_int_equal(
+        rig_swap(&t, "strict",
+                 "return { api = 1, doc = 'x', admit = function(r, view, act) if r.tenant == 'red' then "
+                 "act.refuse(r, 429, 7, 'no\\nred') end end,\n"
+                 "  needs = { 'prompt' }, step = function(view, act, p) local w = view.waiting\n"
+                 "  for i = 1, w.n do if w.prompt[i] > 100 then act.refuse(w.id[i], 413) end end\n"
+                 "  local b = act.batch(1) b:decodes() b:prefill(w) if b.tokens > 0 then act.forward(1, b) "
+                 "end end }"),
+        0);
+    uint64_t red = rig_submit(&t, "red", 10, 5), big = rig_submit(&t, "blue", 200, 5),
+             blue = rig_submit(&t, "blue", 10, 5);
     rig_run(&t);
     assert_int_equal(t.heard[red].ending, END_REFUSED);
     assert_int_equal(t.heard[red].status, 429);
@@ -336,8 +388,11 @@ static void who_takes_over(void **state)
     char source[4096];
     struct rig t;
     rig_open(&t, &(struct rig_knobs){0});
-    assert_int_equal(rig_swap(&t, "before", "return { api = 1, doc = 'x', step = function(view, act)\n"
-                                            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }"), 0);
+    assert_int_equal(rig_swap(&t, "before",
+                              "return { api = 1, doc = 'x', step = function(view, act)\n"
+                              "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then "
+                              "act.forward(1, b) end end }"),
+                     0);
     double generation = rig_state(&t, "policy.active.generation");
     snprintf(source, sizeof source, frame, "while true do end", places[IN_STEP]);
     assert_int_equal(rig_swap(&t, "torn", source), 0);
@@ -354,7 +409,8 @@ static void who_takes_over(void **state)
     rig_close(&t);
 }
 
-/* Export and import may be as bad as any hook: the swap is refused, or the state is lost, and nothing else. */
+/* Export and import may be as bad as any hook: the swap is refused, or the state is lost, and nothing else.
+ */
 static void state_across_a_swap(void **state)
 {
     (void)state;
@@ -373,7 +429,8 @@ static void state_across_a_swap(void **state)
         {"return { [1.5] = 1 }", "error('not called')", true},
         {"return { [1] = 1, [3] = 2 }", "error('not called')", true},
         {"return 0 / 0", "error('not called')", true},
-        {"local t = {} for i = 1, 4000 do t[i] = 'twenty bytes of text' end return t", "error('not called')", true},
+        {"local t = {} for i = 1, 4000 do t[i] = 'twenty bytes of text' end return t", "error('not called')",
+         true},
         {"local s = 'x' for i = 1, 17 do s = s .. s end return s", "error('not called')", true},
         {"return { a = '\\255\\0' }", "assert(s.a)", true},
         {"return { n = 1 }", "error('too old')", false},
@@ -383,8 +440,10 @@ static void state_across_a_swap(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rig t;
         char source[2048];
-        const char *form = "return { api = 1, doc = 'x', export = function() %s end, import = function(s) %s end, step = function(view, act)\n"
-                           "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }";
+        const char *form = "return { api = 1, doc = 'x', export = function() %s end, import = function(s) %s "
+                           "end, step = function(view, act)\n"
+                           "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then "
+                           "act.forward(1, b) end end }";
         rig_open(&t, &(struct rig_knobs){0});
         rig_submit(&t, "", 20, 30);
         snprintf(source, sizeof source, form, cases[i].export, "");
@@ -403,9 +462,10 @@ static void state_across_a_swap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loops), cmocka_unit_test(memory), cmocka_unit_test(time_in_c), cmocka_unit_test(errors), cmocka_unit_test(results),
-        cmocka_unit_test(refused_verbs), cmocka_unit_test(view_abuse), cmocka_unit_test(bad_decisions), cmocka_unit_test(starvation),
-        cmocka_unit_test(refusals), cmocka_unit_test(who_takes_over), cmocka_unit_test(state_across_a_swap),
+        cmocka_unit_test(loops),      cmocka_unit_test(memory),         cmocka_unit_test(time_in_c),
+        cmocka_unit_test(errors),     cmocka_unit_test(results),        cmocka_unit_test(refused_verbs),
+        cmocka_unit_test(view_abuse), cmocka_unit_test(bad_decisions),  cmocka_unit_test(starvation),
+        cmocka_unit_test(refusals),   cmocka_unit_test(who_takes_over), cmocka_unit_test(state_across_a_swap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

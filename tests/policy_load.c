@@ -1,4 +1,5 @@
-/* What the loader refuses, with the file, the line and the reason: before anything of the source runs, while it loads, and in tests and dry runs. */
+/* What the loader refuses, with the file, the line and the reason: before anything of the source runs, while
+ * it loads, and in tests and dry runs. */
 #include "tests/policy_rig.h"
 
 #include <lauxlib.h>
@@ -11,8 +12,10 @@
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
 
-#define STEP "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) " \
-             "if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end"
+#define STEP                                                                                                 \
+    "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "     \
+    "b:prefill(view.waiting) "                                                                               \
+    "if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end"
 #define POLICY(more) "return { api = 1, doc = 'a policy', " more STEP " }"
 
 static struct lua_watchdog *dog;
@@ -78,15 +81,19 @@ static void syntax_and_shape(void **state)
         {"return { api = 1 }", "doc is missing"},
         {"return { api = 1, doc = 'x' }", "step is missing"},
         {"return { api = 1, doc = 'x', step = 5 }", "step must be a function, not a number"},
-        {"return { api = 1, doc = 'x', stpe = function() end }", "unknown field 'stpe'; did you mean 'step'?"},
+        {"return { api = 1, doc = 'x', stpe = function() end }",
+         "unknown field 'stpe'; did you mean 'step'?"},
         {"return { api = 1, doc = 'x', 5, step = function() end }", "has a field that has no name"},
         {POLICY("needs = { 'priorty' }, "), "needs: there is no column 'priorty'; did you mean 'priority'?"},
         {POLICY("needs = { 'sleeping.key' }, "), "needs: there is no column 'sleeping.key'"},
         {POLICY("needs = 5, "), "needs must be a list"},
         {POLICY("tests = { 5 }, "), "tests must be a table of functions by name"},
-        {POLICY("tests = { a = function(t) assert(false, 'so it is') end }, "), "test 'a' fails: x.lua:1: so it is"},
-        {POLICY("tests = { a = function(t) t.step { wating = {} } end }, "), "t.step has no field 'wating'; did you mean 'waiting'?"},
-        {POLICY("tests = { a = function(t) t.step { running = { { prompt = 100 } }, kv_blocks = 1 } end }, "), "does not fit its world"},
+        {POLICY("tests = { a = function(t) assert(false, 'so it is') end }, "),
+         "test 'a' fails: x.lua:1: so it is"},
+        {POLICY("tests = { a = function(t) t.step { wating = {} } end }, "),
+         "t.step has no field 'wating'; did you mean 'waiting'?"},
+        {POLICY("tests = { a = function(t) t.step { running = { { prompt = 100 } }, kv_blocks = 1 } end }, "),
+         "does not fit its world"},
         {"error('no')", "x.lua:1: no"},
         {"error()", "x.lua:1: the error value is a nil, not a text"},
         {"error({})", "x.lua:1: the error value is a table, not a text"},
@@ -94,9 +101,12 @@ static void syntax_and_shape(void **state)
         {"return { api = 1, doc = 'x', step = function() end }", "step runs nothing, although requests wait"},
         {POLICY("admit = function() return 'soon' end, "), "admit returned a string; a sort key is a number"},
         {POLICY("admit = function(r, view) return 0 / 0 end, "), "not finite"},
-        {POLICY("finish = function(r) return r.nothing.here end, "), "x.lua:1: attempt to index field 'nothing'"},
+        {POLICY("finish = function(r) return r.nothing.here end, "),
+         "x.lua:1: attempt to index field 'nothing'"},
         {POLICY("start = function(node) error(node.model) end, "), "x.lua:1: rehearsal"},
-        {"local n = 0\nreturn { api = 1, doc = 'x', admit = function(r) return #tostring(rng) + n end, " STEP "}", NULL},
+        {"local n = 0\nreturn { api = 1, doc = 'x', admit = function(r) return #tostring(rng) + n end, " STEP
+         "}",
+         NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].why)
@@ -118,11 +128,15 @@ static void params_are_checked(void **state)
         {"params = { a = { default = 3, max = 2 } }, ", "params.a: the default must be at most 2"},
         {"params = { a = { default = 0/0 } }, ", "params.a: the default must be a finite number"},
         {"params = { a = { default = 1, min = 'x' } }, ", "params.a: min must be a number"},
-        {"params = { a = { default = 1.5, type = 'integer' } }, ", "params.a: the default must be a whole number"},
-        {"params = { a = { default = 1, type = 'string' } }, ", "params.a: the type does not fit the default"},
+        {"params = { a = { default = 1.5, type = 'integer' } }, ",
+         "params.a: the default must be a whole number"},
+        {"params = { a = { default = 1, type = 'string' } }, ",
+         "params.a: the type does not fit the default"},
         {"params = { a = { default = 'x', choices = { 'y', 'z' } } }, ", "must be one of \"y\", \"z\""},
-        {"params = { a = { default = { 5 } } }, ", "params.a: the default must be a table of numbers by name"},
-        {"params = { a = { default = { b = 'x' } } }, ", "params.a: the default must be a table of numbers by name"},
+        {"params = { a = { default = { 5 } } }, ",
+         "params.a: the default must be a table of numbers by name"},
+        {"params = { a = { default = { b = 'x' } } }, ",
+         "params.a: the default must be a table of numbers by name"},
         {"params = { a = { default = { b = 5 }, max = 2 } }, ", "params.a: the default must be at most 2"},
         {"params = 7, ", "params must be a table of declarations by name"},
     };
@@ -148,8 +162,9 @@ static void params_are_checked(void **state)
     };
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
         struct err e = {0};
-        static const char source[] = POLICY("params = { n = { default = 1, max = 10, type = 'integer' }, b = { default = true }, "
-                                            "s = { default = 'one', choices = { 'one', 'two' } }, m = { default = {} } }, ");
+        static const char source[] =
+            POLICY("params = { n = { default = 1, max = 10, type = 'integer' }, b = { default = true }, "
+                   "s = { default = 'one', choices = { 'one', 'two' } }, m = { default = {} } }, ");
         int rc = load(source, sizeof source - 1, given[i].json, &e);
         if ((rc == 0) != !given[i].why || (rc && !strstr(e.text, given[i].why)))
             fail_msg("%s: %s", given[i].json, e.text);
@@ -161,20 +176,27 @@ static void escapes(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "pcall", "xpcall", "coroutine", "pairs", "next", "setmetatable", "getmetatable", "rawget", "rawset", "rawequal", "rawlen", "setfenv", "getfenv",
-        "load", "loadstring", "loadfile", "dofile", "require", "module", "package", "unpack", "newproxy", "collectgarbage", "gcinfo", "debug", "jit",
-        "ffi", "io", "os", "_G", "_VERSION", "print", "arg", "_ENV",
+        "pcall",  "xpcall",   "coroutine", "pairs",   "next",    "setmetatable", "getmetatable",   "rawget",
+        "rawset", "rawequal", "rawlen",    "setfenv", "getfenv", "load",         "loadstring",     "loadfile",
+        "dofile", "require",  "module",    "package", "unpack",  "newproxy",     "collectgarbage", "gcinfo",
+        "debug",  "jit",      "ffi",       "io",      "os",      "_G",           "_VERSION",       "print",
+        "arg",    "_ENV",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char source[1200], why[80];
         snprintf(source, sizeof source, "local a = 1\n\nlocal b = %s\n" POLICY(""), names[i]);
         snprintf(why, sizeof why, "x.lua:3: ");
         expect(source, why);
-        snprintf(source, sizeof source, "local function deep()\n  return function() return { f = function()\n %s() end } end\nend\n" POLICY(""), names[i]);
+        snprintf(source, sizeof source,
+                 "local function deep()\n  return function() return { f = function()\n %s() end } "
+                 "end\nend\n" POLICY(""),
+                 names[i]);
         expect(source, why);
     }
-    static const char *const fields[] = {"string.rep", "string.gsub", "string.match", "string.find", "string.gmatch", "string.dump", "string.upper",
-                                         "string.reverse", "table.sort", "table.concat", "table.maxn", "math.random", "math.randomseed", "bit.nothing"};
+    static const char *const fields[] = {"string.rep",      "string.gsub",  "string.match", "string.find",
+                                         "string.gmatch",   "string.dump",  "string.upper", "string.reverse",
+                                         "table.sort",      "table.concat", "table.maxn",   "math.random",
+                                         "math.randomseed", "bit.nothing"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         char source[1200], why[80];
         snprintf(source, sizeof source, "local a = 1\nlocal b = %s\n" POLICY(""), fields[i]);
@@ -197,43 +219,51 @@ static void escapes(void **state)
 static void nothing_else_is_reachable(void **state)
 {
     (void)state;
-    expect_good(
-        "local function walk(v, depth)\n"
-        "  local t = type(v)\n"
-        "  assert(t == 'nil' or t == 'boolean' or t == 'number' or t == 'string' or t == 'table' or t == 'function', t)\n"
-        "  assert(#tostring(v) < 40 and tostring({}) == 'table' and tostring(walk) == 'function')\n"
-        "  if t == 'table' and depth < 5 then for k, x in sorted_pairs(v) do walk(k, depth + 1) walk(x, depth + 1) end end\n"
-        "end\n"
-        "for _, lib in ipairs { math, string, table, bit, assert, error, ipairs, select, tonumber, type, tostring, sorted_pairs, rng, clamp, log } do walk(lib, 0) end\n"
-        "walk(rng(1), 0) walk(ipairs({}), 0) walk(sorted_pairs({}), 0)\n"
-        "assert(string.format('%s %s', {}, walk) == 'table function')\n"
-        "return { api = 1, doc = 'x', needs = { 'tenant', 'first', 'last' },\n"
-        "  start = function(node, act, p) walk(node, 0) walk(act, 0) walk(p, 0) end,\n"
-        "  admit = function(r, view, act, p) walk(r, 0) walk(view, 0) end,\n"
-        "  finish = function(r, view, p) walk(r, 0) walk(view, 0) end,\n"
-        "  step = function(view, act, p) walk(view, 0) for _, g in ipairs(view.idle) do local b = act.batch(g) assert(type(b) == 'userdata')\n"
-        "    b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }");
+    expect_good("local function walk(v, depth)\n"
+                "  local t = type(v)\n"
+                "  assert(t == 'nil' or t == 'boolean' or t == 'number' or t == 'string' or t == 'table' or "
+                "t == 'function', t)\n"
+                "  assert(#tostring(v) < 40 and tostring({}) == 'table' and tostring(walk) == 'function')\n"
+                "  if t == 'table' and depth < 5 then for k, x in sorted_pairs(v) do walk(k, depth + 1) "
+                "walk(x, depth + 1) end end\n"
+                "end\n"
+                "for _, lib in ipairs { math, string, table, bit, assert, error, ipairs, select, tonumber, "
+                "type, tostring, sorted_pairs, rng, clamp, log } do walk(lib, 0) end\n"
+                "walk(rng(1), 0) walk(ipairs({}), 0) walk(sorted_pairs({}), 0)\n"
+                "assert(string.format('%s %s', {}, walk) == 'table function')\n"
+                "return { api = 1, doc = 'x', needs = { 'tenant', 'first', 'last' },\n"
+                "  start = function(node, act, p) walk(node, 0) walk(act, 0) walk(p, 0) end,\n"
+                "  admit = function(r, view, act, p) walk(r, 0) walk(view, 0) end,\n"
+                "  finish = function(r, view, p) walk(r, 0) walk(view, 0) end,\n"
+                "  step = function(view, act, p) walk(view, 0) for _, g in ipairs(view.idle) do local b = "
+                "act.batch(g) assert(type(b) == 'userdata')\n"
+                "    b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }");
 }
 
 static void library_works(void **state)
 {
     (void)state;
-    expect_good(
-        "local t = { 3, 1, 2 }\n"
-        "table.insert(t, 9) table.insert(t, 1, 8) assert(#t == 5 and t[1] == 8 and t[5] == 9)\n"
-        "assert(table.remove(t, 1) == 8 and table.remove(t) == 9 and #t == 3 and t[1] == 3)\n"
-        "assert(table.remove({}) == nil)\n"
-        "local keys = '' for k, v in sorted_pairs { b = 1, a = 2, [10] = 3, [-1] = 4 } do keys = keys .. tostring(k) .. tostring(v) end\n"
-        "assert(keys == '-14103a2b1', keys)\n"
-        "local gone = { a = 1, b = 2, c = 3 } local seen = '' for k in sorted_pairs(gone) do gone.b = nil seen = seen .. k end assert(seen == 'ac')\n"
-        "local r, s = rng(5), rng(5) for i = 1, 100 do local x = r() assert(x >= 0 and x < 1 and x == s()) end\n"
-        "for i = 1, 100 do local n = r(6) assert(n >= 1 and n <= 6 and n == math.floor(n)) end\n"
-        "assert(clamp(5, 1, 3) == 3 and clamp(0, 1, 3) == 1 and clamp(2, 1, 3) == 2)\n"
-        "assert(string.format('%d|%5.2f|%s|%x|%c|%%|%-4s|%04d|%g', 5, 1.005, 'a', 255, 65, 'b', 7, 0.5) == '5| 1.00|a|ff|A|%|b   |0007|0.5')\n"
-        "assert(string.format('%s', 'a\\0b') == 'a\\0b' and ('x'):len() == 1 and ('abc'):sub(2, 3) == 'bc' and ('a'):byte() == 97)\n"
-        "assert(tostring(nil) == 'nil' and tostring(true) == 'true' and tostring(1e15) == '1e+15' and tonumber('0x10') == 16)\n"
-        "assert(bit.band(6, 3) == 2 and math.fmod(7, 4) == 3 and math.huge > 1e308 and select('#', 1, 2) == 2)\n"
-        POLICY(""));
+    expect_good("local t = { 3, 1, 2 }\n"
+                "table.insert(t, 9) table.insert(t, 1, 8) assert(#t == 5 and t[1] == 8 and t[5] == 9)\n"
+                "assert(table.remove(t, 1) == 8 and table.remove(t) == 9 and #t == 3 and t[1] == 3)\n"
+                "assert(table.remove({}) == nil)\n"
+                "local keys = '' for k, v in sorted_pairs { b = 1, a = 2, [10] = 3, [-1] = 4 } do keys = "
+                "keys .. tostring(k) .. tostring(v) end\n"
+                "assert(keys == '-14103a2b1', keys)\n"
+                "local gone = { a = 1, b = 2, c = 3 } local seen = '' for k in sorted_pairs(gone) do gone.b "
+                "= nil seen = seen .. k end assert(seen == 'ac')\n"
+                "local r, s = rng(5), rng(5) for i = 1, 100 do local x = r() assert(x >= 0 and x < 1 and x "
+                "== s()) end\n"
+                "for i = 1, 100 do local n = r(6) assert(n >= 1 and n <= 6 and n == math.floor(n)) end\n"
+                "assert(clamp(5, 1, 3) == 3 and clamp(0, 1, 3) == 1 and clamp(2, 1, 3) == 2)\n"
+                "assert(string.format('%d|%5.2f|%s|%x|%c|%%|%-4s|%04d|%g', 5, 1.005, 'a', 255, 65, 'b', 7, "
+                "0.5) == '5| 1.00|a|ff|A|%|b   |0007|0.5')\n"
+                "assert(string.format('%s', 'a\\0b') == 'a\\0b' and ('x'):len() == 1 and ('abc'):sub(2, 3) "
+                "== 'bc' and ('a'):byte() == 97)\n"
+                "assert(tostring(nil) == 'nil' and tostring(true) == 'true' and tostring(1e15) == '1e+15' "
+                "and tonumber('0x10') == 16)\n"
+                "assert(bit.band(6, 3) == 2 and math.fmod(7, 4) == 3 and math.huge > 1e308 and select('#', "
+                "1, 2) == 2)\n" POLICY(""));
     expect("string.format('%p', {})", "'%p' is not offered");
     expect("string.format('%q', 'x')", "'%q' is not offered");
     expect("string.format('%99999d', 1)", "'%9' is not offered");
@@ -304,12 +334,27 @@ static void monsters(void **state)
         const char *before, *unit, *after;
         int n;
     } cases[] = {
-        {"local x = ", "(", "1", 100000}, {"local x = ", "{", "1", 100000}, {"local x = ", "-", "1", 100000}, {"local x = ", "not ", "1", 50000},
-        {"local x = 'a'", "..'b'", "", 20000}, {"", "do ", "", 50000}, {"", "if x then ", "", 20000}, {"local x = ", "function() return ", "1", 10000},
-        {"local x = 1", "+1", "", 60000}, {"local t = {} local x = t", ".a", "", 60000}, {"local x = 1", "^2", "", 60000},
-        {"", "local a\n", "", 20000}, {"local x = '", "\\200", "'", 50000}, {"local s = [", "=", "[", 100000}, {"local x = 0x", "f", "", 100000},
-        {"local x = ", "9", "", 100000}, {"--[[", "x", "", 100000}, {"goto a ", "goto a ", "", 20000}, {"local f f", "()", "", 60000},
-        {"local f f", "{}", "", 60000}, {"local f f", "''", "", 60000},
+        {"local x = ", "(", "1", 100000},
+        {"local x = ", "{", "1", 100000},
+        {"local x = ", "-", "1", 100000},
+        {"local x = ", "not ", "1", 50000},
+        {"local x = 'a'", "..'b'", "", 20000},
+        {"", "do ", "", 50000},
+        {"", "if x then ", "", 20000},
+        {"local x = ", "function() return ", "1", 10000},
+        {"local x = 1", "+1", "", 60000},
+        {"local t = {} local x = t", ".a", "", 60000},
+        {"local x = 1", "^2", "", 60000},
+        {"", "local a\n", "", 20000},
+        {"local x = '", "\\200", "'", 50000},
+        {"local s = [", "=", "[", 100000},
+        {"local x = 0x", "f", "", 100000},
+        {"local x = ", "9", "", 100000},
+        {"--[[", "x", "", 100000},
+        {"goto a ", "goto a ", "", 20000},
+        {"local f f", "()", "", 60000},
+        {"local f f", "{}", "", 60000},
+        {"local f f", "''", "", 60000},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         repeated(&b, cases[i].before, cases[i].unit, cases[i].n, cases[i].after);
@@ -319,10 +364,15 @@ static void monsters(void **state)
     assert_int_not_equal(load(b.data, b.len, NULL, &e), 0);
     assert_non_null(strstr(e.text, "at most 262144 are taken"));
     static const char *const runs[] = {
-        "local function f() return 1 + f() end f()", "local function f(a) local b = { a } f(b) end f()", "local t = {} for i = 1, 1e6 do t = { t } end",
-        "local function f(...) return f(1, ...) end f()", "local a, b function a() b() end function b() a() end a()",
-        "local t = {} for i = 1, 4000 do t[string.format('%d', i)] = i end for i = 1, 50 do for k in sorted_pairs(t) do end end",
-        "local s = 'x' for i = 1, 18 do s = s .. s end local t = { s:byte(1, -1) }", "string.format(string.format('%s', ('%99d')), 1)",
+        "local function f() return 1 + f() end f()",
+        "local function f(a) local b = { a } f(b) end f()",
+        "local t = {} for i = 1, 1e6 do t = { t } end",
+        "local function f(...) return f(1, ...) end f()",
+        "local a, b function a() b() end function b() a() end a()",
+        "local t = {} for i = 1, 4000 do t[string.format('%d', i)] = i end for i = 1, 50 do for k in "
+        "sorted_pairs(t) do end end",
+        "local s = 'x' for i = 1, 18 do s = s .. s end local t = { s:byte(1, -1) }",
+        "string.format(string.format('%s', ('%99d')), 1)",
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         assert_int_not_equal(load(runs[i], strlen(runs[i]), NULL, &e), 0);
@@ -350,9 +400,16 @@ static void loops_and_floods(void **state)
 {
     (void)state;
     static const char *const attacks[] = {
-        "while true do end", "for i = 1, 1 / 0 do end", "for i = 1, 2, 0 do end", "::a:: goto a", "repeat until false",
-        "local function f() return f() end f()", "local s = 'x' while true do s = s .. s end", "local t = {} for i = 1, 1 / 0 do t[i] = i end",
-        "local t = {} for i = 1, 1 / 0 do t[i] = function() return i end end", "for i = 1, 1 / 0 do local t = { i } end",
+        "while true do end",
+        "for i = 1, 1 / 0 do end",
+        "for i = 1, 2, 0 do end",
+        "::a:: goto a",
+        "repeat until false",
+        "local function f() return f() end f()",
+        "local s = 'x' while true do s = s .. s end",
+        "local t = {} for i = 1, 1 / 0 do t[i] = i end",
+        "local t = {} for i = 1, 1 / 0 do t[i] = function() return i end end",
+        "for i = 1, 1 / 0 do local t = { i } end",
         "local t = {} for i = 1, 1 / 0 do t[#t + 1] = tostring(i) end",
     };
     static const char *const places[] = {
@@ -379,7 +436,9 @@ static void loops_and_floods(void **state)
 static void names_and_limits(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", ".lua", "../x", "a/b", "a b", "x\n", ".hidden", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const bad[] = {
+        "",    ".lua", "../x",    "a/b",
+        "a b", "x\n",  ".hidden", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     struct policy p;
     struct err e = {0};
     struct lua_opts o = {.watchdog = dog};
@@ -401,8 +460,10 @@ static void names_and_limits(void **state)
 static void two_machines_decide_the_same(void **state)
 {
     (void)state;
-    expect_good("local r = rng(9)\nreturn { api = 1, doc = 'x', admit = function() return r() end, " STEP " }");
-    expect_good("local n, seen = 0, {}\nreturn { api = 1, doc = 'x', admit = function(q) n = n + 1 seen[q] = n return -n end, " STEP " }");
+    expect_good("local r = rng(9)\nreturn { api = 1, doc = 'x', admit = function() return r() end, " STEP
+                " }");
+    expect_good("local n, seen = 0, {}\nreturn { api = 1, doc = 'x', admit = function(q) n = n + 1 seen[q] = "
+                "n return -n end, " STEP " }");
 }
 
 static int start(void **state)
@@ -424,9 +485,18 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "monsters") == 0)
         return cmocka_run_group_tests(alone, start, stop);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_ones_load), cmocka_unit_test(syntax_and_shape), cmocka_unit_test(params_are_checked), cmocka_unit_test(escapes),
-        cmocka_unit_test(nothing_else_is_reachable), cmocka_unit_test(library_works), cmocka_unit_test(bytecode), cmocka_unit_test(monsters), cmocka_unit_test(small_stack),
-        cmocka_unit_test(loops_and_floods), cmocka_unit_test(names_and_limits), cmocka_unit_test(two_machines_decide_the_same),
+        cmocka_unit_test(good_ones_load),
+        cmocka_unit_test(syntax_and_shape),
+        cmocka_unit_test(params_are_checked),
+        cmocka_unit_test(escapes),
+        cmocka_unit_test(nothing_else_is_reachable),
+        cmocka_unit_test(library_works),
+        cmocka_unit_test(bytecode),
+        cmocka_unit_test(monsters),
+        cmocka_unit_test(small_stack),
+        cmocka_unit_test(loops_and_floods),
+        cmocka_unit_test(names_and_limits),
+        cmocka_unit_test(two_machines_decide_the_same),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -1,5 +1,5 @@
-/* What the policy tests share: the real engine on the simulated device in virtual time, with a Lua policy, and what became of each request.
- * One test owns a rig. */
+/* What the policy tests share: the real engine on the simulated device in virtual time, with a Lua policy,
+ * and what became of each request. One test owns a rig. */
 #ifndef TESTS_POLICY_RIG_H
 #define TESTS_POLICY_RIG_H
 
@@ -47,13 +47,22 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
     struct err e = {0};
     memset(t, 0, sizeof *t);
     clock_init_virtual(&t->clock, 1000000000);
-    if (lua_watchdog_start(&t->dog, &e) || model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
+    if (lua_watchdog_start(&t->dog, &e) ||
+        model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
-    t->opts = (struct lua_opts){.watchdog = t->dog, .heap_bytes = k->heap_bytes, .hard_ns = k->hard_ns, .quiet = true};
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000}, .model = t->model,
-                             .limits = {.max_num_seqs = k->seqs ? k->seqs : 16, .max_num_batched_tokens = k->batched ? k->batched : 64,
-                                        .prefix_caching = true, .starvation_ns = (int64_t)(k->starvation_s * 1e9)},
-                             .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .quiet = true};
+    t->opts = (struct lua_opts){
+        .watchdog = t->dog, .heap_bytes = k->heap_bytes, .hard_ns = k->hard_ns, .quiet = true};
+    struct engine_setup s = {.ops = backend_sim(),
+                             .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
+                             .model = t->model,
+                             .limits = {.max_num_seqs = k->seqs ? k->seqs : 16,
+                                        .max_num_batched_tokens = k->batched ? k->batched : 64,
+                                        .prefix_caching = true,
+                                        .starvation_ns = (int64_t)(k->starvation_s * 1e9)},
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &t->clock,
+                             .quiet = true};
     policy_fcfs(&s.policy);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)(k->blocks ? k->blocks : 256) * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
@@ -126,7 +135,8 @@ static inline uint64_t rig_submit(struct rig *t, const char *tenant, int n_promp
     s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
     for (int i = 0; i < n_prompt; i++)
         s->prompt[i] = (int32_t)((s->tag * 131 + (uint64_t)i) % 1000);
-    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    s->sampling =
+        (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     rig_post(t, IN_SUBMIT, s, 0);
     return s->tag;
 }

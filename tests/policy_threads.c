@@ -1,5 +1,5 @@
-/* Policies and threads: the watchdog at the very moment of return, machines made and retired beside each other, and swaps from several threads into a live
- * engine. Meant for TSan, and true without it. */
+/* Policies and threads: the watchdog at the very moment of return, machines made and retired beside each
+ * other, and swaps from several threads into a live engine. Meant for TSan, and true without it. */
 #include "tests/policy_rig.h"
 
 #include <stdatomic.h>
@@ -9,7 +9,8 @@
 #include "lua/script.h"
 
 static const char good[] = "return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act)\n"
-                           "  local b = act.batch(1) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(1, b) end end }";
+                           "  local b = act.batch(1) b:decodes() b:prefill(view.waiting) if b.tokens > 0 "
+                           "then act.forward(1, b) end end }";
 
 /* ---- the watchdog */
 
@@ -26,8 +27,9 @@ static void spin(lua_State *L, void *arg)
     lua_call(L, 0, 0);
 }
 
-/* Calls of random length around a random deadline: some are stopped, some just make it. A call that ran to its end is never called stopped, and the next call
- * of the same machine is not hit by the last one's hook. */
+/* Calls of random length around a random deadline: some are stopped, some just make it. A call that ran to
+ * its end is never called stopped, and the next call of the same machine is not hit by the last one's hook.
+ */
 static void call_a_lot(void *arg)
 {
     struct caller *c = arg;
@@ -38,7 +40,9 @@ static void call_a_lot(void *arg)
         struct lua_opts o = {.watchdog = c->dog, .heap_bytes = 1 << 20, .hard_ns = 1000000000, .quiet = true};
         char source[300];
         struct err e = {0};
-        snprintf(source, sizeof source, "return { api = 1, doc = 'x', step = function() for i = 1, %d do end end }", (int)rng_below(&g, 20000));
+        snprintf(source, sizeof source,
+                 "return { api = 1, doc = 'x', step = function() for i = 1, %d do end end }",
+                 (int)rng_below(&g, 20000));
         if (script_open(&s, "spin", source, strlen(source), &o, &e)) {
             c->n_wrong++;
             continue;
@@ -95,12 +99,20 @@ static void swap_a_lot(void *arg)
     rng_init(&g, x->seed);
     for (int i = 0; i < x->n; i++) {
         static const char *const sources[] = {
-            good, "return {", "return { api = 1, doc = 'x', export = function() return { n = 1 } end, import = function(s) assert(s.n) end, step = function(view, act)\n"
-            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }",
-            "return { api = 1, doc = 'x', step = function(view, act) if view.step > 50 then while true do end end\n"
-            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }",
-            "return { api = 1, doc = 'x', start = function(node) if node.model == 'sim' then error('not here') end end, step = function(view, act)\n"
-            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }",
+            good,
+            "return {",
+            "return { api = 1, doc = 'x', export = function() return { n = 1 } end, import = function(s) "
+            "assert(s.n) end, step = function(view, act)\n"
+            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end "
+            "}",
+            "return { api = 1, doc = 'x', step = function(view, act) if view.step > 50 then while true do "
+            "end end\n"
+            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end "
+            "}",
+            "return { api = 1, doc = 'x', start = function(node) if node.model == 'sim' then error('not "
+            "here') end end, step = function(view, act)\n"
+            "  local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end "
+            "}",
         };
         const char *source = sources[rng_below(&g, 5)];
         struct policy *p = mem_new(sizeof *p);
@@ -110,7 +122,8 @@ static void swap_a_lot(void *arg)
             x->n_refused++;
             continue;
         }
-        struct engine_message m = {.kind = rng_below(&g, 8) ? IN_POLICY : IN_ROLLBACK, .tag = 1, .payload = p};
+        struct engine_message m = {
+            .kind = rng_below(&g, 8) ? IN_POLICY : IN_ROLLBACK, .tag = 1, .payload = p};
         if (m.kind == IN_ROLLBACK) {
             p->ops->destroy(p->ctx);
             mem_free(p);
@@ -138,12 +151,20 @@ static void open_threaded(struct rig *t)
     struct err e = {0};
     memset(t, 0, sizeof *t);
     clock_init_real(&t->clock);
-    if (lua_watchdog_start(&t->dog, &e) || model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
+    if (lua_watchdog_start(&t->dog, &e) ||
+        model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
     t->opts = (struct lua_opts){.watchdog = t->dog, .quiet = true};
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 100000, .sim_row_ns = 100}, .model = t->model,
-                             .limits = {.max_num_seqs = 32, .max_num_batched_tokens = 256, .prefix_caching = true}, .kv_dtype = DT_F16, .block_size = 16,
-                             .clock = &t->clock, .threaded = true, .quiet = true};
+    struct engine_setup s = {
+        .ops = backend_sim(),
+        .device = {.sim_step_ns = 100000, .sim_row_ns = 100},
+        .model = t->model,
+        .limits = {.max_num_seqs = 32, .max_num_batched_tokens = 256, .prefix_caching = true},
+        .kv_dtype = DT_F16,
+        .block_size = 16,
+        .clock = &t->clock,
+        .threaded = true,
+        .quiet = true};
     policy_fcfs(&s.policy);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = 512 * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
@@ -191,6 +212,7 @@ static void swaps_from_many_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_watchdog_at_return), cmocka_unit_test(swaps_from_many_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_watchdog_at_return),
+                                       cmocka_unit_test(swaps_from_many_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The view is the world: after any sequence of changes the columns hold what the requests say, without rewriting what did not change; memory and stack stay
- * flat over many steps; and memory that runs out at any point of a call ends as a verdict. */
+/* The view is the world: after any sequence of changes the columns hold what the requests say, without
+ * rewriting what did not change; memory and stack stay flat over many steps; and memory that runs out at any
+ * point of a call ends as a verdict. */
 #include "tests/policy_rig.h"
 
 #include <lauxlib.h>
@@ -10,9 +11,11 @@
 static struct lua_watchdog *dog;
 
 static const char watcher[] =
-    "return { api = 1, doc = 'x', needs = { 'id', 'tenant', 'priority', 'arrival', 'prompt', 'max_tokens', 'slo_ttft_ms', 'slo_tpot_ms', 'preempted',\n"
+    "return { api = 1, doc = 'x', needs = { 'id', 'tenant', 'priority', 'arrival', 'prompt', 'max_tokens', "
+    "'slo_ttft_ms', 'slo_tpot_ms', 'preempted',\n"
     "  'waiting_since', 'started', 'key', 'computed', 'output', 'remaining', 'blocks', 'first', 'last' },\n"
-    "  step = function(view, act, p) if view.idle[1] then local b = act.batch(1) b:decodes() b:prefill(view.waiting)\n"
+    "  step = function(view, act, p) if view.idle[1] then local b = act.batch(1) b:decodes() "
+    "b:prefill(view.waiting)\n"
     "    if b.tokens > 0 then act.forward(1, b) end end end }";
 
 static struct script *open_script(const char *source, size_t heap)
@@ -46,7 +49,8 @@ static void check_text(lua_State *L, int ref, int row, const char *want)
     lua_settop(L, 2);
 }
 
-/* Every row is a request of the queue, every request has one row, every cell is right, and both ends are in order. */
+/* Every row is a request of the queue, every request has one row, every cell is right, and both ends are in
+ * order. */
 static void check_queue(struct script *s, const struct columns *c, const struct req_queue *q)
 {
     lua_State *L = s->vm.L;
@@ -62,14 +66,23 @@ static void check_queue(struct script *s, const struct columns *c, const struct 
             const char *name;
             double want;
         } cells[] = {
-            {"priority", r->spec->priority}, {"arrival", (double)r->spec->arrival_ns * 1e-9}, {"prompt", r->spec->n_prompt},
-            {"max_tokens", r->spec->max_tokens}, {"preempted", r->n_preempted}, {"waiting_since", (double)r->waiting_since_ns * 1e-9},
-            {"started", (double)r->first_scheduled_ns * 1e-9}, {"key", r->key}, {"computed", r->n_computed}, {"output", request_output(r)},
-            {"remaining", request_remaining(r)}, {"blocks", r->n_blocks},
+            {"priority", r->spec->priority},
+            {"arrival", (double)r->spec->arrival_ns * 1e-9},
+            {"prompt", r->spec->n_prompt},
+            {"max_tokens", r->spec->max_tokens},
+            {"preempted", r->n_preempted},
+            {"waiting_since", (double)r->waiting_since_ns * 1e-9},
+            {"started", (double)r->first_scheduled_ns * 1e-9},
+            {"key", r->key},
+            {"computed", r->n_computed},
+            {"output", request_output(r)},
+            {"remaining", request_remaining(r)},
+            {"blocks", r->n_blocks},
         };
         for (size_t k = 0; k < sizeof cells / sizeof *cells; k++)
             if (field(L, c->view_ref, cells[k].name, row) != cells[k].want)
-                fail_msg("%s of row %d is %g, not %g", cells[k].name, row, field(L, c->view_ref, cells[k].name, row), cells[k].want);
+                fail_msg("%s of row %d is %g, not %g", cells[k].name, row,
+                         field(L, c->view_ref, cells[k].name, row), cells[k].want);
         check_text(L, c->view_ref, row, r->spec->tenant);
         if (i < COLUMN_ENDS)
             assert_int_equal(field(L, c->view_ref, "first", i + 1), row);
@@ -94,8 +107,12 @@ static void change(struct rehearsal *r, struct rng *g)
     switch (rng_below(g, 6)) {
     case 0:
     case 1:
-        rehearsal_add(r, &(struct made_request){.tenant = tenants[rng_below(g, 4)], .priority = (int)rng_below(g, 9), .n_prompt = 1 + (int)rng_below(g, 90),
-                                                .max_tokens = 50, .arrival_s = (double)rng_below(g, 50), .n_output = (int)rng_below(g, 5),
+        rehearsal_add(r, &(struct made_request){.tenant = tenants[rng_below(g, 4)],
+                                                .priority = (int)rng_below(g, 9),
+                                                .n_prompt = 1 + (int)rng_below(g, 90),
+                                                .max_tokens = 50,
+                                                .arrival_s = (double)rng_below(g, 50),
+                                                .n_output = (int)rng_below(g, 5),
                                                 .running = rng_below(g, 2)});
         break;
     case 2:
@@ -130,7 +147,8 @@ static void columns_follow_the_world(void **state)
         rng_init(&g, seed);
         rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
         for (int i = 0; i < 150; i++) {
-            int n = (int)rng_below(&g, 10) ? (int)rng_below(&g, 6) : (int)rng_below(&g, 200); /* at times more than a journal holds */
+            int n = (int)rng_below(&g, 10) ? (int)rng_below(&g, 6)
+                                           : (int)rng_below(&g, 200); /* at times more than a journal holds */
             for (int k = 0; k < n; k++)
                 change(&r, &g);
             struct view v = rehearsal_view(&r);
@@ -154,8 +172,11 @@ static void columns_follow_the_world(void **state)
 static void a_changed_cell_is_found(void **state)
 {
     (void)state;
-    struct script *s = open_script("return { api = 1, doc = 'x', needs = { 'waiting.prompt' }, step = function(view) if view.step == 5 then\n"
-                                   "  for i = 1, 30 do view.waiting.prompt[i] = view.waiting.prompt[i] + 1 end end end }", 0);
+    struct script *s =
+        open_script("return { api = 1, doc = 'x', needs = { 'waiting.prompt' }, step = function(view) if "
+                    "view.step == 5 then\n"
+                    "  for i = 1, 30 do view.waiting.prompt[i] = view.waiting.prompt[i] + 1 end end end }",
+                    0);
     struct rehearsal r;
     struct err e = {0};
     rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
@@ -181,9 +202,13 @@ static void a_changed_cell_is_found(void **state)
 static void flat(void **state)
 {
     (void)state;
-    struct script *s = open_script("local t = {} return { api = 1, doc = 'x', needs = { 'tenant', 'first' }, step = function(view, act, p)\n"
-                                   "  t = { view.now, { view.step } } log(tostring(view.step)) local b = act.batch(1) b:decodes() b:prefill(view.waiting)\n"
-                                   "  if b.tokens > 0 then act.forward(1, b) end end, admit = function(r) return r.arrival end, finish = function(r) t = { r.tenant } end }", 0);
+    struct script *s = open_script("local t = {} return { api = 1, doc = 'x', needs = { 'tenant', 'first' }, "
+                                   "step = function(view, act, p)\n"
+                                   "  t = { view.now, { view.step } } log(tostring(view.step)) local b = "
+                                   "act.batch(1) b:decodes() b:prefill(view.waiting)\n"
+                                   "  if b.tokens > 0 then act.forward(1, b) end end, admit = function(r) "
+                                   "return r.arrival end, finish = function(r) t = { r.tenant } end }",
+                                   0);
     struct rehearsal r;
     struct err e = {0};
     rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
@@ -192,7 +217,9 @@ static void flat(void **state)
     for (int i = 0; i < 30000; i++) {
         struct view v = rehearsal_view(&r);
         struct admission a = {.key = 0};
-        struct request *q = rehearsal_add(&r, &(struct made_request){.tenant = i % 2 ? "a" : "b", .max_tokens = 2, .n_prompt = 5, .arrival_s = i * 1e-3});
+        struct request *q = rehearsal_add(
+            &r, &(struct made_request){
+                    .tenant = i % 2 ? "a" : "b", .max_tokens = 2, .n_prompt = 5, .arrival_s = i * 1e-3});
         assert_true(!q || verdict_stands(script_admit(s, q, &v, &a, &e)));
         plan_begin(&r.plan, r.now_ns);
         if (!verdict_stands(script_step(s, &v, &r.plan, &e)))
@@ -215,17 +242,23 @@ static void collect_all(lua_State *L, void *arg)
     lua_gc(L, LUA_GCSTOP, 0);
 }
 
-/* The heap's end is moved through every point of a call: host code, library code and the policy's own all end as a verdict, and nothing else happens. */
+/* The heap's end is moved through every point of a call: host code, library code and the policy's own all end
+ * as a verdict, and nothing else happens. */
 static void memory_ends_anywhere(void **state)
 {
     (void)state;
-    static const char source[] =
-        "local kept = {} return { api = 1, doc = 'x', needs = { 'tenant', 'first', 'key' }, params = { m = { default = { a = 1 } } },\n"
-        "  start = function(node) kept[1] = node.model .. 'x' end, admit = function(r) kept[r.id] = { r.name .. r.tenant } return 1 end,\n"
-        "  finish = function(r) kept[r.id] = nil end, export = function() return { a = { 1, 2 }, b = 'text' } end, import = function(s) kept[2] = s end,\n"
-        "  step = function(view, act, p) for k, v in sorted_pairs { a = 1, b = view.step } do kept[k] = string.format('%s-%d', k, v) end\n"
-        "    local r = rng(view.step) table.insert(kept, r(5)) local ids = {} for i = 1, view.waiting.n do ids[i] = view.waiting.id[i] end\n"
-        "    local b = act.batch(1) b:decodes() b:prefill(ids) if b.tokens > 0 then act.forward(1, b, { tp = 1 }) end log(tostring(#kept)) end }";
+    static const char source[] = "local kept = {} return { api = 1, doc = 'x', needs = { 'tenant', 'first', "
+                                 "'key' }, params = { m = { default = { a = 1 } } },\n"
+                                 "  start = function(node) kept[1] = node.model .. 'x' end, admit = "
+                                 "function(r) kept[r.id] = { r.name .. r.tenant } return 1 end,\n"
+                                 "  finish = function(r) kept[r.id] = nil end, export = function() return { "
+                                 "a = { 1, 2 }, b = 'text' } end, import = function(s) kept[2] = s end,\n"
+                                 "  step = function(view, act, p) for k, v in sorted_pairs { a = 1, b = "
+                                 "view.step } do kept[k] = string.format('%s-%d', k, v) end\n"
+                                 "    local r = rng(view.step) table.insert(kept, r(5)) local ids = {} for i "
+                                 "= 1, view.waiting.n do ids[i] = view.waiting.id[i] end\n"
+                                 "    local b = act.batch(1) b:decodes() b:prefill(ids) if b.tokens > 0 then "
+                                 "act.forward(1, b, { tp = 1 }) end log(tostring(#kept)) end }";
     int n_oom = 0, n_ok = 0;
     for (size_t room = 0; room < 24000; room += 56) {
         struct script *s = open_script(source, 0);
@@ -268,9 +301,12 @@ static void memory_ends_anywhere(void **state)
 static void a_dropped_plan_leaves_no_trace(void **state)
 {
     (void)state;
-    struct script *s = open_script("return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local r = view.running\n"
-                                   "  act.preempt(r.id[1], 'recompute') act.refuse(view.waiting.id[1], 429) local b = act.batch(1) b:decodes() b:prefill()\n"
-                                   "  act.forward(1, b) act.wake(5) error('after all') end }", 0);
+    struct script *s = open_script(
+        "return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local r = view.running\n"
+        "  act.preempt(r.id[1], 'recompute') act.refuse(view.waiting.id[1], 429) local b = act.batch(1) "
+        "b:decodes() b:prefill()\n"
+        "  act.forward(1, b) act.wake(5) error('after all') end }",
+        0);
     struct rehearsal r;
     struct err e = {0};
     rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
@@ -307,8 +343,11 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_follow_the_world), cmocka_unit_test(a_changed_cell_is_found), cmocka_unit_test(flat),
-        cmocka_unit_test(memory_ends_anywhere), cmocka_unit_test(a_dropped_plan_leaves_no_trace),
+        cmocka_unit_test(columns_follow_the_world),
+        cmocka_unit_test(a_changed_cell_is_found),
+        cmocka_unit_test(flat),
+        cmocka_unit_test(memory_ends_anywhere),
+        cmocka_unit_test(a_dropped_plan_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -1,7 +1,8 @@
-/* What a policy's step costs through the real host, without the engine: p50, p99 and p99.9 of wall time at 8, 64 and 512 requests, of which two end, two
- * start and two arrive between steps. `scan` reads every row (four columns of the waiting, two of the running) and keeps the best four: the dearest thing
- * a sane policy does. `empty` is the floor; `native` is policy_fcfs.c: what the verbs themselves cost.
- * usage: policy_bench [POLICY.lua...] */
+/* What a policy's step costs through the real host, without the engine: p50, p99 and p99.9 of wall time at 8,
+ * 64 and 512 requests, of which two end, two start and two arrive between steps. `scan` reads every row (four
+ * columns of the waiting, two of the running) and keeps the best four: the dearest thing a sane policy does.
+ * `empty` is the floor; `native` is policy_fcfs.c: what the verbs themselves cost. usage: policy_bench
+ * [POLICY.lua...] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,14 @@ enum { STEPS = 20000 };
 
 static const char empty[] = "return { api = 1, doc = 'empty', step = function(view, act, p)\n"
                             "  if view.step < 100 then for _, g in ipairs(view.idle) do\n"
-                            "    local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end\n"
+                            "    local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 "
+                            "then act.forward(g, b) end\n"
                             "  end end\nend }";
 
 static const char scan[] =
     "local best, score = {}, {}\n"
-    "return { api = 1, doc = 'scan', needs = { 'waiting.priority', 'waiting.arrival', 'waiting.prompt', 'waiting.max_tokens',\n"
+    "return { api = 1, doc = 'scan', needs = { 'waiting.priority', 'waiting.arrival', 'waiting.prompt', "
+    "'waiting.max_tokens',\n"
     "    'running.priority', 'running.arrival' },\n"
     "  step = function(view, act, p)\n"
     "    local w, r, now = view.waiting, view.running, view.now\n"
@@ -29,7 +32,8 @@ static const char scan[] =
     "      local s = (now - arrival[i]) * 10 - priority[i] * 100 - prompt[i] * 0.01 - max_tokens[i] * 0.001\n"
     "      if s > score[4] then\n"
     "        local k = 4\n"
-    "        while k > 1 and s > score[k - 1] do score[k], best[k] = score[k - 1], best[k - 1] k = k - 1 end\n"
+    "        while k > 1 and s > score[k - 1] do score[k], best[k] = score[k - 1], best[k - 1] k = k - 1 "
+    "end\n"
     "        score[k], best[k] = s, i\n"
     "      end\n"
     "    end\n"
@@ -67,7 +71,10 @@ static void churn(struct rehearsal *r, struct rng *g)
         world_commit(w, q, q->n_tokens - 1);
     }
     for (int i = 0; i < 2; i++)
-        rehearsal_add(r, &(struct made_request){.tenant = "blue", .priority = (int)rng_below(g, 5), .n_prompt = 20, .max_tokens = 50,
+        rehearsal_add(r, &(struct made_request){.tenant = "blue",
+                                                .priority = (int)rng_below(g, 5),
+                                                .n_prompt = 20,
+                                                .max_tokens = 50,
                                                 .arrival_s = (double)r->now_ns * 1e-9});
     r->now_ns += 10000000;
     w->step++;
@@ -99,8 +106,9 @@ static void measure(const struct policy *p, const char *name, int n)
     }
     rehearsal_free(&r);
     qsort(times, STEPS, sizeof *times, compare);
-    printf("%-12s %4d requests   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n, (double)times[STEPS / 2] * 1e-3,
-           (double)times[STEPS * 99 / 100] * 1e-3, (double)times[STEPS / 1000 * 999] * 1e-3);
+    printf("%-12s %4d requests   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n,
+           (double)times[STEPS / 2] * 1e-3, (double)times[STEPS * 99 / 100] * 1e-3,
+           (double)times[STEPS / 1000 * 999] * 1e-3);
     if (bad)
         printf("   %d steps did not stand: %s", bad, e.text);
     printf("\n");
@@ -139,7 +147,8 @@ int main(int argc, char **argv)
     for (int i = 0; !rc && i < (argc > 1 ? argc - 1 : 3); i++) {
         const char *path = argc > 1 ? argv[i + 1] : shipped[i], *slash = strrchr(path, '/');
         struct buf source = {0};
-        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) || run(dog, slash ? slash + 1 : path, source.data, source.len);
+        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) ||
+             run(dog, slash ? slash + 1 : path, source.data, source.len);
         buf_free(&source);
     }
     lua_watchdog_stop(dog);

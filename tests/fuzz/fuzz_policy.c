@@ -1,5 +1,6 @@
-/* Policy sources: whatever the bytes are, the loader answers with a policy or a reason, and what it accepted decides a few made-up steps without harm.
- * No watchdog: an instruction count bounds each call, so that a slow machine finds the same things as a fast one. */
+/* Policy sources: whatever the bytes are, the loader answers with a policy or a reason, and what it accepted
+ * decides a few made-up steps without harm. No watchdog: an instruction count bounds each call, so that a
+ * slow machine finds the same things as a fast one. */
 #include <stdint.h>
 #include <string.h>
 
