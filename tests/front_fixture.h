@@ -84,12 +84,12 @@ static inline void site_send(int fd, const char *p, size_t n)
     }
 }
 
-/* One read; 0 at the end or after 10 s of silence. */
+/* One read; 0 at the end or after 2 minutes of silence. */
 static inline size_t site_read(int fd, struct buf *out)
 {
     char tmp[65536];
     struct pollfd p = {fd, POLLIN, 0};
-    if (poll(&p, 1, 10000) <= 0)
+    if (poll(&p, 1, 120000) <= 0)
         return 0;
     ssize_t n = recv(fd, tmp, sizeof tmp, 0);
     if (n > 0)

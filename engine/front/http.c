@@ -90,9 +90,7 @@ void http_destroy(struct http *h)
     if (!h)
         return;
     http_close_listeners(h);
-    LIST_EACH_SAFE(pos, tmp, &h->conns)
-    conn_kill(LIST_ENTRY(pos, struct http_conn, all));
-    http_flush(h);
+    http_close_connections(h);
     loop_event_free(h->tick);
     loop_after(h->setup.loop, NULL, NULL);
     mem_free(h->scratch);
@@ -216,6 +214,13 @@ void http_close_listeners(struct http *h)
 void http_close_after_answers(struct http *h)
 {
     h->draining = true;
+}
+
+void http_close_connections(struct http *h)
+{
+    LIST_EACH_SAFE(pos, tmp, &h->conns)
+    conn_kill(LIST_ENTRY(pos, struct http_conn, all));
+    http_flush(h);
 }
 
 int http_n_connections(const struct http *h)

@@ -65,6 +65,7 @@ int http_port(const struct http *h, bool admin); /* 0: none */
 void http_close_after_answers(
     struct http *h); /* draining: idle connections close, the others after their answer */
 void http_close_listeners(struct http *h);
+void http_close_connections(struct http *h); /* at once */
 int http_n_connections(const struct http *h);
 int http_n_exchanges(const struct http *h); /* being answered */
 size_t http_backlog(const struct http *h);  /* unsent bytes in all */

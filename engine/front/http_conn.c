@@ -18,23 +18,18 @@ void conn_touch(struct http_conn *c)
     list_push_back(&c->http->dirty, &c->dirty_node);
 }
 
-/* Reading goes on while an answer is under way: that is how a client that leaves is noticed. When enough lies
- * unread, the kernel's early-close event says the same without reading. */
+/* Reading goes on while an answer is under way: that is how a client that leaves is noticed. It pauses only while
+ * the client does not take what it was sent. */
 static void set_interest(struct http_conn *c)
 {
     if (c->dead)
         return;
-    bool room =
-        c->step == CONN_ANSWER ? c->in.len < CONN_AHEAD : conn_backlog(c) <= c->http->setup.limits.backlog;
-    bool reading = !c->eof && (room || c->step == CONN_LINGER);
-    if (reading)
+    bool room = c->step == CONN_ANSWER || c->step == CONN_LINGER ||
+                conn_backlog(c) <= c->http->setup.limits.backlog;
+    if (!c->eof && room)
         loop_arm(c->on_read);
     else
         loop_disarm(c->on_read);
-    if (!reading && !c->eof)
-        loop_arm(c->on_closed);
-    else
-        loop_disarm(c->on_closed);
 }
 
 static void end_exchange(struct http_conn *c)
@@ -63,7 +58,6 @@ void conn_kill(struct http_conn *c)
     end_exchange(c);
     loop_event_free(c->on_read);
     loop_event_free(c->on_write);
-    loop_event_free(c->on_closed);
     close(c->fd);
     buf_free(&c->in);
     buf_free(&c->out);
@@ -217,17 +211,13 @@ static void on_read(void *ctx)
     if (c->step == CONN_BODY || (c->step == CONN_HEAD && c->in.len == 0))
         c->since_ns = clock_now(c->http->setup.clock);
     buf_put(&c->in, c->http->scratch, (size_t)n);
+    if (c->step == CONN_ANSWER && c->in.len > CONN_AHEAD) {
+        /* Leaving it unread would hide the end of the connection behind it. */
+        conn_kill(c);
+        return;
+    }
     advance(c);
     set_interest(c);
-}
-
-static void on_closed(void *ctx)
-{
-    struct http_conn *c = ctx;
-    loop_disarm(c->on_closed);
-    if (c->step == CONN_ANSWER && !c->x.drop_on_eof)
-        return; /* what lies unread is read once this answer is out */
-    conn_kill(c);
 }
 
 static void on_write(void *ctx)
@@ -332,8 +322,7 @@ void conn_open(struct http *h, int fd, bool admin)
     h->n_conns++;
     c->on_read = loop_fd(h->setup.loop, fd, LOOP_READ, on_read, c);
     c->on_write = loop_fd(h->setup.loop, fd, LOOP_WRITE, on_write, c);
-    c->on_closed = loop_fd(h->setup.loop, fd, LOOP_CLOSED, on_closed, c);
-    if (!c->on_read || !c->on_write || !c->on_closed)
+    if (!c->on_read || !c->on_write)
         conn_kill(c);
     else
         set_interest(c);

@@ -15,7 +15,7 @@ enum conn_step {
 };
 
 enum {
-    CONN_AHEAD = 65536,
+    CONN_AHEAD = 262144,
     CONN_READ = 65536,
     CONN_LINGER_BYTES = 4 << 20,
     CONN_CHUNK_HEAD = 10,
@@ -28,7 +28,7 @@ struct http_conn {
     int fd;
     enum conn_step step;
     bool admin, dead, doomed, eof, closing, advancing, dirty, writing;
-    struct loop_event *on_read, *on_write, *on_closed;
+    struct loop_event *on_read, *on_write;
     struct list all, dirty_node;
     struct buf in, out;
     size_t out_at; /* of out: sent already */

@@ -24,13 +24,11 @@ int loop_create(struct loop **out, struct err *e)
     struct event_config *cfg = event_config_new();
     if (!cfg)
         return err_set(e, E_SYS, "no memory for the event loop");
-    event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE);
     event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
     struct event_base *base = event_base_new_with_config(cfg);
     event_config_free(cfg);
     if (!base)
-        return err_set(e, E_UNSUPPORTED,
-                       "the event library offers no backend that reports early close (epoll does)");
+        return err_set(e, E_SYS, "no event loop");
     *out = mem_new(sizeof **out);
     (*out)->base = base;
     return 0;
@@ -75,7 +73,7 @@ static struct loop_event *make(struct loop *l, int fd, short what, loop_fn fn, v
 
 struct loop_event *loop_fd(struct loop *l, int fd, enum loop_kind kind, loop_fn fn, void *ctx)
 {
-    short what = kind == LOOP_READ ? EV_READ : kind == LOOP_WRITE ? EV_WRITE : EV_CLOSED;
+    short what = kind == LOOP_READ ? EV_READ : EV_WRITE;
     return make(l, fd, (short)(what | EV_PERSIST), fn, ctx);
 }
 

@@ -16,10 +16,9 @@ typedef void (*loop_fn)(void *ctx);
 enum loop_kind {
     LOOP_READ, /* fd is readable (or at its end) */
     LOOP_WRITE,
-    LOOP_CLOSED, /* the peer has shut its side, whatever lies unread */
 };
 
-int loop_create(struct loop **out, struct err *e); /* E_SYS; E_UNSUPPORTED without epoll's early close */
+int loop_create(struct loop **out, struct err *e); /* E_SYS */
 void loop_destroy(struct loop *l);                 /* every event must be freed before */
 void loop_after(struct loop *l, loop_fn fn, void *ctx);
 /* Made disarmed; stays armed until loop_disarm. NULL when the system refuses. */

@@ -310,6 +310,7 @@ int server_run(struct server *s)
     http_flush(s->front.http); /* last words */
     s->front.stopped = true;
     http_close_listeners(s->front.http);
+    http_close_connections(s->front.http);
     loop_event_free(s->on_term);
     loop_event_free(s->on_int);
     s->on_term = s->on_int = NULL;
