@@ -270,12 +270,12 @@ void bind_forget(struct bind *b, lua_State *L)
 static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
 {
     struct vm *vm = vm_of(L);
-    size_t before = columns_bytes(&b->waiting) + columns_bytes(&b->running);
-    bool good = columns_sync(&b->waiting, L, v->world, &v->world->waiting);
-    good = columns_sync(&b->running, L, v->world, &v->world->running) &&
-           good; /* both, whatever the first says */
+    const struct world *w = v->world;
     /* What the engine's own growth takes is not the policy's debt. */
-    vm->floor += columns_bytes(&b->waiting) + columns_bytes(&b->running) - before;
+    vm->floor += columns_reserve(&b->waiting, w->waiting.n) + columns_reserve(&b->running, w->running.n);
+    bool good = columns_sync(&b->waiting, L, w, &w->waiting);
+    if (!columns_sync(&b->running, L, w, &w->running))
+        good = false;
     return good;
 }
 

@@ -3,13 +3,14 @@
 #include <lauxlib.h>
 #include <string.h>
 
+#include "engine/base/check.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "lua/nearest.h"
 
 _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 
-enum { FIRST_ROWS = 64 };
+enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
     "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
@@ -112,14 +113,6 @@ void columns_reset(struct columns *c, lua_State *L)
     lua_pop(L, 1);
 }
 
-size_t columns_bytes(const struct columns *c)
-{
-    size_t n = 0, rows = c->cap > FIRST_ROWS ? (size_t)(c->cap - FIRST_ROWS) : 0;
-    for (int k = 0; k < COLUMN_COUNT; k++)
-        n += (c->mask >> k & 1) * 2 * sizeof(double) * rows;
-    return n;
-}
-
 /* ---- cells */
 
 static double cell_of(const struct request *r, int column)
@@ -204,6 +197,25 @@ static void grow(struct columns *c)
             c->cells[k] = mem_resize(c->cells[k], (size_t)c->cap, sizeof *c->cells[k]);
 }
 
+/* What the tables of so many rows take beyond the first ones, with which they were made; Lua may keep an old
+ * and a new array for a while. */
+static size_t table_bytes(const struct columns *c, int rows)
+{
+    size_t n = 0;
+    for (int k = 0; k < COLUMN_COUNT && rows > FIRST_ROWS; k++)
+        n += (c->mask >> k & 1) * 2 * sizeof(double) * (size_t)(rows - FIRST_ROWS);
+    return n;
+}
+
+size_t columns_reserve(struct columns *c, int n)
+{
+    size_t before = table_bytes(c, c->cap);
+    n += QUEUE_JOURNAL; /* following the journal may add rows before it drops others */
+    while (c->mask && c->cap < n)
+        grow(c);
+    return table_bytes(c, c->cap) - before;
+}
+
 static void set_row(struct columns *c, req_id id, int row)
 {
     int slot = (int)(uint32_t)id;
@@ -229,9 +241,8 @@ static int find_row(const struct columns *c, req_id id)
 static void add_row(struct sync *s, const struct request *r)
 {
     struct columns *c = s->c;
-    if (c->n == c->cap)
-        grow(c);
     int row = c->n++;
+    ASSERT(row < c->cap); /* columns_reserve */
     c->ids[row] = r->id;
     c->seen[row] = c->epoch;
     set_row(c, r->id, row);

@@ -69,8 +69,8 @@ void columns_free(struct columns *c);
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
 /* Fresh tables; the next sync fills them. A body. */
 void columns_reset(struct columns *c, lua_State *L);
-/* Bytes that the tables have grown by since they were made. */
-size_t columns_bytes(const struct columns *c);
+/* Makes room for n rows. Returns the bytes by which the Lua tables may now grow. */
+size_t columns_reserve(struct columns *c, int n);
 
 /* A request id as Lua sees it: exact in a double. */
 static inline double lua_req_id(req_id id)

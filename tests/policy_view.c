@@ -198,6 +198,35 @@ static void a_changed_cell_is_found(void **state)
     script_close(s);
 }
 
+/* A flood of requests is the engine's, not the policy's: its columns grow by megabytes under a small cap. */
+static void a_flood_is_not_the_policys_debt(void **state)
+{
+    (void)state;
+    struct script *s = open_script(watcher, 64 << 10);
+    struct rehearsal r;
+    struct err e = {0};
+    rehearsal_init(&r, (struct rehearsal_size){4000, 16, 60, 256}, 100);
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 15000; k++)
+            assert_non_null(rehearsal_add(
+                &r, &(struct made_request){.tenant = "t", .n_prompt = 3, .arrival_s = i * 20 + k * 1e-3}));
+        struct view v = rehearsal_view(&r);
+        plan_begin(&r.plan, r.now_ns);
+        if (!verdict_stands(script_step(s, &v, &r.plan, &e)))
+            fail_msg("%s", e.text);
+        assert_int_equal(field(s->vm.L, s->bind.waiting.view_ref, "n", 0), r.world.waiting.n);
+        assert_true(field(s->vm.L, s->bind.waiting.view_ref, "prompt", r.world.waiting.n) == 3);
+    }
+    while (r.world.waiting.n > 10)
+        world_end(&r.world, r.world.waiting.items[r.world.waiting.n - 1], END_ABORT);
+    struct view v = rehearsal_view(&r);
+    plan_begin(&r.plan, r.now_ns);
+    assert_true(verdict_stands(script_step(s, &v, &r.plan, &e)));
+    check_queue(s, &s->bind.waiting, &r.world.waiting);
+    rehearsal_free(&r);
+    script_close(s);
+}
+
 /* Many steps: the stack is where it was, and the heap does not grow. */
 static void flat(void **state)
 {
@@ -345,6 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_follow_the_world),
         cmocka_unit_test(a_changed_cell_is_found),
+        cmocka_unit_test(a_flood_is_not_the_policys_debt),
         cmocka_unit_test(flat),
         cmocka_unit_test(memory_ends_anywhere),
         cmocka_unit_test(a_dropped_plan_leaves_no_trace),
