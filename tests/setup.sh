@@ -97,14 +97,16 @@ setup() {
 # build PRESET [TARGET...]: configures and builds quietly; the log is shown when it fails. What is configured already is only
 # built (ninja configures anew when a CMake file changed), unless RECONFIGURE is set: something may have been installed since.
 build() {
-    local preset=$1 dir=build log configured=
+    local preset=$1 dir=build log failed_at=
     [ "$1" = release ] || dir=build-$1
     shift
     log=$(mktemp)
     local jobs=()
     [ -z "${JOBS:-}" ] || jobs=(-j "$JOBS")
-    [ -n "${RECONFIGURE:-}" ] || [ ! -f $dir/build.ninja ] || configured=1
-    if ! { [ -n "$configured" ] || cmake --preset "$preset"; } >"$log" 2>&1 || ! { cmake --build --preset "$preset" "${jobs[@]}" ${1:+--target "$@"}; } >>"$log" 2>&1; then
+    if [ -n "${RECONFIGURE:-}" ] || [ ! -f $dir/build.ninja ]; then
+        cmake --preset "$preset" >"$log" 2>&1 || failed_at=configure
+    fi
+    if [ -n "$failed_at" ] || ! cmake --build --preset "$preset" "${jobs[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
         grep -nE 'error|Error|warning:|undefined|FAILED' "$log" | head -n 40 >&2
         tail -n 15 "$log" >&2
         rm -f "$log"
