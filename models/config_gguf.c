@@ -203,7 +203,7 @@ static int apply_freqs(struct model_config *c, const struct gguf *g, struct err 
     const struct gguf_tensor *t = gguf_tensor_find(g, "rope_freqs.weight");
     if (!t)
         return 0;
-    if (t->type != DT_F32 || t->dims[0] != c->rope_dim / 2 || t->n_dims != 1)
+    if (t->type != DT_F32 || t->dims[0] != c->rope_dim / 2 || t->dims[1] != 1)
         return err_set(e, E_INPUT, "GGUF: rope_freqs.weight must be %d F32 values", c->rope_dim / 2);
     for (int i = 0; i < c->rope_dim / 2; i++) {
         float f;
