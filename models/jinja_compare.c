@@ -1,5 +1,6 @@
 /* Truth, equality, order, hash and membership of values, as Python has them. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/map.h"
@@ -191,6 +192,22 @@ static bool arrays_less(struct run *r, const struct array *a, const struct array
     return less;
 }
 
+/* An integer past 64 bits against a number or another such integer. */
+static bool big_less(struct value a, struct value b, bool or_equal)
+{
+    bool a_big = a.kind == J_BIG, b_big = b.kind == J_BIG, a_neg = a_big && a.u.s->data[0] == '-';
+    bool b_neg = b_big && b.u.s->data[0] == '-';
+    if (a.kind == J_FLOAT || b.kind == J_FLOAT) {
+        double x = a_big ? strtod(a.u.s->data, NULL) : a.u.f, y = b_big ? strtod(b.u.s->data, NULL) : b.u.f;
+        return or_equal ? x <= y : x < y;
+    }
+    if (!a_big || !b_big || a_neg != b_neg)
+        return a_big ? a_neg : !b_neg;
+    int c = a.u.s->len != b.u.s->len ? (a.u.s->len < b.u.s->len ? -1 : 1) : memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
+    c = a_neg ? -c : c;
+    return or_equal ? c <= 0 : c < 0;
+}
+
 bool j_less(struct run *r, struct value a, struct value b, bool or_equal)
 {
     int64_t x, y;
@@ -204,6 +221,8 @@ bool j_less(struct run *r, struct value a, struct value b, bool or_equal)
         return or_equal ? x <= y : x < y;
     if (j_is_number(a) && j_is_number(b))
         return or_equal ? j_as_double(a) <= j_as_double(b) : j_as_double(a) < j_as_double(b);
+    if ((a.kind == J_BIG || b.kind == J_BIG) && (a.kind == J_BIG || j_is_number(a)) && (b.kind == J_BIG || j_is_number(b)))
+        return big_less(a, b, or_equal);
     if (a.kind == b.kind && a.kind == J_STRING) {
         int c = order_strings(a.u.s, b.u.s);
         return or_equal ? c <= 0 : c < 0;
@@ -288,6 +307,12 @@ static bool in_each(struct run *r, struct value item, struct value container)
     return false;
 }
 
+static bool in_dict(struct run *r, struct value item, const struct dict *d)
+{
+    uint64_t hash;
+    return j_hash(r, item, &hash) && j_dict_find(r, d, item);
+}
+
 bool j_in(struct run *r, struct value item, struct value c)
 {
     switch (c.kind) {
@@ -298,11 +323,11 @@ bool j_in(struct run *r, struct value item, struct value c)
         }
         j_charge(r, c.u.s->len / 64);
         return !item.u.s->len || memmem(c.u.s->data, c.u.s->len, item.u.s->data, item.u.s->len);
-    case J_DICT: {
-        uint64_t hash;
-        return j_hash(r, item, &hash) && j_dict_find(r, c.u.dict, item);
-    }
+    case J_DICT: return in_dict(r, item, c.u.dict);
     case J_RANGE: return in_range(item, c.u.range);
+    case J_VIEW:
+        if (c.u.view->of == VIEW_KEYS)
+            return in_dict(r, item, c.u.view->dict);
     }
     return in_each(r, item, c);
 }

@@ -64,6 +64,14 @@ static void put(struct run *r, struct value v)
         j_full(r, "the template's output passes %zu bytes", r->out_limit);
 }
 
+/* What a filter or call block gives is not converted: Python can only join str. */
+static void put_text(struct run *r, struct value v)
+{
+    if (!j_failed(r) && v.kind != J_STRING)
+        j_fail(r, "a block must give str, not %s", j_type_name(v));
+    put(r, v);
+}
+
 /* ---- assignment ---- */
 
 static void assign_each(struct run *r, struct activation *at, const struct node *target, struct value v)
@@ -138,7 +146,7 @@ static enum flow exec_filter_block(struct run *r, struct activation *at, const s
     enum flow flow = j_exec(r, at, &n->list);
     struct value text = j_captured(r, start);
     if (flow == FLOW_ON)
-        put(r, j_filter_text(r, at, n->b, text));
+        put_text(r, j_filter_text(r, at, n->b, text));
     scope_leave(at, &n->scope);
     return flow;
 }
@@ -297,7 +305,7 @@ static void exec_call_block(struct run *r, struct activation *at, const struct n
     if (j_args(r, at, n->a, &args)) {
         r->line = n->line;
         j_add_keyword(r, &args, "caller", caller);
-        put(r, j_call(r, callee, &args));
+        put_text(r, j_call(r, callee, &args));
     }
 }
 

@@ -19,6 +19,11 @@ FILTER(f_abs)
         return i < 0 ? j_negative(r, j_int(i), true) : j_int(i);
     if (self.kind == J_FLOAT)
         return j_float(fabs(self.u.f));
+    if (self.kind == J_BIG) {
+        struct value v = j_part(r, self, self.u.s->data[0] == '-', self.u.s->len);
+        v.kind = j_failed(r) ? J_UNDEFINED : J_BIG;
+        return v;
+    }
     return self.kind == J_UNDEFINED ? j_fail_undefined(r, self) : j_fail(r, "bad operand type for abs(): '%s'", j_type_name(self));
 }
 
@@ -177,6 +182,8 @@ FILTER(f_round)
         return j_fail(r, "method must be common, ceil or floor");
     if (self.kind == J_UNDEFINED)
         return j_fail_undefined(r, self);
+    if (self.kind == J_BIG && (!j_given(a[0]) || (j_is_int(a[0], &i) && i >= 0)) && !ceil_ && !floor_)
+        return self;
     if (!j_is_number(self))
         return j_fail(r, "round wants a number, not %s", j_type_name(self));
     if (j_given(a[0]) && a[0].kind == J_NONE && !ceil_ && !floor_)
@@ -200,7 +207,7 @@ FILTER(f_filesizeformat)
     double base = binary ? 1024 : 1000, bytes;
     if (j_failed(r))
         return self;
-    if (!j_is_number(self) && !(self.kind == J_STRING && read_float(self, &bytes)))
+    if (!j_is_number(self) && self.kind != J_BIG && !(self.kind == J_STRING && read_float(self, &bytes)))
         return j_fail(r, "could not convert to a number of bytes");
     bytes = v.u.f;
     struct buf b = {0};

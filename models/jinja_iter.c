@@ -20,6 +20,7 @@ static bool next_char(struct run *r, struct iter *it, struct value *out)
     while (to < s->len && ((unsigned char)s->data[to] & 0xC0) == 0x80)
         to++;
     *out = j_part(r, it->over, it->at, to);
+    out->markup = false;
     it->at = to;
     return true;
 }

@@ -182,7 +182,7 @@ static struct node *parse_call(struct parser *p, struct node *callee)
     struct node *n = p_with(p, p_node(p, N_CALL, p_token(p)->line), callee, NULL, NULL);
     if (callee->type == N_GETATTR && method_refused(callee->value.u.s->data, callee->value.u.s->len))
         p_fail(p, E_UNSUPPORTED, "the method '%.*s' is not offered", (int)callee->value.u.s->len, callee->value.u.s->data);
-    if (callee->type == N_NAME && callee->name.n == 5 && memcmp(callee->name.s, "lipsum", 5) == 0)
+    if (callee->type == N_NAME && callee->name.n == 6 && memcmp(callee->name.s, "lipsum", 6) == 0)
         p_fail(p, E_UNSUPPORTED, "lipsum() is not offered");
     arguments(p, n);
     return n;
@@ -276,8 +276,11 @@ static const struct builtin *known_builtin(struct parser *p, bool filter)
     struct token *t = p_expect(p, T_NAME);
     const struct builtin *b = filter ? filter_find(t->text, t->len) : test_find(t->text, t->len);
     int n = (int)(t->len < 60 ? t->len : 60);
-    if (p_is(p, T_DOT))
-        b = NULL;
+    if (p_is(p, T_DOT)) {
+        p_fail(p, E_UNSUPPORTED, "no %s named '%.*s.%.*s'; a method of the result needs brackets around what is before the dot",
+               filter ? "filter" : "test", n, t->text, (int)(p_look(p)->len < 60 ? p_look(p)->len : 60), p_look(p)->text);
+        return NULL;
+    }
     if (!b && filter && filter_refused(t->text, t->len))
         p_fail(p, E_UNSUPPORTED, "the filter '%.*s' is not offered", n, t->text);
     else if (!b)

@@ -119,10 +119,12 @@ static void put_changed(struct buf *b, const struct string *s, enum change how)
         bool first = how == CHANGE_TITLE ? !after_cased : i == 0;
         if (how == CHANGE_UPPER || how == CHANGE_FOLD)
             unicode_put_case(b, cp, how == CHANGE_UPPER ? CASE_UPPER : CASE_FOLD);
-        else if (how == CHANGE_SWAP)
-            unicode_put_case(b, cp, unicode_is(cp, UNI_LOWER) ? CASE_UPPER : CASE_LOWER);
+        else if (how == CHANGE_SWAP ? unicode_is(cp, UNI_LOWER) : first)
+            unicode_put_case(b, cp, how == CHANGE_SWAP ? CASE_UPPER : CASE_TITLE);
+        else if (how == CHANGE_SWAP && !unicode_is(cp, UNI_UPPER))
+            buf_put(b, s->data + i, len);
         else
-            unicode_put_case(b, cp, first ? CASE_TITLE : CASE_LOWER);
+            unicode_put_lower_at(b, s->data, s->len, i, len);
         after_cased = unicode_is(cp, UNI_CASED);
         i += len;
     }
@@ -185,8 +187,7 @@ static void split_space(struct run *r, struct items *all, struct value string, i
         size_t from = i;
         uint32_t cp;
         if (max-- == 0) {
-            i = from + unicode_strip_space(s->data + from, s->len - from);
-            j_push(r, all, j_part(r, string, from, i));
+            j_push(r, all, j_part(r, string, from, s->len));
             return;
         }
         for (; i < s->len; i += (size_t)decode(s->data + i, s->len - i, &cp)) {
@@ -207,8 +208,7 @@ static void split_space_right(struct run *r, struct items *all, struct value str
         size_t from = to;
         uint32_t cp;
         if (max-- == 0) {
-            from = unicode_skip_space(s->data, to);
-            j_push(r, all, j_part(r, string, from, to));
+            j_push(r, all, j_part(r, string, 0, to));
             return;
         }
         while (from) {

@@ -68,16 +68,21 @@ static struct value text_question(struct run *r, struct value self, const char *
 TEST(t_lower) { UNUSED; return text_question(r, self, "islower"); }
 TEST(t_upper) { UNUSED; return text_question(r, self, "isupper"); }
 
+/* A name is looked up in a dict of Python's, so it must be hashable. */
 TEST(t_filter)
 {
     UNUSED;
-    return j_bool(self.kind == J_STRING && (filter_find(self.u.s->data, self.u.s->len) || filter_refused(self.u.s->data, self.u.s->len)));
+    uint64_t hash;
+    if (!j_hash(r, self, &hash) || self.kind != J_STRING)
+        return j_bool(false);
+    return j_bool(filter_find(self.u.s->data, self.u.s->len) || filter_refused(self.u.s->data, self.u.s->len));
 }
 
 TEST(t_test)
 {
     UNUSED;
-    return j_bool(self.kind == J_STRING && test_find(self.u.s->data, self.u.s->len));
+    uint64_t hash;
+    return j_bool(j_hash(r, self, &hash) && self.kind == J_STRING && test_find(self.u.s->data, self.u.s->len));
 }
 
 const struct builtin *test_find(const char *name, size_t n)

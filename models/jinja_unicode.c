@@ -103,17 +103,24 @@ static bool cased_ahead(const char *s, size_t n, size_t at, int direction)
     return false;
 }
 
+void unicode_put_lower_at(struct buf *out, const char *s, size_t n, size_t at, size_t len)
+{
+    uint32_t cp = 0xFFFD;
+    utf8_decode(s + at, n - at, &cp);
+    if (cp == 0x3A3 && cased_ahead(s, n, at, -1) && !cased_ahead(s, n, at + len, 1))
+        buf_puts(out, "\xCF\x82");
+    else
+        unicode_put_case(out, cp, CASE_LOWER);
+}
+
 void unicode_put_lower(struct buf *out, const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        uint32_t cp = 0xFFFD;
-        int len = utf8_decode(s + i, n - i, &cp);
-        size_t next = i + (size_t)(len > 0 ? len : 1);
-        if (cp == 0x3A3 && cased_ahead(s, n, i, -1) && !cased_ahead(s, n, next, 1))
-            buf_puts(out, "\xCF\x82");
-        else
-            unicode_put_case(out, cp, CASE_LOWER);
-        i = next;
+        uint32_t cp;
+        int got = utf8_decode(s + i, n - i, &cp);
+        size_t len = got > 0 ? (size_t)got : 1;
+        unicode_put_lower_at(out, s, n, i, len);
+        i += len;
     }
 }
 

@@ -32,6 +32,8 @@ bool unicode_is(uint32_t cp, unsigned any_of);
 void unicode_put_case(struct buf *out, uint32_t cp, enum unicode_case to);
 /* Appends s[0..n) lowered, with Greek's final sigma. */
 void unicode_put_lower(struct buf *out, const char *s, size_t n);
+/* The same for the one character of len bytes at byte `at`. */
+void unicode_put_lower_at(struct buf *out, const char *s, size_t n, size_t at, size_t len);
 size_t unicode_skip_space(const char *s, size_t n);  /* bytes of white space at the front */
 size_t unicode_strip_space(const char *s, size_t n); /* n less the white space at the end */
 
