@@ -139,7 +139,7 @@ static void row_twins(void **state)
         skip();
     for (int round = 0; round < 400; round++) {
         float x[N], x2[N], y[2][N];
-        int8_t q[2][N];
+        int8_t q[2][PLANES * N];
         struct qmeta m[2][N / 32];
         uint16_t h[2][N];
         int n = N - (int)rng_below(&r, 40);
