@@ -14,7 +14,8 @@ int chat_compile(struct chat_template **out, const char *source, size_t n, struc
 {
     *out = NULL;
     if (n > SOURCE_MAX)
-        return err_set(e, E_UNSUPPORTED, "line 1: a template of %zu bytes; at most %d are accepted", n, SOURCE_MAX);
+        return err_set(e, E_UNSUPPORTED, "line 1: a template of %zu bytes; at most %d are accepted", n,
+                       SOURCE_MAX);
     struct chat_template *t = mem_new(sizeof *t);
     struct parser p = {.t = &t->t};
     p.c.arena = &t->t.arena;
@@ -58,7 +59,8 @@ int chat_render(const struct chat_template *t, const struct chat_input *in, stru
     const struct chat_limits *l = &in->limits;
     struct run r = {.t = &t->t, .out = out, .out_base = out->len, .line = 1, .now = in->now};
     if (in->context && json_type(in->context) != JSON_OBJECT)
-        return err_set(e, E_INPUT, "the context of a chat template must be an object, not %s", json_type_name(in->context));
+        return err_set(e, E_INPUT, "the context of a chat template must be an object, not %s",
+                       json_type_name(in->context));
     r.steps_left = l->steps ? l->steps : 10000000;
     r.out_limit = l->bytes ? l->bytes : (size_t)64 << 20;
     r.memory_left = l->memory ? l->memory : (size_t)512 << 20;

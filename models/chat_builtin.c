@@ -21,18 +21,20 @@ static const char llama2[] =
     "        {{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') -}}\n"
     "    {%- endif -%}\n"
     "    {%- if message.role == 'user' -%}\n"
-    "        {{- (bos_token or '') + '[INST] ' + (system if loop.first else '') + (message.content or '').strip() + ' [/INST]' -}}\n"
+    "        {{- (bos_token or '') + '[INST] ' + (system if loop.first else '') + (message.content or "
+    "'').strip() + ' [/INST]' -}}\n"
     "    {%- else -%}\n"
     "        {{- ' ' + (message.content or '').strip() + ' ' + (eos_token or '') -}}\n"
     "    {%- endif -%}\n"
     "{%- endfor -%}\n";
 
-static const char llama3[] =
-    "{{- bos_token or '' -}}\n"
-    "{%- for message in messages -%}\n"
-    "{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + (message.content or '').strip() + '<|eot_id|>' -}}\n"
-    "{%- endfor -%}\n"
-    "{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}\n";
+static const char llama3[] = "{{- bos_token or '' -}}\n"
+                             "{%- for message in messages -%}\n"
+                             "{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + "
+                             "(message.content or '').strip() + '<|eot_id|>' -}}\n"
+                             "{%- endfor -%}\n"
+                             "{%- if add_generation_prompt -%}{{- "
+                             "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}\n";
 
 static const char mistral[] =
     "{{- bos_token or '' -}}\n"

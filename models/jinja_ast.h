@@ -1,5 +1,5 @@
-/* A parsed template: a tree of nodes in the template's arena, its names resolved to slots (jinja_scope.c). Written once at
- * compile time, then read by any thread. Never true: a tree deeper than NODE_DEPTH_MAX. */
+/* A parsed template: a tree of nodes in the template's arena, its names resolved to slots (jinja_scope.c).
+ * Written once at compile time, then read by any thread. Never true: a tree deeper than NODE_DEPTH_MAX. */
 #ifndef MODELS_JINJA_AST_H
 #define MODELS_JINJA_AST_H
 
@@ -7,38 +7,44 @@
 
 enum { NODE_DEPTH_MAX = 250 };
 
-/* Which children a node has, in jinja2's order of fields (its scoping depends on it), stands beside each type. */
+/* Which children a node has, in jinja2's order of fields (its scoping depends on it), stands beside each
+ * type. */
 enum node_type {
-    N_DATA,      /* value: the text */
-    N_PRINT,     /* a */
-    N_FOR,       /* a: target, b: iterated, list: body, list2: else, c: condition; flag: recursive */
-    N_IF,        /* a: test, list: body, list2: elif (N_IF without else), list3: else */
-    N_SET,       /* a: target, b: value */
-    N_SET_BLOCK, /* a: target, b: filter or NULL, list: body */
-    N_MACRO,     /* name, list: parameters, list2: defaults of the last ones, list3: body */
-    N_CALL_BLOCK, /* a: the call (NULL: generation), list: parameters, list2: defaults, list3: body */
+    N_DATA,         /* value: the text */
+    N_PRINT,        /* a */
+    N_FOR,          /* a: target, b: iterated, list: body, list2: else, c: condition; flag: recursive */
+    N_IF,           /* a: test, list: body, list2: elif (N_IF without else), list3: else */
+    N_SET,          /* a: target, b: value */
+    N_SET_BLOCK,    /* a: target, b: filter or NULL, list: body */
+    N_MACRO,        /* name, list: parameters, list2: defaults of the last ones, list3: body */
+    N_CALL_BLOCK,   /* a: the call (NULL: generation), list: parameters, list2: defaults, list3: body */
     N_FILTER_BLOCK, /* list: body, b: filter */
-    N_WITH,      /* list: targets, list2: values, list3: body */
-    N_BREAK, N_CONTINUE,
-    N_NAME,      /* name; up, slot; op: enum name_use */
-    N_NSREF,     /* name, attribute in value; up, slot */
-    N_CONST,     /* value */
-    N_LIST, N_TUPLE, /* list */
-    N_DICT,      /* list: keys, list2: values */
-    N_COND,      /* a: test, b: then, c: else or NULL */
-    N_OR, N_AND, /* a, b */
-    N_NOT, N_NEG, N_POS, /* a */
-    N_COMPARE,   /* a, list: N_OPERAND */
-    N_OPERAND,   /* op: token type, or OP_IN, OP_NOT_IN; a */
-    N_BINARY,    /* op: token type; a, b */
-    N_CONCAT,    /* list */
-    N_GETATTR,   /* a, value: the name */
-    N_GETITEM,   /* a, b */
-    N_SLICE,     /* a, b, c: each may be NULL */
-    N_CALL,      /* a: callee; arguments: list, list2 (N_KEYWORD), b: *args, c: **kwargs */
-    N_FILTER,    /* a (NULL: the block's text), builtin, arguments as for N_CALL */
-    N_TEST,      /* the same; a is never NULL */
-    N_KEYWORD    /* value: the name, a */
+    N_WITH,         /* list: targets, list2: values, list3: body */
+    N_BREAK,
+    N_CONTINUE,
+    N_NAME,  /* name; up, slot; op: enum name_use */
+    N_NSREF, /* name, attribute in value; up, slot */
+    N_CONST, /* value */
+    N_LIST,
+    N_TUPLE, /* list */
+    N_DICT,  /* list: keys, list2: values */
+    N_COND,  /* a: test, b: then, c: else or NULL */
+    N_OR,
+    N_AND, /* a, b */
+    N_NOT,
+    N_NEG,
+    N_POS,     /* a */
+    N_COMPARE, /* a, list: N_OPERAND */
+    N_OPERAND, /* op: token type, or OP_IN, OP_NOT_IN; a */
+    N_BINARY,  /* op: token type; a, b */
+    N_CONCAT,  /* list */
+    N_GETATTR, /* a, value: the name */
+    N_GETITEM, /* a, b */
+    N_SLICE,   /* a, b, c: each may be NULL */
+    N_CALL,    /* a: callee; arguments: list, list2 (N_KEYWORD), b: *args, c: **kwargs */
+    N_FILTER,  /* a (NULL: the block's text), builtin, arguments as for N_CALL */
+    N_TEST,    /* the same; a is never NULL */
+    N_KEYWORD  /* value: the name, a */
 };
 enum { OP_IN = 100, OP_NOT_IN };
 enum name_use { USE_LOAD, USE_STORE, USE_PARAM };
@@ -82,16 +88,17 @@ struct node {
     struct value value;
     const struct builtin *builtin;
     int up, slot;
-    struct scope_code scope;  /* of the body */
-    struct scope_code scope2; /* for: of the else branch */
-    struct scope_code scope3; /* for: of the condition */
-    struct node *test_target; /* for with a condition: the target again, in the condition's scope */
+    struct scope_code scope;        /* of the body */
+    struct scope_code scope2;       /* for: of the else branch */
+    struct scope_code scope3;       /* for: of the condition */
+    struct node *test_target;       /* for with a condition: the target again, in the condition's scope */
     struct function_code *function; /* macro, call block, recursive for */
-    int slot_loop;            /* for: slot of `loop`, or -1; macro: of caller, kwargs, varargs */
+    int slot_loop;                  /* for: slot of `loop`, or -1; macro: of caller, kwargs, varargs */
     int slot_caller, slot_kwargs, slot_varargs;
 };
 
-struct template {
+struct template
+{
     struct arena arena;
     struct nodes body;
     struct scope_code scope;
@@ -105,8 +112,8 @@ struct parser {
     struct compile c;
     struct template *t;
     size_t at;
-    int depth;          /* of statements and expressions in each other */
-    int loops;          /* for bodies around, within the function */
+    int depth; /* of statements and expressions in each other */
+    int loops; /* for bodies around, within the function */
 };
 int jinja_parse(struct parser *p); /* tokens to p->t->body */
 

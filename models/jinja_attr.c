@@ -14,7 +14,8 @@ static bool listed(const char *const *names, const char *s, size_t n)
 /* Methods that change their object: the sandbox makes them undefined, and using them an error. */
 static bool changes(struct value obj, const char *s, size_t n)
 {
-    static const char *const of_list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove", NULL};
+    static const char *const of_list[] = {"append", "clear",  "pop",    "reverse", "insert",
+                                          "sort",   "extend", "remove", NULL};
     static const char *const of_dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     return (obj.kind == J_LIST && listed(of_list, s, n)) || (obj.kind == J_DICT && listed(of_dict, s, n));
 }
@@ -23,9 +24,31 @@ static bool changes(struct value obj, const char *s, size_t n)
 static bool internal(const char *s, size_t n)
 {
     static const char *const names[] = {
-        "__class__", "__init__", "__doc__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
-        "__hash__", "__str__", "__repr__", "__new__", "__reduce__", "__reduce_ex__", "__getattribute__", "__setattr__",
-        "__delattr__", "__format__", "__sizeof__", "__subclasshook__", "__init_subclass__", "__getstate__", NULL,
+        "__class__",
+        "__init__",
+        "__doc__",
+        "__dir__",
+        "__eq__",
+        "__ne__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "__hash__",
+        "__str__",
+        "__repr__",
+        "__new__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__getattribute__",
+        "__setattr__",
+        "__delattr__",
+        "__format__",
+        "__sizeof__",
+        "__subclasshook__",
+        "__init_subclass__",
+        "__getstate__",
+        NULL,
     };
     return n > 4 && listed(names, s, n);
 }
@@ -33,8 +56,8 @@ static bool internal(const char *s, size_t n)
 static struct value unsafe(struct run *r, struct value obj, struct value name)
 {
     struct buf b = {0};
-    buf_printf(&b, "access to attribute '%.*s' of '%s' object is unsafe", (int)(name.u.s->len < 60 ? name.u.s->len : 60),
-               name.u.s->data, j_type_name(obj));
+    buf_printf(&b, "access to attribute '%.*s' of '%s' object is unsafe",
+               (int)(name.u.s->len < 60 ? name.u.s->len : 60), name.u.s->data, j_type_name(obj));
     struct value hint = j_string(r, b.data, b.len + 1);
     buf_free(&b);
     return j_failed(r) ? hint : j_undefined_hint(r, hint.u.s->data, name);
@@ -91,8 +114,10 @@ static struct value macro_attribute(struct run *r, const struct node *n, const c
 static struct value plain_attribute(struct run *r, struct value obj, const char *s)
 {
     switch (obj.kind) {
-    case J_LOOP: return loop_attribute(r, obj.u.loop, s);
-    case J_MACRO: return macro_attribute(r, obj.u.macro->node, s);
+    case J_LOOP:
+        return loop_attribute(r, obj.u.loop, s);
+    case J_MACRO:
+        return macro_attribute(r, obj.u.macro->node, s);
     case J_CYCLER:
         if (strcmp(s, "current") == 0)
             return obj.u.cycler->items.u.list->items[obj.u.cycler->at];
@@ -272,7 +297,8 @@ static int64_t clamp(int64_t i, int64_t n, int64_t lo, int64_t hi)
     return i < lo ? lo : i > hi ? hi : i;
 }
 
-static struct value slice_range(struct run *r, const struct range *g, int64_t start, int64_t stop, int64_t step, size_t n)
+static struct value slice_range(struct run *r, const struct range *g, int64_t start, int64_t stop,
+                                int64_t step, size_t n)
 {
     struct range *out = j_alloc(r, sizeof *out);
     int64_t s;
@@ -301,7 +327,8 @@ static struct value slice_string(struct run *r, struct value s, int64_t start, i
     return v;
 }
 
-struct value j_slice(struct run *r, struct value obj, struct value vstart, struct value vstop, struct value vstep)
+struct value j_slice(struct run *r, struct value obj, struct value vstart, struct value vstop,
+                     struct value vstep)
 {
     int64_t start, stop, step;
     size_t length;

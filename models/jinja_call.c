@@ -92,11 +92,12 @@ static int read_params(const char *spec, struct param *out, bool *positional_onl
     return n;
 }
 
-static bool bind_keyword(struct run *r, const struct builtin *b, const struct param *params, int n, const struct keyword *kw,
-                         struct value *a)
+static bool bind_keyword(struct run *r, const struct builtin *b, const struct param *params, int n,
+                         const struct keyword *kw, struct value *a)
 {
     for (int i = 0; i < n; i++)
-        if (params[i].n == kw->name.u.s->len && memcmp(params[i].name, kw->name.u.s->data, params[i].n) == 0) {
+        if (params[i].n == kw->name.u.s->len &&
+            memcmp(params[i].name, kw->name.u.s->data, params[i].n) == 0) {
             if (j_given(a[i]))
                 break;
             a[i] = kw->value;
@@ -113,7 +114,8 @@ static bool bind(struct run *r, const struct builtin *b, const struct args *args
     bool positional_only;
     int n = read_params(b->params, params, &positional_only);
     if (args->n > (size_t)n || (positional_only && args->n_kw)) {
-        j_fail(r, "%s() takes at most %d argument%s%s", b->name, n, n == 1 ? "" : "s", positional_only ? ", none by name" : "");
+        j_fail(r, "%s() takes at most %d argument%s%s", b->name, n, n == 1 ? "" : "s",
+               positional_only ? ", none by name" : "");
         return false;
     }
     for (int i = 0; i < PARAMS_MAX; i++)
@@ -129,7 +131,8 @@ static bool bind(struct run *r, const struct builtin *b, const struct args *args
     return true;
 }
 
-struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self, const struct args *args)
+struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self,
+                            const struct args *args)
 {
     struct value a[PARAMS_MAX], v = j_of(J_UNDEFINED);
     if (!j_charge(r, 1) || !j_enter(r))
@@ -157,7 +160,8 @@ static struct value take_keyword(struct args *args, bool *used, const struct nam
 }
 
 /* kwargs the macro did not name, or the refusal of the first of them. */
-static void rest_keywords(struct run *r, struct activation *at, const struct node *n, const struct args *args, const bool *used)
+static void rest_keywords(struct run *r, struct activation *at, const struct node *n, const struct args *args,
+                          const bool *used)
 {
     struct value rest = n->slot_kwargs >= 0 ? j_dict(r) : j_none();
     for (size_t i = 0; i < args->n_kw && !j_failed(r); i++) {
@@ -167,18 +171,21 @@ static void rest_keywords(struct run *r, struct activation *at, const struct nod
         if (rest.kind == J_DICT)
             j_dict_set(r, rest.u.dict, k, args->kw[i].value);
         else
-            j_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name.n, n->name.s, (int)k.u.s->len, k.u.s->data);
+            j_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name.n, n->name.s,
+                   (int)k.u.s->len, k.u.s->data);
     }
     if (rest.kind == J_DICT)
         at->slots[n->slot_kwargs] = rest;
 }
 
-static void rest_positional(struct run *r, struct activation *at, const struct node *n, const struct args *args)
+static void rest_positional(struct run *r, struct activation *at, const struct node *n,
+                            const struct args *args)
 {
     size_t n_params = (size_t)n->list.n;
     if (n->slot_varargs < 0) {
         if (args->n > n_params)
-            j_fail(r, "macro '%.*s' takes not more than %zu argument(s)", (int)n->name.n, n->name.s, n_params);
+            j_fail(r, "macro '%.*s' takes not more than %zu argument(s)", (int)n->name.n, n->name.s,
+                   n_params);
         return;
     }
     size_t more = args->n > n_params ? args->n - n_params : 0;
@@ -242,16 +249,27 @@ struct value j_call(struct run *r, struct value callee, const struct args *args)
     if (!j_enter(r))
         return v;
     switch (callee.kind) {
-    case J_UNDEFINED: v = j_fail_undefined(r, callee); break;
-    case J_MACRO: v = call_macro(r, callee.u.macro, *args); break;
-    case J_METHOD: v = j_call_builtin(r, callee.u.method->of, callee.u.method->self, args); break;
-    case J_FUNCTION: v = j_call_builtin(r, callee.u.function, j_none(), args); break;
-    case J_LOOP: v = j_loop_call(r, callee.u.loop, args); break;
+    case J_UNDEFINED:
+        v = j_fail_undefined(r, callee);
+        break;
+    case J_MACRO:
+        v = call_macro(r, callee.u.macro, *args);
+        break;
+    case J_METHOD:
+        v = j_call_builtin(r, callee.u.method->of, callee.u.method->self, args);
+        break;
+    case J_FUNCTION:
+        v = j_call_builtin(r, callee.u.function, j_none(), args);
+        break;
+    case J_LOOP:
+        v = j_loop_call(r, callee.u.loop, args);
+        break;
     case J_JOINER:
         v = callee.u.joiner->used ? callee.u.joiner->separator : j_cstring(r, "");
         callee.u.joiner->used = true;
         break;
-    default: v = j_fail(r, "'%s' object is not callable", j_type_name(callee));
+    default:
+        v = j_fail(r, "'%s' object is not callable", j_type_name(callee));
     }
     j_leave(r);
     return v;

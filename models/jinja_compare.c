@@ -31,8 +31,9 @@ double j_as_double(struct value v)
 const char *j_type_name(struct value v)
 {
     static const char *const names[] = {
-        "Undefined", "NoneType", "bool", "int", "int", "float", "str", "list", "tuple", "dict", "Namespace", "range",
-        "dict view", "generator", "Macro", "LoopContext", "method", "function", "Cycler", "Joiner", "missing value",
+        "Undefined", "NoneType",    "bool",   "int",       "int",    "float",     "str",
+        "list",      "tuple",       "dict",   "Namespace", "range",  "dict view", "generator",
+        "Macro",     "LoopContext", "method", "function",  "Cycler", "Joiner",    "missing value",
     };
     return names[v.kind];
 }
@@ -47,7 +48,8 @@ bool j_has_length(struct value v)
     case J_DICT:
     case J_RANGE:
     case J_VIEW:
-    case J_LOOP: return true;
+    case J_LOOP:
+        return true;
     }
     return false;
 }
@@ -56,14 +58,27 @@ bool j_length(struct run *r, struct value v, size_t *n)
 {
     *n = 0;
     switch (v.kind) {
-    case J_UNDEFINED: return true;
-    case J_STRING: *n = j_chars(v); return true;
+    case J_UNDEFINED:
+        return true;
+    case J_STRING:
+        *n = j_chars(v);
+        return true;
     case J_LIST:
-    case J_TUPLE: *n = v.u.list->n; return true;
-    case J_DICT: *n = v.u.dict->n; return true;
-    case J_RANGE: *n = v.u.range->n; return true;
-    case J_VIEW: *n = v.u.view->dict->n; return true;
-    case J_LOOP: *n = j_loop_length(r, v.u.loop); return !j_failed(r);
+    case J_TUPLE:
+        *n = v.u.list->n;
+        return true;
+    case J_DICT:
+        *n = v.u.dict->n;
+        return true;
+    case J_RANGE:
+        *n = v.u.range->n;
+        return true;
+    case J_VIEW:
+        *n = v.u.view->dict->n;
+        return true;
+    case J_LOOP:
+        *n = j_loop_length(r, v.u.loop);
+        return !j_failed(r);
     }
     j_fail(r, "object of type '%s' has no len()", j_type_name(v));
     return false;
@@ -75,11 +90,16 @@ bool j_true(struct run *r, struct value v)
     switch (v.kind) {
     case J_UNDEFINED:
     case J_NONE:
-    case J_MISSING: return false;
-    case J_BOOL: return v.u.b;
-    case J_INT: return v.u.i != 0;
-    case J_FLOAT: return v.u.f != 0;
-    case J_STRING: return v.u.s->len != 0;
+    case J_MISSING:
+        return false;
+    case J_BOOL:
+        return v.u.b;
+    case J_INT:
+        return v.u.i != 0;
+    case J_FLOAT:
+        return v.u.f != 0;
+    case J_STRING:
+        return v.u.s->len != 0;
     }
     return !j_has_length(v) || (j_length(r, v, &n) && n != 0);
 }
@@ -90,12 +110,18 @@ bool j_is(struct value a, struct value b)
         return false;
     switch (a.kind) {
     case J_NONE:
-    case J_MISSING: return true;
-    case J_BOOL: return a.u.b == b.u.b;
-    case J_INT: return a.u.i == b.u.i;
-    case J_FLOAT: return memcmp(&a.u.f, &b.u.f, sizeof a.u.f) == 0;
-    case J_METHOD: return false; /* a bound method is made anew by each look-up */
-    case J_UNDEFINED: return a.u.undefined == b.u.undefined && a.u.undefined;
+    case J_MISSING:
+        return true;
+    case J_BOOL:
+        return a.u.b == b.u.b;
+    case J_INT:
+        return a.u.i == b.u.i;
+    case J_FLOAT:
+        return memcmp(&a.u.f, &b.u.f, sizeof a.u.f) == 0;
+    case J_METHOD:
+        return false; /* a bound method is made anew by each look-up */
+    case J_UNDEFINED:
+        return a.u.undefined == b.u.undefined && a.u.undefined;
     }
     return a.u.s == b.u.s;
 }
@@ -155,19 +181,26 @@ bool j_equal(struct run *r, struct value a, struct value b)
     switch (a.kind) {
     case J_UNDEFINED:
     case J_NONE:
-    case J_MISSING: return true;
-    case J_BIG: return strings_equal(a.u.s, b.u.s);
+    case J_MISSING:
+        return true;
+    case J_BIG:
+        return strings_equal(a.u.s, b.u.s);
     case J_STRING:
         if (r)
             j_charge(r, a.u.s->len / 256);
         return strings_equal(a.u.s, b.u.s);
     case J_LIST:
-    case J_TUPLE: return arrays_equal(r, a.u.list, b.u.list);
-    case J_DICT: return dicts_equal(r, a.u.dict, b.u.dict);
-    case J_RANGE: return ranges_equal(a.u.range, b.u.range);
+    case J_TUPLE:
+        return arrays_equal(r, a.u.list, b.u.list);
+    case J_DICT:
+        return dicts_equal(r, a.u.dict, b.u.dict);
+    case J_RANGE:
+        return ranges_equal(a.u.range, b.u.range);
     case J_VIEW:
-        return a.u.view->of == b.u.view->of && a.u.view->of != VIEW_VALUES && dicts_equal(r, a.u.view->dict, b.u.view->dict);
-    case J_METHOD: return a.u.method->of == b.u.method->of && j_is(a.u.method->self, b.u.method->self);
+        return a.u.view->of == b.u.view->of && a.u.view->of != VIEW_VALUES &&
+               dicts_equal(r, a.u.view->dict, b.u.view->dict);
+    case J_METHOD:
+        return a.u.method->of == b.u.method->of && j_is(a.u.method->self, b.u.method->self);
     }
     return j_is(a, b);
 }
@@ -187,7 +220,8 @@ static bool arrays_less(struct run *r, const struct array *a, const struct array
     while (i < a->n && i < b->n && (j_is(a->items[i], b->items[i]) || j_equal(r, a->items[i], b->items[i])))
         i++;
     bool less = i < a->n && i < b->n ? j_less(r, a->items[i], b->items[i], or_equal)
-              : a->n == b->n ? or_equal : a->n < b->n;
+                : a->n == b->n       ? or_equal
+                                     : a->n < b->n;
     j_leave(r);
     return less;
 }
@@ -203,7 +237,8 @@ static bool big_less(struct value a, struct value b, bool or_equal)
     }
     if (!a_big || !b_big || a_neg != b_neg)
         return a_big ? a_neg : !b_neg;
-    int c = a.u.s->len != b.u.s->len ? (a.u.s->len < b.u.s->len ? -1 : 1) : memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
+    int c = a.u.s->len != b.u.s->len ? (a.u.s->len < b.u.s->len ? -1 : 1)
+                                     : memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
     c = a_neg ? -c : c;
     return or_equal ? c <= 0 : c < 0;
 }
@@ -221,7 +256,8 @@ bool j_less(struct run *r, struct value a, struct value b, bool or_equal)
         return or_equal ? x <= y : x < y;
     if (j_is_number(a) && j_is_number(b))
         return or_equal ? j_as_double(a) <= j_as_double(b) : j_as_double(a) < j_as_double(b);
-    if ((a.kind == J_BIG || b.kind == J_BIG) && (a.kind == J_BIG || j_is_number(a)) && (b.kind == J_BIG || j_is_number(b)))
+    if ((a.kind == J_BIG || b.kind == J_BIG) && (a.kind == J_BIG || j_is_number(a)) &&
+        (b.kind == J_BIG || j_is_number(b)))
         return big_less(a, b, or_equal);
     if (a.kind == b.kind && a.kind == J_STRING) {
         int c = order_strings(a.u.s, b.u.s);
@@ -266,16 +302,28 @@ bool j_hash(struct run *r, struct value v, uint64_t *hash)
         else
             memcpy(hash, &v.u.f, sizeof *hash);
         return true;
-    case J_STRING: *hash = map_hash_bytes(v.u.s->data, v.u.s->len); return true;
-    case J_BIG: *hash = map_hash_bytes(v.u.s->data, v.u.s->len) + 1; return true;
+    case J_STRING:
+        *hash = map_hash_bytes(v.u.s->data, v.u.s->len);
+        return true;
+    case J_BIG:
+        *hash = map_hash_bytes(v.u.s->data, v.u.s->len) + 1;
+        return true;
     case J_UNDEFINED:
     case J_NONE:
-    case J_MISSING: *hash = v.kind; return true;
-    case J_RANGE: *hash = v.u.range->n; return true;
-    case J_METHOD: *hash = (uintptr_t)v.u.method->of; return true;
+    case J_MISSING:
+        *hash = v.kind;
+        return true;
+    case J_RANGE:
+        *hash = v.u.range->n;
+        return true;
+    case J_METHOD:
+        *hash = (uintptr_t)v.u.method->of;
+        return true;
     case J_LIST:
     case J_DICT:
-    case J_VIEW: j_fail(r, "unhashable type: '%s'", j_type_name(v)); return false;
+    case J_VIEW:
+        j_fail(r, "unhashable type: '%s'", j_type_name(v));
+        return false;
     case J_TUPLE:
         if (!j_enter(r))
             return false;
@@ -323,8 +371,10 @@ bool j_in(struct run *r, struct value item, struct value c)
         }
         j_charge(r, c.u.s->len / 64);
         return !item.u.s->len || memmem(c.u.s->data, c.u.s->len, item.u.s->data, item.u.s->len);
-    case J_DICT: return in_dict(r, item, c.u.dict);
-    case J_RANGE: return in_range(item, c.u.range);
+    case J_DICT:
+        return in_dict(r, item, c.u.dict);
+    case J_RANGE:
+        return in_range(item, c.u.range);
     case J_VIEW:
         if (c.u.view->of == VIEW_KEYS)
             return in_dict(r, item, c.u.view->dict);

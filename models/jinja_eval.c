@@ -37,19 +37,27 @@ static struct value eval_cond(struct run *r, struct activation *at, const struct
         return j_eval(r, at, n->b);
     if (n->c)
         return j_eval(r, at, n->c);
-    return j_undefined_hint(r, "the inline if-expression evaluated to false and no else section was defined", j_none());
+    return j_undefined_hint(r, "the inline if-expression evaluated to false and no else section was defined",
+                            j_none());
 }
 
 static bool compare(struct run *r, int op, struct value a, struct value b)
 {
     switch (op) {
-    case T_EQ: return j_equal(r, a, b);
-    case T_NE: return !j_equal(r, a, b);
-    case T_LT: return j_less(r, a, b, false);
-    case T_LE: return j_less(r, a, b, true);
-    case T_GT: return j_less(r, b, a, false);
-    case T_GE: return j_less(r, b, a, true);
-    case OP_IN: return j_in(r, a, b);
+    case T_EQ:
+        return j_equal(r, a, b);
+    case T_NE:
+        return !j_equal(r, a, b);
+    case T_LT:
+        return j_less(r, a, b, false);
+    case T_LE:
+        return j_less(r, a, b, true);
+    case T_GT:
+        return j_less(r, b, a, false);
+    case T_GE:
+        return j_less(r, b, a, true);
+    case OP_IN:
+        return j_in(r, a, b);
     }
     return !j_in(r, a, b);
 }
@@ -153,26 +161,42 @@ static struct value eval_getattr(struct run *r, struct activation *at, const str
 static struct value eval_node(struct run *r, struct activation *at, const struct node *n)
 {
     switch (n->type) {
-    case N_NAME: return eval_name(r, at, n);
-    case N_CONST: return n->value;
+    case N_NAME:
+        return eval_name(r, at, n);
+    case N_CONST:
+        return n->value;
     case N_LIST:
-    case N_TUPLE: return eval_list(r, at, n);
-    case N_DICT: return eval_dict(r, at, n);
-    case N_COND: return eval_cond(r, at, n);
+    case N_TUPLE:
+        return eval_list(r, at, n);
+    case N_DICT:
+        return eval_dict(r, at, n);
+    case N_COND:
+        return eval_cond(r, at, n);
     case N_OR:
-    case N_AND: return eval_logic(r, at, n);
-    case N_NOT: return j_bool(!j_true(r, j_eval(r, at, n->a)));
+    case N_AND:
+        return eval_logic(r, at, n);
+    case N_NOT:
+        return j_bool(!j_true(r, j_eval(r, at, n->a)));
     case N_NEG:
-    case N_POS: return eval_sign(r, at, n);
-    case N_COMPARE: return eval_compare(r, at, n);
-    case N_BINARY: return eval_binary(r, at, n);
-    case N_CONCAT: return eval_concat(r, at, n);
-    case N_GETATTR: return eval_getattr(r, at, n);
-    case N_GETITEM: return eval_getitem(r, at, n);
-    case N_CALL: return eval_call(r, at, n);
+    case N_POS:
+        return eval_sign(r, at, n);
+    case N_COMPARE:
+        return eval_compare(r, at, n);
+    case N_BINARY:
+        return eval_binary(r, at, n);
+    case N_CONCAT:
+        return eval_concat(r, at, n);
+    case N_GETATTR:
+        return eval_getattr(r, at, n);
+    case N_GETITEM:
+        return eval_getitem(r, at, n);
+    case N_CALL:
+        return eval_call(r, at, n);
     case N_FILTER:
-    case N_TEST: return eval_builtin(r, at, n);
-    default: return j_none(); /* statements never come here */
+    case N_TEST:
+        return eval_builtin(r, at, n);
+    default:
+        return j_none(); /* statements never come here */
     }
 }
 

@@ -24,10 +24,17 @@ void j_scope_enter(struct run *r, struct activation *at, const struct scope_code
     for (int i = 0; i < code->n_loads; i++) {
         const struct slot_load *l = &code->loads[i];
         switch (l->how) {
-        case LOAD_PARAM: break;
-        case LOAD_RESOLVE: at->slots[l->slot] = r->globals[l->from]; break;
-        case LOAD_ALIAS: at->slots[l->slot] = *slot(at, l->up, l->from); break;
-        case LOAD_UNDEFINED: at->slots[l->slot] = j_missing(); break;
+        case LOAD_PARAM:
+            break;
+        case LOAD_RESOLVE:
+            at->slots[l->slot] = r->globals[l->from];
+            break;
+        case LOAD_ALIAS:
+            at->slots[l->slot] = *slot(at, l->up, l->from);
+            break;
+        case LOAD_UNDEFINED:
+            at->slots[l->slot] = j_missing();
+            break;
         }
     }
 }
@@ -94,14 +101,17 @@ void j_assign(struct run *r, struct activation *at, const struct node *target, s
         return;
     struct value *to = target->type == N_TUPLE ? NULL : slot(at, target->up, target->slot);
     switch (target->type) {
-    case N_TUPLE: assign_each(r, at, target, v); return;
+    case N_TUPLE:
+        assign_each(r, at, target, v);
+        return;
     case N_NSREF:
         if (to->kind == J_NAMESPACE)
             j_dict_set(r, to->u.dict, target->value, v);
         else
             j_fail(r, "cannot assign attribute on non-namespace object");
         return;
-    default: *to = v;
+    default:
+        *to = v;
     }
 }
 
@@ -114,7 +124,8 @@ static void check_namespaces(struct run *r, struct activation *at, const struct 
         j_fail(r, "cannot assign attribute on non-namespace object");
 }
 
-/* Items of a tuple are unpacked before any is stored, so `set a, b = b, a` swaps; a plain value is stored as it is. */
+/* Items of a tuple are unpacked before any is stored, so `set a, b = b, a` swaps; a plain value is stored as
+ * it is. */
 static void exec_set(struct run *r, struct activation *at, const struct node *n)
 {
     check_namespaces(r, at, n->a);
@@ -202,7 +213,8 @@ static struct value filtered(struct run *r, struct activation *at, const struct 
     return j_generator(r, next_passing, source, c);
 }
 
-/* As jinja2 compiles it, the else branch runs when no turn came to the end of the body; break and continue skip that. */
+/* As jinja2 compiles it, the else branch runs when no turn came to the end of the body; break and continue
+ * skip that. */
 static enum flow run_loop(struct run *r, struct activation *at, const struct node *n, struct loop *l)
 {
     struct value item;
@@ -235,14 +247,19 @@ static struct loop *new_loop(struct run *r, struct activation *at, const struct 
         return NULL;
     if (n->c)
         source = filtered(r, at, n, source);
-    *l = (struct loop){.source = source, .after = j_missing(), .current = j_missing(), .before = j_missing(),
-                       .last_changed = j_missing(), .index0 = -1};
+    *l = (struct loop){.source = source,
+                       .after = j_missing(),
+                       .current = j_missing(),
+                       .before = j_missing(),
+                       .last_changed = j_missing(),
+                       .index0 = -1};
     l->iter = j_iter(r, source);
     return l;
 }
 
 /* One level of a recursive loop: a function that gives back its text. */
-static struct value recurse(struct run *r, struct activation *home, const struct node *n, struct value source, int64_t depth0)
+static struct value recurse(struct run *r, struct activation *home, const struct node *n, struct value source,
+                            int64_t depth0)
 {
     if (!j_enter(r))
         return j_of(J_UNDEFINED);
@@ -316,19 +333,44 @@ static enum flow exec_node(struct run *r, struct activation *at, const struct no
         return FLOW_ON;
     r->line = n->line;
     switch (n->type) {
-    case N_DATA: put(r, n->value); break;
-    case N_PRINT: put(r, j_eval(r, at, n->a)); break;
-    case N_FOR: flow = exec_for(r, at, n); break;
-    case N_IF: flow = exec_if(r, at, n); break;
-    case N_SET: exec_set(r, at, n); break;
-    case N_SET_BLOCK: flow = exec_set_block(r, at, n); break;
-    case N_MACRO: *slot(at, n->up, n->slot) = new_macro(r, at, n); break;
-    case N_CALL_BLOCK: exec_call_block(r, at, n); break;
-    case N_FILTER_BLOCK: flow = exec_filter_block(r, at, n); break;
-    case N_WITH: flow = exec_with(r, at, n); break;
-    case N_BREAK: flow = FLOW_BREAK; break;
-    case N_CONTINUE: flow = FLOW_CONTINUE; break;
-    default: j_eval(r, at, n);
+    case N_DATA:
+        put(r, n->value);
+        break;
+    case N_PRINT:
+        put(r, j_eval(r, at, n->a));
+        break;
+    case N_FOR:
+        flow = exec_for(r, at, n);
+        break;
+    case N_IF:
+        flow = exec_if(r, at, n);
+        break;
+    case N_SET:
+        exec_set(r, at, n);
+        break;
+    case N_SET_BLOCK:
+        flow = exec_set_block(r, at, n);
+        break;
+    case N_MACRO:
+        *slot(at, n->up, n->slot) = new_macro(r, at, n);
+        break;
+    case N_CALL_BLOCK:
+        exec_call_block(r, at, n);
+        break;
+    case N_FILTER_BLOCK:
+        flow = exec_filter_block(r, at, n);
+        break;
+    case N_WITH:
+        flow = exec_with(r, at, n);
+        break;
+    case N_BREAK:
+        flow = FLOW_BREAK;
+        break;
+    case N_CONTINUE:
+        flow = FLOW_CONTINUE;
+        break;
+    default:
+        j_eval(r, at, n);
     }
     j_leave(r);
     return flow;

@@ -1,15 +1,17 @@
-/* Filters that are generators in jinja2: nothing happens before someone takes an item, not even the check of arguments. */
+/* Filters that are generators in jinja2: nothing happens before someone takes an item, not even the check of
+ * arguments. */
 #include <string.h>
 
 #include "models/jinja_str.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define FILTER(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
 struct lazy {
-    struct args args;     /* as they came, or what is left of them */
+    struct args args; /* as they came, or what is left of them */
     struct value a[PARAMS_MAX];
-    struct value source;  /* an iterator once started */
+    struct value source; /* an iterator once started */
     bool started;
     const struct builtin *apply; /* map: the filter; select: the test; NULL: none */
     struct value attribute;
@@ -20,8 +22,8 @@ struct lazy {
     int64_t at, offset;
 };
 
-static struct value lazy(struct run *r, bool (*next)(struct run *, struct iter *, struct value *), struct value self,
-                         const struct value *a, const struct args *raw, struct lazy **out)
+static struct value lazy(struct run *r, bool (*next)(struct run *, struct iter *, struct value *),
+                         struct value self, const struct value *a, const struct args *raw, struct lazy **out)
 {
     struct lazy *l = j_alloc(r, sizeof *l);
     if (!l)
@@ -97,11 +99,16 @@ static bool next_mapped(struct run *r, struct iter *it, struct value *out)
         prepare_map(r, l);
     if (j_failed(r) || !j_next(r, l->source, &item))
         return false;
-    *out = l->apply ? j_call_builtin(r, l->apply, item, &l->args) : j_get_path_or(r, item, l->attribute, l->fallback);
+    *out = l->apply ? j_call_builtin(r, l->apply, item, &l->args)
+                    : j_get_path_or(r, item, l->attribute, l->fallback);
     return !j_failed(r);
 }
 
-FILTER(f_map) { UNUSED; return lazy(r, next_mapped, self, NULL, raw, NULL); }
+FILTER(f_map)
+{
+    UNUSED;
+    return lazy(r, next_mapped, self, NULL, raw, NULL);
+}
 
 /* ---- select and reject ---- */
 
@@ -144,7 +151,8 @@ static bool next_selected(struct run *r, struct iter *it, struct value *out)
     return false;
 }
 
-static struct value selector(struct run *r, struct value self, const struct args *raw, bool negate, bool by_attribute)
+static struct value selector(struct run *r, struct value self, const struct args *raw, bool negate,
+                             bool by_attribute)
 {
     struct lazy *l = NULL;
     struct value v = lazy(r, next_selected, self, NULL, raw, &l);
@@ -155,10 +163,29 @@ static struct value selector(struct run *r, struct value self, const struct args
     return v;
 }
 
-FILTER(f_select) { UNUSED; return selector(r, self, raw, false, false); }
-FILTER(f_reject) { UNUSED; return selector(r, self, raw, true, false); }
-FILTER(f_selectattr) { UNUSED; return selector(r, self, raw, false, true); }
-FILTER(f_rejectattr) { UNUSED; return selector(r, self, raw, true, true); }
+FILTER(f_select)
+{
+    UNUSED;
+    return selector(r, self, raw, false, false);
+}
+
+FILTER(f_reject)
+{
+    UNUSED;
+    return selector(r, self, raw, true, false);
+}
+
+FILTER(f_selectattr)
+{
+    UNUSED;
+    return selector(r, self, raw, false, true);
+}
+
+FILTER(f_rejectattr)
+{
+    UNUSED;
+    return selector(r, self, raw, true, true);
+}
 
 /* ---- items, unique, batch, slice ---- */
 
@@ -176,7 +203,11 @@ static bool next_pair(struct run *r, struct iter *it, struct value *out)
     return !j_failed(r);
 }
 
-FILTER(f_items) { UNUSED; return lazy(r, next_pair, self, a, raw, NULL); }
+FILTER(f_items)
+{
+    UNUSED;
+    return lazy(r, next_pair, self, a, raw, NULL);
+}
 
 static bool next_unique(struct run *r, struct iter *it, struct value *out)
 {
@@ -196,7 +227,11 @@ static bool next_unique(struct run *r, struct iter *it, struct value *out)
     return false;
 }
 
-FILTER(f_unique) { UNUSED; return lazy(r, next_unique, self, a, raw, NULL); }
+FILTER(f_unique)
+{
+    UNUSED;
+    return lazy(r, next_unique, self, a, raw, NULL);
+}
 
 static bool next_batch(struct run *r, struct iter *it, struct value *out)
 {
@@ -231,7 +266,11 @@ static bool next_batch(struct run *r, struct iter *it, struct value *out)
     return !j_failed(r);
 }
 
-FILTER(f_batch) { UNUSED; return lazy(r, next_batch, self, a, raw, NULL); }
+FILTER(f_batch)
+{
+    UNUSED;
+    return lazy(r, next_batch, self, a, raw, NULL);
+}
 
 static bool next_slice(struct run *r, struct iter *it, struct value *out)
 {
@@ -262,10 +301,21 @@ static bool next_slice(struct run *r, struct iter *it, struct value *out)
     return !j_failed(r);
 }
 
-FILTER(f_slice) { UNUSED; return lazy(r, next_slice, self, a, raw, NULL); }
+FILTER(f_slice)
+{
+    UNUSED;
+    return lazy(r, next_slice, self, a, raw, NULL);
+}
 
 const struct builtin lazy_filters[] = {
-    {"batch", "linecount fill_with?", f_batch}, {"items", "", f_items}, {"map", "...", f_map}, {"reject", "...", f_reject},
-    {"rejectattr", "...", f_rejectattr}, {"select", "...", f_select}, {"selectattr", "...", f_selectattr},
-    {"slice", "slices fill_with?", f_slice}, {"unique", "case_sensitive? attribute?", f_unique}, {NULL, NULL, NULL},
+    {"batch", "linecount fill_with?", f_batch},
+    {"items", "", f_items},
+    {"map", "...", f_map},
+    {"reject", "...", f_reject},
+    {"rejectattr", "...", f_rejectattr},
+    {"select", "...", f_select},
+    {"selectattr", "...", f_selectattr},
+    {"slice", "slices fill_with?", f_slice},
+    {"unique", "case_sensitive? attribute?", f_unique},
+    {NULL, NULL, NULL},
 };

@@ -3,7 +3,8 @@
 
 #include "models/jinja_str.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define FILTER(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
 FILTER(f_length)
@@ -31,7 +32,11 @@ FILTER(f_last)
     return j_undefined_hint(r, "No last item, sequence was empty.", j_none());
 }
 
-FILTER(f_list) { UNUSED; return j_list(r, self, J_LIST); }
+FILTER(f_list)
+{
+    UNUSED;
+    return j_list(r, self, J_LIST);
+}
 
 FILTER(f_join)
 {
@@ -127,7 +132,8 @@ static struct value extreme(struct run *r, struct value self, const struct value
     struct value iter = j_iter(r, self), each, best, best_key = j_missing();
     while (j_next(r, iter, &each)) {
         struct value key = folded(r, j_given(a[1]) ? j_get_path(r, each, a[1]) : each, sensitive);
-        if (!j_given(best_key) || (largest ? j_less(r, best_key, key, false) : j_less(r, key, best_key, false))) {
+        if (!j_given(best_key) ||
+            (largest ? j_less(r, best_key, key, false) : j_less(r, key, best_key, false))) {
             best = each;
             best_key = key;
         }
@@ -137,8 +143,17 @@ static struct value extreme(struct run *r, struct value self, const struct value
     return j_undefined_hint(r, "No aggregated item, sequence was empty.", j_none());
 }
 
-FILTER(f_min) { UNUSED; return extreme(r, self, a, false); }
-FILTER(f_max) { UNUSED; return extreme(r, self, a, true); }
+FILTER(f_min)
+{
+    UNUSED;
+    return extreme(r, self, a, false);
+}
+
+FILTER(f_max)
+{
+    UNUSED;
+    return extreme(r, self, a, true);
+}
 
 FILTER(f_sum)
 {
@@ -205,10 +220,21 @@ FILTER(f_default)
 }
 
 const struct builtin list_filters[] = {
-    {"attr", "name", f_attr}, {"count", "/", f_length}, {"d", "default_value? boolean?", f_default},
-    {"default", "default_value? boolean?", f_default}, {"dictsort", "case_sensitive? by? reverse?", f_dictsort},
-    {"first", "", f_first}, {"groupby", "attribute default? case_sensitive?", f_groupby}, {"join", "d? attribute?", f_join},
-    {"last", "", f_last}, {"length", "/", f_length}, {"list", "", f_list}, {"max", "case_sensitive? attribute?", f_max},
-    {"min", "case_sensitive? attribute?", f_min}, {"reverse", "", f_reverse},
-    {"sort", "reverse? case_sensitive? attribute?", f_sort}, {"sum", "attribute? start?", f_sum}, {NULL, NULL, NULL},
+    {"attr", "name", f_attr},
+    {"count", "/", f_length},
+    {"d", "default_value? boolean?", f_default},
+    {"default", "default_value? boolean?", f_default},
+    {"dictsort", "case_sensitive? by? reverse?", f_dictsort},
+    {"first", "", f_first},
+    {"groupby", "attribute default? case_sensitive?", f_groupby},
+    {"join", "d? attribute?", f_join},
+    {"last", "", f_last},
+    {"length", "/", f_length},
+    {"list", "", f_list},
+    {"max", "case_sensitive? attribute?", f_max},
+    {"min", "case_sensitive? attribute?", f_min},
+    {"reverse", "", f_reverse},
+    {"sort", "reverse? case_sensitive? attribute?", f_sort},
+    {"sum", "attribute? start?", f_sum},
+    {NULL, NULL, NULL},
 };

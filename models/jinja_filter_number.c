@@ -8,7 +8,8 @@
 #include "models/jinja_str.h"
 #include "models/jinja_unicode.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define FILTER(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
 FILTER(f_abs)
@@ -24,7 +25,8 @@ FILTER(f_abs)
         v.kind = j_failed(r) ? J_UNDEFINED : J_BIG;
         return v;
     }
-    return self.kind == J_UNDEFINED ? j_fail_undefined(r, self) : j_fail(r, "bad operand type for abs(): '%s'", j_type_name(self));
+    return self.kind == J_UNDEFINED ? j_fail_undefined(r, self)
+                                    : j_fail(r, "bad operand type for abs(): '%s'", j_type_name(self));
 }
 
 /* Strips white space and single underscores between digits into out; false: cannot be a number. */
@@ -112,7 +114,8 @@ FILTER(f_int)
     if (self.kind == J_BIG)
         return self;
     if (self.kind == J_FLOAT)
-        return isinf(self.u.f) ? j_fail(r, "cannot convert float infinity to integer") : truncated(r, self.u.f, other);
+        return isinf(self.u.f) ? j_fail(r, "cannot convert float infinity to integer")
+                               : truncated(r, self.u.f, other);
     if (self.kind == J_UNDEFINED)
         return j_fail_undefined(r, self);
     if (self.kind != J_STRING)
@@ -220,14 +223,19 @@ FILTER(f_filesizeformat)
         int i = 0;
         for (; i < 7 && !(bytes < unit); i++)
             unit *= base;
-        buf_printf(&b, "%.1f %c%sB", base * bytes / unit, binary && i == 0 ? 'K' : prefixes[i], binary ? "i" : "");
+        buf_printf(&b, "%.1f %c%sB", base * bytes / unit, binary && i == 0 ? 'K' : prefixes[i],
+                   binary ? "i" : "");
     }
     return j_buf(r, &b);
 }
 
 const struct builtin number_filters[] = {
-    {"abs", "/", f_abs}, {"filesizeformat", "binary?", f_filesizeformat}, {"float", "default? ", f_float},
-    {"int", "default? base?", f_int}, {"round", "precision? method?", f_round}, {NULL, NULL, NULL},
+    {"abs", "/", f_abs},
+    {"filesizeformat", "binary?", f_filesizeformat},
+    {"float", "default? ", f_float},
+    {"int", "default? base?", f_int},
+    {"round", "precision? method?", f_round},
+    {NULL, NULL, NULL},
 };
 
 const struct builtin *filter_find(const char *name, size_t n)

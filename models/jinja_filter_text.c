@@ -5,7 +5,8 @@
 #include "models/jinja_str.h"
 #include "models/jinja_unicode.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define FILTER(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
 static struct value text(struct run *r, struct value v)
@@ -14,13 +15,47 @@ static struct value text(struct run *r, struct value v)
     return s.kind == J_STRING ? s : j_cstring(r, "");
 }
 
-FILTER(f_upper) { UNUSED; return j_change_case(r, text(r, self), CHANGE_UPPER); }
-FILTER(f_lower) { UNUSED; return j_change_case(r, text(r, self), CHANGE_LOWER); }
-FILTER(f_capitalize) { UNUSED; return j_change_case(r, text(r, self), CHANGE_CAPITAL); }
-FILTER(f_trim) { UNUSED; return j_strip(r, text(r, self), a[0], SIDE_LEFT | SIDE_RIGHT); }
-FILTER(f_string) { UNUSED; return j_soft_str(r, self); }
-FILTER(f_escape) { UNUSED; return j_escape(r, self); }
-FILTER(f_forceescape) { UNUSED; return j_escape(r, j_str(r, self)); }
+FILTER(f_upper)
+{
+    UNUSED;
+    return j_change_case(r, text(r, self), CHANGE_UPPER);
+}
+
+FILTER(f_lower)
+{
+    UNUSED;
+    return j_change_case(r, text(r, self), CHANGE_LOWER);
+}
+
+FILTER(f_capitalize)
+{
+    UNUSED;
+    return j_change_case(r, text(r, self), CHANGE_CAPITAL);
+}
+
+FILTER(f_trim)
+{
+    UNUSED;
+    return j_strip(r, text(r, self), a[0], SIDE_LEFT | SIDE_RIGHT);
+}
+
+FILTER(f_string)
+{
+    UNUSED;
+    return j_soft_str(r, self);
+}
+
+FILTER(f_escape)
+{
+    UNUSED;
+    return j_escape(r, self);
+}
+
+FILTER(f_forceescape)
+{
+    UNUSED;
+    return j_escape(r, j_str(r, self));
+}
 
 FILTER(f_safe)
 {
@@ -35,7 +70,8 @@ static bool splits_words(uint32_t cp)
     return cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<' || unicode_is(cp, UNI_SPACE);
 }
 
-/* jinja2's own title: a word begins behind white space, '-', and opening brackets; no lowering across words. */
+/* jinja2's own title: a word begins behind white space, '-', and opening brackets; no lowering across words.
+ */
 FILTER(f_title)
 {
     UNUSED;
@@ -245,7 +281,8 @@ FILTER(f_xmlattr)
         return self.kind == J_UNDEFINED ? j_fail_undefined(r, self) : j_fail(r, "xmlattr wants a mapping");
     for (size_t i = 0; i < self.u.dict->n; i++) {
         const struct entry *e = &self.u.dict->entries[i];
-        if (e->value.kind != J_NONE && e->value.kind != J_UNDEFINED && !put_attribute(r, &b, e->key, e->value))
+        if (e->value.kind != J_NONE && e->value.kind != J_UNDEFINED &&
+            !put_attribute(r, &b, e->key, e->value))
             break;
     }
     struct value v = j_buf(r, &b);
@@ -254,10 +291,24 @@ FILTER(f_xmlattr)
 }
 
 const struct builtin text_filters[] = {
-    {"capitalize", "", f_capitalize}, {"center", "width?", f_center}, {"e", "/", f_escape}, {"escape", "/", f_escape},
-    {"forceescape", "", f_forceescape}, {"format", "...", f_format}, {"indent", "width? first? blank?", f_indent},
-    {"lower", "", f_lower}, {"replace", "old new count?", f_replace}, {"safe", "", f_safe}, {"string", "", f_string},
-    {"title", "", f_title}, {"tojson", "ensure_ascii? indent? separators? sort_keys?", j_tojson}, {"trim", "chars?", f_trim},
-    {"truncate", "length? killwords? end? leeway?", f_truncate}, {"upper", "", f_upper}, {"urlencode", "", f_urlencode},
-    {"wordcount", "", f_wordcount}, {"xmlattr", "autospace?", f_xmlattr}, {NULL, NULL, NULL},
+    {"capitalize", "", f_capitalize},
+    {"center", "width?", f_center},
+    {"e", "/", f_escape},
+    {"escape", "/", f_escape},
+    {"forceescape", "", f_forceescape},
+    {"format", "...", f_format},
+    {"indent", "width? first? blank?", f_indent},
+    {"lower", "", f_lower},
+    {"replace", "old new count?", f_replace},
+    {"safe", "", f_safe},
+    {"string", "", f_string},
+    {"title", "", f_title},
+    {"tojson", "ensure_ascii? indent? separators? sort_keys?", j_tojson},
+    {"trim", "chars?", f_trim},
+    {"truncate", "length? killwords? end? leeway?", f_truncate},
+    {"upper", "", f_upper},
+    {"urlencode", "", f_urlencode},
+    {"wordcount", "", f_wordcount},
+    {"xmlattr", "autospace?", f_xmlattr},
+    {NULL, NULL, NULL},
 };

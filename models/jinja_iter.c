@@ -78,13 +78,20 @@ static bool (*stepper(struct value v))(struct run *, struct iter *, struct value
 {
     switch (v.kind) {
     case J_LIST:
-    case J_TUPLE: return next_item;
-    case J_STRING: return next_char;
-    case J_DICT: return next_key;
-    case J_VIEW: return next_of_view;
-    case J_RANGE: return next_number;
-    case J_UNDEFINED: return next_none;
-    case J_LOOP: return next_of_loop;
+    case J_TUPLE:
+        return next_item;
+    case J_STRING:
+        return next_char;
+    case J_DICT:
+        return next_key;
+    case J_VIEW:
+        return next_of_view;
+    case J_RANGE:
+        return next_number;
+    case J_UNDEFINED:
+        return next_none;
+    case J_LOOP:
+        return next_of_loop;
     }
     return NULL;
 }
@@ -94,8 +101,8 @@ bool j_iterable(struct value v)
     return v.kind == J_ITER || stepper(v);
 }
 
-struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *), struct value over,
-                         void *state)
+struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *),
+                         struct value over, void *state)
 {
     struct iter *it = j_alloc(r, sizeof *it);
     if (!it)
@@ -173,10 +180,18 @@ static bool next_backwards(struct run *r, struct iter *it, struct value *out)
     size_t i = it->n - 1 - it->at++;
     switch (it->over.kind) {
     case J_LIST:
-    case J_TUPLE: *out = it->over.u.list->items[i]; break;
-    case J_DICT: *out = it->over.u.dict->entries[i].key; break;
-    case J_VIEW: *out = view_item(r, it->over.u.view, i); break;
-    case J_RANGE: *out = j_int(it->over.u.range->start + (int64_t)i * it->over.u.range->step); break;
+    case J_TUPLE:
+        *out = it->over.u.list->items[i];
+        break;
+    case J_DICT:
+        *out = it->over.u.dict->entries[i].key;
+        break;
+    case J_VIEW:
+        *out = view_item(r, it->over.u.view, i);
+        break;
+    case J_RANGE:
+        *out = j_int(it->over.u.range->start + (int64_t)i * it->over.u.range->step);
+        break;
     }
     return true;
 }

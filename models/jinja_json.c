@@ -37,16 +37,27 @@ static void dump_float(struct dumper *d, double f)
 static void dump_scalar(struct dumper *d, struct value v)
 {
     switch (v.kind) {
-    case J_NONE: buf_puts(&d->out, "null"); break;
-    case J_BOOL: buf_puts(&d->out, v.u.b ? "true" : "false"); break;
-    case J_INT: buf_printf(&d->out, "%lld", (long long)v.u.i); break;
-    case J_BIG: buf_put(&d->out, v.u.s->data, v.u.s->len); break;
-    case J_FLOAT: dump_float(d, v.u.f); break;
+    case J_NONE:
+        buf_puts(&d->out, "null");
+        break;
+    case J_BOOL:
+        buf_puts(&d->out, v.u.b ? "true" : "false");
+        break;
+    case J_INT:
+        buf_printf(&d->out, "%lld", (long long)v.u.i);
+        break;
+    case J_BIG:
+        buf_put(&d->out, v.u.s->data, v.u.s->len);
+        break;
+    case J_FLOAT:
+        dump_float(d, v.u.f);
+        break;
     case J_STRING:
         j_charge(d->r, v.u.s->len / 64);
         json_put_string(&d->out, v.u.s->data, v.u.s->len, d->ascii);
         break;
-    default: j_fail(d->r, "object of type %s is not JSON serializable", j_type_name(v));
+    default:
+        j_fail(d->r, "object of type %s is not JSON serializable", j_type_name(v));
     }
 }
 
@@ -67,7 +78,8 @@ static void dump_key(struct dumper *d, struct value key)
 static void dump_dict(struct dumper *d, const struct dict *dict)
 {
     struct entry *entries = dict->entries;
-    if (d->sort && dict->n > 1) { /* an insertion sort would be quadratic: sort through the list filter's merge sort */
+    if (d->sort &&
+        dict->n > 1) { /* an insertion sort would be quadratic: sort through the list filter's merge sort */
         struct value keys = j_array(d->r, J_LIST, dict->n);
         entries = j_alloc_array(d->r, dict->n, sizeof *entries);
         for (size_t i = 0; i < dict->n && !j_failed(d->r); i++)
@@ -128,7 +140,8 @@ static void set_separators(struct dumper *d, struct value v)
     struct value pair = v.kind == J_TUPLE || v.kind == J_LIST ? v : j_list(d->r, v, J_LIST);
     if (j_failed(d->r))
         return;
-    if (pair.u.list->n != 2 || pair.u.list->items[0].kind != J_STRING || pair.u.list->items[1].kind != J_STRING) {
+    if (pair.u.list->n != 2 || pair.u.list->items[0].kind != J_STRING ||
+        pair.u.list->items[1].kind != J_STRING) {
         j_fail(d->r, "separators must be two strings");
         return;
     }
@@ -143,7 +156,8 @@ static void set_separators(struct dumper *d, struct value v)
 struct value j_tojson(struct run *r, struct value self, const struct value *a, const struct args *raw)
 {
     (void)raw;
-    struct dumper d = {.r = r, .item_separator = ", ", .key_separator = ": ", .n_item_separator = 2, .n_key_separator = 2};
+    struct dumper d = {
+        .r = r, .item_separator = ", ", .key_separator = ": ", .n_item_separator = 2, .n_key_separator = 2};
     int64_t width;
     d.ascii = j_given(a[0]) && j_true(r, a[0]);
     d.sort = j_given(a[3]) && j_true(r, a[3]);

@@ -15,8 +15,8 @@ struct lexer {
     const char *s;
     size_t n, at;
     int line;
-    bool line_start;   /* the last match ended with a newline, or there was none */
-    char open[200];    /* brackets that wait for their partner */
+    bool line_start; /* the last match ended with a newline, or there was none */
+    char open[200];  /* brackets that wait for their partner */
     int n_open;
 };
 
@@ -42,9 +42,42 @@ void c_check_size(struct compile *c, int line)
 const char *token_name(enum token_type t)
 {
     static const char *const names[] = {
-        "the end of the template", "text", "'{{'", "'}}'", "'{%'", "'%}'", "a name", "a string", "an integer", "a number",
-        "'+'", "'-'", "'*'", "'/'", "'//'", "'%'", "'**'", "'~'", "'['", "']'", "'('", "')'", "'{'", "'}'", "'=='", "'!='",
-        "'<'", "'<='", "'>'", "'>='", "'='", "'.'", "':'", "'|'", "','", "';'",
+        "the end of the template",
+        "text",
+        "'{{'",
+        "'}}'",
+        "'{%'",
+        "'%}'",
+        "a name",
+        "a string",
+        "an integer",
+        "a number",
+        "'+'",
+        "'-'",
+        "'*'",
+        "'/'",
+        "'//'",
+        "'%'",
+        "'**'",
+        "'~'",
+        "'['",
+        "']'",
+        "'('",
+        "')'",
+        "'{'",
+        "'}'",
+        "'=='",
+        "'!='",
+        "'<'",
+        "'<='",
+        "'>'",
+        "'>='",
+        "'='",
+        "'.'",
+        "':'",
+        "'|'",
+        "','",
+        "';'",
     };
     return names[t];
 }
@@ -81,8 +114,8 @@ static size_t skip_space(const struct lexer *l, size_t at)
     return at + unicode_skip_space(l->s + at, l->n - at);
 }
 
-/* If an end tag ("%}", "#}", "}}") stands at `at`, returns where the text goes on, else 0. plus: "+%}" is one too. trim: a
- * newline behind it goes with it. */
+/* If an end tag ("%}", "#}", "}}") stands at `at`, returns where the text goes on, else 0. plus: "+%}" is one
+ * too. trim: a newline behind it goes with it. */
 static size_t end_tag(const struct lexer *l, size_t at, const char *tag, bool plus, bool trim)
 {
     if (at < l->n && l->s[at] == '-' && starts(l, at + 1, tag))
@@ -300,10 +333,12 @@ static int lex_operator(struct lexer *l)
         const char *text;
         enum token_type type;
     } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE}, {"+", T_ADD},
-        {"-", T_SUB}, {"/", T_DIV}, {"*", T_MUL}, {"%", T_MOD}, {"~", T_TILDE}, {"[", T_LBRACKET}, {"]", T_RBRACKET},
-        {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT}, {"<", T_LT}, {"=", T_ASSIGN},
-        {".", T_DOT}, {":", T_COLON}, {"|", T_PIPE}, {",", T_COMMA}, {";", T_SEMICOLON},
+        {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
+        {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"/", T_DIV},      {"*", T_MUL},
+        {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
+        {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
+        {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
+        {";", T_SEMICOLON},
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (starts(l, l->at, ops[i].text)) {
@@ -337,7 +372,9 @@ static int lex_tag(struct lexer *l, bool block)
     int first_line = l->line;
     l->n_open = 0;
     while (l->at < l->n) {
-        size_t end = l->n_open ? 0 : block ? end_tag(l, l->at, "%}", true, true) : end_tag(l, l->at, "}}", false, false);
+        size_t end = l->n_open ? 0
+                     : block   ? end_tag(l, l->at, "%}", true, true)
+                               : end_tag(l, l->at, "}}", false, false);
         if (end) {
             push(l, block ? T_BLOCK_END : T_PRINT_END, l->s + l->at, end - l->at);
             finish_match(l, end);
@@ -363,7 +400,8 @@ static int lex_root(struct lexer *l)
 {
     while (l->at < l->n) {
         size_t at = l->at;
-        while (at < l->n && !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
+        while (at < l->n &&
+               !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
             at++;
         if (at >= l->n) {
             push(l, T_DATA, l->s + l->at, l->n - l->at);

@@ -4,7 +4,8 @@
 
 #include "models/jinja_run.h"
 
-#define METHOD(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define METHOD(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
 static struct value view(struct run *r, struct value dict, enum view_of of)
@@ -16,11 +17,34 @@ static struct value view(struct run *r, struct value dict, enum view_of of)
     return (struct value){.kind = J_VIEW, .u.view = v};
 }
 
-METHOD(d_items) { UNUSED; return view(r, self, VIEW_ITEMS); }
-METHOD(d_keys) { UNUSED; return view(r, self, VIEW_KEYS); }
-METHOD(d_values) { UNUSED; return view(r, self, VIEW_VALUES); }
-METHOD(d_copy) { UNUSED; return self; } /* nothing can tell: dicts never change */
-METHOD(l_copy) { UNUSED; return j_list(r, self, J_LIST); }
+METHOD(d_items)
+{
+    UNUSED;
+    return view(r, self, VIEW_ITEMS);
+}
+
+METHOD(d_keys)
+{
+    UNUSED;
+    return view(r, self, VIEW_KEYS);
+}
+
+METHOD(d_values)
+{
+    UNUSED;
+    return view(r, self, VIEW_VALUES);
+}
+
+METHOD(d_copy)
+{
+    UNUSED;
+    return self;
+} /* nothing can tell: dicts never change */
+METHOD(l_copy)
+{
+    UNUSED;
+    return j_list(r, self, J_LIST);
+}
 
 METHOD(d_get)
 {
@@ -132,27 +156,41 @@ const struct builtin *builtin_find(const struct builtin *table, size_t n_table, 
 
 const struct builtin *method_find(struct value self, const char *name, size_t n)
 {
-    static const struct builtin dict[] = {{"get", "/key default?", d_get}, {"items", "/", d_items}, {"keys", "/", d_keys},
-                                          {"values", "/", d_values}, {"copy", "/", d_copy}};
-    static const struct builtin list[] = {{"count", "/value", s_count}, {"index", "/value start? end?", s_index},
-                                          {"copy", "/", l_copy}};
-    static const struct builtin sequence[] = {{"count", "/value", s_count}, {"index", "/value start? end?", s_index}};
+    static const struct builtin dict[] = {{"get", "/key default?", d_get},
+                                          {"items", "/", d_items},
+                                          {"keys", "/", d_keys},
+                                          {"values", "/", d_values},
+                                          {"copy", "/", d_copy}};
+    static const struct builtin list[] = {
+        {"count", "/value", s_count}, {"index", "/value start? end?", s_index}, {"copy", "/", l_copy}};
+    static const struct builtin sequence[] = {{"count", "/value", s_count},
+                                              {"index", "/value start? end?", s_index}};
     static const struct builtin range[] = {{"count", "/value", s_count}, {"index", "/value", s_index}};
-    static const struct builtin whole[] = {{"bit_length", "/", n_bit_length}, {"conjugate", "/", n_conjugate}};
+    static const struct builtin whole[] = {{"bit_length", "/", n_bit_length},
+                                           {"conjugate", "/", n_conjugate}};
     static const struct builtin real[] = {{"is_integer", "/", n_is_integer}, {"conjugate", "/", n_conjugate}};
     static const struct builtin loop[] = {{"cycle", "...", l_cycle}, {"changed", "...", l_changed}};
     static const struct builtin cycler[] = {{"next", "/", c_next}, {"reset", "/", c_reset}};
     switch (self.kind) {
-    case J_STRING: return text_method_find(name, n);
-    case J_DICT: return FIND(dict);
-    case J_LIST: return FIND(list);
-    case J_TUPLE: return FIND(sequence);
-    case J_RANGE: return FIND(range);
+    case J_STRING:
+        return text_method_find(name, n);
+    case J_DICT:
+        return FIND(dict);
+    case J_LIST:
+        return FIND(list);
+    case J_TUPLE:
+        return FIND(sequence);
+    case J_RANGE:
+        return FIND(range);
     case J_BOOL:
-    case J_INT: return FIND(whole);
-    case J_FLOAT: return FIND(real);
-    case J_LOOP: return FIND(loop);
-    case J_CYCLER: return FIND(cycler);
+    case J_INT:
+        return FIND(whole);
+    case J_FLOAT:
+        return FIND(real);
+    case J_LOOP:
+        return FIND(loop);
+    case J_CYCLER:
+        return FIND(cycler);
     }
     return NULL;
 }
@@ -160,8 +198,8 @@ const struct builtin *method_find(struct value self, const char *name, size_t n)
 bool method_refused(const char *name, size_t n)
 {
     static const char *const names[] = {
-        "encode", "translate", "maketrans", "format_map", "fromkeys", "isdisjoint", "to_bytes", "from_bytes", "bit_count",
-        "as_integer_ratio", "hex", "fromhex", "striptags", "unescape",
+        "encode",     "translate", "maketrans",        "format_map", "fromkeys", "isdisjoint", "to_bytes",
+        "from_bytes", "bit_count", "as_integer_ratio", "hex",        "fromhex",  "striptags",  "unescape",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && memcmp(names[i], name, n) == 0)

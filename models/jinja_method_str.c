@@ -5,19 +5,69 @@
 #include "models/jinja_str.h"
 #include "models/jinja_unicode.h"
 
-#define METHOD(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define METHOD(name)                                                                                         \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)a, (void)raw
 
-METHOD(m_strip) { UNUSED; return j_strip(r, self, a[0], SIDE_LEFT | SIDE_RIGHT); }
-METHOD(m_lstrip) { UNUSED; return j_strip(r, self, a[0], SIDE_LEFT); }
-METHOD(m_rstrip) { UNUSED; return j_strip(r, self, a[0], SIDE_RIGHT); }
-METHOD(m_lower) { UNUSED; return j_change_case(r, self, CHANGE_LOWER); }
-METHOD(m_upper) { UNUSED; return j_change_case(r, self, CHANGE_UPPER); }
-METHOD(m_casefold) { UNUSED; return j_change_case(r, self, CHANGE_FOLD); }
-METHOD(m_swapcase) { UNUSED; return j_change_case(r, self, CHANGE_SWAP); }
-METHOD(m_title) { UNUSED; return j_change_case(r, self, CHANGE_TITLE); }
-METHOD(m_capitalize) { UNUSED; return j_change_case(r, self, CHANGE_CAPITAL); }
-METHOD(m_format) { UNUSED; return j_format(r, self, raw); }
+METHOD(m_strip)
+{
+    UNUSED;
+    return j_strip(r, self, a[0], SIDE_LEFT | SIDE_RIGHT);
+}
+
+METHOD(m_lstrip)
+{
+    UNUSED;
+    return j_strip(r, self, a[0], SIDE_LEFT);
+}
+
+METHOD(m_rstrip)
+{
+    UNUSED;
+    return j_strip(r, self, a[0], SIDE_RIGHT);
+}
+
+METHOD(m_lower)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_LOWER);
+}
+
+METHOD(m_upper)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_UPPER);
+}
+
+METHOD(m_casefold)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_FOLD);
+}
+
+METHOD(m_swapcase)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_SWAP);
+}
+
+METHOD(m_title)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_TITLE);
+}
+
+METHOD(m_capitalize)
+{
+    UNUSED;
+    return j_change_case(r, self, CHANGE_CAPITAL);
+}
+
+METHOD(m_format)
+{
+    UNUSED;
+    return j_format(r, self, raw);
+}
 
 static bool optional_int(struct run *r, struct value v, int64_t if_missing, int64_t *out)
 {
@@ -97,7 +147,8 @@ static size_t count_chars(const char *s, size_t n)
 static const char *last_match(const char *s, size_t n, const struct string *what)
 {
     for (size_t i = n >= what->len ? n - what->len + 1 : 0; i-- > 0;)
-        if (memcmp(s + i, what->data, what->len) == 0 && (what->len || ((unsigned char)s[i] & 0xC0) != 0x80 || i == n))
+        if (memcmp(s + i, what->data, what->len) == 0 &&
+            (what->len || ((unsigned char)s[i] & 0xC0) != 0x80 || i == n))
             return s + i;
     return NULL;
 }
@@ -114,7 +165,9 @@ static bool find(struct run *r, struct value self, const struct value *a, bool l
     const char *s = self.u.s->data + w.from;
     size_t n = w.to - w.from;
     j_charge(r, last ? n / 16 * (a[0].u.s->len / 16 + 1) : 0);
-    const char *hit = last ? last_match(s, n, a[0].u.s) : a[0].u.s->len ? memmem(s, n, a[0].u.s->data, a[0].u.s->len) : s;
+    const char *hit = last            ? last_match(s, n, a[0].u.s)
+                      : a[0].u.s->len ? memmem(s, n, a[0].u.s->data, a[0].u.s->len)
+                                      : s;
     if (hit)
         *at = (int64_t)(w.first + count_chars(s, (size_t)(hit - s)));
     return !j_failed(r);
@@ -180,7 +233,8 @@ static struct value starts_or_ends(struct run *r, struct value self, const struc
     if (!window(r, self, a[1], a[2], &w))
         return self;
     if (a[0].kind != J_TUPLE)
-        return j_want_string(r, a[0], "the prefix or suffix") ? j_bool(fits(&w, self, a[0].u.s, at_end)) : self;
+        return j_want_string(r, a[0], "the prefix or suffix") ? j_bool(fits(&w, self, a[0].u.s, at_end))
+                                                              : self;
     for (size_t i = 0; i < a[0].u.list->n; i++) {
         struct value one = a[0].u.list->items[i];
         if (!j_want_string(r, one, "the prefix or suffix") || fits(&w, self, one.u.s, at_end))
@@ -189,8 +243,17 @@ static struct value starts_or_ends(struct run *r, struct value self, const struc
     return j_bool(false);
 }
 
-METHOD(m_startswith) { UNUSED; return starts_or_ends(r, self, a, false); }
-METHOD(m_endswith) { UNUSED; return starts_or_ends(r, self, a, true); }
+METHOD(m_startswith)
+{
+    UNUSED;
+    return starts_or_ends(r, self, a, false);
+}
+
+METHOD(m_endswith)
+{
+    UNUSED;
+    return starts_or_ends(r, self, a, true);
+}
 
 METHOD(m_removeprefix)
 {
@@ -207,7 +270,9 @@ METHOD(m_removesuffix)
     const struct window all = {0, self.u.s->len, 0, false};
     if (!j_want_string(r, a[0], "removesuffix() argument"))
         return self;
-    return a[0].u.s->len && fits(&all, self, a[0].u.s, true) ? j_part(r, self, 0, self.u.s->len - a[0].u.s->len) : self;
+    return a[0].u.s->len && fits(&all, self, a[0].u.s, true)
+               ? j_part(r, self, 0, self.u.s->len - a[0].u.s->len)
+               : self;
 }
 
 static struct value partition(struct run *r, struct value self, struct value sep, bool last)
@@ -231,8 +296,17 @@ static struct value partition(struct run *r, struct value self, struct value sep
     return v;
 }
 
-METHOD(m_partition) { UNUSED; return partition(r, self, a[0], false); }
-METHOD(m_rpartition) { UNUSED; return partition(r, self, a[0], true); }
+METHOD(m_partition)
+{
+    UNUSED;
+    return partition(r, self, a[0], false);
+}
+
+METHOD(m_rpartition)
+{
+    UNUSED;
+    return partition(r, self, a[0], true);
+}
 
 /* ---- padding ---- */
 
@@ -244,9 +318,23 @@ static struct value pad(struct run *r, struct value self, const struct value *a,
     return j_pad(r, self, width, j_given(a[1]) ? a[1] : j_cstring(r, " "), where);
 }
 
-METHOD(m_ljust) { UNUSED; return pad(r, self, a, -1); }
-METHOD(m_center) { UNUSED; return pad(r, self, a, 0); }
-METHOD(m_rjust) { UNUSED; return pad(r, self, a, 1); }
+METHOD(m_ljust)
+{
+    UNUSED;
+    return pad(r, self, a, -1);
+}
+
+METHOD(m_center)
+{
+    UNUSED;
+    return pad(r, self, a, 0);
+}
+
+METHOD(m_rjust)
+{
+    UNUSED;
+    return pad(r, self, a, 1);
+}
 
 METHOD(m_zfill)
 {
@@ -259,7 +347,8 @@ METHOD(m_zfill)
     struct value digits = j_part(r, self, sign, s->len);
     if (j_failed(r))
         return digits;
-    return j_concat(r, j_part(r, self, 0, sign), j_pad(r, digits, width - (int64_t)sign, j_cstring(r, "0"), 1));
+    return j_concat(r, j_part(r, self, 0, sign),
+                    j_pad(r, digits, width - (int64_t)sign, j_cstring(r, "0"), 1));
 }
 
 METHOD(m_expandtabs)
@@ -303,12 +392,41 @@ static struct value all_are(struct run *r, struct value self, unsigned any_of)
     return j_bool(s->len > 0);
 }
 
-METHOD(m_isalpha) { UNUSED; return all_are(r, self, UNI_ALPHA); }
-METHOD(m_isdigit) { UNUSED; return all_are(r, self, UNI_DIGIT); }
-METHOD(m_isdecimal) { UNUSED; return all_are(r, self, UNI_DECIMAL); }
-METHOD(m_isnumeric) { UNUSED; return all_are(r, self, UNI_NUMERIC); }
-METHOD(m_isalnum) { UNUSED; return all_are(r, self, UNI_ALNUM); }
-METHOD(m_isspace) { UNUSED; return all_are(r, self, UNI_SPACE); }
+METHOD(m_isalpha)
+{
+    UNUSED;
+    return all_are(r, self, UNI_ALPHA);
+}
+
+METHOD(m_isdigit)
+{
+    UNUSED;
+    return all_are(r, self, UNI_DIGIT);
+}
+
+METHOD(m_isdecimal)
+{
+    UNUSED;
+    return all_are(r, self, UNI_DECIMAL);
+}
+
+METHOD(m_isnumeric)
+{
+    UNUSED;
+    return all_are(r, self, UNI_NUMERIC);
+}
+
+METHOD(m_isalnum)
+{
+    UNUSED;
+    return all_are(r, self, UNI_ALNUM);
+}
+
+METHOD(m_isspace)
+{
+    UNUSED;
+    return all_are(r, self, UNI_SPACE);
+}
 
 METHOD(m_isprintable)
 {
@@ -351,8 +469,17 @@ static struct value one_case(struct run *r, struct value self, unsigned wanted)
     return j_bool(some);
 }
 
-METHOD(m_islower) { UNUSED; return one_case(r, self, UNI_LOWER); }
-METHOD(m_isupper) { UNUSED; return one_case(r, self, UNI_UPPER); }
+METHOD(m_islower)
+{
+    UNUSED;
+    return one_case(r, self, UNI_LOWER);
+}
+
+METHOD(m_isupper)
+{
+    UNUSED;
+    return one_case(r, self, UNI_UPPER);
+}
 
 METHOD(m_istitle)
 {
@@ -374,21 +501,49 @@ METHOD(m_istitle)
 }
 
 static const struct builtin text_methods[] = {
-    {"capitalize", "/", m_capitalize}, {"casefold", "/", m_casefold}, {"center", "/width fill?", m_center},
-    {"count", "/text start? end?", m_count}, {"endswith", "/suffix start? end?", m_endswith},
-    {"expandtabs", "tabsize?", m_expandtabs}, {"find", "/text start? end?", m_find}, {"format", "...", m_format},
-    {"index", "/text start? end?", m_index}, {"isalnum", "/", m_isalnum}, {"isalpha", "/", m_isalpha},
-    {"isascii", "/", m_isascii}, {"isdecimal", "/", m_isdecimal}, {"isdigit", "/", m_isdigit},
-    {"isidentifier", "/", m_isidentifier}, {"islower", "/", m_islower}, {"isnumeric", "/", m_isnumeric},
-    {"isprintable", "/", m_isprintable}, {"isspace", "/", m_isspace}, {"istitle", "/", m_istitle},
-    {"isupper", "/", m_isupper}, {"join", "/items", m_join}, {"ljust", "/width fill?", m_ljust}, {"lower", "/", m_lower},
-    {"lstrip", "/chars?", m_lstrip}, {"partition", "/separator", m_partition}, {"removeprefix", "/prefix", m_removeprefix},
-    {"removesuffix", "/suffix", m_removesuffix}, {"replace", "/old new count?", m_replace},
-    {"rfind", "/text start? end?", m_rfind}, {"rindex", "/text start? end?", m_rindex},
-    {"rjust", "/width fill?", m_rjust}, {"rpartition", "/separator", m_rpartition}, {"rsplit", "sep? maxsplit?", m_rsplit},
-    {"rstrip", "/chars?", m_rstrip}, {"split", "sep? maxsplit?", m_split}, {"splitlines", "keepends?", m_splitlines},
-    {"startswith", "/prefix start? end?", m_startswith}, {"strip", "/chars?", m_strip}, {"swapcase", "/", m_swapcase},
-    {"title", "/", m_title}, {"upper", "/", m_upper}, {"zfill", "/width", m_zfill},
+    {"capitalize", "/", m_capitalize},
+    {"casefold", "/", m_casefold},
+    {"center", "/width fill?", m_center},
+    {"count", "/text start? end?", m_count},
+    {"endswith", "/suffix start? end?", m_endswith},
+    {"expandtabs", "tabsize?", m_expandtabs},
+    {"find", "/text start? end?", m_find},
+    {"format", "...", m_format},
+    {"index", "/text start? end?", m_index},
+    {"isalnum", "/", m_isalnum},
+    {"isalpha", "/", m_isalpha},
+    {"isascii", "/", m_isascii},
+    {"isdecimal", "/", m_isdecimal},
+    {"isdigit", "/", m_isdigit},
+    {"isidentifier", "/", m_isidentifier},
+    {"islower", "/", m_islower},
+    {"isnumeric", "/", m_isnumeric},
+    {"isprintable", "/", m_isprintable},
+    {"isspace", "/", m_isspace},
+    {"istitle", "/", m_istitle},
+    {"isupper", "/", m_isupper},
+    {"join", "/items", m_join},
+    {"ljust", "/width fill?", m_ljust},
+    {"lower", "/", m_lower},
+    {"lstrip", "/chars?", m_lstrip},
+    {"partition", "/separator", m_partition},
+    {"removeprefix", "/prefix", m_removeprefix},
+    {"removesuffix", "/suffix", m_removesuffix},
+    {"replace", "/old new count?", m_replace},
+    {"rfind", "/text start? end?", m_rfind},
+    {"rindex", "/text start? end?", m_rindex},
+    {"rjust", "/width fill?", m_rjust},
+    {"rpartition", "/separator", m_rpartition},
+    {"rsplit", "sep? maxsplit?", m_rsplit},
+    {"rstrip", "/chars?", m_rstrip},
+    {"split", "sep? maxsplit?", m_split},
+    {"splitlines", "keepends?", m_splitlines},
+    {"startswith", "/prefix start? end?", m_startswith},
+    {"strip", "/chars?", m_strip},
+    {"swapcase", "/", m_swapcase},
+    {"title", "/", m_title},
+    {"upper", "/", m_upper},
+    {"zfill", "/width", m_zfill},
 };
 
 const struct builtin *text_method_find(const char *name, size_t n)

@@ -164,12 +164,16 @@ struct value j_binary(struct run *r, int op, struct value a, struct value b)
     if (a.kind == J_BIG || b.kind == J_BIG)
         return j_fail(r, "arithmetic on an integer past 64 bits");
     switch (op) {
-    case T_ADD: return j_add(r, a, b);
-    case T_MUL: return multiply(r, a, b);
-    case T_POW: return power(r, a, b);
+    case T_ADD:
+        return j_add(r, a, b);
+    case T_MUL:
+        return multiply(r, a, b);
+    case T_POW:
+        return power(r, a, b);
     case T_DIV:
     case T_FLOORDIV:
-    case T_MOD: return divide(r, op, a, b);
+    case T_MOD:
+        return divide(r, op, a, b);
     }
     int64_t x, y, z;
     if (j_is_int(a, &x) && j_is_int(b, &y))

@@ -130,7 +130,8 @@ struct value p_string(struct parser *p, const char *s, size_t n)
 {
     struct string *x = arena_new(p->c.arena, sizeof *x);
     *x = (struct string){.data = s, .len = n};
-    for (size_t i = 0; i < n; i++) /* counted now: a template is shared by threads, and may not change later */
+    for (size_t i = 0; i < n;
+         i++) /* counted now: a template is shared by threads, and may not change later */
         x->chars += ((unsigned char)s[i] & 0xC0) != 0x80;
     return (struct value){.kind = J_STRING, .u.s = x};
 }
@@ -139,7 +140,8 @@ struct value p_string(struct parser *p, const char *s, size_t n)
 
 static void statements(struct parser *p, struct node *owner, struct nodes *into, const char *const *ends);
 
-/* The body of a block statement up to one of the names in ends (NULL-terminated), which becomes the current token. */
+/* The body of a block statement up to one of the names in ends (NULL-terminated), which becomes the current
+ * token. */
 static void body(struct parser *p, struct node *owner, struct nodes *into, const char *const *ends)
 {
     p_skip(p, T_COLON);
@@ -176,7 +178,8 @@ static struct node *target(struct parser *p, const char *end_name, bool namespac
     while (!c_failed(&p->c)) {
         if (t->list.n)
             p_expect(p, T_COMMA);
-        if (p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) || (end_name && p_is_name(p, end_name)))
+        if (p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) ||
+            (end_name && p_is_name(p, end_name)))
             break;
         p_append(p, t, &t->list, p_primary(p, namespaces));
         if (!p_is(p, T_COMMA))
@@ -231,7 +234,8 @@ static struct node *parse_for(struct parser *p, int line)
     body(p, n, &n->list, ends);
     p->loops--;
     if (token_is_name(p_next(p), "else")) {
-        int outer = p->loops; /* a break in the else branch means the loop around; a recursive loop is a function */
+        int outer =
+            p->loops; /* a break in the else branch means the loop around; a recursive loop is a function */
         p->loops = n->flag ? 0 : p->loops;
         last_body(p, n, &n->list2, "endfor");
         p->loops = outer;
@@ -354,8 +358,8 @@ static void parse_print(struct parser *p, struct node *owner, struct nodes *into
 
 static void refuse_tag(struct parser *p, const struct token *tag)
 {
-    static const char *const known[] = {"include", "import", "from", "extends", "block", "autoescape", "do", "trans",
-                                        "debug", "pluralize"};
+    static const char *const known[] = {"include",    "import", "from",  "extends", "block",
+                                        "autoescape", "do",     "trans", "debug",   "pluralize"};
     int n = (int)(tag->len < 60 ? tag->len : 60);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (token_is_name(tag, known[i])) {
@@ -371,9 +375,11 @@ static void statement(struct parser *p, struct node *owner, struct nodes *into)
         const char *name;
         struct node *(*parse)(struct parser *, int line);
     } tags[] = {
-        {"set", parse_set}, {"for", parse_for}, {"if", parse_if}, {"macro", parse_macro}, {"call", parse_call_block},
-        {"filter", parse_filter_block}, {"with", parse_with}, {"break", parse_jump}, {"continue", parse_jump},
-        {"generation", parse_generation},
+        {"set", parse_set},         {"for", parse_for},
+        {"if", parse_if},           {"macro", parse_macro},
+        {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"with", parse_with},       {"break", parse_jump},
+        {"continue", parse_jump},   {"generation", parse_generation},
     };
     struct token *tag = p_token(p);
     if (tag->type != T_NAME) {

@@ -1,5 +1,5 @@
-/* Expressions to nodes, with jinja2's precedence: if/else, or, and, not, comparisons, + -, ~, * / // %, **, unary, then
- * postfix, filters and tests. */
+/* Expressions to nodes, with jinja2's precedence: if/else, or, and, not, comparisons, + -, ~, * / // %, **,
+ * unary, then postfix, filters and tests. */
 #include <string.h>
 
 #include "models/jinja_ast.h"
@@ -48,7 +48,8 @@ static struct node *parse_or(struct parser *p)
     return n;
 }
 
-static struct node *binary_chain(struct parser *p, struct node *(*operand)(struct parser *), const enum token_type *ops)
+static struct node *binary_chain(struct parser *p, struct node *(*operand)(struct parser *),
+                                 const enum token_type *ops)
 {
     struct node *n = operand(p);
     for (;;) {
@@ -108,7 +109,8 @@ static int comparison(struct parser *p)
     if (p_skip_name(p, "in"))
         return OP_IN;
     struct token *after = p_look(p);
-    if (p_is_name(p, "not") && after->type == T_NAME && after->len == 2 && memcmp(after->text, "in", 2) == 0) {
+    if (p_is_name(p, "not") && after->type == T_NAME && after->len == 2 &&
+        memcmp(after->text, "in", 2) == 0) {
         p_next(p);
         p_next(p);
         return OP_NOT_IN;
@@ -181,7 +183,8 @@ static struct node *parse_call(struct parser *p, struct node *callee)
 {
     struct node *n = p_with(p, p_node(p, N_CALL, p_token(p)->line), callee, NULL, NULL);
     if (callee->type == N_GETATTR && method_refused(callee->value.u.s->data, callee->value.u.s->len))
-        p_fail(p, E_UNSUPPORTED, "the method '%.*s' is not offered", (int)callee->value.u.s->len, callee->value.u.s->data);
+        p_fail(p, E_UNSUPPORTED, "the method '%.*s' is not offered", (int)callee->value.u.s->len,
+               callee->value.u.s->data);
     if (callee->type == N_NAME && callee->name.n == 6 && memcmp(callee->name.s, "lipsum", 6) == 0)
         p_fail(p, E_UNSUPPORTED, "lipsum() is not offered");
     arguments(p, n);
@@ -249,14 +252,18 @@ static struct node *parse_postfix(struct parser *p, struct node *n)
     }
 }
 
-/* The name of a filter named by a constant in map("..."), or a test in select("...") and the like, is known now. */
+/* The name of a filter named by a constant in map("..."), or a test in select("...") and the like, is known
+ * now. */
 static void check_named(struct parser *p, const struct node *n)
 {
     static const struct {
         const char *filter;
         int argument;
         bool names_filter;
-    } takers[] = {{"map", 0, true}, {"select", 0, false}, {"reject", 0, false}, {"selectattr", 1, false},
+    } takers[] = {{"map", 0, true},
+                  {"select", 0, false},
+                  {"reject", 0, false},
+                  {"selectattr", 1, false},
                   {"rejectattr", 1, false}};
     for (size_t i = 0; i < sizeof takers / sizeof *takers; i++) {
         if (strcmp(n->builtin->name, takers[i].filter) != 0 || n->list.n <= takers[i].argument)
@@ -277,8 +284,10 @@ static const struct builtin *known_builtin(struct parser *p, bool filter)
     const struct builtin *b = filter ? filter_find(t->text, t->len) : test_find(t->text, t->len);
     int n = (int)(t->len < 60 ? t->len : 60);
     if (p_is(p, T_DOT)) {
-        p_fail(p, E_UNSUPPORTED, "no %s named '%.*s.%.*s'; a method of the result needs brackets around what is before the dot",
-               filter ? "filter" : "test", n, t->text, (int)(p_look(p)->len < 60 ? p_look(p)->len : 60), p_look(p)->text);
+        p_fail(p, E_UNSUPPORTED,
+               "no %s named '%.*s.%.*s'; a method of the result needs brackets around what is before the dot",
+               filter ? "filter" : "test", n, t->text, (int)(p_look(p)->len < 60 ? p_look(p)->len : 60),
+               p_look(p)->text);
         return NULL;
     }
     if (!b && filter && filter_refused(t->text, t->len))
@@ -309,13 +318,16 @@ struct node *p_filters(struct parser *p, struct node *subject, bool inline_start
 static bool starts_argument(struct parser *p)
 {
     switch (p_token(p)->type) {
-    case T_NAME: return !p_is_name(p, "else") && !p_is_name(p, "or") && !p_is_name(p, "and");
+    case T_NAME:
+        return !p_is_name(p, "else") && !p_is_name(p, "or") && !p_is_name(p, "and");
     case T_STRING:
     case T_INTEGER:
     case T_FLOAT:
     case T_LBRACKET:
-    case T_LBRACE: return true;
-    default: return false;
+    case T_LBRACE:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -371,7 +383,8 @@ static struct node *parse_unary(struct parser *p, bool with_filter)
 
 static bool tuple_end(struct parser *p, const char *end_name)
 {
-    return p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) || (end_name && p_is_name(p, end_name));
+    return p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) ||
+           (end_name && p_is_name(p, end_name));
 }
 
 struct node *p_tuple(struct parser *p, bool with_condition, const char *end_name, bool parentheses)
@@ -431,8 +444,8 @@ static bool literal_name(const struct token *t, struct value *v)
         const char *name;
         enum kind kind;
         bool b;
-    } words[] = {{"true", J_BOOL, true}, {"True", J_BOOL, true}, {"false", J_BOOL, false}, {"False", J_BOOL, false},
-                 {"none", J_NONE, false}, {"None", J_NONE, false}};
+    } words[] = {{"true", J_BOOL, true},   {"True", J_BOOL, true},  {"false", J_BOOL, false},
+                 {"False", J_BOOL, false}, {"none", J_NONE, false}, {"None", J_NONE, false}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (t->len == strlen(words[i].name) && memcmp(t->text, words[i].name, t->len) == 0) {
             *v = words[i].kind == J_BOOL ? j_bool(words[i].b) : j_none();
@@ -476,8 +489,10 @@ struct node *p_primary(struct parser *p, bool namespace_target)
     struct token *t = p_token(p);
     struct node *n;
     switch (t->type) {
-    case T_NAME: return parse_name(p, namespace_target);
-    case T_STRING: return parse_strings(p);
+    case T_NAME:
+        return parse_name(p, namespace_target);
+    case T_STRING:
+        return parse_strings(p);
     case T_INTEGER:
     case T_FLOAT:
         n = p_node(p, N_CONST, t->line);
@@ -488,8 +503,13 @@ struct node *p_primary(struct parser *p, bool namespace_target)
         n = p_tuple(p, true, NULL, true);
         p_expect(p, T_RPAREN);
         return n;
-    case T_LBRACKET: p_next(p); return parse_list(p, t->line);
-    case T_LBRACE: p_next(p); return parse_dict(p, t->line);
-    default: return p_fail(p, E_INPUT, "unexpected %s in an expression", token_name(t->type));
+    case T_LBRACKET:
+        p_next(p);
+        return parse_list(p, t->line);
+    case T_LBRACE:
+        p_next(p);
+        return parse_dict(p, t->line);
+    default:
+        return p_fail(p, E_INPUT, "unexpected %s in an expression", token_name(t->type));
     }
 }

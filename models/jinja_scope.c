@@ -1,6 +1,6 @@
-/* Names to slots, with jinja2's rules of scope: every block that has its own scope is looked through as a whole before its
- * code runs, and what it does with a name decides whether the name starts as the outer one's copy, as the context's member or
- * as nothing. An if has no scope of its own. */
+/* Names to slots, with jinja2's rules of scope: every block that has its own scope is looked through as a
+ * whole before its code runs, and what it does with a name decides whether the name starts as the outer one's
+ * copy, as the context's member or as nothing. An if has no scope of its own. */
 #include <string.h>
 
 #include "models/jinja_ast.h"
@@ -14,9 +14,9 @@ struct function {
 struct symbol {
     struct name name;
     int slot;
-    bool known;      /* seen in this scope (jinja2: in refs) */
+    bool known; /* seen in this scope (jinja2: in refs) */
     bool stored;
-    bool loaded;     /* has a load instruction */
+    bool loaded; /* has a load instruction */
     enum load how;
 };
 
@@ -182,26 +182,42 @@ static void visit(void *ctx, struct node *n)
     if (!n || c_failed(w->v->c))
         return;
     switch (n->type) {
-    case N_NAME: visit_name(w, n); return;
-    case N_NSREF: load(w->v, w->s, n->name); return;
-    case N_IF: visit_if(w, n); return;
-    case N_MACRO: store(w->v, w->s, n->name); return;
+    case N_NAME:
+        visit_name(w, n);
+        return;
+    case N_NSREF:
+        load(w->v, w->s, n->name);
+        return;
+    case N_IF:
+        visit_if(w, n);
+        return;
+    case N_MACRO:
+        store(w->v, w->s, n->name);
+        return;
     case N_SET:
         visit(w, n->b);
         visit(w, n->a);
         return;
     case N_FOR:
-    case N_FILTER_BLOCK: visit(w, n->b); return;
+    case N_FILTER_BLOCK:
+        visit(w, n->b);
+        return;
     case N_CALL_BLOCK:
-    case N_SET_BLOCK: visit(w, n->a); return;
-    case N_WITH: visit_all(w, &n->list2); return;
-    default: node_each(n, visit, w);
+    case N_SET_BLOCK:
+        visit(w, n->a);
+        return;
+    case N_WITH:
+        visit_all(w, &n->list2);
+        return;
+    default:
+        node_each(n, visit, w);
     }
 }
 
 /* ---- searches ---- */
 
-/* Which of caller, kwargs and varargs (or loop) some code reads before it stores them, in order of the text. */
+/* Which of caller, kwargs and varargs (or loop) some code reads before it stores them, in order of the text.
+ */
 struct undeclared {
     const char *names[4];
     bool gone[4], found[4];
@@ -432,14 +448,23 @@ static void resolve(struct resolver *v, struct scope *s, struct node *n)
         return;
     switch (n->type) {
     case N_NAME:
-    case N_NSREF: resolve_name(s, n); return;
+    case N_NSREF:
+        resolve_name(s, n);
+        return;
     case N_MACRO:
-    case N_CALL_BLOCK: resolve_macro(v, s, n); return;
-    case N_FOR: resolve_for(v, s, n); return;
+    case N_CALL_BLOCK:
+        resolve_macro(v, s, n);
+        return;
+    case N_FOR:
+        resolve_for(v, s, n);
+        return;
     case N_FILTER_BLOCK:
     case N_SET_BLOCK:
-    case N_WITH: resolve_block(v, s, n); return;
-    default: node_each(n, resolve_child, &w);
+    case N_WITH:
+        resolve_block(v, s, n);
+        return;
+    default:
+        node_each(n, resolve_child, &w);
     }
 }
 
@@ -451,7 +476,8 @@ static void each_of(const struct nodes *list, void (*f)(void *, struct node *), 
 
 void node_each(struct node *n, void (*f)(void *ctx, struct node *child), void *ctx)
 {
-    bool b_after_lists = n->type == N_CALL || n->type == N_FILTER || n->type == N_TEST || n->type == N_FILTER_BLOCK;
+    bool b_after_lists =
+        n->type == N_CALL || n->type == N_FILTER || n->type == N_TEST || n->type == N_FILTER_BLOCK;
     if (n->a)
         f(ctx, n->a);
     if (n->b && !b_after_lists)

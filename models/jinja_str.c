@@ -26,7 +26,8 @@ static int decode(const char *s, size_t n, uint32_t *cp)
 
 static bool has_char(const struct string *set, const char *c, size_t n)
 {
-    return memmem(set->data, set->len, c, n) != NULL; /* whole characters only match at character bounds in UTF-8 */
+    return memmem(set->data, set->len, c, n) !=
+           NULL; /* whole characters only match at character bounds in UTF-8 */
 }
 
 struct value j_strip(struct run *r, struct value string, struct value chars, int sides)
@@ -69,7 +70,8 @@ static bool out_fits(struct run *r, const struct buf *b)
     return !j_failed(r);
 }
 
-static void replace_empty(struct run *r, struct buf *b, const struct string *s, const struct string *new_, int64_t count)
+static void replace_empty(struct run *r, struct buf *b, const struct string *s, const struct string *new_,
+                          int64_t count)
 {
     size_t i = 0;
     while (out_fits(r, b)) {
@@ -153,7 +155,8 @@ struct value j_lowered(struct run *r, struct value v)
 /* Length of the line end at s, 0 for none. */
 static size_t line_end(const char *s, size_t n)
 {
-    static const char *const ends[] = {"\r\n", "\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"};
+    static const char *const ends[] = {"\r\n", "\n",   "\r",       "\v",           "\f",          "\x1c",
+                                       "\x1d", "\x1e", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (strlen(ends[i]) <= n && memcmp(s, ends[i], strlen(ends[i])) == 0)
             return strlen(ends[i]);
@@ -225,18 +228,21 @@ static void split_space_right(struct run *r, struct items *all, struct value str
     }
 }
 
-static void split_text(struct run *r, struct items *all, struct value string, const struct string *sep, int64_t max)
+static void split_text(struct run *r, struct items *all, struct value string, const struct string *sep,
+                       int64_t max)
 {
     size_t from = 0;
     const char *s = string.u.s->data, *hit;
-    while (max-- != 0 && !j_failed(r) && (hit = memmem(s + from, string.u.s->len - from, sep->data, sep->len))) {
+    while (max-- != 0 && !j_failed(r) &&
+           (hit = memmem(s + from, string.u.s->len - from, sep->data, sep->len))) {
         j_push(r, all, j_part(r, string, from, (size_t)(hit - s)));
         from = (size_t)(hit - s) + sep->len;
     }
     j_push(r, all, j_part(r, string, from, string.u.s->len));
 }
 
-static void split_text_right(struct run *r, struct items *all, struct value string, const struct string *sep, int64_t max)
+static void split_text_right(struct run *r, struct items *all, struct value string, const struct string *sep,
+                             int64_t max)
 {
     size_t to = string.u.s->len;
     const char *s = string.u.s->data;

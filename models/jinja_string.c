@@ -23,7 +23,9 @@ static const char *put_hex(struct buf *out, const char *s, size_t n, size_t digi
     if (n < digits)
         return "a cut escape in a string";
     for (size_t i = 0; i < digits; i++) {
-        int d = s[i] >= '0' && s[i] <= '9' ? s[i] - '0' : (s[i] | 32) >= 'a' && (s[i] | 32) <= 'f' ? (s[i] | 32) - 'a' + 10 : -1;
+        int d = s[i] >= '0' && s[i] <= '9'                 ? s[i] - '0'
+                : (s[i] | 32) >= 'a' && (s[i] | 32) <= 'f' ? (s[i] | 32) - 'a' + 10
+                                                           : -1;
         if (d < 0)
             return "an escape in a string with something else than hex digits";
         cp = cp << 4 | (uint32_t)d;
@@ -39,8 +41,8 @@ static size_t octal(const char *s, size_t n, uint32_t *cp)
     return i;
 }
 
-/* jinja2 turns what is past ASCII into escapes before Python resolves them, so a backslash before such a character meets
- * another backslash, and the character's escape stays as text. */
+/* jinja2 turns what is past ASCII into escapes before Python resolves them, so a backslash before such a
+ * character meets another backslash, and the character's escape stays as text. */
 static void put_unmasked(struct buf *out, uint32_t cp)
 {
     buf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
@@ -58,11 +60,19 @@ static const char *put_escape(struct buf *out, const char *s, size_t n, size_t *
         return NULL;
     }
     switch (s[0]) {
-    case '\n': return NULL;
-    case 'x': *used = 3; return put_hex(out, s + 1, n - 1, 2);
-    case 'u': *used = 5; return put_hex(out, s + 1, n - 1, 4);
-    case 'U': *used = 9; return put_hex(out, s + 1, n - 1, 8);
-    case 'N': return "\\N{...} in a string is not offered; write \\u and its number";
+    case '\n':
+        return NULL;
+    case 'x':
+        *used = 3;
+        return put_hex(out, s + 1, n - 1, 2);
+    case 'u':
+        *used = 5;
+        return put_hex(out, s + 1, n - 1, 4);
+    case 'U':
+        *used = 9;
+        return put_hex(out, s + 1, n - 1, 8);
+    case 'N':
+        return "\\N{...} in a string is not offered; write \\u and its number";
     }
     if (s[0] >= '0' && s[0] <= '7') {
         *used = octal(s, n, &cp);

@@ -4,30 +4,135 @@
 
 #include "models/jinja_str.h"
 
-#define TEST(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
+#define TEST(name)                                                                                           \
+    static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
-TEST(t_defined) { UNUSED; return j_bool(self.kind != J_UNDEFINED); }
-TEST(t_undefined) { UNUSED; return j_bool(self.kind == J_UNDEFINED); }
-TEST(t_none) { UNUSED; return j_bool(self.kind == J_NONE); }
-TEST(t_boolean) { UNUSED; return j_bool(self.kind == J_BOOL); }
-TEST(t_true) { UNUSED; return j_bool(self.kind == J_BOOL && self.u.b); }
-TEST(t_false) { UNUSED; return j_bool(self.kind == J_BOOL && !self.u.b); }
-TEST(t_integer) { UNUSED; return j_bool(self.kind == J_INT || self.kind == J_BIG); }
-TEST(t_float) { UNUSED; return j_bool(self.kind == J_FLOAT); }
-TEST(t_number) { UNUSED; return j_bool(j_is_number(self) || self.kind == J_BIG); }
-TEST(t_string) { UNUSED; return j_bool(self.kind == J_STRING); }
-TEST(t_mapping) { UNUSED; return j_bool(self.kind == J_DICT); }
-TEST(t_iterable) { UNUSED; return j_bool(j_iterable(self)); }
-TEST(t_escaped) { UNUSED; return j_bool(self.kind == J_STRING && self.markup); }
-TEST(t_sameas) { UNUSED; return j_bool(j_is(self, a[0])); }
-TEST(t_in) { UNUSED; return j_bool(j_in(r, self, a[0])); }
-TEST(t_eq) { UNUSED; return j_bool(j_equal(r, self, a[0])); }
-TEST(t_ne) { UNUSED; return j_bool(!j_equal(r, self, a[0])); }
-TEST(t_lt) { UNUSED; return j_bool(j_less(r, self, a[0], false)); }
-TEST(t_le) { UNUSED; return j_bool(j_less(r, self, a[0], true)); }
-TEST(t_gt) { UNUSED; return j_bool(j_less(r, a[0], self, false)); }
-TEST(t_ge) { UNUSED; return j_bool(j_less(r, a[0], self, true)); }
+TEST(t_defined)
+{
+    UNUSED;
+    return j_bool(self.kind != J_UNDEFINED);
+}
+
+TEST(t_undefined)
+{
+    UNUSED;
+    return j_bool(self.kind == J_UNDEFINED);
+}
+
+TEST(t_none)
+{
+    UNUSED;
+    return j_bool(self.kind == J_NONE);
+}
+
+TEST(t_boolean)
+{
+    UNUSED;
+    return j_bool(self.kind == J_BOOL);
+}
+
+TEST(t_true)
+{
+    UNUSED;
+    return j_bool(self.kind == J_BOOL && self.u.b);
+}
+
+TEST(t_false)
+{
+    UNUSED;
+    return j_bool(self.kind == J_BOOL && !self.u.b);
+}
+
+TEST(t_integer)
+{
+    UNUSED;
+    return j_bool(self.kind == J_INT || self.kind == J_BIG);
+}
+
+TEST(t_float)
+{
+    UNUSED;
+    return j_bool(self.kind == J_FLOAT);
+}
+
+TEST(t_number)
+{
+    UNUSED;
+    return j_bool(j_is_number(self) || self.kind == J_BIG);
+}
+
+TEST(t_string)
+{
+    UNUSED;
+    return j_bool(self.kind == J_STRING);
+}
+
+TEST(t_mapping)
+{
+    UNUSED;
+    return j_bool(self.kind == J_DICT);
+}
+
+TEST(t_iterable)
+{
+    UNUSED;
+    return j_bool(j_iterable(self));
+}
+
+TEST(t_escaped)
+{
+    UNUSED;
+    return j_bool(self.kind == J_STRING && self.markup);
+}
+
+TEST(t_sameas)
+{
+    UNUSED;
+    return j_bool(j_is(self, a[0]));
+}
+
+TEST(t_in)
+{
+    UNUSED;
+    return j_bool(j_in(r, self, a[0]));
+}
+
+TEST(t_eq)
+{
+    UNUSED;
+    return j_bool(j_equal(r, self, a[0]));
+}
+
+TEST(t_ne)
+{
+    UNUSED;
+    return j_bool(!j_equal(r, self, a[0]));
+}
+
+TEST(t_lt)
+{
+    UNUSED;
+    return j_bool(j_less(r, self, a[0], false));
+}
+
+TEST(t_le)
+{
+    UNUSED;
+    return j_bool(j_less(r, self, a[0], true));
+}
+
+TEST(t_gt)
+{
+    UNUSED;
+    return j_bool(j_less(r, a[0], self, false));
+}
+
+TEST(t_ge)
+{
+    UNUSED;
+    return j_bool(j_less(r, a[0], self, true));
+}
 
 TEST(t_sequence)
 {
@@ -44,7 +149,8 @@ TEST(t_callable)
     case J_LOOP:
     case J_METHOD:
     case J_FUNCTION:
-    case J_JOINER: return j_bool(true);
+    case J_JOINER:
+        return j_bool(true);
     }
     return j_bool(false);
 }
@@ -54,9 +160,23 @@ static struct value remainder_is(struct run *r, struct value v, struct value div
     return j_bool(j_equal(r, j_binary(r, T_MOD, v, divisor), j_int(want)));
 }
 
-TEST(t_odd) { UNUSED; return remainder_is(r, self, j_int(2), 1); }
-TEST(t_even) { UNUSED; return remainder_is(r, self, j_int(2), 0); }
-TEST(t_divisibleby) { UNUSED; return remainder_is(r, self, a[0], 0); }
+TEST(t_odd)
+{
+    UNUSED;
+    return remainder_is(r, self, j_int(2), 1);
+}
+
+TEST(t_even)
+{
+    UNUSED;
+    return remainder_is(r, self, j_int(2), 0);
+}
+
+TEST(t_divisibleby)
+{
+    UNUSED;
+    return remainder_is(r, self, a[0], 0);
+}
 
 static struct value text_question(struct run *r, struct value self, const char *method)
 {
@@ -65,8 +185,17 @@ static struct value text_question(struct run *r, struct value self, const char *
     return j_failed(r) ? s : j_call_builtin(r, text_method_find(method, strlen(method)), s, &none);
 }
 
-TEST(t_lower) { UNUSED; return text_question(r, self, "islower"); }
-TEST(t_upper) { UNUSED; return text_question(r, self, "isupper"); }
+TEST(t_lower)
+{
+    UNUSED;
+    return text_question(r, self, "islower");
+}
+
+TEST(t_upper)
+{
+    UNUSED;
+    return text_question(r, self, "isupper");
+}
 
 /* A name is looked up in a dict of Python's, so it must be hashable. */
 TEST(t_filter)
@@ -75,29 +204,60 @@ TEST(t_filter)
     uint64_t hash;
     if (!j_hash(r, self, &hash) || self.kind != J_STRING)
         return j_bool(false);
-    return j_bool(filter_find(self.u.s->data, self.u.s->len) || filter_refused(self.u.s->data, self.u.s->len));
+    return j_bool(filter_find(self.u.s->data, self.u.s->len) ||
+                  filter_refused(self.u.s->data, self.u.s->len));
 }
 
 TEST(t_test)
 {
     UNUSED;
     uint64_t hash;
-    return j_bool(j_hash(r, self, &hash) && self.kind == J_STRING && test_find(self.u.s->data, self.u.s->len));
+    return j_bool(j_hash(r, self, &hash) && self.kind == J_STRING &&
+                  test_find(self.u.s->data, self.u.s->len));
 }
 
 const struct builtin *test_find(const char *name, size_t n)
 {
     static const struct builtin table[] = {
-        {"odd", "", t_odd}, {"even", "", t_even}, {"divisibleby", "num", t_divisibleby}, {"defined", "", t_defined},
-        {"undefined", "", t_undefined}, {"filter", "", t_filter}, {"test", "", t_test}, {"none", "", t_none},
-        {"boolean", "", t_boolean}, {"false", "", t_false}, {"true", "", t_true}, {"integer", "", t_integer},
-        {"float", "", t_float}, {"lower", "", t_lower}, {"upper", "", t_upper}, {"string", "", t_string},
-        {"mapping", "", t_mapping}, {"number", "", t_number}, {"sequence", "", t_sequence}, {"iterable", "", t_iterable},
-        {"callable", "/", t_callable}, {"sameas", "other", t_sameas}, {"escaped", "", t_escaped}, {"in", "seq", t_in},
-        {"==", "/other", t_eq}, {"eq", "/other", t_eq}, {"equalto", "/other", t_eq}, {"!=", "/other", t_ne},
-        {"ne", "/other", t_ne}, {">", "/other", t_gt}, {"gt", "/other", t_gt}, {"greaterthan", "/other", t_gt},
-        {"ge", "/other", t_ge}, {">=", "/other", t_ge}, {"<", "/other", t_lt}, {"lt", "/other", t_lt},
-        {"lessthan", "/other", t_lt}, {"<=", "/other", t_le}, {"le", "/other", t_le},
+        {"odd", "", t_odd},
+        {"even", "", t_even},
+        {"divisibleby", "num", t_divisibleby},
+        {"defined", "", t_defined},
+        {"undefined", "", t_undefined},
+        {"filter", "", t_filter},
+        {"test", "", t_test},
+        {"none", "", t_none},
+        {"boolean", "", t_boolean},
+        {"false", "", t_false},
+        {"true", "", t_true},
+        {"integer", "", t_integer},
+        {"float", "", t_float},
+        {"lower", "", t_lower},
+        {"upper", "", t_upper},
+        {"string", "", t_string},
+        {"mapping", "", t_mapping},
+        {"number", "", t_number},
+        {"sequence", "", t_sequence},
+        {"iterable", "", t_iterable},
+        {"callable", "/", t_callable},
+        {"sameas", "other", t_sameas},
+        {"escaped", "", t_escaped},
+        {"in", "seq", t_in},
+        {"==", "/other", t_eq},
+        {"eq", "/other", t_eq},
+        {"equalto", "/other", t_eq},
+        {"!=", "/other", t_ne},
+        {"ne", "/other", t_ne},
+        {">", "/other", t_gt},
+        {"gt", "/other", t_gt},
+        {"greaterthan", "/other", t_gt},
+        {"ge", "/other", t_ge},
+        {">=", "/other", t_ge},
+        {"<", "/other", t_lt},
+        {"lt", "/other", t_lt},
+        {"lessthan", "/other", t_lt},
+        {"<=", "/other", t_le},
+        {"le", "/other", t_le},
     };
     return builtin_find(table, sizeof table / sizeof *table, name, n);
 }
@@ -119,7 +279,8 @@ TEST(g_range)
     }
     if (step == 0)
         return j_fail(r, "range() arg 3 must not be zero");
-    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop, by = step > 0 ? step : -(__int128)step;
+    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop,
+             by = step > 0 ? step : -(__int128)step;
     __int128 n = span > 0 ? (span - 1) / by + 1 : 0;
     if (n > RANGE_MAX)
         return j_fail(r, "Range too big. The sandbox blocks ranges larger than %d", RANGE_MAX);
@@ -222,8 +383,12 @@ TEST(g_strftime)
 const struct builtin *global_find(const char *name, size_t n)
 {
     static const struct builtin table[] = {
-        {"range", "/start stop? step?", g_range}, {"dict", "...", g_dict}, {"namespace", "...", g_namespace},
-        {"cycler", "...", g_cycler}, {"joiner", "sep?", g_joiner}, {"raise_exception", "message", g_raise},
+        {"range", "/start stop? step?", g_range},
+        {"dict", "...", g_dict},
+        {"namespace", "...", g_namespace},
+        {"cycler", "...", g_cycler},
+        {"joiner", "sep?", g_joiner},
+        {"raise_exception", "message", g_raise},
         {"strftime_now", "format", g_strftime},
     };
     return builtin_find(table, sizeof table / sizeof *table, name, n);

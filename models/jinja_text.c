@@ -81,18 +81,29 @@ static void put_range(struct buf *out, const struct range *g)
 static void put_object(struct run *r, struct buf *out, struct value v)
 {
     switch (v.kind) {
-    case J_LIST: put_items(r, out, v, "[]"); return;
-    case J_TUPLE: put_items(r, out, v, "()"); return;
-    case J_DICT: put_dict(r, out, v.u.dict); return;
+    case J_LIST:
+        put_items(r, out, v, "[]");
+        return;
+    case J_TUPLE:
+        put_items(r, out, v, "()");
+        return;
+    case J_DICT:
+        put_dict(r, out, v.u.dict);
+        return;
     case J_NAMESPACE:
         buf_puts(out, "<Namespace ");
         put_dict(r, out, v.u.dict);
         buf_putc(out, '>');
         return;
-    case J_RANGE: put_range(out, v.u.range); return;
-    case J_VIEW: put_view(r, out, v); return;
+    case J_RANGE:
+        put_range(out, v.u.range);
+        return;
+    case J_VIEW:
+        put_view(r, out, v);
+        return;
     case J_LOOP:
-        buf_printf(out, "<LoopContext %lld/%zu>", (long long)v.u.loop->index0 + 1, j_loop_length(r, v.u.loop));
+        buf_printf(out, "<LoopContext %lld/%zu>", (long long)v.u.loop->index0 + 1,
+                   j_loop_length(r, v.u.loop));
         return;
     }
     buf_printf(out, "<%s>", j_type_name(v)); /* Python prints an address here */
@@ -105,19 +116,32 @@ void j_put_repr(struct run *r, struct buf *out, struct value v)
     if (out->len > r->memory_left)
         j_full(r, "the template takes too much memory");
     switch (v.kind) {
-    case J_UNDEFINED: buf_puts(out, "Undefined"); break;
-    case J_NONE: buf_puts(out, "None"); break;
-    case J_BOOL: buf_puts(out, v.u.b ? "True" : "False"); break;
-    case J_INT: buf_printf(out, "%lld", (long long)v.u.i); break;
-    case J_BIG: buf_put(out, v.u.s->data, v.u.s->len); break;
-    case J_FLOAT: json_put_double(out, v.u.f); break;
+    case J_UNDEFINED:
+        buf_puts(out, "Undefined");
+        break;
+    case J_NONE:
+        buf_puts(out, "None");
+        break;
+    case J_BOOL:
+        buf_puts(out, v.u.b ? "True" : "False");
+        break;
+    case J_INT:
+        buf_printf(out, "%lld", (long long)v.u.i);
+        break;
+    case J_BIG:
+        buf_put(out, v.u.s->data, v.u.s->len);
+        break;
+    case J_FLOAT:
+        json_put_double(out, v.u.f);
+        break;
     case J_STRING:
         j_charge(r, v.u.s->len / 64);
         buf_puts(out, v.markup ? "Markup(" : "");
         put_quoted(out, v.u.s);
         buf_puts(out, v.markup ? ")" : "");
         break;
-    default: put_object(r, out, v);
+    default:
+        put_object(r, out, v);
     }
     j_leave(r);
 }

@@ -1,5 +1,5 @@
-/* What Python's str methods know about characters: classes and case. Constant tables (jinja_unicode_data.c) and pure
- * functions over them; any thread. Never true: a table changed by hand. */
+/* What Python's str methods know about characters: classes and case. Constant tables (jinja_unicode_data.c)
+ * and pure functions over them; any thread. Never true: a table changed by hand. */
 #ifndef MODELS_JINJA_UNICODE_H
 #define MODELS_JINJA_UNICODE_H
 
@@ -10,8 +10,16 @@
 #include "engine/base/buf.h"
 
 enum unicode_flag {
-    UNI_ALPHA = 1, UNI_DECIMAL = 2, UNI_DIGIT = 4, UNI_NUMERIC = 8, UNI_PRINTABLE = 16, UNI_LOWER = 32, UNI_UPPER = 64,
-    UNI_TITLE = 128 /* titlecase letters such as U+01C5 */, UNI_SPACE = 256, UNI_IGNORABLE = 512 /* for a final sigma */,
+    UNI_ALPHA = 1,
+    UNI_DECIMAL = 2,
+    UNI_DIGIT = 4,
+    UNI_NUMERIC = 8,
+    UNI_PRINTABLE = 16,
+    UNI_LOWER = 32,
+    UNI_UPPER = 64,
+    UNI_TITLE = 128 /* titlecase letters such as U+01C5 */,
+    UNI_SPACE = 256,
+    UNI_IGNORABLE = 512 /* for a final sigma */,
     UNI_WORD = 1024 /* may follow in an identifier */,
     UNI_CASED = UNI_LOWER | UNI_UPPER | UNI_TITLE,
     UNI_ALNUM = UNI_ALPHA | UNI_DECIMAL | UNI_DIGIT | UNI_NUMERIC,
@@ -43,6 +51,7 @@ extern const struct case_run unicode_lower[], unicode_upper[], unicode_title[], 
 extern const int n_unicode_lower, n_unicode_upper, n_unicode_title, n_unicode_fold;
 extern const struct case_several unicode_lower_several[], unicode_upper_several[], unicode_title_several[],
     unicode_fold_several[];
-extern const int n_unicode_lower_several, n_unicode_upper_several, n_unicode_title_several, n_unicode_fold_several;
+extern const int n_unicode_lower_several, n_unicode_upper_several, n_unicode_title_several,
+    n_unicode_fold_several;
 
 #endif

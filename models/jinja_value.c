@@ -118,8 +118,8 @@ struct value j_buf(struct run *r, struct buf *b)
     return v;
 }
 
-/* Text that grows by `x = x + more` in a loop would cost the square of its length; so a concatenation leaves room behind
- * its bytes, and the next one whose left side ends exactly there writes into that room. */
+/* Text that grows by `x = x + more` in a loop would cost the square of its length; so a concatenation leaves
+ * room behind its bytes, and the next one whose left side ends exactly there writes into that room. */
 struct value j_concat(struct run *r, struct value a, struct value b)
 {
     if (a.kind != J_STRING || b.kind != J_STRING)
@@ -269,9 +269,12 @@ struct value j_from_json(struct run *r, const struct json *j)
     int64_t i;
     struct value v;
     switch (json_type(j)) {
-    case JSON_NULL: return j_none();
-    case JSON_BOOL: return j_bool(json_true(j));
-    case JSON_STRING: return j_cstring(r, json_text(j));
+    case JSON_NULL:
+        return j_none();
+    case JSON_BOOL:
+        return j_bool(json_true(j));
+    case JSON_STRING:
+        return j_cstring(r, json_text(j));
     case JSON_NUMBER:
         if (json_is_integer(j) && json_i64(j, &i))
             return j_int(i);
@@ -281,7 +284,8 @@ struct value j_from_json(struct run *r, const struct json *j)
         v.kind = v.kind == J_STRING ? J_BIG : J_UNDEFINED;
         return v;
     case JSON_ARRAY:
-    case JSON_OBJECT: break;
+    case JSON_OBJECT:
+        break;
     }
     return from_container(r, j);
 }

@@ -1,4 +1,5 @@
-/* The JSON wall: what is accepted, what is refused and with which place, and that numbers and text survive unchanged. */
+/* The JSON wall: what is accepted, what is refused and with which place, and that numbers and text survive
+ * unchanged. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -185,7 +186,8 @@ static void test_styles(void **state)
     expect_text(j, &(struct json_style){.ascii_only = true, .sort_keys = true},
                 "{\"a\":\"\\u00e9\\ud83d\\ude00\",\"b\":[1,{\"x\":null}],\"c\":[],\"d\":{}}");
     expect_text(j, &(struct json_style){.indent = 2},
-                "{\n  \"b\": [\n    1,\n    {\n      \"x\": null\n    }\n  ],\n  \"a\": \"\xC3\xA9\xF0\x9F\x98\x80\",\n"
+                "{\n  \"b\": [\n    1,\n    {\n      \"x\": null\n    }\n  ],\n  \"a\": "
+                "\"\xC3\xA9\xF0\x9F\x98\x80\",\n"
                 "  \"c\": [],\n  \"d\": {}\n}");
     json_free(j);
 }
@@ -200,13 +202,15 @@ static void test_many_equal_keys(void **state)
         buf_printf(&b, "%s\"k%d\":%d", i ? "," : "", i % 10, i);
     buf_putc(&b, '}');
     struct json *j = parse(b.data);
-    expect_text(j, NULL, "{\"k0\":990,\"k1\":991,\"k2\":992,\"k3\":993,\"k4\":994,\"k5\":995,\"k6\":996,\"k7\":997,"
-                         "\"k8\":998,\"k9\":999}");
+    expect_text(j, NULL,
+                "{\"k0\":990,\"k1\":991,\"k2\":992,\"k3\":993,\"k4\":994,\"k5\":995,\"k6\":996,\"k7\":997,"
+                "\"k8\":998,\"k9\":999}");
     json_free(j);
     buf_free(&b);
 }
 
-/* Whatever double: what is written reads back as the same bits, and no shorter text with the same digits would. */
+/* Whatever double: what is written reads back as the same bits, and no shorter text with the same digits
+ * would. */
 static void test_doubles(void **state)
 {
     (void)state;
@@ -231,8 +235,9 @@ static void test_doubles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_refusals),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_reading),     cmocka_unit_test(test_styles),          cmocka_unit_test(test_many_equal_keys),
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_styles),      cmocka_unit_test(test_many_equal_keys),
         cmocka_unit_test(test_doubles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

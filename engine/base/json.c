@@ -13,15 +13,15 @@
 
 /* A struct json is a cJSON. cJSON's deprecated valueint carries what a double cannot say of a number: */
 enum number_kind {
-    NUMBER_FLOAT,   /* written with '.' or 'e' */
-    NUMBER_SMALL,   /* an integer that valuedouble holds exactly */
-    NUMBER_LONG,    /* an integer of int64; its digits are in valuestring */
-    NUMBER_BIG,     /* an integer past int64; its digits are in valuestring */
+    NUMBER_FLOAT, /* written with '.' or 'e' */
+    NUMBER_SMALL, /* an integer that valuedouble holds exactly */
+    NUMBER_LONG,  /* an integer of int64; its digits are in valuestring */
+    NUMBER_BIG,   /* an integer past int64; its digits are in valuestring */
 };
 
 enum {
-    DEPTH_MAX = 900,  /* cJSON stops at 1000 */
-    NUMBER_MAX = 63,  /* cJSON reads a number through 64 bytes */
+    DEPTH_MAX = 900, /* cJSON stops at 1000 */
+    NUMBER_MAX = 63, /* cJSON reads a number through 64 bytes */
 };
 
 /* ---- the check of the text, before cJSON sees it ---- */
@@ -72,8 +72,10 @@ static int hex4(const struct scan *s, size_t at)
     int v = 0;
     for (size_t i = at; i < at + 4; i++) {
         int c = (unsigned char)s->text[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-              : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
         if (d < 0)
             return -1;
         v = v << 4 | d;
@@ -100,7 +102,9 @@ static int scan_escape(struct scan *s)
         s->at += 6;
         return 0;
     }
-    int low = s->at + 8 <= s->n && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u' ? hex4(s, s->at + 8) : -1;
+    int low = s->at + 8 <= s->n && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u'
+                  ? hex4(s, s->at + 8)
+                  : -1;
     if (u > 0xDBFF || low < 0xDC00 || low > 0xDFFF)
         return scan_fail(s, E_INPUT, "half a surrogate pair in a string");
     s->at += 12;
@@ -201,7 +205,8 @@ static int scan_member_key(struct scan *s)
 {
     scan_space(s);
     if (scan_peek(s) != '"')
-        return scan_fail(s, E_INPUT, scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
+        return scan_fail(s, E_INPUT,
+                         scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
     TRY(scan_string(s));
     scan_space(s);
     if (scan_peek(s) != ':')
@@ -230,7 +235,8 @@ static int scan_container(struct scan *s, bool object)
         scan_space(s);
         int c = scan_peek(s);
         if (c != ',' && c != close)
-            return scan_fail(s, E_INPUT, c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
+            return scan_fail(s, E_INPUT,
+                             c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
         s->at++;
         if (c == close) {
             s->depth--;
@@ -246,13 +252,20 @@ static int scan_value(struct scan *s)
         return scan_fail(s, E_INPUT, "too many values");
     int c = scan_peek(s);
     switch (c) {
-    case '{': return scan_container(s, true);
-    case '[': return scan_container(s, false);
-    case '"': return scan_string(s);
-    case 'n': return scan_word(s, "null");
-    case 't': return scan_word(s, "true");
-    case 'f': return scan_word(s, "false");
-    case -1: return scan_fail(s, E_INPUT, "the text ends where a value should be");
+    case '{':
+        return scan_container(s, true);
+    case '[':
+        return scan_container(s, false);
+    case '"':
+        return scan_string(s);
+    case 'n':
+        return scan_word(s, "null");
+    case 't':
+        return scan_word(s, "true");
+    case 'f':
+        return scan_word(s, "false");
+    case -1:
+        return scan_fail(s, E_INPUT, "the text ends where a value should be");
     }
     if (c == '-' || isdigit(c))
         return scan_number(s);
@@ -370,7 +383,10 @@ struct json *json_parse(const char *text, size_t n, const struct json_limits *li
         text += 3;
         n -= 3;
     }
-    struct scan s = {.text = text, .n = n, .e = e, .max_nodes = l.nodes ? l.nodes : 4000000,
+    struct scan s = {.text = text,
+                     .n = n,
+                     .e = e,
+                     .max_nodes = l.nodes ? l.nodes : 4000000,
                      .max_depth = l.depth ? l.depth : 64};
     if (s.max_depth > DEPTH_MAX)
         s.max_depth = DEPTH_MAX;

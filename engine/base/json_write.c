@@ -74,8 +74,8 @@ static bool digits_of(double v, int n, char text[32])
     snprintf(text, 32, "%.*e", n - 1, v);
     if (strtod(text, NULL) == v)
         return true;
-    /* Below a power of two the doubles lie closer than above it, so there the shortest form may be the next decimal up,
-     * which is not the nearest one. */
+    /* Below a power of two the doubles lie closer than above it, so there the shortest form may be the next
+     * decimal up, which is not the nearest one. */
     int exponent;
     if (fabs(frexp(v, &exponent)) != 0.5)
         return false;
@@ -86,7 +86,8 @@ static bool digits_of(double v, int n, char text[32])
     return strtod(text, NULL) == v;
 }
 
-/* The shortest such text. Among normal numbers 15 digits always tell decimals apart, so the search starts there. */
+/* The shortest such text. Among normal numbers 15 digits always tell decimals apart, so the search starts
+ * there. */
 static void shortest(double v, char text[32])
 {
     int n = fabs(v) < 0x1p-1022 ? 1 : 15;
@@ -214,12 +215,22 @@ static void write_number(struct writer *w, const struct json *j)
 static void write_value(struct writer *w, const struct json *j)
 {
     switch (json_type(j)) {
-    case JSON_NULL: buf_puts(w->out, "null"); break;
-    case JSON_BOOL: buf_puts(w->out, json_true(j) ? "true" : "false"); break;
-    case JSON_NUMBER: write_number(w, j); break;
-    case JSON_STRING: json_put_string(w->out, json_text(j), strlen(json_text(j)), w->style.ascii_only); break;
+    case JSON_NULL:
+        buf_puts(w->out, "null");
+        break;
+    case JSON_BOOL:
+        buf_puts(w->out, json_true(j) ? "true" : "false");
+        break;
+    case JSON_NUMBER:
+        write_number(w, j);
+        break;
+    case JSON_STRING:
+        json_put_string(w->out, json_text(j), strlen(json_text(j)), w->style.ascii_only);
+        break;
     case JSON_ARRAY:
-    case JSON_OBJECT: write_container(w, j); break;
+    case JSON_OBJECT:
+        write_container(w, j);
+        break;
     }
 }
 

@@ -9,12 +9,17 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char context_text[] =
-    "{\"messages\":[{\"role\":\"system\",\"content\":\"S \\u00e9\"},{\"role\":\"user\",\"content\":\"  hello\\n\"},"
-    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":"
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"S \\u00e9\"},{\"role\":\"user\",\"content\":\"  "
+    "hello\\n\"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\","
+    "\"function\":"
     "{\"name\":\"f\",\"arguments\":{\"x\":[1,2.5,true,null],\"big\":123456789012345678901}}}]},"
-    "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"[1]\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\","
-    "\"text\":\"t\"}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
-    "\"properties\":{\"x\":{\"type\":\"array\"}}}}}],\"add_generation_prompt\":true,\"bos_token\":\"<s>\",\"n\":7,\"s\":\"ab,c\","
+    "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"[1]\"},{\"role\":\"user\",\"content\":[{"
+    "\"type\":\"text\","
+    "\"text\":\"t\"}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+    "\"type\":\"object\","
+    "\"properties\":{\"x\":{\"type\":\"array\"}}}}}],\"add_generation_prompt\":true,\"bos_token\":\"<s>\","
+    "\"n\":7,\"s\":\"ab,c\","
     "\"l\":[3,1,2],\"d\":{\"a\":1,\"b\":{\"c\":\"x\"}}}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -27,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(!t && (e.code == E_INPUT || e.code == E_UNSUPPORTED) && strncmp(e.text, "line ", 5) == 0);
     } else {
         struct buf out = {0};
-        struct chat_input in = {.context = context, .now = 1753000000,
+        struct chat_input in = {.context = context,
+                                .now = 1753000000,
                                 .limits = {.steps = 20000, .bytes = 1 << 18, .memory = 4 << 20}};
         buf_puts(&out, "kept");
         int rc = chat_render(t, &in, &out, &e);

@@ -1,5 +1,6 @@
-/* Renders chat templates for the oracle: one JSON job a line on stdin, {"template", "context", "now"?, "memory"?, "steps"?};
- * one JSON answer a line on stdout, {"text"}, or {"error", "code", "at": "compile" or "render"}. */
+/* Renders chat templates for the oracle: one JSON job a line on stdin, {"template", "context", "now"?,
+ * "memory"?, "steps"?}; one JSON answer a line on stdout, {"text"}, or {"error", "code", "at": "compile" or
+ * "render"}. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
