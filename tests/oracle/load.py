@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Load with leaving clients: N streams at once for some time, of which many disconnect at random moments. Then nothing may be left over: KV blocks, endings,
 connections; memory is flat; /health answered throughout; SIGTERM lets a running stream end.
+With a real model give it a small KV cache: its pages count as resident only once they were used.
 usage: load.py --binary build/moonshift [--seconds 120] [--streams 200] -- SERVE_ARGUMENTS   (a model, or --device sim)"""
 import argparse
 import asyncio

@@ -1,6 +1,7 @@
 """A server of its own for an oracle: starts the program on free ports, waits until it is ready, ends it. Also a small streaming client over asyncio
 sockets, light enough for hundreds of streams beside the server on one machine."""
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -13,10 +14,14 @@ import urllib.request
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_") and not k.lower().endswith("_proxy")}
 
 
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 class Site:
     def __init__(self, binary, args):
         self.process = subprocess.Popen([binary, "serve", *args, "--port", "0", "--admin-listen", "127.0.0.1:0"], env=ENV,
-                                        stderr=subprocess.PIPE, text=True, errors="replace")
+                                        stderr=subprocess.PIPE, text=True, errors="replace", preexec_fn=die_with_parent)
         self.lines = []
         self.port = self.admin_port = 0
         self.reader = threading.Thread(target=self._read, daemon=True)
