@@ -263,6 +263,15 @@ void bind_forget(struct bind *b, lua_State *L)
     vm_host_enter(vm_of(L));
     restore(b, L);
     vm_host_leave(vm_of(L));
+    /* Another world has another plan, whose serials begin anew: a batch kept from before must not pass for
+     * one of it. */
+    for (int i = 0; i < MAX_RANKS; i++) {
+        if (b->handle_refs[i] == LUA_NOREF)
+            continue;
+        bind_push(b, L, b->handle_refs[i]);
+        ((struct batch_handle *)lua_touserdata(L, -1))->batch = NULL;
+        lua_pop(L, 1);
+    }
     if (b->n_admitted)
         memset(b->admitted, 0, (size_t)b->n_admitted * sizeof *b->admitted);
 }

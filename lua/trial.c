@@ -87,6 +87,9 @@ static void make_world(lua_State *L, struct trial *t, int table)
                                   .max_num_seqs = (int)number(L, table, "max_num_seqs", 256, 1, 65536),
                                   .max_num_batched_tokens =
                                       (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20)};
+    /* A policy may have kept its test's t and call it in a step: this would take that step's world away. */
+    if (t->script->bind.plan || t->script->bind.admission)
+        luaL_error(L, "t.step and t.admit are for tests, not for hooks");
     rehearsal_free(&t->world);
     rehearsal_init(&t->world, size, number(L, table, "now", 100, 0, 1e9));
     bind_forget(&t->script->bind, L);
@@ -151,6 +154,8 @@ static int t_admit(lua_State *L)
 static void add_list(lua_State *L, struct trial *t, int table, const char *list, int refused)
 {
     lua_getfield(L, table, list);
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TTABLE)
+        luaL_error(L, "%s must be a list of requests, not a %s", list, luaL_typename(L, -1));
     int n = lua_isnil(L, -1) ? 0 : (int)lua_objlen(L, -1);
     if (n > MAX_MADE)
         luaL_error(L, "%s: at most %d requests", list, MAX_MADE);

@@ -92,6 +92,22 @@ static void syntax_and_shape(void **state)
          "test 'a' fails: x.lua:1: so it is"},
         {POLICY("tests = { a = function(t) t.step { wating = {} } end }, "),
          "t.step has no field 'wating'; did you mean 'waiting'?"},
+        {"local kept return { api = 1, doc = 'x', tests = { a = function(t) for i = 1, 3 do t.step { waiting "
+         "= { {} } } end end },\n"
+         " step = function(view, act) if kept then kept:decodes() end kept = kept or act.batch(1) end }",
+         "x.lua:2: the batch belongs to an earlier step"},
+        {"local kept return { api = 1, doc = 'x', tests = { a = function(t) kept = t t.step { waiting = { {} "
+         "} } end },\n"
+         " step = function(view, act) local b = act.batch(1) if kept then kept.step {} end b:decodes() end }",
+         "x.lua:2: t.step and t.admit are for tests, not for hooks"},
+        {"local kept return { api = 1, doc = 'x', tests = { a = function(t) kept = t t.step { waiting = { {} "
+         "} } end },\n"
+         " step = function() end, admit = function() if kept then kept.admit {} end end }",
+         "x.lua:2: t.step and t.admit are for tests, not for hooks"},
+        {POLICY("tests = { a = function(t) t.step { waiting = 'many' } end }, "),
+         "waiting must be a list of requests, not a string"},
+        {POLICY("tests = { a = function(t) t.step { running = { 5 } } end }, "),
+         "table expected, got number"},
         {POLICY("tests = { a = function(t) t.step { running = { { prompt = 100 } }, kv_blocks = 1 } end }, "),
          "does not fit its world"},
         {"error('no')", "x.lua:1: no"},
@@ -229,13 +245,15 @@ static void nothing_else_is_reachable(void **state)
                 "end\n"
                 "for _, lib in ipairs { math, string, table, bit, assert, error, ipairs, select, tonumber, "
                 "type, tostring, sorted_pairs, rng, clamp, log } do walk(lib, 0) end\n"
+                "local calls = 0 local function once(a, b) calls = calls + 1 if calls < 10 then walk(a, 0) "
+                "walk(b, 0) end end\n"
                 "walk(rng(1), 0) walk(ipairs({}), 0) walk(sorted_pairs({}), 0)\n"
                 "assert(string.format('%s %s', {}, walk) == 'table function')\n"
                 "return { api = 1, doc = 'x', needs = { 'tenant', 'first', 'last' },\n"
                 "  start = function(node, act, p) walk(node, 0) walk(act, 0) walk(p, 0) end,\n"
-                "  admit = function(r, view, act, p) walk(r, 0) walk(view, 0) end,\n"
-                "  finish = function(r, view, p) walk(r, 0) walk(view, 0) end,\n"
-                "  step = function(view, act, p) walk(view, 0) for _, g in ipairs(view.idle) do local b = "
+                "  admit = function(r, view, act, p) once(r, view) end,\n"
+                "  finish = function(r, view, p) once(r, view) end,\n"
+                "  step = function(view, act, p) once(view, act) for _, g in ipairs(view.idle) do local b = "
                 "act.batch(g) assert(type(b) == 'userdata')\n"
                 "    b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }");
 }
