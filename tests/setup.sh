@@ -31,6 +31,7 @@ rt:fuzzer                 | test | libclang-rt-dev  | compiler-rt         | comp
 san:address               | test | gcc              | libasan             | gcc-libs
 san:undefined             | test | gcc              | libubsan            | gcc-libs
 san:thread                | test | gcc              | libtsan             | gcc-libs
+hdr:simde/x86/f16c.h      | test | libsimde-dev     | simde-devel         | simde
 cmd:curl                  | test | curl             | curl                | curl
 TABLE
 }
