@@ -52,8 +52,8 @@ static const struct opt_row rows[] = {
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL, "cores to compute on; 0: those this process may use"},
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
      "instruction set (the results are the same)"},
-    {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SERVE, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
-    {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SERVE, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
+    {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, BOTH, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
+    {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, BOTH, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
 
     {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL, "where to listen; 0.0.0.0: everywhere"},
     {"port", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(port), "N", "8000", 0, 65535, NULL, "0: any free one"},
