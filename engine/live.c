@@ -238,17 +238,27 @@ static bool is_stalled(struct live *l, const struct view *v, const struct plan *
     return true;
 }
 
+/* Could one more request start beside what the plan does already? */
+static bool has_room(const struct plan *p)
+{
+    const struct limits *l = &p->world->limits;
+    int rows = 0;
+    for (int i = 0; i < p->n_batches; i++)
+        rows += p->batches[i]->n_tokens;
+    return p->n_running < l->max_num_seqs && rows < l->max_num_batched_tokens && !p->pressed;
+}
+
 /* Somebody has waited too long although there was room: moves them to the front for the native policy. */
 static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
     struct world *w = p->world;
-    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns || w->running.n >= w->limits.max_num_seqs)
+    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns || !has_room(p))
         return false;
     l->next_starvation_check_ns = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         if (r->plan_serial == p->serial || v->now_ns - r->waiting_since_ns < w->limits.starvation_ns || !world_eligible(w, r) ||
-            kv_blocks_for(&w->kv, r->n_tokens) > kv_available(&w->kv))
+            kv_blocks_for(&w->kv, r->n_tokens) + w->kv.n_blocks / 100 > p->blocks_free)
             continue;
         err_set(e, E_POLICY, "request %.40s has waited %.1f s with room for it", r->spec->name,
                 (double)(v->now_ns - r->waiting_since_ns) * 1e-9);
