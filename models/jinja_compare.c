@@ -269,15 +269,21 @@ bool j_less(struct run *r, struct value a, struct value b, bool or_equal)
     return false;
 }
 
-bool j_hashable(struct value v)
+/* A tuple nested past all use counts as unhashable, so that this recursion needs no run to stop it. */
+static bool hashable(struct value v, int depth)
 {
     if (v.kind == J_TUPLE) {
-        for (size_t i = 0; i < v.u.list->n; i++)
-            if (!j_hashable(v.u.list->items[i]))
-                return false;
-        return true;
+        bool all = depth > 0;
+        for (size_t i = 0; i < v.u.list->n && all; i++)
+            all = hashable(v.u.list->items[i], depth - 1);
+        return all;
     }
     return v.kind != J_LIST && v.kind != J_DICT && v.kind != J_VIEW;
+}
+
+bool j_hashable(struct value v)
+{
+    return hashable(v, 200);
 }
 
 static uint64_t hash_tuple(struct run *r, const struct array *a)

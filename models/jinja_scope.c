@@ -116,24 +116,30 @@ static struct scope branch_copy(struct resolver *v, const struct scope *s)
     return copy;
 }
 
-/* Takes what the branches did into s. A name that only some branch stored starts as what it was outside. */
-static void branch_update(struct resolver *v, struct scope *s, const struct scope *branches, int n)
+/* Takes what one branch did into s. The branch began as a copy of the first n symbols of s, so those have the
+ * same places. */
+static void take_branch(struct resolver *v, struct scope *s, const struct scope *branch, int n, bool *stored)
 {
-    struct scope before = branch_copy(v, s);
-    for (int b = 0; b < n; b++)
-        for (int i = 0; i < branches[b].n; i++) {
-            const struct symbol *x = &branches[b].symbols[i];
-            if (!x->known)
-                continue;
-            struct symbol *mine = symbol(s, x->name);
-            bool stored = x->stored || (mine && mine->stored);
-            mine = define(v, s, x->name, x->how);
-            mine->stored = stored;
-        }
+    for (int i = 0; i < n; i++)
+        stored[i] = stored[i] || branch->symbols[i].stored;
+    for (int i = n; i < branch->n && !c_failed(v->c); i++) {
+        const struct symbol *x = &branch->symbols[i];
+        struct symbol *mine = symbol(s, x->name);
+        bool was_stored = mine && mine->stored;
+        mine = define(v, s, x->name, x->how);
+        mine->stored = was_stored || x->stored;
+    }
+}
+
+/* A name that only some branch stored starts as what it was outside. */
+static void settle_stored(struct scope *s, int n, const bool *stored)
+{
+    struct symbol *outer;
     for (int i = 0; i < s->n; i++) {
-        struct symbol *x = &s->symbols[i], *old = symbol(&before, x->name), *outer;
-        if (x->stored && !(old && old->stored))
+        struct symbol *x = &s->symbols[i];
+        if (i < n ? stored[i] && !x->stored : x->stored)
             x->how = s->outer && find_ref(s->outer, x->name, &outer) ? LOAD_ALIAS : LOAD_RESOLVE;
+        x->stored = x->stored || (i < n && stored[i]);
     }
 }
 
@@ -165,15 +171,22 @@ static void visit_name(struct visit *w, const struct node *n)
 
 static void visit_if(struct visit *w, struct node *n)
 {
-    struct scope branches[3];
     const struct nodes *lists[3] = {&n->list, &n->list2, &n->list3};
+    struct scope branches[3], *s = w->s;
     visit(w, n->a);
+    int before = s->n;
+    bool *stored = arena_new(w->v->c->arena, (size_t)before);
     for (int i = 0; i < 3; i++) {
-        branches[i] = branch_copy(w->v, w->s);
+        if (!lists[i]->n)
+            continue;
+        branches[i] = branch_copy(w->v, s);
         struct visit inner = {w->v, &branches[i], w->as_param};
         visit_all(&inner, lists[i]);
     }
-    branch_update(w->v, w->s, branches, 3);
+    for (int i = 0; i < 3 && !c_failed(w->v->c); i++)
+        if (lists[i]->n)
+            take_branch(w->v, s, &branches[i], before, stored);
+    settle_stored(s, before, stored);
 }
 
 static void visit(void *ctx, struct node *n)

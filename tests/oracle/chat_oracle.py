@@ -149,6 +149,22 @@ def published(score, folder):
             score.compare(f"{file.name} {label}", source, context)
 
 
+def write_cases(path):
+    """The snippets with what jinja2 makes of them, for the test that runs without Python."""
+    cases = []
+    for template in chat_snippets.written():
+        kind, text = expected(template, chat_snippets.CTX)
+        if kind == "error":
+            cases.append({"template": template, "error": True})
+        elif not SKIP.search(text) and "strftime" not in template:
+            cases.append({"template": template, "text": text})
+    refused = [{"template": t, "line": line, "code": code} for t, line, code in chat_snippets.REFUSED]
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('{"context":\n' + json.dumps(chat_snippets.CTX) + ',\n"cases":[\n')
+        f.write(",\n".join(json.dumps(c) for c in cases))
+        f.write('\n],\n"refused":[\n' + ",\n".join(json.dumps(c) for c in refused) + "\n]}\n")
+
+
 def demo_template(path):
     from gguf import GGUFReader
     field = GGUFReader(path).fields["tokenizer.chat_template"]
@@ -157,7 +173,8 @@ def demo_template(path):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--binary", required=True)
+    p.add_argument("--binary", help="the program chat_render")
+    p.add_argument("--write", help="only write the snippets and what jinja2 makes of them to this file")
     p.add_argument("--templates", default="../shared/data/templates")
     p.add_argument("--gguf", help="also the template of this model file")
     p.add_argument("--random", type=int, default=3000)
@@ -166,6 +183,10 @@ def main():
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     warnings.simplefilter("ignore")  # Python's opinion of the code jinja2 makes
+    if a.write:
+        return write_cases(a.write)
+    if not a.binary:
+        p.error("--binary is needed")
     score = Score(Binary(a.binary), a.verbose)
     if a.templates:
         published(score, a.templates)
