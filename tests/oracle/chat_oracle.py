@@ -26,7 +26,7 @@ import chat_random
 import chat_snippets
 
 NOW = 1753000000
-SKIP = re.compile(r" at 0x[0-9a-f]+>|^<class |<class '")  # what Python prints of objects without a value
+SKIP = re.compile(r" at 0x[0-9a-f]+>|x0 ta |'x', '0'|'0', 'x'|^<class |<class '", re.I)  # what Python prints of objects
 
 # What random templates may meet that is refused here: integers past 64 bits, complex numbers, sets made of dict views,
 # deep recursion, unknown
