@@ -227,10 +227,10 @@ static bool is_stalled(struct live *l, const struct view *v, const struct plan *
         return false;
     }
     for (int i = 0; i < p->n_verbs; i++)
-        if (p->verbs[i].kind == PLAN_REFUSE)
+        if (p->verbs[i].kind == PLAN_REFUSE || p->verbs[i].kind == PLAN_SWITCH)
             return false;
-    if (v->n_idle < v->world->n_groups)
-        return false;
+    if (v->n_idle < v->world->partition.n_groups || v->world->partition.n_pending)
+        return false; /* a step is under way, or an order waits: something will happen */
     if (p->wake_ns && v->now_ns - l->last_progress_ns < MAX_IDLE_WAIT_NS)
         return false;
     err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n,
@@ -248,6 +248,19 @@ static bool has_room(const struct plan *p)
     return p->n_running < l->max_num_seqs && rows < l->max_num_batched_tokens && !p->pressed;
 }
 
+/* Has any group that may take it room for the whole of it? */
+static bool fits_somewhere(const struct plan *p, const struct request *r)
+{
+    struct partition *t = &p->world->partition;
+    for (int i = 0; i < t->n_groups; i++) {
+        const struct group *g = partition_slot(t, i);
+        int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + p->world->kv.n_blocks / 100;
+        if (!g->held && partition_admits(t, g, r) && (!r->paused || r->place == g->place) && need <= plan_blocks(p, g->id))
+            return true;
+    }
+    return false;
+}
+
 /* Somebody has waited too long although there was room: moves them to the front for the native policy. */
 static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
@@ -258,7 +271,7 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         if (r->plan_serial == p->serial || v->now_ns - r->waiting_since_ns < w->limits.starvation_ns || !world_eligible(w, r) ||
-            kv_blocks_for(&w->kv, r->n_tokens) + w->kv.n_blocks / 100 > p->blocks_free)
+            !fits_somewhere(p, r))
             continue;
         err_set(e, E_POLICY, "request %.40s has waited %.1f s with room for it", r->spec->name,
                 (double)(v->now_ns - r->waiting_since_ns) * 1e-9);

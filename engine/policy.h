@@ -37,8 +37,10 @@ struct admission {
 /* What never changes while the process lives. */
 struct node_facts {
     int n_ranks;
-    size_t memory_bytes, weight_bytes, kv_bytes;
-    int kv_blocks, tokens_per_block;
+    size_t memory_bytes, weight_bytes, kv_bytes; /* of a rank */
+    int kv_blocks, tokens_per_block;    /* of a rank; of a block that holds all kv heads */
+    const struct node_shape *shape;     /* which rank sets may be groups, which layouts run, what a block holds */
+    struct heads heads;
     struct limits limits;
     char model[128], device[96];
 };
@@ -54,7 +56,8 @@ struct policy {
 
 struct policy_ops {
     /* Each returns a verdict and, when it does not stand, the cause (file:line: text) in e. Slots may be NULL: nothing happens, the call is OK. */
-    enum verdict (*start)(void *ctx, const struct node_facts *node, struct err *e);
+    /* start may give orders for the partition through p (which is dropped when the call does not stand). */
+    enum verdict (*start)(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e);
     enum verdict (*admit)(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e);
     enum verdict (*step)(void *ctx, const struct view *v, struct plan *p, struct err *e);
     enum verdict (*finish)(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e);

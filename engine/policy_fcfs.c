@@ -3,10 +3,44 @@
 
 #include <stdio.h>
 
+/* A layout that runs on this group: tensor parallel over all its ranks where that can be, else the first that can. */
+static struct layout layout_for(const struct world *w, const struct group *g)
+{
+    for (int tp = g->n_ranks; tp >= 1; tp--)
+        if (g->n_ranks % tp == 0 && !w->shape.refusals[g->n_ranks][tp])
+            return (struct layout){g->n_ranks / tp, tp, 1};
+    return (struct layout){g->n_ranks, 1, 1};
+}
+
+/* When there is no group, the widest that can be; when none could hold the first request in the queue, the narrowest that could. */
+static void widen(const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    const struct request *r = w->waiting.n ? w->waiting.items[0] : NULL;
+    struct switch_order o = {.when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "no group can hold the first request"};
+    for (int i = 0; i < w->partition.n_groups; i++)
+        if (!r || kv_blocks_for(&w->kv, w->partition.groups[w->partition.order[i]].place, r->n_tokens) <= w->kv.n_blocks)
+            return;
+    bool none = w->partition.n_groups == 0;
+    int best = none ? 0 : MAX_RANKS + 1;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        int n = __builtin_popcountll(w->shape.sets[i]);
+        bool holds = !r || r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[n];
+        if ((none ? n > best : n < best) && holds && !(w->shape.sets[i] & w->partition.dead_ranks) && (!w->shape.refusals[n][1] || !w->shape.refusals[n][n])) {
+            best = n;
+            o.mask = w->shape.sets[i];
+        }
+    }
+    o.base = (struct layout){best, 1, 1};
+    if (o.mask)
+        plan_switch(p, &o);
+}
+
 static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     (void)ctx;
     (void)e;
+    widen(v, p);
     for (int i = 0; i < v->n_idle; i++) {
         struct plan_batch *b = plan_batch(p, v->idle[i]);
         if (!b)
@@ -14,7 +48,7 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
         plan_decodes(b);
         plan_prefill(b, NULL, 0, v->world->limits.max_num_batched_tokens);
         if (b->n_tokens)
-            plan_forward(b, (struct layout){.sp = 1, .tp = view_group(v, v->idle[i])->n_ranks, .pp = 1});
+            plan_forward(b, layout_for(v->world, b->site));
     }
     return VERDICT_OK;
 }

@@ -11,125 +11,275 @@ static bool keyed(const struct kv_block *b)
     return b->key.h[0] | b->key.h[1];
 }
 
-void kv_init(struct kv_pool *p, int n_blocks, int tokens_per_block)
+void kv_init(struct kv_pool *p, int n_ranks, int n_blocks)
 {
     memset(p, 0, sizeof *p);
-    p->blocks = mem_new_array((size_t)n_blocks, sizeof *p->blocks);
-    p->free_list = mem_new_array((size_t)n_blocks, sizeof *p->free_list);
-    p->n_blocks = p->n_free = n_blocks;
-    p->tokens_per_block = tokens_per_block;
-    for (int i = 0; i < n_blocks; i++) {
-        p->free_list[i] = n_blocks - 1 - i; /* the lowest block is taken first */
-        list_init(&p->blocks[i].lru);
+    p->n_ranks = n_ranks;
+    p->n_blocks = n_blocks;
+    p->ranks = mem_new_array((size_t)n_ranks, sizeof *p->ranks);
+    for (int r = 0; r < n_ranks; r++) {
+        p->ranks[r].free_list = mem_new_array((size_t)n_blocks, sizeof(int32_t));
+        p->ranks[r].n_free = n_blocks;
+        for (int i = 0; i < n_blocks; i++)
+            p->ranks[r].free_list[i] = n_blocks - 1 - i; /* the lowest block is taken first */
     }
-    list_init(&p->cached);
-    map_init(&p->index);
+}
+
+static void place_close(struct kv_place *l)
+{
+    mem_free(l->blocks);
+    mem_free(l->phys);
+    mem_free(l->unused);
+    map_free(&l->index);
+    mem_free(l);
 }
 
 void kv_free(struct kv_pool *p)
 {
-    mem_free(p->blocks);
-    mem_free(p->free_list);
-    map_free(&p->index);
+    for (int i = 0; i < p->n_places; i++)
+        place_close(p->places[i]);
+    for (int r = 0; r < p->n_ranks; r++)
+        mem_free(p->ranks[r].free_list);
+    mem_free(p->ranks);
     memset(p, 0, sizeof *p);
 }
 
-/* A cached block loses its key and leaves the cache; it is then in no list. */
-static int32_t forget_oldest(struct kv_pool *p)
+int kv_place_find(const struct kv_pool *p, const int *ranks, int n)
 {
-    struct kv_block *b = LIST_ENTRY(p->cached.next, struct kv_block, lru);
-    list_remove(&b->lru);
-    p->n_cached--;
-    map_remove(&p->index, b->key.h[0]);
-    memset(&b->key, 0, sizeof b->key);
-    return (int32_t)(b - p->blocks);
+    for (int i = 0; i < p->n_places; i++)
+        if (p->places[i]->n == n && memcmp(p->places[i]->ranks, ranks, (size_t)n * sizeof *ranks) == 0)
+            return i;
+    return -1;
 }
 
-int32_t kv_take(struct kv_pool *p)
+int kv_place_open(struct kv_pool *p, const int *ranks, int n, int tokens_per_block)
 {
-    int32_t id;
-    if (p->n_free) {
-        id = p->free_list[--p->n_free];
-    } else if (p->n_cached) {
-        id = forget_oldest(p);
-        p->n_evicted++;
-    } else {
-        return -1;
+    int found = kv_place_find(p, ranks, n);
+    if (found >= 0 || p->n_places == MAX_PLACES)
+        return found;
+    ASSERT(n >= 1 && n <= p->n_ranks && tokens_per_block > 0 && tokens_per_block % KV_UNIT == 0);
+    struct kv_place *l = mem_new(sizeof *l);
+    size_t blocks = (size_t)p->n_blocks;
+    l->n = n;
+    l->tokens_per_block = tokens_per_block;
+    for (int i = 0; i < n; i++) {
+        l->ranks[i] = ranks[i];
+        l->mask |= 1ull << ranks[i];
     }
-    ASSERT(p->blocks[id].refs == 0 && !keyed(&p->blocks[id]));
-    p->blocks[id].refs = 1;
+    l->blocks = mem_new_array(blocks, sizeof *l->blocks);
+    l->phys = mem_new_array(blocks * (size_t)n, sizeof *l->phys);
+    l->unused = mem_new_array(blocks, sizeof *l->unused);
+    l->n_unused = p->n_blocks;
+    for (int i = 0; i < p->n_blocks; i++) {
+        l->unused[i] = p->n_blocks - 1 - i;
+        list_init(&l->blocks[i].lru);
+    }
+    list_init(&l->cached);
+    map_init(&l->index);
+    p->places[p->n_places] = l;
+    return p->n_places++;
+}
+
+int kv_available(const struct kv_pool *p, int place)
+{
+    const struct kv_place *l = p->places[place];
+    int least = p->n_blocks;
+    for (int i = 0; i < l->n; i++) {
+        const struct kv_rank *r = &p->ranks[l->ranks[i]];
+        least = r->n_free + r->n_cached < least ? r->n_free + r->n_cached : least;
+    }
+    return least;
+}
+
+/* The physical blocks of an unreferenced block go back to their ranks; its number stands for nothing again. */
+static void let_go(struct kv_pool *p, struct kv_place *l, int32_t id)
+{
+    for (int i = 0; i < l->n; i++) {
+        struct kv_rank *r = &p->ranks[l->ranks[i]];
+        r->free_list[r->n_free++] = l->phys[(int64_t)id * l->n + i];
+    }
+    l->unused[l->n_unused++] = id;
+}
+
+static void count_cached(struct kv_pool *p, struct kv_place *l, int by)
+{
+    l->n_cached += by;
+    for (int i = 0; i < l->n; i++)
+        p->ranks[l->ranks[i]].n_cached += by;
+}
+
+static void forget_key(struct kv_place *l, struct kv_block *b)
+{
+    map_remove(&l->index, b->key.h[0]);
+    memset(&b->key, 0, sizeof b->key);
+}
+
+static void forget_cached(struct kv_pool *p, struct kv_place *l, struct kv_block *b)
+{
+    list_remove(&b->lru);
+    count_cached(p, l, -1);
+    forget_key(l, b);
+    let_go(p, l, (int32_t)(b - l->blocks));
+}
+
+/* The oldest cached block that lies on this rank becomes free. */
+static bool evict(struct kv_pool *p, int rank)
+{
+    struct kv_place *oldest = NULL;
+    struct kv_block *b = NULL;
+    for (int i = 0; i < p->n_places; i++) {
+        struct kv_place *l = p->places[i];
+        if (!l->n_cached || !(l->mask >> rank & 1))
+            continue;
+        struct kv_block *first = LIST_ENTRY(l->cached.next, struct kv_block, lru);
+        if (!b || first->cached_at < b->cached_at) {
+            b = first;
+            oldest = l;
+        }
+    }
+    if (!b)
+        return false;
+    forget_cached(p, oldest, b);
+    p->n_evicted++;
+    return true;
+}
+
+int32_t kv_take(struct kv_pool *p, int place)
+{
+    struct kv_place *l = p->places[place];
+    if (kv_available(p, place) < 1)
+        return -1;
+    for (int i = 0; i < l->n; i++)
+        if (p->ranks[l->ranks[i]].n_free == 0) {
+            bool evicted = evict(p, l->ranks[i]);
+            ASSERT(evicted);
+        }
+    ASSERT(l->n_unused > 0);
+    int32_t id = l->unused[--l->n_unused];
+    ASSERT(l->blocks[id].refs == 0 && !keyed(&l->blocks[id]));
+    for (int i = 0; i < l->n; i++) {
+        struct kv_rank *r = &p->ranks[l->ranks[i]];
+        l->phys[(int64_t)id * l->n + i] = r->free_list[--r->n_free];
+    }
+    l->blocks[id].refs = 1;
     return id;
 }
 
-void kv_hold(struct kv_pool *p, int32_t id)
+void kv_hold(struct kv_pool *p, int place, int32_t id)
 {
+    struct kv_place *l = p->places[place];
     ASSERT(id >= 0 && id < p->n_blocks);
-    struct kv_block *b = &p->blocks[id];
+    struct kv_block *b = &l->blocks[id];
     if (b->refs++ == 0) {
         ASSERT(keyed(b));
         list_remove(&b->lru);
-        p->n_cached--;
+        count_cached(p, l, -1);
     }
 }
 
-void kv_drop(struct kv_pool *p, int32_t id)
+void kv_drop(struct kv_pool *p, int place, int32_t id)
 {
+    struct kv_place *l = p->places[place];
     ASSERT(id >= 0 && id < p->n_blocks);
-    struct kv_block *b = &p->blocks[id];
+    struct kv_block *b = &l->blocks[id];
     ASSERT(b->refs > 0);
     if (--b->refs)
         return;
     if (keyed(b)) {
-        list_push_back(&p->cached, &b->lru);
-        p->n_cached++;
+        b->cached_at = ++p->clock;
+        list_push_back(&l->cached, &b->lru);
+        count_cached(p, l, 1);
     } else {
-        p->free_list[p->n_free++] = id;
+        let_go(p, l, id);
     }
 }
 
-void kv_publish(struct kv_pool *p, int32_t id, struct kv_key key)
+void kv_publish(struct kv_pool *p, int place, int32_t id, struct kv_key key)
 {
-    struct kv_block *b = &p->blocks[id];
+    struct kv_place *l = p->places[place];
+    struct kv_block *b = &l->blocks[id];
     ASSERT(b->refs > 0);
-    if (keyed(b) || map_find(&p->index, key.h[0], NULL))
+    if (keyed(b) || map_find(&l->index, key.h[0], NULL))
         return;
     b->key = key;
-    map_set(&p->index, key.h[0], (uint64_t)id);
+    map_set(&l->index, key.h[0], (uint64_t)id);
 }
 
-int32_t kv_lookup(const struct kv_pool *p, struct kv_key key)
+int32_t kv_lookup(const struct kv_pool *p, int place, struct kv_key key)
 {
+    const struct kv_place *l = p->places[place];
     uint64_t id;
-    if (!map_find(&p->index, key.h[0], &id) || p->blocks[id].key.h[1] != key.h[1])
+    if (!map_find(&l->index, key.h[0], &id) || l->blocks[id].key.h[1] != key.h[1])
         return -1;
     return (int32_t)id;
 }
 
+static void forget_all_cached(struct kv_pool *p, struct kv_place *l)
+{
+    while (l->n_cached)
+        forget_cached(p, l, LIST_ENTRY(l->cached.next, struct kv_block, lru));
+}
+
 void kv_forget_cached(struct kv_pool *p)
 {
-    while (p->n_cached)
-        p->free_list[p->n_free++] = forget_oldest(p);
+    for (int i = 0; i < p->n_places; i++)
+        forget_all_cached(p, p->places[i]);
+}
+
+void kv_forget_rank(struct kv_pool *p, int rank)
+{
+    for (int i = 0; i < p->n_places; i++) {
+        struct kv_place *l = p->places[i];
+        if (!(l->mask >> rank & 1))
+            continue;
+        forget_all_cached(p, l);
+        for (int b = 0; b < p->n_blocks; b++)
+            if (keyed(&l->blocks[b]))
+                forget_key(l, &l->blocks[b]);
+    }
+}
+
+/* Counts what a place has on each rank; false when its own books do not agree. */
+static bool check_place(const struct kv_pool *p, const struct kv_place *l, int *held, int *cached, unsigned char *seen)
+{
+    int keys = 0, n_cached = 0, listed = 0, used = 0;
+    for (int i = 0; i < p->n_blocks; i++) {
+        const struct kv_block *b = &l->blocks[i];
+        uint64_t id;
+        if (b->refs < 0 || (keyed(b) && (!map_find(&l->index, b->key.h[0], &id) || (int)id != i)))
+            return false;
+        keys += keyed(b);
+        if (!b->refs && !keyed(b))
+            continue;
+        used++;
+        n_cached += b->refs == 0;
+        for (int k = 0; k < l->n; k++) {
+            int32_t phys = l->phys[(int64_t)i * l->n + k];
+            if (phys < 0 || phys >= p->n_blocks || seen[(int64_t)l->ranks[k] * p->n_blocks + phys]++)
+                return false;
+            (b->refs ? held : cached)[l->ranks[k]]++;
+        }
+    }
+    LIST_EACH (n, &l->cached)
+        listed++;
+    return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count && used + l->n_unused == p->n_blocks;
 }
 
 bool kv_check(const struct kv_pool *p)
 {
-    int held = 0, cached = 0, keys = 0, listed = 0;
-    for (int i = 0; i < p->n_blocks; i++) {
-        const struct kv_block *b = &p->blocks[i];
-        uint64_t id;
-        held += b->refs > 0;
-        cached += b->refs == 0 && keyed(b);
-        keys += keyed(b);
-        if (b->refs < 0 || (keyed(b) && (!map_find(&p->index, b->key.h[0], &id) || (int)id != i)))
-            return false;
+    int held[MAX_RANKS] = {0}, cached[MAX_RANKS] = {0};
+    unsigned char *seen = mem_new_array((size_t)p->n_ranks, (size_t)p->n_blocks);
+    bool good = true;
+    for (int i = 0; i < p->n_places && good; i++)
+        good = check_place(p, p->places[i], held, cached, seen);
+    for (int r = 0; r < p->n_ranks && good; r++) {
+        const struct kv_rank *k = &p->ranks[r];
+        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free == p->n_blocks;
+        for (int i = 0; i < k->n_free && good; i++)
+            good = !seen[(int64_t)r * p->n_blocks + k->free_list[i]]++;
     }
-    LIST_EACH (n, &p->cached)
-        listed++;
-    for (int i = 0; i < p->n_free; i++)
-        if (p->blocks[p->free_list[i]].refs || keyed(&p->blocks[p->free_list[i]]))
-            return false;
-    return cached == p->n_cached && listed == cached && held + cached + p->n_free == p->n_blocks &&
-           keys == (int)p->index.count;
+    mem_free(seen);
+    return good;
 }
 
 static struct kv_key key_of(const void *bytes, size_t n)
@@ -146,11 +296,10 @@ struct kv_key kv_key_root(const char *salt)
     return key_of(salt, strlen(salt));
 }
 
-struct kv_key kv_key_next(struct kv_key parent, const int32_t *tokens, int n)
+struct kv_key kv_key_next(struct kv_key parent, const int32_t *tokens)
 {
-    unsigned char text[16 + 256 * 4];
-    ASSERT(n >= 0 && n <= 256);
+    unsigned char text[16 + KV_UNIT * 4];
     memcpy(text, &parent, 16);
-    memcpy(text + 16, tokens, (size_t)n * 4);
-    return key_of(text, 16 + (size_t)n * 4);
+    memcpy(text + 16, tokens, KV_UNIT * 4);
+    return key_of(text, sizeof text);
 }

@@ -55,6 +55,11 @@ static const struct {
     [C_SUBMITTED] = {"moonshift:requests_submitted_total", NULL, "Requests taken into the queue."},
     [C_STEPS] = {"moonshift:steps_total", NULL, "Steps run."},
     [C_KV_EVICTED] = {"moonshift:kv_blocks_evicted_total", NULL, "Cached KV blocks reused for something else."},
+    [C_SWITCHES] = {"moonshift:switches_total", NULL, "Changes of the partition carried out."},
+    [C_MOVES] = {"moonshift:kv_moves_total", NULL, "Sequences whose KV was copied to another placement."},
+    [C_MOVED_BYTES] = {"moonshift:kv_moved_bytes_total", NULL, "KV bytes copied from rank to rank."},
+    [C_UNPARKED] = {"moonshift:kv_park_expired_total", NULL, "Parked requests that gave their KV back at the age bound."},
+    [C_RANK_FAILURES] = {"moonshift:rank_failures_total", NULL, "Ranks that failed."},
 };
 
 void metrics_init(struct metrics *m)

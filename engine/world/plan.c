@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/world/route.h"
 
 void plan_init(struct plan *p, struct world *w)
 {
@@ -26,8 +27,11 @@ void plan_begin(struct plan *p, int64_t now_ns)
     p->n_batches = p->n_verbs = p->cap_verbs = p->n_logs = 0;
     p->verbs = NULL;
     p->pressed = false;
-    p->blocks_free = kv_available(&w->kv);
+    p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_ranks * sizeof *p->blocks_free);
+    for (int r = 0; r < w->kv.n_ranks; r++)
+        p->blocks_free[r] = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
     p->n_running = w->running.n;
+    route_count(w);
     p->wake_ns = 0;
     p->reason = NULL;
 }
@@ -71,9 +75,33 @@ static struct plan_verb *add_verb(struct plan *p, enum plan_verb_kind kind, stru
 static int own_blocks(const struct plan *p, const struct request *r)
 {
     int n = 0;
-    for (int i = 0; i < r->n_blocks; i++)
-        n += p->world->kv.blocks[r->blocks[i]].refs == 1;
+    if (r->n_blocks)
+        for (int i = 0; i < r->n_blocks; i++)
+            n += kv_place(&p->world->kv, r->place)->blocks[r->blocks[i]].refs == 1;
     return n;
+}
+
+/* What the plan may still take of a place's blocks. */
+static int available(const struct plan *p, int place)
+{
+    const struct kv_place *l = kv_place(&p->world->kv, place);
+    int least = p->blocks_free[l->ranks[0]];
+    for (int i = 1; i < l->n; i++)
+        least = p->blocks_free[l->ranks[i]] < least ? p->blocks_free[l->ranks[i]] : least;
+    return least;
+}
+
+static void take(struct plan *p, int place, int blocks)
+{
+    const struct kv_place *l = kv_place(&p->world->kv, place);
+    for (int i = 0; i < l->n; i++)
+        p->blocks_free[l->ranks[i]] -= blocks;
+}
+
+int plan_blocks(const struct plan *p, int group)
+{
+    const struct group *g = partition_find(&p->world->partition, group);
+    return g ? available(p, g->place) : 0;
 }
 
 static void do_preempt(struct plan *p, struct request *r, enum preempt_how how)
@@ -82,8 +110,8 @@ static void do_preempt(struct plan *p, struct request *r, enum preempt_how how)
     v->how = how;
     if (r->state == REQ_RUNNING)
         p->n_running--;
-    if (how == PREEMPT_RECOMPUTE)
-        p->blocks_free += own_blocks(p, r);
+    if (how == PREEMPT_RECOMPUTE && r->n_blocks)
+        take(p, r->place, -own_blocks(p, r));
 }
 
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
@@ -101,8 +129,19 @@ bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
     return true;
 }
 
-/* Who gives way to r: a paused request first (its KV serves nobody now), then the last running one; only those behind r in the order. */
-static struct request *find_victim(const struct plan *p, const struct request *r)
+/* Does a block of this request lie on a rank of the place that has too few? */
+static bool lies_on_scarce(const struct plan *p, const struct request *v, int place, int blocks)
+{
+    const struct kv_place *l = kv_place(&p->world->kv, place);
+    uint64_t mask = kv_place(&p->world->kv, v->place)->mask;
+    for (int i = 0; i < l->n; i++)
+        if (p->blocks_free[l->ranks[i]] < blocks && mask >> l->ranks[i] & 1)
+            return true;
+    return false;
+}
+
+/* Who gives way to r, which wants so many blocks of a place: a parked request first (its KV serves nobody now), then the last running one; only those behind r in the order. */
+static struct request *find_victim(const struct plan *p, const struct request *r, int place, int blocks)
 {
     const struct req_queue *queues[] = {&p->world->waiting, &p->world->running};
     for (int q = 0; q < 2; q++)
@@ -110,16 +149,16 @@ static struct request *find_victim(const struct plan *p, const struct request *r
             struct request *v = queues[q]->items[i];
             if (request_compare(v, r) <= 0)
                 break;
-            if (!v->busy && v->n_blocks && !touched(p, v))
+            if (!v->busy && v->n_blocks && !touched(p, v) && lies_on_scarce(p, v, place, blocks))
                 return v;
         }
     return NULL;
 }
 
-static bool make_room(struct plan *p, const struct request *r, int blocks)
+static bool make_room(struct plan *p, const struct request *r, int place, int blocks)
 {
-    while (p->blocks_free < blocks) {
-        struct request *v = find_victim(p, r);
+    while (available(p, place) < blocks) {
+        struct request *v = find_victim(p, r, place, blocks);
         if (!v)
             return refuse(p, "the KV cache is full");
         p->pressed |= v->state == REQ_RUNNING;
@@ -128,25 +167,27 @@ static bool make_room(struct plan *p, const struct request *r, int blocks)
     return true;
 }
 
+/* ---- batches */
+
 struct plan_batch *plan_batch(struct plan *p, int group)
 {
-    const struct world *w = p->world;
-    if (group < 1 || group > w->n_groups) {
-        p->reason = "no such group";
-        return NULL;
-    }
-    if (!w->groups[group - 1].idle) {
+    struct group *g = partition_find(&p->world->partition, group);
+    p->reason = NULL;
+    if (!g)
+        p->reason = "no such group (any more)";
+    else if (!g->idle)
         p->reason = "the group is running a step";
-        return NULL;
-    }
+    else if (g->held)
+        p->reason = "the group is held: an order waits for its ranks";
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->group == group) {
+        if (p->batches[i]->group == group)
             p->reason = "this plan has a batch for the group already";
-            return NULL;
-        }
+    if (p->reason)
+        return NULL;
     struct plan_batch *b = arena_new(&p->arena, sizeof *b);
     b->plan = p;
     b->group = group;
+    b->site = g;
     p->batches[p->n_batches++] = b;
     return b;
 }
@@ -164,7 +205,7 @@ static void add_item(struct plan_batch *b, struct request *r, int n_tokens, int 
 /* Blocks that a running request lacks for n more tokens. */
 static int lacking(const struct plan *p, const struct request *r, int n)
 {
-    return kv_blocks_for(&p->world->kv, r->n_computed + n) - r->n_blocks;
+    return kv_blocks_for(&p->world->kv, r->place, r->n_computed + n) - r->n_blocks;
 }
 
 static int rows_left(const struct plan_batch *b, int budget)
@@ -179,28 +220,84 @@ static int add_running(struct plan_batch *b, struct request *r, int n)
     struct plan *p = b->plan;
     int want = request_remaining(r) < n ? request_remaining(r) : n;
     int need = lacking(p, r, want);
-    if (need > 0 && !make_room(p, r, need)) {
+    if (need > 0 && !make_room(p, r, r->place, need)) {
         /* what fits into the blocks at hand still moves it on */
-        want = (r->n_blocks + p->blocks_free) * p->world->kv.tokens_per_block - r->n_computed;
+        want = (r->n_blocks + available(p, r->place)) * kv_place(&p->world->kv, r->place)->tokens_per_block - r->n_computed;
         if (want <= 0)
             return 0;
         need = lacking(p, r, want);
     }
-    p->blocks_free -= need > 0 ? need : 0;
+    take(p, r->place, need > 0 ? need : 0);
     add_item(b, r, want, 0);
     return want;
 }
 
-/* What holding the cached prefix costs: blocks that count as available now and will not any more. A block held once may belong to a request that
+/* What holding n cached blocks of a place costs: those that count as available now and will not any more. A block held once may belong to a request that
  * this plan preempts, and was then counted as coming back. */
-static int prefix_cost(struct plan *p, struct request *r, int *n_blocks)
+static int hold_cost(struct plan *p, struct request *r, int place, int n)
 {
-    int n = world_prefix(p->world, r, NULL, 0), cost = 0;
-    int at_most = p->n_verbs ? 1 : 0;
-    for (int i = 0; i < n; i++)
-        cost += p->world->kv.blocks[kv_lookup(&p->world->kv, r->keys[i])].refs <= at_most;
-    *n_blocks = n;
+    int cost = 0, at_most = p->n_verbs ? 1 : 0, units = kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT;
+    for (int i = 0; i < n; i++) {
+        int32_t block = kv_lookup(&p->world->kv, place, r->keys[(i + 1) * units - 1]);
+        cost += kv_place(&p->world->kv, place)->blocks[block].refs <= at_most;
+    }
     return cost;
+}
+
+/* What a waiting request would find and need in a group. */
+struct entry {
+    int done;               /* tokens it need not compute */
+    int hits, hit_cost;     /* blocks of the group's place, and what holding them takes */
+    int from_place, n_from, from_cost; /* the same of another place, to be copied; n_from 0: none */
+    int whole;              /* blocks of the group's place that its whole timeline takes from those available */
+};
+
+/* Is it cheaper to copy so many cached tokens from another place than to compute them? */
+static bool worth_copying(const struct world *w, int tokens)
+{
+    return tokens * w->cost.move_ns_per_token + w->cost.move_ns_fixed < tokens * w->cost.prefill_ns_per_token;
+}
+
+static struct entry look_at(struct plan_batch *b, struct request *r)
+{
+    struct plan *p = b->plan;
+    const struct world *w = p->world;
+    int place = b->site->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
+    struct entry e = {.done = r->n_computed};
+    if (!r->paused) {
+        e.hits = world_prefix(w, r, place);
+        e.hit_cost = hold_cost(p, r, place, e.hits);
+        e.done = e.hits * tpb;
+        if (w->kv.n_places > 1)
+            e.from_place = world_prefix_elsewhere(w, r, place, e.done, &e.n_from);
+    }
+    if (e.n_from) {
+        int more = e.n_from * kv_place(&w->kv, e.from_place)->tokens_per_block - e.done;
+        e.from_cost = hold_cost(p, r, e.from_place, e.n_from);
+        if (!worth_copying(w, more) || available(p, e.from_place) < e.from_cost)
+            e.n_from = 0;
+        else
+            e.done += more;
+    }
+    e.whole = kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks - e.hits + e.hit_cost;
+    return e;
+}
+
+static const char *why_not_here(const struct plan_batch *b, const struct request *r)
+{
+    const struct plan *p = b->plan;
+    const struct world *w = p->world;
+    if (p->n_running >= w->limits.max_num_seqs)
+        return "max_num_seqs requests are running";
+    if (!world_eligible(w, r))
+        return "it waits for the prompt it shares with a sibling";
+    if (r->paused && r->place != b->site->place)
+        return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
+    if (r->n_moving)
+        return "its KV is being copied";
+    if (!partition_admits(&w->partition, b->site, r))
+        return "the group admits nobody: an order waits for it";
+    return NULL;
 }
 
 /* Takes a waiting request into the batch. It starts only when its whole timeline finds room, so that a started prefill can end. */
@@ -208,26 +305,31 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
 {
     struct plan *p = b->plan;
     const struct world *w = p->world;
-    if (p->n_running >= w->limits.max_num_seqs)
-        return refuse(p, "max_num_seqs requests are running");
-    if (!world_eligible(w, r))
-        return refuse(p, "it waits for the prompt it shares with a sibling");
-    int hits = 0, cost = prefix_cost(p, r, &hits), tpb = w->kv.tokens_per_block;
-    int whole = kv_blocks_for(&w->kv, r->n_tokens) - r->n_blocks - hits + cost;
+    int place = b->site->place;
+    p->reason = why_not_here(b, r);
+    if (p->reason)
+        return 0;
+    struct entry e = look_at(b, r);
     int spare = p->n_running ? w->kv.n_blocks / 100 : 0; /* room for those that already decode */
-    while (p->blocks_free < whole + spare) {
-        struct request *v = find_victim(p, r);
-        if (!v || v->state != REQ_WAITING) /* a paused one behind it gives way, running ones do not */
+    while (available(p, place) < e.whole + spare) {
+        struct request *v = find_victim(p, r, place, e.whole + spare);
+        if (!v || v->state != REQ_WAITING) /* a parked one behind it gives way, running ones do not */
             return refuse(p, "the KV cache has no room for its prompt");
         do_preempt(p, v, PREEMPT_RECOMPUTE);
-        cost = prefix_cost(p, r, &hits);
-        whole = kv_blocks_for(&w->kv, r->n_tokens) - r->n_blocks - hits + cost;
+        e = look_at(b, r);
     }
-    int done = r->paused ? r->n_computed : hits * tpb;
-    int want = r->n_tokens - done < n ? r->n_tokens - done : n;
-    int blocks = kv_blocks_for(&w->kv, done + want) - r->n_blocks - hits + cost;
-    p->blocks_free -= blocks > 0 ? blocks : 0;
-    add_item(b, r, want, hits * tpb);
+    int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
+    if (e.n_from)
+        take(p, e.from_place, e.from_cost);
+    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - r->n_blocks - e.hits + e.hit_cost;
+    if (e.n_from && available(p, place) < blocks) {
+        take(p, e.from_place, -e.from_cost); /* both placements share ranks that have no room for the copy */
+        return refuse(p, "the KV cache has no room to copy its prefix");
+    }
+    take(p, place, blocks > 0 ? blocks : 0);
+    add_item(b, r, want, e.done);
+    b->items[b->n_items - 1].from_place = e.from_place;
+    b->items[b->n_items - 1].n_from = e.n_from;
     return want;
 }
 
@@ -248,6 +350,8 @@ int plan_add(struct plan_batch *b, req_id id, int n)
         return refuse(p, "the step is full (max_num_batched_tokens)");
     if (n <= 0 || n > room)
         n = room;
+    if (r->state == REQ_RUNNING && r->group != b->group)
+        return refuse(p, "the request runs in another group: remap it first");
     return r->state == REQ_RUNNING ? add_running(b, r, n) : add_waiting(b, r, n);
 }
 
@@ -260,7 +364,7 @@ int plan_decodes(struct plan_batch *b)
         return refuse(p, "the batch was already forwarded");
     for (int i = 0; i < q->n && rows_left(b, b->n_tokens + 1) > 0; i++) {
         struct request *r = q->items[i];
-        if (touched(p, r) || r->busy || !request_decoding(r))
+        if (r->group != b->group || touched(p, r) || r->busy || !request_decoding(r))
             continue;
         if (!add_running(b, r, 1) && !touched(p, r)) {
             do_preempt(p, r, PREEMPT_RECOMPUTE); /* nobody behind it holds KV: it gives way itself */
@@ -277,7 +381,7 @@ static void continue_prefills(struct plan_batch *b, int budget)
     const struct req_queue *q = &b->plan->world->running;
     for (int i = 0; i < q->n && rows_left(b, budget) > 0; i++) {
         struct request *r = q->items[i];
-        if (!touched(b->plan, r) && !r->busy && !request_decoding(r))
+        if (r->group == b->group && !touched(b->plan, r) && !r->busy && !request_decoding(r))
             add_running(b, r, rows_left(b, budget));
     }
 }
@@ -297,6 +401,8 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
+        if (!b->anybody && !route_here(b, r))
+            continue;
         if (!add_waiting(b, r, rows_left(b, budget)))
             break;
     }
@@ -305,18 +411,133 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
 
 bool plan_forward(struct plan_batch *b, struct layout l)
 {
-    const struct group *g = &b->plan->world->groups[b->group - 1];
+    const struct group *g = b->site;
     if (b->forwarded)
         return refuse(b->plan, "the batch was already forwarded");
     if (b->n_tokens == 0)
         return refuse(b->plan, "the batch is empty");
     if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
         return refuse(b->plan, "sp, tp and pp must be from 1 to 64");
+    if (l.pp > 1)
+        return refuse(b->plan, "pipeline parallelism (pp > 1) is not supported by this build");
     if (layout_size(l) != g->n_ranks)
         return refuse(b->plan, "sp * tp * pp is not the number of ranks of the group");
+    if (b->plan->world->shape.refusals[g->n_ranks][l.tp])
+        return refuse(b->plan, b->plan->world->shape.refusals[g->n_ranks][l.tp]);
+    for (int i = 0; i < b->plan->n_verbs; i++) {
+        const struct switch_order *o = b->plan->verbs[i].order;
+        if (o && o->when == WHEN_HARD && o->mask & g->mask)
+            return refuse(b->plan, "this plan has ordered the group's ranks elsewhere");
+    }
     b->layout = l;
     b->forwarded = true;
     return true;
+}
+
+/* ---- the partition */
+
+bool plan_switch(struct plan *p, const struct switch_order *o)
+{
+    const char *why = partition_refusal(p->world, o);
+    if (why)
+        return refuse(p, why);
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].order && p->verbs[i].order->mask & o->mask)
+            return refuse(p, "this plan has an order for one of these ranks already");
+    for (int i = 0; i < p->n_batches; i++)
+        if (p->batches[i]->forwarded && o->when == WHEN_HARD && p->batches[i]->site->mask & o->mask)
+            return refuse(p, "this plan forwards a batch on one of these ranks");
+    struct switch_order *copy = arena_new(&p->arena, sizeof *copy);
+    *copy = *o;
+    add_verb(p, PLAN_SWITCH, NULL)->order = copy;
+    return true;
+}
+
+bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
+{
+    struct request *r = request_find(&p->world->requests, id);
+    struct group *g = partition_find(&p->world->partition, group);
+    if (!r)
+        return refuse(p, "no such request");
+    if (touched(p, r))
+        return refuse(p, "this plan has already used the request");
+    if (r->busy || r->n_moving)
+        return refuse(p, r->busy ? "the request is in the step that runs now" : "its KV is being copied");
+    if (r->state != REQ_RUNNING && !r->paused)
+        return refuse(p, "the request is not running");
+    if (fate == FATE_PARK || fate == FATE_RECOMPUTE)
+        return plan_preempt(p, id, fate == FATE_PARK ? PREEMPT_HARD : PREEMPT_RECOMPUTE);
+    if (!g)
+        return refuse(p, "no such group (any more)");
+    if (!partition_admits(&p->world->partition, g, r))
+        return refuse(p, "the group admits nobody: an order waits for it");
+    if (fate == FATE_KEEP && r->place != g->place)
+        return refuse(p, "its KV does not lie as the group's does: migrate it");
+    if (r->group == g->id || (r->paused && r->place == g->place))
+        return true;
+    int need = kv_blocks_for(&p->world->kv, g->place, r->n_computed);
+    if (r->place != g->place && available(p, g->place) < need)
+        return refuse(p, "the group has no room for its KV");
+    if (r->place != g->place)
+        take(p, g->place, need);
+    struct plan_verb *v = add_verb(p, PLAN_REMAP, r);
+    v->group = group;
+    v->fate = fate;
+    return true;
+}
+
+bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
+{
+    struct world *w = p->world;
+    struct group *g = partition_find(&w->partition, group);
+    if (!g)
+        return refuse(p, "no such group (any more)");
+    if (how == WHEN_HARD && !g->idle)
+        return refuse(p, "the group is running a step: a hard preempt takes effect at its end");
+    if (how != WHEN_HARD) {
+        struct plan_verb *v = add_verb(p, PLAN_CLOSE, NULL);
+        v->group = group;
+        v->closed = true;
+        return true;
+    }
+    for (int i = 0; i < w->running.n; i++) {
+        struct request *r = w->running.items[i];
+        if (r->group == group && !touched(p, r))
+            do_preempt(p, r, PREEMPT_HARD);
+    }
+    return true;
+}
+
+bool plan_open_group(struct plan *p, int group)
+{
+    if (!partition_find(&p->world->partition, group))
+        return refuse(p, "no such group (any more)");
+    add_verb(p, PLAN_CLOSE, NULL)->group = group;
+    return true;
+}
+
+bool plan_comm(struct plan *p, uint64_t ranks, int algorithm)
+{
+    const struct node_shape *s = &p->world->shape;
+    for (int i = 0; i < s->n_sets; i++)
+        if (s->sets[i] == ranks) {
+            struct plan_verb *v = add_verb(p, PLAN_COMM, NULL);
+            v->ranks = ranks;
+            v->algorithm = algorithm;
+            return true;
+        }
+    return refuse(p, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)");
+}
+
+struct step_size plan_size(const struct plan_batch *b)
+{
+    struct step_size s = {.rows = b->n_tokens};
+    for (int i = 0; i < b->n_items; i++) {
+        const struct plan_item *it = &b->items[i];
+        double before = it->starts && !it->request->paused ? it->n_prefix : it->request->n_computed;
+        s.looked_at += it->n_tokens * (before + 0.5 * (it->n_tokens + 1));
+    }
+    return s;
 }
 
 static const char *keep_text(struct plan *p, const char *text, size_t n, size_t max)
@@ -374,21 +595,58 @@ bool plan_is_empty(const struct plan *p)
     return true;
 }
 
+static void apply_verb(struct plan *p, const struct plan_verb *v)
+{
+    struct world *w = p->world;
+    struct group *g = v->group ? partition_find(&w->partition, v->group) : NULL;
+    switch (v->kind) {
+    case PLAN_PREEMPT: world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns); break;
+    case PLAN_REMAP: world_regroup(w, v->request, g); break;
+    case PLAN_CLOSE: g->shut = v->closed; break;
+    default: break; /* orders follow the batches; the rest is the caller's */
+    }
+}
+
+static void start_items(struct plan *p, const struct plan_batch *b)
+{
+    for (int k = 0; k < b->n_items; k++) {
+        struct plan_item *it = &b->items[k];
+        if (!it->starts)
+            continue;
+        world_start(p->world, it->request, b->site, p->now_ns);
+        if (it->n_from)
+            it->move = world_hold_prefix(p->world, it->request, it->from_place, it->n_from);
+    }
+}
+
+static void reserve_items(struct plan *p, const struct plan_batch *b)
+{
+    for (int k = 0; k < b->n_items; k++) {
+        struct plan_item *it = &b->items[k];
+        bool ok = world_reserve(p->world, it->request, it->request->n_computed + it->n_tokens);
+        ASSERT(ok);
+        if (it->move)
+            world_aim_move(p->world, it->move, it->request);
+    }
+}
+
 void plan_apply(struct plan *p)
 {
     struct world *w = p->world;
     for (int i = 0; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_PREEMPT)
-            world_preempt(w, p->verbs[i].request, p->verbs[i].how == PREEMPT_HARD, p->now_ns);
+            apply_verb(p, &p->verbs[i]);
     /* all prefixes are held before any block is taken: taking may evict what a later item counts on */
     for (int i = 0; i < p->n_batches; i++)
-        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
-            if (p->batches[i]->items[k].starts)
-                world_start(w, p->batches[i]->items[k].request, p->now_ns);
+        if (p->batches[i]->forwarded)
+            start_items(p, p->batches[i]);
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind != PLAN_PREEMPT)
+            apply_verb(p, &p->verbs[i]);
     for (int i = 0; i < p->n_batches; i++)
-        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++) {
-            struct plan_item *it = &p->batches[i]->items[k];
-            bool ok = world_reserve(w, it->request, it->request->n_computed + it->n_tokens);
-            ASSERT(ok);
-        }
+        if (p->batches[i]->forwarded)
+            reserve_items(p, p->batches[i]);
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_SWITCH)
+            partition_ask(w, p->verbs[i].order, p->now_ns);
 }

@@ -71,8 +71,11 @@ struct request {
     int n_prefix_first;             /* the same at its first admission: what usage reports */
     int32_t *blocks;
     int n_blocks, cap_blocks;
-    int n_published;                /* full blocks already keyed */
-    struct kv_key root_key;         /* of the salt; the prefix keys of whole blocks follow, made when first asked for */
+    int place;                      /* of its blocks; means nothing while n_blocks is 0 */
+    int group;                      /* id of the group it runs in; 0: waiting */
+    int n_moving;                   /* copies of its KV under way */
+    int n_published;                /* full blocks already offered to the prefix cache */
+    struct kv_key root_key;         /* of the salt; the prefix keys of units of KV_UNIT tokens follow, made when first asked for */
     struct kv_key *keys;
     int n_keys, cap_keys;
     /* the queue */
@@ -83,6 +86,7 @@ struct request {
     enum ending cancel_as;
     bool paused;                    /* waiting with its KV kept (preempt hard) */
     uint64_t plan_serial;           /* the plan that touches it, for that plan's own use */
+    uint64_t switched_by;           /* serial of the switch event that waits for its next token; 0: none */
     /* the record */
     int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
     int n_preempted, n_recomputed;

@@ -9,12 +9,14 @@ struct view {
     const struct world *world;      /* queues are in order: world->waiting, world->running */
     int64_t now_ns;
     int n_idle;
-    int idle[MAX_RANKS];            /* ids of idle groups */
+    int idle[MAX_RANKS];            /* ids of groups that may take a step: idle and not held */
 };
 
 static inline const struct group *view_group(const struct view *v, int id) /* NULL: no such group */
 {
-    return id >= 1 && id <= v->world->n_groups ? &v->world->groups[id - 1] : (const struct group *)0;
+    return partition_find((struct partition *)&v->world->partition, id);
 }
+/* The view at this time: which groups may take a step. */
+void view_init(struct view *v, const struct world *w, int64_t now_ns);
 
 #endif

@@ -6,16 +6,54 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
-void world_init(struct world *w, const struct limits *l, struct metrics *m)
+void node_shape_single(struct node_shape *s, int tokens_per_block)
+{
+    const struct heads one = {1, 1, 64};
+    node_shape_uniform(s, 1, &one, tokens_per_block);
+}
+
+void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block)
+{
+    memset(s, 0, sizeof *s);
+    s->n_ranks = n_ranks;
+    for (int size = 1; size <= n_ranks; size *= 2)
+        for (int first = 0; first + size <= n_ranks; first += size)
+            s->sets[s->n_sets++] = (size == 64 ? ~0ull : (1ull << size) - 1) << first;
+    if (n_ranks & (n_ranks - 1))
+        s->sets[s->n_sets++] = (1ull << n_ranks) - 1;
+    for (int n = 1; n <= n_ranks; n++) {
+        s->tokens_per_block[n] = h->n_kv * tokens_per_block / head_max_kv(h, n < h->n_q ? n : h->n_q) / KV_UNIT * KV_UNIT;
+        for (int tp = 1; tp <= n; tp++)
+            if (n % tp == 0)
+                s->refusals[n][tp] = layout_refusal(h, (struct layout){n / tp, tp, 1});
+    }
+}
+
+void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks, struct metrics *m)
 {
     memset(w, 0, sizeof *w);
     w->limits = *l;
+    w->shape = *shape;
     w->metrics = m;
+    w->cost = (struct world_cost){.prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4}; /* until measured */
+    kv_init(&w->kv, shape->n_ranks, n_blocks);
+    partition_init(&w->partition, shape->n_ranks);
+    estimator_init(&w->estimate);
     request_table_init(&w->requests);
+}
+
+static void free_move(struct kv_move *m)
+{
+    mem_free(m->from);
+    mem_free(m->to);
+    mem_free(m);
 }
 
 void world_free(struct world *w)
 {
+    for (int i = 0; i < w->n_moves; i++)
+        free_move(w->moves[i]);
+    mem_free(w->moves);
     mem_free(w->waiting.items);
     mem_free(w->running.items);
     request_table_free(&w->requests);
@@ -74,9 +112,9 @@ static int check_fits(const struct world *w, const struct request_spec *s, struc
     if (s->n_prompt >= l->max_model_len + (s->max_tokens == 0))
         return err_set(e, E_INPUT, "the prompt has %d tokens; the model's context is %d tokens", s->n_prompt, l->max_model_len);
     int n = s->n_prompt + (s->max_tokens < l->max_model_len - s->n_prompt ? s->max_tokens : l->max_model_len - s->n_prompt);
-    if (kv_blocks_for(&w->kv, n) > w->kv.n_blocks)
-        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %d", n,
-                       w->kv.n_blocks * w->kv.tokens_per_block);
+    if (n > world_capacity(w))
+        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n,
+                       (long long)world_capacity(w));
     return 0;
 }
 
@@ -121,37 +159,68 @@ void world_rekey(struct world *w, struct request *r, double key)
     queue_insert(queue_of(w, r), r);
 }
 
-/* The prefix key of whole block i of its timeline. */
-static struct kv_key block_key(const struct world *w, struct request *r, int i)
+int64_t world_capacity(const struct world *w)
 {
-    int tpb = w->kv.tokens_per_block;
+    int most = 0;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        int n = __builtin_popcountll(w->shape.sets[i] & ~w->partition.dead_ranks);
+        bool whole = !(w->shape.sets[i] & w->partition.dead_ranks);
+        most = whole && w->shape.tokens_per_block[n] > most ? w->shape.tokens_per_block[n] : most;
+    }
+    return (int64_t)w->kv.n_blocks * most;
+}
+
+/* The prefix key of the first (i + 1) * KV_UNIT tokens of its timeline. */
+static struct kv_key unit_key(struct request *r, int i)
+{
     while (r->n_keys <= i) {
         if (r->n_keys == r->cap_keys) {
             r->cap_keys = r->cap_keys ? r->cap_keys * 2 : 16;
             r->keys = mem_resize(r->keys, (size_t)r->cap_keys, sizeof *r->keys);
         }
         struct kv_key parent = r->n_keys ? r->keys[r->n_keys - 1] : r->root_key;
-        r->keys[r->n_keys] = kv_key_next(parent, r->tokens + r->n_keys * tpb, tpb);
+        r->keys[r->n_keys] = kv_key_next(parent, r->tokens + r->n_keys * KV_UNIT);
         r->n_keys++;
     }
     return r->keys[i];
 }
 
-int world_prefix(const struct world *w, struct request *r, int32_t *blocks, int max)
+/* Of block i of a place. */
+static struct kv_key block_key(const struct world *w, struct request *r, int place, int i)
 {
-    /* prompt logprobs need the logits of every prompt token, so nothing of it may be skipped */
-    if (!w->limits.prefix_caching || r->n_blocks || (r->spec->sampling.n_prompt_logprobs >= 0 && !r->prompt_lp_sent))
+    return unit_key(r, (i + 1) * (kv_place(&w->kv, place)->tokens_per_block / KV_UNIT) - 1);
+}
+
+static bool may_share(const struct world *w, const struct request *r)
+{
+    return w->limits.prefix_caching && !r->n_blocks && !(r->spec->sampling.n_prompt_logprobs >= 0 && !r->prompt_lp_sent);
+}
+
+int world_prefix(const struct world *w, struct request *r, int place)
+{
+    if (!may_share(w, r) || !kv_place(&w->kv, place)->index.count)
         return 0;
-    int whole = (r->n_tokens - 1) / w->kv.tokens_per_block; /* one token at least is computed: its logits are wanted */
+    int whole = (r->n_tokens - 1) / kv_place(&w->kv, place)->tokens_per_block; /* one token at least is computed: its logits are wanted */
     int n = 0;
-    for (; n < whole; n++) {
-        int32_t b = kv_lookup(&w->kv, block_key(w, r, n));
-        if (b < 0)
-            break;
-        if (blocks && n < max)
-            blocks[n] = b;
-    }
+    while (n < whole && kv_lookup(&w->kv, place, block_key(w, r, place, n)) >= 0)
+        n++;
     return n;
+}
+
+int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks)
+{
+    int best = -1;
+    for (int p = 0; p < w->kv.n_places; p++) {
+        if (p == but || kv_place(&w->kv, p)->mask & w->partition.dead_ranks)
+            continue;
+        int n = world_prefix(w, r, p), tokens = n * kv_place(&w->kv, p)->tokens_per_block;
+        if (tokens > min_tokens) {
+            min_tokens = tokens;
+            *n_blocks = n;
+            best = p;
+        }
+    }
+    return best;
 }
 
 static void own_block(struct request *r, int32_t block)
@@ -167,31 +236,54 @@ static void own_block(struct request *r, int32_t block)
 static void drop_blocks(struct world *w, struct request *r, int keep)
 {
     while (r->n_blocks > keep)
-        kv_drop(&w->kv, r->blocks[--r->n_blocks]);
+        kv_drop(&w->kv, r->place, r->blocks[--r->n_blocks]);
 }
 
-void world_start(struct world *w, struct request *r, int64_t now_ns)
+static void leave_group(struct world *w, struct request *r)
 {
-    ASSERT(r->state == REQ_WAITING);
+    struct group *g = partition_find(&w->partition, r->group);
+    if (g)
+        g->n_running--;
+    r->group = 0;
+}
+
+static void join_group(struct request *r, struct group *g)
+{
+    r->group = g->id;
+    g->n_running++;
+}
+
+static void run(struct world *w, struct request *r, struct group *g)
+{
     queue_delete(&w->waiting, r);
     w->waiting_tokens -= r->n_tokens;
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
-    if (!r->paused) {
-        int n = world_prefix(w, r, NULL, 0), tpb = w->kv.tokens_per_block;
+    join_group(r, g);
+    r->paused = false;
+}
+
+void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
+{
+    ASSERT(r->state == REQ_WAITING);
+    if (r->paused) {
+        ASSERT(r->place == g->place);
+    } else {
+        int n = world_prefix(w, r, g->place);
+        r->place = g->place;
         for (int i = 0; i < n; i++) {
-            int32_t b = kv_lookup(&w->kv, r->keys[i]);
-            kv_hold(&w->kv, b);
+            int32_t b = kv_lookup(&w->kv, g->place, block_key(w, r, g->place, i));
+            kv_hold(&w->kv, g->place, b);
             own_block(r, b);
         }
-        r->n_computed = r->n_prefix = n * tpb;
+        r->n_computed = r->n_prefix = n * kv_place(&w->kv, g->place)->tokens_per_block;
         r->n_published = n;
         if (w->limits.prefix_caching) {
             metrics_add(w->metrics, C_PREFIX_QUERIES, (uint64_t)r->n_tokens);
             metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)r->n_prefix);
         }
     }
-    r->paused = false;
+    run(w, r, g);
     if (!r->first_scheduled_ns) {
         r->first_scheduled_ns = now_ns;
         r->n_prefix_first = r->n_prefix;
@@ -201,9 +293,9 @@ void world_start(struct world *w, struct request *r, int64_t now_ns)
 
 bool world_reserve(struct world *w, struct request *r, int n_tokens)
 {
-    int want = kv_blocks_for(&w->kv, n_tokens), had = r->n_blocks;
+    int want = kv_blocks_for(&w->kv, r->place, n_tokens), had = r->n_blocks;
     while (r->n_blocks < want) {
-        int32_t b = kv_take(&w->kv);
+        int32_t b = kv_take(&w->kv, r->place);
         if (b < 0) {
             drop_blocks(w, r, had);
             return false;
@@ -213,10 +305,112 @@ bool world_reserve(struct world *w, struct request *r, int n_tokens)
     return true;
 }
 
+/* ---- copies between placements */
+
+static struct kv_move *add_move(struct world *w, struct request *r, int from_place, int n_from)
+{
+    struct kv_move *m = mem_new(sizeof *m);
+    m->id = r->id;
+    m->from_place = from_place;
+    m->from = mem_new_array((size_t)(n_from ? n_from : 1), sizeof *m->from);
+    m->n_from = n_from;
+    if (w->n_moves == w->cap_moves) {
+        w->cap_moves = w->cap_moves ? w->cap_moves * 2 : 16;
+        w->moves = mem_resize(w->moves, (size_t)w->cap_moves, sizeof *w->moves);
+    }
+    w->moves[w->n_moves++] = m;
+    r->n_moving++;
+    return m;
+}
+
+void world_aim_move(struct world *w, struct kv_move *m, struct request *r)
+{
+    (void)w;
+    m->to_place = r->place;
+    m->n_to = r->n_blocks;
+    m->to = mem_new_array((size_t)r->n_blocks, sizeof *m->to);
+    memcpy(m->to, r->blocks, (size_t)r->n_blocks * sizeof *m->to);
+}
+
+struct kv_move *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks)
+{
+    struct kv_move *m = add_move(w, r, place, n_blocks);
+    for (int i = 0; i < n_blocks; i++) {
+        m->from[i] = kv_lookup(&w->kv, place, block_key(w, r, place, i));
+        kv_hold(&w->kv, place, m->from[i]);
+    }
+    m->first_token = r->n_computed;
+    m->n_tokens = n_blocks * kv_place(&w->kv, place)->tokens_per_block;
+    metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
+    if (r->n_prefix_first == r->n_prefix)
+        r->n_prefix_first = m->n_tokens;
+    r->n_computed = r->n_prefix = m->n_tokens;
+    return m;
+}
+
+bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event)
+{
+    ASSERT(!r->busy && !r->n_moving && r->n_blocks);
+    int n = kv_blocks_for(&w->kv, g->place, r->n_computed), from_place = r->place;
+    if (kv_available(&w->kv, g->place) < n)
+        return false;
+    struct kv_move *m = add_move(w, r, from_place, r->n_blocks);
+    memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
+    m->n_tokens = r->n_computed;
+    m->event = event;
+    r->n_blocks = 0; /* the move holds them now */
+    r->n_published = 0;
+    r->place = g->place;
+    bool room = world_reserve(w, r, r->n_computed);
+    ASSERT(room);
+    world_aim_move(w, m, r);
+    if (r->state == REQ_RUNNING) {
+        leave_group(w, r);
+        join_group(r, g);
+    }
+    return true;
+}
+
+void world_regroup(struct world *w, struct request *r, struct group *g)
+{
+    if (r->place != g->place || !r->n_blocks) {
+        bool moved = r->n_blocks && world_migrate(w, r, g, 0);
+        ASSERT(moved || !r->n_blocks);
+        if (moved)
+            return;
+    }
+    if (r->state == REQ_RUNNING) {
+        leave_group(w, r);
+        join_group(r, g);
+    }
+}
+
+void world_move_done(struct world *w, struct kv_move *m)
+{
+    struct request *r = request_find(&w->requests, m->id);
+    for (int i = m->n_from - 1; i >= 0; i--)
+        kv_drop(&w->kv, m->from_place, m->from[i]);
+    if (r)
+        r->n_moving--;
+    free_move(m);
+}
+
+/* ---- giving way */
+
+/* Everything is to be recomputed. */
+static void forget_kv(struct world *w, struct request *r)
+{
+    drop_blocks(w, r, 0);
+    r->n_recomputed += r->n_computed;
+    metrics_add(w->metrics, C_RECOMPUTED, (uint64_t)r->n_computed);
+    r->n_computed = r->n_prefix = r->n_published = 0;
+}
+
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns)
 {
     ASSERT(!r->busy && (r->state == REQ_RUNNING || r->paused));
     if (r->state == REQ_RUNNING) {
+        leave_group(w, r);
         queue_delete(&w->running, r);
         r->state = REQ_WAITING;
         r->waiting_since_ns = now_ns;
@@ -226,22 +420,39 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         metrics_add(w->metrics, C_PREEMPTIONS, 1);
     }
     r->paused = keep_kv && r->n_blocks > 0;
-    if (r->paused)
-        return;
-    drop_blocks(w, r, 0);
-    r->n_recomputed += r->n_computed;
-    metrics_add(w->metrics, C_RECOMPUTED, (uint64_t)r->n_computed);
-    r->n_computed = r->n_prefix = r->n_published = 0;
+    if (!r->paused)
+        forget_kv(w, r);
+}
+
+int64_t world_unpark(struct world *w, int64_t now_ns)
+{
+    int64_t next = INT64_MAX;
+    if (!w->limits.park_ns)
+        return next;
+    for (int i = 0; i < w->waiting.n; i++) {
+        struct request *r = w->waiting.items[i];
+        int64_t due = r->waiting_since_ns + w->limits.park_ns;
+        if (!r->paused || r->n_moving)
+            continue;
+        if (due > now_ns) {
+            next = due < next ? due : next;
+            continue;
+        }
+        world_preempt(w, r, false, now_ns);
+        metrics_add(w->metrics, C_UNPARKED, 1);
+        world_rekey(w, r, -1e300); /* moves it to the front: i sees whoever takes its place again, harmlessly */
+    }
+    return next;
 }
 
 void world_commit(struct world *w, struct request *r, int n_computed)
 {
-    ASSERT(n_computed >= r->n_computed && n_computed <= r->n_tokens && kv_blocks_for(&w->kv, n_computed) <= r->n_blocks);
+    ASSERT(n_computed >= r->n_computed && n_computed <= r->n_tokens && kv_blocks_for(&w->kv, r->place, n_computed) <= r->n_blocks);
     r->n_computed = n_computed;
     if (!w->limits.prefix_caching)
         return;
-    for (int full = n_computed / w->kv.tokens_per_block; r->n_published < full; r->n_published++)
-        kv_publish(&w->kv, r->blocks[r->n_published], block_key(w, r, r->n_published));
+    for (int full = n_computed / kv_place(&w->kv, r->place)->tokens_per_block; r->n_published < full; r->n_published++)
+        kv_publish(&w->kv, r->place, r->blocks[r->n_published], block_key(w, r, r->place, r->n_published));
 }
 
 void world_end(struct world *w, struct request *r, enum ending how)
@@ -252,6 +463,8 @@ void world_end(struct world *w, struct request *r, enum ending how)
     queue_delete(queue_of(w, r), r);
     if (r->state == REQ_WAITING)
         w->waiting_tokens -= r->n_tokens;
+    leave_group(w, r);
+    partition_note_token(&w->partition, r, 0);
     r->state = REQ_FREE;
     drop_blocks(w, r, 0);
     metrics_add(w->metrics, counters[how], 1);
@@ -291,7 +504,7 @@ bool world_check(const struct world *w)
     int64_t waiting_tokens = 0;
     for (int i = 0; i < w->waiting.n; i++)
         waiting_tokens += w->waiting.items[i]->n_tokens;
-    return kv_check(&w->kv) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
+    return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
            w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }

@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/world/estimate.h"
 #include "engine/world/kv.h"
-#include "engine/world/layout.h"
 #include "engine/world/metrics.h"
+#include "engine/world/partition.h"
 #include "engine/world/request.h"
 
 struct limits {
@@ -20,18 +21,7 @@ struct limits {
     int64_t max_num_queued_tokens;  /* prompt tokens waiting; 0 = no limit */
     bool prefix_caching;
     int64_t starvation_ns;          /* a request that waits longer with room for it is a strike against the policy */
-};
-
-/* A group of ranks that runs one forward together. */
-struct group {
-    int id;                         /* 1.. ; names it in plans */
-    int n_ranks;
-    int ranks[MAX_RANKS];
-    struct layout layout;           /* of its last step */
-    bool idle;                      /* no step under way */
-    int64_t busy_since_ns, last_step_ns; /* last_step_ns: measured duration of its last step */
-    int last_step_tokens;
-    uint64_t n_steps;
+    int64_t park_ns;                /* KV is kept for a waiting request for so long; then it is recomputed. 0: no bound */
 };
 
 enum { QUEUE_JOURNAL = 64 };
@@ -47,14 +37,33 @@ struct req_queue {
     uint64_t n_changes;
 };
 
+/* Cached tokens of a request on their way from one placement to another. The source's blocks are held by the move. */
+struct kv_move {
+    req_id id;
+    uint64_t event;                 /* serial of the switch that caused it; 0: none */
+    int from_place, to_place;
+    int32_t *from, *to;             /* block numbers */
+    int n_from, n_to;
+    int first_token, n_tokens;      /* tokens [first_token, n_tokens) */
+};
+
+/* What copying and computing cost, as measured by the engine: to choose between a migration and a recompute. */
+struct world_cost {
+    double prefill_ns_per_token, move_ns_per_token, move_ns_fixed;
+};
+
 struct world {
     struct limits limits;
+    struct node_shape shape;
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens;         /* prompt tokens of the waiting */
     struct kv_pool kv;
-    struct group groups[MAX_RANKS];
-    int n_groups, n_ranks;
+    struct partition partition;
+    struct kv_move **moves;         /* made and not yet taken by the engine */
+    int n_moves, cap_moves;
+    struct world_cost cost;
+    struct estimator estimate;
     uint64_t next_order, step;      /* step: scheduling points so far */
     uint64_t n_submitted, n_ended;  /* n_submitted == n_ended + live, always */
     double arrival_rate;            /* requests/s, exponential average over about 10 s */
@@ -62,8 +71,13 @@ struct world {
     struct metrics *metrics;
 };
 
-void world_init(struct world *w, const struct limits *l, struct metrics *m);
+/* A node of shape->n_ranks ranks with n_blocks KV blocks each, all ranks free. */
+void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks, struct metrics *m);
 void world_free(struct world *w);
+/* The shape of one rank, for worlds without devices. */
+void node_shape_single(struct node_shape *s, int tokens_per_block);
+/* The shape of n ranks of a model: the aligned power-of-two ranges and the full set; tokens_per_block: of a block that holds all kv heads. */
+void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block);
 
 void queue_insert(struct req_queue *q, struct request *r);     /* keeps the order */
 void queue_delete(struct req_queue *q, struct request *r);     /* must be in it */
@@ -71,18 +85,33 @@ void queue_delete(struct req_queue *q, struct request *r);     /* must be in it 
 /* Takes a spec into the waiting queue with this key. E_FULL (queue bound) or E_INPUT (can never fit) with the reason; the spec is then still the caller's. */
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e);
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
-/* Longest cached prefix of a waiting request, in blocks (its own blocks when it still holds some); fills blocks[] up to max when not NULL. */
-int world_prefix(const struct world *w, struct request *r, int32_t *blocks, int max);
-/* waiting -> running; cached prefix blocks become its own. */
-void world_start(struct world *w, struct request *r, int64_t now_ns);
+/* Longest cached prefix of a waiting request in a place, in blocks of that place; 0 when it still holds some of its own. */
+int world_prefix(const struct world *w, struct request *r, int place);
+/* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than min_tokens. */
+int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks);
+/* waiting -> running in this group; cached prefix blocks of its place become its own. */
+void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns);
+/* A started request takes n_blocks cached blocks of another place as its beginning: they are held now; world_move_prefix, once the request has its own blocks, makes the move. */
+struct kv_move *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks);
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */
 bool world_reserve(struct world *w, struct request *r, int n_tokens);
-/* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: paused with its blocks. */
+/* The destination of a held prefix: the request's own blocks. */
+void world_aim_move(struct world *w, struct kv_move *m, struct request *r);
+/* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room, nothing changed. */
+bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event);
+/* The same, where there was room when the plan was made (no move when the group has its placement). */
+void world_regroup(struct world *w, struct request *r, struct group *g);
+void world_move_done(struct world *w, struct kv_move *m);     /* the bytes are there: the source's blocks go back. Frees m. */
+/* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
+/* Parked requests past the age bound give their KV back and go to the front of the queue. Returns when the next is due; INT64_MAX: none. */
+int64_t world_unpark(struct world *w, int64_t now_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
 void world_commit(struct world *w, struct request *r, int n_computed);
 /* The one ending: leaves its queue, gives its blocks back, frees the request. */
 void world_end(struct world *w, struct request *r, enum ending how);
+/* Tokens that the widest possible group can cache: what a single request may need at most. */
+int64_t world_capacity(const struct world *w);
 /* Conservation: blocks, requests, queues. false = a bug; called when idle. */
 bool world_check(const struct world *w);
 /* Is there anything that could run now? */

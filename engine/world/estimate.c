@@ -1,0 +1,111 @@
+#include "engine/world/estimate.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double FORGET = 0.98, MAX_VARIANCE = 1e4;
+/* Units in which a typical step has terms near 1, so that one number can stand for all variances. */
+static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
+
+void estimator_init(struct estimator *e)
+{
+    memset(e, 0, sizeof *e);
+}
+
+static void terms(struct step_size s, double x[ESTIMATE_TERMS])
+{
+    x[0] = 1;
+    x[1] = s.rows / ROW_UNIT;
+    x[2] = s.looked_at / LOOK_UNIT;
+}
+
+static const struct estimate_cell *find_cell(const struct estimator *e, struct layout l)
+{
+    for (int i = 0; i < e->n_cells; i++)
+        if (layout_equal(e->cells[i].layout, l))
+            return &e->cells[i];
+    return NULL;
+}
+
+/* A guess for a layout that never ran: the best known one's rates over this one's ranks. */
+static void guess(const struct estimator *e, struct layout l, double theta[ESTIMATE_TERMS])
+{
+    const struct estimate_cell *best = NULL;
+    for (int i = 0; i < e->n_cells; i++)
+        if (!best || e->cells[i].n_seen > best->n_seen)
+            best = &e->cells[i];
+    double share = best ? (double)layout_size(best->layout) / layout_size(l) : 1.0 / layout_size(l);
+    theta[0] = best ? best->theta[0] : 1;
+    theta[1] = (best ? best->theta[1] : 10) * share;
+    theta[2] = (best ? best->theta[2] : 1) * share;
+}
+
+static double dot(const double *theta, const double *x)
+{
+    double v = theta[0] * x[0] + theta[1] * x[1] + theta[2] * x[2];
+    return v > 1e-6 ? v : 1e-6;
+}
+
+double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen)
+{
+    const struct estimate_cell *c = find_cell(e, l);
+    double x[ESTIMATE_TERMS], theta[ESTIMATE_TERMS];
+    terms(s, x);
+    if (seen)
+        *seen = c ? c->n_seen : 0;
+    if (c)
+        return dot(c->theta, x) * NS_UNIT;
+    guess(e, l, theta);
+    return dot(theta, x) * NS_UNIT;
+}
+
+static struct estimate_cell *add_cell(struct estimator *e, struct layout l)
+{
+    if (e->n_cells == ESTIMATE_CELLS)
+        return NULL;
+    struct estimate_cell c = {.layout = l};
+    guess(e, l, c.theta);
+    for (int i = 0; i < ESTIMATE_TERMS; i++)
+        c.p[i][i] = 100;
+    e->cells[e->n_cells] = c;
+    return &e->cells[e->n_cells++];
+}
+
+/* One step of recursive least squares, weighted so that relative errors count. */
+static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y)
+{
+    double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3), e = (y - (c->theta[0] * x[0] + c->theta[1] * x[1] + c->theta[2] * x[2])) * weight;
+    double s = FORGET;
+    for (int i = 0; i < ESTIMATE_TERMS; i++)
+        x[i] *= weight;
+    for (int i = 0; i < ESTIMATE_TERMS; i++) {
+        px[i] = c->p[i][0] * x[0] + c->p[i][1] * x[1] + c->p[i][2] * x[2];
+        s += x[i] * px[i];
+    }
+    double most = 0;
+    for (int i = 0; i < ESTIMATE_TERMS; i++) {
+        c->theta[i] += px[i] / s * e;
+        for (int k = 0; k < ESTIMATE_TERMS; k++)
+            c->p[i][k] -= px[i] * px[k] / s;
+        most = c->p[i][i] > most ? c->p[i][i] : most;
+    }
+    if (most / FORGET < MAX_VARIANCE) /* old steps fade only while new ones teach: else the fit would run away */
+        for (int i = 0; i < ESTIMATE_TERMS; i++)
+            for (int k = 0; k < ESTIMATE_TERMS; k++)
+                c->p[i][k] /= FORGET;
+}
+
+double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns)
+{
+    double x[ESTIMATE_TERMS], predicted = estimator_ns(e, l, s, NULL);
+    struct estimate_cell *c = (struct estimate_cell *)find_cell(e, l);
+    if (!c)
+        c = add_cell(e, l);
+    if (!c || !(ns > 0))
+        return predicted;
+    terms(s, x);
+    fit(c, x, ns / NS_UNIT);
+    if (c->n_seen++)
+        e->error += 0.02 * (fabs(predicted - ns) / ns - e->error);
+    return predicted;
+}

@@ -1,0 +1,37 @@
+/* How long a step will take, learnt from the steps that were run: for each layout, time = a + b * rows + c * (cached tokens looked at), fitted by recursive least
+ * squares with forgetting. A layout that has not run yet is judged by the best known one, scaled by the ranks. Owned by the world, engine thread.
+ * Never true: an estimate that is not finite or below zero. */
+#ifndef WORLD_ESTIMATE_H
+#define WORLD_ESTIMATE_H
+
+#include <stdint.h>
+
+#include "engine/world/layout.h"
+
+enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 3 };
+
+/* What a step's time depends on. */
+struct step_size {
+    int rows;
+    double looked_at;       /* sum over rows of the cached tokens that the row attends to */
+};
+
+struct estimate_cell {
+    struct layout layout;
+    double theta[ESTIMATE_TERMS], p[ESTIMATE_TERMS][ESTIMATE_TERMS];
+    uint64_t n_seen;
+};
+
+struct estimator {
+    struct estimate_cell cells[ESTIMATE_CELLS];
+    int n_cells;
+    double error;           /* exponential average of |predicted - measured| / measured */
+};
+
+void estimator_init(struct estimator *e);
+/* A step of this layout took so long. Returns what had been predicted. */
+double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns);
+/* In ns. seen (or NULL): how many steps of the layout it rests on. */
+double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen);
+
+#endif

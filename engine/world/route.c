@@ -1,0 +1,51 @@
+#include "engine/world/route.h"
+
+/* A decoding sequence delays a newcomer about as much as so many prompt tokens. */
+enum { TOKENS_PER_DECODE = 8, TIE_TOKENS = 64 };
+
+void route_count(struct world *w)
+{
+    struct partition *p = &w->partition;
+    for (int i = 0; i < p->n_groups; i++)
+        partition_slot(p, i)->load = 0;
+    if (p->n_groups < 2)
+        return;
+    for (int i = 0; i < w->running.n; i++) {
+        struct group *g = partition_find(p, w->running.items[i]->group);
+        int left = request_remaining(w->running.items[i]);
+        g->load += left > TOKENS_PER_DECODE ? left : TOKENS_PER_DECODE;
+    }
+}
+
+/* Tokens to compute for r in g and before it, per rank; INT64_MAX: it cannot start there. */
+static int64_t cost_in(const struct plan *p, const struct group *g, struct request *r)
+{
+    const struct world *w = p->world;
+    int place = g->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
+    if (g->held || !partition_admits(&w->partition, g, r) || (r->paused && r->place != place))
+        return INT64_MAX;
+    int hits = r->paused ? 0 : world_prefix(w, r, place);
+    int64_t need = r->n_tokens - (r->paused ? r->n_computed : hits * tpb);
+    if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks - hits > plan_blocks(p, g->id))
+        return INT64_MAX;
+    for (int i = 0; i < p->n_batches; i++)
+        if (p->batches[i]->site == g)
+            need += p->batches[i]->n_tokens;
+    return (need + g->load) / g->n_ranks;
+}
+
+bool route_here(const struct plan_batch *b, struct request *r)
+{
+    struct partition *t = &b->plan->world->partition;
+    if (t->n_groups == 1)
+        return true;
+    int64_t mine = cost_in(b->plan, b->site, r);
+    if (mine == INT64_MAX)
+        return false;
+    for (int i = 0; i < t->n_groups; i++) {
+        const struct group *g = partition_slot(t, i);
+        if (g != b->site && cost_in(b->plan, g, r) < mine - TIE_TOKENS)
+            return false;
+    }
+    return true;
+}
