@@ -44,6 +44,7 @@ const char *err_name(int code)
     case E_SYS: return "system";
     case E_NOTFOUND: return "not found";
     case E_UNSUPPORTED: return "unsupported";
+    case E_PEER: return "peer";
     }
     return "unknown";
 }

@@ -15,6 +15,7 @@ enum err_code {
     E_SYS = -6,         /* the operating system refused */
     E_NOTFOUND = -7,    /* no such name */
     E_UNSUPPORTED = -8, /* understood, and not offered */
+    E_PEER = -9,        /* another rank of the group failed; this one is well */
 };
 
 struct err {
