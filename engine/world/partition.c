@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/mem.h"
 #include "engine/world/world.h"
 
 const char *switch_when_name(enum switch_when w)
