@@ -38,7 +38,8 @@ static void observe_end(struct engine *g, const struct request *r, int64_t now)
 void engine_end_request(struct engine *g, struct request *r, const struct farewell *f)
 {
     int64_t now = clock_now(g->setup.clock);
-    struct view v = {.world = &g->world, .now_ns = now};
+    struct view v;
+    view_init(&v, &g->world, now);
     live_finish(&g->live, r, f->how, &v);
     observe_end(g, r, now);
     struct engine_event ev = {.kind = EV_END, .code = f->how, .tag = r->spec->tag, .http_status = f->http_status,
@@ -69,7 +70,7 @@ static void take_prompt_logprobs(struct request *r, const struct step *s, const 
         r->prompt_lp->n = r->spec->n_prompt;
     }
     for (int i = 0; i < it->n_given; i++)
-        fill_logprobs(&r->prompt_lp->items[it->given_at + i], &s->batch.results[it->first_result + i]);
+        fill_logprobs(&r->prompt_lp->items[it->given_at + i], &s->results[it->first_result + i]);
 }
 
 /* The prompt is computed: its logprobs go out, once. */
@@ -104,6 +105,8 @@ static enum ending take_token(struct engine *g, struct request *r, const struct 
         r->first_token_ns = now;
         metrics_observe(&g->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
     } else {
+        if (r->switched_by)
+            partition_note_token(&g->world.partition, r, now - r->last_token_ns);
         metrics_observe(&g->metrics, H_ITL, (double)(now - r->last_token_ns) * 1e-9);
     }
     r->last_token_ns = now;
@@ -125,10 +128,6 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     struct request *r = request_find(&g->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = false;
-    if (s->rc) {
-        engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = s->err.text});
-        return;
-    }
     world_commit(&g->world, r, r->n_computed + it->n_tokens);
     if (r->cancelled) {
         engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
@@ -139,29 +138,57 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     send_prompt_logprobs(g, r);
     enum ending how = END_NONE;
     if (it->samples)
-        how = take_token(g, r, &s->batch.results[it->first_result + it->n_given], now);
+        how = take_token(g, r, &s->results[it->first_result + it->n_given], now);
     else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
         how = END_LENGTH;
     if (how != END_NONE)
         engine_end_request(g, r, &(struct farewell){.how = how, .retry_after_s = -1});
 }
 
+/* Nothing of a failed step counts: its requests begin again on the ranks that are left. */
+static void absorb_failed(struct engine *g, const struct step *s, const struct step_part *failed, int rank)
+{
+    for (int i = 0; i < s->n_items; i++) {
+        struct request *r = request_find(&g->world.requests, s->items[i].id);
+        ASSERT(r && r->busy);
+        r->busy = false;
+        if (r->cancelled)
+            engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+    }
+    engine_lose_rank(g, rank, s, failed->err.text);
+}
+
+/* What the step teaches about time: the estimator, and what a prompt token costs. */
+static void learn(struct engine *g, const struct step *s)
+{
+    struct world *w = &g->world;
+    double ns = (double)step_ns(s);
+    estimator_learn(&w->estimate, s->layout, s->size, ns);
+    if (s->size.rows >= 32)
+        w->cost.prefill_ns_per_token += 0.1 * (ns / s->size.rows - w->cost.prefill_ns_per_token);
+}
+
 void engine_absorb(struct engine *g, struct step *s)
 {
     int64_t now = clock_now(g->setup.clock);
-    struct group *grp = &g->world.groups[s->group - 1];
-    ASSERT(!grp->idle);
+    struct group *grp = partition_find(&g->world.partition, s->group);
+    int rank;
+    const struct step_part *failed = step_failure(s, &rank);
+    ASSERT(grp && !grp->idle);
     grp->idle = true;
     grp->last_step_ns = now - s->posted_ns;
-    grp->last_step_tokens = s->batch.n_rows;
+    grp->last_step_tokens = s->n_rows;
     grp->n_steps++;
     metrics_add(&g->metrics, C_STEPS, 1);
-    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->batch.n_rows);
+    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->n_rows);
     metrics_observe(&g->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
-    if (s->rc && !g->setup.quiet)
-        log_error("engine", "a step failed: %s", s->err.text);
-    for (int i = 0; i < s->n_items; i++)
-        absorb_item(g, s, &s->items[i], now);
+    if (failed) {
+        absorb_failed(g, s, failed, rank);
+    } else {
+        learn(g, s);
+        for (int i = 0; i < s->n_items; i++)
+            absorb_item(g, s, &s->items[i], now);
+    }
     g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;
     g->changed = true;
     step_free(s);

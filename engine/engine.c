@@ -9,88 +9,55 @@
 
 /* ---- opening */
 
+static void keep_in_flight(struct engine *g, struct step *s)
+{
+    int i = g->n_in_flight++;
+    s->done_ns = s->posted_ns + step_ns(s);
+    for (; i > 0 && g->in_flight[i - 1]->done_ns > s->done_ns; i--)
+        g->in_flight[i] = g->in_flight[i - 1];
+    g->in_flight[i] = s;
+}
+
 static void step_done(void *ctx, struct step *s)
 {
     struct engine *g = ctx;
     struct engine_message m = {.kind = IN_STEP_DONE, .payload = s};
-    queue_post(g->inbox, &m);
+    if (g->setup.threaded)
+        queue_post(g->inbox, &m);
+    else
+        keep_in_flight(g, s);
 }
 
-/* How many blocks the budget buys, and whether a sequence of max_model_len fits. */
-static int size_kv(struct engine *g, int *n_blocks, struct err *e)
+static void move_done(void *ctx, struct move *m)
 {
-    const struct engine_setup *s = &g->setup;
-    struct limits *l = &g->setup.limits;
-    const struct device_facts *f = rank_facts(g->rank);
-    size_t used = rank_weight_bytes(g->rank) + rank_scratch_bytes(g->rank), budget = s->kv_bytes;
-    if (!budget) {
-        double share = (double)f->memory_bytes * s->memory_share;
-        budget = share > (double)used ? (size_t)(share - (double)used) : 0;
+    struct engine *g = ctx;
+    queue_post(g->inbox, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
+}
+
+/* The partition to begin with. */
+static int start_partition(struct engine *g, struct err *e)
+{
+    struct layout l = g->setup.start;
+    int n = g->devices.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
+    for (int first = 0; first + size <= n; first += size) {
+        struct switch_order o = {.mask = (size == 64 ? ~0ull : (1ull << size) - 1) << first, .base = {size, 1, 1}, .reason = "start"};
+        const char *why = partition_refusal(&g->world, &o);
+        if (why && l.sp)
+            return err_set(e, E_INPUT, "groups of %d ranks: %s", size, why);
+        if (!why)
+            partition_ask(&g->world, &o, clock_now(g->setup.clock));
     }
-    g->kv_block_bytes = rank_kv_block_bytes(g->rank);
-    size_t blocks = budget / g->kv_block_bytes;
-    *n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
-    int64_t capacity = (int64_t)*n_blocks * s->block_size;
-    int context = model_config(s->model)->context;
-    if (!l->max_model_len)
-        l->max_model_len = capacity < context ? (int)capacity : context;
-    if (l->max_model_len < 16 || l->max_model_len > capacity) {
-        double need = (double)((l->max_model_len + s->block_size - 1) / s->block_size) * (double)g->kv_block_bytes / 0x1p30;
-        return err_set(e, E_FULL,
-                       "max-model-len %d needs %.2f GiB of KV cache, %.2f GiB available: lower --max-model-len to %lld or raise "
-                       "--kv-cache-memory-bytes (or --gpu-memory-utilization)",
-                       l->max_model_len, need, (double)budget / 0x1p30, (long long)capacity);
-    }
+    partition_advance(&g->world, clock_now(g->setup.clock));
     return 0;
 }
 
-static void fill_node(struct engine *g, int n_blocks)
+static int open_world(struct engine *g, struct err *e)
 {
-    const struct engine_setup *s = &g->setup;
-    g->node = (struct node_facts){.n_ranks = 1, .memory_bytes = rank_facts(g->rank)->memory_bytes,
-                                  .weight_bytes = rank_weight_bytes(g->rank), .kv_bytes = g->kv_block_bytes * (size_t)n_blocks,
-                                  .kv_blocks = n_blocks, .tokens_per_block = s->block_size, .limits = s->limits};
-    snprintf(g->node.model, sizeof g->node.model, "%s", s->model_name);
-    snprintf(g->node.device, sizeof g->node.device, "%s", rank_facts(g->rank)->name);
-}
-
-static int check_setup(const struct engine_setup *s, struct err *e)
-{
-    const struct limits *l = &s->limits;
-    if (s->block_size < 16 || s->block_size > 256 || s->block_size % 16)
-        return err_set(e, E_INPUT, "--block-size %d: use a multiple of 16 from 16 to 256", s->block_size);
-    if (l->max_num_seqs < 1 || l->max_num_seqs > MAX_REQUESTS)
-        return err_set(e, E_INPUT, "--max-num-seqs %d: use 1 to %d", l->max_num_seqs, MAX_REQUESTS);
-    if (l->max_num_batched_tokens < 1 || l->max_num_batched_tokens > 1 << 20)
-        return err_set(e, E_INPUT, "--max-num-batched-tokens %d: use 1 to %d", l->max_num_batched_tokens, 1 << 20);
-    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32)
-        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16 or f32");
-    if (!s->kv_bytes && !(s->memory_share > 0 && s->memory_share < 1))
-        return err_set(e, E_INPUT, "--gpu-memory-utilization: use a share above 0 and below 1");
-    int context = model_config(s->model)->context;
-    if (l->max_model_len > context)
-        return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len, context);
-    return 0;
-}
-
-static int open_rank(struct engine *g, struct err *e)
-{
-    const struct engine_setup *s = &g->setup;
-    struct rank_setup rs = {.ops = s->ops, .device = s->device, .model = s->model, .kv_dtype = s->kv_dtype,
-                            .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet, .done = step_done, .ctx = g};
-    rs.device.max_rows = s->limits.max_num_batched_tokens;
-    if (!rs.device.max_logits)
-        rs.device.max_logits = 64;
-    int n_blocks;
-    TRY(rank_open(&g->rank, &rs, e));
-    TRY(size_kv(g, &n_blocks, e));
-    TRY(rank_start(g->rank, n_blocks, e));
-    world_init(&g->world, &g->setup.limits, &g->metrics);
-    kv_init(&g->world.kv, n_blocks, s->block_size);
-    g->world.n_groups = g->world.n_ranks = 1;
-    g->world.groups[0] = (struct group){.id = 1, .n_ranks = 1, .layout = {1, 1, 1}, .idle = true};
-    fill_node(g, n_blocks);
-    return 0;
+    struct node_callbacks c = {step_done, move_done, g};
+    TRY(node_open(&g->devices, &g->setup, &g->setup.limits, &c, e));
+    world_init(&g->world, &g->setup.limits, &g->devices.shape, g->devices.n_blocks, &g->metrics);
+    node_facts(&g->devices, &g->setup, &g->node);
+    return start_partition(g, e);
 }
 
 int engine_create(struct engine **out, const struct engine_setup *s, struct err *e)
@@ -98,15 +65,14 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     struct engine *g = mem_new(sizeof *g);
     g->setup = *s;
     metrics_init(&g->metrics);
-    int rc = check_setup(s, e);
-    if (!rc)
-        rc = open_rank(g, e);
+    g->inbox = queue_create(sizeof(struct engine_message), 0, false);
+    int rc = open_world(g, e);
     if (!rc) {
         g->started_ns = g->rates.since_ns = clock_now(s->clock);
-        g->was_idle = true;
+        g->was_idle = g->saw_empty = true;
+        g->unpark_ns = INT64_MAX;
         plan_init(&g->plan, &g->world);
         live_init(&g->live, &g->node, s->quiet);
-        g->inbox = queue_create(sizeof(struct engine_message), 0, false);
         g->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
         if (!g->outbox)
             rc = err_set(e, E_SYS, "cannot make an eventfd");
@@ -140,7 +106,9 @@ static void free_message(struct engine_message *m)
         if (p->ops->destroy)
             p->ops->destroy(p->ctx);
         mem_free(p);
-    } else {
+    } else if (m->kind == IN_STEP_DONE) {
+        step_free(m->payload);
+    } else if (m->kind != IN_MOVE_DONE) { /* what is left of a move is taken back below, while there is a world */
         mem_free(m->payload);
     }
 }
@@ -149,13 +117,17 @@ void engine_destroy(struct engine *g)
 {
     if (!g)
         return;
-    rank_close(g->rank); /* first: its thread posts to the inbox */
-    step_free(g->in_flight);
+    node_close(&g->devices); /* first: the ranks' threads post to the inbox */
+    for (int i = 0; i < g->n_in_flight; i++)
+        step_free(g->in_flight[i]);
     live_free(&g->live);
     plan_free(&g->plan);
     struct engine_message m;
-    while (g->inbox && queue_take(g->inbox, &m))
+    while (g->inbox && queue_take(g->inbox, &m)) {
+        if (m.kind == IN_MOVE_DONE)
+            engine_move_done(g, m.payload);
         free_message(&m);
+    }
     struct engine_event ev;
     while (g->outbox && queue_take(g->outbox, &ev))
         free_event(&ev);
@@ -220,13 +192,19 @@ static void submit(struct engine *g, struct request_spec *s)
         turn_away(g, s, 503, -1, "the server is shutting down");
         return;
     }
+    if (__builtin_popcountll(g->world.partition.dead_ranks) == g->devices.n_ranks) {
+        turn_away(g, s, 503, -1, "every rank of the node has failed");
+        return;
+    }
     int rc = world_submit(&g->world, s, now, &r, &e);
     if (rc) {
         turn_away(g, s, rc == E_FULL ? 503 : 400, rc == E_FULL ? retry_after(g, now) : -1, e.text);
         return;
     }
     metrics_add(&g->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
-    struct view v = {.world = &g->world, .now_ns = now};
+    struct view v;
+    view_init(&v, &g->world, now);
+    g->saw_empty = false;
     struct admission a = {.key = r->key, .retry_after_s = -1};
     live_admit(&g->live, r, &v, &a);
     if (a.refused)
@@ -336,6 +314,7 @@ static void take_message(struct engine *g, struct engine_message *m)
     case IN_DRAIN: g->draining = true; break;
     case IN_STOP: stop_all(g); break;
     case IN_STEP_DONE: engine_absorb(g, m->payload); break;
+    case IN_MOVE_DONE: engine_move_done(g, m->payload); break;
     }
 }
 
@@ -348,9 +327,9 @@ static bool ingest(struct engine *g)
             take_message(g, &batch[i]);
         total += n;
     }
-    if (g->in_flight && clock_now(g->setup.clock) >= g->in_flight->done_ns) {
-        struct step *s = g->in_flight;
-        g->in_flight = NULL;
+    while (g->n_in_flight && clock_now(g->setup.clock) >= g->in_flight[0]->done_ns) {
+        struct step *s = g->in_flight[0];
+        memmove(g->in_flight, g->in_flight + 1, (size_t)--g->n_in_flight * sizeof *g->in_flight);
         engine_absorb(g, s);
         total++;
     }
@@ -359,34 +338,43 @@ static bool ingest(struct engine *g)
 
 /* ---- decide and post */
 
+/* A group could take a step, or ranks that are in none could be bound. */
+static bool may_decide(const struct engine *g)
+{
+    struct view v;
+    if (g->stopping)
+        return false;
+    view_init(&v, &g->world, 0);
+    return v.n_idle || (g->world.partition.free_ranks && !g->world.partition.n_pending);
+}
+
 static bool should_decide(const struct engine *g, int64_t now)
 {
-    if (!g->world.groups[0].idle || g->stopping)
-        return false;
     bool woken = g->wake_ns && now >= g->wake_ns;
-    return (g->changed || woken) && world_has_work(&g->world);
+    if (!(g->changed || woken) || !may_decide(g))
+        return false;
+    return world_has_work(&g->world) || woken || (!g->saw_empty && !g->world.requests.n_live);
 }
 
 static void post(struct engine *g, struct plan_batch *b)
 {
-    struct step *s = step_build(b);
-    struct group *grp = &g->world.groups[b->group - 1];
+    struct group *grp = b->site;
+    struct step_site site = {.world = &g->world, .group = grp, .comms = grp->n_ranks > 1 ? comm_find(g->devices.comms, grp->mask) : NULL};
+    struct step *s = step_build(b, &site);
     for (int i = 0; i < b->n_items; i++)
         b->items[i].request->busy = true;
     grp->idle = false;
     grp->layout = b->layout;
     s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
-    rank_post(g->rank, s);
-    if (!g->setup.threaded) {
-        s->done_ns = s->posted_ns + s->time.ns;
-        g->in_flight = s;
-    }
+    for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
+        rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
 static void enact(struct engine *g, struct plan *p)
 {
     plan_apply(p);
+    engine_post_moves(g);
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
         if (v->kind == PLAN_LOG && !g->setup.quiet)
@@ -394,6 +382,10 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_REFUSE)
             engine_end_request(g, v->request, &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
                                                                  *v->text ? v->text : "refused by the policy"});
+        if (v->kind == PLAN_COMM)
+            comm_choose(comm_find(g->devices.comms, v->ranks), (enum comm_algorithm)v->algorithm);
+        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
+            g->changed = true; /* what is possible now is another thing: ask again */
     }
     g->wake_ns = p->wake_ns;
     for (int i = 0; i < p->n_batches; i++)
@@ -404,7 +396,7 @@ static void enact(struct engine *g, struct plan *p)
 static void note_idle(struct engine *g)
 {
     bool idle = g->world.requests.n_live == 0;
-    if (idle && !g->was_idle)
+    if (idle && !g->was_idle && !g->n_moving)
         ASSERT(world_check(&g->world)); /* conservation, recounted whenever there is nothing to do */
     g->was_idle = idle;
     if (idle && g->draining && !g->drained_said) {
@@ -416,12 +408,16 @@ static void note_idle(struct engine *g)
 bool engine_turn(struct engine *g)
 {
     bool did = ingest(g);
+    did |= engine_switch(g);
     int64_t now = clock_now(g->setup.clock);
+    g->unpark_ns = world_unpark(&g->world, now);
     note_idle(g);
     if (!should_decide(g, now))
         return did;
-    struct view v = {.world = &g->world, .now_ns = now, .n_idle = 1, .idle = {1}};
+    struct view v;
+    view_init(&v, &g->world, now);
     g->changed = false;
+    g->saw_empty = !g->world.requests.n_live;
     g->world.step++;
     live_step(&g->live, &v, &g->plan);
     enact(g, &g->plan);
@@ -429,30 +425,28 @@ bool engine_turn(struct engine *g)
     return true;
 }
 
-/* A wake that falls due while a step runs has to wait for its end, which is a reason to decide by itself. */
-static bool can_wake(const struct engine *g)
-{
-    return g->world.groups[0].idle && world_has_work(&g->world);
-}
-
+/* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by itself. */
 int64_t engine_next_ns(const struct engine *g)
 {
-    int64_t t = g->in_flight ? g->in_flight->done_ns : INT64_MAX;
-    if (g->wake_ns && g->wake_ns < t && can_wake(g))
+    int64_t t = g->n_in_flight ? g->in_flight[0]->done_ns : INT64_MAX, order = partition_next_ns(&g->world.partition);
+    if (g->wake_ns && g->wake_ns < t && may_decide(g))
         t = g->wake_ns;
-    return t;
+    t = order < t ? order : t;
+    return g->unpark_ns < t ? g->unpark_ns : t;
 }
 
 void engine_run(void *arg)
 {
     struct engine *g = arg;
-    while (!(g->stopping && g->world.requests.n_live == 0)) {
+    while (!(g->stopping && g->world.requests.n_live == 0 && g->n_moving == 0)) {
         if (engine_turn(g))
             continue;
         int64_t now = clock_now(g->setup.clock), wait = 1000000000;
         engine_log_rates(g, now);
-        if (g->wake_ns && can_wake(g) && g->wake_ns - now < wait)
-            wait = g->wake_ns > now ? g->wake_ns - now : 0;
-        queue_wait(g->inbox, g->world.requests.n_live ? wait : -1);
+        int64_t next = engine_next_ns(g);
+        bool timed = next != INT64_MAX;
+        if (timed && next - now < wait)
+            wait = next > now ? next - now : 0;
+        queue_wait(g->inbox, g->world.requests.n_live || timed ? wait : -1);
     }
 }

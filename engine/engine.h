@@ -20,7 +20,14 @@ struct engine_setup {
     enum dtype kv_dtype;
     size_t kv_bytes;                /* 0: memory_share of what the device has left */
     double memory_share;            /* (0, 1) */
-    int block_size;                 /* tokens per block, a multiple of 16 */
+    int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */
+    int n_ranks;                    /* 1 .. MAX_RANKS */
+    struct layout start;            /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one group of all */
+    const uint64_t *comm_sets;      /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
+    int n_comm_sets;
+    bool copy_shards;               /* --shift-weights copy */
+    int fail_rank;                  /* tests: this rank fails in its fail_at_step-th step (0: never) */
+    uint64_t fail_at_step;
     struct clock *clock;
     bool threaded;                  /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
@@ -46,6 +53,7 @@ enum engine_in {
     IN_DRAIN,       /* take no more; EV_DRAINED when the last request has ended */
     IN_STOP,        /* end everything now (END_ABORT) and return from engine_run */
     IN_STEP_DONE,   /* from a rank: payload struct step * */
+    IN_MOVE_DONE,   /* from a rank: payload struct move * */
 };
 
 struct engine_message {

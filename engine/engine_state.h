@@ -1,10 +1,10 @@
-/* What the files of the engine share: its state. Included by engine.c, absorb.c and report.c only; everyone else sees engine.h. */
+/* What the files of the engine share: its state. Included by engine.c, absorb.c, switch.c and report.c only; everyone else sees engine.h. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
 #include "engine/engine.h"
-#include "engine/exec/rank.h"
 #include "engine/live.h"
+#include "engine/node.h"
 
 /* Rates for the periodic log line. */
 struct rates {
@@ -18,12 +18,15 @@ struct engine {
     struct metrics metrics;
     struct live live;
     struct plan plan;
-    struct rank *rank;
+    struct node devices;
     struct queue *inbox, *outbox;
     struct node_facts node;
-    size_t kv_block_bytes;
-    struct step *in_flight;     /* not threaded: the step that completes at in_flight->done_ns */
+    struct step *in_flight[MAX_RANKS]; /* not threaded: steps that complete at their done_ns, soonest first */
+    int n_in_flight;
+    int n_moving;               /* moves under way */
     int64_t wake_ns;            /* 0: none */
+    int64_t unpark_ns;          /* when the next parked request is due; INT64_MAX: none */
+    bool saw_empty;             /* the policy has been asked since the last request ended */
     bool changed;               /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
@@ -42,6 +45,13 @@ void engine_end_request(struct engine *g, struct request *r, const struct farewe
 
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
 void engine_absorb(struct engine *g, struct step *s);
+
+/* switch.c */
+void engine_post_moves(struct engine *g);
+void engine_move_done(struct engine *g, struct move *m);    /* frees it */
+bool engine_switch(struct engine *g);
+/* After a failed step has been absorbed: the node goes on without this rank. */
+void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why);
 
 /* report.c */
 char *engine_metrics_text(struct engine *g, size_t *n);     /* heap */

@@ -7,6 +7,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/mem.h"
 
 static const int64_t MAX_IDLE_WAIT_NS = 5000000000; /* a policy may wake itself for so long without running what could run */
 
@@ -129,20 +130,31 @@ static int import_old(struct live *l, struct policy *p, struct err *e)
     return rc;
 }
 
-static int start_new(struct live *l, struct policy *p, struct err *e)
+/* The new policy begins; the orders that it gives for the partition count from now on. */
+static int start_new(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
     TRY(import_old(l, p, e));
     if (!p->ops->start)
         return 0;
-    enum verdict v = p->ops->start(p->ctx, &l->node, e);
+    struct view view;
+    struct plan *plan = mem_new(sizeof *plan);
+    view_init(&view, w, now_ns);
+    plan_init(plan, w);
+    plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
+    plan_begin(plan, now_ns);
+    enum verdict v = p->ops->start(p->ctx, &l->node, &view, plan, e);
     l->calls[HOOK_START]++;
     l->verdicts[HOOK_START][v]++;
+    if (verdict_stands(v))
+        plan_apply(plan);
+    plan_free(plan);
+    mem_free(plan);
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
-    int rc = start_new(l, p, e);
+    int rc = start_new(l, p, w, now_ns, e);
     if (rc) {
         l->n_refused_swaps++;
         snprintf(l->last_error, sizeof l->last_error, "swap to %s: %s", p->name, e ? e->text : "refused");
@@ -184,7 +196,8 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
 
 void live_rekey(struct live *l, struct world *w, int64_t now_ns)
 {
-    struct view v = {.world = w, .now_ns = now_ns};
+    struct view v;
+    view_init(&v, w, now_ns);
     struct req_queue *queues[] = {&w->waiting, &w->running};
     for (int q = 0; q < 2; q++) {
         int n = queues[q]->n;

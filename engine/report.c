@@ -5,9 +5,25 @@
 
 #include "engine/base/log.h"
 
+/* Blocks of all ranks together. */
+struct kv_counts {
+    int free, cached, total;
+};
+
+static struct kv_counts count_kv(const struct world *w)
+{
+    struct kv_counts c = {.total = w->kv.n_blocks * w->kv.n_ranks};
+    for (int i = 0; i < w->kv.n_ranks; i++) {
+        c.free += w->kv.ranks[i].n_free;
+        c.cached += w->kv.ranks[i].n_cached;
+    }
+    return c;
+}
+
 static double kv_usage(const struct world *w)
 {
-    return w->kv.n_blocks ? 1.0 - (double)kv_available(&w->kv) / w->kv.n_blocks : 0.0;
+    struct kv_counts c = count_kv(w);
+    return c.total ? 1.0 - (double)(c.free + c.cached) / c.total : 0.0;
 }
 
 static void put_gauge(struct buf *out, const char *name, const char *help, const char *label, double value)
@@ -18,6 +34,7 @@ static void put_gauge(struct buf *out, const char *name, const char *help, const
 static void put_gauges(const struct engine *g, const char *label, struct buf *out)
 {
     const struct world *w = &g->world;
+    struct kv_counts kv = count_kv(w);
     put_gauge(out, "vllm:num_requests_running", "Requests in execution.", label, w->running.n);
     put_gauge(out, "vllm:num_requests_waiting", "Requests that wait.", label, w->waiting.n);
     int deferred = 0;
@@ -29,15 +46,21 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
                     "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n",
                label, w->waiting.n - deferred, label, deferred);
     put_gauge(out, "vllm:kv_cache_usage_perc", "Held KV blocks, 0 to 1.", label, kv_usage(w));
-    put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, w->kv.n_free);
-    put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, w->kv.n_cached);
-    put_gauge(out, "moonshift:kv_blocks_total", "All KV blocks.", label, w->kv.n_blocks);
+    put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
+    put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, kv.cached);
+    put_gauge(out, "moonshift:kv_blocks_total", "All KV blocks.", label, kv.total);
+    put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
+    put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
+              w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));
+    put_gauge(out, "moonshift:switches_pending", "Orders for the partition that wait.", label, w->partition.n_pending);
+    put_gauge(out, "moonshift:step_estimate_error", "Running mean of |predicted - measured| / measured step time.", label,
+              w->estimate.error);
     put_gauge(out, "moonshift:requests_live", "Requests without an ending yet.", label, w->requests.n_live);
     buf_printf(out, "# HELP vllm:engine_sleep_state 1 for the state the engine is in.\n# TYPE vllm:engine_sleep_state gauge\n"
                     "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n", label);
     buf_printf(out, "# HELP vllm:cache_config_info The KV cache's settings.\n# TYPE vllm:cache_config_info gauge\n"
                     "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\"} 1\n",
-               label, w->kv.tokens_per_block, w->kv.n_blocks, dtype_get(g->setup.kv_dtype)->name,
+               label, g->setup.block_size, w->kv.n_blocks, dtype_get(g->setup.kv_dtype)->name,
                w->limits.prefix_caching ? "True" : "False");
 }
 
@@ -62,8 +85,9 @@ static void put_request(struct buf *out, const struct request *r, int64_t now)
     buf_put_json(out, r->spec->tenant, strlen(r->spec->tenant));
     const char *state = r->state == REQ_RUNNING ? "running" : r->paused ? "paused" : "waiting";
     buf_printf(out, ",\"state\":\"%s\",\"priority\":%d,\"key\":%.17g,\"prompt\":%d,\"output\":%d,\"computed\":%d,\"blocks\":%d"
-                    ",\"preempted\":%d,\"age_s\":%.3f}",
-               state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks, r->n_preempted,
+                    ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f}",
+               state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks, r->n_preempted, r->group,
+               r->n_moving,
                (double)(now - r->spec->arrival_ns) * 1e-9);
 }
 
@@ -78,28 +102,140 @@ static void put_queue(struct buf *out, const char *name, const struct req_queue 
     buf_putc(out, ']');
 }
 
+static void put_mask(struct buf *out, uint64_t mask)
+{
+    const char *comma = "";
+    buf_putc(out, '[');
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (mask >> i & 1) {
+            buf_printf(out, "%s%d", comma, i);
+            comma = ",";
+        }
+    buf_putc(out, ']');
+}
+
+static void put_layout(struct buf *out, const char *name, struct layout l)
+{
+    buf_printf(out, ",\"%s\":{\"sp\":%d,\"tp\":%d,\"pp\":%d}", name, l.sp, l.tp, l.pp);
+}
+
+static void put_ranks(struct buf *out, const struct world *w)
+{
+    struct partition *p = (struct partition *)&w->partition; /* only looked at */
+    buf_puts(out, ",\"ranks\":[");
+    for (int i = 0; i < w->kv.n_ranks; i++) {
+        const struct kv_rank *k = &w->kv.ranks[i];
+        int group = 0;
+        for (int n = 0; n < p->n_groups; n++)
+            group = partition_slot(p, n)->mask >> i & 1 ? partition_slot(p, n)->id : group;
+        buf_printf(out, "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}}", i ? "," : "", i,
+                   p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free, w->kv.n_blocks - k->n_free - k->n_cached, k->n_cached,
+                   w->kv.n_blocks);
+    }
+    buf_putc(out, ']');
+}
+
+static void put_group(struct buf *out, const struct world *w, const struct group *grp, int64_t now)
+{
+    const struct kv_place *l = kv_place(&w->kv, grp->place);
+    buf_printf(out, "{\"id\":%d,\"ranks\":[", grp->id);
+    for (int i = 0; i < grp->n_ranks; i++)
+        buf_printf(out, "%s%d", i ? "," : "", grp->ranks[i]);
+    buf_printf(out, "],\"idle\":%s,\"held\":%s,\"closed\":%s,\"running\":%d,\"since_s\":%.3f,\"steps\":%" PRIu64
+                    ",\"last_step_ms\":%.3f,\"last_step_tokens\":%d",
+               grp->idle ? "true" : "false", grp->held ? "true" : "false", grp->closed || grp->shut ? "true" : "false", grp->n_running,
+               (double)(now - grp->bound_ns) * 1e-9, grp->n_steps, (double)grp->last_step_ns * 1e-6, grp->last_step_tokens);
+    put_layout(out, "layout", grp->layout);
+    put_layout(out, "base", grp->base);
+    buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}", l->tokens_per_block,
+               w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
+}
+
+static void put_order(struct buf *out, const struct switch_order *o)
+{
+    buf_printf(out, "\"verb\":\"%s\",\"ranks\":", o->release ? "release" : "bind");
+    put_mask(out, o->mask);
+    buf_printf(out, ",\"when\":\"%s\",\"kv\":\"%s\",\"reason\":", switch_when_name(o->when), kv_fate_name(o->fate));
+    buf_put_json(out, o->reason, strlen(o->reason));
+}
+
+/* Who keeps an order waiting: groups that are in a step, or still have sequences. */
+static void put_pending(struct buf *out, const struct world *w, int64_t now)
+{
+    struct partition *p = (struct partition *)&w->partition;
+    buf_puts(out, ",\"pending\":[");
+    for (int i = 0; i < p->n_pending; i++) {
+        const struct switch_pending *s = &p->pending[i];
+        const char *comma = "";
+        buf_puts(out, i ? ",{" : "{");
+        put_order(out, &s->order);
+        buf_printf(out, ",\"waits_s\":%.6f,\"hard_in_s\":%.3f,\"waits_for\":[", (double)(now - s->since_ns) * 1e-9,
+                   s->forced ? 0.0 : (double)(s->deadline_ns - now) * 1e-9);
+        for (int k = 0; k < p->n_groups; k++) {
+            const struct group *grp = partition_slot(p, k);
+            if (grp->mask & s->order.mask && (!grp->idle || (!s->forced && grp->n_running))) {
+                buf_printf(out, "%s%d", comma, grp->id);
+                comma = ",";
+            }
+        }
+        buf_puts(out, "]}");
+    }
+    buf_putc(out, ']');
+}
+
+static void put_event(struct buf *out, const struct switch_event *e, int64_t now)
+{
+    buf_printf(out, "{\"serial\":%" PRIu64 ",", e->serial);
+    put_order(out, &e->order);
+    buf_printf(out, ",\"outcome\":\"%s\",\"ago_s\":%.3f,\"wait_ms\":%.3f,\"cutover_ms\":%.3f,\"moved_bytes\":%" PRIu64
+                    ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,\"worst_stall_ms\":%.3f,\"streams_open\":%d}",
+               e->failure ? "failure" : e->superseded ? "superseded" : "done", (double)(now - e->done_ns) * 1e-9,
+               (double)(e->done_ns - e->asked_ns) * 1e-6, (double)e->cutover_ns * 1e-6, e->bytes, e->n_kept, e->n_moved, e->n_parked,
+               e->n_recomputed, (double)e->worst_stall_ns * 1e-6, e->n_open);
+}
+
+/* Newest first. */
+static void put_switches(struct buf *out, const struct world *w, int64_t now)
+{
+    struct partition *p = (struct partition *)&w->partition;
+    const char *comma = "";
+    buf_printf(out, ",\"n_switches\":%" PRIu64 ",\"switches\":[", p->n_switches);
+    for (uint64_t s = p->next_serial - 1; s > 0 && s + SWITCH_EVENTS >= p->next_serial; s--) {
+        const struct switch_event *e = partition_event(p, s);
+        if (!e)
+            continue;
+        buf_puts(out, comma);
+        put_event(out, e, now);
+        comma = ",";
+    }
+    buf_putc(out, ']');
+}
+
 char *engine_state_json(struct engine *g, size_t *n)
 {
     const struct world *w = &g->world;
     int64_t now = clock_now(g->setup.clock);
+    struct kv_counts kv = count_kv(w);
     struct buf out = {0};
     buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - g->started_ns) * 1e-9, g->draining ? "true" : "false");
     put_queue(&out, "waiting", &w->waiting, now);
     put_queue(&out, "running", &w->running, now);
-    int held = w->kv.n_blocks - w->kv.n_free - w->kv.n_cached;
     buf_printf(&out, ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
-               w->kv.n_free, held, w->kv.n_cached, w->kv.n_blocks, w->kv.tokens_per_block, g->kv_block_bytes);
+               kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, g->setup.block_size, g->devices.kv_block_bytes);
     buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted, w->n_ended,
                w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
+    put_ranks(&out, w);
     buf_puts(&out, ",\"groups\":[");
-    for (int i = 0; i < w->n_groups; i++) {
-        const struct group *grp = &w->groups[i];
-        buf_printf(&out, "%s{\"id\":%d,\"ranks\":%d,\"idle\":%s,\"steps\":%" PRIu64 ",\"last_step_ms\":%.3f,\"last_step_tokens\":%d}",
-                   i ? "," : "", grp->id, grp->n_ranks, grp->idle ? "true" : "false", grp->n_steps, (double)grp->last_step_ns * 1e-6,
-                   grp->last_step_tokens);
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        if (i)
+            buf_putc(&out, ',');
+        put_group(&out, w, partition_slot(&g->world.partition, i), now);
     }
-    buf_puts(&out, "],\"policy\":");
+    buf_putc(&out, ']');
+    put_pending(&out, w, now);
+    put_switches(&out, w, now);
+    buf_puts(&out, ",\"policy\":");
     live_state(&g->live, &out);
     buf_putc(&out, '}');
     *n = out.len;

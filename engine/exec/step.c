@@ -43,7 +43,7 @@ static void fill_sample(struct sample_row *s, const struct request *r)
 /* Where the arrays of the batch are filled up to. */
 struct cursor {
     int32_t *ids, *positions, *logit_rows;
-    struct batch_seq *seqs;
+    struct batch_seq *seqs;     /* without block lists: each rank has its own */
     struct sample_row *samples;
     int row, seq, logit;
 };
@@ -55,7 +55,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     int given = count_given(r, it->n_tokens);
     *out = (struct step_item){.id = r->id, .n_tokens = it->n_tokens, .first_result = c->logit, .n_given = given,
                               .given_at = r->n_computed + 1, .samples = samples(r, it->n_tokens)};
-    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = it->n_tokens, .pos0 = r->n_computed, .blocks = r->blocks};
+    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = it->n_tokens, .pos0 = r->n_computed};
     for (int i = 0; i < it->n_tokens; i++) {
         c->ids[c->row + i] = r->tokens[r->n_computed + i];
         c->positions[c->row + i] = r->n_computed + i;
@@ -72,11 +72,42 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     c->row += it->n_tokens;
 }
 
-struct step *step_build(const struct plan_batch *b)
+/* The rank's own view of the sequences: the physical blocks that hold its heads. */
+static const struct batch_seq *seqs_of(struct step *s, const struct plan_batch *b, const struct step_site *at, const struct batch_seq *all, int share)
+{
+    struct batch_seq *seqs = arena_new(&s->arena, (size_t)b->n_items * sizeof *seqs);
+    const struct kv_pool *kv = &at->world->kv;
+    for (int i = 0; i < b->n_items; i++) {
+        const struct request *r = b->items[i].request;
+        int32_t *blocks = arena_new(&s->arena, (size_t)r->n_blocks * sizeof *blocks);
+        for (int k = 0; k < r->n_blocks; k++)
+            blocks[k] = kv_phys(kv, r->place, r->blocks[k], share);
+        seqs[i] = all[i];
+        seqs[i].blocks = blocks;
+    }
+    return seqs;
+}
+
+static void fill_group(struct step *s, const struct plan_batch *b, const struct step_site *at)
+{
+    const struct group *g = at->group;
+    s->group = g->id;
+    s->layout = b->layout;
+    s->n_ranks = g->n_ranks;
+    for (int i = 0; i < g->n_ranks; i++)
+        s->ranks[i] = g->ranks[i];
+    s->tokens_per_block = kv_place(&at->world->kv, g->place)->tokens_per_block;
+    s->comms = at->comms;
+    s->size = plan_size(b);
+    atomic_store(&s->left, g->n_ranks);
+    s->parts = arena_new(&s->arena, (size_t)g->n_ranks * sizeof *s->parts);
+}
+
+struct step *step_build(const struct plan_batch *b, const struct step_site *at)
 {
     struct step *s = mem_new(sizeof *s);
     arena_init(&s->arena);
-    s->group = b->group;
+    fill_group(s, b, at);
     int n_logits = 0;
     for (int i = 0; i < b->n_items; i++)
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
@@ -90,10 +121,34 @@ struct step *step_build(const struct plan_batch *b)
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
-    s->batch = (struct batch){.n_rows = c.row, .ids = c.ids, .positions = c.positions, .n_seqs = c.seq, .seqs = c.seqs,
-                              .n_logits = n_logits, .logit_rows = c.logit_rows, .samples = c.samples,
-                              .results = arena_new(&s->arena, logits * sizeof(struct sample_result))};
+    s->n_rows = c.row;
+    s->results = arena_new(&s->arena, logits * sizeof(struct sample_result));
+    for (int i = 0; i < s->n_ranks; i++)
+        s->parts[i].batch = (struct batch){.n_rows = c.row, .ids = c.ids, .positions = c.positions, .n_seqs = c.seq,
+                                           .seqs = seqs_of(s, b, at, c.seqs, i), .n_logits = n_logits, .logit_rows = c.logit_rows,
+                                           .samples = c.samples, .results = s->results};
     return s;
+}
+
+int64_t step_ns(const struct step *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->n_ranks; i++)
+        most = s->parts[i].time.ns > most ? s->parts[i].time.ns : most;
+    return most;
+}
+
+const struct step_part *step_failure(const struct step *s, int *rank)
+{
+    const struct step_part *found = NULL;
+    for (int i = 0; i < s->n_ranks; i++) {
+        const struct step_part *p = &s->parts[i];
+        if (p->rc && (!found || (found->rc == E_PEER && p->rc != E_PEER))) {
+            found = p;
+            *rank = s->ranks[i];
+        }
+    }
+    return found;
 }
 
 void step_free(struct step *s)

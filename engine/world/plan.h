@@ -15,7 +15,7 @@ struct plan_item {
     int n_prefix;                   /* tokens that the prefix cache gives a newly started request */
     bool starts;                    /* waiting -> running by this plan */
     int from_place, n_from;         /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
-    struct kv_move *move;           /* made by plan_apply */
+    struct kv_copy *move;           /* made by plan_apply */
 };
 
 struct plan_batch {

@@ -42,7 +42,7 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     request_table_init(&w->requests);
 }
 
-static void free_move(struct kv_move *m)
+static void free_move(struct kv_copy *m)
 {
     mem_free(m->from);
     mem_free(m->to);
@@ -307,9 +307,9 @@ bool world_reserve(struct world *w, struct request *r, int n_tokens)
 
 /* ---- copies between placements */
 
-static struct kv_move *add_move(struct world *w, struct request *r, int from_place, int n_from)
+static struct kv_copy *add_move(struct world *w, struct request *r, int from_place, int n_from)
 {
-    struct kv_move *m = mem_new(sizeof *m);
+    struct kv_copy *m = mem_new(sizeof *m);
     m->id = r->id;
     m->from_place = from_place;
     m->from = mem_new_array((size_t)(n_from ? n_from : 1), sizeof *m->from);
@@ -323,7 +323,7 @@ static struct kv_move *add_move(struct world *w, struct request *r, int from_pla
     return m;
 }
 
-void world_aim_move(struct world *w, struct kv_move *m, struct request *r)
+void world_aim_move(struct world *w, struct kv_copy *m, struct request *r)
 {
     (void)w;
     m->to_place = r->place;
@@ -332,9 +332,9 @@ void world_aim_move(struct world *w, struct kv_move *m, struct request *r)
     memcpy(m->to, r->blocks, (size_t)r->n_blocks * sizeof *m->to);
 }
 
-struct kv_move *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks)
+struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks)
 {
-    struct kv_move *m = add_move(w, r, place, n_blocks);
+    struct kv_copy *m = add_move(w, r, place, n_blocks);
     for (int i = 0; i < n_blocks; i++) {
         m->from[i] = kv_lookup(&w->kv, place, block_key(w, r, place, i));
         kv_hold(&w->kv, place, m->from[i]);
@@ -354,7 +354,7 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
     int n = kv_blocks_for(&w->kv, g->place, r->n_computed), from_place = r->place;
     if (kv_available(&w->kv, g->place) < n)
         return false;
-    struct kv_move *m = add_move(w, r, from_place, r->n_blocks);
+    struct kv_copy *m = add_move(w, r, from_place, r->n_blocks);
     memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
     m->n_tokens = r->n_computed;
     m->event = event;
@@ -385,7 +385,7 @@ void world_regroup(struct world *w, struct request *r, struct group *g)
     }
 }
 
-void world_move_done(struct world *w, struct kv_move *m)
+void world_move_done(struct world *w, struct kv_copy *m)
 {
     struct request *r = request_find(&w->requests, m->id);
     for (int i = m->n_from - 1; i >= 0; i--)

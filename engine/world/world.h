@@ -38,7 +38,7 @@ struct req_queue {
 };
 
 /* Cached tokens of a request on their way from one placement to another. The source's blocks are held by the move. */
-struct kv_move {
+struct kv_copy {
     req_id id;
     uint64_t event;                 /* serial of the switch that caused it; 0: none */
     int from_place, to_place;
@@ -60,7 +60,7 @@ struct world {
     int64_t waiting_tokens;         /* prompt tokens of the waiting */
     struct kv_pool kv;
     struct partition partition;
-    struct kv_move **moves;         /* made and not yet taken by the engine */
+    struct kv_copy **moves;         /* made and not yet taken by the engine */
     int n_moves, cap_moves;
     struct world_cost cost;
     struct estimator estimate;
@@ -92,16 +92,16 @@ int world_prefix_elsewhere(const struct world *w, struct request *r, int but, in
 /* waiting -> running in this group; cached prefix blocks of its place become its own. */
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns);
 /* A started request takes n_blocks cached blocks of another place as its beginning: they are held now; world_move_prefix, once the request has its own blocks, makes the move. */
-struct kv_move *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks);
+struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks);
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */
 bool world_reserve(struct world *w, struct request *r, int n_tokens);
 /* The destination of a held prefix: the request's own blocks. */
-void world_aim_move(struct world *w, struct kv_move *m, struct request *r);
+void world_aim_move(struct world *w, struct kv_copy *m, struct request *r);
 /* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room, nothing changed. */
 bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event);
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
-void world_move_done(struct world *w, struct kv_move *m);     /* the bytes are there: the source's blocks go back. Frees m. */
+void world_move_done(struct world *w, struct kv_copy *m);     /* the bytes are there: the source's blocks go back. Frees m. */
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
 /* Parked requests past the age bound give their KV back and go to the front of the queue. Returns when the next is due; INT64_MAX: none. */
