@@ -64,6 +64,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
 {
     struct engine *g = mem_new(sizeof *g);
     g->setup = *s;
+    g->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
     metrics_init(&g->metrics);
     g->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(g, e);
