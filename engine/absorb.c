@@ -69,7 +69,7 @@ static void take_prompt_logprobs(struct request *r, const struct step *s, const 
         r->prompt_lp->n = r->spec->n_prompt;
     }
     for (int i = 0; i < it->n_given; i++)
-        fill_logprobs(&r->prompt_lp->items[it->given_at + i], &s->batch.results[it->first_result + i]);
+        fill_logprobs(&r->prompt_lp->items[it->given_at + i], &s->results[it->first_result + i]);
 }
 
 /* The prompt is computed: its logprobs go out, once. */
@@ -125,8 +125,9 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     struct request *r = request_find(&g->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = false;
-    if (s->rc) {
-        engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = s->err.text});
+    const struct step_part *failed = step_failure(s, NULL);
+    if (failed) {
+        engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = failed->err.text});
         return;
     }
     world_commit(&g->world, r, r->n_computed + it->n_tokens);
@@ -139,7 +140,7 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     send_prompt_logprobs(g, r);
     enum ending how = END_NONE;
     if (it->samples)
-        how = take_token(g, r, &s->batch.results[it->first_result + it->n_given], now);
+        how = take_token(g, r, &s->results[it->first_result + it->n_given], now);
     else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
         how = END_LENGTH;
     if (how != END_NONE)
@@ -153,13 +154,14 @@ void engine_absorb(struct engine *g, struct step *s)
     ASSERT(!grp->idle);
     grp->idle = true;
     grp->last_step_ns = now - s->posted_ns;
-    grp->last_step_tokens = s->batch.n_rows;
+    grp->last_step_tokens = s->n_rows;
     grp->n_steps++;
     metrics_add(&g->metrics, C_STEPS, 1);
-    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->batch.n_rows);
+    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->n_rows);
     metrics_observe(&g->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
-    if (s->rc && !g->setup.quiet)
-        log_error("engine", "a step failed: %s", s->err.text);
+    const struct step_part *failed = step_failure(s, NULL);
+    if (failed && !g->setup.quiet)
+        log_error("engine", "a step failed: %s", failed->err.text);
     for (int i = 0; i < s->n_items; i++)
         absorb_item(g, s, &s->items[i], now);
     g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;

@@ -76,8 +76,8 @@ static int check_setup(const struct engine_setup *s, struct err *e)
 static int open_rank(struct engine *g, struct err *e)
 {
     const struct engine_setup *s = &g->setup;
-    struct rank_setup rs = {.ops = s->ops, .device = s->device, .model = s->model, .kv_dtype = s->kv_dtype,
-                            .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet, .done = step_done, .ctx = g};
+    struct rank_setup rs = {.ops = s->ops, .device = s->device, .model = s->model, .n_ranks = 1, .kv_dtype = s->kv_dtype,
+                            .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet, .step_done = step_done, .ctx = g};
     rs.device.max_rows = s->limits.max_num_batched_tokens;
     if (!rs.device.max_logits)
         rs.device.max_logits = 64;
@@ -369,16 +369,16 @@ static bool should_decide(const struct engine *g, int64_t now)
 
 static void post(struct engine *g, struct plan_batch *b)
 {
-    struct step *s = step_build(b);
     struct group *grp = &g->world.groups[b->group - 1];
+    struct step *s = step_build(b, &(struct step_site){.group = grp, .tokens_per_block = g->world.kv.tokens_per_block});
     for (int i = 0; i < b->n_items; i++)
         b->items[i].request->busy = true;
     grp->idle = false;
     grp->layout = b->layout;
     s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
-    rank_post(g->rank, s);
+    rank_post_step(g->rank, s, 0);
     if (!g->setup.threaded) {
-        s->done_ns = s->posted_ns + s->time.ns;
+        s->done_ns = s->posted_ns + step_ns(s);
         g->in_flight = s;
     }
 }

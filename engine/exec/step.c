@@ -72,28 +72,64 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     c->row += it->n_tokens;
 }
 
-struct step *step_build(const struct plan_batch *b)
+/* The arrays of a batch, for n_logits rows of logits. */
+static struct cursor begin_arrays(struct step *s, const struct plan_batch *b, int n_logits)
+{
+    size_t rows = (size_t)b->n_tokens, logits = (size_t)n_logits, seqs = (size_t)b->n_items;
+    return (struct cursor){.ids = arena_new(&s->arena, rows * sizeof(int32_t)),
+                           .positions = arena_new(&s->arena, rows * sizeof(int32_t)),
+                           .logit_rows = arena_new(&s->arena, logits * sizeof(int32_t)),
+                           .seqs = arena_new(&s->arena, seqs * sizeof(struct batch_seq)),
+                           .samples = arena_new(&s->arena, logits * sizeof(struct sample_row))};
+}
+
+struct step *step_build(const struct plan_batch *b, const struct step_site *at)
 {
     struct step *s = mem_new(sizeof *s);
+    int n_logits = 0;
+    ASSERT(at->group->n_ranks == 1);
     arena_init(&s->arena);
     s->group = b->group;
-    int n_logits = 0;
+    s->layout = b->layout;
+    s->n_ranks = 1;
+    s->ranks[0] = at->group->ranks[0];
+    s->tokens_per_block = at->tokens_per_block;
+    s->comms = at->comms;
+    s->parts = arena_new(&s->arena, sizeof *s->parts);
+    atomic_init(&s->left, s->n_ranks);
     for (int i = 0; i < b->n_items; i++)
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
-    size_t rows = (size_t)b->n_tokens, logits = (size_t)n_logits, seqs = (size_t)b->n_items;
-    struct cursor c = {.ids = arena_new(&s->arena, rows * sizeof(int32_t)),
-                       .positions = arena_new(&s->arena, rows * sizeof(int32_t)),
-                       .logit_rows = arena_new(&s->arena, logits * sizeof(int32_t)),
-                       .seqs = arena_new(&s->arena, seqs * sizeof(struct batch_seq)),
-                       .samples = arena_new(&s->arena, logits * sizeof(struct sample_row))};
-    s->items = arena_new(&s->arena, seqs * sizeof *s->items);
+    struct cursor c = begin_arrays(s, b, n_logits);
+    s->items = arena_new(&s->arena, (size_t)b->n_items * sizeof *s->items);
+    s->results = arena_new(&s->arena, (size_t)n_logits * sizeof *s->results);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
-    s->batch = (struct batch){.n_rows = c.row, .ids = c.ids, .positions = c.positions, .n_seqs = c.seq, .seqs = c.seqs,
-                              .n_logits = n_logits, .logit_rows = c.logit_rows, .samples = c.samples,
-                              .results = arena_new(&s->arena, logits * sizeof(struct sample_result))};
+    s->n_rows = c.row;
+    s->parts[0].batch = (struct batch){.n_rows = c.row, .ids = c.ids, .positions = c.positions, .n_seqs = c.seq, .seqs = c.seqs,
+                                       .n_logits = n_logits, .logit_rows = c.logit_rows, .samples = c.samples, .results = s->results};
     return s;
+}
+
+int64_t step_ns(const struct step *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->n_ranks; i++)
+        most = s->parts[i].time.ns > most ? s->parts[i].time.ns : most;
+    return most;
+}
+
+const struct step_part *step_failure(const struct step *s, int *rank)
+{
+    int found = -1;
+    for (int i = 0; i < s->n_ranks; i++)
+        if (s->parts[i].rc && (found < 0 || (s->parts[found].rc == E_PEER && s->parts[i].rc != E_PEER)))
+            found = i;
+    if (found < 0)
+        return NULL;
+    if (rank)
+        *rank = s->ranks[found];
+    return &s->parts[found];
 }
 
 void step_free(struct step *s)
