@@ -43,11 +43,13 @@ static int take_shape(struct node *n, const struct engine_setup *s, struct err *
     const struct model_config *c = model_config(s->model);
     n->heads = (struct heads){c->n_heads, c->n_kv_heads, c->head_dim};
     shape->n_ranks = n->n_ranks;
-    shape->n_sets = comm_pool_count(n->comms);
-    if (shape->n_sets > MAX_SETS)
+    int n_comms = comm_pool_count(n->comms);
+    if (n_comms + n->n_ranks > MAX_SETS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d rank sets in all", MAX_SETS);
-    for (int i = 0; i < shape->n_sets; i++)
-        shape->sets[i] = comm_pool_mask(n->comms, i);
+    for (int i = 0; i < n->n_ranks; i++) /* a rank alone needs no communicator */
+        shape->sets[shape->n_sets++] = 1ull << i;
+    for (int i = 0; i < n_comms; i++)
+        shape->sets[shape->n_sets++] = comm_pool_mask(n->comms, i);
     for (int size = 1; size <= n->n_ranks; size++) {
         int most = head_max_kv(&n->heads, size < c->n_heads ? size : c->n_heads);
         shape->tokens_per_block[size] = rank_tokens_per_block(n->ranks[0], most);

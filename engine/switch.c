@@ -27,8 +27,7 @@ void engine_post_moves(struct engine *g)
     struct world *w = &g->world;
     for (int i = 0; i < w->n_moves; i++) {
         struct kv_copy *v = w->moves[i];
-        struct move *m = mem_new(sizeof *m);
-        arena_init(&m->arena);
+        struct move *m = move_new();
         m->owner = v->id;
         m->heads = g->devices.heads;
         m->first_token = v->first_token;
@@ -37,10 +36,11 @@ void engine_post_moves(struct engine *g)
         m->ctx = v;
         fill_end(&m->from, &m->arena, &w->kv, v->from_place, v->from, v->n_from);
         fill_end(&m->to, &m->arena, &w->kv, v->to_place, v->to, v->n_to);
-        atomic_store(&m->left, m->to.n);
         g->n_moving++;
         metrics_add(&g->metrics, C_MOVES, 1);
         move_post(m, g->devices.ranks);
+        if (!g->setup.threaded)
+            engine_move_done(g, m);
     }
     w->n_moves = 0;
 }

@@ -13,8 +13,9 @@ struct comm_pool;
 
 enum { COMM_SIZES = 4 };
 struct comm_measure {
-    size_t bytes[COMM_SIZES];                       /* of an all-reduce */
-    int64_t oneshot_ns[COMM_SIZES], twoshot_ns[COMM_SIZES]; /* medians; 0: not measured (sim) */
+    size_t bytes[COMM_SIZES];                       /* of an all-reduce of all ranks */
+    int64_t oneshot_ns[COMM_SIZES], twoshot_ns[COMM_SIZES]; /* medians; 0: not measured (sim, or not asked for) */
+    int64_t meet_ns;                                /* a barrier */
 };
 
 struct comm_pool_setup {
@@ -26,19 +27,24 @@ struct comm_pool_setup {
     bool measure;                   /* takes some ms a set; runs on threads of its own, before the ranks start */
 };
 
+/* E_INPUT for an extra set that names a rank which is not there. */
 int comm_pool_open(struct comm_pool **out, const struct comm_pool_setup *s, struct err *e);
 void comm_pool_close(struct comm_pool *p);          /* NULL is fine */
-int comm_pool_count(const struct comm_pool *p);
+int comm_pool_count(const struct comm_pool *p);     /* sets of two ranks and more, each once */
 uint64_t comm_pool_mask(const struct comm_pool *p, int i);
-/* NULL: not in the pool. */
+/* NULL: not in the pool. A set of one rank needs no communicator and is never in it. */
 struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks);
+int comm_ranks(const struct comm_set *c);
 const struct comm_measure *comm_measured(const struct comm_set *c);
-/* auto picks by size from what was measured. */
+/* For the steps that begin from now on. auto picks by size from what was measured. */
 void comm_choose(struct comm_set *c, enum comm_algorithm a);
+enum comm_algorithm comm_chosen(const struct comm_set *c);
 /* The comms of one share of the set in a layout: its SP group (same t, member index s), its TP group (same s, member index t), all (member index share). */
 struct comm_seat {
     struct comm *sp, *tp, *all;
+    size_t twoshot_bytes;           /* all-reduces of so many bytes and more take two shots */
 };
+/* The layout has as many ranks as the set. */
 struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share);
 /* After a step failed in it: every comm inside is as new. Only while no step runs in it. */
 void comm_reset(struct comm_set *c);

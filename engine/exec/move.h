@@ -10,6 +10,7 @@
 #include "engine/base/err.h"
 #include "engine/base/mem.h"
 #include "engine/world/headmap.h"
+#include "kernels/backend.h"
 
 struct move_end {
     int n;                          /* ranks */
@@ -17,6 +18,7 @@ struct move_end {
     int tokens_per_block;
     int n_blocks;
     const int32_t *blocks;          /* [n][n_blocks] physical blocks by share, in the move's arena */
+    const struct kv_space *spaces[MAX_RANKS]; /* by share; filled by move_post */
 };
 
 struct move {
@@ -25,15 +27,19 @@ struct move {
     struct heads heads;
     struct move_end from, to;
     int n_tokens, first_token;      /* tokens [first_token, n_tokens) */
-    atomic_int left;                /* ranks yet to do their part */
+    atomic_int left;                /* ranks yet to do their part; set by move_post */
     _Atomic int64_t bytes;          /* copied */
     int64_t posted_ns;
     void *ctx;                      /* the engine's */
 };
 
 struct rank;
-/* Posts to the ranks of m->to; ranks[] is the node's table, by index. */
+/* An empty one; its arena is ready. */
+struct move *move_new(void);
+/* Posts to the ranks of m->to; ranks[] is the node's table, by index. Ranks that are not threaded have done their part on return. */
 void move_post(struct move *m, struct rank *const *ranks);
+/* One destination share's part, on its rank's thread. */
+void move_run(struct move *m, int share, const struct backend_ops *ops, struct device *d);
 void move_free(struct move *m);     /* NULL is fine */
 
 #endif
