@@ -401,6 +401,8 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
+        if (r->n_moving || (r->paused && r->place != b->site->place) || !partition_admits(&w->partition, b->site, r))
+            continue; /* it is not for this group now: those behind it may well be */
         if (!b->anybody && !route_here(b, r))
             continue;
         if (!add_waiting(b, r, rows_left(b, budget)))
