@@ -21,11 +21,7 @@ static void keep_in_flight(struct engine *g, struct step *s)
 static void step_done(void *ctx, struct step *s)
 {
     struct engine *g = ctx;
-    struct engine_message m = {.kind = IN_STEP_DONE, .payload = s};
-    if (g->setup.threaded)
-        queue_post(g->inbox, &m);
-    else
-        keep_in_flight(g, s);
+    queue_post(g->inbox, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
 }
 
 static void move_done(void *ctx, struct move *m)
@@ -64,6 +60,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
 {
     struct engine *g = mem_new(sizeof *g);
     g->setup = *s;
+    g->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
     metrics_init(&g->metrics);
     g->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(g, e);
@@ -359,7 +356,7 @@ static bool should_decide(const struct engine *g, int64_t now)
 static void post(struct engine *g, struct plan_batch *b)
 {
     struct group *grp = b->site;
-    struct step_site site = {.world = &g->world, .group = grp, .comms = grp->n_ranks > 1 ? comm_find(g->devices.comms, grp->mask) : NULL};
+    struct step_site site = {.world = &g->world, .group = grp, .comms = comm_find(g->devices.comms, grp->mask)};
     struct step *s = step_build(b, &site);
     for (int i = 0; i < b->n_items; i++)
         b->items[i].request->busy = true;
@@ -368,6 +365,8 @@ static void post(struct engine *g, struct plan_batch *b)
     s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
     for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
+    if (!g->setup.threaded)
+        keep_in_flight(g, s);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -382,7 +381,7 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_REFUSE)
             engine_end_request(g, v->request, &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
                                                                  *v->text ? v->text : "refused by the policy"});
-        if (v->kind == PLAN_COMM)
+        if (v->kind == PLAN_COMM && comm_find(g->devices.comms, v->ranks)) /* a rank alone has none, and needs none */
             comm_choose(comm_find(g->devices.comms, v->ranks), (enum comm_algorithm)v->algorithm);
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
             g->changed = true; /* what is possible now is another thing: ask again */

@@ -21,7 +21,7 @@ struct engine_setup {
     size_t kv_bytes;                /* 0: memory_share of what the device has left */
     double memory_share;            /* (0, 1) */
     int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */
-    int n_ranks;                    /* 1 .. MAX_RANKS */
+    int n_ranks;                    /* 1 .. MAX_RANKS; 0: 1 */
     struct layout start;            /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one group of all */
     const uint64_t *comm_sets;      /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
     int n_comm_sets;

@@ -1,11 +1,14 @@
 /* The seam between the forward and a machine: one table of ops, implemented by kernels/cpu (computes), kernels/cuda (enqueues) and
  * kernels/sim (adds up virtual time, computes nothing). A `struct device` belongs to one rank and is used by that rank's thread only.
- * Ops return nothing: an error sticks to the device and `finish` reports it. Never true: an op that looks at another device.
+ * Ops return nothing: an error sticks to the device and `finish` reports it. Never true: an op that looks at another device, but for the
+ * collectives and kv_move.
  *
  * Arithmetic contract (DESIGN section 4). The value of an output element depends on its own input row, its weights and, for attention, its own
  * sequence: never on the other rows of the batch, on how the prompt was cut into chunks, on the number of threads, or on the instruction set the
  * CPU backend picked (portable, AVX2 and AVX-512 give the same bits; a type for which this does not hold says so in kernels/cpu/README or its header).
- * Sums over a dimension that a layout could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order. */
+ * Sums over a dimension that a layout could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order: leaves
+ * of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds some leaves computes whole nodes of the
+ * tree and `reduce` adds the nodes of all ranks to the same bits. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -17,7 +20,10 @@
 #include "engine/world/sampling.h"
 #include "kernels/dtype.h"
 
+enum { SUM_LEAF = 64, WEIGHT_GROUP = 16 }; /* windows of weights start and end at such columns and rows, or at the matrix's end */
+
 struct device;
+struct comm;      /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its own rank */
 struct weight;    /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
 struct device_opts {
@@ -160,6 +166,65 @@ struct attention_args {
     int window;                      /* sliding window in tokens, 0 = all */
 };
 
+/* A rectangle that a member takes from what member `peer` shows in buffer `buffer`, into its own buffer of that number. */
+struct comm_rect {
+    int peer, buffer;
+    int src_row, src_col, dst_row, dst_col, rows, cols;
+};
+
+enum { EXCHANGE_BUFFERS = 3 };
+/* All-to-all and all-gather alike: every member shows up to three buffers and takes rectangles of the others' and its own. A member shows what
+ * others take, copies of kv heads among it; one exchange moves q, k and v. On return this member has what it takes, while others may still be reading what it
+ * showed: what a member showed stays as it is until the next collective of the same comm has returned. No rectangle at all: a barrier. */
+struct exchange_args {
+    struct comm *comm;
+    int me;                 /* this member */
+    struct act show[EXCHANGE_BUFFERS], take[EXCHANGE_BUFFERS];
+    const struct comm_rect *rects;
+    int n_rects;
+};
+
+/* How the partial sums of all members add up: planes in the order of the leaves, after each of which the top two of the stack are added
+ * `adds` times. */
+struct reduce_order {
+    int n_planes;
+    const uint8_t *member, *index, *adds; /* [n_planes] whose, which of its planes */
+};
+
+enum comm_algorithm {
+    COMM_AUTO,              /* by size */
+    COMM_ONESHOT,           /* every member adds everything */
+    COMM_TWOSHOT,           /* each adds its part of the elements, then takes the others' parts: less to read, one more meeting */
+};
+
+/* All-reduce: y += (or =) the sum of all members' planes, the same bits at every member and by every algorithm. The first member's choice of
+ * algorithm counts. Planes and part stay as they are until the next collective of the same comm has returned. */
+struct reduce_args {
+    struct comm *comm;
+    int me;
+    enum comm_algorithm algorithm;
+    struct act planes;      /* this member's: plane p starts at row p * rows */
+    const struct reduce_order *order;
+    int rows;
+    bool accumulate;
+    struct act y;           /* [rows, cols] */
+    struct act part;        /* [rows, cols] working memory that others read */
+};
+
+/* One side of a move of cached tokens. */
+struct kv_end {
+    const struct kv_space *space;
+    const int32_t *blocks;  /* of the sequence */
+    int tokens_per_block;
+    int head;               /* first of the heads, as this side numbers them */
+};
+
+/* Cached tokens [first_token, end_token) of n_heads heads, all layers. */
+struct kv_move {
+    struct kv_end from, to;
+    int n_heads, head_dim, first_token, end_token;
+};
+
 struct step_time {
     int64_t ns;                      /* device time of the step (virtual for sim) */
 };
@@ -167,6 +232,7 @@ struct step_time {
 struct backend_ops {
     const char *name;
     bool computes;                   /* false: forward is skipped for `whole_step` (sim) */
+    bool shares_memory;              /* ranks of one process may use one rank's weights */
 
     int (*open)(struct device **out, const struct device_opts *o, struct err *e);
     void (*close)(struct device *d);
@@ -190,18 +256,35 @@ struct backend_ops {
     int (*begin)(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
     int (*finish)(struct device *d, struct step_time *t, struct err *e);
 
-    void (*embed)(struct device *d, struct wview table, struct act y);              /* y[r] = table[ids[r]] */
+    /* y[i] = table[ids[first + i]] */
+    void (*embed)(struct device *d, struct wview table, struct act y, int first, int n);
     void (*linear)(struct device *d, const struct linear_args *a);
     void (*rope)(struct device *d, const struct rope_args *a);
     void (*kv_write)(struct device *d, struct act k, struct act v, const struct kv_view *kv); /* the batch's rows into their blocks */
     void (*attention)(struct device *d, const struct attention_args *a);
     void (*add)(struct device *d, struct act x, struct act y, int rows);            /* y += x */
-    void (*gather)(struct device *d, struct act x, struct act y, int first, int n); /* y[i] = x[logit_rows[first + i]] */
+    /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */
+    void (*gather)(struct device *d, struct act x, int row0, struct act y, int first, int n);
     /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are padding. */
     void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
 
-    /* Optional (NULL on machines that compute): the whole step at once, results made up. */
-    void (*whole_step)(struct device *d, int vocab);
+    /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
+    void (*kv_move)(struct device *d, const struct kv_move *m);
+
+    /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0 of n. */
+    void (*whole_step)(struct device *d, int vocab, int n, int share);
+
+    /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its comm aborted fails with
+     * E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until comm_reset. */
+    int (*comm_open)(struct comm **out, int n, struct err *e);
+    void (*comm_close)(struct comm *c);          /* NULL is fine */
+    void (*comm_abort)(struct comm *c);          /* any thread */
+    void (*comm_reset)(struct comm *c);          /* as new; only while no member is inside */
+    void (*exchange)(struct device *d, const struct exchange_args *a);
+    void (*reduce)(struct device *d, const struct reduce_args *a);
+    /* Rows of one member to another, both waiting for each other; other members take no part. */
+    void (*send)(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
+    void (*receive)(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 };
 
 const struct backend_ops *backend_cpu(void);

@@ -29,6 +29,7 @@ struct rig {
     struct weights *weights;
     struct kv_space kv;
     struct forward forward;
+    struct forward_site site;
     int32_t *blocks;
     int per_seq;
 };
@@ -73,13 +74,13 @@ static inline int rig_open(struct rig *r, struct model *m, const struct rig_opts
     *r = (struct rig){.ops = backend_cpu(), .model = m};
     int rc = r->ops->open(&r->device, &device, e);
     if (!rc)
-        rc = weights_load(&r->weights, m, r->ops, r->device, true, e);
+        rc = weights_load(&r->weights, &(struct weights_setup){.model = m, .ops = r->ops, .device = r->device, .n_ranks = 1, .quiet = true}, e);
     if (!rc)
         rc = rig_alloc_kv(r, o, e);
     if (!rc) {
-        r->forward = (struct forward){.ops = r->ops, .device = r->device, .config = model_config(m),
-                                      .weights = weights_view(r->weights), .kv = &r->kv, .tokens_per_block = RIG_BLOCK};
-        rc = forward_init(&r->forward, o->max_rows, o->max_logits, e);
+        r->forward = (struct forward){.ops = r->ops, .device = r->device, .config = model_config(m), .kv = &r->kv};
+        r->site = (struct forward_site){.weights = weights_view(r->weights, (struct layout){1, 1, 1}, 0), .tokens_per_block = RIG_BLOCK};
+        rc = forward_init(&r->forward, o->max_rows, o->max_logits, 1, e);
         if (rc)
             r->forward.ops = NULL;
     }
@@ -109,7 +110,7 @@ static inline int rig_step(struct rig *r, const struct rig_part *parts, int n_pa
     struct batch b = {.n_rows = n, .ids = ids, .positions = positions, .n_seqs = n_parts, .seqs = seqs,
                       .n_logits = samples ? n : 0, .logit_rows = rows, .samples = samples, .results = results};
     struct step_time t;
-    int rc = forward_run(&r->forward, &b, &t, e);
+    int rc = forward_run(&r->forward, &r->site, &b, &t, e);
     mem_free(lists);
     return rc;
 }
@@ -117,7 +118,7 @@ static inline int rig_step(struct rig *r, const struct rig_part *parts, int n_pa
 /* Logits of the step's rows, n x vocab, when all of them were asked for at once with samples that change no logit. */
 static inline int rig_logits(struct rig *r, int n, float *out)
 {
-    struct act a = r->forward.scratch.logits;
+    struct act a = r->forward.logits;
     for (int i = 0; i < n; i++)
         if (r->ops->download(r->device, out + (size_t)i * (size_t)a.cols, (char *)a.data + (size_t)i * (size_t)a.ld * sizeof(float),
                              (size_t)a.cols * sizeof(float)))

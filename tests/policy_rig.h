@@ -208,7 +208,7 @@ static inline void rig_check(struct rig *t)
         assert_int_equal(t->heard[i].n_ends, 1);
     assert_true(world_check(w));
     assert_int_equal(w->requests.n_live, 0);
-    assert_int_equal(w->kv.n_free + w->kv.n_cached, w->kv.n_blocks);
+    assert_int_equal(w->kv.ranks[0].n_free + w->kv.ranks[0].n_cached, w->kv.n_blocks);
 }
 
 static inline void rig_close(struct rig *t)

@@ -135,7 +135,7 @@ static void check_books(struct rig *t)
     const struct world *w = engine_world(t->g);
     assert_true(world_check(w));
     assert_int_equal(w->requests.n_live, 0);
-    assert_int_equal(w->kv.n_free + w->kv.n_cached, w->kv.n_blocks);
+    assert_int_equal(w->kv.ranks[0].n_free + w->kv.ranks[0].n_cached, w->kv.n_blocks);
 }
 
 static void one_request(void **state)

@@ -8,17 +8,24 @@
 #include "engine/base/rng.h"
 #include "engine/world/kv.h"
 
+static void open_single(struct kv_pool *p, int n_blocks)
+{
+    int rank = 0;
+    kv_init(p, 1, n_blocks);
+    assert_int_equal(kv_place_open(p, &rank, 1, 16), 0);
+}
+
 static void take_and_drop(void **state)
 {
     (void)state;
     struct kv_pool p;
-    kv_init(&p, 3, 16);
-    int32_t a = kv_take(&p), b = kv_take(&p), c = kv_take(&p);
-    assert_int_equal(kv_take(&p), -1);
+    open_single(&p, 3);
+    int32_t a = kv_take(&p, 0), b = kv_take(&p, 0), c = kv_take(&p, 0);
+    assert_int_equal(kv_take(&p, 0), -1);
     assert_int_equal(a + b + c, 0 + 1 + 2);
-    kv_drop(&p, b);
-    assert_int_equal(kv_available(&p), 1);
-    assert_int_equal(kv_take(&p), b);
+    kv_drop(&p, 0, b);
+    assert_int_equal(kv_available(&p, 0), 1);
+    assert_int_equal(kv_take(&p, 0), b);
     assert_true(kv_check(&p));
     kv_free(&p);
 }
@@ -27,20 +34,20 @@ static void cached_blocks_are_found_and_evicted_oldest_first(void **state)
 {
     (void)state;
     struct kv_pool p;
-    kv_init(&p, 2, 16);
+    open_single(&p, 2);
     int32_t tokens[16] = {1};
-    struct kv_key root = kv_key_root("t"), k1 = kv_key_next(root, tokens, 16), k2 = kv_key_next(k1, tokens, 16);
-    int32_t a = kv_take(&p), b = kv_take(&p);
-    kv_publish(&p, a, k1);
-    kv_publish(&p, b, k2);
-    kv_drop(&p, a);
-    kv_drop(&p, b);
-    assert_int_equal(p.n_cached, 2);
-    assert_int_equal(kv_lookup(&p, k1), a);
-    kv_hold(&p, a); /* a is in use again, so b is what goes */
-    assert_int_equal(kv_take(&p), b);
-    assert_int_equal(kv_lookup(&p, k2), -1);
-    assert_int_equal(kv_lookup(&p, k1), a);
+    struct kv_key root = kv_key_root("t"), k1 = kv_key_next(root, tokens), k2 = kv_key_next(k1, tokens);
+    int32_t a = kv_take(&p, 0), b = kv_take(&p, 0);
+    kv_publish(&p, 0, a, k1);
+    kv_publish(&p, 0, b, k2);
+    kv_drop(&p, 0, a);
+    kv_drop(&p, 0, b);
+    assert_int_equal(p.ranks[0].n_cached, 2);
+    assert_int_equal(kv_lookup(&p, 0, k1), a);
+    kv_hold(&p, 0, a); /* a is in use again, so b is what goes */
+    assert_int_equal(kv_take(&p, 0), b);
+    assert_int_equal(kv_lookup(&p, 0, k2), -1);
+    assert_int_equal(kv_lookup(&p, 0, k1), a);
     assert_int_equal((int)p.n_evicted, 1);
     assert_true(kv_check(&p));
     kv_free(&p);
@@ -50,15 +57,15 @@ static void a_key_belongs_to_one_block(void **state)
 {
     (void)state;
     struct kv_pool p;
-    kv_init(&p, 2, 16);
+    open_single(&p, 2);
     struct kv_key k = kv_key_root("x");
-    int32_t a = kv_take(&p), b = kv_take(&p);
-    kv_publish(&p, a, k);
-    kv_publish(&p, b, k);
-    kv_drop(&p, b);
-    assert_int_equal(p.n_free, 1); /* the second stayed keyless */
-    kv_drop(&p, a);
-    assert_int_equal(p.n_cached, 1);
+    int32_t a = kv_take(&p, 0), b = kv_take(&p, 0);
+    kv_publish(&p, 0, a, k);
+    kv_publish(&p, 0, b, k);
+    kv_drop(&p, 0, b);
+    assert_int_equal(p.ranks[0].n_free, 1); /* the second stayed keyless */
+    kv_drop(&p, 0, a);
+    assert_int_equal(p.ranks[0].n_cached, 1);
     assert_true(kv_check(&p));
     kv_free(&p);
 }
@@ -69,9 +76,9 @@ static void keys_depend_on_salt_order_and_tokens(void **state)
     int32_t t[2][16] = {{1, 2, 3}, {1, 2, 4}};
     struct kv_key a = kv_key_root("a"), b = kv_key_root("b");
     assert_true(a.h[0] != b.h[0]);
-    assert_true(kv_key_next(a, t[0], 16).h[0] != kv_key_next(b, t[0], 16).h[0]);
-    assert_true(kv_key_next(a, t[0], 16).h[0] != kv_key_next(a, t[1], 16).h[0]);
-    struct kv_key again = kv_key_next(a, t[0], 16), first = kv_key_next(a, t[0], 16);
+    assert_true(kv_key_next(a, t[0]).h[0] != kv_key_next(b, t[0]).h[0]);
+    assert_true(kv_key_next(a, t[0]).h[0] != kv_key_next(a, t[1]).h[0]);
+    struct kv_key again = kv_key_next(a, t[0]), first = kv_key_next(a, t[0]);
     assert_memory_equal(&again, &first, sizeof again);
 }
 
@@ -82,16 +89,16 @@ static void random_operations_conserve(void **state)
     struct kv_pool p;
     struct rng r;
     int refs[N] = {0};
-    kv_init(&p, N, 16);
+    open_single(&p, N);
     rng_init(&r, 7);
     for (int i = 0; i < OPS; i++) {
         int32_t b = (int32_t)rng_below(&r, N);
         int32_t token[16] = {(int32_t)rng_below(&r, 40)};
-        struct kv_key k = kv_key_next(kv_key_root(""), token, 16);
+        struct kv_key k = kv_key_next(kv_key_root(""), token);
         switch (rng_below(&r, 5)) {
         case 0:
         case 1:
-            b = kv_take(&p);
+            b = kv_take(&p, 0);
             if (b >= 0) {
                 assert_int_equal(refs[b], 0);
                 refs[b] = 1;
@@ -99,25 +106,25 @@ static void random_operations_conserve(void **state)
             break;
         case 2:
             if (refs[b]) {
-                kv_drop(&p, b);
+                kv_drop(&p, 0, b);
                 refs[b]--;
             }
             break;
         case 3:
             if (refs[b])
-                kv_publish(&p, b, k);
+                kv_publish(&p, 0, b, k);
             break;
         default:
-            b = kv_lookup(&p, k);
+            b = kv_lookup(&p, 0, k);
             if (b >= 0) {
-                kv_hold(&p, b);
+                kv_hold(&p, 0, b);
                 refs[b]++;
             }
         }
         int held = 0;
         for (int j = 0; j < N; j++)
             held += refs[j] > 0;
-        assert_int_equal(kv_available(&p), N - held);
+        assert_int_equal(kv_available(&p, 0), N - held);
     }
     assert_true(kv_check(&p));
     kv_free(&p);

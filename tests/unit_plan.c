@@ -23,10 +23,11 @@ static void set_up(struct bench *b, int blocks, int seqs, int batched)
     memset(b, 0, sizeof *b);
     struct limits l = {.max_num_seqs = seqs, .max_num_batched_tokens = batched, .max_model_len = 1024, .prefix_caching = true};
     metrics_init(&b->m);
-    world_init(&b->w, &l, &b->m);
-    kv_init(&b->w.kv, blocks, 16);
-    b->w.n_groups = b->w.n_ranks = 1;
-    b->w.groups[0] = (struct group){.id = 1, .n_ranks = 1, .idle = true};
+    struct node_shape shape;
+    node_shape_single(&shape, 16);
+    world_init(&b->w, &l, &shape, blocks, &b->m);
+    partition_ask(&b->w, &(struct switch_order){.mask = 1, .base = {1, 1, 1}}, 0);
+    assert_int_equal(partition_advance(&b->w, 0), 1);
     plan_init(&b->p, &b->w);
 }
 
@@ -118,7 +119,7 @@ static void refusals_name_the_reason(void **state)
     assert_null(submit(&b, 65, 1, 4)); /* can never fit: refused at submission */
     plan_begin(&b.p, 1);
     assert_null(plan_batch(&b.p, 2));
-    assert_string_equal(b.p.reason, "no such group");
+    assert_string_equal(b.p.reason, "no such group (any more)");
     struct plan_batch *batch = plan_batch(&b.p, 1);
     assert_null(plan_batch(&b.p, 1));
     assert_false(plan_forward(batch, ONE));
@@ -183,12 +184,11 @@ static void prefix_hits_skip_work_and_tenants_do_not_share(void **state)
     run(&b);
     world_end(&b.w, first, END_STOP);
     struct request *same = submit(&b, 64, 100, 4);
-    int32_t blocks[8];
-    assert_int_equal(world_prefix(&b.w, same, blocks, 8), 3); /* the last block is computed again: its logits are wanted */
+    assert_int_equal(world_prefix(&b.w, same, 0), 3); /* the last block is computed again: its logits are wanted */
     snprintf(same->spec->salt, sizeof same->spec->salt, "other");
     same->root_key = kv_key_root("other");
     same->n_keys = 0;
-    assert_int_equal(world_prefix(&b.w, same, blocks, 8), 0);
+    assert_int_equal(world_prefix(&b.w, same, 0), 0);
     tear_down(&b);
 }
 

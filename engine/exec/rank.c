@@ -1,12 +1,20 @@
 #include "engine/exec/rank.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/queue.h"
 #include "engine/base/thread.h"
+
+/* What lies in the inbox. */
+struct task {
+    enum { TASK_END, TASK_STEP, TASK_MOVE } kind;
+    int share;
+    void *what;
+};
 
 struct rank {
     struct rank_setup setup;
@@ -15,34 +23,51 @@ struct rank {
     struct weights *weights;
     struct forward forward;
     struct kv_space kv;
-    struct queue *inbox;        /* of struct step *; NULL ends the thread */
+    struct heads heads;
+    struct queue *inbox;        /* of struct task */
     struct thread *thread;
+    uint64_t n_steps;
     int poisoned;               /* a device error: every later step fails with it */
     struct err err;
 };
 
+static int init_weights(struct rank *r, struct err *e)
+{
+    const struct rank_setup *s = &r->setup;
+    ASSERT(!s->shares_with || s->ops->shares_memory);
+    if (s->shares_with) {
+        r->weights = weights_share(s->shares_with->weights);
+        return 0;
+    }
+    return weights_load(&r->weights,
+                        &(struct weights_setup){.model = s->model, .ops = s->ops, .device = r->device, .n_ranks = s->n_ranks,
+                                                .copy_shards = s->copy_shards, .quiet = s->quiet},
+                        e);
+}
+
 static int init_forward(struct rank *r, struct err *e)
 {
     const struct model_config *c = model_config(r->setup.model);
-    r->forward = (struct forward){.ops = r->setup.ops, .device = r->device, .config = c,
-                                  .weights = weights_view(r->weights), .kv = &r->kv,
-                                  .tokens_per_block = r->setup.block_size};
+    r->heads = shard_heads(c);
     r->kv.block_bytes = r->setup.ops->kv_block_bytes(r->setup.kv_dtype, r->setup.block_size, c->n_kv_heads, c->head_dim);
     r->kv.n_layers = c->n_layers;
     r->kv.dtype = r->setup.kv_dtype;
-    return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, e);
+    r->forward = (struct forward){.ops = r->setup.ops, .device = r->device, .config = c, .kv = &r->kv};
+    return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, r->setup.n_ranks, e);
 }
 
 int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
 {
     struct rank *r = mem_new(sizeof *r);
     r->setup = *s;
+    if (r->setup.n_ranks < 1)
+        r->setup.n_ranks = 1;
     int rc = s->ops->open(&r->device, &s->device, e);
     if (!rc) {
         s->ops->facts(r->device, &r->facts);
         if (!s->quiet)
-            log_info("rank", "Device 0: %s, %.1f GiB", r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
-        rc = weights_load(&r->weights, s->model, s->ops, r->device, s->quiet, e);
+            log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
+        rc = init_weights(r, e);
     }
     if (!rc)
         rc = init_forward(r, e);
@@ -59,14 +84,25 @@ const struct device_facts *rank_facts(const struct rank *r)
     return &r->facts;
 }
 
+struct device *rank_device(const struct rank *r)
+{
+    return r->device;
+}
+
 size_t rank_weight_bytes(const struct rank *r)
 {
-    return weights_bytes(r->weights);
+    return r->setup.shares_with ? 0 : weights_bytes(r->weights);
+}
+
+size_t rank_copy_bytes(const struct rank *r)
+{
+    return r->setup.shares_with ? 0 : weights_copy_bytes(r->weights);
 }
 
 size_t rank_scratch_bytes(const struct rank *r)
 {
-    return forward_scratch_bytes(r->forward.config, r->setup.device.max_rows, r->setup.device.max_logits, r->facts.act_bytes);
+    const struct rank_setup *s = &r->setup;
+    return forward_scratch_bytes(r->forward.config, s->device.max_rows, s->device.max_logits, s->n_ranks, r->facts.act_bytes);
 }
 
 size_t rank_kv_block_bytes(const struct rank *r)
@@ -74,18 +110,72 @@ size_t rank_kv_block_bytes(const struct rank *r)
     return r->kv.block_bytes * (size_t)r->kv.n_layers;
 }
 
-static void run_step(struct rank *r, struct step *s)
+const struct kv_space *rank_kv(const struct rank *r)
 {
+    return &r->kv;
+}
+
+int rank_tokens_per_block(const struct rank *r, int n_kv_heads)
+{
+    const struct rank_setup *s = &r->setup;
+    int tokens = s->block_size * r->heads.n_kv / n_kv_heads / 16 * 16;
+    ASSERT(n_kv_heads > 0 && n_kv_heads <= r->heads.n_kv);
+    while (tokens > s->block_size && s->ops->kv_block_bytes(s->kv_dtype, tokens, n_kv_heads, r->heads.head_dim) > r->kv.block_bytes)
+        tokens -= 16;
+    return tokens;
+}
+
+const char *rank_layout_refusal(const struct rank *r, struct layout l)
+{
+    const char *why = layout_refusal(&r->heads, l);
+    if (why)
+        return why;
+    if (l.sp * l.tp > r->setup.n_ranks)
+        return "the layout has more ranks than the node";
+    return weights_view(r->weights, l, 0) ? NULL : "there is no view of the weights for this layout";
+}
+
+/* ---- the work */
+
+static struct forward_site site_of(const struct rank *r, const struct step *s, int share)
+{
+    struct forward_site site = {.weights = weights_view(r->weights, s->layout, share), .tokens_per_block = s->tokens_per_block};
+    ASSERT(site.weights && site.weights->shard.n == s->n_ranks && (s->comms != NULL) == (s->n_ranks > 1));
+    if (s->comms) {
+        struct comm_seat seat = comm_seat(s->comms, s->layout, share);
+        site.sp = seat.sp;
+        site.tp = seat.tp;
+        site.all = seat.all;
+        site.twoshot_bytes = seat.twoshot_bytes;
+    }
+    return site;
+}
+
+static void poison(struct rank *r, int rc, const struct err *err)
+{
+    r->poisoned = rc;
+    r->err = *err;
+}
+
+static void run_part(struct rank *r, struct step *s, int share)
+{
+    struct step_part *p = &s->parts[share];
+    struct forward_site site = site_of(r, s, share);
+    r->n_steps++;
+    if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
+        struct err injected;
+        err_set(&injected, E_DEVICE, "rank %d: its device failed in step %llu (injected)", r->setup.index, (unsigned long long)r->n_steps);
+        poison(r, E_DEVICE, &injected);
+    }
     if (r->poisoned) {
-        s->rc = r->poisoned;
-        s->err = r->err;
+        p->rc = r->poisoned;
+        p->err = r->err;
+        forward_abandon(r->setup.ops, &site);
         return;
     }
-    s->rc = forward_run(&r->forward, &s->batch, &s->time, &s->err);
-    if (s->rc) {
-        r->poisoned = s->rc;
-        r->err = s->err;
-    }
+    p->rc = forward_run(&r->forward, &site, &p->batch, &p->time, &p->err);
+    if (p->rc && p->rc != E_PEER)
+        poison(r, p->rc, &p->err);
 }
 
 /* A simulated device in a threaded engine takes its time for real. */
@@ -96,41 +186,68 @@ static void sleep_ns(int64_t ns)
         ;
 }
 
+static void do_step(struct rank *r, struct step *s, int share)
+{
+    run_part(r, s, share);
+    if (r->setup.threaded && !r->setup.ops->computes)
+        sleep_ns(s->parts[share].time.ns);
+    if (atomic_fetch_sub(&s->left, 1) == 1 && r->setup.threaded)
+        r->setup.step_done(r->setup.ctx, s);
+}
+
+static void do_move(struct rank *r, struct move *m, int share)
+{
+    move_run(m, share, r->setup.ops, r->device);
+    if (atomic_fetch_sub(&m->left, 1) == 1 && r->setup.threaded)
+        r->setup.move_done(r->setup.ctx, m);
+}
+
 static void body(void *arg)
 {
     struct rank *r = arg;
     for (;;) {
-        struct step *s;
-        while (!queue_take(r->inbox, &s))
+        struct task t;
+        while (!queue_take(r->inbox, &t))
             queue_wait(r->inbox, -1);
-        if (!s)
+        if (t.kind == TASK_END)
             return;
-        run_step(r, s);
-        if (!r->setup.ops->computes)
-            sleep_ns(s->time.ns);
-        r->setup.done(r->setup.ctx, s);
+        if (t.kind == TASK_STEP)
+            do_step(r, t.what, t.share);
+        else
+            do_move(r, t.what, t.share);
     }
 }
 
 int rank_start(struct rank *r, int n_blocks, struct err *e)
 {
     size_t bytes = rank_kv_block_bytes(r) * (size_t)n_blocks;
+    char name[16];
     r->kv.n_blocks = n_blocks;
     r->kv.base = r->setup.ops->alloc(r->device, bytes);
     if (!r->kv.base)
         return err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes", (double)bytes / 0x1p30);
     if (!r->setup.threaded)
         return 0;
-    r->inbox = queue_create(sizeof(struct step *), 0, false);
-    return thread_start(&r->thread, "rank-0", body, r, e);
+    r->inbox = queue_create(sizeof(struct task), 0, false);
+    snprintf(name, sizeof name, "rank-%d", r->setup.index);
+    return thread_start(&r->thread, name, body, r, e);
 }
 
-void rank_post(struct rank *r, struct step *s)
+void rank_post_step(struct rank *r, struct step *s, int share)
+{
+    ASSERT(r->setup.threaded || !r->setup.ops->computes || s->n_ranks == 1); /* members wait for each other */
+    if (r->setup.threaded)
+        queue_post(r->inbox, &(struct task){TASK_STEP, share, s});
+    else
+        do_step(r, s, share);
+}
+
+void rank_post_move(struct rank *r, struct move *m, int share)
 {
     if (r->setup.threaded)
-        queue_post(r->inbox, &s);
+        queue_post(r->inbox, &(struct task){TASK_MOVE, share, m});
     else
-        run_step(r, s);
+        do_move(r, m, share);
 }
 
 void rank_close(struct rank *r)
@@ -138,8 +255,7 @@ void rank_close(struct rank *r)
     if (!r)
         return;
     if (r->thread) {
-        struct step *end = NULL;
-        queue_post(r->inbox, &end);
+        queue_post(r->inbox, &(struct task){.kind = TASK_END});
         thread_join(r->thread);
     }
     queue_destroy(r->inbox);

@@ -1,5 +1,7 @@
-/* The weights of one rank: loaded once from a model into its device, shown as views. Owned by whoever loaded them (the rank), on the
- * rank's thread; read-only afterwards. */
+/* The weights of the ranks of one memory: loaded once from a model into a device, shown as views for every share of every layout that a group may run. The views are
+ * made at start, and a switch of layouts is another view: no byte is copied. Owned by the rank that loaded them, borrowed by those that share its memory; read-only
+ * once loaded, any thread. With copy_shards a second copy, cut for the layouts with tp > 1, serves those, as in Shift Parallelism's paper.
+ * Never true: a view made while serving. */
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 
@@ -7,10 +9,23 @@
 
 struct weights;
 
-/* Loads every tensor with a progress line (quiet: none). E_FULL names what did not fit. */
-int weights_load(struct weights **out, struct model *m, const struct backend_ops *ops, struct device *d, bool quiet, struct err *e);
+struct weights_setup {
+    struct model *model;        /* while loading */
+    const struct backend_ops *ops;
+    struct device *device;
+    int n_ranks;                /* the largest group */
+    bool copy_shards, quiet;    /* quiet: no progress line */
+};
+
+/* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut so. */
+int weights_load(struct weights **out, const struct weights_setup *s, struct err *e);
+/* Another rank of the same memory uses them too, until weights_free. */
+struct weights *weights_share(struct weights *w);
+/* NULL is fine. The one that loaded them frees last. */
 void weights_free(struct weights *w);
-const struct model_weights *weights_view(const struct weights *w);
-size_t weights_bytes(const struct weights *w);
+/* NULL: no such layout here; it was refused or has more than n_ranks ranks. */
+const struct model_weights *weights_view(const struct weights *w, struct layout l, int share);
+size_t weights_bytes(const struct weights *w);          /* all of them */
+size_t weights_copy_bytes(const struct weights *w);     /* of them, the sharded copy */
 
 #endif

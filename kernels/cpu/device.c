@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "kernels/cpu/comm.h"
 
 static const struct cpu_kernels *pick_avx2(void)
 {
@@ -208,6 +209,7 @@ const struct backend_ops *backend_cpu(void)
     static const struct backend_ops ops = {
         .name = "cpu",
         .computes = true,
+        .shares_memory = true,
         .open = cpu_open,
         .close = cpu_close,
         .facts = cpu_facts,
@@ -229,6 +231,15 @@ const struct backend_ops *backend_cpu(void)
         .add = cpu_add,
         .gather = cpu_gather,
         .sample = cpu_sample,
+        .kv_move = cpu_kv_move,
+        .comm_open = cpu_comm_open,
+        .comm_close = cpu_comm_close,
+        .comm_abort = cpu_comm_abort,
+        .comm_reset = cpu_comm_reset,
+        .exchange = cpu_exchange,
+        .reduce = cpu_reduce,
+        .send = cpu_send,
+        .receive = cpu_receive,
     };
     return &ops;
 }

@@ -48,14 +48,15 @@ static inline bool device_failed(const struct device *d)
 void device_run(struct device *d, int n_items, int64_t work_ns, pool_fn *fn, void *ctx);
 
 int cpu_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
-void cpu_embed(struct device *d, struct wview table, struct act y);
+void cpu_embed(struct device *d, struct wview table, struct act y, int first, int n);
 void cpu_linear(struct device *d, const struct linear_args *a);
 void cpu_rope(struct device *d, const struct rope_args *a);
 size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
+void cpu_kv_move(struct device *d, const struct kv_move *m);
 void cpu_attention(struct device *d, const struct attention_args *a);
 void cpu_add(struct device *d, struct act x, struct act y, int rows);
-void cpu_gather(struct device *d, struct act x, struct act y, int first, int n);
+void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
 /* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */
 void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n);
 

@@ -15,7 +15,7 @@
 
 #include "kernels/backend.h"
 
-enum { GROUP_ROWS = 16, BLOCK_COLS = 32, LEAF_COLS = 64, SUPER_BLOCKS = 8 };
+enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
 /* What the kernels tell apart. U: unsigned bits and a zero point; M: with a min; S: signed; K: scales of 256-column blocks. */
 enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };

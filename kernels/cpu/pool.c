@@ -1,19 +1,16 @@
 #include "kernels/cpu/pool.h"
 
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "kernels/cpu/futex.h"
 
 /* How long to poll: with pause, then giving the core away between looks, then asleep. */
 enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };
@@ -40,23 +37,6 @@ struct pool {
     int n_threads;
     struct helper *helpers;
 };
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
-{
-    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word, int n)
-{
-    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
-
-static inline void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 /* Claims and runs items of job `number` until there are none. */
 static void work(struct pool *p, uint32_t number, int thread)

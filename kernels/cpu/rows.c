@@ -56,6 +56,7 @@ struct embed_call {
     struct device *d;
     struct wview table;
     struct act y;
+    int first, n;
 };
 
 static void embed_item(void *ctx, int item, int thread)
@@ -63,17 +64,20 @@ static void embed_item(void *ctx, int item, int thread)
     const struct embed_call *c = ctx;
     const struct batch *b = c->d->batch;
     (void)thread;
-    for (int r = item * ROWS_PER_ITEM; r < (item + 1) * ROWS_PER_ITEM && r < b->n_rows; r++) {
-        ASSERT(b->ids[r] >= 0 && b->ids[r] < c->table.rows);
-        pack_row_to_f32(c->table.w, c->table.row0 + b->ids[r], c->table.col0, c->table.cols, act_row(c->y, r));
+    for (int r = item * ROWS_PER_ITEM; r < (item + 1) * ROWS_PER_ITEM && r < c->n; r++) {
+        int32_t id = b->ids[c->first + r];
+        ASSERT(id >= 0 && id < c->table.rows);
+        pack_row_to_f32(c->table.w, c->table.row0 + id, c->table.col0, c->table.cols, act_row(c->y, r));
     }
 }
 
-void cpu_embed(struct device *d, struct wview table, struct act y)
+void cpu_embed(struct device *d, struct wview table, struct act y, int first, int n)
 {
-    struct embed_call c = {d, table, y};
-    if (!device_failed(d))
-        device_run(d, items_of(d->batch->n_rows), (int64_t)d->batch->n_rows * table.cols * 2, embed_item, &c);
+    struct embed_call c = {d, table, y, first, n};
+    if (device_failed(d))
+        return;
+    ASSERT(first >= 0 && n >= 0 && first + n <= d->batch->n_rows);
+    device_run(d, items_of(n), (int64_t)n * table.cols * 2, embed_item, &c);
 }
 
 struct rope_call {
@@ -147,11 +151,11 @@ void cpu_add(struct device *d, struct act x, struct act y, int rows)
         device_run(d, items_of(rows), (int64_t)rows * y.cols / 4, add_item, &c);
 }
 
-void cpu_gather(struct device *d, struct act x, struct act y, int first, int n)
+void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n)
 {
     if (device_failed(d))
         return;
     ASSERT(first >= 0 && first + n <= d->batch->n_logits);
     for (int i = 0; i < n; i++)
-        memcpy(act_row(y, i), act_row(x, d->batch->logit_rows[first + i]), (size_t)x.cols * sizeof(float));
+        memcpy(act_row(y, i), act_row(x, d->batch->logit_rows[first + i] - row0), (size_t)x.cols * sizeof(float));
 }

@@ -1,5 +1,5 @@
 /* The simulated machine: a step costs sim_step_ns + rows * sim_row_ns of virtual time and computes nothing. Tokens are made up from the
- * last token and its position, so a text never depends on how it was scheduled. */
+ * last token and its position, so a text never depends on how it was scheduled, nor on the layout. */
 #include "kernels/backend.h"
 
 #include <stdio.h>
@@ -126,9 +126,13 @@ static int32_t make_up(const struct batch *b, int i, int vocab)
     return token;
 }
 
-static void sim_whole_step(struct device *d, int vocab)
+/* A group shares the rows' cost evenly. */
+static void sim_whole_step(struct device *d, int vocab, int n, int share)
 {
     const struct batch *b = d->batch;
+    d->cost_ns = d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / n;
+    if (share > 0)
+        return;
     for (int i = 0; i < b->n_logits; i++) {
         struct sample_result *r = &b->results[i];
         r->token = make_up(b, i, vocab);
@@ -142,11 +146,35 @@ static void sim_whole_step(struct device *d, int vocab)
     }
 }
 
+/* Nobody meets in a step that takes no time; a comm is a name. */
+struct comm {
+    int n;
+};
+
+static int sim_comm_open(struct comm **out, int n, struct err *e)
+{
+    (void)e;
+    *out = mem_new(sizeof **out);
+    (*out)->n = n;
+    return 0;
+}
+
+static void sim_comm_close(struct comm *c)
+{
+    mem_free(c);
+}
+
+static void sim_comm_ignore(struct comm *c)
+{
+    (void)c;
+}
+
 const struct backend_ops *backend_sim(void)
 {
     static const struct backend_ops ops = {
         .name = "sim",
         .computes = false,
+        .shares_memory = true,
         .open = sim_open,
         .close = sim_close,
         .facts = sim_facts,
@@ -161,6 +189,10 @@ const struct backend_ops *backend_sim(void)
         .begin = sim_begin,
         .finish = sim_finish,
         .whole_step = sim_whole_step,
+        .comm_open = sim_comm_open,
+        .comm_close = sim_comm_close,
+        .comm_abort = sim_comm_ignore,
+        .comm_reset = sim_comm_ignore,
     };
     return &ops;
 }

@@ -25,6 +25,7 @@ struct bench {
     struct device *device;
     struct weights *weights;
     struct forward forward;
+    struct forward_site site;
     struct kv_space kv;
     struct clock clock;
     int n_threads;
@@ -44,7 +45,7 @@ static int open_bench(struct bench *b, const char *path, const char *isa, struct
     b->ops = backend_cpu();
     TRY(model_open_gguf(&b->model, path, e));
     TRY(b->ops->open(&b->device, &o, e));
-    TRY(weights_load(&b->weights, b->model, b->ops, b->device, true, e));
+    TRY(weights_load(&b->weights, &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1, .quiet = true}, e));
     model_loaded(b->model);
     const struct model_config *c = model_config(b->model);
     b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(DT_F16, BLOCK, c->n_kv_heads, c->head_dim),
@@ -52,13 +53,13 @@ static int open_bench(struct bench *b, const char *path, const char *isa, struct
     b->kv.base = b->ops->alloc(b->device, b->kv.block_bytes * (size_t)b->kv.n_blocks * (size_t)c->n_layers);
     if (!b->kv.base)
         return err_set(e, E_FULL, "no memory for the KV cache");
-    b->forward = (struct forward){.ops = b->ops, .device = b->device, .config = c, .weights = weights_view(b->weights), .kv = &b->kv,
-                                  .tokens_per_block = BLOCK};
+    b->forward = (struct forward){.ops = b->ops, .device = b->device, .config = c, .kv = &b->kv};
+    b->site = (struct forward_site){.weights = weights_view(b->weights, (struct layout){1, 1, 1}, 0), .tokens_per_block = BLOCK};
     for (int s = 0; s < MAX_SEQS; s++)
         for (int i = 0; i < SEQ_BLOCKS; i++)
             b->blocks[s][i] = s * SEQ_BLOCKS + i;
     b->greedy = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
-    return forward_init(&b->forward, MAX_ROWS, MAX_LOGITS, e);
+    return forward_init(&b->forward, MAX_ROWS, MAX_LOGITS, 1, e);
 }
 
 static int32_t any_token(struct bench *b)
@@ -84,7 +85,7 @@ static int step(struct bench *b, int first, int n_seqs, int n, struct err *e)
     const struct batch batch = {.n_rows = rows, .ids = b->ids, .positions = b->positions, .n_seqs = n_seqs, .seqs = b->seqs,
                                 .n_logits = n_seqs, .logit_rows = b->logit_rows, .samples = b->samples, .results = b->results};
     struct step_time t;
-    TRY(forward_run(&b->forward, &batch, &t, e));
+    TRY(forward_run(&b->forward, &b->site, &batch, &t, e));
     for (int i = 0; i < n_seqs; i++)
         b->last[first + i] = b->results[i].token;
     return 0;

@@ -1,0 +1,222 @@
+#include "engine/exec/comm.h"
+
+#include <stdatomic.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/exec/comm_measure.h"
+
+/* The groups of one layout: [tp] of sp members each, then [sp] of tp members each. Both empty where a width is 1: then `all` is the other group. */
+struct layout_comms {
+    struct layout layout;
+    struct comm **sp, **tp;
+};
+
+struct comm_set {
+    const struct backend_ops *ops;
+    uint64_t ranks;
+    int n, n_layouts;
+    struct comm *all;
+    struct layout_comms *layouts;       /* those with sp > 1 and tp > 1 */
+    struct comm_measure measured;
+    atomic_int algorithm;               /* read by ranks as their part begins */
+};
+
+struct comm_pool {
+    struct comm_set *sets;
+    int n;
+};
+
+static int count_ranks(uint64_t ranks)
+{
+    return __builtin_popcountll(ranks);
+}
+
+static int open_groups(const struct comm_set *c, struct comm ***out, int n_groups, int n, struct err *e)
+{
+    *out = mem_new_array((size_t)n_groups, sizeof **out);
+    for (int i = 0; i < n_groups; i++)
+        TRY(c->ops->comm_open(&(*out)[i], n, e));
+    return 0;
+}
+
+static int open_set(struct comm_set *c, const struct backend_ops *ops, uint64_t ranks, struct err *e)
+{
+    *c = (struct comm_set){.ops = ops, .ranks = ranks, .n = count_ranks(ranks)};
+    atomic_init(&c->algorithm, COMM_AUTO);
+    c->layouts = mem_new_array((size_t)c->n, sizeof *c->layouts);
+    TRY(ops->comm_open(&c->all, c->n, e));
+    for (int sp = 2; sp < c->n; sp++) {
+        if (c->n % sp)
+            continue;
+        struct layout_comms *l = &c->layouts[c->n_layouts++];
+        l->layout = (struct layout){sp, c->n / sp, 1};
+        TRY(open_groups(c, &l->sp, l->layout.tp, sp, e));
+        TRY(open_groups(c, &l->tp, sp, l->layout.tp, e));
+    }
+    return 0;
+}
+
+/* Calls fn for every comm of the set. */
+static void each_comm(struct comm_set *c, void (*fn)(struct comm *))
+{
+    fn(c->all);
+    for (int i = 0; i < c->n_layouts; i++) {
+        const struct layout_comms *l = &c->layouts[i];
+        for (int k = 0; l->sp && k < l->layout.tp; k++)
+            fn(l->sp[k]);
+        for (int k = 0; l->tp && k < l->layout.sp; k++)
+            fn(l->tp[k]);
+    }
+}
+
+static void close_set(struct comm_set *c)
+{
+    each_comm(c, c->ops->comm_close);
+    for (int i = 0; i < c->n_layouts; i++) {
+        mem_free(c->layouts[i].sp);
+        mem_free(c->layouts[i].tp);
+    }
+    mem_free(c->layouts);
+}
+
+static uint64_t range_mask(int first, int n)
+{
+    return (n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) << first;
+}
+
+static int add_set(struct comm_pool *p, const struct comm_pool_setup *s, uint64_t ranks, struct err *e)
+{
+    if (count_ranks(ranks) < 2 || comm_find(p, ranks))
+        return 0;
+    p->sets = mem_resize(p->sets, (size_t)p->n + 1, sizeof *p->sets);
+    p->n++;
+    return open_set(&p->sets[p->n - 1], s->ops, ranks, e);
+}
+
+static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct err *e)
+{
+    for (int n = 2; n <= s->n_ranks; n *= 2)
+        for (int first = 0; first + n <= s->n_ranks; first += n)
+            TRY(add_set(p, s, range_mask(first, n), e));
+    TRY(add_set(p, s, range_mask(0, s->n_ranks), e));
+    for (int i = 0; i < s->n_extra; i++) {
+        if (s->extra[i] & ~range_mask(0, s->n_ranks))
+            return err_set(e, E_INPUT, "a communicator of ranks that are not there (mask %#llx): this node has %d ranks",
+                           (unsigned long long)s->extra[i], s->n_ranks);
+        TRY(add_set(p, s, s->extra[i], e));
+    }
+    return 0;
+}
+
+static int measure_set(struct comm_set *c, const struct comm_pool_setup *s, struct err *e)
+{
+    struct device *devices[MAX_RANKS];
+    int n = 0;
+    for (int r = 0; r < s->n_ranks; r++)
+        if (c->ranks >> r & 1)
+            devices[n++] = s->devices[r];
+    return comm_measure_set(&c->measured, s->ops, c->all, devices, n, e);
+}
+
+int comm_pool_open(struct comm_pool **out, const struct comm_pool_setup *s, struct err *e)
+{
+    struct comm_pool *p = mem_new(sizeof *p);
+    *out = NULL;
+    ASSERT(s->n_ranks >= 1 && s->n_ranks <= MAX_RANKS);
+    int rc = add_sets(p, s, e);
+    for (int i = 0; i < p->n && !rc && s->measure && s->ops->computes; i++)
+        rc = measure_set(&p->sets[i], s, e);
+    if (rc) {
+        comm_pool_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void comm_pool_close(struct comm_pool *p)
+{
+    if (!p)
+        return;
+    for (int i = 0; i < p->n; i++)
+        close_set(&p->sets[i]);
+    mem_free(p->sets);
+    mem_free(p);
+}
+
+int comm_pool_count(const struct comm_pool *p)
+{
+    return p->n;
+}
+
+uint64_t comm_pool_mask(const struct comm_pool *p, int i)
+{
+    ASSERT(i >= 0 && i < p->n);
+    return p->sets[i].ranks;
+}
+
+struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks)
+{
+    for (int i = 0; i < p->n; i++)
+        if (p->sets[i].ranks == ranks)
+            return &p->sets[i];
+    return NULL;
+}
+
+int comm_ranks(const struct comm_set *c)
+{
+    return c->n;
+}
+
+const struct comm_measure *comm_measured(const struct comm_set *c)
+{
+    return &c->measured;
+}
+
+void comm_choose(struct comm_set *c, enum comm_algorithm a)
+{
+    atomic_store(&c->algorithm, (int)a);
+}
+
+enum comm_algorithm comm_chosen(const struct comm_set *c)
+{
+    return (enum comm_algorithm)atomic_load(&c->algorithm);
+}
+
+/* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to outweigh a meeting. */
+static size_t crossing(const struct comm_measure *m)
+{
+    size_t from = SIZE_MAX;
+    if (!m->oneshot_ns[0])
+        return 32 << 10;
+    for (int i = COMM_SIZES - 1; i >= 0 && m->twoshot_ns[i] < m->oneshot_ns[i]; i--)
+        from = m->bytes[i];
+    return from;
+}
+
+struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share)
+{
+    struct comm_seat seat = {c->all, c->all, c->all, 0};
+    enum comm_algorithm how = comm_chosen(c);
+    ASSERT(l.sp * l.tp == c->n && share >= 0 && share < c->n);
+    for (int i = 0; i < c->n_layouts; i++)
+        if (layout_equal(c->layouts[i].layout, (struct layout){l.sp, l.tp, 1})) {
+            seat.sp = c->layouts[i].sp[share_t(l, share)];
+            seat.tp = c->layouts[i].tp[share_s(l, share)];
+        }
+    seat.twoshot_bytes = how == COMM_ONESHOT ? SIZE_MAX : how == COMM_TWOSHOT ? 0 : crossing(&c->measured);
+    return seat;
+}
+
+void comm_reset(struct comm_set *c)
+{
+    each_comm(c, c->ops->comm_reset);
+}
+
+void comm_reset_within(struct comm_pool *p, uint64_t ranks)
+{
+    for (int i = 0; i < p->n; i++)
+        if (!(p->sets[i].ranks & ~ranks))
+            comm_reset(&p->sets[i]);
+}

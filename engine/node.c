@@ -1,0 +1,163 @@
+#include "engine/node.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/thread.h"
+
+static int open_rank(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
+{
+    int i = n->n_ranks;
+    struct rank_setup r = {.ops = s->ops, .device = s->device, .model = s->model, .index = i, .n_ranks = s->n_ranks,
+                           .shares_with = i && s->ops->shares_memory ? n->ranks[0] : NULL, .copy_shards = s->copy_shards,
+                           .kv_dtype = s->kv_dtype, .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet,
+                           .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0, .step_done = c->step_done,
+                           .move_done = c->move_done, .ctx = c->ctx};
+    r.device.max_rows = s->limits.max_num_batched_tokens;
+    if (!r.device.max_logits)
+        r.device.max_logits = 64;
+    if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
+        int threads = s->device.n_threads > 0 ? s->device.n_threads : thread_cores();
+        r.device.n_threads = threads / s->n_ranks > 1 ? threads / s->n_ranks : 1;
+    }
+    TRY(rank_open(&n->ranks[i], &r, e));
+    n->n_ranks++;
+    return 0;
+}
+
+static int open_comms(struct node *n, const struct engine_setup *s, struct err *e)
+{
+    struct device *devices[MAX_RANKS];
+    for (int i = 0; i < n->n_ranks; i++)
+        devices[i] = rank_device(n->ranks[i]);
+    struct comm_pool_setup p = {.ops = s->ops, .devices = devices, .n_ranks = n->n_ranks, .extra = s->comm_sets, .n_extra = s->n_comm_sets,
+                                .measure = s->ops->computes && s->threaded && n->n_ranks > 1};
+    return comm_pool_open(&n->comms, &p, e);
+}
+
+/* Which rank sets, blocks and layouts there are. */
+static int take_shape(struct node *n, const struct engine_setup *s, struct err *e)
+{
+    struct node_shape *shape = &n->shape;
+    const struct model_config *c = model_config(s->model);
+    n->heads = (struct heads){c->n_heads, c->n_kv_heads, c->head_dim};
+    shape->n_ranks = n->n_ranks;
+    int n_comms = comm_pool_count(n->comms);
+    if (n_comms + n->n_ranks > MAX_SETS)
+        return err_set(e, E_INPUT, "--comm-sets: at most %d rank sets in all", MAX_SETS);
+    for (int i = 0; i < n->n_ranks; i++) /* a rank alone needs no communicator */
+        shape->sets[shape->n_sets++] = 1ull << i;
+    for (int i = 0; i < n_comms; i++)
+        shape->sets[shape->n_sets++] = comm_pool_mask(n->comms, i);
+    for (int size = 1; size <= n->n_ranks; size++) {
+        int most = head_max_kv(&n->heads, size < c->n_heads ? size : c->n_heads);
+        shape->tokens_per_block[size] = rank_tokens_per_block(n->ranks[0], most);
+        for (int tp = 1; tp <= size; tp++)
+            if (size % tp == 0)
+                shape->refusals[size][tp] = rank_layout_refusal(n->ranks[0], (struct layout){size / tp, tp, 1});
+    }
+    return 0;
+}
+
+static int most_tokens_per_block(const struct node_shape *s)
+{
+    int most = 0;
+    for (int i = 0; i < s->n_sets; i++) {
+        int tpb = s->tokens_per_block[__builtin_popcountll(s->sets[i])];
+        most = tpb > most ? tpb : most;
+    }
+    return most;
+}
+
+/* How many blocks the budget of a rank buys, and whether a sequence of max_model_len fits the widest group. */
+static int size_kv(struct node *n, const struct engine_setup *s, struct limits *l, struct err *e)
+{
+    const struct device_facts *f = rank_facts(n->ranks[0]);
+    size_t used = 0, budget = s->kv_bytes;
+    int sharers = s->ops->shares_memory ? n->n_ranks : 1; /* ranks that live in the same memory */
+    for (int i = 0; i < sharers; i++)
+        used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
+    if (!budget) {
+        double share = (double)f->memory_bytes * s->memory_share;
+        budget = share > (double)used ? (size_t)(share - (double)used) / (size_t)sharers : 0;
+    }
+    n->kv_block_bytes = rank_kv_block_bytes(n->ranks[0]);
+    size_t blocks = budget / n->kv_block_bytes;
+    n->n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
+    int tpb = most_tokens_per_block(&n->shape), context = model_config(s->model)->context;
+    int64_t capacity = (int64_t)n->n_blocks * tpb;
+    if (!l->max_model_len)
+        l->max_model_len = capacity < context ? (int)capacity : context;
+    if (l->max_model_len < 16 || l->max_model_len > capacity) {
+        double need = (double)((l->max_model_len + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p30;
+        return err_set(e, E_FULL,
+                       "max-model-len %d needs %.2f GiB of KV cache, %.2f GiB available: lower --max-model-len to %lld or raise "
+                       "--kv-cache-memory-bytes (or --gpu-memory-utilization)",
+                       l->max_model_len, need, (double)budget / 0x1p30, (long long)capacity);
+    }
+    return 0;
+}
+
+static int check_setup(const struct engine_setup *s, struct err *e)
+{
+    const struct limits *l = &s->limits;
+    if (s->block_size < 16 || s->block_size > 256 || s->block_size % 16)
+        return err_set(e, E_INPUT, "--block-size %d: use a multiple of 16 from 16 to 256", s->block_size);
+    if (l->max_num_seqs < 1 || l->max_num_seqs > MAX_REQUESTS)
+        return err_set(e, E_INPUT, "--max-num-seqs %d: use 1 to %d", l->max_num_seqs, MAX_REQUESTS);
+    if (l->max_num_batched_tokens < 1 || l->max_num_batched_tokens > 1 << 20)
+        return err_set(e, E_INPUT, "--max-num-batched-tokens %d: use 1 to %d", l->max_num_batched_tokens, 1 << 20);
+    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32)
+        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16 or f32");
+    if (!s->kv_bytes && !(s->memory_share > 0 && s->memory_share < 1))
+        return err_set(e, E_INPUT, "--gpu-memory-utilization: use a share above 0 and below 1");
+    if (s->n_ranks < 1 || s->n_ranks > MAX_RANKS)
+        return err_set(e, E_INPUT, "--ranks %d: use 1 to %d", s->n_ranks, MAX_RANKS);
+    if (s->n_ranks > 1 && s->ops->computes && !s->threaded)
+        return err_set(e, E_INPUT, "several ranks that compute need threads of their own");
+    if (s->start.sp < 0 || s->start.tp < 0 || s->start.sp * s->start.tp > s->n_ranks)
+        return err_set(e, E_INPUT, "sequence parallel size %d times tensor parallel size %d is more than the %d ranks", s->start.sp,
+                       s->start.tp, s->n_ranks);
+    int context = model_config(s->model)->context;
+    if (l->max_model_len > context)
+        return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len, context);
+    return 0;
+}
+
+int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c, struct err *e)
+{
+    memset(n, 0, sizeof *n);
+    int rc = check_setup(s, e);
+    while (!rc && n->n_ranks < s->n_ranks)
+        rc = open_rank(n, s, c, e);
+    if (!rc)
+        rc = open_comms(n, s, e);
+    if (!rc)
+        rc = take_shape(n, s, e);
+    if (!rc)
+        rc = size_kv(n, s, limits, e);
+    for (int i = 0; i < n->n_ranks && !rc; i++)
+        rc = rank_start(n->ranks[i], n->n_blocks, e);
+    if (rc)
+        node_close(n);
+    return rc;
+}
+
+void node_close(struct node *n)
+{
+    for (int i = n->n_ranks - 1; i >= 0; i--) /* the first last: others may use its weights */
+        rank_close(n->ranks[i]);
+    comm_pool_close(n->comms);
+    memset(n, 0, sizeof *n);
+}
+
+void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out)
+{
+    const struct device_facts *f = rank_facts(n->ranks[0]);
+    *out = (struct node_facts){.n_ranks = n->n_ranks, .memory_bytes = f->memory_bytes, .weight_bytes = rank_weight_bytes(n->ranks[0]),
+                               .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks, .kv_blocks = n->n_blocks,
+                               .tokens_per_block = s->block_size, .shape = &n->shape, .heads = n->heads, .limits = s->limits};
+    snprintf(out->model, sizeof out->model, "%s", s->model_name);
+    snprintf(out->device, sizeof out->device, "%s", f->name);
+}

@@ -1,0 +1,30 @@
+/* Sleeping on a word of memory, and the pause of a loop that polls one: what the pool's threads and the ranks of a collective wait with. Any
+ * thread. Never true: a wait that is told of anything but its own word. */
+#ifndef CPU_FUTEX_H
+#define CPU_FUTEX_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Returns at once when *word is no longer `seen`; may return for no reason. */
+static inline void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static inline void futex_wake(_Atomic uint32_t *word, int n)
+{
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A head of a block is its keys [element][position] and then its
+ * values [position][element] (kv.c), so a run of positions is one copy of values and one short row of keys for each element. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cpu/device.h"
+
+enum { RUN = 16 };
+
+/* Where one head of one layer lies on one side. */
+struct head_at {
+    const struct kv_end *end;
+    size_t k_bytes, head_bytes, layer_bytes, row_bytes; /* row: one key element of a block */
+};
+
+struct move_call {
+    const struct kv_move *m;
+    struct head_at from, to;
+    size_t size, value_bytes; /* of one element; of one position's values */
+};
+
+static struct head_at head_of(const struct kv_end *end, int head_dim)
+{
+    enum dtype t = end->space->dtype;
+    size_t k = kv_key_bytes(t, end->tokens_per_block, head_dim);
+    return (struct head_at){end, k, k + kv_value_bytes(t, end->tokens_per_block, head_dim),
+                            (size_t)end->space->n_blocks * end->space->block_bytes, k / (size_t)head_dim};
+}
+
+static uint8_t *find(const struct head_at *h, int layer, int head, int position)
+{
+    const struct kv_end *e = h->end;
+    int block = e->blocks[position / e->tokens_per_block];
+    ASSERT(block >= 0 && block < e->space->n_blocks);
+    return (uint8_t *)e->space->base + (size_t)layer * h->layer_bytes + (size_t)block * e->space->block_bytes +
+           (size_t)(e->head + head) * h->head_bytes;
+}
+
+/* Short rows of the most common lengths as single moves. */
+static void copy_keys(const struct move_call *c, const uint8_t *from, uint8_t *to, size_t bytes)
+{
+    size_t from_step = c->from.row_bytes, to_step = c->to.row_bytes;
+    int n = c->m->head_dim;
+    if (bytes == 32)
+        for (int i = 0; i < n; i++)
+            memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, 32);
+    else if (bytes == 64)
+        for (int i = 0; i < n; i++)
+            memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, 64);
+    else
+        for (int i = 0; i < n; i++)
+            memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, bytes);
+}
+
+static void copy_run(const struct move_call *c, int layer, int head, int position, int n)
+{
+    const struct kv_move *m = c->m;
+    const uint8_t *from = find(&c->from, layer, head, position);
+    uint8_t *to = find(&c->to, layer, head, position);
+    size_t from_at = (size_t)(position % m->from.tokens_per_block), to_at = (size_t)(position % m->to.tokens_per_block);
+    if (n == m->from.tokens_per_block && n == m->to.tokens_per_block) {
+        memcpy(to, from, c->to.head_bytes);
+        return;
+    }
+    copy_keys(c, from + from_at * c->size, to + to_at * c->size, (size_t)n * c->size);
+    memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes, (size_t)n * c->value_bytes);
+}
+
+/* Positions from here on that lie in one block on either side. */
+static int run_at(const struct kv_move *m, int position)
+{
+    int a = m->from.tokens_per_block - position % m->from.tokens_per_block;
+    int b = m->to.tokens_per_block - position % m->to.tokens_per_block, left = m->end_token - position;
+    a = a < b ? a : b;
+    return a < left ? a : left;
+}
+
+static void move_item(void *ctx, int item, int thread)
+{
+    const struct move_call *c = ctx;
+    int layer = item / c->m->n_heads, head = item % c->m->n_heads;
+    (void)thread;
+    for (int p = c->m->first_token, n; p < c->m->end_token; p += n) {
+        n = run_at(c->m, p);
+        copy_run(c, layer, head, p, n);
+    }
+}
+
+void cpu_kv_move(struct device *d, const struct kv_move *m)
+{
+    enum dtype t = m->from.space->dtype;
+    int layers = m->from.space->n_layers;
+    struct move_call c = {m, head_of(&m->from, m->head_dim), head_of(&m->to, m->head_dim), t == DT_F32 ? 4 : 2, 0};
+    c.value_bytes = (size_t)kv_padded_dim(m->head_dim) * c.size;
+    ASSERT(t == m->to.space->dtype && layers == m->to.space->n_layers && m->first_token >= 0);
+    ASSERT(m->from.tokens_per_block % RUN == 0 && m->to.tokens_per_block % RUN == 0);
+    ASSERT((size_t)(m->from.head + m->n_heads) * c.from.head_bytes <= m->from.space->block_bytes);
+    ASSERT((size_t)(m->to.head + m->n_heads) * c.to.head_bytes <= m->to.space->block_bytes);
+    int64_t tokens = m->end_token - m->first_token;
+    device_run(d, layers * m->n_heads, tokens * layers * m->n_heads * (int64_t)c.value_bytes / 4, move_item, &c);
+}
