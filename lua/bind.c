@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "lua/script.h"
+#include "lua/verbs.h"
 
 static const char *const scalar_names[SCALAR_COUNT] = {
     "now",
@@ -20,6 +21,9 @@ static const char *const scalar_names[SCALAR_COUNT] = {
     "max_num_batched_tokens",
     "last_step_tokens",
     "last_step_ms",
+    "last_switch_ms",
+    "head_tokens",
+    "group_capacity",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
@@ -88,14 +92,6 @@ static void make_keys(struct bind *b, lua_State *L)
     b->keys_ref = keep(L);
 }
 
-/* `view.estimate` and what else a later build offers can be asked for; the answer is nil and why. */
-static int no_estimate(lua_State *L)
-{
-    lua_pushnil(L);
-    lua_pushliteral(L, "view.estimate is not offered by this build");
-    return 2;
-}
-
 static void make_view(struct bind *b, lua_State *L, int needs)
 {
     lua_createtable(L, 0, SCALAR_COUNT + 8);
@@ -104,12 +100,9 @@ static void make_view(struct bind *b, lua_State *L, int needs)
     lua_setfield(L, view, "waiting");
     columns_create(&b->running, L, columns_needed(L, needs, "running"));
     lua_setfield(L, view, "running");
-    lua_newtable(L);
-    lua_pushvalue(L, -1);
-    b->idle_ref = keep(L);
-    lua_setfield(L, view, "idle");
-    lua_pushcfunction(L, no_estimate);
-    lua_setfield(L, view, "estimate");
+    groups_create(&b->groups, L);
+    orders_create(&b->orders, L);
+    verbs_add_queries(L);
     for (int i = 0; i < SCALAR_COUNT; i++) {
         b->scalars[i] = 0;
         lua_pushnumber(L, 0);
@@ -125,7 +118,7 @@ void bind_create(struct bind *b, lua_State *L, struct script *s, int needs)
     b->hook = HOOK_COUNT;
     rng_init(&b->rng, 2);
     for (int i = 0; i < MAX_RANKS; i++)
-        b->group_refs[i] = b->handle_refs[i] = LUA_NOREF;
+        b->handle_refs[i] = LUA_NOREF;
     luaL_checkstack(L, 16, NULL);
     make_keys(b, L);
     make_view(b, L, needs);
@@ -153,23 +146,61 @@ void bind_write_params(struct bind *b, lua_State *L)
 
 /* ---- the view */
 
+/* Of the rank that has the fewest. */
+static int least_free(const struct world *w)
+{
+    int least = w->kv.n_blocks;
+    for (int r = 0; r < w->kv.n_ranks; r++) {
+        int n = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
+        if (!(w->partition.dead_ranks >> r & 1) && n < least)
+            least = n;
+    }
+    return least;
+}
+
+/* The group whose step ended last; NULL: there is no group. */
+static const struct group *last_to_step(const struct partition *p)
+{
+    const struct group *last = NULL;
+    for (int i = 0; i < p->n_groups; i++) {
+        const struct group *g = &p->groups[p->order[i]];
+        if (!last || g->busy_since_ns + g->last_step_ns > last->busy_since_ns + last->last_step_ns)
+            last = g;
+    }
+    return last;
+}
+
+/* Tokens that the roomiest group can cache. */
+static int64_t group_capacity(const struct world *w)
+{
+    int most = 0;
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        int tpb = kv_place(&w->kv, w->partition.groups[w->partition.order[i]].place)->tokens_per_block;
+        most = tpb > most ? tpb : most;
+    }
+    return (int64_t)w->kv.n_blocks * most;
+}
+
 static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
 {
     const struct world *w = v->world;
-    const struct group *g = w->n_groups ? &w->groups[0] : NULL;
+    const struct group *g = last_to_step(&w->partition);
     out[S_NOW] = (double)v->now_ns * 1e-9;
     out[S_STEP] = (double)w->step;
     out[S_WAITING] = w->waiting.n;
     out[S_RUNNING] = w->running.n;
     out[S_WAITING_TOKENS] = (double)w->waiting_tokens;
-    out[S_KV_FREE] = kv_available(&w->kv);
+    out[S_KV_FREE] = least_free(w);
     out[S_KV_TOTAL] = w->kv.n_blocks;
-    out[S_TOKENS_PER_BLOCK] = w->kv.tokens_per_block;
+    out[S_TOKENS_PER_BLOCK] = w->shape.tokens_per_block[1];
     out[S_ARRIVAL_RATE] = w->arrival_rate;
     out[S_MAX_SEQS] = w->limits.max_num_seqs;
     out[S_MAX_TOKENS] = w->limits.max_num_batched_tokens;
     out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
     out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
+    out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
+    out[S_HEAD_TOKENS] = w->waiting.n ? w->waiting.items[0]->n_tokens : 0;
+    out[S_GROUP_CAPACITY] = (double)group_capacity(w);
 }
 
 /* Stack: keys at `keys`, the view table on top. One scalar, chosen at random, must be what was written. */
@@ -203,58 +234,19 @@ static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, boo
     return good;
 }
 
-static void push_group(struct bind *b, lua_State *L, const struct group *g)
-{
-    int *ref = &b->group_refs[g->id - 1];
-    if (*ref == LUA_NOREF) {
-        lua_createtable(L, 0, 5);
-        lua_pushnumber(L, g->id);
-        lua_setfield(L, -2, "id");
-        lua_pushnumber(L, g->n_ranks);
-        lua_setfield(L, -2, "size");
-        *ref = keep(L);
-    }
-    bind_push(b, L, *ref);
-}
-
-static void write_group(struct bind *b, lua_State *L, const struct group *g)
-{
-    (void)b;
-    lua_pushnumber(L, (double)g->n_steps);
-    lua_setfield(L, -2, "steps");
-    lua_pushnumber(L, g->last_step_tokens);
-    lua_setfield(L, -2, "last_step_tokens");
-    lua_pushnumber(L, (double)g->last_step_ns * 1e-6);
-    lua_setfield(L, -2, "last_step_ms");
-}
-
-/* Written whole each time: policies may well take elements out of this list. */
-static void sync_idle(struct bind *b, lua_State *L, const struct view *v)
-{
-    bind_push(b, L, b->idle_ref);
-    for (int i = 0; i < v->n_idle; i++) {
-        const struct group *g = view_group(v, v->idle[i]);
-        push_group(b, L, g);
-        write_group(b, L, g);
-        lua_rawseti(L, -2, i + 1);
-    }
-    lua_pushnil(L);
-    lua_rawseti(L, -2, v->n_idle + 1);
-    lua_pop(L, 1);
-}
-
 /* Hangs every table where it belongs and starts the columns afresh. */
 static void restore(struct bind *b, lua_State *L)
 {
     columns_reset(&b->waiting, L);
     columns_reset(&b->running, L);
+    groups_reset(&b->groups, L);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->waiting.view_ref);
     lua_setfield(L, -2, "waiting");
     bind_push(b, L, b->running.view_ref);
     lua_setfield(L, -2, "running");
-    bind_push(b, L, b->idle_ref);
-    lua_setfield(L, -2, "idle");
+    groups_hang(&b->groups, L);
+    orders_hang(&b->orders, L);
     lua_pop(L, 1);
 }
 
@@ -288,22 +280,30 @@ static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
     return good;
 }
 
+static bool sync_groups(struct bind *b, lua_State *L, const struct view *v)
+{
+    vm_of(L)->floor += groups_reserve(&b->groups, v->world);
+    orders_sync(&b->orders, L, v);
+    return groups_sync(&b->groups, L, v);
+}
+
 enum { RESYNC_STEPS = 4096 };
 
-bool bind_sync(struct bind *b, lua_State *L, const struct view *v, bool whole)
+bool bind_sync(struct bind *b, lua_State *L, const struct view *v, enum freshness how)
 {
     struct vm *vm = vm_of(L);
     vm_host_enter(vm);
     bool good = sync_scalars(b, L, v, false);
-    if (whole) {
-        sync_idle(b, L, v);
-        if (v->world->step % RESYNC_STEPS == RESYNC_STEPS - 1)
-            restore(b, L);
+    if (how == FRESH_ALL && v->world->step % RESYNC_STEPS == RESYNC_STEPS - 1)
+        restore(b, L);
+    if (how >= FRESH_GROUPS)
+        good &= sync_groups(b, L, v);
+    if (how == FRESH_ALL)
         good &= sync_columns(b, L, v);
-    }
     if (!good) {
         restore(b, L);
         sync_scalars(b, L, v, true);
+        sync_groups(b, L, v);
         sync_columns(b, L, v);
     }
     vm_host_leave(vm);
@@ -382,6 +382,50 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     vm_host_leave(vm_of(L));
 }
 
+/* ---- the node */
+
+static void put_field(lua_State *L, const char *name, double v)
+{
+    lua_pushnumber(L, v);
+    lua_setfield(L, -2, name);
+}
+
+/* The layouts that run on so many ranks, the least TP first. */
+static void push_layouts(lua_State *L, const struct node_shape *s, int n)
+{
+    lua_newtable(L);
+    for (int tp = 1, i = 0; tp <= n; tp++)
+        if (n % tp == 0 && !s->refusals[n][tp]) {
+            groups_push_layout(L, (struct layout){n / tp, tp, 1});
+            lua_rawseti(L, -2, ++i);
+        }
+}
+
+/* Which groups there may be: `sets`, and by their size `layouts` and `tokens_per_block`. */
+static void put_shape(lua_State *L, const struct node_shape *s)
+{
+    bool sizes[MAX_RANKS + 1] = {false};
+    lua_createtable(L, s->n_sets, 0);
+    for (int i = 0; i < s->n_sets; i++) {
+        sizes[__builtin_popcountll(s->sets[i])] = true;
+        groups_push_ranks(L, s->sets[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "sets");
+    lua_newtable(L);
+    lua_newtable(L);
+    for (int n = 1; n <= s->n_ranks; n++) {
+        if (!sizes[n])
+            continue;
+        push_layouts(L, s, n);
+        lua_rawseti(L, -3, n);
+        lua_pushnumber(L, s->tokens_per_block[n]);
+        lua_rawseti(L, -2, n);
+    }
+    lua_setfield(L, -3, "tokens_per_block");
+    lua_setfield(L, -2, "layouts");
+}
+
 void bind_push_node(lua_State *L, const struct node_facts *n)
 {
     const struct {
@@ -393,24 +437,25 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
         {"weight_bytes", (double)n->weight_bytes},
         {"kv_bytes", (double)n->kv_bytes},
         {"kv_blocks", n->kv_blocks},
-        {"tokens_per_block", n->tokens_per_block},
         {"max_num_seqs", n->limits.max_num_seqs},
         {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
         {"max_model_len", n->limits.max_model_len},
     };
-    lua_createtable(L, 0, 16);
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
-        lua_pushnumber(L, facts[i].value);
-        lua_setfield(L, -2, facts[i].name);
-    }
+    lua_createtable(L, 0, 20);
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        put_field(L, facts[i].name, facts[i].value);
     lua_pushstring(L, n->model);
     lua_setfield(L, -2, "model");
     lua_pushstring(L, n->device);
     lua_setfield(L, -2, "device");
-    lua_createtable(L, n->n_ranks, 0);
-    for (int i = 0; i < n->n_ranks; i++) {
-        lua_pushnumber(L, i);
-        lua_rawseti(L, -2, i + 1);
-    }
+    lua_pushliteral(L, "replicated");
+    lua_setfield(L, -2, "residency");
+    groups_push_ranks(L, n->n_ranks == 64 ? ~0ull : (1ull << n->n_ranks) - 1);
     lua_setfield(L, -2, "ranks");
+    lua_createtable(L, 0, 4);
+    put_field(L, "q", n->heads.n_q);
+    put_field(L, "kv", n->heads.n_kv);
+    put_field(L, "head_dim", n->heads.head_dim);
+    lua_setfield(L, -2, "heads");
+    put_shape(L, n->shape);
 }

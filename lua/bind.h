@@ -1,4 +1,4 @@
-/* What a policy sees and may do, as Lua values: the view (scalars, idle groups, the columns of both queues),
+/* What a policy sees and may do, as Lua values: the view (scalars, groups, orders, the columns of both queues),
  * the node, a request, and the table of verbs. The tables live as long as the machine and are patched before
  * each call. Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script;
  * used inside its vm bodies only, except bind_free. Never true: a verb that changes anything but the plan or
@@ -8,6 +8,8 @@
 
 #include "engine/policy.h"
 #include "lua/columns.h"
+#include "lua/groups.h"
+#include "lua/orders.h"
 #include "lua/vm.h"
 
 struct script;
@@ -26,22 +28,26 @@ enum scalar {
     S_MAX_TOKENS,
     S_LAST_TOKENS,
     S_LAST_MS,
+    S_LAST_SWITCH_MS,
+    S_HEAD_TOKENS,
+    S_GROUP_CAPACITY,
     SCALAR_COUNT
 };
 
 enum { MAX_LOGS = 20 };     /* log lines outside a step, a second */
 
-/* One handle a group, handed out by act.batch; valid while `serial` is the plan's. */
+/* One handle a slot of the partition, handed out by act.batch; valid while `serial` is the plan's. */
 struct batch_handle {
-    int group;
     uint64_t serial;
     struct plan_batch *batch;
 };
 
 struct bind {
     struct script *script;
-    int view_ref, act_ref, params_ref, idle_ref, request_ref, batch_meta_ref, batch_methods_ref, keys_ref;
-    int group_refs[MAX_RANKS], handle_refs[MAX_RANKS];
+    int view_ref, act_ref, params_ref, request_ref, batch_meta_ref, keys_ref;
+    int handle_refs[MAX_RANKS];     /* by slot of the partition */
+    struct groups groups;
+    struct orders orders;
     const void *request_pointer;
     double scalars[SCALAR_COUNT];   /* as last written */
     struct columns waiting, running;
@@ -51,7 +57,7 @@ struct bind {
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;
-    struct plan *plan;              /* step only */
+    struct plan *plan;              /* step; and start, for orders */
     struct admission *admission;    /* admit only */
     const struct request *subject;  /* admit, finish */
     struct buf *transcript;         /* not NULL: log lines go there (tests, checks) */
@@ -62,9 +68,11 @@ struct bind {
 /* Makes all tables. needs: stack index of the policy's `needs`. Pushes nothing. A body. */
 void bind_create(struct bind *b, lua_State *L, struct script *s, int needs);
 void bind_free(struct bind *b);
-/* Writes what changed since the last call. whole: the columns too (step), else scalars only. A body. False:
- * the policy has changed its view; everything has been put right again. */
-bool bind_sync(struct bind *b, lua_State *L, const struct view *v, bool whole);
+/* How much of the view a hook needs fresh. */
+enum freshness { FRESH_SCALARS, FRESH_GROUPS, FRESH_ALL };
+/* Writes what changed since the last call. A body. False: the policy has changed its view; everything has been
+ * put right again. */
+bool bind_sync(struct bind *b, lua_State *L, const struct view *v, enum freshness how);
 /* The next view is of another world: request ids mean something else there. A body. */
 void bind_forget(struct bind *b, lua_State *L);
 void bind_push(const struct bind *b, lua_State *L, int ref);
@@ -77,9 +85,6 @@ const char *ending_name(enum ending how);
 /* Keys as interned strings: faster to push than C strings. */
 void bind_write_params(struct bind *b, lua_State *L);
 
-/* verbs.c */
-void verbs_create(struct bind *b,
-                  lua_State *L); /* sets act_ref and the metatable of batches; the global log */
 struct bind *bind_of(lua_State *L);
 
 #endif

@@ -15,7 +15,8 @@ enum { FIRST_ROWS = 128 };
 const char *const column_names[NEED_COUNT] = {
     "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
     "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "key",
-    "computed",    "output",      "remaining", "blocks",        "first",   "last",
+    "computed",    "output",      "remaining", "blocks",        "group",   "home",
+    "parked",      "first",       "last",
 };
 
 /* ---- needs */
@@ -115,7 +116,20 @@ void columns_reset(struct columns *c, lua_State *L)
 
 /* ---- cells */
 
-static double cell_of(const struct request *r, int column)
+/* The group that has the placement of its KV; 0: it has no KV, or no group has it now. */
+static int home_of(const struct world *w, const struct request *r)
+{
+    if (r->group || !r->n_blocks)
+        return r->group;
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        const struct group *g = &w->partition.groups[w->partition.order[i]];
+        if (g->place == r->place)
+            return g->id;
+    }
+    return 0;
+}
+
+static double cell_of(const struct world *w, const struct request *r, int column)
 {
     switch (column) {
     case COL_ID: return lua_req_id(r->id);
@@ -134,6 +148,9 @@ static double cell_of(const struct request *r, int column)
     case COL_OUTPUT: return request_output(r);
     case COL_REMAINING: return request_remaining(r);
     case COL_BLOCKS: return r->n_blocks;
+    case COL_GROUP: return r->group;
+    case COL_HOME: return home_of(w, r);
+    case COL_PARKED: return r->paused;
     default: return 0; /* no column */
     }
     return 0;
@@ -143,6 +160,7 @@ static double cell_of(const struct request *r, int column)
 struct sync {
     lua_State *L;
     struct columns *c;
+    const struct world *world;
     int base;
     int n_columns, columns[COLUMN_COUNT];   /* those needed, ascending */
     int n_static; /* of them, those that never change in a row; with the key: those the journal covers */
@@ -162,15 +180,24 @@ static void push_tables(struct sync *s)
         }
 }
 
+/* Any cell but a tenant. */
+static void push_cell(lua_State *L, int column, double v)
+{
+    if (column == COL_PARKED)
+        lua_pushboolean(L, v != 0);
+    else
+        lua_pushnumber(L, v);
+}
+
 static void put_cell(struct sync *s, int i, int row, const struct request *r)
 {
     int k = s->columns[i];
-    double v = cell_of(r, k);
+    double v = cell_of(s->world, r, k);
     s->c->cells[k][row] = v;
     if (k == COL_TENANT)
         lua_pushstring(s->L, r->spec->tenant);
     else
-        lua_pushnumber(s->L, v);
+        push_cell(s->L, k, v);
     lua_rawseti(s->L, s->base + i, row + 1);
 }
 
@@ -178,11 +205,11 @@ static void put_changes(struct sync *s, int row, const struct request *r, int fr
 {
     for (int i = from; i < s->n_columns; i++) {
         int k = s->columns[i];
-        double v = cell_of(r, k);
+        double v = cell_of(s->world, r, k);
         if (s->c->cells[k][row] == v)
             continue;
         s->c->cells[k][row] = v;
-        lua_pushnumber(s->L, v);
+        push_cell(s->L, k, v);
         lua_rawseti(s->L, s->base + i, row + 1);
     }
 }
@@ -265,7 +292,7 @@ static void drop_row(struct sync *s, int row)
             if (k == COL_TENANT)
                 lua_rawgeti(s->L, s->base + i, last + 1);
             else
-                lua_pushnumber(s->L, c->cells[k][last]);
+                push_cell(s->L, k, c->cells[k][last]);
             lua_rawseti(s->L, s->base + i, row + 1);
         }
         lua_pushnil(s->L);
@@ -316,7 +343,9 @@ static bool spot_check(struct sync *s)
             size_t n = 0;
             const char *text = lua_type(s->L, -1) == LUA_TSTRING ? lua_tolstring(s->L, -1, &n) : NULL;
             good = text && (double)(map_hash_bytes(text, n) >> 12) == c->cells[k][row];
-        } else
+        } else if (k == COL_PARKED)
+            good = lua_type(s->L, -1) == LUA_TBOOLEAN && lua_toboolean(s->L, -1) == (c->cells[k][row] != 0);
+        else
             good = lua_type(s->L, -1) == LUA_TNUMBER && lua_tonumber(s->L, -1) == c->cells[k][row];
         lua_pop(s->L, 1);
     }
@@ -399,7 +428,7 @@ static void sync_rows(struct sync *s, const struct world *w, const struct req_qu
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q)
 {
     if (c->mask) {
-        struct sync s = {.L = L, .c = c};
+        struct sync s = {.L = L, .c = c, .world = w};
         luaL_checkstack(L, COLUMN_COUNT + 8, NULL);
         push_tables(&s);
         if (!spot_check(&s))

@@ -84,10 +84,11 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
 
 /* ---- the hooks */
 
-static enum verdict start(void *ctx, const struct node_facts *node, struct err *e)
+static enum verdict start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p,
+                          struct err *e)
 {
     struct host *h = ctx;
-    return measured(h, HOOK_START, script_start(h->script, node, e));
+    return measured(h, HOOK_START, script_start(h->script, node, v, p, e));
 }
 
 static enum verdict admit(void *ctx, const struct request *r, const struct view *v, struct admission *a,

@@ -24,6 +24,8 @@ struct lua_opts {
     bool relaxed; /* at boot: loading and trying may take 20 times as long, since the source was accepted
                      before */
     bool quiet;                     /* no log lines */
+    int n_ranks;                    /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
+                                       are made too, and failing them is only reported */
 };
 
 /* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.',

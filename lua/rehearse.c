@@ -9,25 +9,44 @@
 
 /* ---- a world */
 
+/* No heads of a real model: any width of up to 16 ranks runs. */
+static const struct heads made_heads = {.n_q = 16, .n_kv = 8, .head_dim = 64};
+
+static void form_groups(struct rehearsal *r, const struct rehearsal_size *size)
+{
+    struct world *w = &r->world;
+    const uint64_t one[] = {((1ull << w->shape.n_ranks) - 1) & ~size->no_group};
+    const uint64_t *sets = size->groups[0] ? size->groups : one;
+    int64_t then_ns = r->now_ns - 10000000000;
+    for (int i = 0; i < (size->groups[0] ? MAX_MADE_GROUPS : 1); i++) {
+        struct switch_order o = {.mask = sets[i], .base = {__builtin_popcountll(sets[i]), 1, 1}, .reason = "rehearsal"};
+        if (!partition_refusal(w, &o))
+            partition_ask(w, &o, then_ns);
+    }
+    partition_advance(w, then_ns);
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        struct group *g = partition_slot(&w->partition, i);
+        g->last_step_ns = 20000000;
+        g->last_step_tokens = 64;
+    }
+}
+
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
 {
     memset(r, 0, sizeof *r);
+    struct node_shape shape;
+    node_shape_uniform(&shape, size.n_ranks ? size.n_ranks : 1, &made_heads, size.tokens_per_block);
     struct limits l = {.max_num_seqs = size.max_num_seqs,
                        .max_num_batched_tokens = size.max_num_batched_tokens,
-                       .max_model_len = size.kv_blocks * size.tokens_per_block};
+                       .park_ns = 100000000};
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
-    world_init(&r->world, &l, r->metrics);
-    kv_init(&r->world.kv, size.kv_blocks, size.tokens_per_block);
-    r->world.n_groups = r->world.n_ranks = 1;
-    r->world.groups[0] = (struct group){.id = 1,
-                                        .n_ranks = 1,
-                                        .layout = {1, 1, 1},
-                                        .idle = true,
-                                        .last_step_ns = 20000000,
-                                        .last_step_tokens = 64};
+    world_init(&r->world, &l, &shape, size.kv_blocks, r->metrics);
+    int64_t most = world_capacity(&r->world);
+    r->world.limits.max_model_len = most < INT_MAX ? (int)most : INT_MAX;
     r->world.step = 1;
     r->now_ns = (int64_t)(now_s * 1e9);
+    form_groups(r, &size);
     plan_init(&r->plan, &r->world);
 }
 
@@ -46,36 +65,77 @@ void rehearsal_free(struct rehearsal *r)
 
 struct view rehearsal_view(const struct rehearsal *r)
 {
-    return (struct view){.world = &r->world, .now_ns = r->now_ns, .n_idle = 1, .idle = {1}};
+    struct view v;
+    view_init(&v, &r->world, r->now_ns);
+    return v;
 }
 
 struct node_facts rehearsal_node(const struct rehearsal *r)
 {
-    struct node_facts n = {.n_ranks = 1,
+    struct node_facts n = {.n_ranks = r->world.shape.n_ranks,
                            .memory_bytes = (size_t)16 << 30,
                            .weight_bytes = (size_t)1 << 30,
                            .kv_bytes = (size_t)8 << 30,
                            .kv_blocks = r->world.kv.n_blocks,
-                           .tokens_per_block = r->world.kv.tokens_per_block,
+                           .tokens_per_block = r->world.shape.tokens_per_block[1],
+                           .shape = &r->world.shape,
+                           .heads = made_heads,
                            .limits = r->world.limits};
     snprintf(n.model, sizeof n.model, "rehearsal");
     snprintf(n.device, sizeof n.device, "rehearsal");
     return n;
 }
 
+/* Copies between placements are done at once. */
+static void land_moves(struct world *w)
+{
+    int n = w->n_moves;
+    w->n_moves = 0;
+    for (int i = 0; i < n; i++)
+        world_move_done(w, w->moves[i]);
+}
+
+void rehearsal_order(struct rehearsal *r, const struct switch_order *o)
+{
+    if (partition_refusal(&r->world, o))
+        return;
+    partition_ask(&r->world, o, r->now_ns);
+    partition_advance(&r->world, r->now_ns);
+    land_moves(&r->world);
+}
+
+void rehearsal_lose(struct rehearsal *r, int rank)
+{
+    partition_lose(&r->world, rank, r->now_ns);
+    land_moves(&r->world);
+}
+
+/* The n-th group, or the one with the fewest requests. */
+static struct group *pick_group(struct partition *p, int nth)
+{
+    struct group *best = nth > 0 && nth <= p->n_groups ? partition_slot(p, nth - 1) : NULL;
+    for (int i = 0; i < p->n_groups && nth <= 0; i++)
+        if (!best || partition_slot(p, i)->n_running < best->n_running)
+            best = partition_slot(p, i);
+    return best;
+}
+
 /* Its prompt and output so far are computed. Stays waiting when there is no room. */
-static void start_running(struct rehearsal *r, struct request *q, int n_output)
+static void start_running(struct rehearsal *r, struct request *q, const struct made_request *m)
 {
     struct world *w = &r->world;
-    if (w->running.n >= w->limits.max_num_seqs ||
-        kv_blocks_for(&w->kv, q->n_tokens + n_output) > kv_available(&w->kv))
+    struct group *g = pick_group(&w->partition, m->group);
+    if (!g || w->running.n >= w->limits.max_num_seqs ||
+        kv_blocks_for(&w->kv, g->place, q->n_tokens + m->n_output) > kv_available(&w->kv, g->place))
         return;
-    world_start(w, q, r->now_ns);
-    for (int i = 0; i < n_output; i++)
+    world_start(w, q, g, r->now_ns);
+    for (int i = 0; i < m->n_output; i++)
         request_append(q, 7);
     bool ok = world_reserve(w, q, q->n_tokens);
     ASSERT(ok);
-    world_commit(w, q, n_output ? q->n_tokens - 1 : q->n_tokens / 2);
+    world_commit(w, q, m->n_output ? q->n_tokens - 1 : q->n_tokens / 2);
+    if (m->parked)
+        world_preempt(w, q, true, r->now_ns);
 }
 
 struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
@@ -96,8 +156,8 @@ struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
         request_spec_free(s);
         return NULL;
     }
-    if (m->running)
-        start_running(r, q, m->n_output);
+    if (m->running || m->parked)
+        start_running(r, q, m);
     return q;
 }
 
@@ -123,13 +183,46 @@ void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed)
 
 /* ---- a step */
 
-static void advance_item(struct world *w, const struct plan_item *it, int64_t now_ns)
+static void advance_item(struct world *w, const struct plan_item *it)
 {
     struct request *q = it->request;
-    (void)now_ns;
     world_commit(w, q, q->n_computed + it->n_tokens);
     if (q->n_computed == q->n_tokens)
         request_append(q, 7);
+}
+
+/* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. */
+static void time_step(struct world *w, const struct plan_batch *b, const struct step_size *size)
+{
+    struct group *g = b->site;
+    g->layout = b->layout;
+    g->n_steps++;
+    g->last_step_tokens = b->n_tokens;
+    g->last_step_ns = 2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
+    estimator_learn(&w->estimate, b->layout, *size, (double)g->last_step_ns);
+}
+
+struct steps {
+    int end_every, n;
+    rehearsal_ended ended;
+    void *ctx;
+    struct view view;
+};
+
+static void finish_batch(struct world *w, const struct plan_batch *b, struct steps *s)
+{
+    struct step_size size = plan_size(b);
+    time_step(w, b, &size);
+    for (int i = 0; i < b->n_items; i++) {
+        struct request *q = b->items[i].request;
+        advance_item(w, &b->items[i]);
+        bool full = request_output(q) >= q->spec->max_tokens || q->n_tokens >= w->limits.max_model_len;
+        if (!full && !(s->end_every && request_decoding(q) && ++s->n % s->end_every == 0))
+            continue;
+        if (s->ended)
+            s->ended(s->ctx, q, &s->view);
+        world_end(w, q, END_LENGTH);
+    }
 }
 
 void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended, void *ctx)
@@ -137,188 +230,55 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
     struct plan *p = &r->plan;
     struct world *w = &r->world;
     plan_apply(p);
+    land_moves(w);
     r->now_ns += 20000000;
     w->step++;
-    struct view v = rehearsal_view(r);
+    struct steps s = {.end_every = end_every, .ended = ended, .ctx = ctx, .view = rehearsal_view(r)};
     for (int i = 0; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_REFUSE)
             world_end(w, p->verbs[i].request, END_REFUSED);
-    int n = 0;
     for (int b = 0; b < p->n_batches; b++)
-        for (int i = 0; p->batches[b]->forwarded && i < p->batches[b]->n_items; i++) {
-            struct request *q = p->batches[b]->items[i].request;
-            advance_item(w, &p->batches[b]->items[i], r->now_ns);
-            bool full = request_output(q) >= q->spec->max_tokens || q->n_tokens >= w->limits.max_model_len;
-            if (full || (end_every && request_decoding(q) && ++n % end_every == 0)) {
-                if (ended)
-                    ended(ctx, q, &v);
-                world_end(w, q, END_LENGTH);
-            }
-        }
+        if (p->batches[b]->forwarded)
+            finish_batch(w, p->batches[b], &s);
+    partition_advance(w, r->now_ns);
+    land_moves(w);
+    world_unpark(w, r->now_ns);
+}
+
+static void transcribe_verb(const struct plan_verb *v, struct buf *out)
+{
+    const struct switch_order *o = v->order;
+    unsigned long long order = v->request ? v->request->order : 0;
+    switch (v->kind) {
+    case PLAN_LOG: buf_printf(out, "log %s\n", v->text); break;
+    case PLAN_PREEMPT: buf_printf(out, "preempt %llu %d\n", order, (int)v->how); break;
+    case PLAN_REFUSE: buf_printf(out, "refuse %llu %d %d\n", order, v->code, v->retry_after_s); break;
+    case PLAN_REMAP: buf_printf(out, "remap %llu to %d %s\n", order, v->group, kv_fate_name(v->fate)); break;
+    case PLAN_CLOSE: buf_printf(out, "%s %d\n", v->closed ? "close" : "open", v->group); break;
+    case PLAN_COMM: buf_printf(out, "comm %llx %d\n", (unsigned long long)v->ranks, v->algorithm); break;
+    case PLAN_SWITCH:
+        buf_printf(out, "%s %llx %d.%d %s %s %lld %s\n", o->release ? "release" : "bind", (unsigned long long)o->mask,
+                   o->base.sp, o->base.tp, switch_when_name(o->when), kv_fate_name(o->fate), (long long)o->max_wait_ns,
+                   o->reason);
+        for (int i = 0; i < o->n_named; i++)
+            buf_printf(out, "  for %llx\n", (unsigned long long)o->named[i]);
+    }
 }
 
 void rehearsal_transcribe(const struct rehearsal *r, struct buf *out)
 {
     const struct plan *p = &r->plan;
     for (int b = 0; b < p->n_batches; b++) {
-        if (!p->batches[b]->forwarded)
+        const struct plan_batch *batch = p->batches[b];
+        if (!batch->forwarded)
             continue;
-        buf_printf(out, "forward group %d:", p->batches[b]->group);
-        for (int i = 0; i < p->batches[b]->n_items; i++)
-            buf_printf(out, " %llu+%d", (unsigned long long)p->batches[b]->items[i].request->order,
-                       p->batches[b]->items[i].n_tokens);
+        buf_printf(out, "forward group %d sp %d tp %d:", batch->group, batch->layout.sp, batch->layout.tp);
+        for (int i = 0; i < batch->n_items; i++)
+            buf_printf(out, " %llu+%d", (unsigned long long)batch->items[i].request->order, batch->items[i].n_tokens);
         buf_putc(out, '\n');
     }
-    for (int i = 0; i < p->n_verbs; i++) {
-        const struct plan_verb *v = &p->verbs[i];
-        if (v->kind == PLAN_LOG)
-            buf_printf(out, "log %s\n", v->text);
-        else
-            buf_printf(out, "%s %llu %d %d\n", v->kind == PLAN_PREEMPT ? "preempt" : "refuse",
-                       (unsigned long long)v->request->order, v->kind == PLAN_PREEMPT ? (int)v->how : v->code,
-                       v->retry_after_s);
-    }
+    for (int i = 0; i < p->n_verbs; i++)
+        transcribe_verb(&p->verbs[i], out);
     if (p->wake_ns)
         buf_printf(out, "wake in %.3f ms\n", (double)(p->wake_ns - r->now_ns) * 1e-6);
-}
-
-/* ---- the dry run */
-
-struct scene {
-    const char *name;
-    struct rehearsal_size size;
-    double now_s;
-    int n_requests, n_steps;
-    bool extreme;               /* priorities, lengths and deadlines at their limits */
-    bool must_run;              /* there is work and room: running nothing is a fault */
-};
-
-static const struct scene scenes[] = {
-    {"no request", {1024, 16, 256, 2048}, 100, 0, 2, false, false},
-    {"one request", {1024, 16, 256, 2048}, 100, 1, 3, false, true},
-    {"8 requests", {1024, 16, 256, 2048}, 100, 8, 8, false, true},
-    {"512 requests", {8192, 16, 256, 2048}, 100, 512, 4, false, true},
-    {"512 requests and a full KV cache", {256, 16, 256, 2048}, 100, 512, 6, false, false},
-    {"64 requests that have waited for years", {1024, 16, 256, 2048}, 1e9, 64, 3, true, true},
-    {"64 requests at the limits of their fields, at time 0", {1024, 16, 8, 64}, 0, 64, 3, true, true},
-};
-
-static void fill(struct rehearsal *r, const struct scene *scene)
-{
-    if (!scene->extreme) {
-        if (scene->n_requests == 1)
-            rehearsal_add(r,
-                          &(struct made_request){
-                              .name = "r0", .arrival_s = scene->now_s - 1, .n_prompt = 50, .max_tokens = 4});
-        else
-            rehearsal_crowd(r, scene->n_requests, 42);
-        return;
-    }
-    for (int i = 0; i < scene->n_requests; i++)
-        rehearsal_add(r, &(struct made_request){.name = "\xff\n\"extreme\"",
-                                                .tenant = i % 3 ? "t" : "",
-                                                .priority = i % 4 == 0   ? INT_MIN
-                                                            : i % 4 == 1 ? INT_MAX
-                                                                         : 0,
-                                                .n_prompt = i % 5 ? 1 : 4000,
-                                                .max_tokens = i % 2 ? INT_MAX / 2 : 1,
-                                                .slo_ttft_ms = i % 7 ? 0 : 1e300,
-                                                .running = i % 3 == 2,
-                                                .n_output = 1});
-}
-
-struct rehearsing {
-    struct script *script;
-    struct rehearsal *r;
-    struct buf *out;
-    struct err *e;
-    const char *scene;
-    int rc;
-};
-
-static int judge(struct rehearsing *x, const char *hook, enum verdict v)
-{
-    if (verdict_stands(v) || x->rc)
-        return x->rc;
-    x->rc = E_POLICY;
-    if (x->e) {
-        struct err cause = *x->e;
-        err_set(x->e, E_POLICY, "%.250s (dry run of %s on %s)", cause.text, hook, x->scene);
-    }
-    return x->rc;
-}
-
-static void admit_all(struct rehearsing *x)
-{
-    struct world *w = &x->r->world;
-    struct view v = rehearsal_view(x->r);
-    int n = w->waiting.n + w->running.n;
-    struct request **all = mem_new_array((size_t)n + 1, sizeof *all);
-    for (int i = 0; i < n; i++)
-        all[i] = i < w->running.n ? w->running.items[i] : w->waiting.items[i - w->running.n];
-    for (int i = 0; i < n && !x->rc; i++) {
-        struct admission a = {.key = all[i]->key, .retry_after_s = -1};
-        judge(x, "admit", script_admit(x->script, all[i], &v, &a, x->e));
-        if (a.refused && all[i]->state == REQ_WAITING) {
-            buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code,
-                       a.retry_after_s, a.why);
-            world_end(w, all[i], END_REFUSED);
-        } else if (!a.refused) {
-            buf_printf(x->out, "key %llu %.17g\n", (unsigned long long)all[i]->order, a.key);
-            world_rekey(w, all[i], a.key);
-        }
-    }
-    mem_free(all);
-}
-
-static void ended(void *ctx, struct request *q, const struct view *v)
-{
-    struct rehearsing *x = ctx;
-    judge(x, "finish", script_finish(x->script, q, END_LENGTH, v, x->e));
-}
-
-static bool runs_nothing(const struct rehearsal *r)
-{
-    return plan_is_empty(&r->plan) && !r->plan.n_verbs && !r->plan.wake_ns;
-}
-
-static void run_scene(struct rehearsing *x, const struct scene *scene)
-{
-    struct rehearsal *r = x->r;
-    struct node_facts node = rehearsal_node(r);
-    fill(r, scene);
-    buf_printf(x->out, "-- %s\n", scene->name);
-    judge(x, "start", script_start(x->script, &node, x->e));
-    admit_all(x);
-    for (int i = 0; i < scene->n_steps && !x->rc; i++) {
-        struct view v = rehearsal_view(r);
-        plan_begin(&r->plan, r->now_ns);
-        if (judge(x, "step", script_step(x->script, &v, &r->plan, x->e)))
-            return;
-        rehearsal_transcribe(r, x->out);
-        if (scene->must_run && i == 0 && world_has_work(&r->world) && runs_nothing(r)) {
-            x->rc = err_set(x->e, E_POLICY,
-                            "step runs nothing, although requests wait and there is room (dry run on %s)",
-                            scene->name);
-            return;
-        }
-        rehearsal_advance(r, 3, ended, x);
-    }
-}
-
-int rehearse(struct script *s, struct buf *out, struct err *e)
-{
-    struct err mine = {0};
-    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
-        struct rehearsal r;
-        struct rehearsing x = {.script = s, .r = &r, .out = out, .e = e ? e : &mine, .scene = scenes[i].name};
-        rehearsal_init(&r, scenes[i].size, scenes[i].now_s);
-        script_forget(s);
-        run_scene(&x, &scenes[i]);
-        rehearsal_free(&r);
-        if (x.rc)
-            return x.rc;
-    }
-    script_forget(s);
-    return 0;
 }

@@ -1,5 +1,5 @@
-/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, no engine. A
- * rehearsal is one such world and the plan that is made in it. Used by the loader's dry runs, by the policy's
+/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, real partitions, no
+ * engine. A rehearsal is one such world and the plan that is made in it. Used by the loader's dry runs, by the policy's
  * own tests and by `policy check`. Owned by its maker, one thread. Never true: a rehearsal that a live engine
  * can notice. */
 #ifndef LUA_REHEARSE_H
@@ -16,8 +16,13 @@ struct rehearsal {
     uint64_t next_tag;
 };
 
+enum { MAX_MADE_RANKS = 16, MAX_MADE_GROUPS = 16 };
+
 struct rehearsal_size {
     int kv_blocks, tokens_per_block, max_num_seqs, max_num_batched_tokens;
+    int n_ranks;            /* 0: 1 */
+    uint64_t groups[MAX_MADE_GROUPS]; /* rank sets; none: one group of all ranks */
+    uint64_t no_group;      /* ranks that are in no group: left out of the one group of all */
 };
 
 /* One request to be; zeroed fields get small defaults. */
@@ -26,8 +31,11 @@ struct made_request {
     int priority, n_prompt, max_tokens, n_output;
     double arrival_s, slo_ttft_ms;
     bool running;           /* its prompt and n_output tokens are computed, if there is KV for them */
+    bool parked;            /* and then it was preempted with its KV kept */
+    int group;              /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
 };
 
+/* The groups were bound 10 s ago. Sets that there may not be are left out. tokens_per_block: a multiple of 16. */
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s);
 void rehearsal_free(struct rehearsal *r);
 /* NULL: it does not fit this world. */
@@ -40,12 +48,17 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
 /* What the plan decided, as text: equal plans give equal texts. */
 void rehearsal_transcribe(const struct rehearsal *r, struct buf *out);
 struct node_facts rehearsal_node(const struct rehearsal *r);
+/* An order is given, and carried out where it can be at once. */
+void rehearsal_order(struct rehearsal *r, const struct switch_order *o);
+/* This rank has failed. */
+void rehearsal_lose(struct rehearsal *r, int rank);
 
 /* A mixed crowd: n requests, half of them running, of four tenants, from a fixed seed. */
 void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed);
 
-/* The loader's dry run: the script decides several worlds, from empty to overfull, over several steps; what
- * it decided is appended to out. E_POLICY with the cause and the world's name when a call does not stand. */
-int rehearse(struct script *s, struct buf *out, struct err *e);
+/* The loader's dry runs, rehearse_scenes.c: the script decides several worlds, from empty to overfull, over several
+ * steps; what it decided is appended to out. E_POLICY with the cause and the world's name when a call does not
+ * stand. First those of one rank; then, with several = true, those of 2, 4 and 8 ranks in many partitions. */
+int rehearse(struct script *s, bool several, struct buf *out, struct err *e);
 
 #endif

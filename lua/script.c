@@ -9,6 +9,7 @@
 #include "lua/nearest.h"
 #include "lua/sandbox.h"
 #include "lua/value.h"
+#include "lua/verbs.h"
 
 /* ---- limits */
 
@@ -278,10 +279,10 @@ static void malformed(struct call *c, const char *why)
     err_set(c->e, E_POLICY, "%s.lua: %s", c->script->name, why);
 }
 
-static void begin(lua_State *L, struct call *c, enum policy_hook h, bool whole)
+static void begin(lua_State *L, struct call *c, enum policy_hook h, enum freshness how)
 {
     struct bind *b = &c->script->bind;
-    if (!bind_sync(b, L, c->view, whole))
+    if (!bind_sync(b, L, c->view, how))
         malformed(c, "the policy writes into its view, which is read only");
     bind_push(b, L, c->script->hooks[h]);
 }
@@ -290,26 +291,33 @@ static void body_start(lua_State *L, void *arg)
 {
     struct call *c = arg;
     struct bind *b = &c->script->bind;
-    bind_push(b, L, c->script->hooks[HOOK_START]);
+    begin(L, c, HOOK_START, FRESH_GROUPS);
+    if (c->malformed)
+        return;
     vm_host_enter(vm_of(L));
     bind_push_node(L, c->node);
     vm_host_leave(vm_of(L));
     bind_push(b, L, b->act_ref);
     bind_push(b, L, b->params_ref);
-    lua_call(L, 3, 0);
+    bind_push(b, L, b->view_ref);
+    lua_call(L, 4, 0);
 }
 
-enum verdict script_start(struct script *s, const struct node_facts *node, struct err *e)
+enum verdict script_start(struct script *s, const struct node_facts *node, const struct view *v, struct plan *p,
+                          struct err *e)
 {
-    struct call c = {.node = node};
-    return has(s, HOOK_START) ? run(s, HOOK_START, script_generous(s), body_start, &c, e) : VERDICT_OK;
+    struct call c = {.node = node, .view = v};
+    if (!has(s, HOOK_START))
+        return VERDICT_OK;
+    s->bind.plan = p;
+    return run(s, HOOK_START, script_generous(s), body_start, &c, e);
 }
 
 static void body_step(lua_State *L, void *arg)
 {
     struct call *c = arg;
     struct bind *b = &c->script->bind;
-    begin(L, c, HOOK_STEP, true);
+    begin(L, c, HOOK_STEP, FRESH_ALL);
     if (c->malformed)
         return;
     bind_push(b, L, b->view_ref);
@@ -343,7 +351,7 @@ static void body_admit(lua_State *L, void *arg)
 {
     struct call *c = arg;
     struct bind *b = &c->script->bind;
-    begin(L, c, HOOK_ADMIT, false);
+    begin(L, c, HOOK_ADMIT, FRESH_SCALARS);
     bind_push_request(b, L, c->request, END_NONE);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->act_ref);
@@ -369,7 +377,7 @@ static void body_finish(lua_State *L, void *arg)
 {
     struct call *c = arg;
     struct bind *b = &c->script->bind;
-    begin(L, c, HOOK_FINISH, false);
+    begin(L, c, HOOK_FINISH, FRESH_SCALARS);
     bind_push_request(b, L, c->request, c->how);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->params_ref);

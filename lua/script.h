@@ -29,7 +29,8 @@ int script_open(struct script **out, const char *name, const char *source, size_
 void script_close(struct script *s); /* NULL is fine */
 
 /* The hooks, as verdicts (engine/policy.h says what each means). */
-enum verdict script_start(struct script *s, const struct node_facts *node, struct err *e);
+enum verdict script_start(struct script *s, const struct node_facts *node, const struct view *v, struct plan *p,
+                          struct err *e);
 enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
                           struct admission *a, struct err *e);
 enum verdict script_step(struct script *s, const struct view *v, struct plan *p, struct err *e);

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "lua/nearest.h"
 #include "lua/rehearse.h"
 #include "lua/sandbox.h"
+#include "lua/trial_plan.h"
+#include "lua/verbs.h"
 
 enum { MAX_MADE = 1024 };
 
@@ -15,6 +16,8 @@ struct trial {
     struct script *script;
     const char *name;           /* of the test under way */
     struct rehearsal world;     /* freed by trial_run, whatever the test does */
+    struct view view;           /* of the hook under way */
+    int n_ranks;                /* of the node on which the policy has started; 0: it has not */
 };
 
 /* ---- reading the description of a world */
@@ -43,27 +46,37 @@ static const char *text(lua_State *L, int table, const char *field)
     return v;
 }
 
-static void check_names(lua_State *L, int table, const char *const *names, int n, const char *what)
+static bool flag(lua_State *L, int table, const char *field)
 {
-    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "(a number)";
-        bool known = false;
-        for (int i = 0; i < n; i++)
-            known |= strcmp(names[i], key) == 0;
-        if (known)
-            continue;
-        const char *near = nearest_word(key, names, n);
-        luaL_error(L, "%s has no field '%s'%s%s%s", what, key, near ? "; did you mean '" : "",
-                   near ? near : "", near ? "'?" : "");
+    lua_getfield(L, table, field);
+    bool v = lua_toboolean(L, -1);
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TBOOLEAN)
+        luaL_error(L, "%s must be true or false", field);
+    lua_pop(L, 1);
+    return v;
+}
+
+/* A list of ranks as a mask. */
+static uint64_t rank_list(lua_State *L, int index, const char *what)
+{
+    uint64_t mask = 0;
+    if (lua_type(L, index) != LUA_TTABLE)
+        luaL_error(L, "%s must be a list of ranks, not a %s", what, luaL_typename(L, index));
+    int n = (int)lua_objlen(L, index);
+    for (int i = 1; i <= n && i <= MAX_MADE_RANKS; i++) {
+        lua_rawgeti(L, index, i);
+        mask |= 1ull << (int)verb_whole_number(L, lua_gettop(L), "a rank", 0, MAX_MADE_RANKS - 1);
+        lua_pop(L, 1);
     }
+    return mask;
 }
 
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
-    static const char *const names[] = {"name",       "tenant", "priority", "prompt",
-                                        "max_tokens", "output", "arrival",  "slo_ttft_ms"};
+    static const char *const names[] = {"name",    "tenant",      "priority", "prompt", "max_tokens", "output",
+                                        "arrival", "slo_ttft_ms", "group",    "parked"};
     luaL_checktype(L, table, LUA_TTABLE);
-    check_names(L, table, names, 8, "a request of a test");
+    verb_check_fields(L, table, "a request of a test", names, 10);
     double order = (double)t->world.next_tag;
     struct made_request m = {.name = text(L, table, "name"), .tenant = text(L, table, "tenant"),
                              .priority = (int)number(L, table, "priority", 0, INT_MIN, INT_MAX),
@@ -71,28 +84,90 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
                              .max_tokens = (int)number(L, table, "max_tokens", 16, 1, 1 << 20),
                              .n_output = (int)number(L, table, "output", running ? 1 : 0, 0, 1 << 20),
                              .arrival_s = number(L, table, "arrival", order * 1e-3, 0, 1e9),
-                             .slo_ttft_ms = number(L, table, "slo_ttft_ms", 0, 0, 1e9), .running = running};
+                             .slo_ttft_ms = number(L, table, "slo_ttft_ms", 0, 0, 1e9), .running = running,
+                             .group = (int)number(L, table, "group", 0, 1, MAX_MADE_GROUPS),
+                             .parked = flag(L, table, "parked")};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
-    if (running && r->state != REQ_RUNNING)
+    if (m.parked ? !r->paused : running && r->state != REQ_RUNNING)
         luaL_error(L, "a running request of the test finds no room (raise kv_blocks or max_num_seqs)");
     return r;
+}
+
+/* groups = { { 0, 1 }, { 2 } } */
+static void read_groups(lua_State *L, int table, struct rehearsal_size *size)
+{
+    lua_getfield(L, table, "groups");
+    int list = lua_gettop(L), n = lua_type(L, list) == LUA_TTABLE ? (int)lua_objlen(L, list) : 0;
+    if (!lua_isnil(L, list) && lua_type(L, list) != LUA_TTABLE)
+        luaL_error(L, "groups must be a list of lists of ranks, not a %s", luaL_typename(L, list));
+    if (n > MAX_MADE_GROUPS)
+        luaL_error(L, "groups: at most %d", MAX_MADE_GROUPS);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, list, i + 1);
+        size->groups[i] = rank_list(L, lua_gettop(L), "a group");
+        lua_pop(L, 1);
+    }
+    if (lua_type(L, list) == LUA_TTABLE && !n)
+        size->no_group = ~0ull;
+    lua_pop(L, 1);
+}
+
+static void check_groups(lua_State *L, const struct trial *t, const struct rehearsal_size *size)
+{
+    struct partition *p = (struct partition *)&t->world.world.partition; /* only looked at */
+    for (int i = 0; i < MAX_MADE_GROUPS; i++)
+        if (size->groups[i] && !partition_match(p, size->groups[i], (struct layout){1, 1, 1}))
+            luaL_error(L, "groups: number %d cannot be: aligned power-of-two ranges of ranks and all ranks together can, each "
+                          "rank in one of them", i + 1);
+}
+
+/* pending = { { ranks = {...}, when = "drain" }, ... } and dead = { 3 }: what has happened before the step. */
+static void make_history(lua_State *L, struct trial *t, int table)
+{
+    static const char *const names[] = {"ranks", "when"};
+    lua_getfield(L, table, "pending");
+    int n = lua_type(L, -1) == LUA_TTABLE ? (int)lua_objlen(L, -1) : 0, list = lua_gettop(L);
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, list, i);
+        luaL_checktype(L, list + 1, LUA_TTABLE);
+        verb_check_fields(L, list + 1, "a pending order of a test", names, 2);
+        const char *when = text(L, list + 1, "when");
+        lua_getfield(L, list + 1, "ranks");
+        uint64_t mask = rank_list(L, list + 2, "ranks");
+        struct switch_order o = {.mask = mask, .base = {__builtin_popcountll(mask), 1, 1}, .max_wait_ns = 10000000000,
+                                 .when = when && *when == 's' ? WHEN_SOFT : WHEN_DRAIN, .fate = FATE_MIGRATE, .reason = "test"};
+        rehearsal_order(&t->world, &o);
+        lua_settop(L, list);
+    }
+    lua_pop(L, 1);
+    lua_getfield(L, table, "dead");
+    uint64_t dead = lua_isnil(L, -1) ? 0 : rank_list(L, lua_gettop(L), "dead");
+    lua_pop(L, 1);
+    for (int r = 0; r < t->world.world.shape.n_ranks; r++)
+        if (dead >> r & 1)
+            rehearsal_lose(&t->world, r);
 }
 
 static void make_world(lua_State *L, struct trial *t, int table)
 {
     struct rehearsal_size size = {.kv_blocks = (int)number(L, table, "kv_blocks", 1024, 1, 1 << 20),
-                                  .tokens_per_block = (int)number(L, table, "tokens_per_block", 16, 1, 1024),
+                                  .tokens_per_block = (int)number(L, table, "tokens_per_block", 16, 16, 1024),
                                   .max_num_seqs = (int)number(L, table, "max_num_seqs", 256, 1, 65536),
                                   .max_num_batched_tokens =
-                                      (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20)};
+                                      (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20),
+                                  .n_ranks = (int)number(L, table, "ranks", 1, 1, MAX_MADE_RANKS)};
+    if (size.tokens_per_block % KV_UNIT)
+        luaL_error(L, "tokens_per_block must be a multiple of %d", KV_UNIT);
+    read_groups(L, table, &size);
     /* A policy may have kept its test's t and call it in a step: this would take that step's world away. */
     if (t->script->bind.plan || t->script->bind.admission)
-        luaL_error(L, "t.step and t.admit are for tests, not for hooks");
+        luaL_error(L, "t.start, t.step and t.admit are for tests, not for hooks");
     rehearsal_free(&t->world);
     rehearsal_init(&t->world, size, number(L, table, "now", 100, 0, 1e9));
     bind_forget(&t->script->bind, L);
+    check_groups(L, t, &size);
 }
 
 /* ---- calling the policy from inside its own machine */
@@ -102,16 +177,65 @@ static void push_hook(lua_State *L, struct script *s, enum policy_hook h)
     lua_rawgeti(L, LUA_REGISTRYINDEX, s->hooks[h]);
 }
 
+/* What a call of a hook leaves behind, however it ended. */
+static void leave(struct bind *b)
+{
+    b->hook = HOOK_COUNT;
+    b->facts = NULL;
+    b->plan = NULL;
+    b->subject = NULL;
+    b->admission = NULL;
+}
+
+static void enter(lua_State *L, struct bind *b, enum policy_hook h, const struct view *v)
+{
+    if (!bind_sync(b, L, v, h == HOOK_STEP ? FRESH_ALL : h == HOOK_START ? FRESH_GROUPS : FRESH_SCALARS))
+        luaL_error(L, "the policy writes into its view, which is read only");
+    b->hook = h;
+    b->facts = v;
+}
+
+/* The policy takes over in this world; its orders are in the plan. */
+static void call_start(lua_State *L, struct trial *t)
+{
+    struct script *s = t->script;
+    struct bind *b = &s->bind;
+    struct node_facts node = rehearsal_node(&t->world);
+    t->view = rehearsal_view(&t->world);
+    t->n_ranks = node.n_ranks;
+    plan_begin(&t->world.plan, t->world.now_ns);
+    if (s->hooks[HOOK_START] == LUA_NOREF)
+        return;
+    enter(L, b, HOOK_START, &t->view);
+    b->plan = &t->world.plan;
+    push_hook(L, s, HOOK_START);
+    vm_host_enter(vm_of(L));
+    bind_push_node(L, &node);
+    vm_host_leave(vm_of(L));
+    bind_push(b, L, b->act_ref);
+    bind_push(b, L, b->params_ref);
+    bind_push(b, L, b->view_ref);
+    lua_call(L, 4, 0);
+    leave(b);
+}
+
+/* A policy has started before anything else is asked of it: once a test, and again on another node. */
+static void started(lua_State *L, struct trial *t)
+{
+    if (t->n_ranks != t->world.world.shape.n_ranks)
+        call_start(L, t);
+}
+
 /* Asks for the key of r. Returns false when the policy turns it away; the answer is in a. */
 static bool ask_admit(lua_State *L, struct trial *t, struct request *r, struct admission *a)
 {
     struct script *s = t->script;
     struct bind *b = &s->bind;
-    struct view v = rehearsal_view(&t->world);
     *a = (struct admission){.key = r->key, .retry_after_s = -1};
     if (s->hooks[HOOK_ADMIT] == LUA_NOREF)
         return true;
-    bind_sync(b, L, &v, false);
+    t->view = rehearsal_view(&t->world);
+    enter(L, b, HOOK_ADMIT, &t->view);
     b->subject = r;
     b->admission = a;
     push_hook(L, s, HOOK_ADMIT);
@@ -120,8 +244,7 @@ static bool ask_admit(lua_State *L, struct trial *t, struct request *r, struct a
     bind_push(b, L, b->act_ref);
     bind_push(b, L, b->params_ref);
     lua_call(L, 4, 1);
-    b->subject = NULL;
-    b->admission = NULL;
+    leave(b);
     if (!a->refused && !lua_isnil(L, -1)) {
         if (lua_type(L, -1) != LUA_TNUMBER || !isfinite(lua_tonumber(L, -1)))
             luaL_error(L, "admit returned a %s; a sort key is a finite number", luaL_typename(L, -1));
@@ -139,6 +262,7 @@ static int t_admit(lua_State *L)
     lua_settop(L, 1);
     lua_newtable(L);
     make_world(L, t, 2);
+    started(L, t);
     struct admission a;
     if (ask_admit(L, t, make_request(L, t, 1, false), &a)) {
         lua_pushnumber(L, a.key);
@@ -176,88 +300,51 @@ static void add_list(lua_State *L, struct trial *t, int table, const char *list,
     lua_pop(L, 1);
 }
 
-static void push_item(lua_State *L, const struct plan_item *it)
+/* t.start{ ranks =, groups =, ... }: what the policy orders when it takes over. */
+static int t_start(lua_State *L)
 {
-    lua_createtable(L, 0, 3);
-    lua_pushstring(L, it->request->spec->name);
-    lua_setfield(L, -2, "name");
-    lua_pushnumber(L, it->n_tokens);
-    lua_setfield(L, -2, "tokens");
-    lua_pushboolean(L, it->starts);
-    lua_setfield(L, -2, "starts");
-}
-
-static void push_verbs(lua_State *L, const struct plan *p, int result, int refused)
-{
+    static const char *const names[] = {"ranks", "groups", "dead", "now", "kv_blocks", "tokens_per_block"};
+    struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    verb_check_fields(L, 1, "t.start", names, 6);
+    make_world(L, t, 1);
+    make_history(L, t, 1);
+    call_start(L, t);
     lua_newtable(L);
-    for (int i = 0, n = 0; i < p->n_verbs; i++) {
-        const struct plan_verb *v = &p->verbs[i];
-        if (v->kind == PLAN_PREEMPT) {
-            lua_pushstring(L, v->request->spec->name);
-            lua_rawseti(L, -2, ++n);
-        } else if (v->kind == PLAN_REFUSE) {
-            lua_pushnumber(L, v->code);
-            lua_setfield(L, refused, v->request->spec->name);
-        }
-    }
-    lua_setfield(L, result, "preempted");
+    trial_push_plan(L, &t->world.plan, 2);
+    return 1;
 }
 
-/* The plan as a table: a list of {name, tokens, starts}, tokens in all, names preempted, codes refused by
- * name, wake in ms. */
-static void push_plan(lua_State *L, const struct plan *p, int refused)
-{
-    lua_newtable(L);
-    int result = lua_gettop(L), n = 0, tokens = 0;
-    for (int b = 0; b < p->n_batches; b++)
-        for (int i = 0; p->batches[b]->forwarded && i < p->batches[b]->n_items; i++) {
-            push_item(L, &p->batches[b]->items[i]);
-            lua_rawseti(L, result, ++n);
-            tokens += p->batches[b]->items[i].n_tokens;
-        }
-    push_verbs(L, p, result, refused);
-    lua_pushvalue(L, refused);
-    lua_setfield(L, result, "refused");
-    lua_pushnumber(L, tokens);
-    lua_setfield(L, result, "tokens");
-    if (p->wake_ns) {
-        lua_pushnumber(L, (double)(p->wake_ns - p->now_ns) * 1e-6);
-        lua_setfield(L, result, "wake");
-    }
-}
-
-/* t.step{ waiting = {...}, running = {...}, now =, kv_blocks =, ... }: the plan. */
+/* t.step{ waiting = {...}, running = {...}, now =, kv_blocks =, ranks =, groups =, ... }: the plan. */
 static int t_step(lua_State *L)
 {
-    static const char *const names[] = {"waiting",
-                                        "running",
-                                        "now",
-                                        "kv_blocks",
-                                        "tokens_per_block",
-                                        "max_num_seqs",
+    static const char *const names[] = {"waiting",      "running", "now",    "kv_blocks", "tokens_per_block",
+                                        "max_num_seqs", "ranks",   "groups", "pending",   "dead",
                                         "max_num_batched_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    check_names(L, 1, names, 7, "t.step");
+    verb_check_fields(L, 1, "t.step", names, 11);
     make_world(L, t, 1);
+    started(L, t);
     lua_newtable(L);
     add_list(L, t, 1, "running", 2);
     add_list(L, t, 1, "waiting", 2);
-    struct view v = rehearsal_view(&t->world);
+    make_history(L, t, 1);
+    t->view = rehearsal_view(&t->world);
     plan_begin(&t->world.plan, t->world.now_ns);
-    if (!bind_sync(b, L, &v, true))
-        luaL_error(L, "the policy writes into its view, which is read only");
+    enter(L, b, HOOK_STEP, &t->view);
     b->plan = &t->world.plan;
     push_hook(L, s, HOOK_STEP);
     bind_push(b, L, b->view_ref);
     bind_push(b, L, b->act_ref);
     bind_push(b, L, b->params_ref);
     lua_call(L, 3, 0);
-    b->plan = NULL;
-    push_plan(L, &t->world.plan, 2);
+    leave(b);
+    trial_push_plan(L, &t->world.plan, 2);
     return 1;
 }
 
@@ -293,6 +380,9 @@ static void body_test(lua_State *L, void *arg)
     lua_pushcclosure(L, t_step, 1);
     lua_setfield(L, -2, "step");
     lua_pushlightuserdata(L, x->t);
+    lua_pushcclosure(L, t_start, 1);
+    lua_setfield(L, -2, "start");
+    lua_pushlightuserdata(L, x->t);
     lua_pushcclosure(L, t_admit, 1);
     lua_setfield(L, -2, "admit");
     lua_call(L, 1, 0);
@@ -306,9 +396,7 @@ static int run_one(struct trial *t, int i, struct buf *report, struct err *e)
     struct err mine = {0};
     b.hard_ns *= 10;
     enum verdict v = vm_call(&s->vm, b, body_test, &x, &mine);
-    s->bind.plan = NULL;
-    s->bind.subject = NULL;
-    s->bind.admission = NULL;
+    leave(&s->bind);
     if (report)
         buf_printf(report, "  %s %s\n", verdict_stands(v) ? "ok  " : "FAIL", x.name);
     return verdict_stands(v) ? 0 : err_set(e, E_POLICY, "test '%s' fails: %.250s", x.name, mine.text);

@@ -1,3 +1,5 @@
+#include "lua/verbs.h"
+
 #include <lauxlib.h>
 #include <math.h>
 #include <string.h>
@@ -9,35 +11,40 @@
 
 /* ---- answers and arguments */
 
-static int refused(lua_State *L, const char *why)
+int verb_refused(lua_State *L, const char *why)
 {
     lua_pushnil(L);
     lua_pushstring(L, why ? why : "refused");
     return 2;
 }
 
-static int answer(lua_State *L, bool done)
+int verb_answer(lua_State *L, bool done)
 {
     if (!done)
-        return refused(L, bind_of(L)->plan->reason);
+        return verb_refused(L, bind_of(L)->plan->reason);
     lua_pushboolean(L, 1);
     return 1;
 }
 
-/* The plan of the step under way; NULL outside of one. */
-static struct plan *plan_now(lua_State *L)
+struct plan *verb_plan(lua_State *L)
+{
+    const struct bind *b = bind_of(L);
+    return b->hook == HOOK_STEP ? b->plan : NULL;
+}
+
+struct plan *verb_orders(lua_State *L)
 {
     return bind_of(L)->plan;
 }
 
-static int not_now(lua_State *L, const char *verb)
+int verb_not_now(lua_State *L, const char *verb)
 {
     lua_pushnil(L);
     lua_pushfstring(L, "act.%s can be called in step only", verb);
     return 2;
 }
 
-static double whole_number(lua_State *L, int arg, const char *what, double low, double high)
+double verb_whole_number(lua_State *L, int arg, const char *what, double low, double high)
 {
     if (lua_type(L, arg) != LUA_TNUMBER)
         luaL_error(L, "%s must be a number, not a %s", what, luaL_typename(L, arg));
@@ -48,7 +55,7 @@ static double whole_number(lua_State *L, int arg, const char *what, double low, 
 }
 
 /* A request: its id, or the table that admit was given. */
-static req_id check_request(lua_State *L, int arg)
+req_id verb_request(lua_State *L, int arg)
 {
     struct bind *b = bind_of(L);
     if (lua_type(L, arg) == LUA_TTABLE && lua_topointer(L, arg) == b->request_pointer && b->subject)
@@ -61,70 +68,7 @@ static req_id check_request(lua_State *L, int arg)
     return id;
 }
 
-/* A group: a table of view.idle, or its number. */
-static int check_group(lua_State *L, int arg)
-{
-    if (lua_type(L, arg) == LUA_TTABLE) {
-        lua_pushliteral(L, "id");
-        lua_rawget(L, arg);
-        lua_replace(L, arg);
-    }
-    if (lua_type(L, arg) != LUA_TNUMBER)
-        luaL_error(L, "a group of view.idle is expected, not a %s", luaL_typename(L, arg));
-    return (int)whole_number(L, arg, "a group's id", 1, MAX_RANKS);
-}
-
-static struct plan_batch *check_batch(lua_State *L, int arg)
-{
-    struct bind *b = bind_of(L);
-    struct batch_handle *h = lua_touserdata(L, arg);
-    bool mine = false;
-    if (h && lua_getmetatable(L, arg)) {
-        bind_push(b, L, b->batch_meta_ref);
-        mine = lua_rawequal(L, -1, -2);
-        lua_pop(L, 2);
-    }
-    if (!mine)
-        luaL_error(L, "a batch is expected, not a %s", luaL_typename(L, arg));
-    if (!b->plan || h->serial != b->plan->serial || !h->batch)
-        luaL_error(L, "the batch belongs to an earlier step");
-    return h->batch;
-}
-
-/* ---- batches */
-
-static int act_batch(lua_State *L)
-{
-    struct bind *b = bind_of(L);
-    int group = check_group(L, 1);
-    if (!b->plan)
-        return not_now(L, "batch");
-    struct plan_batch *batch = plan_batch(b->plan, group);
-    if (!batch)
-        return refused(L, b->plan->reason);
-    int *ref = &b->handle_refs[group - 1];
-    if (*ref == LUA_NOREF) {
-        struct batch_handle *made = lua_newuserdata(L, sizeof *made);
-        *made = (struct batch_handle){.group = group};
-        bind_push(b, L, b->batch_meta_ref);
-        lua_setmetatable(L, -2);
-        *ref = luaL_ref(L, LUA_REGISTRYINDEX);
-    }
-    bind_push(b, L, *ref);
-    struct batch_handle *h = lua_touserdata(L, -1);
-    h->serial = b->plan->serial;
-    h->batch = batch;
-    return 1;
-}
-
-static int batch_decodes(lua_State *L)
-{
-    lua_pushnumber(L, plan_decodes(check_batch(L, 1)));
-    return 1;
-}
-
-/* The ids of a Lua list, in the plan's arena. */
-static req_id *read_ids(lua_State *L, int arg, struct plan *p, int *n)
+req_id *verb_request_list(lua_State *L, int arg, struct plan *p, int *n)
 {
     size_t len = lua_objlen(L, arg);
     if (len > MAX_REQUESTS)
@@ -132,142 +76,92 @@ static req_id *read_ids(lua_State *L, int arg, struct plan *p, int *n)
     req_id *ids = arena_new(&p->arena, (len ? len : 1) * sizeof *ids);
     for (size_t i = 0; i < len; i++) {
         lua_rawgeti(L, arg, (int)i + 1);
-        ids[i] = check_request(L, lua_gettop(L));
+        ids[i] = verb_request(L, lua_gettop(L));
         lua_pop(L, 1);
     }
     *n = (int)len;
     return ids;
 }
 
-/* b:prefill([view.waiting | {id, ...}] [, budget]) */
-static int batch_prefill(lua_State *L)
+int verb_group(lua_State *L, int arg)
 {
-    struct bind *b = bind_of(L);
-    struct plan_batch *batch = check_batch(L, 1);
-    lua_settop(L, 3);
-    int budget = b->plan->world->limits.max_num_batched_tokens, n = 0;
-    if (!lua_isnil(L, 3))
-        budget = (int)whole_number(L, 3, "the token budget", 0, 1 << 30);
-    const req_id *list = NULL;
-    static const req_id none;
-    if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) == b->running.view_pointer)
-        list = &none; /* running requests go first in any case */
-    else if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) != b->waiting.view_pointer)
-        list = read_ids(L, 2, b->plan, &n);
-    else if (!lua_isnil(L, 2) && lua_type(L, 2) != LUA_TTABLE)
-        luaL_error(L, "view.waiting or a list of request ids is expected, not a %s", luaL_typename(L, 2));
-    lua_pushnumber(L, plan_prefill(batch, list, n, budget));
-    return 1;
-}
-
-/* b:add(id [, n]) */
-static int batch_add(lua_State *L)
-{
-    struct plan_batch *batch = check_batch(L, 1);
-    req_id id = check_request(L, 2);
-    int n = lua_isnoneornil(L, 3) ? 0 : (int)whole_number(L, 3, "the number of tokens", 1, 1 << 30);
-    int added = plan_add(batch, id, n);
-    if (!added)
-        return refused(L, batch->plan->reason);
-    lua_pushnumber(L, added);
-    return 1;
-}
-
-enum batch_fact { FACT_TOKENS = 1, FACT_N, FACT_DECODES, FACT_GROUP };
-
-/* __index: upvalue 1 holds the methods, and a number for each fact. */
-static int batch_index(lua_State *L)
-{
-    lua_pushvalue(L, 2);
-    lua_rawget(L, lua_upvalueindex(1));
-    int type = lua_type(L, -1);
-    if (type == LUA_TFUNCTION)
-        return 1;
-    if (type != LUA_TNUMBER)
-        return luaL_error(L, "a batch has no '%s' (tokens, n, n_decodes, decodes, prefill, add)",
-                          lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?");
-    const struct plan_batch *batch = check_batch(L, 1);
-    switch ((enum batch_fact)lua_tonumber(L, -1)) {
-    case FACT_TOKENS: lua_pushnumber(L, batch->n_tokens); break;
-    case FACT_N: lua_pushnumber(L, batch->n_items); break;
-    case FACT_DECODES: lua_pushnumber(L, batch->n_decodes); break;
-    case FACT_GROUP: lua_pushnumber(L, batch->group); break;
+    if (lua_type(L, arg) == LUA_TTABLE) {
+        lua_pushliteral(L, "id");
+        lua_rawget(L, arg);
+        lua_replace(L, arg);
     }
-    return 1;
+    if (lua_type(L, arg) != LUA_TNUMBER)
+        luaL_error(L, "a group of view.groups is expected, not a %s", luaL_typename(L, arg));
+    return (int)verb_whole_number(L, arg, "a group's id", 1, INT32_MAX);
 }
 
-static int batch_newindex(lua_State *L)
+void verb_check_fields(lua_State *L, int table, const char *what, const char *const *names, int n)
 {
-    return luaL_error(L, "a batch is changed by its verbs only");
+    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+        char field[80] = "(not a name)";
+        bool known = false;
+        if (lua_type(L, -2) == LUA_TSTRING)
+            vm_escape(field, sizeof field, lua_tostring(L, -2), lua_objlen(L, -2));
+        for (int i = 0; i < n; i++)
+            known |= strcmp(field, names[i]) == 0;
+        if (known)
+            continue;
+        const char *near = nearest_word(field, names, n);
+        luaL_error(L, "%s has no field '%s'%s%s%s", what, field, near ? "; did you mean '" : "",
+                   near ? near : "", near ? "'?" : "");
+    }
 }
-
-/* ---- forward */
 
 static int width(lua_State *L, int layout, const char *name)
 {
     lua_pushstring(L, name);
     lua_rawget(L, layout);
-    int v = lua_isnil(L, -1) ? 1 : (int)whole_number(L, lua_gettop(L), name, 1, MAX_RANKS);
+    int v = lua_isnil(L, -1) ? 1 : (int)verb_whole_number(L, lua_gettop(L), name, 1, MAX_RANKS);
     lua_pop(L, 1);
     return v;
 }
 
-static struct layout read_layout(lua_State *L, int arg)
+struct layout verb_layout(lua_State *L, int arg, bool *given)
 {
     static const char *const names[] = {"sp", "tp", "pp"};
-    if (lua_isnoneornil(L, arg))
+    *given = !lua_isnoneornil(L, arg);
+    if (!*given)
         return (struct layout){1, 1, 1};
     if (lua_type(L, arg) != LUA_TTABLE)
         luaL_error(L, "a layout like { tp = 1 } is expected, not a %s", luaL_typename(L, arg));
-    for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
-        bool known = false;
-        for (int i = 0; i < 3 && lua_type(L, -2) == LUA_TSTRING; i++)
-            known |= strcmp(lua_tostring(L, -2), names[i]) == 0;
-        if (!known)
-            luaL_error(L, "a layout has the fields sp, tp and pp only");
-    }
+    verb_check_fields(L, arg, "a layout", names, 3);
     return (struct layout){.sp = width(L, arg, "sp"), .tp = width(L, arg, "tp"), .pp = width(L, arg, "pp")};
 }
 
-/* act.forward(group, batch [, layout]) */
-static int act_forward(lua_State *L)
+struct layout verb_default_layout(const struct world *w, int n_ranks)
 {
-    lua_settop(L, 4);
-    int group = check_group(L, 1);
-    if (!plan_now(L))
-        return not_now(L, "forward");
-    struct plan_batch *batch = check_batch(L, 2);
-    struct layout layout = read_layout(L, 3);
-    if (!lua_isnil(L, 4))
-        return refused(L, "act.forward: weights and comm are not offered by this build");
-    if (batch->group != group)
-        return refused(L, "the batch was made for another group");
-    return answer(L, plan_forward(batch, layout));
+    for (int tp = n_ranks; tp > 1; tp--)
+        if (n_ranks % tp == 0 && !w->shape.refusals[n_ranks][tp])
+            return (struct layout){n_ranks / tp, tp, 1};
+    return (struct layout){n_ranks, 1, 1};
 }
 
-/* ---- the other verbs */
+/* ---- requests and time */
 
-/* act.preempt(id, how) */
+/* act.preempt(id, "recompute" | "hard"), act.preempt(group, "hard" | "drain" | "soft") */
 static int act_preempt(lua_State *L)
 {
-    if (!plan_now(L))
-        return not_now(L, "preempt");
-    if (lua_type(L, 2) != LUA_TSTRING)
-        return luaL_error(L, "act.preempt: how must be \"recompute\" or \"hard\"");
-    const char *how = lua_tostring(L, 2);
-    bool recompute = strcmp(how, "recompute") == 0, hard = strcmp(how, "hard") == 0;
-    if (strcmp(how, "drain") == 0 || strcmp(how, "soft") == 0)
-        return refused(
-            L,
-            "act.preempt: \"drain\" and \"soft\" are about groups of several ranks; this build has one rank");
-    if (!recompute && !hard)
-        return luaL_error(L, "act.preempt: how must be \"recompute\" or \"hard\"");
+    static const char *const hows[] = {"recompute", "hard", "drain", "soft"};
+    int how = 0;
+    lua_settop(L, 2);
+    if (!verb_plan(L))
+        return verb_not_now(L, "preempt");
+    while (how < 4 && !(lua_type(L, 2) == LUA_TSTRING && strcmp(lua_tostring(L, 2), hows[how]) == 0))
+        how++;
+    if (how == 4)
+        return luaL_error(L, "act.preempt: how must be \"recompute\" or \"hard\", and of a group \"hard\", "
+                             "\"drain\" or \"soft\"");
     if (lua_type(L, 1) == LUA_TTABLE)
-        return refused(
-            L,
-            "act.preempt: whole groups are not offered by this build, which has one rank; preempt requests");
-    return answer(
-        L, plan_preempt(plan_now(L), check_request(L, 1), recompute ? PREEMPT_RECOMPUTE : PREEMPT_HARD));
+        return act_preempt_group(L);
+    req_id id = verb_request(L, 1);
+    if (how > 1)
+        return verb_refused(L, "act.preempt: \"drain\" and \"soft\" are about groups, which are named by their tables");
+    return verb_answer(L, plan_preempt(verb_plan(L), id, how ? PREEMPT_HARD : PREEMPT_RECOMPUTE));
 }
 
 static int refuse_now(lua_State *L, req_id id, int code, int retry_after)
@@ -275,9 +169,9 @@ static int refuse_now(lua_State *L, req_id id, int code, int retry_after)
     struct bind *b = bind_of(L);
     const char *why = lua_tostring(L, 4);
     if (b->plan)
-        return answer(L, plan_refuse(b->plan, id, code, retry_after, why));
+        return verb_answer(L, plan_refuse(b->plan, id, code, retry_after, why));
     if (id != b->subject->id)
-        return refused(L, "in admit, only the request that arrives can be refused");
+        return verb_refused(L, "in admit, only the request that arrives can be refused");
     struct admission *a = b->admission;
     a->refused = true;
     a->code = code;
@@ -292,11 +186,11 @@ static int act_refuse(lua_State *L)
 {
     struct bind *b = bind_of(L);
     lua_settop(L, 4);
-    if (!b->plan && !b->admission)
-        return refused(L, "act.refuse can be called in admit and step only");
-    req_id id = check_request(L, 1);
-    int code = lua_isnil(L, 2) ? 429 : (int)whole_number(L, 2, "the code", 400, 599);
-    int retry_after = lua_isnil(L, 3) ? -1 : (int)whole_number(L, 3, "retry_after (seconds)", 0, 86400);
+    if (!verb_plan(L) && !b->admission)
+        return verb_refused(L, "act.refuse can be called in admit and step only");
+    req_id id = verb_request(L, 1);
+    int code = lua_isnil(L, 2) ? 429 : (int)verb_whole_number(L, 2, "the code", 400, 599);
+    int retry_after = lua_isnil(L, 3) ? -1 : (int)verb_whole_number(L, 3, "retry_after (seconds)", 0, 86400);
     if (!lua_isnil(L, 4) && lua_type(L, 4) != LUA_TSTRING)
         luaL_error(L, "act.refuse: the reason must be a text");
     return refuse_now(L, id, code, retry_after);
@@ -307,9 +201,9 @@ static int act_wake(lua_State *L)
 {
     if (lua_type(L, 1) != LUA_TNUMBER)
         return luaL_error(L, "act.wake: milliseconds are expected");
-    if (!plan_now(L))
-        return not_now(L, "wake");
-    return answer(L, plan_wake(plan_now(L), lua_tonumber(L, 1)));
+    if (!verb_plan(L))
+        return verb_not_now(L, "wake");
+    return verb_answer(L, plan_wake(verb_plan(L), lua_tonumber(L, 1)));
 }
 
 /* Outside a step there is no plan to carry the line: at most MAX_LOGS a second, and none while the engine is
@@ -342,23 +236,10 @@ static int act_log(lua_State *L)
     sandbox_tostring(L, 1);
     char text[501];
     vm_escape(text, sizeof text, lua_tostring(L, -1), lua_objlen(L, -1));
-    if (b->plan && !b->transcript)
-        return answer(L, plan_log(b->plan, text, strlen(text)));
+    if (verb_plan(L) && !b->transcript)
+        return verb_answer(L, plan_log(b->plan, text, strlen(text)));
     if (!log_directly(b, text))
-        return refused(L, "too many log lines");
-    lua_pushboolean(L, 1);
-    return 1;
-}
-
-/* act.bind(ranks): the partition into groups. One rank makes one group, which is there already. */
-static int act_bind(lua_State *L)
-{
-    luaL_checktype(L, 1, LUA_TTABLE);
-    if (!lua_isnoneornil(L, 2))
-        luaL_checktype(L, 2, LUA_TTABLE);
-    lua_rawgeti(L, 1, 1);
-    if (lua_objlen(L, 1) != 1 || lua_type(L, -1) != LUA_TNUMBER || lua_tonumber(L, -1) != 0)
-        return refused(L, "act.bind: this build has one rank, number 0");
+        return verb_refused(L, "too many log lines");
     lua_pushboolean(L, 1);
     return 1;
 }
@@ -367,43 +248,28 @@ static int act_bind(lua_State *L)
 static int not_offered(lua_State *L)
 {
     lua_pushnil(L);
-    lua_pushfstring(L, "act.%s is not offered by this build, which has one rank",
-                    lua_tostring(L, lua_upvalueindex(1)));
+    lua_pushfstring(L, "act.%s is not offered by this build", lua_tostring(L, lua_upvalueindex(1)));
     return 2;
 }
 
 /* ---- the tables */
 
-static void make_batches(struct bind *b, lua_State *L)
+void verbs_add_queries(lua_State *L)
 {
-    static const luaL_Reg methods[] = {
-        {"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
-    static const char *const facts[] = {"tokens", "n", "n_decodes", "group"};
-    lua_newtable(L);
-    lua_newtable(L);
-    for (int i = 0; i < 3; i++) {
-        lua_pushcfunction(L, methods[i].func);
-        lua_setfield(L, -2, methods[i].name);
-    }
-    for (int i = 0; i < 4; i++) {
-        lua_pushnumber(L, i + 1);
-        lua_setfield(L, -2, facts[i]);
-    }
-    lua_pushcclosure(L, batch_index, 1);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, batch_newindex);
-    lua_setfield(L, -2, "__newindex");
-    b->batch_meta_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_pushcfunction(L, view_estimate);
+    lua_setfield(L, -2, "estimate");
+    lua_pushcfunction(L, view_narrowest);
+    lua_setfield(L, -2, "narrowest");
 }
 
 void verbs_create(struct bind *b, lua_State *L)
 {
     static const luaL_Reg verbs[] = {
-        {"batch", act_batch}, {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
-        {"wake", act_wake},   {"log", act_log},         {"bind", act_bind}};
-    static const char *const absent[] = {"release", "remap",   "swap_out", "swap_in", "weights",
-                                         "comm",    "reshard", "ffn",      "draft"};
-    make_batches(b, L);
+        {"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
+        {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},       {"release", act_release},
+        {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},       {"weights", act_weights}};
+    static const char *const absent[] = {"swap_out", "swap_in", "reshard", "ffn", "draft"};
+    verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         lua_pushcfunction(L, verbs[i].func);

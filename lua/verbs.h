@@ -1,0 +1,53 @@
+/* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches, forward and what a step would take;
+ * verbs_partition.c groups and orders. Each reads its arguments (a wrong type raises), asks the plan (which refuses what is not lawful) and answers
+ * true or what it says, or nil and a reason. Lua functions, called by policies inside vm bodies. Never true: a verb that acts outside the plan. */
+#ifndef LUA_VERBS_H
+#define LUA_VERBS_H
+
+#include "lua/bind.h"
+
+/* Sets act_ref and the metatable of batches; the global log. */
+void verbs_create(struct bind *b, lua_State *L);
+/* Puts view.estimate and view.narrowest into the view table on top of the stack. */
+void verbs_add_queries(lua_State *L);
+
+/* ---- what the verbs share */
+
+/* nil and the reason. */
+int verb_refused(lua_State *L, const char *why);
+/* true, or nil and the plan's reason. */
+int verb_answer(lua_State *L, bool done);
+int verb_not_now(lua_State *L, const char *verb);
+/* The plan of the step under way; NULL outside of one. */
+struct plan *verb_plan(lua_State *L);
+/* The same, or that of start, which may give orders and nothing else. */
+struct plan *verb_orders(lua_State *L);
+double verb_whole_number(lua_State *L, int arg, const char *what, double low, double high);
+req_id verb_request(lua_State *L, int arg);
+/* The ids of a Lua list, in the plan's arena. */
+req_id *verb_request_list(lua_State *L, int arg, struct plan *p, int *n);
+int verb_group(lua_State *L, int arg);      /* a table of view.groups, or its id */
+/* A layout like { sp = 2, tp = 2 }; *given false: nil, the caller's default. */
+struct layout verb_layout(lua_State *L, int arg, bool *given);
+/* Raises on a field of the table that is not among the names. */
+void verb_check_fields(lua_State *L, int table, const char *what, const char *const *names, int n);
+/* The widest tensor parallel layout that runs on so many ranks. */
+struct layout verb_default_layout(const struct world *w, int n_ranks);
+
+/* verbs_batch.c */
+void verbs_make_batches(struct bind *b, lua_State *L);
+int act_batch(lua_State *L);
+int act_forward(lua_State *L);
+int view_estimate(lua_State *L);
+
+/* verbs_partition.c */
+int act_bind(lua_State *L);
+int act_release(lua_State *L);
+int act_remap(lua_State *L);
+int act_open(lua_State *L);
+int act_comm(lua_State *L);
+int act_weights(lua_State *L);
+int act_preempt_group(lua_State *L);
+int view_narrowest(lua_State *L);
+
+#endif

@@ -1,0 +1,199 @@
+#include <lauxlib.h>
+#include <string.h>
+
+#include "lua/script.h"
+#include "lua/verbs.h"
+
+static struct plan_batch *check_batch(lua_State *L, int arg)
+{
+    struct bind *b = bind_of(L);
+    struct batch_handle *h = lua_touserdata(L, arg);
+    bool mine = false;
+    if (h && lua_getmetatable(L, arg)) {
+        bind_push(b, L, b->batch_meta_ref);
+        mine = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    if (!mine)
+        luaL_error(L, "a batch is expected, not a %s", luaL_typename(L, arg));
+    if (!b->plan || h->serial != b->plan->serial || !h->batch)
+        luaL_error(L, "the batch belongs to an earlier step");
+    return h->batch;
+}
+
+/* act.batch(group) */
+int act_batch(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    int group = verb_group(L, 1);
+    if (!verb_plan(L))
+        return verb_not_now(L, "batch");
+    struct plan_batch *batch = plan_batch(b->plan, group);
+    if (!batch)
+        return verb_refused(L, b->plan->reason);
+    int *ref = &b->handle_refs[(group - 1) % MAX_RANKS];
+    if (*ref == LUA_NOREF) {
+        struct batch_handle *made = lua_newuserdata(L, sizeof *made);
+        *made = (struct batch_handle){0};
+        bind_push(b, L, b->batch_meta_ref);
+        lua_setmetatable(L, -2);
+        *ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
+    bind_push(b, L, *ref);
+    struct batch_handle *h = lua_touserdata(L, -1);
+    h->serial = b->plan->serial;
+    h->batch = batch;
+    return 1;
+}
+
+static int batch_decodes(lua_State *L)
+{
+    lua_pushnumber(L, plan_decodes(check_batch(L, 1)));
+    return 1;
+}
+
+/* b:prefill([view.waiting | {id, ...}] [, budget [, "any"]]) */
+static int batch_prefill(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    struct plan_batch *batch = check_batch(L, 1);
+    lua_settop(L, 4);
+    int budget = b->plan->world->limits.max_num_batched_tokens, n = 0;
+    if (!lua_isnil(L, 3))
+        budget = (int)verb_whole_number(L, 3, "the token budget", 0, 1 << 30);
+    if (!lua_isnil(L, 4) && !(lua_type(L, 4) == LUA_TSTRING && strcmp(lua_tostring(L, 4), "any") == 0))
+        luaL_error(L, "the last argument of prefill is \"any\" (whoever is next, wherever it would be served sooner) or nothing");
+    const req_id *list = NULL;
+    static const req_id none;
+    if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) == b->running.view_pointer)
+        list = &none; /* running requests go first in any case */
+    else if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) != b->waiting.view_pointer)
+        list = verb_request_list(L, 2, b->plan, &n);
+    else if (!lua_isnil(L, 2) && lua_type(L, 2) != LUA_TTABLE)
+        luaL_error(L, "view.waiting or a list of request ids is expected, not a %s", luaL_typename(L, 2));
+    batch->anybody = !lua_isnil(L, 4);
+    lua_pushnumber(L, plan_prefill(batch, list, n, budget));
+    return 1;
+}
+
+/* b:add(id [, n]) */
+static int batch_add(lua_State *L)
+{
+    struct plan_batch *batch = check_batch(L, 1);
+    req_id id = verb_request(L, 2);
+    int n = lua_isnoneornil(L, 3) ? 0 : (int)verb_whole_number(L, 3, "the number of tokens", 1, 1 << 30);
+    int added = plan_add(batch, id, n);
+    if (!added)
+        return verb_refused(L, batch->plan->reason);
+    lua_pushnumber(L, added);
+    return 1;
+}
+
+enum batch_fact { FACT_TOKENS = 1, FACT_N, FACT_DECODES, FACT_GROUP };
+
+/* __index: upvalue 1 holds the methods, and a number for each fact. */
+static int batch_index(lua_State *L)
+{
+    lua_pushvalue(L, 2);
+    lua_rawget(L, lua_upvalueindex(1));
+    int type = lua_type(L, -1);
+    if (type == LUA_TFUNCTION)
+        return 1;
+    if (type != LUA_TNUMBER)
+        return luaL_error(L, "a batch has no '%s' (tokens, n, n_decodes, group, decodes, prefill, add)",
+                          lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?");
+    const struct plan_batch *batch = check_batch(L, 1);
+    switch ((enum batch_fact)lua_tonumber(L, -1)) {
+    case FACT_TOKENS: lua_pushnumber(L, batch->n_tokens); break;
+    case FACT_N: lua_pushnumber(L, batch->n_items); break;
+    case FACT_DECODES: lua_pushnumber(L, batch->n_decodes); break;
+    case FACT_GROUP: lua_pushnumber(L, batch->group); break;
+    }
+    return 1;
+}
+
+static int batch_newindex(lua_State *L)
+{
+    return luaL_error(L, "a batch is changed by its verbs only");
+}
+
+void verbs_make_batches(struct bind *b, lua_State *L)
+{
+    static const luaL_Reg methods[] = {
+        {"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
+    static const char *const facts[] = {"tokens", "n", "n_decodes", "group"};
+    lua_newtable(L);
+    lua_newtable(L);
+    for (int i = 0; i < 3; i++) {
+        lua_pushcfunction(L, methods[i].func);
+        lua_setfield(L, -2, methods[i].name);
+    }
+    for (int i = 0; i < 4; i++) {
+        lua_pushnumber(L, i + 1);
+        lua_setfield(L, -2, facts[i]);
+    }
+    lua_pushcclosure(L, batch_index, 1);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, batch_newindex);
+    lua_setfield(L, -2, "__newindex");
+    b->batch_meta_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+/* ---- a step */
+
+/* act.forward(group, batch [, layout]) */
+int act_forward(lua_State *L)
+{
+    bool given;
+    lua_settop(L, 4);
+    int group = verb_group(L, 1);
+    if (!verb_plan(L))
+        return verb_not_now(L, "forward");
+    struct plan_batch *batch = check_batch(L, 2);
+    struct layout layout = verb_layout(L, 3, &given);
+    if (!lua_isnil(L, 4))
+        return verb_refused(L, "act.forward: weights and comm are not offered by this build; act.comm chooses for later steps");
+    if (batch->group != group)
+        return verb_refused(L, "the batch was made for another group");
+    if (!given)
+        layout = verb_default_layout(batch->plan->world, batch->site->n_ranks);
+    return verb_answer(L, plan_forward(batch, layout));
+}
+
+/* What the step would look like: a batch, or a number of tokens with nothing cached before them. */
+static struct step_size check_size(lua_State *L, int arg)
+{
+    if (lua_type(L, arg) != LUA_TNUMBER)
+        return plan_size(check_batch(L, arg));
+    double n = verb_whole_number(L, arg, "the number of tokens", 0, 1 << 30);
+    return (struct step_size){.rows = (int)n};
+}
+
+/* view.estimate(group, layout, batch | tokens): ms, and the number of steps of the layout that this rests on; or nil and why the layout cannot run. */
+int view_estimate(lua_State *L)
+{
+    bool given;
+    struct bind *b = bind_of(L);
+    lua_settop(L, 3);
+    int group = verb_group(L, 1);
+    struct layout l = verb_layout(L, 2, &given);
+    if (!b->facts)
+        return verb_refused(L, "view.estimate can be called in step, admit and finish only");
+    struct step_size size = check_size(L, 3);
+    const struct world *w = b->facts->world;
+    const struct group *g = view_group(b->facts, group);
+    if (!g)
+        return verb_refused(L, "no such group (any more)");
+    if (!given)
+        l = verb_default_layout(w, g->n_ranks);
+    if (l.pp > 1)
+        return verb_refused(L, "pipeline parallelism (pp > 1) is not supported by this build");
+    if (layout_size(l) != g->n_ranks)
+        return verb_refused(L, "sp * tp * pp is not the number of ranks of the group");
+    if (w->shape.refusals[g->n_ranks][l.tp])
+        return verb_refused(L, w->shape.refusals[g->n_ranks][l.tp]);
+    uint64_t seen;
+    lua_pushnumber(L, estimator_ns(&w->estimate, l, size, &seen) * 1e-6);
+    lua_pushnumber(L, (double)seen);
+    return 2;
+}

@@ -1,0 +1,336 @@
+#include <lauxlib.h>
+#include <string.h>
+
+#include "lua/script.h"
+#include "lua/verbs.h"
+
+enum { DEFAULT_WAIT_MS = 10000, MAX_WAIT_MS = 3600000 };
+
+/* ---- arguments */
+
+/* The place of a text in a list of choices. Raises when it is not a text or none of them. */
+static int choice(lua_State *L, int arg, const char *what, const char *const *choices, int n)
+{
+    if (lua_type(L, arg) == LUA_TSTRING)
+        for (int i = 0; i < n; i++)
+            if (strcmp(lua_tostring(L, arg), choices[i]) == 0)
+                return i;
+    lua_pushfstring(L, "%s must be", what);
+    for (int i = 0; i < n; i++)
+        lua_pushfstring(L, "%s \"%s\"", i == 0 ? "" : i == n - 1 ? " or" : ",", choices[i]);
+    lua_concat(L, n + 1);
+    return luaL_error(L, "%s", lua_tostring(L, -1));
+}
+
+/* The ranks of a list as a mask; 0 with a reason when one is named twice or there are none. */
+static uint64_t check_ranks(lua_State *L, int arg, const char **why)
+{
+    uint64_t mask = 0;
+    if (lua_type(L, arg) != LUA_TTABLE)
+        luaL_error(L, "a list of ranks is expected, not a %s", luaL_typename(L, arg));
+    int n = (int)lua_objlen(L, arg);
+    *why = n ? NULL : "the list of ranks is empty";
+    for (int i = 1; i <= n && i <= MAX_RANKS + 1; i++) {
+        lua_rawgeti(L, arg, i);
+        uint64_t bit = 1ull << (int)verb_whole_number(L, lua_gettop(L), "a rank", 0, MAX_RANKS - 1);
+        lua_pop(L, 1);
+        if (mask & bit)
+            *why = "a rank is named twice";
+        mask |= bit;
+    }
+    return *why ? 0 : mask;
+}
+
+/* A kv fate by its name. false: one that this build does not have. */
+static bool check_fate(lua_State *L, int arg, enum kv_fate *out)
+{
+    static const char *const names[] = {"keep", "migrate", "park", "recompute", "host"};
+    int i = choice(L, arg, "kv", names, 5);
+    *out = i == 4 ? FATE_RECOMPUTE : (enum kv_fate)i;
+    return i < 4;
+}
+
+static const char no_host[] = "kv = \"host\" is not offered by this build, which has no host tier: migrate, park or recompute";
+
+/* ---- options of an order */
+
+/* Pushes the field; false (nothing pushed) when it is not there. */
+static bool option(lua_State *L, int opts, const char *name)
+{
+    lua_pushstring(L, name);
+    lua_rawget(L, opts);
+    if (!lua_isnil(L, -1))
+        return true;
+    lua_pop(L, 1);
+    return false;
+}
+
+static const char *read_base(lua_State *L, int opts, int n_ranks, struct layout *out)
+{
+    bool given;
+    if (!option(L, opts, "base"))
+        return NULL;
+    *out = verb_layout(L, lua_gettop(L), &given);
+    lua_pop(L, 1);
+    return layout_size(*out) == n_ranks ? NULL : "base: sp * tp is not the number of ranks";
+}
+
+static const char *read_named(lua_State *L, int opts, struct switch_order *o)
+{
+    if (!option(L, opts, "requests"))
+        return NULL;
+    if (lua_type(L, -1) != LUA_TTABLE)
+        luaL_error(L, "requests must be a list of request ids, not a %s", luaL_typename(L, -1));
+    int n = (int)lua_objlen(L, -1);
+    if (n > MAX_NAMED)
+        return "an order can be for 16 requests at most";
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, i);
+        o->named[o->n_named++] = verb_request(L, lua_gettop(L));
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return NULL;
+}
+
+static void read_reason(lua_State *L, int opts, struct switch_order *o)
+{
+    if (!option(L, opts, "reason"))
+        return;
+    if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "reason must be a text, not a %s", luaL_typename(L, -1));
+    vm_escape(o->reason, sizeof o->reason, lua_tostring(L, -1), lua_objlen(L, -1));
+    lua_pop(L, 1);
+}
+
+/* What bind and release have in common. NULL, or why it is refused. */
+static const char *read_order(lua_State *L, int opts, struct switch_order *o)
+{
+    static const char *const names[] = {"when", "kv", "base", "max_wait_ms", "requests", "reason"};
+    static const char *const whens[] = {"hard", "drain", "soft"};
+    const char *why = NULL;
+    if (lua_isnoneornil(L, opts))
+        return NULL;
+    if (lua_type(L, opts) != LUA_TTABLE)
+        luaL_error(L, "options like { when = \"drain\" } are expected, not a %s", luaL_typename(L, opts));
+    verb_check_fields(L, opts, o->release ? "the options of act.release" : "the options of act.bind", names, 6);
+    if (option(L, opts, "when")) {
+        o->when = (enum switch_when)choice(L, lua_gettop(L), "when", whens, 3);
+        lua_pop(L, 1);
+    }
+    if (option(L, opts, "kv")) {
+        why = check_fate(L, lua_gettop(L), &o->fate) ? NULL : no_host;
+        lua_pop(L, 1);
+    }
+    if (option(L, opts, "max_wait_ms")) {
+        o->max_wait_ns = (int64_t)verb_whole_number(L, lua_gettop(L), "max_wait_ms", 1, MAX_WAIT_MS) * 1000000;
+        lua_pop(L, 1);
+    }
+    read_reason(L, opts, o);
+    const char *base = read_base(L, opts, __builtin_popcountll(o->mask), &o->base);
+    const char *named = read_named(L, opts, o);
+    return why ? why : base ? base : named;
+}
+
+/* Is it so already, with nothing under way that would change it? Then there is no order to give. */
+static bool is_so(struct plan *p, const struct switch_order *o)
+{
+    struct partition *t = &p->world->partition;
+    for (int i = 0; i < t->n_pending; i++)
+        if (t->pending[i].order.mask & o->mask)
+            return false;
+    return o->release ? (o->mask & ~t->free_ranks) == 0 : partition_match(t, o->mask, o->base) != NULL;
+}
+
+static int give(lua_State *L, const struct switch_order *o)
+{
+    lua_settop(L, 0);
+    if (is_so(verb_orders(L), o)) {
+        lua_pushboolean(L, 1);
+        return 1;
+    }
+    return verb_answer(L, plan_switch(verb_orders(L), o));
+}
+
+static struct switch_order new_order(bool release, uint64_t mask)
+{
+    return (struct switch_order){.release = release,
+                                 .mask = mask,
+                                 .base = {__builtin_popcountll(mask), 1, 1},
+                                 .when = WHEN_HARD,
+                                 .fate = FATE_MIGRATE,
+                                 .max_wait_ns = DEFAULT_WAIT_MS * 1000000ll};
+}
+
+static int not_an_order_time(lua_State *L, const char *verb)
+{
+    lua_pushnil(L);
+    lua_pushfstring(L, "act.%s can be called in start and step only", verb);
+    return 2;
+}
+
+/* ---- the verbs */
+
+/* act.bind(ranks [, { when =, kv =, base =, max_wait_ms =, requests =, reason = }]) */
+int act_bind(lua_State *L)
+{
+    const char *why;
+    lua_settop(L, 2);
+    uint64_t mask = check_ranks(L, 1, &why);
+    struct switch_order o = new_order(false, mask);
+    const char *bad = read_order(L, 2, &o);
+    if (why || bad)
+        return verb_refused(L, why ? why : bad);
+    if (!verb_orders(L))
+        return not_an_order_time(L, "bind");
+    return give(L, &o);
+}
+
+/* act.release(group [, kv | { when =, kv =, max_wait_ms =, reason = }]) */
+int act_release(lua_State *L)
+{
+    const char *why = NULL;
+    lua_settop(L, 2);
+    int id = verb_group(L, 1);
+    struct switch_order o = new_order(true, 0);
+    if (lua_type(L, 2) == LUA_TSTRING)
+        why = check_fate(L, 2, &o.fate) ? NULL : no_host;
+    else
+        why = read_order(L, 2, &o);
+    if (!verb_orders(L))
+        return not_an_order_time(L, "release");
+    const struct group *g = partition_find(&verb_orders(L)->world->partition, id);
+    if (!g || why)
+        return verb_refused(L, why ? why : "no such group (any more)");
+    o.mask = g->mask;
+    o.base = (struct layout){g->n_ranks, 1, 1};
+    return give(L, &o);
+}
+
+/* act.remap(id, group, "keep" | "migrate" | "park" | "recompute"); the group may be nil for the last two. */
+int act_remap(lua_State *L)
+{
+    enum kv_fate fate = FATE_MIGRATE;
+    lua_settop(L, 3);
+    req_id id = verb_request(L, 1);
+    bool offered = lua_isnil(L, 3) || check_fate(L, 3, &fate);
+    bool stays = fate == FATE_PARK || fate == FATE_RECOMPUTE;
+    int group = stays && lua_isnil(L, 2) ? 0 : verb_group(L, 2);
+    if (!offered)
+        return verb_refused(L, no_host);
+    if (!verb_plan(L))
+        return verb_not_now(L, "remap");
+    return verb_answer(L, plan_remap(verb_plan(L), id, group, fate));
+}
+
+/* From act.preempt: a group's table and how. */
+int act_preempt_group(lua_State *L)
+{
+    const char *how = lua_tostring(L, 2);
+    int group = verb_group(L, 1);
+    if (strcmp(how, "recompute") == 0)
+        return verb_refused(L, "act.preempt: a group is preempted \"hard\", \"drain\" or \"soft\"; recompute is for requests");
+    enum switch_when when = *how == 'h' ? WHEN_HARD : *how == 'd' ? WHEN_DRAIN : WHEN_SOFT;
+    return verb_answer(L, plan_preempt_group(verb_plan(L), group, when));
+}
+
+/* act.open(group) */
+int act_open(lua_State *L)
+{
+    int group = verb_group(L, 1);
+    if (!verb_plan(L))
+        return verb_not_now(L, "open");
+    return verb_answer(L, plan_open_group(verb_plan(L), group));
+}
+
+/* act.comm(ranks [, "auto" | "oneshot" | "twoshot"]): what is known of the communicator. */
+int act_comm(lua_State *L)
+{
+    static const char *const algorithms[] = {"auto", "oneshot", "twoshot"};
+    const char *why;
+    lua_settop(L, 2);
+    uint64_t mask = check_ranks(L, 1, &why);
+    int algorithm = lua_isnil(L, 2) ? 0 : choice(L, 2, "the algorithm", algorithms, 3);
+    if (!verb_orders(L))
+        return not_an_order_time(L, "comm");
+    if (why)
+        return verb_refused(L, why);
+    if (!plan_comm(verb_orders(L), mask, algorithm))
+        return verb_answer(L, false);
+    lua_createtable(L, 0, 4);
+    groups_push_ranks(L, mask);
+    lua_setfield(L, -2, "ranks");
+    lua_pushstring(L, algorithms[algorithm]);
+    lua_setfield(L, -2, "algorithm");
+    return 1;
+}
+
+/* act.weights(group, layout): what the view of the weights costs; nil and why when the layout cannot run. */
+int act_weights(lua_State *L)
+{
+    bool given;
+    struct bind *b = bind_of(L);
+    lua_settop(L, 2);
+    int id = verb_group(L, 1);
+    struct layout l = verb_layout(L, 2, &given);
+    if (!b->facts)
+        return verb_refused(L, "act.weights can be called in step, admit and finish only");
+    const struct world *w = b->facts->world;
+    const struct group *g = view_group(b->facts, id);
+    if (!g)
+        return verb_refused(L, "no such group (any more)");
+    if (!given)
+        l = verb_default_layout(w, g->n_ranks);
+    if (l.pp > 1)
+        return verb_refused(L, "pipeline parallelism (pp > 1) is not supported by this build");
+    if (layout_size(l) != g->n_ranks)
+        return verb_refused(L, "sp * tp * pp is not the number of ranks of the group");
+    if (w->shape.refusals[g->n_ranks][l.tp])
+        return verb_refused(L, w->shape.refusals[g->n_ranks][l.tp]);
+    lua_createtable(L, 0, 4);
+    lua_pushnumber(L, 0); /* replicated: a layout is a view of what every rank holds */
+    lua_setfield(L, -2, "bytes");
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, "zero_copy");
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, "ready");
+    return 1;
+}
+
+/* What binding this set would disturb: requests that run there; less than nothing when it is asked for already, so that an answer stays what it is. */
+static int disturbs(const struct partition *p, uint64_t set)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_pending; i++)
+        if (p->pending[i].order.mask == set && !p->pending[i].order.release)
+            return -1;
+    for (int i = 0; i < p->n_groups; i++)
+        n += p->groups[p->order[i]].mask & set ? p->groups[p->order[i]].n_running : 0;
+    return n;
+}
+
+/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil: there is none. Among equals the one that
+ * disturbs the fewest, then the first. */
+int view_narrowest(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    double tokens = verb_whole_number(L, 1, "the number of tokens", 0, 9007199254740992.0);
+    if (!b->facts)
+        return verb_refused(L, "view.narrowest can be called in step, admit and finish only");
+    const struct world *w = b->facts->world;
+    uint64_t best = 0;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        uint64_t s = w->shape.sets[i];
+        int n = __builtin_popcountll(s), found = __builtin_popcountll(best);
+        bool runs = !w->shape.refusals[n][1] || !w->shape.refusals[n][n];
+        bool holds = (double)w->kv.n_blocks * w->shape.tokens_per_block[n] >= tokens;
+        if (!runs || !holds || s & w->partition.dead_ranks)
+            continue;
+        if (!best || n < found || (n == found && disturbs(&w->partition, s) < disturbs(&w->partition, best)))
+            best = s;
+    }
+    if (!best)
+        return verb_refused(L, "no group that this node can form caches so many tokens");
+    groups_push_ranks(L, best);
+    return 1;
+}
