@@ -157,7 +157,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
     const struct device_facts *f = rank_facts(n->ranks[0]);
     *out = (struct node_facts){.n_ranks = n->n_ranks, .memory_bytes = f->memory_bytes, .weight_bytes = rank_weight_bytes(n->ranks[0]),
                                .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks, .kv_blocks = n->n_blocks,
-                               .tokens_per_block = s->block_size, .shape = &n->shape, .heads = n->heads, .limits = s->limits};
+                               .tokens_per_block = s->block_size, .shape = &n->shape, .heads = n->heads, .comms = n->comms, .limits = s->limits};
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);
 }

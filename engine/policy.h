@@ -34,6 +34,8 @@ struct admission {
     char why[200];
 };
 
+struct comm_pool;
+
 /* What never changes while the process lives. */
 struct node_facts {
     int n_ranks;
@@ -41,6 +43,7 @@ struct node_facts {
     int kv_blocks, tokens_per_block;    /* of a rank; of a block that holds all kv heads */
     const struct node_shape *shape;     /* which rank sets may be groups, which layouts run, what a block holds */
     struct heads heads;
+    const struct comm_pool *comms;      /* what the node's communicators measured; NULL: there are none */
     struct limits limits;
     char model[128], device[96];
 };

@@ -54,6 +54,7 @@ struct bind {
     req_id *admitted;               /* by slot: the requests this script has given a key */
     int n_admitted;
     struct rng rng;
+    const struct comm_pool *comms;  /* of the node; NULL: it has none, or this is a rehearsal */
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;

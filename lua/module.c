@@ -2,7 +2,7 @@
  * clock, so that a policy's spec asserts what really was scheduled. Built as moonshift.so, apart from the
  * server; one Lua state of a test process owns what it makes. local e = require("moonshift").engine { policy
  * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
- * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:metrics(), e:state(), e:swap {
+ * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(), e:swap {
  * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine. */
 #include <lauxlib.h>
 #include <lua.h>
@@ -14,6 +14,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "lua/groups.h"
 #include "lua/host.h"
 #include "lua/value.h"
 
@@ -37,6 +38,9 @@ struct scheduled {
 
 struct step_record {
     int64_t at_ns;
+    int group;
+    uint64_t ranks;
+    struct layout layout;
     int n_items, n_tokens, first; /* items[first..) */
 };
 
@@ -56,6 +60,7 @@ struct rig {
     struct pending *pending;        /* in order of time */
     int n_results, n_items, n_steps, n_pending, cap_items, cap_steps;
     uint64_t step_seen;
+    int n_ranks;
     struct buf text;                /* scratch that must outlive a raise */
     int reply_code;
     struct buf reply;
@@ -138,7 +143,8 @@ static int load_policy(lua_State *L, struct rig *r, int table, struct policy *ou
         if (!*name)
             snprintf(name, sizeof name, "%.60s", slash ? slash + 1 : path);
     }
-    struct lua_opts o = {.watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true};
+    struct lua_opts o = {.watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true,
+                         .n_ranks = r->n_ranks};
     return lua_policy_load(out, *name ? name : "spec", source, n, &o, params, e);
 }
 
@@ -199,6 +205,9 @@ static void record_step(struct rig *r)
             continue;
         r->steps = grown(r->steps, r->n_steps, &r->cap_steps, sizeof *r->steps);
         r->steps[r->n_steps++] = (struct step_record){.at_ns = clock_now(&r->clock),
+                                                      .group = batch->group,
+                                                      .ranks = batch->site->mask,
+                                                      .layout = batch->layout,
                                                       .n_items = batch->n_items,
                                                       .n_tokens = batch->n_tokens,
                                                       .first = r->n_items};
@@ -381,28 +390,6 @@ static void push_item(lua_State *L, const struct rig *r, const struct scheduled 
     lua_setfield(L, -2, "starts");
 }
 
-static int m_schedule(lua_State *L)
-{
-    struct rig *r = check_rig(L);
-    lua_createtable(L, r->n_steps, 0);
-    for (int i = 0; i < r->n_steps; i++) {
-        const struct step_record *s = &r->steps[i];
-        lua_createtable(L, 0, 3);
-        lua_pushnumber(L, (double)(s->at_ns - START_NS) * 1e-9);
-        lua_setfield(L, -2, "at");
-        lua_pushnumber(L, s->n_tokens);
-        lua_setfield(L, -2, "tokens");
-        lua_createtable(L, s->n_items, 0);
-        for (int k = 0; k < s->n_items; k++) {
-            push_item(L, r, &r->items[s->first + k]);
-            lua_rawseti(L, -2, k + 1);
-        }
-        lua_setfield(L, -2, "items");
-        lua_rawseti(L, -2, i + 1);
-    }
-    return 1;
-}
-
 static void set_number(lua_State *L, const char *field, double v)
 {
     lua_pushnumber(L, v);
@@ -413,6 +400,31 @@ static void set_text(lua_State *L, const char *field, const char *v)
 {
     lua_pushstring(L, v);
     lua_setfield(L, -2, field);
+}
+
+static int m_schedule(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    lua_createtable(L, r->n_steps, 0);
+    for (int i = 0; i < r->n_steps; i++) {
+        const struct step_record *s = &r->steps[i];
+        lua_createtable(L, 0, 8);
+        set_number(L, "at", (double)(s->at_ns - START_NS) * 1e-9);
+        set_number(L, "tokens", s->n_tokens);
+        set_number(L, "group", s->group);
+        set_number(L, "sp", s->layout.sp);
+        set_number(L, "tp", s->layout.tp);
+        groups_push_ranks(L, s->ranks);
+        lua_setfield(L, -2, "ranks");
+        lua_createtable(L, s->n_items, 0);
+        for (int k = 0; k < s->n_items; k++) {
+            push_item(L, r, &r->items[s->first + k]);
+            lua_rawseti(L, -2, k + 1);
+        }
+        lua_setfield(L, -2, "items");
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
 }
 
 static int m_result(lua_State *L)
@@ -441,6 +453,63 @@ static int m_result(lua_State *L)
         lua_rawseti(L, -2, i + 1);
     }
     lua_setfield(L, -2, "tokens");
+    return 1;
+}
+
+static int m_groups(lua_State *L)
+{
+    struct partition *p = (struct partition *)&engine_world(check_rig(L)->engine)->partition; /* only looked at */
+    lua_newtable(L);
+    for (int i = 0; i < p->n_groups; i++) {
+        const struct group *g = partition_slot(p, i);
+        lua_createtable(L, 0, 6);
+        set_number(L, "id", g->id);
+        set_number(L, "running", g->n_running);
+        set_number(L, "sp", g->layout.sp);
+        set_number(L, "tp", g->layout.tp);
+        groups_push_ranks(L, g->mask);
+        lua_setfield(L, -2, "ranks");
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+static void push_switch(lua_State *L, const struct switch_event *e)
+{
+    lua_createtable(L, 0, 16);
+    set_number(L, "at", (double)(e->done_ns - START_NS) * 1e-9);
+    set_number(L, "waited", (double)(e->done_ns - e->asked_ns) * 1e-9);
+    set_number(L, "kept", e->n_kept);
+    set_number(L, "moved", e->n_moved);
+    set_number(L, "parked", e->n_parked);
+    set_number(L, "recomputed", e->n_recomputed);
+    set_text(L, "when", switch_when_name(e->order.when));
+    set_text(L, "kv", kv_fate_name(e->order.fate));
+    set_text(L, "reason", e->order.reason);
+    groups_push_ranks(L, e->order.mask);
+    lua_setfield(L, -2, "ranks");
+    lua_pushboolean(L, e->order.release);
+    lua_setfield(L, -2, "release");
+    lua_pushboolean(L, e->superseded);
+    lua_setfield(L, -2, "superseded");
+    lua_pushboolean(L, e->failure);
+    lua_setfield(L, -2, "failure");
+}
+
+/* The last switches (SWITCH_EVENTS of them are remembered), in the order in which they were asked for. */
+static int m_switches(lua_State *L)
+{
+    struct partition *p = (struct partition *)&engine_world(check_rig(L)->engine)->partition; /* only looked at */
+    uint64_t first = p->next_serial > SWITCH_EVENTS ? p->next_serial - SWITCH_EVENTS : 1;
+    int n = 0;
+    lua_newtable(L);
+    for (uint64_t s = first; s < p->next_serial; s++) {
+        const struct switch_event *e = partition_event(p, s);
+        if (!e)
+            continue;
+        push_switch(L, e);
+        lua_rawseti(L, -2, ++n);
+    }
     return 1;
 }
 
@@ -535,9 +604,12 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
                              .model = r->model,
                              .kv_dtype = DT_F16,
                              .block_size = 16,
+                             .n_ranks = (int)number(L, 1, "ranks", 1),
+                             .fail_rank = (int)number(L, 1, "fail_rank", 0),
+                             .fail_at_step = (uint64_t)number(L, 1, "fail_at_step", 0),
                              .clock = &r->clock,
                              .quiet = true};
-    int blocks = (int)number(L, 1, "kv_blocks", 1024);
+    int blocks = (int)number(L, 1, "kv_blocks", 1024), size = (int)number(L, 1, "group_size", 0);
     const struct model_config *c = model_config(r->model);
     s.device.sim_step_ns = (int64_t)(number(L, 1, "step_us", 1000) * 1e3);
     s.device.sim_row_ns = (int64_t)(number(L, 1, "row_us", 10) * 1e3);
@@ -545,8 +617,10 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
                                .max_num_batched_tokens = (int)number(L, 1, "max_num_batched_tokens", 2048),
                                .max_num_queued_reqs = (int)number(L, 1, "max_num_queued_reqs", 0),
                                .max_num_queued_tokens = (int64_t)number(L, 1, "max_num_queued_tokens", 0),
+                               .park_ns = (int64_t)(number(L, 1, "park_s", 10) * 1e9),
                                .starvation_ns = (int64_t)(number(L, 1, "starvation_s", 0) * 1e9),
                                .prefix_caching = flag(L, 1, "prefix_caching", false)};
+    s.start = (struct layout){size ? size : 0, size ? 1 : 0, 1}; /* as many groups of so many ranks as there is room for; 0: one */
     s.kv_bytes =
         (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(s.model_name, sizeof s.model_name, "sim");
@@ -560,17 +634,19 @@ static int l_engine(lua_State *L)
     check_names(L, 1,
                 " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
                 "max_num_queued_tokens kv_blocks step_us "
-                "row_us starvation_s prefix_caching model ");
+                "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s ");
     struct rig *r = lua_newuserdata(L, sizeof *r);
     struct err e = {0};
     memset(r, 0, sizeof *r);
     luaL_getmetatable(L, "moonshift.engine");
     lua_setmetatable(L, -2);
     clock_init_virtual(&r->clock, START_NS);
+    r->n_ranks = (int)number(L, 1, "ranks", 1);
     char model[512];
+    const char *otherwise = r->n_ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json";
     text_field(L, 1, "model", model, sizeof model);
     if (lua_watchdog_start(&r->dog, &e) ||
-        model_open_dummy(&r->model, *model ? model : "tests/data/sim_model.json", DT_BF16, 1, &e))
+        model_open_dummy(&r->model, *model ? model : otherwise, DT_BF16, 1, &e))
         return luaL_error(L, "%s", e.text);
     struct engine_setup s = read_setup(L, r);
     lua_getfield(L, 1, "policy");
@@ -620,6 +696,8 @@ int luaopen_moonshift(lua_State *L)
                                        {"now", m_now},
                                        {"schedule", m_schedule},
                                        {"result", m_result},
+                                       {"groups", m_groups},
+                                       {"switches", m_switches},
                                        {"metrics", m_metrics},
                                        {"state", m_state},
                                        {"swap", m_swap},

@@ -307,6 +307,7 @@ enum verdict script_start(struct script *s, const struct node_facts *node, const
                           struct err *e)
 {
     struct call c = {.node = node, .view = v};
+    s->bind.comms = node->comms;
     if (!has(s, HOOK_START))
         return VERDICT_OK;
     s->bind.plan = p;

@@ -1,6 +1,7 @@
 #include <lauxlib.h>
 #include <string.h>
 
+#include "engine/exec/comm.h"
 #include "lua/script.h"
 #include "lua/verbs.h"
 
@@ -243,25 +244,68 @@ int act_open(lua_State *L)
     return verb_answer(L, plan_open_group(verb_plan(L), group));
 }
 
-/* act.comm(ranks [, "auto" | "oneshot" | "twoshot"]): what is known of the communicator. */
+static bool in_pool(const struct node_shape *s, uint64_t mask)
+{
+    for (int i = 0; i < s->n_sets; i++)
+        if (s->sets[i] == mask)
+            return true;
+    return false;
+}
+
+/* A list of microseconds by size, into the table on top of the stack. */
+static void put_measured(lua_State *L, const char *field, const int64_t ns[COMM_SIZES])
+{
+    lua_createtable(L, COMM_SIZES, 0);
+    for (int i = 0; i < COMM_SIZES; i++) {
+        lua_pushnumber(L, (double)ns[i] * 1e-3);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, field);
+}
+
+/* What was measured at start, where it was. */
+static void put_measures(lua_State *L, const struct comm_measure *m)
+{
+    if (!m->oneshot_ns[0])
+        return;
+    lua_pushnumber(L, (double)m->meet_ns * 1e-3);
+    lua_setfield(L, -2, "meet_us");
+    lua_createtable(L, COMM_SIZES, 0);
+    for (int i = 0; i < COMM_SIZES; i++) {
+        lua_pushnumber(L, (double)m->bytes[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "bytes");
+    put_measured(L, "oneshot_us", m->oneshot_ns);
+    put_measured(L, "twoshot_us", m->twoshot_ns);
+}
+
+/* act.comm(ranks [, "auto" | "oneshot" | "twoshot"]): what is known of their communicator; with an algorithm, what its all-reduces use from now on. */
 int act_comm(lua_State *L)
 {
     static const char *const algorithms[] = {"auto", "oneshot", "twoshot"};
+    const struct bind *b = bind_of(L);
     const char *why;
     lua_settop(L, 2);
     uint64_t mask = check_ranks(L, 1, &why);
-    int algorithm = lua_isnil(L, 2) ? 0 : choice(L, 2, "the algorithm", algorithms, 3);
-    if (!verb_orders(L))
+    int algorithm = lua_isnil(L, 2) ? -1 : choice(L, 2, "the algorithm", algorithms, 3);
+    if (!b->plan)
         return not_an_order_time(L, "comm");
     if (why)
         return verb_refused(L, why);
-    if (!plan_comm(verb_orders(L), mask, algorithm))
+    if (!in_pool(&b->plan->world->shape, mask))
+        return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)");
+    struct comm_set *set = b->comms ? comm_find(b->comms, mask) : NULL;
+    bool alone = (mask & (mask - 1)) == 0; /* one rank has nobody to talk to */
+    if (algorithm >= 0 && !alone && !plan_comm(b->plan, mask, algorithm))
         return verb_answer(L, false);
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 8);
     groups_push_ranks(L, mask);
     lua_setfield(L, -2, "ranks");
-    lua_pushstring(L, algorithms[algorithm]);
+    lua_pushstring(L, algorithms[algorithm >= 0 ? algorithm : set ? (int)comm_chosen(set) : 0]);
     lua_setfield(L, -2, "algorithm");
+    if (set)
+        put_measures(L, comm_measured(set));
     return 1;
 }
 

@@ -7,7 +7,7 @@ static const char frame[] =
     "local kept, n = nil, 0\n"
     "local function good(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "
     "b:prefill(view.waiting)\n"
-    "  if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end\n"
+    "  if b.tokens > 0 then act.forward(g, b) end end end\n"
     "local function bad(view, act, p) %s\nend\n"
     "local function late(view) return view.step >= 40 end\n"
     "return { api = 1, doc = 'hostile', needs = { 'tenant', 'prompt', 'computed', 'first', 'last' },\n"
@@ -43,7 +43,7 @@ static void run_attack(struct rig *t, const struct attack *a)
         rig_submit(t, i % 3 ? "blue" : "red", 20 + i % 30, 4 + i % 9);
         rig_run_until(t, clock_now(&t->clock) + 2000000);
     }
-    rig_run(t);
+    rig_settle(t);
 }
 
 static void check_attack(struct rig *t, const struct attack *a)
@@ -73,18 +73,19 @@ static void check_attack(struct rig *t, const struct attack *a)
 
 /* hard_ms: 2 where the stop is what is tested; long where something else must come first, on however slow a
  * machine. */
-static void run_all(const struct attack *list, size_t n, int hard_ms)
+static void run_all(const struct attack *list, size_t n, const struct rig_knobs *knobs)
 {
     for (size_t i = 0; i < n; i++) {
         struct rig t;
-        rig_open(&t, &(struct rig_knobs){.hard_ns = (int64_t)hard_ms * 1000000});
+        rig_open(&t, knobs);
         run_attack(&t, &list[i]);
         check_attack(&t, &list[i]);
         rig_close(&t);
     }
 }
 
-#define RUN(list, hard_ms) run_all(list, sizeof(list) / sizeof *(list), hard_ms)
+#define RUN(list, hard_ms) RUN_ON(list, .hard_ns = (int64_t)(hard_ms) * 1000000)
+#define RUN_ON(list, ...) run_all(list, sizeof(list) / sizeof *(list), &(struct rig_knobs){__VA_ARGS__})
 enum { SHORT = 2, LONG = 2000 };
 
 static void loops(void **state)
@@ -203,8 +204,8 @@ static void results(void **state)
         {IN_ADMIT, "act.refuse(p, 429, 1, {})", VERDICT_ERROR, "the reason must be a text"},
         {IN_ADMIT, "act.refuse({}, 429)", VERDICT_ERROR, "a request id is expected, not a table"},
         {IN_STEP, "act.batch(0)", VERDICT_ERROR, "a group's id must be a whole number"},
-        {IN_STEP, "act.batch({})", VERDICT_ERROR, "a group of view.idle is expected, not a nil"},
-        {IN_STEP, "act.batch()", VERDICT_ERROR, "a group of view.idle is expected"},
+        {IN_STEP, "act.batch({})", VERDICT_ERROR, "a group of view.groups is expected, not a nil"},
+        {IN_STEP, "act.batch()", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.batch(1 / 0)", VERDICT_ERROR, "a group's id must be a whole number"},
         {IN_STEP, "act.batch(1):add()", VERDICT_ERROR, "a request id is expected"},
         {IN_STEP, "act.batch(1):add('7')", VERDICT_ERROR, "a request id is expected, not a string"},
@@ -226,14 +227,48 @@ static void results(void **state)
         {IN_STEP, "if kept then kept:decodes() end kept = act.batch(1) good = nil", VERDICT_ERROR, NULL},
         {IN_STEP, "act.forward(1, {}, {})", VERDICT_ERROR, "a batch is expected, not a table"},
         {IN_STEP, "act.forward(1, act.batch(1), { dp = 1 })", VERDICT_ERROR,
-         "a layout has the fields sp, tp and pp only"},
+         "a layout has no field 'dp'; did you mean 'sp'?"},
         {IN_STEP, "act.forward(1, act.batch(1), { tp = 'x' })", VERDICT_ERROR, "tp must be a number"},
         {IN_STEP, "act.forward(1, act.batch(1), 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
         {IN_STEP, "act.preempt(65536, 'softly')", VERDICT_ERROR, "how must be \"recompute\" or \"hard\""},
         {IN_STEP, "act.preempt(65536)", VERDICT_ERROR, "how must be"},
         {IN_STEP, "act.wake('soon')", VERDICT_ERROR, "milliseconds are expected"},
         {IN_STEP, "act.log()", VERDICT_ERROR, "bad argument #1"},
-        {IN_STEP, "act.bind(1)", VERDICT_ERROR, "bad argument #1"},
+        {IN_STEP, "act.bind(1)", VERDICT_ERROR, "a list of ranks is expected, not a number"},
+        {IN_STEP, "act.bind({ 'x' })", VERDICT_ERROR, "a rank must be a number, not a string"},
+        {IN_STEP, "act.bind({ -1 })", VERDICT_ERROR, "a rank must be a whole number from 0 to 63"},
+        {IN_STEP, "act.bind({ 0 / 0 })", VERDICT_ERROR, "a rank must be a whole number"},
+        {IN_STEP, "act.bind({ 64 })", VERDICT_ERROR, "a rank must be a whole number"},
+        {IN_STEP, "act.bind({ 0 }, 'hard')", VERDICT_ERROR, "options like { when = \"drain\" } are expected"},
+        {IN_STEP, "act.bind({ 0 }, { wen = 'hard' })", VERDICT_ERROR, "has no field 'wen'; did you mean 'when'?"},
+        {IN_STEP, "act.bind({ 0 }, { [{}] = 1 })", VERDICT_ERROR, "has no field '(not a name)'"},
+        {IN_STEP, "act.bind({ 0 }, { when = 'now' })", VERDICT_ERROR, "when must be \"hard\", \"drain\" or \"soft\""},
+        {IN_STEP, "act.bind({ 0 }, { kv = 5 })", VERDICT_ERROR, "kv must be \"keep\", \"migrate\", \"park\", \"recompute\" or \"host\""},
+        {IN_STEP, "act.bind({ 0 }, { max_wait_ms = 0 })", VERDICT_ERROR, "max_wait_ms must be a whole number"},
+        {IN_STEP, "act.bind({ 0 }, { max_wait_ms = 1 / 0 })", VERDICT_ERROR, "max_wait_ms must be a whole number"},
+        {IN_STEP, "act.bind({ 0 }, { base = 5 })", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
+        {IN_STEP, "act.bind({ 0 }, { base = { dp = 5 } })", VERDICT_ERROR, "a layout has no field 'dp'"},
+        {IN_STEP, "act.bind({ 0 }, { requests = 5 })", VERDICT_ERROR, "requests must be a list of request ids"},
+        {IN_STEP, "act.bind({ 0 }, { requests = { 5 } })", VERDICT_ERROR, "5 is not a request id"},
+        {IN_STEP, "act.bind({ 0 }, { reason = {} })", VERDICT_ERROR, "reason must be a text"},
+        {IN_STEP, "act.release()", VERDICT_ERROR, "a group of view.groups is expected"},
+        {IN_STEP, "act.release(1, 'gently')", VERDICT_ERROR, "kv must be"},
+        {IN_STEP, "act.release(1, 5)", VERDICT_ERROR, "options like { when = \"drain\" } are expected"},
+        {IN_STEP, "act.remap('x', 1)", VERDICT_ERROR, "a request id is expected, not a string"},
+        {IN_STEP, "act.remap(65536)", VERDICT_ERROR, "a group of view.groups is expected"},
+        {IN_STEP, "act.remap(65536, 1, 'x')", VERDICT_ERROR, "kv must be"},
+        {IN_STEP, "act.open({})", VERDICT_ERROR, "a group of view.groups is expected"},
+        {IN_STEP, "act.comm(5)", VERDICT_ERROR, "a list of ranks is expected"},
+        {IN_STEP, "act.comm({ 0 }, 'threeshot')", VERDICT_ERROR, "the algorithm must be \"auto\", \"oneshot\" or \"twoshot\""},
+        {IN_STEP, "act.weights(1, 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
+        {IN_STEP, "view.estimate(1, {}, 'much')", VERDICT_ERROR, "a batch is expected, not a string"},
+        {IN_STEP, "view.estimate(1, {}, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
+        {IN_STEP, "view.estimate({}, {}, 1)", VERDICT_ERROR, "a group of view.groups is expected"},
+        {IN_STEP, "view.narrowest()", VERDICT_ERROR, "the number of tokens must be a number"},
+        {IN_STEP, "view.narrowest(0 / 0)", VERDICT_ERROR, "the number of tokens must be a whole number"},
+        {IN_STEP, "act.preempt({}, 'drain')", VERDICT_ERROR, "a group of view.groups is expected"},
+        {IN_STEP, "act.preempt(1, 'drain')", VERDICT_ERROR, "1 is not a request id"},
+        {IN_STEP, "act.batch(view.groups[1]):prefill(view.waiting, 5, 'all')", VERDICT_ERROR, "the last argument of prefill is \"any\""},
     };
     RUN(list, LONG);
 }
@@ -249,12 +284,14 @@ static void refused_verbs(void **state)
          "local function refused(part, ok, why) no(ok, why, part) end\n"
          "refused('no such group', act.batch(2)) refused('no such request', act.preempt(65536 * 60000, "
          "'hard'))\n"
-         "refused('not offered', act.preempt({}, 'hard')) refused('one rank', act.preempt(1, 'drain')) "
-         "refused('one rank', act.preempt(1, 'soft'))\n"
-         "for _, verb in ipairs { 'release', 'remap', 'swap_out', 'swap_in', 'weights', 'comm', 'reshard', "
-         "'ffn', 'draft' } do refused('not offered', act[verb](1)) end\n"
-         "refused('not offered', view.estimate()) refused('one rank', act.bind({ 0, 1 })) assert(act.bind({ "
-         "0 }))\n"
+         "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, 'drain'))\n"
+         "for _, verb in ipairs { 'swap_out', 'swap_in', 'reshard', 'ffn', 'draft' } do refused('not offered', act[verb](1)) end\n"
+         "refused('no such ranks', act.bind({ 0, 1 })) refused('empty', act.bind({})) refused('twice', act.bind({ 0, 0 })) assert(act.bind({ 0 }))\n"
+         "refused('host', act.bind({ 0 }, { kv = 'host' })) refused('number of ranks', act.bind({ 0 }, { base = { sp = 2 } }))\n"
+         "refused('no such group', act.release(2)) refused('no such group', view.estimate(2, {}, 5)) refused('no such group', act.weights(2))\n"
+         "refused('number of ranks', view.estimate(1, { tp = 2 }, 5)) refused('pipeline', act.weights(1, { pp = 2 })) assert(act.weights(1).zero_copy)\n"
+         "refused('no communicator', act.comm({ 0, 1 })) assert(act.comm({ 0 }).ranks[1] == 0) refused('caches so many', view.narrowest(1e9))\n"
+         "refused('no such group', act.open(2)) refused('no such request', act.remap(65536 * 60000, 1))\n"
          "refused('60000', act.wake(-1)) refused('60000', act.wake(1e9)) refused('60000', act.wake(0 / 0))\n"
          "refused('no such request', act.refuse(65536 * 60000, 429))\n"
          "for i = 1, 8 do assert(act.log(i)) end refused('8 log lines', act.log('x'))\n"
@@ -262,7 +299,7 @@ static void refused_verbs(void **state)
          "if r.n > 0 then refused('has not begun', act.refuse(r.id[1], 429)) end\n"
          "if w.n > 0 then refused('not running', act.preempt(w.id[1], 'recompute')) end\n"
          "local g = view.idle[1]\n"
-         "if kept == nil then local b = act.batch(g) refused('empty', act.forward(g, b)) refused('already', "
+         "if kept == nil and r.n + w.n > 0 then local b = act.batch(g) refused('empty', act.forward(g, b)) refused('already', "
          "act.batch(g)) \n"
          "  if r.n > 0 then assert(b:add(r.id[1]) > 0) refused('already used', b:add(r.id[1])) "
          "refused('already used', act.preempt(r.id[1], 'hard')) end\n"

@@ -99,11 +99,11 @@ static void syntax_and_shape(void **state)
         {"local kept return { api = 1, doc = 'x', tests = { a = function(t) kept = t t.step { waiting = { {} "
          "} } end },\n"
          " step = function(view, act) local b = act.batch(1) if kept then kept.step {} end b:decodes() end }",
-         "x.lua:2: t.step and t.admit are for tests, not for hooks"},
+         "x.lua:2: t.start, t.step and t.admit are for tests, not for hooks"},
         {"local kept return { api = 1, doc = 'x', tests = { a = function(t) kept = t t.step { waiting = { {} "
          "} } end },\n"
          " step = function() end, admit = function() if kept then kept.admit {} end end }",
-         "x.lua:2: t.step and t.admit are for tests, not for hooks"},
+         "x.lua:2: t.start, t.step and t.admit are for tests, not for hooks"},
         {POLICY("tests = { a = function(t) t.step { waiting = 'many' } end }, "),
          "waiting must be a list of requests, not a string"},
         {POLICY("tests = { a = function(t) t.step { running = { 5 } } end }, "),

@@ -21,6 +21,7 @@ enum { RIG_TAGS = 1024 };
 
 struct rig_knobs {
     int seqs, batched, blocks;      /* 0: 16, 64, 256 */
+    int ranks, group_size;          /* 0: 1 rank; one group of all */
     double starvation_s;
     size_t heap_bytes;
     int64_t hard_ns;
@@ -48,7 +49,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
     memset(t, 0, sizeof *t);
     clock_init_virtual(&t->clock, 1000000000);
     if (lua_watchdog_start(&t->dog, &e) ||
-        model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
+        model_open_dummy(&t->model, k->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
     t->opts = (struct lua_opts){
         .watchdog = t->dog, .heap_bytes = k->heap_bytes, .hard_ns = k->hard_ns, .quiet = true};
@@ -61,11 +62,15 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                                         .starvation_ns = (int64_t)(k->starvation_s * 1e9)},
                              .kv_dtype = DT_F16,
                              .block_size = 16,
+                             .n_ranks = k->ranks ? k->ranks : 1,
+                             .start = {k->group_size, k->group_size ? 1 : 0, 1},
                              .clock = &t->clock,
                              .quiet = true};
     policy_fcfs(&s.policy);
     snprintf(s.model_name, sizeof s.model_name, "sim");
-    s.kv_bytes = (size_t)(k->blocks ? k->blocks : 256) * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
+    const struct model_config *c = model_config(t->model);
+    s.kv_bytes = (size_t)(k->blocks ? k->blocks : 256) * (size_t)c->n_layers *
+                 backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
@@ -114,6 +119,17 @@ static inline void rig_run_until(struct rig *t, int64_t until)
 static inline void rig_run(struct rig *t)
 {
     rig_run_until(t, INT64_MAX);
+}
+
+/* Until no request lives: a policy may want to be woken for ever. */
+static inline void rig_settle(struct rig *t)
+{
+    for (int i = 0; i < 20000; i++) {
+        rig_run_until(t, clock_now(&t->clock) + 5000000);
+        if (!engine_world(t->engine)->requests.n_live)
+            return;
+    }
+    fail_msg("requests live on and on");
 }
 
 static inline void rig_post(struct rig *t, enum engine_in kind, void *payload, size_t n)
@@ -208,7 +224,8 @@ static inline void rig_check(struct rig *t)
         assert_int_equal(t->heard[i].n_ends, 1);
     assert_true(world_check(w));
     assert_int_equal(w->requests.n_live, 0);
-    assert_int_equal(w->kv.ranks[0].n_free + w->kv.ranks[0].n_cached, w->kv.n_blocks);
+    for (int i = 0; i < w->kv.n_ranks; i++)
+        assert_int_equal(w->kv.ranks[i].n_free + w->kv.ranks[i].n_cached, w->kv.n_blocks);
 }
 
 static inline void rig_close(struct rig *t)

@@ -9,6 +9,8 @@
 #include "lua/rehearse.h"
 
 static struct lua_watchdog *dog;
+static const struct rehearsal_size small_world = {.kv_blocks = 400, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
+static const struct rehearsal_size large_world = {.kv_blocks = 4000, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
 
 static const char watcher[] =
     "return { api = 1, doc = 'x', needs = { 'id', 'tenant', 'priority', 'arrival', 'prompt', 'max_tokens', "
@@ -128,7 +130,7 @@ static void change(struct rehearsal *r, struct rng *g)
             world_rekey(w, q, (double)rng_below(g, 60));
         break;
     default:
-        if ((q = any(&w->running, g)) && kv_blocks_for(&w->kv, q->n_tokens + 1) <= q->n_blocks) {
+        if ((q = any(&w->running, g)) && q->n_blocks && kv_blocks_for(&w->kv, q->place, q->n_tokens + 1) <= q->n_blocks) {
             world_commit(w, q, q->n_tokens);
             request_append(q, 3);
         }
@@ -145,7 +147,7 @@ static void columns_follow_the_world(void **state)
         struct rng g;
         struct err e = {0};
         rng_init(&g, seed);
-        rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
+        rehearsal_init(&r, small_world, 100);
         for (int i = 0; i < 150; i++) {
             int n = (int)rng_below(&g, 10) ? (int)rng_below(&g, 6)
                                            : (int)rng_below(&g, 200); /* at times more than a journal holds */
@@ -160,7 +162,7 @@ static void columns_follow_the_world(void **state)
             check_queue(s, &s->bind.waiting, &r.world.waiting);
             check_queue(s, &s->bind.running, &r.world.running);
             assert_true(field(s->vm.L, s->bind.view_ref, "now", 0) == (double)r.now_ns * 1e-9);
-            assert_int_equal(field(s->vm.L, s->bind.view_ref, "kv_free", 0), kv_available(&r.world.kv));
+            assert_int_equal(field(s->vm.L, s->bind.view_ref, "kv_free", 0), kv_available(&r.world.kv, 0));
             assert_int_equal(field(s->vm.L, s->bind.view_ref, "n_waiting", 0), r.world.waiting.n);
         }
         rehearsal_free(&r);
@@ -179,7 +181,7 @@ static void a_changed_cell_is_found(void **state)
                     0);
     struct rehearsal r;
     struct err e = {0};
-    rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
+    rehearsal_init(&r, small_world, 100);
     for (int i = 0; i < 60; i++)
         rehearsal_add(&r, &(struct made_request){.n_prompt = 10 + i});
     int found = 0;
@@ -205,7 +207,7 @@ static void a_flood_is_not_the_policys_debt(void **state)
     struct script *s = open_script(watcher, 64 << 10);
     struct rehearsal r;
     struct err e = {0};
-    rehearsal_init(&r, (struct rehearsal_size){4000, 16, 60, 256}, 100);
+    rehearsal_init(&r, large_world, 100);
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 15000; k++)
             assert_non_null(rehearsal_add(
@@ -240,7 +242,7 @@ static void flat(void **state)
                                    0);
     struct rehearsal r;
     struct err e = {0};
-    rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
+    rehearsal_init(&r, small_world, 100);
     size_t after_warming = 0;
     int top = lua_gettop(s->vm.L);
     for (int i = 0; i < 30000; i++) {
@@ -293,17 +295,18 @@ static void memory_ends_anywhere(void **state)
         struct script *s = open_script(source, 0);
         struct rehearsal r;
         struct err e = {0};
-        rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
+        rehearsal_init(&r, small_world, 100);
         rehearsal_crowd(&r, 30, room);
         vm_call(&s->vm, script_generous(s), collect_all, NULL, &e);
         s->vm.floor = s->vm.used; /* not a byte to spare but these */
+        s->bind.groups.tables[0].counted = true;
         s->vm.cap = room;
         struct node_facts node = rehearsal_node(&r);
         struct view v = rehearsal_view(&r);
         struct admission a = {.key = 0};
         struct buf out = {0};
         plan_begin(&r.plan, r.now_ns);
-        enum verdict verdicts[] = {script_start(s, &node, &e),
+        enum verdict verdicts[] = {script_start(s, &node, &v, &r.plan, &e),
                                    script_admit(s, r.world.waiting.items[0], &v, &a, &e),
                                    script_step(s, &v, &r.plan, &e),
                                    script_finish(s, r.world.waiting.items[0], END_STOP, &v, &e),
@@ -338,16 +341,16 @@ static void a_dropped_plan_leaves_no_trace(void **state)
         0);
     struct rehearsal r;
     struct err e = {0};
-    rehearsal_init(&r, (struct rehearsal_size){400, 16, 60, 256}, 100);
+    rehearsal_init(&r, small_world, 100);
     rehearsal_crowd(&r, 30, 3);
-    int waiting = r.world.waiting.n, running = r.world.running.n, available = kv_available(&r.world.kv);
+    int waiting = r.world.waiting.n, running = r.world.running.n, available = kv_available(&r.world.kv, 0);
     struct view v = rehearsal_view(&r);
     plan_begin(&r.plan, r.now_ns);
     assert_int_equal(script_step(s, &v, &r.plan, &e), VERDICT_ERROR);
     assert_string_equal(e.text, "view.lua:3: after all");
     assert_int_equal(r.world.waiting.n, waiting);
     assert_int_equal(r.world.running.n, running);
-    assert_int_equal(kv_available(&r.world.kv), available);
+    assert_int_equal(kv_available(&r.world.kv, 0), available);
     plan_begin(&r.plan, r.now_ns);
     assert_true(plan_is_empty(&r.plan) && !r.plan.n_verbs && !r.plan.wake_ns);
     assert_int_equal(plan_decodes(plan_batch(&r.plan, 1)), running);

@@ -65,7 +65,7 @@ static void churn(struct rehearsal *r, struct rng *g)
         world_end(w, w->running.items[rng_below(g, (uint64_t)w->running.n)], END_LENGTH);
     for (int i = 0; i < 2 && w->waiting.n; i++) {
         struct request *q = w->waiting.items[0];
-        world_start(w, q, r->now_ns);
+        world_start(w, q, partition_slot(&w->partition, 0), r->now_ns);
         if (!world_reserve(w, q, q->n_tokens))
             exit(1);
         world_commit(w, q, q->n_tokens - 1);
@@ -90,7 +90,7 @@ static void measure(const struct policy *p, const char *name, int n)
     int bad = 0;
     rng_init(&g, 3);
     clock_init_real(&clock);
-    rehearsal_init(&r, (struct rehearsal_size){1 << 16, 16, 1024, 2048}, 100);
+    rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
     rehearsal_crowd(&r, n, 5);
     r.world.step = 100; /* past the dry runs: from here on `empty` and `scan` leave the decodes alone */
     for (int i = 0; i < STEPS; i++) {

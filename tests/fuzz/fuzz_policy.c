@@ -9,15 +9,20 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void decide(const struct policy *p)
+static void decide(const struct policy *p, struct rehearsal_size size)
 {
     struct rehearsal r;
     struct err e = {0};
-    rehearsal_init(&r, (struct rehearsal_size){64, 16, 16, 128}, 50);
+    rehearsal_init(&r, size, 50);
     rehearsal_crowd(&r, 24, 11);
     r.world.step = 1000; /* further than any dry run went */
     struct node_facts node = rehearsal_node(&r);
-    enum verdict v = p->ops->start(p->ctx, &node, &e);
+    struct view before = rehearsal_view(&r);
+    plan_begin(&r.plan, r.now_ns);
+    enum verdict v = p->ops->start(p->ctx, &node, &before, &r.plan, &e);
+    if (!verdict_stands(v))
+        plan_begin(&r.plan, r.now_ns);
+    rehearsal_advance(&r, 0, NULL, NULL);
     for (int i = 0; i < 4 && !verdict_torn(v); i++) {
         struct view view = rehearsal_view(&r);
         plan_begin(&r.plan, r.now_ns);
@@ -43,7 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             ASSERT((unsigned char)*c >= 0x20);
         return 0;
     }
-    decide(&p);
+    decide(&p, (struct rehearsal_size){.kv_blocks = 64, .tokens_per_block = 16, .max_num_seqs = 16, .max_num_batched_tokens = 128});
+    decide(&p, (struct rehearsal_size){.kv_blocks = 64, .tokens_per_block = 16, .max_num_seqs = 16, .max_num_batched_tokens = 128,
+                                       .n_ranks = 4, .groups = {3, 4}});
     struct buf out = {0};
     p.ops->export_state(p.ctx, &out, &e);
     p.ops->params_get(p.ctx, &out);
