@@ -2,21 +2,23 @@
 -- that has hardly been seen is tried now and then, and every other one again after a while, since machines change; which
 -- and when follows from counts alone, so the same run decides the same.
 
-local node -- what never changes
+local node, kept -- what never changes; by size of a group, the layout that was the best last
 
--- The layout with the least estimate, and the least seen of all.
-local function compare(view, group, batch)
+-- The layout with the least estimate, unless it is no better than the last by the margin; and the least seen of all.
+local function compare(view, group, batch, p)
   local best, best_ms, rare, rare_n
   for _, layout in ipairs(node.layouts[group.size] or {}) do
     local ms, n = view.estimate(group, layout, batch)
+    if layout == kept[group.size] then ms = ms * (1 - p.margin) end
     if not best or ms < best_ms then best, best_ms = layout, ms end
     if not rare or n < rare_n then rare, rare_n = layout, n end
   end
+  kept[group.size] = best
   return best, rare, rare_n
 end
 
 local function pick(view, group, batch, p)
-  local best, rare, seen = compare(view, group, batch)
+  local best, rare, seen = compare(view, group, batch, p)
   if best and seen < p.least and group.steps % p.try_every == p.try_every - 1 then return rare end
   local again = math.floor(group.steps / p.again_every)
   if best and group.steps % p.again_every == p.again_every - 1 then
@@ -56,6 +58,7 @@ return {
     least = { default = 20, min = 0, type = "integer", doc = "steps of a layout that have to be seen before its estimate is trusted" },
     try_every = { default = 8, min = 1, type = "integer", doc = "until then, one step in so many tries the layout that was seen least" },
     again_every = { default = 500, min = 2, type = "integer", doc = "one step in so many tries a layout again, each in turn" },
+    margin = { default = 0.02, min = 0, max = 0.5, doc = "share by which another layout has to be better than the last" },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
     preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
@@ -65,7 +68,7 @@ return {
   needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
 
   start = function(facts, act, p)
-    node = facts
+    node, kept = facts, {}
     if p.bind then act.bind(node.ranks, { reason = "auto: one group" }) end
   end,
 

@@ -30,11 +30,15 @@ local function split(waiting)
   return mine, others
 end
 
+-- Asks for another partition when there should be one. Returns how wide a group has to be for a premium request to start in:
+-- while its own is on the way it may begin elsewhere if that is soft, and waits for it if not.
 local function arrange(view, act, mine, p)
-  local now = 0
+  local now, meanwhile = 0, math.huge
   for _, group in ipairs(view.groups) do now = math.max(now, group.size) end
   local width, why = wanted(view, now, p)
-  if #view.pending > 0 or (width == now and #view.free_ranks == 0) then return now end
+  if p.how == "soft" then meanwhile = now end
+  if #view.pending > 0 then return meanwhile end
+  if width == now and #view.free_ranks == 0 then return now end
   local rest = p.min_gap_ms - view.last_switch_ms
   if rest > 0 then return now, act.wake(math.max(rest, 1)) end
   local how = why == "a premium request" and p.how or "hard"
@@ -42,7 +46,7 @@ local function arrange(view, act, mine, p)
     act.bind(ranks, { when = i == 1 and how or "hard", kv = p.kv, max_wait_ms = p.patience_ms, requests = i == 1 and mine or nil,
       reason = "flying: " .. why })
   end
-  return now
+  return meanwhile
 end
 
 return {
@@ -78,12 +82,12 @@ return {
 
   step = function(view, act, p)
     local mine, others = split(view.waiting)
-    local widest = arrange(view, act, mine, p)
+    local wide = arrange(view, act, mine, p)
     for _, group in ipairs(view.idle) do
       local batch = act.batch(group)
       batch:decodes()
-      if #mine > 0 and group.size == widest then batch:prefill(mine, p.budget, "any") end
-      batch:prefill(#mine > 0 and group.size < widest and others or view.waiting, p.budget)
+      if #mine > 0 and group.size >= wide then batch:prefill(mine, p.budget, "any") end
+      batch:prefill(#mine > 0 and group.size < wide and others or view.waiting, p.budget)
       if batch.tokens > 0 then act.forward(group, batch) end
     end
   end,
