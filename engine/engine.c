@@ -345,12 +345,20 @@ static bool may_decide(const struct engine *g)
     return v.n_idle || (g->world.partition.free_ranks && !g->world.partition.n_pending);
 }
 
+/* With work, any time; without, a few times: so that a policy can still change the partition of an idle node, and not keep it awake for ever. */
+static bool can_wake(const struct engine *g)
+{
+    return may_decide(g) && (world_has_work(&g->world) || (!g->world.requests.n_live && g->n_idle_wakes < MAX_IDLE_WAKES));
+}
+
 static bool should_decide(const struct engine *g, int64_t now)
 {
     bool woken = g->wake_ns && now >= g->wake_ns;
-    if (!(g->changed || woken) || !may_decide(g))
+    if (woken && can_wake(g))
+        return true;
+    if (!g->changed || !may_decide(g))
         return false;
-    return world_has_work(&g->world) || woken || (!g->saw_empty && !g->world.requests.n_live);
+    return world_has_work(&g->world) || (!g->saw_empty && !g->world.requests.n_live);
 }
 
 static void post(struct engine *g, struct plan_batch *b)
@@ -417,6 +425,7 @@ bool engine_turn(struct engine *g)
     view_init(&v, &g->world, now);
     g->changed = false;
     g->saw_empty = !g->world.requests.n_live;
+    g->n_idle_wakes = g->saw_empty ? g->n_idle_wakes + 1 : 0;
     g->world.step++;
     live_step(&g->live, &v, &g->plan);
     enact(g, &g->plan);
@@ -428,7 +437,7 @@ bool engine_turn(struct engine *g)
 int64_t engine_next_ns(const struct engine *g)
 {
     int64_t t = g->n_in_flight ? g->in_flight[0]->done_ns : INT64_MAX, order = partition_next_ns(&g->world.partition);
-    if (g->wake_ns && g->wake_ns < t && may_decide(g))
+    if (g->wake_ns && g->wake_ns < t && can_wake(g))
         t = g->wake_ns;
     t = order < t ? order : t;
     return g->unpark_ns < t ? g->unpark_ns : t;

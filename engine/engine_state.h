@@ -12,6 +12,8 @@ struct rates {
     uint64_t prompt_tokens, generation_tokens;
 };
 
+enum { MAX_IDLE_WAKES = 16 };
+
 struct engine {
     struct engine_setup setup;
     struct world world;
@@ -26,6 +28,7 @@ struct engine {
     int n_moving;               /* moves under way */
     int64_t wake_ns;            /* 0: none */
     int64_t unpark_ns;          /* when the next parked request is due; INT64_MAX: none */
+    int n_idle_wakes;           /* decisions since there was a request */
     bool saw_empty;             /* the policy has been asked since the last request ended */
     bool changed;               /* something happened since the last decision */
     bool draining, drained_said, stopping;

@@ -3,6 +3,7 @@
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -215,6 +216,45 @@ static int open_policy(struct app *a, struct err *e)
 
 /* ---- the engine */
 
+/* "0-2" or "0,1,2": a set of ranks. */
+static int read_ranks(const char *text, uint64_t *mask, struct err *e)
+{
+    const char *at = text;
+    *mask = 0;
+    for (;;) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end != at && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+        }
+        if (end == at || first < 0 || last < first || last >= MAX_RANKS || (*end && *end != ','))
+            return err_set(e, E_INPUT, "--comm-sets %.40s: use ranks like 0-2 or 0,1,2", text);
+        for (long r = first; r <= last; r++)
+            *mask |= 1ull << r;
+        if (!*end)
+            return 0;
+        at = end + 1;
+    }
+}
+
+/* How many ranks, and the partition to begin with. */
+static int choose_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
+{
+    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
+    bool given = o->sp || o->tp || o->dp;
+    s->n_ranks = o->ranks ? (int)o->ranks : sp * tp * dp;
+    if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
+        tp = s->n_ranks / dp;
+    if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
+        return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
+                       s->n_ranks);
+    if (given)
+        s->start = (struct layout){sp, tp, 1};
+    s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
+    return 0;
+}
+
 static int open_engine(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -228,6 +268,15 @@ static int open_engine(struct app *a, struct err *e)
                                .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
                                .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
                                .starvation_ns = INT64_C(30000000000)};
+    uint64_t sets[MAX_RANKS];
+    if (o->comm_sets.n > MAX_RANKS)
+        return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
+    for (int i = 0; i < o->comm_sets.n; i++)
+        TRY(read_ranks(o->comm_sets.items[i], &sets[i], e));
+    s.comm_sets = sets;
+    s.n_comm_sets = o->comm_sets.n;
+    TRY(choose_ranks(o, &s, e));
+    s.limits.park_ns = (int64_t)(o->park_s * 1e9);
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;
     s.block_size = (int)o->block_size;
@@ -242,9 +291,11 @@ static int open_engine(struct app *a, struct err *e)
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);
-    int64_t tokens = (int64_t)n->kv_blocks * n->tokens_per_block;
+    int64_t tokens = (int64_t)n->kv_blocks * n->tokens_per_block * n->n_ranks;
+    if (n->n_ranks > 1)
+        log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
     log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
-    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes / 0x1p30, a->opts.kv_dtype);
+    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30, a->opts.kv_dtype);
     char count[32], len[32], digits[32];
     for (int k = 0; k < 2; k++) { /* thousands in groups, as scripts that read these lines expect */
         snprintf(digits, sizeof digits, "%lld", k ? (long long)n->limits.max_model_len : (long long)tokens);

@@ -184,7 +184,8 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         while (f->n_live)
             fake_end(f, 0, (struct engine_event){.code = END_ABORT});
         return false;
-    case IN_STEP_DONE: break;
+    case IN_STEP_DONE:
+    case IN_MOVE_DONE: break;
     }
     return true;
 }

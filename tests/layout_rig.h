@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/exec/comm.h"
+#include "engine/exec/move.h"
 #include "engine/exec/weights.h"
 #include "models/forward.h"
 
@@ -117,6 +118,34 @@ static inline void place_free(struct place *p)
 {
     mem_free(p->blocks);
     p->blocks = NULL;
+}
+
+/* Copies cached tokens [first, n_tokens) of a sequence from one place to another, every share of it in turn. */
+static inline int64_t node_move(struct node *n, const struct place *from, const struct place *to, int seq, const int tokens[2])
+{
+    const struct model_config *c = model_config(n->model);
+    struct move *m = move_new();
+    const struct place *places[2] = {from, to};
+    struct move_end *ends[2] = {&m->from, &m->to};
+    m->heads = shard_heads(c);
+    m->first_token = tokens[0];
+    m->n_tokens = tokens[1];
+    for (int k = 0; k < 2; k++) {
+        const struct place *p = places[k];
+        *ends[k] = (struct move_end){.n = p->n, .tokens_per_block = p->tokens_per_block, .n_blocks = p->per_seq};
+        int32_t *blocks = arena_new(&m->arena, (size_t)(p->n * p->per_seq) * sizeof *blocks);
+        for (int i = 0; i < p->n; i++) {
+            ends[k]->ranks[i] = p->ranks[i];
+            ends[k]->spaces[i] = &n->kv[p->ranks[i]];
+            memcpy(blocks + i * p->per_seq, place_blocks(p, i, seq), (size_t)p->per_seq * sizeof *blocks);
+        }
+        ends[k]->blocks = blocks;
+    }
+    for (int i = 0; i < to->n; i++)
+        move_run(m, i, n->ops, n->devices[to->ranks[i]]);
+    int64_t bytes = m->bytes;
+    move_free(m);
+    return bytes;
 }
 
 /* Tokens that one block holds for the share of n ranks that has the most kv heads. */

@@ -293,6 +293,16 @@ static int foreign_flag(struct parse *p, const struct opt_foreign *f, const char
     return err_set(p->e, E_UNSUPPORTED, "%.*s is not offered: %s", (int)n, spelling, f->why);
 }
 
+/* The row of a short spelling of several letters, as vLLM has them: -tp. */
+static const struct opt_row *find_short(const struct parse *p, const char *letters)
+{
+    bool negated;
+    for (int i = 0; i < p->n_rows && letters[0] && letters[1]; i++)
+        if (p->rows[i].alias && strlen(letters) == 2 && !strcmp(p->rows[i].alias, letters))
+            return find_row(p, letters, 2, &negated);
+    return NULL;
+}
+
 static int flag(struct parse *p, const char *word)
 {
     bool is_long = word[1] == '-', negated = false;
@@ -307,6 +317,12 @@ static int flag(struct parse *p, const char *word)
     }
     if (f)
         return foreign_flag(p, f, word, is_long ? n : strlen(word), is_long ? value : NULL);
+    const struct opt_row *several = is_long ? NULL : find_short(p, word + 1);
+    if (several) {
+        r = several;
+        n = strlen(word);
+        value = NULL;
+    }
     if (!r)
         return unknown(p, word, is_long ? n : strlen(word));
     char name[NAME_MAX_BYTES + 2] = {0};

@@ -32,6 +32,7 @@ struct opts {
     int64_t kv_bytes;                   /* 0: memory_share decides */
     double memory_share;
     int64_t block_size;
+    double park_s;
     bool prefix_caching;
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
@@ -40,6 +41,9 @@ struct opts {
     /* the machine */
     char *device, *isa;
     int64_t threads;
+    int64_t ranks, sp, tp, dp;          /* 0: not given */
+    char *shift_weights;
+    struct opts_list comm_sets;
     double sim_step_us, sim_row_us;
     /* the server */
     char *host;

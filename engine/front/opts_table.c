@@ -37,8 +37,10 @@ static const struct opt_row rows[] = {
     {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
      "prompt tokens that may wait; 0: no limit"},
 
+    {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(park_s), "S", "10", 0.001, 86400, NULL,
+     "a preempted request keeps its KV for so long; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
-     "memory for the KV cache (2GiB, 500MB, ...); 0: by --memory-utilization"},
+     "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
     {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE", "0.4", 0.001, 0.999, NULL,
      "share of the machine's memory for weights and KV cache together"},
     {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
@@ -50,6 +52,17 @@ static const struct opt_row rows[] = {
     {"device", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(device), "KIND", "cpu", 0, 0, "auto|cpu|sim",
      "sim computes nothing: virtual costs and made-up tokens, to try policies and clients"},
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL, "cores to compute on; 0: those this process may use"},
+    {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(ranks), "N", "0", 0, 64, NULL,
+     "workers that share the cores and run the model in any layout; 0: as many as the sizes below need"},
+    {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(tp), "N", "0", 0, 64, NULL,
+     "the partition to begin with: each group splits heads and weights over N ranks (also -tp)"},
+    {"ulysses-sequence-parallel-size", "sp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(sp), "N", "0", 0, 64, NULL,
+     "the same: each group splits the tokens of a step over N ranks (also -sp)"},
+    {"data-parallel-size", "dp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(dp), "N", "0", 0, 64, NULL, "the same: N groups (also -dp)"},
+    {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
+     "view: tensor-parallel shards are windows of the one copy; copy: a second, sharded copy, as in the Shift Parallelism paper"},
+    {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, BOTH, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
+     "ranks that may be one group beyond aligned powers of two and the whole node: 0-2 or 1,2; may be given several times"},
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
      "instruction set (the results are the same)"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, BOTH, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
@@ -81,14 +94,13 @@ static const struct opt_row rows[] = {
     {"raw", NULL, 0, OPT_SWITCH, GROUP_CHAT, IN_RUN, AT(raw), NULL, "false", 0, 0, NULL, "continue the text as it is, without a chat template"},
 };
 
-#define PARALLEL "one rank runs the model in this version; layouts over several ranks are not offered yet"
 #define QUANT "the types stored in the GGUF file are used as they are"
 
 static const struct opt_foreign foreign[] = {
-    {"tensor-parallel-size|-tp", true, "1", PARALLEL},
-    {"pipeline-parallel-size|-pp", true, "1", PARALLEL},
-    {"data-parallel-size|-dp", true, "1", PARALLEL},
-    {"decode-context-parallel-size|-dcp", true, "1", PARALLEL},
+    {"pipeline-parallel-size|-pp", true, "1", "pipeline parallelism is not offered yet; use --tensor-parallel-size or --ulysses-sequence-parallel-size"},
+    {"decode-context-parallel-size|-dcp", true, "1", "the KV of a sequence is split by heads, not by tokens"},
+    {"enable-shift-parallel", false, NULL, "it is a policy here: --policy shift --ranks N"},
+    {"shift-parallel-threshold", true, NULL, "it is a parameter of the policy here: --policy shift --policy-param threshold=N"},
     {"enable-expert-parallel|-ep", false, NULL, "mixture-of-experts models are not offered"},
     {"distributed-executor-backend", true, NULL, "there is one process"},
     {"api-server-count|-asc", true, "1", "there is one front"},

@@ -1,7 +1,6 @@
 #include "kernels/cpu/comm.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -9,9 +8,9 @@
 #include "engine/base/thread.h"
 #include "kernels/cpu/futex.h"
 
-/* How long to poll before sleeping: with pause, then giving the core away. Where the members outnumber the cores, who polls keeps the one that it waits for
- * from running. */
-enum { PAUSE_LOOKS = 1500, YIELD_LOOKS = 500, CROWDED_PAUSE_LOOKS = 20, CROWDED_YIELD_LOOKS = 20 };
+/* How often to look before sleeping. Where the members outnumber the cores, who polls keeps the one that it waits for from running. Nobody yields: a core that
+ * is given to a stranger comes back milliseconds later, a sleeper that is woken runs at once. */
+enum { LOOKS = 1000, CROWDED_LOOKS = 50 };
 
 /* A mailbox from one member to another. ABORTED may join each state. */
 enum { MAIL_EMPTY, MAIL_FULL, MAIL_TAKEN, MAIL_ABORTED = 4 };
@@ -25,7 +24,7 @@ struct comm {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase;    /* of the barrier; changes when all have arrived, and by an abort */
     _Atomic uint32_t aborted, sleepers;
-    int n, pause_looks, yield_looks;
+    int n, looks;
     struct comm_member *members;
     struct mailbox *mail;                   /* [from * n + to] */
 };
@@ -37,10 +36,8 @@ int cpu_comm_open(struct comm **out, int n, struct err *e)
     *out = NULL;
     if (!c)
         return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
-    bool crowded = n > thread_cores();
     c->n = n;
-    c->pause_looks = crowded ? CROWDED_PAUSE_LOOKS : PAUSE_LOOKS;
-    c->yield_looks = crowded ? CROWDED_YIELD_LOOKS : YIELD_LOOKS;
+    c->looks = n > thread_cores() ? CROWDED_LOOKS : LOOKS;
     c->members = mem_try_aligned((size_t)n * sizeof *c->members, 64);
     c->mail = mem_try_aligned((size_t)n * (size_t)n * sizeof *c->mail, 64);
     if (!c->members || !c->mail) {
@@ -73,13 +70,10 @@ const struct shown *shown_by(const struct comm *c, int member, int turn)
 /* Returns when *word is not `seen` any more. */
 static void wait_while(struct comm *c, _Atomic uint32_t *word, uint32_t seen)
 {
-    for (int i = 0; i < c->pause_looks + c->yield_looks; i++) {
+    for (int i = 0; i < c->looks; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
             return;
-        if (i < c->pause_looks)
-            relax();
-        else
-            sched_yield();
+        relax();
     }
     atomic_fetch_add(&c->sleepers, 1);
     while (atomic_load(word) == seen)

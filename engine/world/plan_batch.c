@@ -1,0 +1,323 @@
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/world/plan_inner.h"
+#include "engine/world/route.h"
+
+/* Does a block of this request lie on a rank of the place that has too few? */
+static bool lies_on_scarce(const struct plan *p, const struct request *v, int place, int blocks)
+{
+    const struct kv_place *l = kv_place(&p->world->kv, place);
+    uint64_t mask = kv_place(&p->world->kv, v->place)->mask;
+    for (int i = 0; i < l->n; i++)
+        if (p->blocks_free[l->ranks[i]] < blocks && mask >> l->ranks[i] & 1)
+            return true;
+    return false;
+}
+
+/* Who gives way to r, which wants so many blocks of a place: a parked request first (its KV serves nobody now), then the last running one; only those behind r in the order. */
+static struct request *find_victim(const struct plan *p, const struct request *r, int place, int blocks)
+{
+    const struct req_queue *queues[] = {&p->world->waiting, &p->world->running};
+    for (int q = 0; q < 2; q++)
+        for (int i = queues[q]->n - 1; i >= 0; i--) {
+            struct request *v = queues[q]->items[i];
+            if (request_compare(v, r) <= 0)
+                break;
+            if (!v->busy && v->n_blocks && !plan_touched(p, v) && lies_on_scarce(p, v, place, blocks))
+                return v;
+        }
+    return NULL;
+}
+
+static bool make_room(struct plan *p, const struct request *r, int place, int blocks)
+{
+    while (plan_available(p, place) < blocks) {
+        struct request *v = find_victim(p, r, place, blocks);
+        if (!v)
+            return plan_no(p, "the KV cache is full");
+        p->pressed |= v->state == REQ_RUNNING;
+        plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
+    }
+    return true;
+}
+
+/* ---- batches */
+
+struct plan_batch *plan_batch(struct plan *p, int group)
+{
+    struct group *g = partition_find(&p->world->partition, group);
+    p->reason = NULL;
+    if (!g)
+        p->reason = "no such group (any more)";
+    else if (!g->idle)
+        p->reason = "the group is running a step";
+    else if (g->held)
+        p->reason = "the group is held: an order waits for its ranks";
+    for (int i = 0; i < p->n_batches; i++)
+        if (p->batches[i]->group == group)
+            p->reason = "this plan has a batch for the group already";
+    if (p->reason)
+        return NULL;
+    struct plan_batch *b = arena_new(&p->arena, sizeof *b);
+    b->plan = p;
+    b->group = group;
+    b->site = g;
+    p->batches[p->n_batches++] = b;
+    return b;
+}
+
+static void add_item(struct plan_batch *b, struct request *r, int n_tokens, int n_prefix)
+{
+    b->items = plan_grown(b->plan, b->items, b->n_items, &b->cap_items, sizeof *b->items);
+    bool starts = r->state == REQ_WAITING;
+    b->items[b->n_items++] = (struct plan_item){.request = r, .n_tokens = n_tokens, .n_prefix = n_prefix, .starts = starts};
+    b->n_tokens += n_tokens;
+    b->plan->n_running += starts;
+    r->plan_serial = b->plan->serial;
+}
+
+/* Blocks that a running request lacks for n more tokens. */
+static int lacking(const struct plan *p, const struct request *r, int n)
+{
+    return kv_blocks_for(&p->world->kv, r->place, r->n_computed + n) - r->n_blocks;
+}
+
+static int rows_left(const struct plan_batch *b, int budget)
+{
+    int limit = b->plan->world->limits.max_num_batched_tokens;
+    return (budget < limit ? budget : limit) - b->n_tokens;
+}
+
+/* A running request goes on with up to n tokens. Returns how many; 0 with a reason. */
+static int add_running(struct plan_batch *b, struct request *r, int n)
+{
+    struct plan *p = b->plan;
+    int want = request_remaining(r) < n ? request_remaining(r) : n;
+    int need = lacking(p, r, want);
+    if (need > 0 && !make_room(p, r, r->place, need)) {
+        /* what fits into the blocks at hand still moves it on */
+        want = (r->n_blocks + plan_available(p, r->place)) * kv_place(&p->world->kv, r->place)->tokens_per_block - r->n_computed;
+        if (want <= 0)
+            return 0;
+        need = lacking(p, r, want);
+    }
+    plan_take(p, r->place, need > 0 ? need : 0);
+    add_item(b, r, want, 0);
+    return want;
+}
+
+/* What holding n cached blocks of a place costs: those that count as available now and will not any more. A block held once may belong to a request that
+ * this plan preempts, and was then counted as coming back. */
+static int hold_cost(struct plan *p, struct request *r, int place, int n)
+{
+    int cost = 0, at_most = p->n_verbs ? 1 : 0, units = kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT;
+    for (int i = 0; i < n; i++) {
+        int32_t block = kv_lookup(&p->world->kv, place, r->keys[(i + 1) * units - 1]);
+        cost += kv_place(&p->world->kv, place)->blocks[block].refs <= at_most;
+    }
+    return cost;
+}
+
+/* What a waiting request would find and need in a group. */
+struct entry {
+    int done;               /* tokens it need not compute */
+    int hits, hit_cost;     /* blocks of the group's place, and what holding them takes */
+    int from_place, n_from, from_cost; /* the same of another place, to be copied; n_from 0: none */
+    int whole;              /* blocks of the group's place that its whole timeline takes from those available */
+};
+
+/* Is it cheaper to copy so many cached tokens from another place than to compute them? */
+static bool worth_copying(const struct world *w, int tokens)
+{
+    return tokens * w->cost.move_ns_per_token + w->cost.move_ns_fixed < tokens * w->cost.prefill_ns_per_token;
+}
+
+static struct entry look_at(struct plan_batch *b, struct request *r)
+{
+    struct plan *p = b->plan;
+    const struct world *w = p->world;
+    int place = b->site->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
+    struct entry e = {.done = r->n_computed};
+    if (!r->paused) {
+        e.hits = world_prefix(w, r, place);
+        e.hit_cost = hold_cost(p, r, place, e.hits);
+        e.done = e.hits * tpb;
+        if (w->kv.n_places > 1)
+            e.from_place = world_prefix_elsewhere(w, r, place, e.done, &e.n_from);
+    }
+    if (e.n_from) {
+        int more = e.n_from * kv_place(&w->kv, e.from_place)->tokens_per_block - e.done;
+        e.from_cost = hold_cost(p, r, e.from_place, e.n_from);
+        if (!worth_copying(w, more) || plan_available(p, e.from_place) < e.from_cost)
+            e.n_from = 0;
+        else
+            e.done += more;
+    }
+    e.whole = kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks - e.hits + e.hit_cost;
+    return e;
+}
+
+static const char *why_not_here(const struct plan_batch *b, const struct request *r)
+{
+    const struct plan *p = b->plan;
+    const struct world *w = p->world;
+    if (p->n_running >= w->limits.max_num_seqs)
+        return "max_num_seqs requests are running";
+    if (!world_eligible(w, r))
+        return "it waits for the prompt it shares with a sibling";
+    if (r->paused && r->place != b->site->place)
+        return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
+    if (r->n_moving)
+        return "its KV is being copied";
+    if (!partition_admits(&w->partition, b->site, r))
+        return "the group admits nobody: an order waits for it";
+    return NULL;
+}
+
+/* Takes a waiting request into the batch. It starts only when its whole timeline finds room, so that a started prefill can end. */
+static int add_waiting(struct plan_batch *b, struct request *r, int n)
+{
+    struct plan *p = b->plan;
+    const struct world *w = p->world;
+    int place = b->site->place;
+    p->reason = why_not_here(b, r);
+    if (p->reason)
+        return 0;
+    struct entry e = look_at(b, r);
+    int spare = p->n_running ? w->kv.n_blocks / 100 : 0; /* room for those that already decode */
+    while (plan_available(p, place) < e.whole + spare) {
+        struct request *v = find_victim(p, r, place, e.whole + spare);
+        if (!v || v->state != REQ_WAITING) /* a parked one behind it gives way, running ones do not */
+            return plan_no(p, "the KV cache has no room for its prompt");
+        plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
+        e = look_at(b, r);
+    }
+    int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
+    if (e.n_from)
+        plan_take(p, e.from_place, e.from_cost);
+    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - r->n_blocks - e.hits + e.hit_cost;
+    if (e.n_from && plan_available(p, place) < blocks) {
+        plan_take(p, e.from_place, -e.from_cost); /* both placements share ranks that have no room for the copy */
+        return plan_no(p, "the KV cache has no room to copy its prefix");
+    }
+    plan_take(p, place, blocks > 0 ? blocks : 0);
+    add_item(b, r, want, e.done);
+    b->items[b->n_items - 1].from_place = e.from_place;
+    b->items[b->n_items - 1].n_from = e.n_from;
+    return want;
+}
+
+int plan_add(struct plan_batch *b, req_id id, int n)
+{
+    struct plan *p = b->plan;
+    struct request *r = request_find(&p->world->requests, id);
+    if (!r)
+        return plan_no(p, "no such request");
+    if (plan_touched(p, r))
+        return plan_no(p, "this plan has already used the request");
+    if (r->busy)
+        return plan_no(p, "the request is in the step that runs now");
+    if (b->forwarded)
+        return plan_no(p, "the batch was already forwarded");
+    int room = rows_left(b, b->plan->world->limits.max_num_batched_tokens);
+    if (room <= 0)
+        return plan_no(p, "the step is full (max_num_batched_tokens)");
+    if (n <= 0 || n > room)
+        n = room;
+    if (r->state == REQ_RUNNING && r->group != b->group)
+        return plan_no(p, "the request runs in another group: remap it first");
+    return r->state == REQ_RUNNING ? add_running(b, r, n) : add_waiting(b, r, n);
+}
+
+int plan_decodes(struct plan_batch *b)
+{
+    struct plan *p = b->plan;
+    const struct req_queue *q = &p->world->running;
+    int before = b->n_items;
+    if (b->forwarded)
+        return plan_no(p, "the batch was already forwarded");
+    for (int i = 0; i < q->n && rows_left(b, b->n_tokens + 1) > 0; i++) {
+        struct request *r = q->items[i];
+        if (r->group != b->group || plan_touched(p, r) || r->busy || !request_decoding(r))
+            continue;
+        if (!add_running(b, r, 1) && !plan_touched(p, r)) {
+            plan_do_preempt(p, r, PREEMPT_RECOMPUTE); /* nobody behind it holds KV: it gives way itself */
+            p->pressed = true;
+        }
+    }
+    b->n_decodes += b->n_items - before;
+    return b->n_items - before;
+}
+
+/* Running requests whose prompt is not computed yet. */
+static void continue_prefills(struct plan_batch *b, int budget)
+{
+    const struct req_queue *q = &b->plan->world->running;
+    for (int i = 0; i < q->n && rows_left(b, budget) > 0; i++) {
+        struct request *r = q->items[i];
+        if (r->group == b->group && !plan_touched(b->plan, r) && !r->busy && !request_decoding(r))
+            add_running(b, r, rows_left(b, budget));
+    }
+}
+
+int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
+{
+    struct plan *p = b->plan;
+    struct world *w = p->world;
+    int before = b->n_tokens;
+    p->reason = NULL;
+    if (b->forwarded)
+        return plan_no(p, "the batch was already forwarded");
+    continue_prefills(b, budget);
+    if (!list)
+        n = w->waiting.n;
+    for (int i = 0; i < n && !p->pressed && rows_left(b, budget) > 0; i++) {
+        struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
+        if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
+            continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
+        if (r->n_moving || (r->paused && r->place != b->site->place) || !partition_admits(&w->partition, b->site, r))
+            continue; /* it is not for this group now: those behind it may well be */
+        if (!b->anybody && !route_here(b, r))
+            continue;
+        if (!add_waiting(b, r, rows_left(b, budget)))
+            break;
+    }
+    return b->n_tokens - before;
+}
+
+bool plan_forward(struct plan_batch *b, struct layout l)
+{
+    const struct group *g = b->site;
+    if (b->forwarded)
+        return plan_no(b->plan, "the batch was already forwarded");
+    if (b->n_tokens == 0)
+        return plan_no(b->plan, "the batch is empty");
+    if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
+        return plan_no(b->plan, "sp, tp and pp must be from 1 to 64");
+    if (l.pp > 1)
+        return plan_no(b->plan, "pipeline parallelism (pp > 1) is not supported by this build");
+    if (layout_size(l) != g->n_ranks)
+        return plan_no(b->plan, "sp * tp * pp is not the number of ranks of the group");
+    if (b->plan->world->shape.refusals[g->n_ranks][l.tp])
+        return plan_no(b->plan, b->plan->world->shape.refusals[g->n_ranks][l.tp]);
+    for (int i = 0; i < b->plan->n_verbs; i++) {
+        const struct switch_order *o = b->plan->verbs[i].order;
+        if (o && o->when == WHEN_HARD && o->mask & g->mask)
+            return plan_no(b->plan, "this plan has ordered the group's ranks elsewhere");
+    }
+    b->layout = l;
+    b->forwarded = true;
+    return true;
+}
+
+struct step_size plan_size(const struct plan_batch *b)
+{
+    struct step_size s = {.rows = b->n_tokens};
+    for (int i = 0; i < b->n_items; i++) {
+        const struct plan_item *it = &b->items[i];
+        double before = it->starts && !it->request->paused ? it->n_prefix : it->request->n_computed;
+        s.looked_at += it->n_tokens * (before + 0.5 * (it->n_tokens + 1));
+    }
+    return s;
+}

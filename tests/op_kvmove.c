@@ -1,0 +1,212 @@
+/* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks, tokens per block that follow from them, parts
+ * of blocks, cycles. Bytes that a move does not own stay as they were. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "engine/exec/move.h"
+#include "kernels/backend.h"
+
+enum { RANKS = 6, LAYERS = 3, BLOCKS = 40, TOKENS = 190, CASES = 60 };
+
+struct host {
+    const struct backend_ops *ops;
+    struct device *devices[RANKS];
+    struct kv_space spaces[RANKS];
+    enum dtype dtype;
+    struct heads heads;
+    struct rng rng;
+};
+
+static size_t element_bytes(const struct host *h)
+{
+    return h->dtype == DT_F32 ? 4 : 2;
+}
+
+static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t seed)
+{
+    *h = (struct host){.ops = backend_cpu(), .dtype = t, .heads = heads};
+    rng_init(&h->rng, seed);
+    for (int r = 0; r < RANKS; r++) {
+        struct device_opts o = {.n_threads = 1 + r % 2, .max_rows = 1, .max_logits = 1};
+        assert_int_equal(h->ops->open(&h->devices[r], &o, NULL), 0);
+        h->spaces[r] = (struct kv_space){.block_bytes = h->ops->kv_block_bytes(t, 16, heads.n_kv, heads.head_dim), .n_blocks = BLOCKS,
+                                         .n_layers = LAYERS, .dtype = t};
+        h->spaces[r].base = mem_new((size_t)LAYERS * BLOCKS * h->spaces[r].block_bytes);
+    }
+}
+
+static void close_host(struct host *h)
+{
+    for (int r = 0; r < RANKS; r++) {
+        mem_free(h->spaces[r].base);
+        h->ops->close(h->devices[r]);
+    }
+}
+
+/* Random ranks and blocks for a placement of n. No two placements of a case share blocks: side 0 has the even ones. */
+static void place(struct host *h, struct move *m, struct move_end *end, int n, int side)
+{
+    int most = head_max_kv(&h->heads, n), tokens = 16;
+    while (h->ops->kv_block_bytes(h->dtype, tokens + 16, most, h->heads.head_dim) <= h->spaces[0].block_bytes)
+        tokens += 16;
+    *end = (struct move_end){.n = n, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
+    int32_t *blocks = arena_new(&m->arena, (size_t)(n * end->n_blocks) * sizeof *blocks);
+    int first = (int)rng_below(&h->rng, RANKS);
+    for (int i = 0; i < n; i++) {
+        end->ranks[i] = (first + i) % RANKS;
+        end->spaces[i] = &h->spaces[end->ranks[i]];
+        int start = (int)rng_below(&h->rng, BLOCKS / 2);
+        for (int b = 0; b < end->n_blocks; b++)
+            blocks[i * end->n_blocks + b] = 2 * ((start + 3 * b) % (BLOCKS / 2)) + side;
+    }
+    end->blocks = blocks;
+}
+
+/* Element `i` of the key (or value) of a token, by the definition in kv.c. NULL: this share has no such head. */
+static uint8_t *element(const struct host *h, const struct move_end *end, int share, const int where[4], bool value)
+{
+    int layer = where[0], kv = where[1], token = where[2], i = where[3], tokens = end->tokens_per_block, dim = h->heads.head_dim;
+    int padded = (dim + 15) / 16 * 16;
+    struct head_span s = head_span(&h->heads, end->n, share, 1);
+    const struct kv_space *space = end->spaces[share];
+    if (kv < s.kv0 || kv >= s.kv0 + s.n_kv)
+        return NULL;
+    size_t head = (size_t)tokens * (size_t)(dim + padded);
+    int block = end->blocks[share * end->n_blocks + token / tokens], at = token % tokens;
+    size_t index = (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
+                                                        : (size_t)i * (size_t)tokens + (size_t)at);
+    return (uint8_t *)space->base + ((size_t)layer * BLOCKS + (size_t)block) * space->block_bytes + index * element_bytes(h);
+}
+
+/* What an element holds: a function of where it is and of a tag. */
+static uint32_t content(const int where[4], bool value, uint32_t tag)
+{
+    uint64_t x = (((uint64_t)where[0] * 131 + (uint64_t)where[1]) * 1009 + (uint64_t)where[2]) * 521 + (uint64_t)where[3];
+    return (uint32_t)rng_at(tag * 2 + value, x);
+}
+
+/* For every element of tokens [first, end): writes what it should hold, or checks it. */
+static void each_element(const struct host *h, const struct move_end *end, const int tokens[2], uint32_t tag, bool check)
+{
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (int kv = 0; kv < h->heads.n_kv; kv++)
+            for (int token = tokens[0]; token < tokens[1]; token++)
+                for (int i = 0; i < 2 * h->heads.head_dim; i++)
+                    for (int share = 0; share < end->n; share++) {
+                        int where[4] = {layer, kv, token, i / 2};
+                        uint32_t want = content(where, i % 2, tag);
+                        uint8_t *p = element(h, end, share, where, i % 2);
+                        if (p && !check)
+                            memcpy(p, &want, element_bytes(h));
+                        if (p && check && memcmp(p, &want, element_bytes(h)) != 0)
+                            fail_msg("%d ranks: layer %d, head %d, token %d, element %d of the %s", end->n, layer, kv, token, i / 2,
+                                     i % 2 ? "value" : "key");
+                    }
+}
+
+static void carry_out(struct host *h, struct move *m, int first, int n)
+{
+    m->first_token = first;
+    m->n_tokens = n;
+    m->bytes = 0;
+    for (int i = 0; i < m->to.n; i++)
+        m->to.spaces[i] = &h->spaces[m->to.ranks[i]];
+    for (int i = 0; i < m->to.n; i++)
+        move_run(m, i, h->ops, h->devices[m->to.ranks[i]]);
+}
+
+static int64_t bytes_of(const struct host *h, const struct move_end *to, int tokens)
+{
+    int64_t heads = 0;
+    for (int i = 0; i < to->n; i++)
+        heads += head_span(&h->heads, to->n, i, 1).n_kv;
+    return heads * 2 * h->heads.head_dim * tokens * LAYERS * (int64_t)element_bytes(h);
+}
+
+static void random_case(struct host *h)
+{
+    static const int widths[] = {1, 2, 3, 4, 6};
+    struct move *m = move_new();
+    int first = (int)rng_below(&h->rng, TOKENS), n = first + (int)rng_below(&h->rng, (uint64_t)(TOKENS - first) + 1);
+    m->heads = h->heads;
+    place(h, m, &m->from, widths[rng_below(&h->rng, 5)], 0);
+    place(h, m, &m->to, widths[rng_below(&h->rng, 5)], 1);
+    each_element(h, &m->from, (const int[2]){0, TOKENS}, 1, false);
+    each_element(h, &m->to, (const int[2]){0, TOKENS}, 2, false);
+    carry_out(h, m, first, n);
+    each_element(h, &m->to, (const int[2]){0, first}, 2, true);
+    each_element(h, &m->to, (const int[2]){first, n}, 1, true);
+    each_element(h, &m->to, (const int[2]){n, TOKENS}, 2, true);
+    each_element(h, &m->from, (const int[2]){0, TOKENS}, 1, true);
+    assert_int_equal(m->bytes, bytes_of(h, &m->to, n - first));
+    move_free(m);
+}
+
+static const struct heads shapes[] = {{8, 2, 64}, {9, 3, 64}, {6, 6, 24}, {28, 4, 128}, {8, 1, 64}, {40, 8, 16}};
+
+static void tokens_arrive_where_they_belong(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_F32, DT_BF16};
+    for (int k = 0; k < 6; k++) {
+        struct host h;
+        open_host(&h, types[k % 3], shapes[k], (uint64_t)k);
+        for (int i = 0; i < CASES / 6; i++)
+            random_case(&h);
+        close_host(&h);
+    }
+}
+
+/* 1 -> 2 -> 4 -> 1 -> 4 -> 2 -> 1: every element as it was at the start. */
+static void cycles_of_widths_change_nothing(void **state)
+{
+    (void)state;
+    static const int widths[] = {2, 4, 1, 4, 2, 3, 1};
+    for (int k = 0; k < 6; k++) {
+        struct host h;
+        struct move *m = move_new();
+        open_host(&h, DT_F16, shapes[k], 9);
+        m->heads = h.heads;
+        place(&h, m, &m->from, 1, 0);
+        each_element(&h, &m->from, (const int[2]){0, TOKENS}, 7, false);
+        for (int i = 0; i < 7; i++) {
+            place(&h, m, &m->to, widths[i], (i + 1) % 2);
+            carry_out(&h, m, 0, TOKENS);
+            m->from = m->to;
+        }
+        each_element(&h, &m->from, (const int[2]){0, TOKENS}, 7, true);
+        move_free(m);
+        close_host(&h);
+    }
+}
+
+static void a_move_of_nothing(void **state)
+{
+    (void)state;
+    struct host h;
+    struct move *m = move_new();
+    open_host(&h, DT_F16, shapes[0], 1);
+    m->heads = h.heads;
+    place(&h, m, &m->from, 2, 0);
+    place(&h, m, &m->to, 4, 1);
+    carry_out(&h, m, 20, 20);
+    assert_int_equal(m->bytes, 0);
+    move_free(m);
+    close_host(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_arrive_where_they_belong),
+        cmocka_unit_test(cycles_of_widths_change_nothing),
+        cmocka_unit_test(a_move_of_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

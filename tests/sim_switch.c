@@ -1,0 +1,103 @@
+/* Partitions that change all the time, on the simulated device: whatever a policy orders, every request has one ending, its text is the one that it has on a
+ * rank of its own, KV is conserved on every rank, and nothing waits past its bound. Failures of the published systems have tests of their own names
+ * (seeds.md B1, B3). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/rng.h"
+#include "engine/engine.h"
+#include "tests/chaos.h"
+#include "tests/engine_rig.h"
+
+enum { N_REQUESTS = 1000 };
+
+static struct request_spec *random_spec(struct rig *t, struct rng *rng, uint64_t tag)
+{
+    struct request_spec *s = spec_new(t, tag, 1 + (int)rng_below(rng, rng_below(rng, 4) ? 40 : 200), 1 + (int)rng_below(rng, 40));
+    s->priority = (int)rng_below(rng, 3);
+    return s;
+}
+
+/* The texts on one rank, unswitched. */
+static void alone(struct rig *quiet, uint64_t seed)
+{
+    struct rng rng;
+    open_rig(quiet, &(struct knobs){.seqs = 64, .batched = 256, .blocks = 512});
+    rng_init(&rng, seed);
+    for (uint64_t tag = 1; tag <= N_REQUESTS; tag++) {
+        submit(quiet, random_spec(quiet, &rng, tag));
+        if (tag % 32 == 0)
+            run_until(quiet, INT64_MAX);
+    }
+    run_until(quiet, INT64_MAX);
+    check_books(quiet);
+    close_rig(quiet);
+}
+
+static void compare(const struct heard *is, const struct heard *should, bool cancelled)
+{
+    assert_int_equal(is->n_ends, 1);
+    if (!cancelled) {
+        assert_int_equal(is->ending, should->ending);
+        assert_int_equal(is->n_tokens, should->n_tokens);
+    }
+    assert_true(is->n_tokens <= should->n_tokens);
+    assert_memory_equal(is->tokens, should->tokens, (size_t)is->n_tokens * sizeof *is->tokens);
+}
+
+static void churn(int ranks, uint64_t seed, bool base_orders, int blocks)
+{
+    static struct rig quiet, t;
+    static bool cancelled[N_REQUESTS + 1];
+    struct chaos c = {.every = 20, .budget = 96, .base_orders = base_orders};
+    struct rng rng, cancels;
+    memset(cancelled, 0, sizeof cancelled);
+    alone(&quiet, seed);
+    rng_init(&rng, seed);
+    rng_init(&c.rng, seed + 1);
+    rng_init(&cancels, seed + 2);
+    chaos_partitions(&c, ranks);
+    open_rig(&t, &(struct knobs){.seqs = 64, .batched = 256, .blocks = blocks, .ranks = ranks, .park_ns = 500000000,
+                                 .policy = chaos_policy(&c)});
+    for (uint64_t tag = 1; tag <= N_REQUESTS; tag++) {
+        submit(&t, random_spec(&t, &rng, tag));
+        run_until(&t, clock_now(&t.clock) + (int64_t)rng_below(&cancels, 4000000));
+        uint64_t victim = 1 + rng_below(&cancels, tag);
+        if (rng_below(&cancels, 8) == 0) {
+            cancelled[victim] = true;
+            post(&t, IN_CANCEL, victim, END_ABORT, NULL);
+        }
+        if (tag % 100 == 0)
+            assert_true(world_check(engine_world(t.g)));
+    }
+    run_until(&t, clock_now(&t.clock) + (int64_t)60000000000);
+    check_books(&t);
+    for (uint64_t tag = 1; tag <= N_REQUESTS; tag++)
+        compare(&t.heard[tag], &quiet.heard[tag], cancelled[tag]);
+    const struct partition *p = &engine_world(t.g)->partition;
+    print_message("%d ranks: %llu orders, %llu switches, %llu remaps, %llu group parks\n", ranks, (unsigned long long)c.n_orders,
+                  (unsigned long long)p->n_switches, (unsigned long long)c.n_remaps, (unsigned long long)c.n_parks);
+    assert_true(p->n_switches > 50);
+    assert_int_equal(p->n_pending, 0);
+    close_rig(&t);
+}
+
+static void switching_never_shows(void **state)
+{
+    (void)state;
+    churn(2, 11, false, 512);
+    churn(4, 12, false, 512);
+    churn(4, 13, true, 64); /* little KV: copies often find no room */
+    churn(8, 14, true, 256);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
