@@ -150,6 +150,30 @@ static void make_history(lua_State *L, struct trial *t, int table)
             rehearsal_lose(&t->world, r);
 }
 
+/* measured = { { sp =, tp =, tokens =, ms =, n = }, ... }: what steps have taken so far. steps: of each group. */
+static void make_measured(lua_State *L, struct trial *t, int table)
+{
+    static const char *const names[] = {"sp", "tp", "tokens", "ms", "n"};
+    struct world *w = &t->world.world;
+    lua_getfield(L, table, "measured");
+    int list = lua_gettop(L), n = lua_type(L, list) == LUA_TTABLE ? (int)lua_objlen(L, list) : 0;
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, list, i);
+        luaL_checktype(L, list + 1, LUA_TTABLE);
+        verb_check_fields(L, list + 1, "a measurement of a test", names, 5);
+        struct layout l = {(int)number(L, list + 1, "sp", 1, 1, MAX_RANKS), (int)number(L, list + 1, "tp", 1, 1, MAX_RANKS), 1};
+        struct step_size size = {.rows = (int)number(L, list + 1, "tokens", 1, 1, 1 << 20)};
+        double ms = number(L, list + 1, "ms", 1, 0, 1e6), times = number(L, list + 1, "n", 1, 1, 1000);
+        for (int k = 0; k < times; k++)
+            estimator_learn(&w->estimate, l, size, ms * 1e6);
+        lua_settop(L, list);
+    }
+    lua_pop(L, 1);
+    double steps = number(L, table, "steps", 0, 0, 1e9);
+    for (int i = 0; i < w->partition.n_groups; i++)
+        partition_slot(&w->partition, i)->n_steps = (uint64_t)steps;
+}
+
 static void make_world(lua_State *L, struct trial *t, int table)
 {
     struct rehearsal_size size = {.kv_blocks = (int)number(L, table, "kv_blocks", 1024, 1, 1 << 20),
@@ -321,19 +345,20 @@ static int t_step(lua_State *L)
 {
     static const char *const names[] = {"waiting",      "running", "now",    "kv_blocks", "tokens_per_block",
                                         "max_num_seqs", "ranks",   "groups", "pending",   "dead",
-                                        "max_num_batched_tokens"};
+                                        "measured",     "steps",   "max_num_batched_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.step", names, 11);
+    verb_check_fields(L, 1, "t.step", names, 13);
     make_world(L, t, 1);
     started(L, t);
     lua_newtable(L);
     add_list(L, t, 1, "running", 2);
     add_list(L, t, 1, "waiting", 2);
     make_history(L, t, 1);
+    make_measured(L, t, 1);
     t->view = rehearsal_view(&t->world);
     plan_begin(&t->world.plan, t->world.now_ns);
     enter(L, b, HOOK_STEP, &t->view);

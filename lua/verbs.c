@@ -260,6 +260,8 @@ void verbs_add_queries(lua_State *L)
     lua_setfield(L, -2, "estimate");
     lua_pushcfunction(L, view_narrowest);
     lua_setfield(L, -2, "narrowest");
+    lua_pushcfunction(L, view_cover);
+    lua_setfield(L, -2, "cover");
 }
 
 void verbs_create(struct bind *b, lua_State *L)

@@ -8,7 +8,7 @@
 
 /* Sets act_ref and the metatable of batches; the global log. */
 void verbs_create(struct bind *b, lua_State *L);
-/* Puts view.estimate and view.narrowest into the view table on top of the stack. */
+/* Puts view.estimate, view.narrowest and view.cover into the view table on top of the stack. */
 void verbs_add_queries(lua_State *L);
 
 /* ---- what the verbs share */
@@ -49,5 +49,6 @@ int act_comm(lua_State *L);
 int act_weights(lua_State *L);
 int act_preempt_group(lua_State *L);
 int view_narrowest(lua_State *L);
+int view_cover(lua_State *L);
 
 #endif

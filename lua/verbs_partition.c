@@ -341,40 +341,90 @@ int act_weights(lua_State *L)
     return 1;
 }
 
-/* What binding this set would disturb: requests that run there; less than nothing when it is asked for already, so that an answer stays what it is. */
+/* What binding this set would disturb: requests that run there; less than nothing when it is a group, or asked for, already, so that an answer stays what
+ * it is. */
 static int disturbs(const struct partition *p, uint64_t set)
 {
     int n = 0;
     for (int i = 0; i < p->n_pending; i++)
         if (p->pending[i].order.mask == set && !p->pending[i].order.release)
+            return -2;
+    for (int i = 0; i < p->n_groups; i++) {
+        const struct group *g = &p->groups[p->order[i]];
+        if (g->mask == set)
             return -1;
-    for (int i = 0; i < p->n_groups; i++)
-        n += p->groups[p->order[i]].mask & set ? p->groups[p->order[i]].n_running : 0;
+        n += g->mask & set ? g->n_running : 0;
+    }
     return n;
 }
 
-/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil: there is none. Among equals the one that
- * disturbs the fewest, then the first. */
+/* The ranks of this set live, none of them is taken, and some layout runs on so many. */
+static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
+{
+    int n = __builtin_popcountll(set);
+    return !(set & (w->partition.dead_ranks | taken)) && (!w->shape.refusals[n][1] || !w->shape.refusals[n][n]);
+}
+
+/* The narrowest set that caches so many tokens; among equals the one that disturbs the fewest, then the first. 0: there is none. */
+static uint64_t narrowest(const struct world *w, double tokens)
+{
+    uint64_t best = 0;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        uint64_t s = w->shape.sets[i];
+        int n = __builtin_popcountll(s), found = __builtin_popcountll(best);
+        if (!may_be(w, s, 0) || (double)w->kv.n_blocks * w->shape.tokens_per_block[n] < tokens)
+            continue;
+        if (!best || n < found || (n == found && disturbs(&w->partition, s) < disturbs(&w->partition, best)))
+            best = s;
+    }
+    return best;
+}
+
+/* The widest set of at most so many ranks, of those that are not taken. */
+static uint64_t widest(const struct world *w, int most, uint64_t taken)
+{
+    uint64_t best = 0;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        uint64_t s = w->shape.sets[i];
+        int n = __builtin_popcountll(s), found = __builtin_popcountll(best);
+        if (n > most || !may_be(w, s, taken))
+            continue;
+        if (n > found || (n == found && disturbs(&w->partition, s) < disturbs(&w->partition, best)))
+            best = s;
+    }
+    return best;
+}
+
+/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil: there is none. */
 int view_narrowest(lua_State *L)
 {
     struct bind *b = bind_of(L);
     double tokens = verb_whole_number(L, 1, "the number of tokens", 0, 9007199254740992.0);
     if (!b->facts)
-        return verb_refused(L, "view.narrowest can be called in step, admit and finish only");
-    const struct world *w = b->facts->world;
-    uint64_t best = 0;
-    for (int i = 0; i < w->shape.n_sets; i++) {
-        uint64_t s = w->shape.sets[i];
-        int n = __builtin_popcountll(s), found = __builtin_popcountll(best);
-        bool runs = !w->shape.refusals[n][1] || !w->shape.refusals[n][n];
-        bool holds = (double)w->kv.n_blocks * w->shape.tokens_per_block[n] >= tokens;
-        if (!runs || !holds || s & w->partition.dead_ranks)
-            continue;
-        if (!best || n < found || (n == found && disturbs(&w->partition, s) < disturbs(&w->partition, best)))
-            best = s;
-    }
+        return verb_refused(L, "view.narrowest can be called in a hook only");
+    uint64_t best = narrowest(b->facts->world, tokens);
     if (!best)
         return verb_refused(L, "no group that this node can form caches so many tokens");
     groups_push_ranks(L, best);
+    return 1;
+}
+
+/* view.cover(wide, narrow): a partition of the living ranks, as a list of lists: first one group of at most `wide` ranks, then groups of at most `narrow`. */
+int view_cover(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    int wide = (int)verb_whole_number(L, 1, "the wide group's ranks", 1, MAX_RANKS);
+    int narrow = (int)verb_whole_number(L, 2, "a narrow group's ranks", 1, MAX_RANKS);
+    if (!b->facts)
+        return verb_refused(L, "view.cover can be called in a hook only");
+    const struct world *w = b->facts->world;
+    uint64_t taken = 0, set = widest(w, wide, 0);
+    lua_newtable(L);
+    for (int n = 1; set; n++) {
+        groups_push_ranks(L, set);
+        lua_rawseti(L, -2, n);
+        taken |= set;
+        set = widest(w, narrow, taken);
+    }
     return 1;
 }

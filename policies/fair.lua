@@ -36,12 +36,15 @@ return {
   step = function(view, act, p)
     local head = view.waiting.first[1]
     if head then clock = math.max(clock, view.waiting.key[head]) end
+    if view.head_tokens > view.group_capacity then
+      act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
+    end
     for _, group in ipairs(view.idle) do
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)
       if batch.tokens > 0 then
-        act.forward(group, batch, { tp = group.size })
+        act.forward(group, batch)
       end
     end
   end,

@@ -2,23 +2,27 @@
 -- level of priority: waiting makes up for priority, so nothing starves. When a request finds no room, running requests of
 -- lower rank give way to it, the last in order first, but only when that makes room for it.
 
-local function lacks(view, need, freed, stopped)
-  return view.kv_free + freed < need or view.n_running - stopped >= view.max_num_seqs
-end
-
--- Who would have to stop for the first in the queue: how many of running.last, or 0 when nobody has to or too few can.
-local function victims(view)
-  local waiting, running = view.waiting, view.running
+-- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has
+-- room for it, or when too few of lower rank run here. (shift, flying, static and auto have these lines too.)
+local function victims(view, group)
+  local waiting, running, ids = view.waiting, view.running, {}
   local head = waiting.first[1]
-  if not head then return 0 end
-  local need = math.ceil(waiting.remaining[head] / view.tokens_per_block) + math.ceil(view.kv_total / 100)
-  local freed, stopped = 0, 0
-  for _, row in ipairs(running.last) do
-    if not lacks(view, need, freed, stopped) then break end
-    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then return 0 end
-    freed, stopped = freed + running.blocks[row], stopped + 1
+  local seats = view.max_num_seqs - view.n_running
+  if not head or group.closed then return ids end
+  local tokens, spare = waiting.computed[head] + waiting.remaining[head], math.ceil(view.kv_total / 100)
+  for _, g in ipairs(view.groups) do
+    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + spare then return ids end
   end
-  return lacks(view, need, freed, stopped) and 0 or stopped
+  local lacking = math.ceil(tokens / group.tokens_per_block) + spare - group.kv_free
+  for _, row in ipairs(running.last) do
+    if lacking <= 0 and seats > 0 then break end
+    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
+    if running.group[row] == group.id then
+      table.insert(ids, running.id[row])
+      lacking, seats = lacking - running.blocks[row], seats + 1
+    end
+  end
+  return lacking <= 0 and seats > 0 and ids or {}
 end
 
 return {
@@ -31,22 +35,26 @@ return {
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 
-  needs = { "priority", "key", "waiting.first", "waiting.remaining", "running.last", "running.blocks" },
+  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
 
   admit = function(request, view, act, p)
     return request.arrival + request.priority * p.ageing
   end,
 
   step = function(view, act, p)
+    if view.head_tokens > view.group_capacity then
+      act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
+    end
+    local settled = not p.preempt
     for _, group in ipairs(view.idle) do
-      for i = 1, p.preempt and victims(view) or 0 do
-        act.preempt(view.running.id[view.running.last[i]], "recompute")
+      for _, id in ipairs(settled and {} or victims(view, group)) do
+        settled = act.preempt(id, "recompute") -- one group makes room, not all of them
       end
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)
       if batch.tokens > 0 then
-        act.forward(group, batch, { tp = group.size })
+        act.forward(group, batch)
       end
     end
   end,

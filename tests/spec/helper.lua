@@ -28,6 +28,37 @@ function M.started(e)
   return t
 end
 
+-- The sizes of the groups that there are, in the order of their ranks: "2 1 1".
+function M.sizes(e)
+  local t = {}
+  for i, group in ipairs(e:groups()) do t[i] = #group.ranks end
+  return table.concat(t, " ")
+end
+
+-- Switches that were carried out, without the one that the engine begins with.
+function M.switches(e)
+  local t = {}
+  for _, s in ipairs(e:switches()) do
+    if not s.superseded and s.reason ~= "start" then t[#t + 1] = s end
+  end
+  return t
+end
+
+-- The texts of a run that nobody switched, on one rank: the same requests, submitted by `load`, give them.
+function M.texts(options, load)
+  local texts = {}
+  M.with(options, function(e)
+    local ids = load(e)
+    e:run()
+    M.clean(e)
+    for i, id in ipairs(ids) do
+      assert(e:result(id).ending == "length", e:result(id).ending)
+      texts[i] = table.concat(e:result(id).tokens, " ")
+    end
+  end)
+  return texts
+end
+
 -- One metric's value: the line that begins with this text.
 function M.metric(e, line)
   local text = "\n" .. e:metrics()

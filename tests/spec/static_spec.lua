@@ -1,0 +1,68 @@
+local h = require("helper")
+
+local function static(options)
+  options.policy = "policies/static.lua"
+  options.ranks = options.ranks or 4
+  return options
+end
+
+local function crowd(e, n)
+  local ids = {}
+  for k = 1, n do ids[k] = e:submit { prompt = 1 + k * 37 % 150, max_tokens = 10 + k * 13 % 30, at = k * 0.002 } end
+  return ids
+end
+
+describe("static", function()
+  it("runs the partition and the layout that its params say, and no other", function()
+    for _, case in ipairs {
+      { { dp = 4, tp = 1 }, "1 1 1 1", 1, 1 },
+      { { dp = 2, sp = 2, tp = 1 }, "2 2", 2, 1 },
+      { { dp = 2, sp = 1 }, "2 2", 1, 2 },
+      { { dp = 1, sp = 2, tp = 2 }, "4", 2, 2 },
+      { {}, "4", 1, 4 },
+    } do
+      h.with(static { params = case[1] }, function(e)
+        crowd(e, 30)
+        e:run()
+        assert.equal(case[2], h.sizes(e))
+        for _, step in ipairs(e:schedule()) do assert.same({ case[3], case[4] }, { step.sp, step.tp }) end
+        h.clean(e)
+      end)
+    end
+  end)
+
+  it("gives every group work", function()
+    h.with(static { params = { dp = 4, tp = 1 } }, function(e)
+      crowd(e, 40)
+      e:run()
+      local steps = {}
+      for _, step in ipairs(e:schedule()) do steps[step.ranks[1]] = (steps[step.ranks[1]] or 0) + 1 end
+      for rank = 0, 3 do assert.is_true((steps[rank] or 0) > 10, "rank " .. rank .. " has hardly a step") end
+    end)
+  end)
+
+  it("changes the partition with its params, and no text with it", function()
+    local function switched(e)
+      local ids = crowd(e, 40)
+      for i, params in ipairs { { dp = 4, tp = 1 }, { dp = 2, tp = 2 }, { dp = 1, tp = 4 }, { dp = 2, sp = 2, tp = 1 }, { dp = 4, tp = 1, sp = 1 } } do
+        e:run_until(i * 0.01)
+        assert(e:set(params))
+      end
+      return ids
+    end
+    local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, function(e) return crowd(e, 40) end)
+    assert.same(plain, h.texts(static { params = { dp = 1 } }, switched))
+    assert.same(plain, h.texts(static { params = { dp = 4, tp = 1, when = "drain" } }, function(e) return crowd(e, 40) end))
+  end)
+
+  it("widens a group for a request that none can hold, until the node is empty", function()
+    h.with(static { kv_blocks = 40, params = { dp = 4, tp = 1 } }, function(e) -- 640 tokens a rank
+      local ids = crowd(e, 10)
+      ids[#ids + 1] = e:submit { name = "long", prompt = 1000, max_tokens = 20, at = 0.01 }
+      e:run()
+      for _, id in ipairs(ids) do assert.equal("length", e:result(id).ending) end
+      assert.equal("1 1 1 1", h.sizes(e))
+      h.clean(e)
+    end)
+  end)
+end)
