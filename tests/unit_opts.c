@@ -204,7 +204,7 @@ static void what_is_not_offered_says_so(void **state)
     assert_int_equal(o.dp, 4);
     assert_int_equal(o.ranks, 8);
     opts_free(&o);
-    refuses("serve m -tp 2", E_UNSUPPORTED, "only 1 is accepted");
+    refuses("serve m -pp 2", E_UNSUPPORTED, "only 1 is accepted");
     refuses("serve m --enable-lora", E_UNSUPPORTED, "LoRA");
     refuses("serve m --uds sock", E_UNSUPPORTED, "--host and --port");
     refuses("serve m --scheduler-cls a.B", E_UNSUPPORTED, "--policy");
