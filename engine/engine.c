@@ -417,6 +417,7 @@ bool engine_turn(struct engine *g)
     bool did = ingest(g);
     did |= engine_switch(g);
     int64_t now = clock_now(g->setup.clock);
+    g->changed |= now >= g->unpark_ns; /* whose time to be parked is up may run anywhere now */
     g->unpark_ns = world_unpark(&g->world, now);
     note_idle(g);
     if (!should_decide(g, now))

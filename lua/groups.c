@@ -55,7 +55,7 @@ static void make_lists(struct groups *g, lua_State *L)
     g->list_ref = keep(L);
     lua_newtable(L);
     g->idle_ref = keep(L);
-    g->n_listed = 0;
+    g->n_listed = g->n_idle = 0;
 }
 
 void groups_hang(const struct groups *g, lua_State *L)
@@ -196,8 +196,13 @@ static bool check_table(struct groups *g, const struct group_table *t, lua_State
 
 /* ---- the lists */
 
-static void set_list(lua_State *L, const struct groups *g, const int *slots, int n)
+/* Fills the list on top of the stack, which had so many entries, and pops it. */
+static void set_list(lua_State *L, const struct groups *g, const int *slots, int n, int had)
 {
+    for (int i = had; i > n; i--) {
+        lua_pushnil(L);
+        lua_rawseti(L, -2, i);
+    }
     for (int i = 0; i < n; i++) {
         push(L, g->tables[slots[i]].ref);
         lua_rawseti(L, -2, i + 1);
@@ -224,11 +229,7 @@ static void sync_list(struct groups *g, lua_State *L, const struct partition *p)
         if (g->tables[i].id != p->groups[i].id)
             drop_table(&g->tables[i], L);
     push(L, g->list_ref);
-    for (int i = g->n_listed; i > p->n_groups; i--) {
-        lua_pushnil(L);
-        lua_rawseti(L, -2, i);
-    }
-    set_list(L, g, p->order, p->n_groups);
+    set_list(L, g, p->order, p->n_groups, g->n_listed);
     g->n_listed = p->n_groups;
     for (int i = 0; i < p->n_groups; i++)
         g->listed[i] = p->groups[p->order[i]].id;
@@ -241,7 +242,8 @@ static void sync_idle(struct groups *g, lua_State *L, const struct view *v)
     for (int i = 0; i < v->n_idle; i++)
         slots[i] = (v->idle[i] - 1) % MAX_RANKS;
     push(L, g->idle_ref);
-    set_list(L, g, slots, v->n_idle);
+    set_list(L, g, slots, v->n_idle, g->n_idle);
+    g->n_idle = v->n_idle;
 }
 
 bool groups_sync(struct groups *g, lua_State *L, const struct view *v)

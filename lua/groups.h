@@ -38,6 +38,7 @@ struct groups {
     int keys_ref, list_ref, idle_ref;
     struct group_table tables[MAX_RANKS]; /* by slot of the partition */
     int n_listed, listed[MAX_RANKS];
+    int n_idle;
     struct rng rng;
 };
 

@@ -234,6 +234,15 @@ static void results(void **state)
         {IN_STEP, "act.preempt(65536)", VERDICT_ERROR, "how must be"},
         {IN_STEP, "act.wake('soon')", VERDICT_ERROR, "milliseconds are expected"},
         {IN_STEP, "act.log()", VERDICT_ERROR, "bad argument #1"},
+    };
+    RUN(list, LONG);
+}
+
+/* The same of the verbs about groups. */
+static void orders(void **state)
+{
+    (void)state;
+    static const struct attack list[] = {
         {IN_STEP, "act.bind(1)", VERDICT_ERROR, "a list of ranks is expected, not a number"},
         {IN_STEP, "act.bind({ 'x' })", VERDICT_ERROR, "a rank must be a number, not a string"},
         {IN_STEP, "act.bind({ -1 })", VERDICT_ERROR, "a rank must be a whole number from 0 to 63"},
@@ -312,6 +321,30 @@ static void refused_verbs(void **state)
          "end",
          VERDICT_OK, NULL}};
     RUN(list, LONG);
+}
+
+/* Bad use of a partition, on four ranks: no request is lost, and what is not lawful is refused. */
+static void many_ranks(void **state)
+{
+    (void)state;
+    static const struct attack list[] = {
+        /* another partition at every step, given up before it comes about */
+        {IN_STEP, "n = n + 1 act.bind(({ { 0, 1 }, { 0, 1, 2, 3 }, { 1 }, { 2, 3 } })[n % 4 + 1], { when = ({ 'drain', 'soft', 'hard' })[n % 3 + 1] })",
+         VERDICT_OK, NULL},
+        {IN_STEP, "for _, g in ipairs(view.groups) do act.release(g, 'park') end", VERDICT_STALLED, "every group is idle"},
+        {IN_STEP, "for _, g in ipairs(view.groups) do act.preempt(g, 'drain') act.open(g) end", VERDICT_OK, NULL},
+        {IN_STEP, "for _, g in ipairs(view.idle) do act.preempt(g, 'hard') end", VERDICT_STALLED, NULL},
+        {IN_STEP, "kept = kept or view.groups[1] if n == 0 then n = 1 act.bind({ 0 }) elseif kept.id ~= view.groups[1].id then assert(not act.batch(kept)) end", VERDICT_OK, NULL},
+        {IN_STEP, "act.wake(0.1) if view.step % 3 == 0 then for i = 1, view.running.n do act.remap(view.running.id[i], view.groups[i % #view.groups + 1]) end end",
+         VERDICT_OK, NULL},
+        {IN_STEP, "assert(act.bind({ 0, 1 }) ~= nil) assert(not act.bind({ 1, 2 })) assert(not act.bind({ 0, 1, 2 }))", VERDICT_OK, NULL},
+        {IN_STEP, "for i = 1, 200 do act.bind({ 0, 1 }) act.bind({ i % 4 }) act.comm({ 2, 3 }, 'oneshot') end", VERDICT_OK, NULL},
+        {IN_STEP, "for _, g in ipairs(view.groups) do g.size, g.ranks, g.idle, g.kv_free, g.steps = -1, nil, 5, 'x', 0.5 end",
+         VERDICT_MALFORMED, "read only"},
+        {IN_STEP, "view.groups[1], view.free_ranks, view.pending = nil, nil, 7", VERDICT_OK, NULL},
+        {IN_STEP, "act.bind({ 0, 1, 2, 3 }, { requests = view.running.id, reason = '\\0\\n\\255' .. tostring(view.step) })", VERDICT_OK, NULL},
+    };
+    RUN_ON(list, .hard_ns = LONG * 1000000ll, .ranks = 4, .group_size = 2);
 }
 
 static void view_abuse(void **state)
@@ -500,7 +533,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops),      cmocka_unit_test(memory),         cmocka_unit_test(time_in_c),
-        cmocka_unit_test(errors),     cmocka_unit_test(results),        cmocka_unit_test(refused_verbs),
+        cmocka_unit_test(errors),     cmocka_unit_test(results),        cmocka_unit_test(orders),
+        cmocka_unit_test(refused_verbs),  cmocka_unit_test(many_ranks),
         cmocka_unit_test(view_abuse), cmocka_unit_test(bad_decisions),  cmocka_unit_test(starvation),
         cmocka_unit_test(refusals),   cmocka_unit_test(who_takes_over), cmocka_unit_test(state_across_a_swap),
     };

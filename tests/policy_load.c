@@ -20,14 +20,19 @@
 
 static struct lua_watchdog *dog;
 
-static int load(const char *source, size_t n, const char *params, struct err *e)
+static int load_for(int n_ranks, const char *source, size_t n, const char *params, struct err *e)
 {
     struct policy p;
-    struct lua_opts o = {.watchdog = dog, .quiet = true};
+    struct lua_opts o = {.watchdog = dog, .quiet = true, .n_ranks = n_ranks};
     int rc = lua_policy_load(&p, "x.lua", source, n, &o, params, e);
     if (!rc)
         p.ops->destroy(p.ctx);
     return rc;
+}
+
+static int load(const char *source, size_t n, const char *params, struct err *e)
+{
+    return load_for(1, source, n, params, e);
 }
 
 static void expect(const char *source, const char *why)
@@ -52,17 +57,49 @@ static void expect_good(const char *source)
 static void good_ones_load(void **state)
 {
     (void)state;
-    static const char *const files[] = {"policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua"};
+    static const char *const files[] = {"policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
+                                        "policies/flying.lua", "policies/static.lua", "policies/auto.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
     expect_good("#!/usr/bin/luajit\n" POLICY(""));
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct buf b = {0};
         struct err e = {0};
         assert_int_equal(file_read(&b, files[i], LUA_SOURCE_BYTES, &e), 0);
-        if (load(b.data, b.len, NULL, &e))
+        if (load_for(8, b.data, b.len, NULL, &e))
             fail_msg("%s", e.text);
         buf_free(&b);
+    }
+}
+
+/* A policy that can do with one rank only is fine for one, and is refused where there are more. */
+static void for_one_rank_only(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source, *why;
+    } cases[] = {
+        {"return { api = 1, doc = 'x', step = function(view, act) local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }",
+         "attempt to index local 'b' (a nil value)"},
+        {"return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill()\n"
+         "  if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }",
+         "step runs nothing, although requests wait and there is room (dry run on 2 ranks, one group)"},
+        {"return { api = 1, doc = 'x', step = function(view, act) if #view.pending > 0 then while true do end end for _, g in ipairs(view.idle) do\n"
+         "  local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }",
+         "still running"},
+        {NULL, NULL},
+    };
+    for (size_t i = 0; cases[i].why; i++) {
+        struct err e = {0};
+        expect_good(cases[i].source);
+        assert_int_equal(load_for(4, cases[i].source, strlen(cases[i].source), NULL, &e), E_POLICY);
+        if (!strstr(e.text, cases[i].why) || strncmp(e.text, "x.lua", 5) != 0)
+            fail_msg("says: %s\nshould say: %s", e.text, cases[i].why);
+        struct buf report = {0};
+        struct lua_opts o = {.watchdog = dog, .quiet = true};
+        assert_int_equal(lua_policy_check("x", cases[i].source, strlen(cases[i].source), &o, NULL, &report, &e), 0);
+        assert_non_null(strstr(report.data, "dry runs on 2, 4 and 8 ranks: for one rank only: x.lua"));
+        buf_free(&report);
     }
 }
 
@@ -106,6 +143,13 @@ static void syntax_and_shape(void **state)
          "x.lua:2: t.start, t.step and t.admit are for tests, not for hooks"},
         {POLICY("tests = { a = function(t) t.step { waiting = 'many' } end }, "),
          "waiting must be a list of requests, not a string"},
+        {POLICY("tests = { a = function(t) t.step { ranks = 4, groups = { { 1, 2 } } } end }, "),
+         "groups: number 1 cannot be: aligned power-of-two ranges"},
+        {POLICY("tests = { a = function(t) t.step { ranks = 2, groups = { { 0 }, { 0, 1 } } } end }, "), "cannot be"},
+        {POLICY("tests = { a = function(t) t.step { groups = { 'all' } } end }, "), "a group must be a list of ranks, not a string"},
+        {POLICY("tests = { a = function(t) t.step { ranks = 99 } end }, "), "ranks must be a number from 1 to 16"},
+        {POLICY("tests = { a = function(t) t.step { tokens_per_block = 24 } end }, "), "tokens_per_block must be a multiple of 16"},
+        {POLICY("tests = { a = function(t) t.start { waiting = {} } end }, "), "t.start has no field 'waiting'"},
         {POLICY("tests = { a = function(t) t.step { running = { 5 } } end }, "),
          "table expected, got number"},
         {POLICY("tests = { a = function(t) t.step { running = { { prompt = 100 } }, kv_blocks = 1 } end }, "),
@@ -503,7 +547,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "monsters") == 0)
         return cmocka_run_group_tests(alone, start, stop);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_ones_load),
+        cmocka_unit_test(good_ones_load), cmocka_unit_test(for_one_rank_only),
         cmocka_unit_test(syntax_and_shape),
         cmocka_unit_test(params_are_checked),
         cmocka_unit_test(escapes),

@@ -59,6 +59,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                              .limits = {.max_num_seqs = k->seqs ? k->seqs : 16,
                                         .max_num_batched_tokens = k->batched ? k->batched : 64,
                                         .prefix_caching = true,
+                                        .park_ns = 200000000,
                                         .starvation_ns = (int64_t)(k->starvation_s * 1e9)},
                              .kv_dtype = DT_F16,
                              .block_size = 16,

@@ -75,13 +75,34 @@ describe("a swap", function()
   end)
 end)
 
+describe("a swap between policies for many ranks", function()
+  it("changes partitions and no text", function()
+    local all = { { "shift" }, { "static", { dp = 4, tp = 1 } }, { "fcfs" }, { "auto" }, { "static", { dp = 2, sp = 2, tp = 1 } },
+      { "flying", { many = 1, few = 0, min_gap_ms = 0 } }, { "priority" }, { "static", { sp = 2, tp = 2 } }, { "fair" } }
+    local plain = h.texts({ policy = POLICIES[1], model = "tests/data/sim_ranks.json" }, load_of_requests)
+    local swapped = h.texts({ policy = POLICIES[1], ranks = 4, group_size = 1, prefix_caching = true, kv_blocks = 120 }, function(e)
+      local ids = load_of_requests(e)
+      for i = 1, 60 do
+        e:run_until(i * 0.004)
+        local name, params = unpack(all[i % #all + 1])
+        assert.is_true(e:swap { policy = "policies/" .. name .. ".lua", params = params })
+      end
+      assert.is_true(e:state().n_switches > 10)
+      return ids
+    end)
+    assert.same(plain, swapped)
+  end)
+end)
+
 describe("the report of a check", function()
   it("names the cost of each hook", function()
-    for _, file in ipairs(POLICIES) do
+    for _, name in ipairs { "fcfs", "priority", "fair", "shift", "flying", "static", "auto" } do
+      local file = "policies/" .. name .. ".lua"
       local f = assert(io.open(file))
       local report = assert(moonshift.check(f:read("*a"), file:match("(%w+)%.lua")))
       f:close()
       assert.is_truthy(report:find("two fresh machines decide the same", 1, true))
+      assert.is_truthy(report:find("dry runs on 2, 4 and 8 ranks: the same", 1, true), report)
       local costs = {}
       for n, step in report:gmatch("\n%s+(%d+)%s+(%d+)%s+%d+%s+%d+") do costs[tonumber(n)] = tonumber(step) end
       assert.is_true(costs[8] > 0 and costs[64] > 0)
