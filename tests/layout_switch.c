@@ -229,6 +229,91 @@ static void switching_never_shows_on_8_ranks(void **state)
     churn("tests/data/layout_40_8.json", DT_Q8_0, 8, 64, false);
 }
 
+/* ---- teacher-forced likelihood over cycles of widths (seeds.md B3: width 2 then 4 cost +9.5 % there, with fluent text) */
+
+struct cycle {
+    uint64_t masks[8];              /* ended by 0: the group for the next step, round and round */
+    int at, tp;
+    enum kv_fate fate;
+};
+
+static enum verdict cycle_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct cycle *c = ctx;
+    struct group *g = partition_match((struct partition *)&v->world->partition, c->masks[c->at], (struct layout){1, 1, 1});
+    (void)e;
+    if (!g || !g->idle) {
+        int n = __builtin_popcountll(c->masks[c->at]);
+        plan_switch(p, &(struct switch_order){.mask = c->masks[c->at], .base = {n, 1, 1}, .fate = c->fate, .reason = "cycle"});
+        return VERDICT_OK;
+    }
+    struct plan_batch *b = plan_batch(p, g->id);
+    plan_decodes(b);
+    plan_prefill(b, NULL, 0, 24);
+    int tp = c->tp;
+    while (g->n_ranks % tp)
+        tp--;
+    if (b->n_tokens && plan_forward(b, (struct layout){g->n_ranks / tp, tp, 1}))
+        c->at = c->masks[c->at + 1] ? c->at + 1 : 0;
+    return VERDICT_OK;
+}
+
+/* Sum of the logprobs of a text of 200 tokens, and each of them in out[]. */
+static double likelihood(struct model *m, const struct run_opts *o, float *out)
+{
+    static struct run t;
+    struct engine_event ev;
+    double sum = 0;
+    int n_ends = 0;
+    start_run(&t, m, o);
+    struct request_spec *s = spec_new(&t, 3, model_config(m)->vocab);
+    mem_free(s->prompt);
+    s->n_prompt = 200;
+    s->max_tokens = 1;
+    s->prompt = mem_new_array(200, sizeof(int32_t));
+    for (int i = 0; i < 200; i++)
+        s->prompt[i] = i * 37 % model_config(m)->vocab;
+    s->sampling.n_prompt_logprobs = 0;
+    send(&t, IN_SUBMIT, 3, s);
+    while (!n_ends) {
+        queue_wait(engine_outbox(t.g), 100000000);
+        while (queue_take(engine_outbox(t.g), &ev)) {
+            const struct prompt_logprobs *lp = ev.payload;
+            n_ends += ev.kind == EV_END;
+            for (int i = 1; ev.kind == EV_PROMPT_LOGPROBS && i < lp->n; i++) {
+                out[i] = lp->items[i].logprob;
+                sum += (double)lp->items[i].logprob;
+            }
+            mem_free(ev.payload);
+        }
+    }
+    stop_run(&t);
+    assert_true(world_check(engine_world(t.g)));
+    engine_destroy(t.g);
+    return sum;
+}
+
+static void nll_after_any_cycle_of_widths(void **state)
+{
+    (void)state;
+    static const uint64_t cycles[][8] = {{1, 3, 15}, {1, 15, 3, 1}, {3, 15}, {15, 12, 8, 3}, {1, 2, 4, 8}, {2, 3, 12, 15, 4}};
+    static const struct policy_ops ops = {.step = cycle_step};
+    struct model *m = open_model("tests/data/layout_9_3.json", DT_Q4_1);
+    float want[200], is[200];
+    double still = likelihood(m, &(struct run_opts){.ranks = 1, .kv_blocks = 64}, want);
+    assert_true(still < -100);
+    for (size_t i = 0; i < sizeof cycles / sizeof *cycles; i++)
+        for (int tp = 1; tp <= 4; tp *= 4) {
+            struct cycle c = {.tp = tp, .fate = FATE_MIGRATE};
+            memcpy(c.masks, cycles[i], sizeof c.masks);
+            struct run_opts o = {.ranks = 4, .kv_blocks = 64,
+                                 .policy = {.ops = &ops, .ctx = &c, .name = "cycle", .sha256 = "cycle"}};
+            assert_true(likelihood(m, &o, is) == still);
+            assert_memory_equal(want + 1, is + 1, sizeof want - sizeof *want);
+        }
+    model_close(m);
+}
+
 /* A fixed layout for every group: {size / tp, tp} with the widest tp of at most `tp`. */
 static enum verdict fixed_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
@@ -334,6 +419,7 @@ int main(void)
         cmocka_unit_test(switching_never_shows_on_4_ranks),
         cmocka_unit_test(switching_never_shows_on_2_ranks_with_little_kv),
         cmocka_unit_test(switching_never_shows_on_8_ranks),
+        cmocka_unit_test(nll_after_any_cycle_of_widths),
         cmocka_unit_test(max_sequences_not_a_multiple_of_sp),
         cmocka_unit_test(heads_28_and_40_on_8_ranks),
         cmocka_unit_test(vocabulary_not_divisible_by_the_ranks),

@@ -96,8 +96,45 @@ static void switching_never_shows(void **state)
     churn(8, 14, true, 256);
 }
 
+/* B3: a member without work left before the barrier, and the others waited for ever. */
+static void a_step_with_no_tokens_during_a_switch(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct chaos c = {.every = 1, .budget = 16, .only_hard = true};
+    rng_init(&c.rng, 9);
+    chaos_partitions(&c, 4);
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 4, .start = {1, 1, 1}, .policy = chaos_policy(&c)});
+    run_until(&t, clock_now(&t.clock) + 1000000); /* nobody has any work */
+    submit(&t, spec_new(&t, 1, 30, 40)); /* one group has, three have none, while all change all the time */
+    run_until(&t, clock_now(&t.clock) + (int64_t)20000000000);
+    assert_int_equal(t.heard[1].n_tokens, 40);
+    assert_int_equal(t.heard[1].ending, END_LENGTH);
+    assert_true(engine_world(t.g)->partition.n_switches > 10);
+    check_books(&t);
+    close_rig(&t);
+}
+
+/* A rank is lost in virtual time too, and when none is left the node says so. */
+static void a_node_without_ranks_says_503(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 1, .fail_rank = 0, .fail_at_step = 3});
+    submit(&t, spec_new(&t, 1, 30, 40));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].ending, END_ERROR);
+    submit(&t, spec_new(&t, 2, 30, 40));
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[2].ending, END_REFUSED);
+    assert_int_equal(t.heard[2].http_status, 503);
+    check_books(&t);
+    close_rig(&t);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows), cmocka_unit_test(a_step_with_no_tokens_during_a_switch),
+                                       cmocka_unit_test(a_node_without_ranks_says_503)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
