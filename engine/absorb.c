@@ -128,9 +128,15 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     struct request *r = request_find(&g->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = false;
-    world_commit(&g->world, r, r->n_computed + it->n_tokens);
+    if (!r->lost)
+        world_commit(&g->world, r, r->n_computed + it->n_tokens);
     if (r->cancelled) {
         engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+        return;
+    }
+    if (r->lost) { /* its KV was copied from a rank that failed meanwhile: once more from the beginning */
+        r->lost = false;
+        world_preempt(&g->world, r, false, now);
         return;
     }
     if (it->n_given)
@@ -151,7 +157,7 @@ static void absorb_failed(struct engine *g, const struct step *s, const struct s
     for (int i = 0; i < s->n_items; i++) {
         struct request *r = request_find(&g->world.requests, s->items[i].id);
         ASSERT(r && r->busy);
-        r->busy = false;
+        r->busy = r->lost = false;
         if (r->cancelled)
             engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
     }

@@ -115,6 +115,45 @@ static void a_step_with_no_tokens_during_a_switch(void **state)
     close_rig(&t);
 }
 
+/* Parks everybody once, and then never does anything that a parked request could run by. */
+static enum verdict park_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    int *n = ctx;
+    (void)e;
+    for (int i = 0; i < v->n_idle; i++) {
+        if (++*n == 4) {
+            plan_preempt_group(p, v->idle[i], WHEN_HARD);
+            plan_switch(p, &(struct switch_order){.mask = 3, .base = {2, 1, 1}, .fate = FATE_PARK, .reason = "park"});
+            continue;
+        }
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        if (!b)
+            continue;
+        plan_decodes(b);
+        plan_prefill(b, NULL, 0, 64);
+        if (b->n_tokens)
+            plan_forward(b, (struct layout){b->site->n_ranks, 1, 1});
+    }
+    return VERDICT_OK;
+}
+
+/* Found by the model in tests/model: when the time of a parked request is up and nothing else happens, its policy has to be asked. */
+static void the_end_of_parking_wakes_the_policy(void **state)
+{
+    (void)state;
+    struct rig t;
+    int n = 0;
+    static const struct policy_ops ops = {.step = park_step};
+    struct policy p = {.ops = &ops, .ctx = &n, .name = "park", .sha256 = "park"};
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 2, .start = {1, 1, 1}, .park_ns = 700000000, .policy = p});
+    submit(&t, spec_new(&t, 1, 30, 20));
+    run_until(&t, clock_now(&t.clock) + (int64_t)2000000000);
+    assert_int_equal(t.heard[1].n_tokens, 20);
+    assert_int_equal((int)engine_world(t.g)->metrics->counters[C_UNPARKED], 1);
+    check_books(&t);
+    close_rig(&t);
+}
+
 /* A rank is lost in virtual time too, and when none is left the node says so. */
 static void a_node_without_ranks_says_503(void **state)
 {
@@ -135,6 +174,7 @@ static void a_node_without_ranks_says_503(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows), cmocka_unit_test(a_step_with_no_tokens_during_a_switch),
-                                       cmocka_unit_test(a_node_without_ranks_says_503)};
+                                       cmocka_unit_test(a_node_without_ranks_says_503),
+                                       cmocka_unit_test(the_end_of_parking_wakes_the_policy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

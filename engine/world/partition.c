@@ -420,10 +420,13 @@ static void lose_kv(struct world *w, int rank, int64_t now_ns)
 {
     for (int i = 0; i < w->requests.n_slots; i++) {
         struct request *r = w->requests.slots[i];
-        if (!r || r->busy)
+        if (!r)
             continue;
-        bool touched = r->n_blocks && kv_place(&w->kv, r->place)->mask >> rank & 1;
-        if (touched || (r->state == REQ_RUNNING && !r->group))
+        bool copied = r->n_moving && r->moving_from >> rank & 1; /* a copy may have read what was lost */
+        bool touched = copied || (r->n_blocks && kv_place(&w->kv, r->place)->mask >> rank & 1);
+        if (r->busy)
+            r->lost |= copied;
+        else if (touched || (r->state == REQ_RUNNING && !r->group))
             world_preempt(w, r, false, now_ns);
     }
 }

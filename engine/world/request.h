@@ -74,6 +74,8 @@ struct request {
     int place;                      /* of its blocks; means nothing while n_blocks is 0 */
     int group;                      /* id of the group it runs in; 0: waiting */
     int n_moving;                   /* copies of its KV under way */
+    uint64_t moving_from;           /* the ranks that those copies read */
+    bool lost;                      /* busy, and one of these ranks has failed: what the step computes does not count */
     int n_published;                /* full blocks already offered to the prefix cache */
     struct kv_key root_key;         /* of the salt; the prefix keys of units of KV_UNIT tokens follow, made when first asked for */
     struct kv_key *keys;

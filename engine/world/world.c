@@ -320,6 +320,7 @@ static struct kv_copy *add_move(struct world *w, struct request *r, int from_pla
     }
     w->moves[w->n_moves++] = m;
     r->n_moving++;
+    r->moving_from |= kv_place(&w->kv, from_place)->mask;
     return m;
 }
 
@@ -390,8 +391,8 @@ void world_move_done(struct world *w, struct kv_copy *m)
     struct request *r = request_find(&w->requests, m->id);
     for (int i = m->n_from - 1; i >= 0; i--)
         kv_drop(&w->kv, m->from_place, m->from[i]);
-    if (r)
-        r->n_moving--;
+    if (r && --r->n_moving == 0)
+        r->moving_from = 0;
     free_move(m);
 }
 
@@ -424,25 +425,27 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         forget_kv(w, r);
 }
 
-int64_t world_unpark(struct world *w, int64_t now_ns)
+int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 {
-    int64_t next = INT64_MAX;
+    int n = 0;
+    *next_ns = INT64_MAX;
     if (!w->limits.park_ns)
-        return next;
+        return 0;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         int64_t due = r->waiting_since_ns + w->limits.park_ns;
         if (!r->paused || r->n_moving)
             continue;
         if (due > now_ns) {
-            next = due < next ? due : next;
+            *next_ns = due < *next_ns ? due : *next_ns;
             continue;
         }
         world_preempt(w, r, false, now_ns);
         metrics_add(w->metrics, C_UNPARKED, 1);
         world_rekey(w, r, -1e300); /* moves it to the front: i sees whoever takes its place again, harmlessly */
+        n++;
     }
-    return next;
+    return n;
 }
 
 void world_commit(struct world *w, struct request *r, int n_computed)

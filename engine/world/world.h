@@ -104,8 +104,8 @@ void world_regroup(struct world *w, struct request *r, struct group *g);
 void world_move_done(struct world *w, struct kv_copy *m);     /* the bytes are there: the source's blocks go back. Frees m. */
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
-/* Parked requests past the age bound give their KV back and go to the front of the queue. Returns when the next is due; INT64_MAX: none. */
-int64_t world_unpark(struct world *w, int64_t now_ns);
+/* Parked requests past the age bound give their KV back and go to the front of the queue. Returns how many; *next_ns: when the next is due (INT64_MAX: none). */
+int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
 void world_commit(struct world *w, struct request *r, int n_computed);
 /* The one ending: leaves its queue, gives its blocks back, frees the request. */

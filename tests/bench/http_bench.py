@@ -8,6 +8,8 @@ import re
 import statistics
 import subprocess
 import sys
+import time
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
 from own_server import Site
@@ -24,12 +26,33 @@ def run(*words):
     return json.loads(r.stdout)
 
 
+def beside(args, c):
+    """Tokens a second of llama-server with a model that costs next to nothing (tiny_gguf.py), on one core; the client on another."""
+    port = 18473
+    server = subprocess.Popen(["taskset", "-c", "0", args.llama_server, "-m", args.llama_model, "--port", str(port), "-t", "1", "-tb", "1", "--parallel", str(c), "-c",
+                               str(c * 1024), "--threads-http", "4", "--no-webui"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.1)
+        rates = [run(args.client, "stream", str(port), str(c), str(max(16, 2 * c)), str(TOKENS // 4))["tokens_per_s"] for _ in range(args.rounds)]
+        return statistics.median(rates)
+    finally:
+        server.kill()
+        server.wait()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--binary", required=True)
     p.add_argument("--client", required=True)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--connections", default="1,16,64,256")
+    p.add_argument("--llama-server", help="compare with this program ...")
+    p.add_argument("--llama-model", help="... serving this model")
     args = p.parse_args()
     site = Site(args.binary, DUMMY)
     try:
@@ -49,6 +72,9 @@ def main():
             m = statistics.median
             print(f"{c:4d} connections: {m(rates):9,.0f} tokens/s, {m(per_cpu):9,.0f} a second of CPU; frames of {size} bytes; first frame after "
                   f"{m(ttfts):.1f} ms; loopback writes of that size: {m(probes):9,.0f}/s; ratio {m(rates) / m(probes):.2f}", flush=True)
+            if args.llama_server:
+                other = beside(args, c)
+                print(f"     llama-server:  {other:9,.0f} tokens/s; ours is {m(rates) / other:.1f} times that", flush=True)
     finally:
         site.kill()
 
