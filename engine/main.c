@@ -279,7 +279,8 @@ static int open_engine(struct app *a, struct err *e)
     s.limits.park_ns = (int64_t)(o->park_s * 1e9);
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;
-    s.block_size = (int)o->block_size;
+    /* Of 32 tokens, shares of three kv heads over two ranks still fill a block. */
+    s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
     s.quiet = o->command == CMD_RUN;
     s.quiet_stats = o->disable_log_stats;
     s.policy = a->policy;
@@ -291,7 +292,10 @@ static int open_engine(struct app *a, struct err *e)
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);
-    int64_t tokens = (int64_t)n->kv_blocks * n->tokens_per_block * n->n_ranks;
+    const struct partition *parts = &engine_world(a->engine)->partition;
+    int64_t tokens = 0; /* of the partition as it is now */
+    for (int i = 0; i < parts->n_groups; i++)
+        tokens += (int64_t)n->kv_blocks * n->shape->tokens_per_block[parts->groups[parts->order[i]].n_ranks];
     if (n->n_ranks > 1)
         log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
     log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);

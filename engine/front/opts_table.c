@@ -45,7 +45,8 @@ static const struct opt_row rows[] = {
      "share of the machine's memory for weights and KV cache together"},
     {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
      "auto: f16"},
-    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "16", 16, 256, NULL, "tokens of a KV block, a multiple of 16"},
+    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "0", 0, 256, NULL,
+     "tokens of a KV block that holds all KV heads, a multiple of 16; 0: 16, or 32 with several ranks"},
     {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, BOTH, AT(prefix_caching), NULL, "true", 0, 0, NULL,
      "equal beginnings of prompts are computed once (per tenant)"},
 
