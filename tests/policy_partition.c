@@ -375,7 +375,8 @@ static void start_gives_orders(void **state)
         "  assert(node.tokens_per_block[1] == 16 and node.tokens_per_block[8] == 128 and node.heads.q == 16 and node.heads.kv == 8)\n"
         "  assert(#view.groups == 3 and view.groups[1].size == 4)\n"
         "  assert(act.bind(node.ranks)) assert(not act.release(view.groups[1]))\n"
-        "  for _, verb in ipairs { 'batch', 'open' } do local ok, why = act[verb](view.groups[1]) assert(not ok and why == 'act.' .. verb .. ' can be called in step only', why) end\n"
+        "  for _, verb in ipairs { 'batch', 'open' } do local ok, why = act[verb](view.groups[1]) "
+        "assert(not ok and why == 'act.' .. verb .. ' can be called in step only', why) end\n"
         "  assert(not act.wake(5) and not act.preempt(view.groups[1], 'hard') and not act.remap(65536, 1) and not act.refuse(65536)) assert(act.log('x')) end }");
     struct rehearsal r;
     struct err e = {0};

@@ -65,7 +65,7 @@ static void churn(struct rehearsal *r, struct rng *g)
         world_end(w, w->running.items[rng_below(g, (uint64_t)w->running.n)], END_LENGTH);
     for (int i = 0; i < 2 && w->waiting.n; i++) {
         struct request *q = w->waiting.items[0];
-        world_start(w, q, partition_slot(&w->partition, 0), r->now_ns);
+        world_start(w, q, partition_slot(&w->partition, (int)(w->step % (uint64_t)w->partition.n_groups)), r->now_ns);
         if (!world_reserve(w, q, q->n_tokens))
             exit(1);
         world_commit(w, q, q->n_tokens - 1);
@@ -80,7 +80,7 @@ static void churn(struct rehearsal *r, struct rng *g)
     w->step++;
 }
 
-static void measure(const struct policy *p, const char *name, int n)
+static void measure(const struct policy *p, const char *name, int n, int n_groups)
 {
     static int64_t times[STEPS];
     struct rehearsal r;
@@ -90,7 +90,11 @@ static void measure(const struct policy *p, const char *name, int n)
     int bad = 0;
     rng_init(&g, 3);
     clock_init_real(&clock);
-    rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
+    struct rehearsal_size size = {.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048,
+                                  .n_ranks = n_groups};
+    for (int i = 0; i < n_groups; i++)
+        size.groups[i] = 1ull << i;
+    rehearsal_init(&r, size, 100);
     rehearsal_crowd(&r, n, 5);
     r.world.step = 100; /* past the dry runs: from here on `empty` and `scan` leave the decodes alone */
     for (int i = 0; i < STEPS; i++) {
@@ -106,7 +110,7 @@ static void measure(const struct policy *p, const char *name, int n)
     }
     rehearsal_free(&r);
     qsort(times, STEPS, sizeof *times, compare);
-    printf("%-12s %4d requests   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n,
+    printf("%-12s %4d requests %2d groups   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n, n_groups,
            (double)times[STEPS / 2] * 1e-3, (double)times[STEPS * 99 / 100] * 1e-3,
            (double)times[STEPS / 1000 * 999] * 1e-3);
     if (bad)
@@ -125,26 +129,61 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
             fprintf(stderr, "%s\n", e.text);
             return 1;
         }
-        measure(&p, name, sizes[i]);
+        struct rehearsal r;
+        struct err ignored = {0};
+        rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
+        struct node_facts node = rehearsal_node(&r);
+        struct view before = rehearsal_view(&r);
+        plan_begin(&r.plan, r.now_ns);
+        p.ops->start(p.ctx, &node, &before, &r.plan, &ignored);
+        measure(&p, name, sizes[i], 1);
+        rehearsal_free(&r);
         p.ops->destroy(p.ctx);
     }
     return 0;
 }
 
+/* What facts cost as groups come, and what an estimate costs: the step of `ask` less that of `empty`. */
+static int run_groups(struct lua_watchdog *dog)
+{
+    static const char ask[] = "return { api = 1, doc = 'ask', step = function(view, act, p)\n"
+                              "  if view.step < 100 then for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+                              "    if b.tokens > 0 then act.forward(g, b) end end return end\n"
+                              "  local g, layout = view.groups[1], { sp = 1, tp = 1 } for i = 1, 100 do view.estimate(g, layout, i) end\nend }";
+    static const struct {
+        const char *name, *source;
+        size_t n;
+    } sources[] = {{"empty", empty, sizeof empty - 1}, {"100 estimates", ask, sizeof ask - 1}};
+    for (int i = 0; i < 2; i++)
+        for (int groups = 1; groups <= 8; groups *= 8) {
+            struct policy p;
+            struct err e = {0};
+            struct lua_opts o = {.watchdog = dog};
+            if (lua_policy_load(&p, sources[i].name[0] == '1' ? "ask" : "empty", sources[i].source, sources[i].n, &o, NULL, &e)) {
+                fprintf(stderr, "%s\n", e.text);
+                return 1;
+            }
+            measure(&p, sources[i].name, 64, groups);
+            p.ops->destroy(p.ctx);
+        }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const shipped[] = {"policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua"};
+    static const char *const shipped[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
+                                          "policies/flying.lua", "policies/static.lua",   "policies/auto.lua"};
     struct lua_watchdog *dog;
     struct err e = {0};
     struct policy native;
     if (lua_watchdog_start(&dog, &e))
         return 1;
     policy_fcfs(&native);
-    measure(&native, "native", 8);
-    measure(&native, "native", 64);
-    measure(&native, "native", 512);
-    int rc = run(dog, "empty", empty, sizeof empty - 1) || run(dog, "scan", scan, sizeof scan - 1);
-    for (int i = 0; !rc && i < (argc > 1 ? argc - 1 : 3); i++) {
+    measure(&native, "native", 8, 1);
+    measure(&native, "native", 64, 1);
+    measure(&native, "native", 512, 1);
+    int rc = run(dog, "empty", empty, sizeof empty - 1) || run(dog, "scan", scan, sizeof scan - 1) || run_groups(dog);
+    for (int i = 0; !rc && i < (argc > 1 ? argc - 1 : (int)(sizeof shipped / sizeof *shipped)); i++) {
         const char *path = argc > 1 ? argv[i + 1] : shipped[i], *slash = strrchr(path, '/');
         struct buf source = {0};
         rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) ||

@@ -1,0 +1,108 @@
+-- Shift Parallelism. One group holds every rank. Steps of many tokens run in the base layout, where ranks share the
+-- sequence and talk little; small ones in full tensor parallelism, where each rank reads a share of the weights only. Both
+-- keep a sequence's KV where it lies, so a change costs nothing; hysteresis keeps it from happening at every other step.
+
+local node -- what never changes
+
+-- The least tensor parallel layout whose weights leave the reserve free. Replicated weights take the same in any layout, so
+-- they ask for no tensor parallelism at all.
+local function base_of(size, p)
+  local best, least
+  for _, layout in ipairs(node.layouts[size] or {}) do
+    local bytes = node.residency == "replicated" and node.weight_bytes or node.weight_bytes / layout.tp
+    if layout.sp == p.base_sp and layout.tp == p.base_tp then return layout end
+    if not least or (least > node.memory_bytes * (1 - p.reserve) and bytes < least) then best, least = layout, bytes end
+  end
+  return best
+end
+
+-- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has
+-- room for it, or when too few of lower rank run here. (As in priority.lua.)
+local function victims(view, group)
+  local waiting, running, ids = view.waiting, view.running, {}
+  local head = waiting.first[1]
+  local seats = view.max_num_seqs - view.n_running
+  if not head or group.closed then return ids end
+  local tokens, spare = waiting.computed[head] + waiting.remaining[head], math.ceil(view.kv_total / 100)
+  for _, g in ipairs(view.groups) do
+    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + spare then return ids end
+  end
+  local lacking = math.ceil(tokens / group.tokens_per_block) + spare - group.kv_free
+  for _, row in ipairs(running.last) do
+    if lacking <= 0 and seats > 0 then break end
+    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
+    if running.group[row] == group.id then
+      table.insert(ids, running.id[row])
+      lacking, seats = lacking - running.blocks[row], seats + 1
+    end
+  end
+  return lacking <= 0 and seats > 0 and ids or {}
+end
+
+return {
+  api = 1,
+  doc = "Sequence parallelism for large steps, tensor parallelism for small ones, over one group of all ranks.",
+
+  params = {
+    threshold = { default = 512, min = 1, max = 1e6, doc = "tokens of a step (those not cached) above which the base layout runs" },
+    hysteresis = { default = 0.1, min = 0, max = 0.9, doc = "share of the threshold by which a step must be past it to change the layout" },
+    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    base_sp = { default = 0, min = 0, type = "integer", doc = "base layout; 0: the least tensor parallel one that memory allows" },
+    base_tp = { default = 0, min = 0, type = "integer", doc = "the same" },
+    reserve = { default = 0.3, min = 0, max = 1, doc = "share of a rank's memory that is kept for KV when the base layout is chosen" },
+    preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
+    ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
+  },
+
+  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+
+  start = function(facts, act, p)
+    node = facts
+    act.bind(node.ranks, { base = base_of(node.n_ranks, p), reason = "shift: one group" })
+  end,
+
+  admit = function(request, view, act, p)
+    return p.preempt and request.arrival + request.priority * p.ageing or nil
+  end,
+
+  step = function(view, act, p)
+    if view.head_tokens > view.group_capacity then
+      act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
+    end
+    local settled = not p.preempt
+    for _, group in ipairs(view.idle) do
+      for _, id in ipairs(settled and {} or victims(view, group)) do settled = act.preempt(id, "recompute") end
+      local batch = act.batch(group)
+      batch:decodes()
+      batch:prefill(view.waiting, p.budget)
+      local base = base_of(group.size, p)
+      local large = group.layout.sp == base.sp and group.layout.tp == base.tp -- as its last step
+      if batch.tokens > 0 then
+        large = batch.tokens > p.threshold * (1 + (large and -1 or 1) * p.hysteresis)
+        act.forward(group, batch, large and base or nil)
+      end
+    end
+  end,
+
+  tests = {
+    ["large steps run in the base layout, small ones in full tensor parallelism"] = function(t)
+      local plan = t.step { ranks = 4, waiting = { { prompt = 1000 } } }
+      assert(plan.forwards[1].sp == 4 and plan.forwards[1].tp == 1)
+      plan = t.step { ranks = 4, running = { {}, {} } }
+      assert(plan.forwards[1].sp == 1 and plan.forwards[1].tp == 4)
+    end,
+
+    ["near the threshold the layout stays as it is"] = function(t)
+      local plan = t.step { ranks = 4, waiting = { { prompt = 500 } } } -- a group begins in its base layout
+      assert(plan.forwards[1].sp == 4)
+      plan = t.step { ranks = 4, waiting = { { prompt = 440 } } }
+      assert(plan.forwards[1].tp == 4)
+    end,
+
+    ["it binds all ranks in the order of the base layout"] = function(t)
+      local order = t.start { ranks = 4, groups = { { 0, 1 }, { 2 }, { 3 } } }.orders[1]
+      assert(#order.bind == 4 and order.base.sp == 4 and order.base.tp == 1)
+      assert(#t.start { ranks = 4 }.orders == 0)
+    end,
+  },
+}

@@ -1,0 +1,116 @@
+-- A partition and a layout that stay: `dp` groups of `sp` times `tp` ranks. For comparison, and for who knows what is best.
+
+local node    -- what never changes
+local ordered -- the partition that was asked for last
+
+-- The first `count` sets of ranks of this size that live and do not overlap.
+local function choose(size, count, dead)
+  local sets, taken = {}, {}
+  for _, rank in ipairs(dead) do taken[rank] = true end
+  for _, set in ipairs(node.sets) do
+    local free = #set == size and #sets < count
+    for _, rank in ipairs(set) do free = free and not taken[rank] end
+    if free then
+      table.insert(sets, set)
+      for _, rank in ipairs(set) do taken[rank] = true end
+    end
+  end
+  return sets
+end
+
+-- Asks for the partition when it is another one than before: at the start, after a change of params, when a rank failed. A
+-- request that no group of it can hold gets a wider one, until the node is empty.
+local function arrange(view, act, p)
+  if view.head_tokens > view.group_capacity then
+    act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
+    ordered = "wider"
+  end
+  if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
+  local tp = p.tp > 0 and p.tp or math.max(1, math.floor(node.n_ranks / (p.dp * p.sp)))
+  local wanted = string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, #view.dead_ranks)
+  if wanted == ordered then return end
+  local sets = choose(p.sp * tp, p.dp, view.dead_ranks)
+  if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
+  for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
+  ordered = wanted
+end
+
+-- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has
+-- room for it, or when too few of lower rank run here. (As in priority.lua.)
+local function victims(view, group)
+  local waiting, running, ids = view.waiting, view.running, {}
+  local head = waiting.first[1]
+  local seats = view.max_num_seqs - view.n_running
+  if not head or group.closed then return ids end
+  local tokens, spare = waiting.computed[head] + waiting.remaining[head], math.ceil(view.kv_total / 100)
+  for _, g in ipairs(view.groups) do
+    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + spare then return ids end
+  end
+  local lacking = math.ceil(tokens / group.tokens_per_block) + spare - group.kv_free
+  for _, row in ipairs(running.last) do
+    if lacking <= 0 and seats > 0 then break end
+    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
+    if running.group[row] == group.id then
+      table.insert(ids, running.id[row])
+      lacking, seats = lacking - running.blocks[row], seats + 1
+    end
+  end
+  return lacking <= 0 and seats > 0 and ids or {}
+end
+
+return {
+  api = 1,
+  doc = "A fixed partition: dp groups of sp * tp ranks, each in the layout {sp, tp}.",
+
+  params = {
+    dp = { default = 1, min = 1, max = 64, type = "integer", doc = "groups" },
+    sp = { default = 1, min = 1, max = 64, type = "integer", doc = "sequence parallel ranks of a group" },
+    tp = { default = 0, min = 0, max = 64, type = "integer", doc = "tensor parallel ranks of a group; 0: all that dp and sp leave" },
+    when = { default = "hard", choices = { "hard", "drain" }, doc = "how running requests are interrupted by a new partition" },
+    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
+    ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
+  },
+
+  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+
+  start = function(facts, act, p, view)
+    node, ordered = facts, nil
+    arrange(view, act, p)
+  end,
+
+  admit = function(request, view, act, p)
+    return p.preempt and request.arrival + request.priority * p.ageing or nil
+  end,
+
+  step = function(view, act, p)
+    local settled = not p.preempt
+    arrange(view, act, p)
+    for _, group in ipairs(view.idle) do
+      for _, id in ipairs(settled and {} or victims(view, group)) do settled = act.preempt(id, "recompute") end
+      local batch = act.batch(group)
+      batch:decodes()
+      batch:prefill(view.waiting, p.budget)
+      if batch.tokens > 0 then
+        local layout = group.size % p.sp == 0 and { sp = p.sp, tp = group.size / p.sp } or nil
+        if not act.forward(group, batch, layout) then act.forward(group, batch) end
+      end
+    end
+  end,
+
+  tests = {
+    ["by default one group runs in full tensor parallelism"] = function(t)
+      assert(#t.start { ranks = 4, groups = { { 0, 1 }, { 2, 3 } } }.orders[1].bind == 4)
+      assert(t.step { ranks = 4, waiting = { {} } }.forwards[1].tp == 4)
+    end,
+
+    ["a partition that is there already is not asked for"] = function(t)
+      assert(#t.start { ranks = 4 }.orders == 0)
+    end,
+
+    ["what is left when a rank fails still runs"] = function(t)
+      local plan = t.step { ranks = 4, dead = { 3 }, waiting = { { prompt = 400 }, { prompt = 400 }, { prompt = 400 } } }
+      assert(#plan.forwards == 2)
+    end,
+  },
+}
