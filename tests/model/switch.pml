@@ -65,8 +65,18 @@ byte m_owner[MOVES], m_from[MOVES], m_to[MOVES], m_left[MOVES]; /* owner: reques
 byte arrived[SETS];
 bit phase[SETS], aborted[SETS];
 byte poisoned, failures = FAILURES;
+#ifdef SOURCE_LIVES
+byte tainted;                   /* requests whose KV was copied off a rank that had failed */
+#endif
 
 /* ================================================================ ranks */
+
+/* No part of a step in a group that is not there. The mutant is to be caught by what comes of it, not by this. */
+#ifdef MUTANT_POST_APART
+#define MEMBER_OF_A_STEP skip
+#else
+#define MEMBER_OF_A_STEP assert(BIT(groups, g) && BIT(in_step, g) && s_left[g] > 0 && BIT(RANKS_OF(g), me))
+#endif
 
 inline end_part()
 {
@@ -91,7 +101,7 @@ inline own_failure()
 
 inline arrive()
 {
-    assert(BIT(groups, g) && BIT(in_step, g) && BIT(RANKS_OF(g), me)); /* no part of a step in a group that is not there */
+    MEMBER_OF_A_STEP;
     sense = phase[g];
     arrived[g]++;
     if
@@ -112,7 +122,7 @@ inline do_move()
 {
     assert(m_owner[g] != 0 && BIT(m_to[g], me)); /* the source is held until all have done */
 #ifdef SOURCE_LIVES
-    assert(!(m_from[g] & poisoned));
+    tainted = ((m_from[g] & poisoned) -> tainted | (1 << (m_owner[g] - 1)) : tainted);
 #endif
     m_left[g]--;
     if
@@ -137,7 +147,7 @@ end:
         if
         :: g >= MOVE -> g = g - MOVE; do_move()
         :: else ->
-            assert(BIT(groups, g) && BIT(in_step, g) && BIT(RANKS_OF(g), me));
+            MEMBER_OF_A_STEP;
             if
             :: BIT(poisoned, me)
             :: else -> may_fail()
@@ -179,7 +189,11 @@ end:
 #define CLOSED(g) (WAITS(0, g) || WAITS(1, g))
 #define FOR(k, g, r) (WAITS(k, g) && !o_forced[k] && o_for[k] == (r) + 1)
 #define ADMITS(g, r) (BIT(groups, g) && (!CLOSED(g) || FOR(0, g, r) || FOR(1, g, r)))
+#ifdef MUTANT_POST_APART
+#define CAN_STEP(g) (BIT(groups, g) && !BIT(in_step, g) && !HELD(g) && apart != (g) + 1)
+#else
 #define CAN_STEP(g) (BIT(groups, g) && !BIT(in_step, g) && !HELD(g))
+#endif
 #define ANY_CAN_STEP (CAN_STEP(0) || CAN_STEP(1) || CAN_STEP(2) || CAN_STEP(3) || CAN_STEP(4) || CAN_STEP(5) || CAN_STEP(6))
 #define GROUPED(i) (BIT(groups, i) || BIT(groups, 4 + (i) / 2) || BIT(groups, 6))
 #define FREE(i) (!GROUPED(i) && !BIT(dead, i))
@@ -187,6 +201,7 @@ end:
 #define NO_ORDER (!o_ranks[0] && !o_ranks[1])
 #define MAY_DECIDE (ANY_CAN_STEP || (ANY_FREE && NO_ORDER))
 #define LIVE(r) (state[r] == WAITING || state[r] == RUNNING)
+#define MAY_LEAVE(r) (LIVE(r) && !cancelled[r])
 #define WORKS(r) (LIVE(r) && !busy[r])
 #if REQUESTS == 1
 #define HAS_WORK WORKS(0)
@@ -225,6 +240,9 @@ inline preempt(r, keep)
     state[r] = WAITING;
     group[r] = NO_GROUP;
     paused[r] = (keep && place[r] != 0 -> 1 : 0);
+#ifdef SOURCE_LIVES
+    tainted = (paused[r] -> tainted : tainted & ~(1 << (r)));
+#endif
     place[r] = (paused[r] -> place[r] : 0)
 }
 
@@ -343,7 +361,7 @@ inline carry_out()
             :: n < SETS ->
                 if
                 :: BIT(groups, n) && (RANKS_OF(n) & gone) ->
-#ifndef MUTANT_EARLY_ORDER
+#if !defined(MUTANT_EARLY_ORDER) && !defined(MUTANT_POST_APART)
                     assert(!BIT(in_step, n) && s_left[n] == 0); /* nobody is in a step of a group that goes */
 #endif
                     groups = groups & ~(1 << n);
@@ -457,7 +475,11 @@ inline absorb(g)
             busy[n] = 0;
             assert(s_error[g] || !moving[n]); /* what was posted before the step has landed */
             if
-            :: !s_error[g] && !cancelled[n] -> todo[n]--
+            :: !s_error[g] && !cancelled[n] ->
+#ifdef SOURCE_LIVES
+                assert(!BIT(tainted, n)); /* no token comes of KV that was copied off a failed device */
+#endif
+                todo[n]--
             :: else
             fi;
             if
@@ -527,20 +549,19 @@ inline an_order()
 
 inline a_verb()
 {
-    n = 0;
     do
     :: n < REQUESTS - 1 -> n++
     :: break
     od;
     if
-    :: state[n] == RUNNING && !busy[n] -> preempt(n, 1); verbs--; did = 1; changed = 1 /* hard */
+    :: state[n] == RUNNING && !busy[n] -> verbs--; preempt(n, 1); did = 1; changed = 1 /* hard */
     :: LIVE(n) && !busy[n] && place[n] != 0 && !moving[n] && ROOM_TO_MOVE ->
         do
-        :: k < SETS && ADMITS(k, n) && place[n] != RANKS_OF(k) -> migrate(n, k); verbs--; did = 1; changed = 1; break
-        :: k < SETS -> k++
-        :: k == SETS -> break
+        :: g < SETS && ADMITS(g, n) && place[n] != RANKS_OF(g) -> verbs--; migrate(n, g); did = 1; changed = 1; break
+        :: g < SETS -> g++
+        :: g == SETS -> break
         od;
-        k = 0
+        g = 0
     :: true
     fi;
     n = 0
@@ -588,7 +609,37 @@ inline route(r)
     fi
 }
 
+/* In all members' inboxes, and nothing else comes between: one thread posts. */
 inline post(g)
+{
+    n = 0;
+    do
+    :: n < RANKS ->
+        if
+        :: BIT(RANKS_OF(g), n) -> assert(nfull(inbox[n])); inbox[n] ! g
+        :: else
+        fi;
+        n++
+    :: else -> break
+    od;
+    n = 0;
+    s_left[g] = SIZE_OF(g);
+    take_off(g)
+}
+
+#ifdef MUTANT_POST_APART
+/* The first member has it, the group counts as idle until the last has it too. */
+inline post_first(g)
+{
+    apart = g + 1;
+    at = (g == 5 -> 2 : 0);
+    inbox[at] ! g;
+    at++;
+    s_left[g] = SIZE_OF(g)
+}
+#endif
+
+inline take_off(g)
 {
     n = 0;
     do
@@ -601,30 +652,7 @@ inline post(g)
     :: else -> break
     od;
     n = 0;
-    s_left[g] = SIZE_OF(g);
-#ifdef MUTANT_POST_APART
-    apart = g + 1; /* the first member has it, the group counts as idle until the last has: others get their orders between */
-    at = (g == 5 -> 2 : (g < 4 -> g : 0));
-    inbox[at] ! g;
-    in_step = in_step | (1 << (g));
-    if
-    :: SIZE_OF(g) == 1 -> apart = 0
-    :: else
-    fi;
-    at++
-#else
-    in_step = in_step | (1 << (g));
-    do
-    :: n < RANKS -> /* nothing else comes between: one thread posts */
-        if
-        :: BIT(RANKS_OF(g), n) -> assert(nfull(inbox[n])); inbox[n] ! g
-        :: else
-        fi;
-        n++
-    :: else -> break
-    od;
-    n = 0
-#endif
+    in_step = in_step | (1 << (g))
 }
 
 #define HAS_ITEMS(g) ((state[0] == RUNNING && group[0] == (g)) || (state[REQUESTS - 1] == RUNNING && group[REQUESTS - 1] == (g)))
@@ -641,7 +669,16 @@ inline decide()
     do
     :: g < SETS ->
         if
-        :: CAN_STEP(g) && HAS_ITEMS(g) -> post(g); did = 1
+        :: CAN_STEP(g) && HAS_ITEMS(g) ->
+#ifdef MUTANT_POST_APART
+            if
+            :: SIZE_OF(g) > 1 && !apart -> post_first(g)
+            :: else -> post(g)
+            fi;
+#else
+            post(g);
+#endif
+            did = 1
         :: else
         fi;
         g++
@@ -686,10 +723,10 @@ proctype engine()
     :: d_step { state[0] != ABSENT && state[1] == ABSENT -> state[1] = WAITING; turn = 1; changed = 1 }
 #endif
     /* a client leaves: a busy request ends when its step is absorbed */
-    :: atomic { cancels > 0 && (LIVE(0) || LIVE(REQUESTS - 1)) ->
+    :: atomic { cancels > 0 && (MAY_LEAVE(0) || MAY_LEAVE(REQUESTS - 1)) ->
         if
-        :: LIVE(0) && !cancelled[0] -> n = 0
-        :: LIVE(REQUESTS - 1) && !cancelled[REQUESTS - 1] -> n = REQUESTS - 1
+        :: MAY_LEAVE(0) -> n = 0
+        :: MAY_LEAVE(REQUESTS - 1) -> n = REQUESTS - 1
         fi;
         cancels--;
         if
@@ -715,7 +752,17 @@ proctype engine()
 #endif
         turn = 1 }
     /* the policy wakes by itself */
-    :: atomic { !turn && (orders > 0 || verbs > 0) && MAY_DECIDE -> policy(); turn = 1; changed = 1 }
+    :: atomic { !turn && (orders > 0 || verbs > 0) && MAY_DECIDE ->
+        policy();
+        turn = did;
+#ifdef TERMINATION
+        if /* a wake for nothing costs one too: else it could be had for ever */
+        :: !did && orders > 0 -> orders--
+        :: !did && orders == 0 -> verbs--
+        :: else
+        fi;
+#endif
+        did = 0 }
     /* a turn: carry out, decide, post */
     :: atomic { turn ->
         did = 0;
@@ -726,11 +773,15 @@ proctype engine()
         fi;
         turn = did; did = 0 }
 #ifdef MUTANT_POST_APART
-    :: atomic { apart > 0 -> inbox[at] ! (apart - 1); at++;
+    :: atomic { apart > 0 ->
+        g = apart - 1;
+        inbox[at] ! g;
+        at++;
         if
-        :: at >= RANKS || !BIT(RANKS_OF(apart - 1), at) -> apart = 0; at = 0
+        :: at == RANKS || !BIT(RANKS_OF(g), at) -> apart = 0; at = 0; take_off(g)
         :: else
-        fi }
+        fi;
+        g = 0 }
 #endif
     :: atomic { AT_REST && in_step == 0 && empty(engine_inbox) -> break }
     od;
