@@ -33,6 +33,7 @@ san:undefined             | test | gcc              | libubsan            | gcc-
 san:thread                | test | gcc              | libtsan             | gcc-libs
 hdr:simde/x86/f16c.h      | test | libsimde-dev     | simde-devel         | simde
 cmd:curl                  | test | curl             | curl                | curl
+cmd:spin                  | test | spin             | spin                | spin
 TABLE
 }
 
