@@ -417,7 +417,6 @@ bool engine_turn(struct engine *g)
     bool did = ingest(g);
     did |= engine_switch(g);
     int64_t now = clock_now(g->setup.clock);
-    g->changed |= now >= g->unpark_ns; /* whose time to be parked is up may run anywhere now */
     if (world_unpark(&g->world, now, &g->unpark_ns))
         g->changed = true; /* somebody can run now who could not: asleep, nobody else would say so */
     note_idle(g);

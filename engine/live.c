@@ -232,22 +232,47 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
         *a = fallback;
 }
 
+/* Is there anything that a plan could run now? Parked requests whose placement no group has, and those whose KV is on its way, have to wait in any case. */
+static bool could_run(const struct world *w)
+{
+    struct partition *p = (struct partition *)&w->partition; /* only looked at */
+    for (int i = 0; i < w->running.n; i++)
+        if (!w->running.items[i]->busy)
+            return true;
+    for (int i = 0; i < w->waiting.n; i++) {
+        const struct request *r = w->waiting.items[i];
+        bool home = !r->paused;
+        for (int k = 0; k < p->n_groups && !home; k++)
+            home = partition_slot(p, k)->place == r->place;
+        if (home && !r->n_moving && world_eligible(w, r))
+            return true;
+    }
+    return false;
+}
+
 /* Work could run, and the plan neither runs any nor says when it will. */
 static bool is_stalled(struct live *l, const struct view *v, const struct plan *p, struct err *e)
 {
-    if (!plan_is_empty(p) || !world_has_work(v->world)) {
+    if (!plan_is_empty(p) || !could_run(v->world)) {
         l->last_progress_ns = v->now_ns;
+        l->n_barren = 0;
         return false;
     }
-    for (int i = 0; i < p->n_verbs; i++)
-        if (p->verbs[i].kind == PLAN_REFUSE || p->verbs[i].kind == PLAN_SWITCH)
+    bool changes = false; /* what can run next may be another thing: it is asked again at once, but not for ever */
+    for (int i = 0; i < p->n_verbs; i++) {
+        enum plan_verb_kind k = p->verbs[i].kind;
+        if (k == PLAN_REFUSE)
             return false;
+        changes |= k == PLAN_SWITCH || k == PLAN_REMAP || k == PLAN_CLOSE;
+    }
+    if (changes && ++l->n_barren <= LIVE_MAX_BARREN)
+        return false;
     if (v->n_idle < v->world->partition.n_groups || v->world->partition.n_pending)
         return false; /* a step is under way, or an order waits: something will happen */
     if (p->wake_ns && v->now_ns - l->last_progress_ns < MAX_IDLE_WAIT_NS)
         return false;
     err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n,
-            v->world->running.n, p->wake_ns ? " (it has only asked to be woken for 5 s)" : " and asks for no wake");
+            v->world->running.n, changes ? " (it changes the partition time and again)" : p->wake_ns ? " (it has only asked to be woken for 5 s)" : " and asks for no wake");
     return true;
 }
 

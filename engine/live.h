@@ -5,7 +5,7 @@
 
 #include "engine/policy.h"
 
-enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000 };
+enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64 };
 
 struct live {
     struct policy active, previous, native;
@@ -19,6 +19,7 @@ struct live {
     uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
     uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
     int n_strikes;
+    int n_barren;                           /* plans in a row that change the partition and run nothing */
     uint64_t slow_from, n_slow;             /* slow calls since step slow_from */
     int64_t last_swap_ns, last_progress_ns, next_starvation_check_ns;
     char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */

@@ -176,46 +176,6 @@ static void name_policy(struct app *a, const char *path)
     snprintf(a->policy_name, sizeof a->policy_name, "%.*s", (int)n, base);
 }
 
-static int start_lua(struct app *a, struct err *e)
-{
-    TRY(lua_watchdog_start(&a->watchdog, e));
-    a->lua = (struct lua_opts){.watchdog = a->watchdog};
-    return 0;
-}
-
-/* --policy: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
-static int open_policy(struct app *a, struct err *e)
-{
-    const char *asked = a->opts.policy;
-    size_t n = strlen(asked);
-    TRY(start_lua(a, e));
-    find_policy_dir(a);
-    bool is_path = strchr(asked, '/') || (n > 4 && !strcmp(asked + n - 4, ".lua"));
-    if (!strcmp(asked, "native")) {
-        policy_fcfs(&a->policy);
-        return 0;
-    }
-    if (!is_path && !a->policy_dir[0])
-        return err_set(e, E_NOTFOUND, "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
-    int len = is_path ? snprintf(a->policy_path, sizeof a->policy_path, "%s", asked)
-                      : snprintf(a->policy_path, sizeof a->policy_path, "%s/%s.lua", a->policy_dir, asked);
-    if (len >= (int)sizeof a->policy_path)
-        return err_set(e, E_INPUT, "--policy: the path is too long");
-    name_policy(a, a->policy_path);
-    struct buf source = {0}, params = {0};
-    struct lua_opts boot = a->lua;
-    boot.relaxed = true;
-    params_json(&a->opts, &params);
-    int rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
-    if (!rc)
-        rc = lua_policy_load(&a->policy, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
-    buf_free(&source);
-    buf_free(&params);
-    return rc ? err_prefix(e, rc, "--policy %s", asked) : 0;
-}
-
-/* ---- the engine */
-
 /* "0-2" or "0,1,2": a set of ranks. */
 static int read_ranks(const char *text, uint64_t *mask, struct err *e)
 {
@@ -254,6 +214,48 @@ static int choose_ranks(const struct opts *o, struct engine_setup *s, struct err
     s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
     return 0;
 }
+
+static int start_lua(struct app *a, struct err *e)
+{
+    TRY(lua_watchdog_start(&a->watchdog, e));
+    struct engine_setup sizes = {0};
+    TRY(choose_ranks(&a->opts, &sizes, e));
+    a->lua = (struct lua_opts){.watchdog = a->watchdog, .n_ranks = sizes.n_ranks};
+    return 0;
+}
+
+/* --policy: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
+static int open_policy(struct app *a, struct err *e)
+{
+    const char *asked = a->opts.policy;
+    size_t n = strlen(asked);
+    TRY(start_lua(a, e));
+    find_policy_dir(a);
+    bool is_path = strchr(asked, '/') || (n > 4 && !strcmp(asked + n - 4, ".lua"));
+    if (!strcmp(asked, "native")) {
+        policy_fcfs(&a->policy);
+        return 0;
+    }
+    if (!is_path && !a->policy_dir[0])
+        return err_set(e, E_NOTFOUND, "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
+    int len = is_path ? snprintf(a->policy_path, sizeof a->policy_path, "%s", asked)
+                      : snprintf(a->policy_path, sizeof a->policy_path, "%s/%s.lua", a->policy_dir, asked);
+    if (len >= (int)sizeof a->policy_path)
+        return err_set(e, E_INPUT, "--policy: the path is too long");
+    name_policy(a, a->policy_path);
+    struct buf source = {0}, params = {0};
+    struct lua_opts boot = a->lua;
+    boot.relaxed = true;
+    params_json(&a->opts, &params);
+    int rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
+    if (!rc)
+        rc = lua_policy_load(&a->policy, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
+    buf_free(&source);
+    buf_free(&params);
+    return rc ? err_prefix(e, rc, "--policy %s", asked) : 0;
+}
+
+/* ---- the engine */
 
 static int open_engine(struct app *a, struct err *e)
 {

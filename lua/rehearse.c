@@ -242,7 +242,8 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
             finish_batch(w, p->batches[b], &s);
     partition_advance(w, r->now_ns);
     land_moves(w);
-    world_unpark(w, r->now_ns);
+    int64_t next;
+    world_unpark(w, r->now_ns, &next);
 }
 
 static void transcribe_verb(const struct plan_verb *v, struct buf *out)

@@ -120,12 +120,13 @@ static enum verdict park_step(void *ctx, const struct view *v, struct plan *p, s
 {
     int *n = ctx;
     (void)e;
-    for (int i = 0; i < v->n_idle; i++) {
-        if (++*n == 4) {
+    if (v->world->running.n && ++*n == 4) {
+        for (int i = 0; i < v->n_idle; i++)
             plan_preempt_group(p, v->idle[i], WHEN_HARD);
-            plan_switch(p, &(struct switch_order){.mask = 3, .base = {2, 1, 1}, .fate = FATE_PARK, .reason = "park"});
-            continue;
-        }
+        plan_switch(p, &(struct switch_order){.mask = 3, .base = {2, 1, 1}, .fate = FATE_PARK, .reason = "park"});
+        return VERDICT_OK;
+    }
+    for (int i = 0; i < v->n_idle; i++) {
         struct plan_batch *b = plan_batch(p, v->idle[i]);
         if (!b)
             continue;
@@ -154,6 +155,31 @@ static void the_end_of_parking_wakes_the_policy(void **state)
     close_rig(&t);
 }
 
+/* Only ever changes the partition. */
+static enum verdict restless_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    int *n = ctx;
+    (void)v;
+    (void)e;
+    plan_switch(p, &(struct switch_order){.mask = ++*n % 2 ? 1 : 3, .base = {*n % 2 ? 1 : 2, 1, 1}, .fate = FATE_PARK, .reason = "restless"});
+    return VERDICT_OK;
+}
+
+static void a_policy_that_only_switches_is_stalled(void **state)
+{
+    (void)state;
+    struct rig t;
+    int n = 0;
+    static const struct policy_ops ops = {.step = restless_step};
+    struct policy p = {.ops = &ops, .ctx = &n, .name = "restless", .sha256 = "restless"};
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 2, .policy = p});
+    submit(&t, spec_new(&t, 1, 30, 20));
+    run_until(&t, clock_now(&t.clock) + (int64_t)2000000000);
+    assert_int_equal(t.heard[1].n_tokens, 20);
+    check_books(&t);
+    close_rig(&t);
+}
+
 /* A rank is lost in virtual time too, and when none is left the node says so. */
 static void a_node_without_ranks_says_503(void **state)
 {
@@ -175,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows), cmocka_unit_test(a_step_with_no_tokens_during_a_switch),
                                        cmocka_unit_test(a_node_without_ranks_says_503),
-                                       cmocka_unit_test(the_end_of_parking_wakes_the_policy)};
+                                       cmocka_unit_test(the_end_of_parking_wakes_the_policy),
+                                       cmocka_unit_test(a_policy_that_only_switches_is_stalled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
