@@ -63,6 +63,14 @@ void engine_move_done(struct engine *g, struct move *m)
     move_free(m);
 }
 
+static void say_switch(const struct switch_event *e)
+{
+    log_debug("switch", "%s ranks 0x%llx (%s, %s): %s; waited %.3f ms; %d sequences stay, %d move, %d are parked, %d begin again",
+              e->order.release ? "release" : "bind", (unsigned long long)e->order.mask, switch_when_name(e->order.when),
+              kv_fate_name(e->order.fate), e->order.reason, (double)(e->done_ns - e->asked_ns) * 1e-6, e->n_kept, e->n_moved, e->n_parked,
+              e->n_recomputed);
+}
+
 /* Orders that are ready are carried out. True when there were any. */
 bool engine_switch(struct engine *g)
 {
@@ -78,8 +86,11 @@ bool engine_switch(struct engine *g)
     done = p->n_switches - done;
     metrics_add(&g->metrics, C_SWITCHES, done);
     for (int i = 0; i < SWITCH_EVENTS; i++)
-        if (p->events[i].serial && p->events[i].done_ns == t0 && !p->events[i].superseded && !p->events[i].cutover_ns)
-            p->events[i].cutover_ns = took;
+        if (p->events[i].serial && p->events[i].done_ns == t0 && !p->events[i].superseded && !p->events[i].cutover_ns) {
+            p->events[i].cutover_ns = took ? took : 1; /* a virtual clock stands still meanwhile */
+            if (!g->setup.quiet)
+                say_switch(&p->events[i]);
+        }
     g->changed = true;
     return true;
 }

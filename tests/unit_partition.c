@@ -322,7 +322,7 @@ static void orders_wait_as_they_should(void **state)
     land_moves(&b);
     /* soft: whom it is for may start meanwhile */
     bind_now(&b, 2, FATE_MIGRATE);
-    o = order(3, FATE_MIGRATE);
+    o = order(3, FATE_PARK);
     o.when = WHEN_SOFT;
     o.named[o.n_named++] = late->id;
     partition_ask(&b.w, &o, ++b.now);

@@ -341,7 +341,8 @@ static struct group *group_at(struct partition *p, int place)
 static void settle(struct round *u, struct request *r, struct switch_event *ev)
 {
     struct world *w = u->w;
-    enum kv_fate fate = ev ? ev->order.fate : FATE_RECOMPUTE;
+    bool for_it = ev && is_named(&ev->order, r->id); /* whom the switch is for moves to what it was made for */
+    enum kv_fate fate = for_it ? FATE_MIGRATE : ev ? ev->order.fate : FATE_RECOMPUTE;
     struct group *same = r->n_blocks ? group_at(&w->partition, r->place) : NULL;
     struct group *home = !same && r->n_blocks && fate == FATE_MIGRATE ? best_home(u, r) : NULL;
     if (same) {
