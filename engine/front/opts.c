@@ -572,5 +572,6 @@ void opts_free(struct opts *o)
     list_drop(&o->api_keys);
     list_drop(&o->admin_keys);
     list_drop(&o->origins);
+    list_drop(&o->comm_sets);
     memset(o, 0, sizeof *o);
 }
