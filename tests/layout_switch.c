@@ -402,7 +402,7 @@ static void a_rank_fails_while_the_partition_changes(void **state)
         struct chaos c = {.every = 10, .budget = 48};
         rng_init(&c.rng, (uint64_t)rank);
         chaos_partitions(&c, 4);
-        start_run(&t, m, &(struct run_opts){.n_requests = SOME, .ranks = 4, .kv_blocks = 128, .fail_rank = rank, .fail_at_step = 15 + 9 * (uint64_t)rank,
+        start_run(&t, m, &(struct run_opts){.n_requests = SOME, .ranks = 4, .kv_blocks = 128, .fail_rank = rank, .fail_at_step = 3 + (uint64_t)rank,
                                             .policy = chaos_policy(&c)});
         serve_all(&t, model_config(m)->vocab, NULL);
         stop_run(&t);
