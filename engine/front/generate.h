@@ -1,6 +1,7 @@
-/* Made-up traffic: arrivals and lengths by seed, the same rows on every machine (whole microseconds, portable_math.h). Named with its settings as NAME[:key=value,...]: poisson, gamma,
- * batch, shift-bursty, flying-bursty, flying-table1. The last three follow to the bit a written definition: splitmix64 streams that start at seed * 1000003 + k with k = 1 arrivals, 2 lengths,
- * 3 phase rates, 4 priorities. Owned by whoever opened it, one thread. Never true: two rows that are not in order of time. */
+/* Made-up traffic: arrivals and lengths by seed, the same rows on every machine (whole microseconds, portable_math.h). Named with its settings
+ * as NAME[:key=value,...]: poisson, gamma, batch, shift-bursty, flying-bursty, flying-table1. The last three follow to the bit a written
+ * definition: splitmix64 streams that start at seed * 1000003 + k with k = 1 arrivals, 2 lengths, 3 phase rates, 4 priorities. Owned by whoever
+ * opened it, one thread. Never true: two rows that are not in order of time. */
 #ifndef FRONT_GENERATE_H
 #define FRONT_GENERATE_H
 

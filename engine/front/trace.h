@@ -1,6 +1,7 @@
-/* Request traces from files, one row at a time: our CSV (arrival_s, input_tokens, output_tokens and, where wanted, priority, tenant, hash_ids), the Azure LLM inference
- * CSV (TIMESTAMP, ContextTokens, GeneratedTokens) and Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids). A wall: what comes out is in range
- * and in order of time. Owned by whoever opened it, one thread. Never true: a trace that is in memory as a whole. */
+/* Request traces from files, one row at a time: our CSV (arrival_s, input_tokens, output_tokens and, where wanted, priority, tenant, hash_ids),
+ * the Azure LLM inference CSV (TIMESTAMP, ContextTokens, GeneratedTokens) and Mooncake's JSON lines (timestamp, input_length, output_length,
+ * hash_ids). A wall: what comes out is in range and in order of time. Owned by whoever opened it, one thread. Never true: a trace that is in
+ * memory as a whole. */
 #ifndef FRONT_TRACE_H
 #define FRONT_TRACE_H
 
@@ -31,7 +32,8 @@ struct trace_row {
 
 struct trace;
 
-/* The kind of file follows from its first line. hashes_path: a file with the columns row, hash_ids beside it, or NULL. E_NOTFOUND, E_SYS, or E_INPUT with "file:line: field ...". */
+/* The kind of file follows from its first line. hashes_path: a file with the columns row, hash_ids beside it, or NULL. E_NOTFOUND, E_SYS, or E_INPUT
+ * with "file:line: field ...". */
 int trace_open(struct trace **out, const char *path, const char *hashes_path, struct err *e);
 /* The same from streams, which the trace owns from then on (on failure too); hashes may be NULL. name is for messages. */
 int trace_open_streams(struct trace **out, FILE *rows, FILE *hashes, const char *name, struct err *e);
