@@ -72,13 +72,13 @@ static void every_row_works(void **state)
     (void)state;
     int n;
     const struct opt_row *rows = opts_rows(&n);
-    static const char *const commands[] = {"serve m", "run m", "policy check f"};
-    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK};
+    static const char *const commands[] = {"serve m", "run m", "policy check f", "simulate --trace t --hf-config c"};
+    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK, IN_SIMULATE};
     for (int i = 0; i < n; i++) {
         const struct opt_row *r = &rows[i];
         assert_true(r->kind == OPT_SWITCH ? r->value == NULL : r->value != NULL);
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
-        for (int c = 0; c < 3; c++) {
+        for (int c = 0; c < 4; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") || !strcmp(r->name, "load-format"))
                 continue;
             char value[60], line[300], env_line[200];

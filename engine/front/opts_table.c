@@ -2,6 +2,7 @@
 
 #define AT(field) offsetof(struct opts, field)
 #define BOTH (IN_SERVE | IN_RUN)
+#define ALL (BOTH | IN_SIMULATE)
 #define TERA 1e12
 
 static const struct opt_row rows[] = {
@@ -9,65 +10,78 @@ static const struct opt_row rows[] = {
      "the model, a GGUF file; the same as the first word after the command"},
     {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE, AT(names), "NAME", NULL, 0, 0, NULL,
      "what clients call it; may be given several times (default: the file's name)"},
-    {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, BOTH, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,
+    {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, ALL, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,
      "tokens of prompt and answer together; 0: what the model was trained for"},
     {"chat-template", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(chat_template), "FILE|NAME", NULL, 0, 0, NULL,
      "a Jinja file, or chatml, llama2, llama3, mistral (default: the model's own)"},
     {"load-format", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(load_format), "FORMAT", "auto", 0, 0, "auto|gguf|dummy",
      "dummy: seeded random weights for --hf-config, no file needed"},
-    {"hf-config", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(hf_config), "FILE", NULL, 0, 0, NULL,
-     "a Hugging Face config.json, for --load-format dummy"},
-    {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
+    {"hf-config", NULL, 0, OPT_TEXT, GROUP_MODEL, ALL, AT(hf_config), "FILE", NULL, 0, 0, NULL,
+     "a Hugging Face config.json, for --load-format dummy and moonshift simulate"},
+    {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, ALL, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0", "how the dummy matrices are stored"},
-    {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, BOTH, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, and of the answers of moonshift run"},
+    {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, of the answers of moonshift run, and of generated traffic"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE", "fcfs", 0, 0, NULL,
      "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder; native: no script"},
-    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
+    {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SIMULATE, AT(policies), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
+     "who decides, as in serve, with parameters of its own; several times: each in a run of its own, side by side"},
+    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
      "where policies lie; the live one's file is watched (default: policies/ here or beside the program)"},
-    {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SERVE | IN_RUN | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0, NULL,
+    {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0, NULL,
      "a parameter that the policy declares; may be given several times"},
     {"scheduling-policy", NULL, 0, OPT_CHOICE, GROUP_SCHEDULING, IN_SERVE, AT(policy), "NAME", NULL, 0, 0, "fcfs|priority",
      "vLLM's name for --policy"},
-    {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(max_num_seqs), "N", "128", 1, 4096, NULL, "sequences that run at once"},
-    {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(max_num_batched_tokens), "N", "2048", 1, 1 << 20, NULL,
+    {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_seqs), "N", "128", 1, 4096, NULL, "sequences that run at once"},
+    {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_batched_tokens), "N", "2048", 1, 1 << 20, NULL,
      "tokens of one step; longer prompts go in chunks"},
     {"max-num-queued-reqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_reqs), "N", "1024", 0, 65536, NULL,
      "requests that may wait; the next one gets 503 and Retry-After; 0: as many as there are names for"},
-    {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
+    {"max-num-queued-reqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SIMULATE, AT(max_num_queued_reqs), "N", "0", 0, 65536, NULL,
+     "requests that may wait; the next one is refused; 0: 65536 with those that run"},
+    {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
      "prompt tokens that may wait; 0: no limit"},
 
-    {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(park_s), "S", "10", 0.001, 86400, NULL,
+    {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
      "a preempted request keeps its KV for so long; then it is computed again, and goes first"},
-    {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
+    {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
-    {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE", "0.4", 0.001, 0.999, NULL,
+    {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(memory_share), "SHARE", "0.4", 0.001, 0.999, NULL,
      "share of the machine's memory for weights and KV cache together"},
-    {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
+    {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, ALL, AT(kv_dtype), "TYPE", "auto", 0, 0, "auto|f16|float16|bf16|bfloat16|f32|float32",
      "auto: f16"},
-    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(block_size), "N", "0", 0, 256, NULL,
+    {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(block_size), "N", "0", 0, 256, NULL,
      "tokens of a KV block that holds all KV heads, a multiple of 16; 0: 16, or 32 with several ranks"},
-    {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, BOTH, AT(prefix_caching), NULL, "true", 0, 0, NULL,
+    {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, ALL, AT(prefix_caching), NULL, "true", 0, 0, NULL,
      "equal beginnings of prompts are computed once (per tenant)"},
 
     {"device", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(device), "KIND", "cpu", 0, 0, "auto|cpu|sim",
      "sim computes nothing: virtual costs and made-up tokens, to try policies and clients"},
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL, "cores to compute on; 0: those this process may use"},
-    {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(ranks), "N", "0", 0, 64, NULL,
+    {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
      "workers that share the cores and run the model in any layout; 0: as many as the sizes below need"},
-    {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(tp), "N", "0", 0, 64, NULL,
+    {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(tp), "N", "0", 0, 64, NULL,
      "the partition to begin with: each group splits heads and weights over N ranks (also -tp)"},
-    {"ulysses-sequence-parallel-size", "sp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(sp), "N", "0", 0, 64, NULL,
+    {"ulysses-sequence-parallel-size", "sp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(sp), "N", "0", 0, 64, NULL,
      "the same: each group splits the tokens of a step over N ranks (also -sp)"},
-    {"data-parallel-size", "dp", 0, OPT_COUNT, GROUP_MACHINE, BOTH, AT(dp), "N", "0", 0, 64, NULL, "the same: N groups (also -dp)"},
-    {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
+    {"data-parallel-size", "dp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(dp), "N", "0", 0, 64, NULL, "the same: N groups (also -dp)"},
+    {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
      "view: tensor-parallel shards are windows of the one copy; copy: a second, sharded copy, as in the Shift Parallelism paper"},
-    {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, BOTH, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
+    {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, ALL, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
      "ranks that may be one group beyond aligned powers of two and the whole node: 0-2 or 1,2; may be given several times"},
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
      "instruction set (the results are the same)"},
-    {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, BOTH, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
-    {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, BOTH, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
+    {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
+    {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
+
+    {"trace", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace), "FILE|GENERATOR", NULL, 0, 0, NULL,
+     "a CSV (arrival_s,input_tokens,output_tokens), an Azure CSV, Mooncake's JSON lines; or poisson, gamma, batch, shift-bursty, flying-bursty, "
+     "flying-table1, with settings like poisson:rate=4,requests=1000,input=100-2000,output=200"},
+    {"trace-hashes", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace_hashes), "FILE", NULL, 0, 0, NULL,
+     "a CSV (row,hash_ids) with the ids of each row's prefix blocks of 512 tokens"},
+    {"requests", NULL, 0, OPT_COUNT, GROUP_TRAFFIC, IN_SIMULATE, AT(requests), "N", "0", 0, 1e9, NULL, "only the first N of the trace; 0: all"},
+    {"seconds", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_SIMULATE, AT(seconds), "S", "0", 0, 3e8, NULL,
+     "only what arrives in the first S seconds of the trace; 0: all"},
 
     {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL, "where to listen; 0.0.0.0: everywhere"},
     {"port", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(port), "N", "8000", 0, 65535, NULL, "0: any free one"},
@@ -79,12 +93,12 @@ static const struct opt_row rows[] = {
      "where /admin answers; off: nowhere (default: this machine only, the port after --port)"},
     {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0, NULL, "the key of /admin"},
 
-    {"log-level", NULL, 0, OPT_CHOICE, GROUP_LOGS, BOTH, AT(log_level), "LEVEL", "info", 0, 0, "debug|info|warn|warning|error", NULL},
-    {"log-format", NULL, 0, OPT_CHOICE, GROUP_LOGS, BOTH, AT(log_format), "FORMAT", "text", 0, 0, "text|json", NULL},
+    {"log-level", NULL, 0, OPT_CHOICE, GROUP_LOGS, ALL, AT(log_level), "LEVEL", "info", 0, 0, "debug|info|warn|warning|error", NULL},
+    {"log-format", NULL, 0, OPT_CHOICE, GROUP_LOGS, ALL, AT(log_format), "FORMAT", "text", 0, 0, "text|json", NULL},
     {"disable-log-stats", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(disable_log_stats), NULL, "false", 0, 0, NULL, "no line of numbers every 10 s"},
     {"enable-log-requests", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(log_requests), NULL, "false", 0, 0, NULL, "a line for each request"},
     {"dry-run", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(dry_run), NULL, "false", 0, 0, NULL, "check everything, say what would run, and leave"},
-    {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, BOTH, AT(config), "FILE", NULL, 0, 0, NULL, "lines \"flag-name: value\"; the command line wins"},
+    {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, ALL, AT(config), "FILE", NULL, 0, 0, NULL, "lines \"flag-name: value\"; the command line wins"},
 
     {"system", NULL, 0, OPT_TEXT, GROUP_CHAT, IN_RUN, AT(system), "TEXT", NULL, 0, 0, NULL, "the system message"},
     {"max-tokens", NULL, 'n', OPT_COUNT, GROUP_CHAT, IN_RUN, AT(max_tokens), "N", "0", 0, 1 << 30, NULL, "tokens of an answer; 0: as many as fit"},
@@ -93,6 +107,15 @@ static const struct opt_row rows[] = {
     {"top-k", NULL, 0, OPT_COUNT, GROUP_CHAT, IN_RUN, AT(top_k), "K", "0", 0, 1 << 30, NULL, "0: all"},
     {"min-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(min_p), "P", "0", 0, 1, NULL, NULL},
     {"raw", NULL, 0, OPT_SWITCH, GROUP_CHAT, IN_RUN, AT(raw), NULL, "false", 0, 0, NULL, "continue the text as it is, without a chat template"},
+
+    {"slo-ttft-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
+     "goodput counts requests whose first token came within MS; 0: any"},
+    {"slo-tpot-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_tpot_ms), "MS", "0", 0, 1e9, NULL,
+     "and whose further tokens took at most MS each; 0: any"},
+    {"json", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(json), "FILE", NULL, 0, 0, NULL, "everything that was found, for programs"},
+    {"request-log", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(request_log), "FILE", NULL, 0, 0, NULL, "a CSV with a line for each request of each run"},
+    {"plots", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(plots), "FOLDER", NULL, 0, 0, NULL,
+     "SVG pictures: throughput, queue and KV over time, layouts over time, latency distributions"},
 };
 
 #define QUANT "the types stored in the GGUF file are used as they are"
@@ -147,7 +170,7 @@ static const struct opt_foreign foreign[] = {
 };
 
 static const char *const group_names[GROUP_COUNT] = {
-    "Model", "Scheduling", "Memory", "Machine", "Server", "Logs and checks", "Answers",
+    "Model", "Scheduling", "Memory", "Machine", "Traffic", "Server", "Logs and checks", "Answers", "Results",
 };
 
 const struct opt_row *opts_rows(int *n)
