@@ -23,6 +23,7 @@
 enum { SUM_LEAF = 64, WEIGHT_GROUP = 16 }; /* windows of weights start and end at such columns and rows, or at the matrix's end */
 
 struct device;
+struct sim_machine;
 struct comm;      /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its own rank */
 struct weight;    /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
@@ -32,7 +33,10 @@ struct device_opts {
     const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;           /* most rows (tokens) of a step */
     int max_logits;         /* most logit rows of one sample call */
-    int64_t sim_step_ns, sim_row_ns; /* sim: cost of a step = sim_step_ns + rows * sim_row_ns */
+    int64_t sim_step_ns, sim_row_ns; /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
+    const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close; NULL: the two fixed costs */
+    int sim_weight_tp;      /* sim with a machine: each device holds one of so many shares of the weights, so only layouts whose tp is a
+                               multiple can run; 0 or 1: all of them */
 };
 
 struct device_facts {
