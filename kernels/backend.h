@@ -17,6 +17,8 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/world/estimate.h"
+#include "engine/world/layout.h"
 #include "engine/world/sampling.h"
 #include "kernels/dtype.h"
 
@@ -45,6 +47,14 @@ struct device_facts {
     int n_threads;
     size_t memory_bytes;    /* of the device (cpu: of the machine) */
     size_t act_bytes;       /* bytes of one activation element: 4 on cpu */
+    /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of its own. */
+    struct device_budget {
+        size_t weights, copy;   /* the weights it holds; what --shift-weights copy adds */
+        size_t reserve;         /* activations and all else */
+        int kv_bits;            /* of a cached element, whatever kv_dtype says */
+        int weight_tp;          /* layouts need a tp that is a multiple of it; 0: there is no description */
+        int64_t switch_ns;      /* what a change of the partition takes from its ranks */
+    } budget;
 };
 
 /* A dense stored matrix to load: rows x cols, row-major, in file format. rows = outputs, cols = inputs. */
@@ -275,8 +285,11 @@ struct backend_ops {
     /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);
 
-    /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0 of n. */
-    void (*whole_step)(struct device *d, int vocab, int n, int share);
+    /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0. */
+    void (*whole_step)(struct device *d, int vocab, struct layout l, int share);
+    /* Optional (NULL on machines that compute): what a step, a copy will take, in ns; -1: this device does not know. */
+    int64_t (*step_ns)(const struct device *d, struct layout l, const struct step_size *s);
+    int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
 
     /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its comm aborted fails with
      * E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until comm_reset. */
