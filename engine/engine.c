@@ -9,15 +9,6 @@
 
 /* ---- opening */
 
-static void keep_in_flight(struct engine *g, struct step *s)
-{
-    int i = g->n_in_flight++;
-    s->done_ns = s->posted_ns + step_ns(s);
-    for (; i > 0 && g->in_flight[i - 1]->done_ns > s->done_ns; i--)
-        g->in_flight[i] = g->in_flight[i - 1];
-    g->in_flight[i] = s;
-}
-
 static void step_done(void *ctx, struct step *s)
 {
     struct engine *g = ctx;
@@ -47,12 +38,23 @@ static int start_partition(struct engine *g, struct err *e)
     return 0;
 }
 
+/* A described machine knows what a step takes: what policies ask is answered by it. */
+static int64_t known_step_ns(const void *ctx, struct layout l, const struct step_size *s)
+{
+    const struct engine *g = ctx;
+    return g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), l, s);
+}
+
 static int open_world(struct engine *g, struct err *e)
 {
     struct node_callbacks c = {step_done, move_done, g};
     TRY(node_open(&g->devices, &g->setup, &g->setup.limits, &c, e));
     world_init(&g->world, &g->setup.limits, &g->devices.shape, g->devices.n_blocks, &g->metrics);
     node_facts(&g->devices, &g->setup, &g->node);
+    if (rank_facts(g->devices.ranks[0])->budget.weight_tp) {
+        g->world.estimate.known = known_step_ns;
+        g->world.estimate.ctx = g;
+    }
     return start_partition(g, e);
 }
 
@@ -115,8 +117,13 @@ void engine_destroy(struct engine *g)
     if (!g)
         return;
     node_close(&g->devices); /* first: the ranks' threads post to the inbox */
-    for (int i = 0; i < g->n_in_flight; i++)
-        step_free(g->in_flight[i]);
+    struct timetable_entry t;
+    while (timetable_take(&g->under_way, INT64_MAX, &t)) {
+        step_free(t.step);
+        if (t.move)
+            engine_move_done(g, t.move);
+    }
+    timetable_free(&g->under_way);
     live_free(&g->live);
     plan_free(&g->plan);
     struct engine_message m;
@@ -324,10 +331,12 @@ static bool ingest(struct engine *g)
             take_message(g, &batch[i]);
         total += n;
     }
-    while (g->n_in_flight && clock_now(g->setup.clock) >= g->in_flight[0]->done_ns) {
-        struct step *s = g->in_flight[0];
-        memmove(g->in_flight, g->in_flight + 1, (size_t)--g->n_in_flight * sizeof *g->in_flight);
-        engine_absorb(g, s);
+    struct timetable_entry t;
+    while (timetable_take(&g->under_way, clock_now(g->setup.clock), &t)) {
+        if (t.step)
+            engine_absorb(g, t.step);
+        else
+            engine_move_done(g, t.move);
         total++;
     }
     return total > 0;
@@ -374,7 +383,7 @@ static void post(struct engine *g, struct plan_batch *b)
     for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
     if (!g->setup.threaded)
-        keep_in_flight(g, s);
+        timetable_add_step(&g->under_way, s);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -437,7 +446,7 @@ bool engine_turn(struct engine *g)
 /* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by itself. */
 int64_t engine_next_ns(const struct engine *g)
 {
-    int64_t t = g->n_in_flight ? g->in_flight[0]->done_ns : INT64_MAX, order = partition_next_ns(&g->world.partition);
+    int64_t t = timetable_next_ns(&g->under_way), order = partition_next_ns(&g->world.partition);
     if (g->wake_ns && g->wake_ns < t && can_wake(g))
         t = g->wake_ns;
     t = order < t ? order : t;

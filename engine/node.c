@@ -75,7 +75,7 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
 {
     const struct device_facts *f = rank_facts(n->ranks[0]);
     size_t used = 0, budget = s->kv_bytes;
-    int sharers = s->ops->shares_memory ? n->n_ranks : 1; /* ranks that live in the same memory */
+    int sharers = s->ops->shares_memory && !f->budget.weight_tp ? n->n_ranks : 1; /* ranks that live in the same memory */
     for (int i = 0; i < sharers; i++)
         used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
     if (!budget) {
