@@ -15,9 +15,11 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/front/opts.h"
+#include "engine/front/places.h"
 #include "engine/front/server.h"
 #include "engine/front/simulate.h"
 #include "engine/front/terminal.h"
+#include "kernels/sim/machine.h"
 #include "lua/host.h"
 #include "models/chat.h"
 #include "models/tokenizer.h"
@@ -29,6 +31,7 @@ enum { TEMPLATE_BYTES = 1 << 20 };
 struct app {
     struct opts opts;
     struct clock clock;
+    struct sim_machine *machine;    /* simulate: NULL: fixed costs */
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat_template *chat;
@@ -114,38 +117,6 @@ static void name_model(struct app *a)
 }
 
 /* ---- the policy */
-
-static bool is_folder_of_policies(const char *dir)
-{
-    char probe[PATH_MAX + 16];
-    snprintf(probe, sizeof probe, "%s/fcfs.lua", dir);
-    return access(probe, R_OK) == 0;
-}
-
-/* --policy-dir, else policies/ here, beside the program or above it; "" when there is none. */
-static void find_policy_dir(struct app *a)
-{
-    static const char *const places[] = {"policies", "../policies", "../share/moonshift/policies"};
-    if (a->opts.policy_dir) {
-        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", a->opts.policy_dir);
-        return;
-    }
-    if (is_folder_of_policies(places[0])) {
-        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", places[0]);
-        return;
-    }
-    char exe[PATH_MAX], found[PATH_MAX * 2];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    const char *folder = n > 0 ? dirname(exe) : ".";
-    for (int i = 0; i < 3; i++) {
-        snprintf(found, sizeof found, "%s/%s", folder, places[i]);
-        if (strlen(found) < sizeof a->policy_dir && is_folder_of_policies(found)) {
-            snprintf(a->policy_dir, sizeof a->policy_dir, "%.*s", PATH_MAX - 1, found);
-            return;
-        }
-    }
-}
 
 /* NAME=VALUE pairs as a JSON object: a value that is a JSON number, true or false stays one, all else is a string. */
 static void params_json(const struct opts_list *params, struct buf *out)
@@ -257,7 +228,7 @@ static int load_policy(struct app *a, const char *asked, const struct opts_list 
 static int open_policy(struct app *a, struct err *e)
 {
     TRY(start_lua(a, e));
-    find_policy_dir(a);
+    places_policies(a->opts.policy_dir, a->policy_dir);
     return load_policy(a, a->opts.policy, &a->opts.policy_params, &a->policy, e);
 }
 
@@ -273,6 +244,8 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa};
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
+    s.device.sim_machine = a->machine;
+    s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
     s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
                                .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
                                .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
@@ -366,6 +339,7 @@ static void close_parts(struct app *a)
     buf_free(&a->chat_source);
     tokenizer_free(a->tokenizer);
     model_close(a->model);
+    sim_machine_close(a->machine);
 }
 
 /* ---- serve */
@@ -483,23 +457,53 @@ static int simulated_policy(void *ctx, const char *asked, const struct opts_list
     return load_policy(ctx, asked, params, out, e);
 }
 
-static int run_simulation(struct app *a, struct err *e)
+/* The machine and the model that are simulated. words: what they are. */
+static int open_machine(struct app *a, char words[160], struct err *e)
 {
     const struct opts *o = &a->opts;
-    struct engine_setup s;
     enum dtype type;
-    char machine[160];
     TRY(dtype_named(o->dummy_dtype, &type, e));
-    TRY(model_open_dummy(&a->model, o->hf_config, type, o->seed, e));
+    if (!o->hardware) {
+        snprintf(words, 160, "a step costs %.9g us and %.9g us a token", o->sim_step_us, o->sim_row_us);
+        return model_open_dummy(&a->model, o->hf_config, type, o->seed, e);
+    }
+    char hardware[PATH_MAX], model[PATH_MAX];
+    TRY(places_description(o->hardware, "models/hardware", hardware, e));
+    TRY(places_description(o->model, "models", model, e));
+    TRY(sim_machine_open(&a->machine, hardware, model, e));
+    TRY(model_open_dummy(&a->model, sim_machine_config(a->machine), DT_BF16, o->seed, e));
+    snprintf(words, 160, "%.70s, %.70s", o->hardware, o->model);
+    return 0;
+}
+
+/* Nothing said of ranks: all that the machine has. */
+static int choose_simulated_ranks(const struct app *a, struct engine_setup *s, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    int n = a->machine ? sim_machine_ranks(a->machine) : s->n_ranks;
+    if (!o->ranks && !o->sp && !o->tp && !o->dp) {
+        s->n_ranks = n;
+        s->block_size = o->block_size ? (int)o->block_size : n > 1 ? 32 : 16;
+    }
+    return s->n_ranks > n ? err_set(e, E_INPUT, "%d ranks are asked for; %s has %d devices", s->n_ranks, o->hardware, n) : 0;
+}
+
+static int run_simulation(struct app *a, struct err *e)
+{
+    struct engine_setup s;
+    char machine[160];
+    TRY(open_machine(a, machine, e));
     name_model(a);
     TRY(plan_engine(a, &s, e));
+    TRY(choose_simulated_ranks(a, &s, e));
     TRY(start_lua(a, e));
-    find_policy_dir(a);
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    a->lua.n_ranks = s.n_ranks;
     a->lua.soft_ns = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
     a->lua.hard_ns = INT64_C(500000000);
     a->lua.quiet = true;
-    snprintf(machine, sizeof machine, "a step costs %.9g us and %.9g us a token", o->sim_step_us, o->sim_row_us);
-    struct simulate_setup sim = {.opts = o, .engine = &s, .machine = machine, .open_policy = simulated_policy, .ctx = a};
+    struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .machine = machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
+                                 .open_policy = simulated_policy, .ctx = a};
     return simulate(&sim, e);
 }
 

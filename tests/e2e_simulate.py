@@ -115,13 +115,29 @@ def formats(folder):
     assert int(rows(good(*NODE, "--trace", ours, "--seconds", "5").stdout)["requests"][0]) == 10
 
 
+def described_machines():
+    """Shift Parallelism's Table 5: who waits longest in bursts, and whose peak is highest; the numbers themselves within the model's tolerance."""
+    args = ["--hardware", "h200x8-fitted", "--model", "llama-3.3-70b-fp8", "--trace", "shift-bursty", "--seed", "1", "--max-num-seqs", "1024",
+            "--max-num-batched-tokens", "16384", "--policy-param", "budget=16384"]
+    r = good(*args, "--policy", "shift", "--policy", "static:dp=8", "--policy", "static:tp=8")
+    shift, dp, tp = (float(x) for x in rows(r.stdout)["TTFT p50 (ms)"])
+    assert shift < dp < tp, r.stdout
+    shift, dp, tp = (float(x) for x in rows(r.stdout)["peak of 10 s (tokens/s)"])
+    for is_, published in ((shift, 69100), (dp, 75500), (tp, 51200)):
+        assert abs(is_ / published - 1) < 0.1, r.stdout
+    assert "8 ranks" in r.stdout
+    # with an eighth of the weights on each device there is more room for KV
+    blocks = [int(re.search(r"(\d+) KV blocks", good(*args, "--requests", "5", "--policy", "static:tp=8", "--weight-shares", n).stdout).group(1)) for n in ("1", "8")]
+    assert blocks[1] > blocks[0] * 1.5, blocks
+
+
 def mistakes(folder):
     bad = write(folder, "bad.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,five,5\n")
     loop = write(folder, "loop.lua", "return { api = 1, doc = 'Never ends.', step = function(view, act) while true do end end }\n")
     base = ["--trace", "poisson:rate=1,requests=2"]
     for args, code, says in (
         ([], 2, "which traffic?"),
-        (base, 2, "which model?"),
+        (base, 2, "which machine and model?"),
         ([*NODE, "--trace", bad], 1, "bad.csv:3: input_tokens must be a whole number from 1 to 4194304, not 'five'"),
         ([*NODE, "--trace", "no/such.csv"], 1, "no/such.csv"),
         ([*NODE, "--trace", "poison:rate=1"], 1, "did you mean poisson?"),
@@ -131,6 +147,10 @@ def mistakes(folder):
         ([*NODE, *base, "--policy", "fcfs:budget=1,nonsense"], 1, "NAME=VALUE"),
         ([*NODE, *base, "--policy", loop], 1, "loop.lua"),
         ([*NODE, *base, "-tp", "3"], 1, "3"),
+        (["--hardware", "no-such", "--model", "llama-3.3-70b-fp8", *base], 1, "no models/hardware/no-such.json"),
+        (["--hardware", "h200x8-fitted", "--model", "no-such", *base], 1, "no models/no-such.json"),
+        (["--hardware", bad, "--model", "llama-3.3-70b-fp8", *base], 1, "bad.csv"),
+        (["--hardware", "h200x8-fitted", "--model", "llama-3.3-70b-fp8", "--ranks", "16", *base], 1, "16 ranks are asked for"),
         ([*NODE, *base, "words"], 2, "a word too many"),
         ([*NODE, *base, "--port", "1"], 2, "belongs to moonshift serve"),
         ([*NODE, *base, "--trace-hashes", bad], 1, "leave --trace-hashes away"),
@@ -179,5 +199,6 @@ with tempfile.TemporaryDirectory() as where:
     for check in (results_agree, formats, mistakes, troubled_policies_are_told):
         check(where)
         print("ok", check.__name__)
-interrupts()
-print("ok interrupts")
+for check in (described_machines, interrupts):
+    check()
+    print("ok", check.__name__)

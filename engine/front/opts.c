@@ -514,7 +514,7 @@ static int defaults(struct parse *p)
 static void remember_given(struct parse *p)
 {
     for (int i = 0; i < p->n_rows; i++)
-        if (p->set_by[i] > FROM_DEFAULT && strcmp(p->rows[i].name, "scheduling-policy") != 0)
+        if (p->set_by[i] > FROM_DEFAULT && (p->rows[i].where & opts_where(p->o->command)) && strcmp(p->rows[i].name, "scheduling-policy") != 0)
             list_add(&p->o->given, keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
 }
 

@@ -16,8 +16,19 @@ static int check_simulation(const struct opts *o, struct err *e)
 {
     if (!o->trace || !o->trace[0])
         return err_set(e, E_INPUT, "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
-    if (!o->hf_config)
-        return err_set(e, E_INPUT, "which model? --hf-config FILE, the config.json of a model, with --sim-step-us and --sim-row-us for its costs");
+    if (o->hardware && !o->model)
+        return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models", o->hardware);
+    if (o->model && !o->hardware)
+        return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
+    if (!o->hardware && !o->hf_config)
+        return err_set(e, E_INPUT, "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, --sim-step-us and --sim-row-us");
+    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us"};
+    for (int i = 0; i < o->given.n && o->hardware; i++)
+        for (int k = 0; k < 4; k++)
+            if (!strcmp(o->given.items[i], fixed[k]))
+                return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
+    if (!o->hardware && o->weight_tp > 1)
+        return err_set(e, E_INPUT, "--weight-shares needs a machine with a memory: --hardware and --model");
     return check_params(o, e);
 }
 

@@ -262,9 +262,14 @@ static int next_row(struct drive *d, struct err *e)
     return rc;
 }
 
+static int64_t next_submission(const struct drive *d) /* clock time */
+{
+    return START_NS + d->next.arrival_ns + d->setup->front_ns;
+}
+
 static int submit_due(struct drive *d, struct err *e)
 {
-    while (d->has_next && d->next.arrival_ns <= now_of(d)) {
+    while (d->has_next && next_submission(d) <= clock_now(&d->clock)) {
         submit(d);
         TRY(next_row(d, e));
     }
@@ -303,8 +308,8 @@ static int drive(struct drive *d, struct err *e)
         if (!d->has_next && !d->out->n_live)
             break; /* an idle policy may still wake now and then */
         int64_t next = engine_next_ns(d->g), now = clock_now(&d->clock);
-        if (d->has_next && START_NS + d->next.arrival_ns < next)
-            next = START_NS + d->next.arrival_ns;
+        if (d->has_next && next_submission(d) < next)
+            next = next_submission(d);
         if (next == INT64_MAX)
             break;
         if (next > now)

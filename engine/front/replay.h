@@ -71,6 +71,7 @@ struct replay_setup {
     struct arrivals *arrivals;
     uint64_t seed;                  /* of the prompts' text */
     int vocab;
+    int64_t front_ns;               /* from arrival to submission */
     bool (*poll)(void *ctx, const struct replay *r, int64_t now_ns, int64_t n_live); /* every few thousand events; true: stop. May be NULL */
     void *ctx;
 };

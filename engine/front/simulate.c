@@ -112,7 +112,7 @@ static int run_policy(struct simulation *m, const char *asked, struct simulate_r
     TRY(open_arrivals(s->opts, &arrivals, e));
     int rc = open_policy(s, asked, &engine.policy, e);
     if (!rc) {
-        struct replay_setup r = {.engine = &engine, .arrivals = arrivals, .seed = s->opts->seed, .vocab = model_config(engine.model)->vocab,
+        struct replay_setup r = {.engine = &engine, .arrivals = arrivals, .seed = s->opts->seed, .vocab = model_config(engine.model)->vocab, .front_ns = s->front_ns,
                                  .poll = poll_run, .ctx = m};
         memcpy(run->sha256, engine.policy.sha256, sizeof run->sha256);
         m->begun_ns = clock_now(&m->clock);

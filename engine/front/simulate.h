@@ -12,6 +12,7 @@ struct simulate_setup {
     const struct opts *opts;
     const struct engine_setup *engine;  /* the node and the limits; no policy */
     const char *machine;            /* the machine in words, for the head of the table */
+    int64_t front_ns;               /* from a request's arrival until the engine hears of it: HTTP and tokenizer */
     /* asked: NAME or FILE; params: NAME=VALUE. The policy is the caller's. */
     int (*open_policy)(void *ctx, const char *asked, const struct opts_list *params, struct policy *out, struct err *e);
     void *ctx;

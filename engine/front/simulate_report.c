@@ -6,7 +6,7 @@
 #include "engine/base/mem.h"
 #include "engine/front/simulate.h"
 
-enum { NAME_COLUMN = 26, LEAST_COLUMN = 12, CELL_BYTES = 40 };
+enum { NAME_COLUMN = 28, LEAST_COLUMN = 12, CELL_BYTES = 40 };
 
 /* ---- the table: a row of numbers for each fact, a column for each policy */
 
@@ -138,7 +138,7 @@ void simulate_table(const struct simulate_report *r, struct buf *out)
     put_latencies(r, out);
     put_row(r, out, "throughput (tokens/s)", cell_rate, R_THROUGHPUT);
     put_row(r, out, "  output (tokens/s)", cell_rate, R_OUTPUT);
-    put_row(r, out, "  peak (tokens/s)", cell_rate, R_PEAK);
+    put_row(r, out, "  peak of 10 s (tokens/s)", cell_rate, R_PEAK);
     put_row(r, out, "requests/s", cell_rate, R_REQUESTS);
     if (o->slo_ttft_ms > 0 || o->slo_tpot_ms > 0) {
         put_row(r, out, "goodput (requests/s)", cell_rate, R_GOODPUT);

@@ -6,6 +6,8 @@
 
 #include "engine/base/mem.h"
 
+static const int64_t PEAK_NS = INT64_C(10000000000);
+
 static int by_size(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -95,12 +97,23 @@ static void spread_all(struct tally *t, const struct replay *r)
     for (size_t i = 0; i < s.n; i++) {
         rate += s.rates[i];
         s.bins[i] += rate > 0 ? rate : 0; /* what rounding leaves is no throughput */
-        double per_s = s.bins[i] / ((double)s.bin_ns * 1e-9);
-        t->peak_throughput = per_s > t->peak_throughput ? per_s : t->peak_throughput;
     }
     mem_free(s.rates);
     t->spread = s.bins;
     t->n_spread = r->n_bins;
+}
+
+static double peak_of(const struct tally *t, int64_t bin_ns)
+{
+    size_t wide = (size_t)(PEAK_NS / bin_ns), n = wide < 1 ? 1 : wide < t->n_spread ? wide : t->n_spread;
+    double most = 0;
+    for (size_t i = 0; i + n <= t->n_spread; i++) {
+        double sum = 0;
+        for (size_t k = 0; k < n; k++)
+            sum += t->spread[i + k];
+        most = sum > most ? sum : most;
+    }
+    return n ? most / ((double)n * (double)bin_ns * 1e-9) : 0;
 }
 
 void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
@@ -123,6 +136,7 @@ void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
     t->requests_per_s = (double)t->n_finished / s;
     t->goodput = (double)t->n_good / s;
     spread_all(t, r);
+    t->peak_throughput = peak_of(t, r->bin_ns);
 }
 
 void tally_free(struct tally *t)

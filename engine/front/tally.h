@@ -23,7 +23,7 @@ struct tally {
     double throughput, output_throughput, requests_per_s, goodput; /* tokens/s (prompt and output), tokens/s, requests/s, good requests/s */
     double *spread;                 /* tokens of each of the replay's bins: prompts evenly over arrival to first token, outputs evenly over first to last */
     size_t n_spread;
-    double peak_throughput;         /* the highest of them, per second */
+    double peak_throughput;         /* the most of them in any 10 s (a shorter run: all of it), per second */
 };
 
 const char *tally_name(enum tally_latency l);   /* "ttft", ... */

@@ -7,6 +7,7 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "kernels/sim/cost.h"
 #include "kernels/sim/describe.h"
 
 enum { MAX_FILE = 4 << 20, MAX_TABLE_FILE = 16 << 20 };
@@ -300,4 +301,9 @@ const char *sim_machine_config(const struct sim_machine *m)
 int sim_machine_ranks(const struct sim_machine *m)
 {
     return (int)m->hardware.devices;
+}
+
+int64_t sim_machine_front_ns(const struct sim_machine *m)
+{
+    return cost_front(m);
 }

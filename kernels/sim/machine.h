@@ -5,6 +5,8 @@
 #ifndef KERNELS_SIM_MACHINE_H
 #define KERNELS_SIM_MACHINE_H
 
+#include <stdint.h>
+
 #include "engine/base/err.h"
 
 struct sim_machine;
@@ -17,5 +19,7 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
+/* What a request costs before the engine hears of it: HTTP and tokenizer. */
+int64_t sim_machine_front_ns(const struct sim_machine *m);
 
 #endif
