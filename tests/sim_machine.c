@@ -20,7 +20,7 @@ struct choice {
     const char *hardware, *model;
     int ranks, weight_tp;
     struct layout start;
-    bool copy;
+    bool copy, lockstep;
 };
 
 static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
@@ -32,7 +32,7 @@ static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
     struct engine_setup s = {.ops = backend_sim(), .device = {.sim_machine = n->machine, .sim_weight_tp = c->weight_tp}, .model = n->t.model,
                              .limits = {.max_num_seqs = 64, .max_num_batched_tokens = 8192, .max_model_len = 8192, .max_num_queued_reqs = 1024},
                              .n_ranks = c->ranks, .start = c->start, .memory_share = 0.9, .kv_dtype = DT_BF16, .block_size = 16,
-                             .copy_shards = c->copy, .clock = &n->t.clock, .quiet = true};
+                             .copy_shards = c->copy, .lockstep = c->lockstep, .clock = &n->t.clock, .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     return engine_create(&n->t.g, &s, e);
 }
@@ -69,13 +69,13 @@ static void kv_follows_from_the_memory(void **state)
     (void)state;
     double gib = 139.8 * 0x1p30 * 0.9 - 3221225472.0, weights = 70.55e9 + 2.1e9; /* FP8, but for embedding and head */
     double full = 8 * (gib - weights) / 327680, shared = 8 * (gib - weights / 8) / 327680;
-    double is = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, false});
+    double is = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, false, false});
     assert_true(is > full * 0.99 && is < full * 1.01);
-    is = capacity(&(struct choice){fitted, llama, 8, 8, {1, 8, 1}, false});
+    is = capacity(&(struct choice){fitted, llama, 8, 8, {1, 8, 1}, false, false});
     assert_true(is > shared * 0.99 && is < shared * 1.01);
-    double copy = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, true});
+    double copy = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, true, false});
     assert_true(copy < full * 0.99 && copy > full - 8 * 68.5e9 / 8 / 327680 * 1.01);
-    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false}), narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false});
+    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false, false}), narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false, false});
     assert_true(narrow > wide * 1.999 && narrow < wide * 2.001);
 }
 
@@ -85,7 +85,7 @@ static void steps_take_what_the_model_says(void **state)
     static struct node_rig n;
     int64_t should = 0;
     (void)state;
-    open_node(&n, &(struct choice){measured, llama, 8, 1, {8, 1, 1}, false});
+    open_node(&n, &(struct choice){measured, llama, 8, 1, {8, 1, 1}, false, false});
     int64_t t0 = clock_now(&n.t.clock);
     submit(&n.t, spec_new(&n.t, 1, IN, OUT));
     run_until(&n.t, INT64_MAX);
@@ -107,10 +107,10 @@ static void shares_of_weights_limit_the_layouts(void **state)
     static struct node_rig n;
     struct err e = {0};
     (void)state;
-    assert_int_not_equal(try_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 2, 1}, false}, &e), 0);
+    assert_int_not_equal(try_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 2, 1}, false, false}, &e), 0);
     model_close(n.t.model);
     sim_machine_close(n.machine);
-    open_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 4, 1}, false});
+    open_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 4, 1}, false, false});
     const struct node_shape *s = &engine_world(n.t.g)->shape;
     assert_null(s->refusals[8][8]);
     assert_null(s->refusals[8][4]);
@@ -149,7 +149,7 @@ static enum verdict merge_step(void *ctx, const struct view *v, struct plan *p, 
 static void begin_merge(struct node_rig *n, struct merger *m, const struct policy_ops *ops)
 {
     struct engine_message swap = {.kind = IN_POLICY};
-    open_node(n, &(struct choice){measured, llama, 2, 1, {1, 1, 1}, false});
+    open_node(n, &(struct choice){measured, llama, 2, 1, {1, 1, 1}, false, false});
     struct policy *p = swap.payload = mem_new(sizeof *p);
     *p = (struct policy){.ops = ops, .ctx = m, .name = "merge", .sha256 = "merge"};
     queue_post(engine_inbox(n->t.g), &swap);
@@ -233,10 +233,48 @@ static void ends_in_the_middle(void **state)
     close_node(&n);
 }
 
+/* Four ranks by themselves, one request each; when the last of them ends. */
+static int64_t four(bool lockstep, const int in[4], const int out[4])
+{
+    static struct node_rig n;
+    open_node(&n, &(struct choice){fitted, qwen, 4, 1, {1, 1, 1}, false, lockstep});
+    int64_t t0 = clock_now(&n.t.clock);
+    for (int i = 0; i < 4; i++)
+        submit(&n.t, spec_new(&n.t, (uint64_t)i + 1, in[i], out[i]));
+    run_until(&n.t, INT64_MAX);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(n.t.heard[i + 1].n_tokens, out[i]);
+    check_books(&n.t);
+    int64_t took = clock_now(&n.t.clock) - t0;
+    close_node(&n);
+    return took;
+}
+
+/* Groups of the same work lose nothing; of different work, each waits for padding: the sum over the steps of the slowest. */
+static void groups_in_lockstep(void **state)
+{
+    static const int even[4] = {500, 500, 500, 500}, steps[4] = {30, 30, 30, 30}, odd[4] = {16, 500, 2000, 4000};
+    static struct node_rig n;
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(four(true, even, steps), four(false, even, steps));
+    int64_t apart = four(false, odd, steps), together = four(true, odd, steps);
+    assert_true(together > apart);
+    assert_true(together < apart * 1.2); /* nobody arrives later: only the first step is padded */
+    memset(&n, 0, sizeof n);
+    struct model *m;
+    assert_int_equal(model_open_dummy(&m, "tests/data/sim_model.json", DT_BF16, 1, &e), 0);
+    struct engine_setup s = {.ops = backend_sim(), .model = m, .limits = {.max_num_seqs = 4, .max_num_batched_tokens = 64}, .n_ranks = 1,
+                             .memory_share = 0.9, .kv_dtype = DT_BF16, .block_size = 16, .clock = &n.t.clock, .quiet = true, .lockstep = true};
+    clock_init_virtual(&n.t.clock, 0);
+    assert_int_equal(engine_create(&n.t.g, &s, &e), E_INPUT);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kv_follows_from_the_memory), cmocka_unit_test(steps_take_what_the_model_says),
                                        cmocka_unit_test(shares_of_weights_limit_the_layouts), cmocka_unit_test(copies_and_switches_take_time),
-                                       cmocka_unit_test(ends_in_the_middle)};
+                                       cmocka_unit_test(ends_in_the_middle), cmocka_unit_test(groups_in_lockstep)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
