@@ -348,7 +348,7 @@ static bool ingest(struct engine *g)
 static bool may_decide(const struct engine *g)
 {
     struct view v;
-    if (g->stopping)
+    if (g->stopping || (g->setup.lockstep && timetable_has_step(&g->under_way)))
         return false;
     view_init(&v, &g->world, 0);
     return v.n_idle || (g->world.partition.free_ranks && !g->world.partition.n_pending);
@@ -370,7 +370,7 @@ static bool should_decide(const struct engine *g, int64_t now)
     return world_has_work(&g->world) || (!g->saw_empty && !g->world.requests.n_live);
 }
 
-static void post(struct engine *g, struct plan_batch *b)
+static struct step *post(struct engine *g, struct plan_batch *b)
 {
     struct group *grp = b->site;
     struct step_site site = {.world = &g->world, .group = grp, .comms = comm_find(g->devices.comms, grp->mask)};
@@ -382,8 +382,38 @@ static void post(struct engine *g, struct plan_batch *b)
     s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
     for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
-    if (!g->setup.threaded)
-        timetable_add_step(&g->under_way, s);
+    return s;
+}
+
+/* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and look at nothing. */
+static void pad_steps(struct engine *g, struct step **steps, int n)
+{
+    int64_t slowest = 0;
+    int rows = 0;
+    for (int i = 0; i < n; i++)
+        rows = steps[i]->size.rows > rows ? steps[i]->size.rows : rows;
+    for (int i = 0; i < n; i++) {
+        struct step_size padded = steps[i]->size;
+        padded.rows = rows;
+        int64_t ns = g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), steps[i]->layout, &padded);
+        slowest = ns > slowest ? ns : slowest;
+    }
+    for (int i = 0; i < n; i++)
+        if (steps[i]->parts[0].time.ns < slowest)
+            steps[i]->parts[0].time.ns = slowest;
+}
+
+static void post_all(struct engine *g, const struct plan *p)
+{
+    struct step *steps[MAX_RANKS];
+    int n = 0;
+    for (int i = 0; i < p->n_batches; i++)
+        if (p->batches[i]->forwarded)
+            steps[n++] = post(g, p->batches[i]);
+    if (g->setup.lockstep)
+        pad_steps(g, steps, n);
+    for (int i = 0; i < n && !g->setup.threaded; i++)
+        timetable_add_step(&g->under_way, steps[i]);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -404,9 +434,7 @@ static void enact(struct engine *g, struct plan *p)
             g->changed = true; /* what is possible now is another thing: ask again */
     }
     g->wake_ns = p->wake_ns;
-    for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded)
-            post(g, p->batches[i]);
+    post_all(g, p);
 }
 
 static void note_idle(struct engine *g)

@@ -45,6 +45,14 @@ void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64
             t->busy_ns[i] = now_ns + ns;
 }
 
+bool timetable_has_step(const struct timetable *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entries[i].step)
+            return true;
+    return false;
+}
+
 int64_t timetable_next_ns(const struct timetable *t)
 {
     return t->n ? t->entries[0].done_ns : INT64_MAX;

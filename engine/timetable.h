@@ -24,6 +24,7 @@ void timetable_add_step(struct timetable *t, struct step *s);
 void timetable_add_move(struct timetable *t, struct move *m);
 /* These ranks do nothing else from now_ns on for ns, after what they do. Asking twice at one time is asking once. */
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns);
+bool timetable_has_step(const struct timetable *t);
 int64_t timetable_next_ns(const struct timetable *t);   /* INT64_MAX: nothing is under way */
 /* What ended by now_ns, soonest first. */
 bool timetable_take(struct timetable *t, int64_t now_ns, struct timetable_entry *out);

@@ -58,7 +58,7 @@ double cost_prefill_attention(const struct sim_machine *m, double n, double rows
     if (t->n_axes) { /* a chunk with a past: as the whole prompt that has as much to look at */
         double roof = flop / (h->bf16_peak * 0.65) + rows * (heads + kv_heads) * 2 * dim * 2 / h->memory_rate;
         double whole = sqrt(2 * looked_at / n);
-        return (roof * 1e9 + 6000) * sim_table_at(t, (double[]){dim, (double)heads / kv_heads, whole, n * heads});
+        return (roof * 1e9 + 6000) * sim_table_at(t, (double[]){dim, (double)heads / kv_heads, whole, n, heads});
     }
     return flop / (h->bf16_peak * h->prefill_share) * 1e9;
 }
@@ -187,12 +187,13 @@ static double attention(const struct run *r)
 }
 
 /* Two all-to-alls: q, k and v there (kv heads copied where there are fewer of them than ranks), attention back. */
-static double exchanges(const struct run *r)
+static double exchanges(const struct run *r, bool graph)
 {
     double kv = most(r->kv, (double)r->c->head_dim * r->l.sp);
     if (r->l.sp == 1)
         return 0;
-    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) + cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2);
+    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) + cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) +
+           (graph ? 0 : 2 * r->h->eager_exchange);
 }
 
 /* The rows that give a token: hidden states to all, product with the vocabulary's share, choice. */
@@ -220,7 +221,7 @@ struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int we
         .linear = layers * linear(&r),
         .attention = layers * attention(&r),
         .reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph),
-        .exchange = layers * exchanges(&r),
+        .exchange = layers * exchanges(&r, graph),
         .elementwise = layers * elementwise(&r),
         .head = head(&r, weight_tp > 1 ? weight_tp : 1),
         .host = host(&r),

@@ -19,7 +19,7 @@ struct sim_hardware {
     double exchange_alpha, exchange_rate;                       /* all-to-all and all-gather, per device */
     double link_rate, link_share, switch_fixed;                 /* moves of KV; a change of the partition */
     double host_step, host_ranks, host_sequence, host_prefill_row, host_overlaps;
-    double front, sampler, graph_rows, eager_layer, head_on_base;
+    double front, sampler, graph_rows, eager_layer, eager_exchange, head_on_base;
 };
 
 struct sim_model {

@@ -57,6 +57,7 @@ static const struct constant constants[] = {
     {"sampler_fixed_ns", AT(sampler), 1, 0, 1e9},
     {"graph_rows", AT(graph_rows), 1, 0, 1e9},
     {"eager_layer_ns", AT(eager_layer), 1, 0, 1e9},
+    {"eager_exchange_ns", AT(eager_exchange), 1, 0, 1e9},
     {"head_on_base", AT(head_on_base), 1, 0, 1},
 };
 #undef AT

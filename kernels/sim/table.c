@@ -1,5 +1,6 @@
 #include "kernels/sim/table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ static const struct {
     int n_axes;
 } kinds[TABLE_KINDS] = {
     [TABLE_GEMM_BF16] = {"gemm_bf16", 3},       [TABLE_GEMM_FP8] = {"gemm_fp8", 3},
-    [TABLE_PREFILL_BF16] = {"prefill_bf16", 4}, [TABLE_PREFILL_FP8] = {"prefill_fp8", 4},
+    [TABLE_PREFILL_BF16] = {"prefill_bf16", 5}, [TABLE_PREFILL_FP8] = {"prefill_fp8", 5},
     [TABLE_DECODE_BF16] = {"decode_bf16", 3},   [TABLE_DECODE_FP8] = {"decode_fp8", 3},
     [TABLE_REDUCE] = {"all_reduce", 2},         [TABLE_REDUCE_EAGER] = {"all_reduce_eager", 2},
     [TABLE_ALL_TO_ALL] = {"all_to_all", 2},     [TABLE_ALL_GATHER] = {"all_gather", 2},
@@ -107,6 +108,14 @@ void sim_tables_free(struct sim_tables *t)
     *t = (struct sim_tables){0};
 }
 
+/* The logarithm of base 2 of x > 0, straight between powers of two: exact arithmetic only. */
+static double scale(double x)
+{
+    int e;
+    double m = frexp(x, &e);
+    return e + 2 * m;
+}
+
 /* The point at or below x and how far x is towards the next. */
 static double place(const double *axis, int n, double x, int *at)
 {
@@ -122,7 +131,7 @@ static double place(const double *axis, int n, double x, int *at)
             hi = mid;
     }
     *at = lo;
-    return x >= axis[hi] ? 1 : (x - axis[lo]) / (axis[hi] - axis[lo]);
+    return x >= axis[hi] ? 1 : (scale(x) - scale(axis[lo])) / (scale(axis[hi]) - scale(axis[lo]));
 }
 
 double sim_table_at(const struct sim_table *t, const double *x)
@@ -139,7 +148,7 @@ double sim_table_at(const struct sim_table *t, const double *x)
             part *= up ? w[a] : 1 - w[a];
             i = i * t->size[a] + at[a] + (up && at[a] + 1 < t->size[a]);
         }
-        sum += part * t->values[i];
+        sum += part > 0 ? part * t->values[i] : 0;
     }
     return sum / 1000;
 }

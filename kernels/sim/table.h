@@ -1,4 +1,5 @@
-/* Measured kernel times as utilisation: values over a regular grid, linear between its points, held at its edges. Read from the file
+/* Measured kernel times as utilisation: values over a regular grid, held at its edges; between its points linear in a
+ * coordinate that is nearly the logarithm. Read from the file
  * that a hardware description names; a wall. Immutable, any thread. Never true: a value that is not positive. */
 #ifndef KERNELS_SIM_TABLE_H
 #define KERNELS_SIM_TABLE_H
@@ -8,7 +9,7 @@
 #include "engine/base/err.h"
 #include "engine/base/json.h"
 
-enum { TABLE_AXES = 4 };
+enum { TABLE_AXES = 5 };
 
 struct sim_table {
     int n_axes, size[TABLE_AXES];   /* 0 axes: no table */
@@ -19,7 +20,7 @@ struct sim_table {
 /* Which kernels can be tabulated: the names in the file. */
 enum sim_table_kind {
     TABLE_GEMM_BF16, TABLE_GEMM_FP8,        /* outputs, columns, rows */
-    TABLE_PREFILL_BF16, TABLE_PREFILL_FP8,  /* head size, q heads per kv head, new tokens, sequences * q heads */
+    TABLE_PREFILL_BF16, TABLE_PREFILL_FP8,  /* head size, q heads per kv head, new tokens, sequences, q heads */
     TABLE_DECODE_BF16, TABLE_DECODE_FP8,    /* head size, cached tokens, sequences * kv heads */
     TABLE_REDUCE, TABLE_REDUCE_EAGER, TABLE_ALL_TO_ALL, TABLE_ALL_GATHER, /* devices, bytes */
     TABLE_KINDS

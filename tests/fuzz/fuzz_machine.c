@@ -17,8 +17,8 @@ static int read_tables(struct sim_machine *m, const char *text, size_t n, struct
     for (int k = 0; k < TABLE_KINDS && !rc; k++)
         if (m->tables.of[k].n_axes) {
             ASSERT(sim_table_at(&m->tables.of[k], (double[TABLE_AXES]){0}) > 0);
-            ASSERT(sim_table_at(&m->tables.of[k], (double[TABLE_AXES]){1e9, 1e9, 1e9, 1e9}) > 0);
-            ASSERT(sim_table_at(&m->tables.of[k], (double[TABLE_AXES]){3, 3, 3, 3}) > 0);
+            ASSERT(sim_table_at(&m->tables.of[k], (double[TABLE_AXES]){1e9, 1e9, 1e9, 1e9, 1e9}) > 0);
+            ASSERT(sim_table_at(&m->tables.of[k], (double[TABLE_AXES]){3, 3, 3, 3, 3}) > 0);
         }
     return rc;
 }
