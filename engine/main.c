@@ -245,6 +245,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
     s.device.sim_machine = a->machine;
+    s.lockstep = o->lockstep;
     s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
     s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
                                .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
@@ -472,7 +473,7 @@ static int open_machine(struct app *a, char words[160], struct err *e)
     TRY(places_description(o->model, "models", model, e));
     TRY(sim_machine_open(&a->machine, hardware, model, e));
     TRY(model_open_dummy(&a->model, sim_machine_config(a->machine), DT_BF16, o->seed, e));
-    snprintf(words, 160, "%.70s, %.70s", o->hardware, o->model);
+    snprintf(words, 160, "%.60s, %.60s%s", o->hardware, o->model, o->lockstep ? ", groups in lockstep" : "");
     return 0;
 }
 

@@ -2,7 +2,8 @@
  * clock, so that a policy's spec asserts what really was scheduled. Built as moonshift.so, apart from the
  * server; one Lua state of a test process owns what it makes. local e = require("moonshift").engine { policy
  * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
- * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(), e:load { trace = "poisson:rate=4,requests=100" }, e:swap {
+ * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(),
+ * e:load { trace = "poisson:rate=4,requests=100" }, e:swap {
  * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine. */
 #include <lauxlib.h>
 #include <lua.h>

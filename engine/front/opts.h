@@ -65,6 +65,7 @@ struct opts {
     /* simulate */
     char *hardware;                     /* NULL: fixed costs */
     int64_t weight_tp;
+    bool lockstep;
     char *trace, *trace_hashes;         /* a file or a generator; NULL: no hashes beside it */
     struct opts_list policies;          /* NAME|FILE[:param=value,...] */
     double seconds;                     /* of the trace; 0: all */

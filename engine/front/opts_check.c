@@ -27,6 +27,8 @@ static int check_simulation(const struct opts *o, struct err *e)
         for (int k = 0; k < 4; k++)
             if (!strcmp(o->given.items[i], fixed[k]))
                 return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
+    if (!o->hardware && o->lockstep)
+        return err_set(e, E_INPUT, "--lockstep needs a described machine: --hardware and --model");
     if (!o->hardware && o->weight_tp > 1)
         return err_set(e, E_INPUT, "--weight-shares needs a machine with a memory: --hardware and --model");
     return check_params(o, e);

@@ -108,7 +108,7 @@ static const char simulate_head[] =
     "have seen. Only the time of a step is modelled; requests, queue, KV cache, policy and layouts are the server's own. The same flags give the\n"
     "same bytes, on any machine.\n"
     "\n"
-    "  moonshift simulate --hardware h200x8-fitted --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n";
+    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n";
 
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"

@@ -77,6 +77,8 @@ static const struct opt_row rows[] = {
      "the machine to simulate: a description of it, or NAME for models/hardware/NAME.json; its devices are the ranks"},
     {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, IN_SIMULATE, AT(model), "NAME|FILE", NULL, 0, 0, NULL,
      "with --hardware: the model's description, or NAME for models/NAME.json"},
+    {"lockstep", NULL, 0, OPT_SWITCH, GROUP_MACHINE, IN_SIMULATE, AT(lockstep), NULL, "false", 0, 0, NULL,
+     "with --hardware: groups begin their steps together, each padded to the largest, as vLLM's data parallelism of 2025 did; off: independent replicas"},
     {"weight-shares", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SIMULATE, AT(weight_tp), "N", "1", 1, 64, NULL,
      "with --hardware: each device holds one of N shares of the weights, so only layouts whose tp is a multiple of N run, and there is more room for KV"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL, "sim: time of a step"},
