@@ -9,15 +9,6 @@
 
 /* ---- opening */
 
-static void keep_in_flight(struct engine *g, struct step *s)
-{
-    int i = g->n_in_flight++;
-    s->done_ns = s->posted_ns + step_ns(s);
-    for (; i > 0 && g->in_flight[i - 1]->done_ns > s->done_ns; i--)
-        g->in_flight[i] = g->in_flight[i - 1];
-    g->in_flight[i] = s;
-}
-
 static void step_done(void *ctx, struct step *s)
 {
     struct engine *g = ctx;
@@ -47,12 +38,23 @@ static int start_partition(struct engine *g, struct err *e)
     return 0;
 }
 
+/* A described machine knows what a step takes: what policies ask is answered by it. */
+static int64_t known_step_ns(const void *ctx, struct layout l, const struct step_size *s)
+{
+    const struct engine *g = ctx;
+    return g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), l, s);
+}
+
 static int open_world(struct engine *g, struct err *e)
 {
     struct node_callbacks c = {step_done, move_done, g};
     TRY(node_open(&g->devices, &g->setup, &g->setup.limits, &c, e));
     world_init(&g->world, &g->setup.limits, &g->devices.shape, g->devices.n_blocks, &g->metrics);
     node_facts(&g->devices, &g->setup, &g->node);
+    if (rank_facts(g->devices.ranks[0])->budget.weight_tp) {
+        g->world.estimate.known = known_step_ns;
+        g->world.estimate.ctx = g;
+    }
     return start_partition(g, e);
 }
 
@@ -115,8 +117,13 @@ void engine_destroy(struct engine *g)
     if (!g)
         return;
     node_close(&g->devices); /* first: the ranks' threads post to the inbox */
-    for (int i = 0; i < g->n_in_flight; i++)
-        step_free(g->in_flight[i]);
+    struct timetable_entry t;
+    while (timetable_take(&g->under_way, INT64_MAX, &t)) {
+        step_free(t.step);
+        if (t.move)
+            engine_move_done(g, t.move);
+    }
+    timetable_free(&g->under_way);
     live_free(&g->live);
     plan_free(&g->plan);
     struct engine_message m;
@@ -324,10 +331,12 @@ static bool ingest(struct engine *g)
             take_message(g, &batch[i]);
         total += n;
     }
-    while (g->n_in_flight && clock_now(g->setup.clock) >= g->in_flight[0]->done_ns) {
-        struct step *s = g->in_flight[0];
-        memmove(g->in_flight, g->in_flight + 1, (size_t)--g->n_in_flight * sizeof *g->in_flight);
-        engine_absorb(g, s);
+    struct timetable_entry t;
+    while (timetable_take(&g->under_way, clock_now(g->setup.clock), &t)) {
+        if (t.step)
+            engine_absorb(g, t.step);
+        else
+            engine_move_done(g, t.move);
         total++;
     }
     return total > 0;
@@ -339,7 +348,7 @@ static bool ingest(struct engine *g)
 static bool may_decide(const struct engine *g)
 {
     struct view v;
-    if (g->stopping)
+    if (g->stopping || (g->setup.lockstep && timetable_has_step(&g->under_way)))
         return false;
     view_init(&v, &g->world, 0);
     return v.n_idle || (g->world.partition.free_ranks && !g->world.partition.n_pending);
@@ -361,7 +370,7 @@ static bool should_decide(const struct engine *g, int64_t now)
     return world_has_work(&g->world) || (!g->saw_empty && !g->world.requests.n_live);
 }
 
-static void post(struct engine *g, struct plan_batch *b)
+static struct step *post(struct engine *g, struct plan_batch *b)
 {
     struct group *grp = b->site;
     struct step_site site = {.world = &g->world, .group = grp, .comms = comm_find(g->devices.comms, grp->mask)};
@@ -373,8 +382,38 @@ static void post(struct engine *g, struct plan_batch *b)
     s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
     for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
-    if (!g->setup.threaded)
-        keep_in_flight(g, s);
+    return s;
+}
+
+/* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and look at nothing. */
+static void pad_steps(struct engine *g, struct step **steps, int n)
+{
+    int64_t slowest = 0;
+    int rows = 0;
+    for (int i = 0; i < n; i++)
+        rows = steps[i]->size.rows > rows ? steps[i]->size.rows : rows;
+    for (int i = 0; i < n; i++) {
+        struct step_size padded = steps[i]->size;
+        padded.rows = rows;
+        int64_t ns = g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), steps[i]->layout, &padded);
+        slowest = ns > slowest ? ns : slowest;
+    }
+    for (int i = 0; i < n; i++)
+        if (steps[i]->parts[0].time.ns < slowest)
+            steps[i]->parts[0].time.ns = slowest;
+}
+
+static void post_all(struct engine *g, const struct plan *p)
+{
+    struct step *steps[MAX_RANKS];
+    int n = 0;
+    for (int i = 0; i < p->n_batches; i++)
+        if (p->batches[i]->forwarded)
+            steps[n++] = post(g, p->batches[i]);
+    if (g->setup.lockstep)
+        pad_steps(g, steps, n);
+    for (int i = 0; i < n && !g->setup.threaded; i++)
+        timetable_add_step(&g->under_way, steps[i]);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -395,9 +434,7 @@ static void enact(struct engine *g, struct plan *p)
             g->changed = true; /* what is possible now is another thing: ask again */
     }
     g->wake_ns = p->wake_ns;
-    for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded)
-            post(g, p->batches[i]);
+    post_all(g, p);
 }
 
 static void note_idle(struct engine *g)
@@ -437,7 +474,7 @@ bool engine_turn(struct engine *g)
 /* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by itself. */
 int64_t engine_next_ns(const struct engine *g)
 {
-    int64_t t = g->n_in_flight ? g->in_flight[0]->done_ns : INT64_MAX, order = partition_next_ns(&g->world.partition);
+    int64_t t = timetable_next_ns(&g->under_way), order = partition_next_ns(&g->world.partition);
     if (g->wake_ns && g->wake_ns < t && can_wake(g))
         t = g->wake_ns;
     t = order < t ? order : t;

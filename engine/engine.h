@@ -30,6 +30,8 @@ struct engine_setup {
     uint64_t fail_at_step;
     struct clock *clock;
     bool threaded;                  /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
+    bool lockstep;                  /* a described machine in virtual time: groups begin their steps together, each padded to the rows of the largest, and wait for
+                                       the slowest, as the data parallelism of vLLM in 2025 did; else they are independent */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
     bool quiet;                     /* no log lines */

@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/live.h"
 #include "engine/node.h"
+#include "engine/timetable.h"
 
 /* Rates for the periodic log line. */
 struct rates {
@@ -23,8 +24,7 @@ struct engine {
     struct node devices;
     struct queue *inbox, *outbox;
     struct node_facts node;
-    struct step *in_flight[MAX_RANKS]; /* not threaded: steps that complete at their done_ns, soonest first */
-    int n_in_flight;
+    struct timetable under_way; /* not threaded */
     int n_moving;               /* moves under way */
     int64_t wake_ns;            /* 0: none */
     int64_t unpark_ns;          /* when the next parked request is due; INT64_MAX: none */

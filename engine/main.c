@@ -15,8 +15,11 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/front/opts.h"
+#include "engine/front/places.h"
 #include "engine/front/server.h"
+#include "engine/front/simulate.h"
 #include "engine/front/terminal.h"
+#include "kernels/sim/machine.h"
 #include "lua/host.h"
 #include "models/chat.h"
 #include "models/tokenizer.h"
@@ -28,6 +31,7 @@ enum { TEMPLATE_BYTES = 1 << 20 };
 struct app {
     struct opts opts;
     struct clock clock;
+    struct sim_machine *machine;    /* simulate: NULL: fixed costs */
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat_template *chat;
@@ -36,6 +40,7 @@ struct app {
     struct lua_opts lua;
     char policy_dir[PATH_MAX], policy_path[PATH_MAX], policy_name[NAME_BYTES], served[128], admin_host[256];
     const char *names[2];
+    uint64_t comm_sets[MAX_RANKS];
     struct policy policy;           /* until the engine takes it */
     struct engine *engine;
     struct thread *engine_thread;
@@ -113,44 +118,12 @@ static void name_model(struct app *a)
 
 /* ---- the policy */
 
-static bool is_folder_of_policies(const char *dir)
-{
-    char probe[PATH_MAX + 16];
-    snprintf(probe, sizeof probe, "%s/fcfs.lua", dir);
-    return access(probe, R_OK) == 0;
-}
-
-/* --policy-dir, else policies/ here, beside the program or above it; "" when there is none. */
-static void find_policy_dir(struct app *a)
-{
-    static const char *const places[] = {"policies", "../policies", "../share/moonshift/policies"};
-    if (a->opts.policy_dir) {
-        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", a->opts.policy_dir);
-        return;
-    }
-    if (is_folder_of_policies(places[0])) {
-        snprintf(a->policy_dir, sizeof a->policy_dir, "%s", places[0]);
-        return;
-    }
-    char exe[PATH_MAX], found[PATH_MAX * 2];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    const char *folder = n > 0 ? dirname(exe) : ".";
-    for (int i = 0; i < 3; i++) {
-        snprintf(found, sizeof found, "%s/%s", folder, places[i]);
-        if (strlen(found) < sizeof a->policy_dir && is_folder_of_policies(found)) {
-            snprintf(a->policy_dir, sizeof a->policy_dir, "%.*s", PATH_MAX - 1, found);
-            return;
-        }
-    }
-}
-
 /* NAME=VALUE pairs as a JSON object: a value that is a JSON number, true or false stays one, all else is a string. */
-static void params_json(const struct opts *o, struct buf *out)
+static void params_json(const struct opts_list *params, struct buf *out)
 {
     buf_putc(out, '{');
-    for (int i = 0; i < o->policy_params.n; i++) {
-        const char *pair = o->policy_params.items[i], *v = strchr(pair, '=') + 1;
+    for (int i = 0; i < params->n; i++) {
+        const char *pair = params->items[i], *v = strchr(pair, '=') + 1;
         struct json *j = json_parse(v, strlen(v), NULL, NULL);
         if (i)
             buf_putc(out, ',');
@@ -224,16 +197,13 @@ static int start_lua(struct app *a, struct err *e)
     return 0;
 }
 
-/* --policy: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
-static int open_policy(struct app *a, struct err *e)
+/* A policy as --policy names it: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
+static int load_policy(struct app *a, const char *asked, const struct opts_list *given, struct policy *out, struct err *e)
 {
-    const char *asked = a->opts.policy;
     size_t n = strlen(asked);
-    TRY(start_lua(a, e));
-    find_policy_dir(a);
     bool is_path = strchr(asked, '/') || (n > 4 && !strcmp(asked + n - 4, ".lua"));
     if (!strcmp(asked, "native")) {
-        policy_fcfs(&a->policy);
+        policy_fcfs(out);
         return 0;
     }
     if (!is_path && !a->policy_dir[0])
@@ -246,36 +216,46 @@ static int open_policy(struct app *a, struct err *e)
     struct buf source = {0}, params = {0};
     struct lua_opts boot = a->lua;
     boot.relaxed = true;
-    params_json(&a->opts, &params);
+    params_json(given, &params);
     int rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
     if (!rc)
-        rc = lua_policy_load(&a->policy, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
+        rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
     buf_free(&source);
     buf_free(&params);
     return rc ? err_prefix(e, rc, "--policy %s", asked) : 0;
 }
 
+static int open_policy(struct app *a, struct err *e)
+{
+    TRY(start_lua(a, e));
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    return load_policy(a, a->opts.policy, &a->opts.policy_params, &a->policy, e);
+}
+
 /* ---- the engine */
 
-static int open_engine(struct app *a, struct err *e)
+/* What the settings say of the node and its limits; no policy. */
+static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
 {
     const struct opts *o = &a->opts;
-    bool sim = !strcmp(o->device, "sim");
+    bool sim = o->command == CMD_SIMULATE || !strcmp(o->device, "sim");
     struct engine_setup s = {.ops = sim ? backend_sim() : backend_cpu(), .model = a->model, .clock = &a->clock, .threaded = true};
     TRY(dtype_named(o->kv_dtype, &s.kv_dtype, e));
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa};
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
+    s.device.sim_machine = a->machine;
+    s.lockstep = o->lockstep;
+    s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
     s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
                                .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
                                .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
                                .starvation_ns = INT64_C(30000000000)};
-    uint64_t sets[MAX_RANKS];
     if (o->comm_sets.n > MAX_RANKS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
     for (int i = 0; i < o->comm_sets.n; i++)
-        TRY(read_ranks(o->comm_sets.items[i], &sets[i], e));
-    s.comm_sets = sets;
+        TRY(read_ranks(o->comm_sets.items[i], &a->comm_sets[i], e));
+    s.comm_sets = a->comm_sets;
     s.n_comm_sets = o->comm_sets.n;
     TRY(choose_ranks(o, &s, e));
     s.limits.park_ns = (int64_t)(o->park_s * 1e9);
@@ -283,11 +263,19 @@ static int open_engine(struct app *a, struct err *e)
     s.memory_share = o->memory_share;
     /* Of 32 tokens, shares of three kv heads over two ranks still fill a block. */
     s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
-    s.quiet = o->command == CMD_RUN;
+    s.quiet = o->command != CMD_SERVE;
     s.quiet_stats = o->disable_log_stats;
+    snprintf(s.model_name, sizeof s.model_name, "%s", o->names.n ? o->names.items[0] : a->served);
+    *out = s;
+    return 0;
+}
+
+static int open_engine(struct app *a, struct err *e)
+{
+    struct engine_setup s;
+    TRY(plan_engine(a, &s, e));
     s.policy = a->policy;
     a->policy = (struct policy){0};
-    snprintf(s.model_name, sizeof s.model_name, "%s", o->names.n ? o->names.items[0] : a->served);
     return engine_create(&a->engine, &s, e);
 }
 
@@ -352,6 +340,7 @@ static void close_parts(struct app *a)
     buf_free(&a->chat_source);
     tokenizer_free(a->tokenizer);
     model_close(a->model);
+    sim_machine_close(a->machine);
 }
 
 /* ---- serve */
@@ -462,6 +451,63 @@ static int run(struct app *a, struct err *e)
     return rc;
 }
 
+/* ---- simulate */
+
+static int simulated_policy(void *ctx, const char *asked, const struct opts_list *params, struct policy *out, struct err *e)
+{
+    return load_policy(ctx, asked, params, out, e);
+}
+
+/* The machine and the model that are simulated. words: what they are. */
+static int open_machine(struct app *a, char words[160], struct err *e)
+{
+    const struct opts *o = &a->opts;
+    enum dtype type;
+    TRY(dtype_named(o->dummy_dtype, &type, e));
+    if (!o->hardware) {
+        snprintf(words, 160, "a step costs %.9g us and %.9g us a token", o->sim_step_us, o->sim_row_us);
+        return model_open_dummy(&a->model, o->hf_config, type, o->seed, e);
+    }
+    char hardware[PATH_MAX], model[PATH_MAX];
+    TRY(places_description(o->hardware, "models/hardware", hardware, e));
+    TRY(places_description(o->model, "models", model, e));
+    TRY(sim_machine_open(&a->machine, hardware, model, e));
+    TRY(model_open_dummy(&a->model, sim_machine_config(a->machine), DT_BF16, o->seed, e));
+    snprintf(words, 160, "%.60s, %.60s%s", o->hardware, o->model, o->lockstep ? ", groups in lockstep" : "");
+    return 0;
+}
+
+/* Nothing said of ranks: all that the machine has. */
+static int choose_simulated_ranks(const struct app *a, struct engine_setup *s, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    int n = a->machine ? sim_machine_ranks(a->machine) : s->n_ranks;
+    if (!o->ranks && !o->sp && !o->tp && !o->dp) {
+        s->n_ranks = n;
+        s->block_size = o->block_size ? (int)o->block_size : n > 1 ? 32 : 16;
+    }
+    return s->n_ranks > n ? err_set(e, E_INPUT, "%d ranks are asked for; %s has %d devices", s->n_ranks, o->hardware, n) : 0;
+}
+
+static int run_simulation(struct app *a, struct err *e)
+{
+    struct engine_setup s;
+    char machine[160];
+    TRY(open_machine(a, machine, e));
+    name_model(a);
+    TRY(plan_engine(a, &s, e));
+    TRY(choose_simulated_ranks(a, &s, e));
+    TRY(start_lua(a, e));
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    a->lua.n_ranks = s.n_ranks;
+    a->lua.soft_ns = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
+    a->lua.hard_ns = INT64_C(500000000);
+    a->lua.quiet = true;
+    struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .machine = machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
+                                 .open_policy = simulated_policy, .ctx = a};
+    return simulate(&sim, e);
+}
+
 /* ---- policy check */
 
 static int check_policy_file(struct app *a, struct err *e)
@@ -469,7 +515,7 @@ static int check_policy_file(struct app *a, struct err *e)
     struct buf source = {0}, params = {0}, report = {0};
     TRY(start_lua(a, e));
     name_policy(a, a->opts.file);
-    params_json(&a->opts, &params);
+    params_json(&a->opts.policy_params, &params);
     int rc = file_read(&source, a->opts.file, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_check(a->policy_name, source.data ? source.data : "", source.len, &a->lua, params.data, &report, e);
@@ -502,6 +548,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_SERVE: return serve(a, e);
     case CMD_RUN: return run(a, e);
     case CMD_POLICY_CHECK: return check_policy_file(a, e);
+    case CMD_SIMULATE: return run_simulation(a, e);
     case CMD_HELP:
         opts_help(a->opts.help_for, &text);
         fputs(text.data, stdout);

@@ -75,7 +75,7 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
 {
     const struct device_facts *f = rank_facts(n->ranks[0]);
     size_t used = 0, budget = s->kv_bytes;
-    int sharers = s->ops->shares_memory ? n->n_ranks : 1; /* ranks that live in the same memory */
+    int sharers = s->ops->shares_memory && !f->budget.weight_tp ? n->n_ranks : 1; /* ranks that live in the same memory */
     for (int i = 0; i < sharers; i++)
         used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
     if (!budget) {
@@ -119,6 +119,8 @@ static int check_setup(const struct engine_setup *s, struct err *e)
     if (s->start.sp < 0 || s->start.tp < 0 || s->start.sp * s->start.tp > s->n_ranks)
         return err_set(e, E_INPUT, "sequence parallel size %d times tensor parallel size %d is more than the %d ranks", s->start.sp,
                        s->start.tp, s->n_ranks);
+    if (s->lockstep && (s->threaded || !s->device.sim_machine))
+        return err_set(e, E_INPUT, "groups step together on a simulated machine in virtual time only: give it a hardware and a model description");
     int context = model_config(s->model)->context;
     if (l->max_model_len > context)
         return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len, context);

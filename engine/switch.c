@@ -39,7 +39,9 @@ void engine_post_moves(struct engine *g)
         g->n_moving++;
         metrics_add(&g->metrics, C_MOVES, 1);
         move_post(m, g->devices.ranks);
-        if (!g->setup.threaded)
+        if (!g->setup.threaded && atomic_load(&m->ns))
+            timetable_add_move(&g->under_way, m);
+        else if (!g->setup.threaded)
             engine_move_done(g, m);
     }
     w->n_moves = 0;
@@ -71,6 +73,22 @@ static void say_switch(const struct switch_event *e)
               e->n_recomputed);
 }
 
+static bool is_new(const struct switch_event *e, int64_t t0)
+{
+    return e->serial && e->done_ns == t0 && !e->superseded && !e->cutover_ns;
+}
+
+/* On a described machine the ranks of an order carried out at t0 take the time that it states, ahead of everything posted to them afterwards. */
+static int64_t occupy_switched(struct engine *g, int64_t t0)
+{
+    const struct partition *p = &g->world.partition;
+    int64_t stated = g->setup.threaded ? 0 : rank_facts(g->devices.ranks[0])->budget.switch_ns;
+    for (int i = 0; i < SWITCH_EVENTS && stated; i++)
+        if (is_new(&p->events[i], t0))
+            timetable_occupy(&g->under_way, p->events[i].order.mask, t0, stated);
+    return stated;
+}
+
 /* Orders that are ready are carried out. True when there were any. */
 bool engine_switch(struct engine *g)
 {
@@ -81,12 +99,13 @@ bool engine_switch(struct engine *g)
     uint64_t done = p->n_switches;
     if (!partition_advance(&g->world, t0))
         return false;
+    int64_t stated = occupy_switched(g, t0);
     engine_post_moves(g);
-    int64_t took = clock_now(g->setup.clock) - t0;
+    int64_t took = clock_now(g->setup.clock) - t0 + stated;
     done = p->n_switches - done;
     metrics_add(&g->metrics, C_SWITCHES, done);
     for (int i = 0; i < SWITCH_EVENTS; i++)
-        if (p->events[i].serial && p->events[i].done_ns == t0 && !p->events[i].superseded && !p->events[i].cutover_ns) {
+        if (is_new(&p->events[i], t0)) {
             p->events[i].cutover_ns = took ? took : 1; /* a virtual clock stands still meanwhile */
             if (!g->setup.quiet)
                 say_switch(&p->events[i]);

@@ -17,12 +17,15 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/world/estimate.h"
+#include "engine/world/layout.h"
 #include "engine/world/sampling.h"
 #include "kernels/dtype.h"
 
 enum { SUM_LEAF = 64, WEIGHT_GROUP = 16 }; /* windows of weights start and end at such columns and rows, or at the matrix's end */
 
 struct device;
+struct sim_machine;
 struct comm;      /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its own rank */
 struct weight;    /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
@@ -32,7 +35,10 @@ struct device_opts {
     const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;           /* most rows (tokens) of a step */
     int max_logits;         /* most logit rows of one sample call */
-    int64_t sim_step_ns, sim_row_ns; /* sim: cost of a step = sim_step_ns + rows * sim_row_ns */
+    int64_t sim_step_ns, sim_row_ns; /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
+    const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close; NULL: the two fixed costs */
+    int sim_weight_tp;      /* sim with a machine: each device holds one of so many shares of the weights, so only layouts whose tp is a
+                               multiple can run; 0 or 1: all of them */
 };
 
 struct device_facts {
@@ -41,6 +47,14 @@ struct device_facts {
     int n_threads;
     size_t memory_bytes;    /* of the device (cpu: of the machine) */
     size_t act_bytes;       /* bytes of one activation element: 4 on cpu */
+    /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of its own. */
+    struct device_budget {
+        size_t weights, copy;   /* the weights it holds; what --shift-weights copy adds */
+        size_t reserve;         /* activations and all else */
+        int kv_bits;            /* of a cached element, whatever kv_dtype says */
+        int weight_tp;          /* layouts need a tp that is a multiple of it; 0: there is no description */
+        int64_t switch_ns;      /* what a change of the partition takes from its ranks */
+    } budget;
 };
 
 /* A dense stored matrix to load: rows x cols, row-major, in file format. rows = outputs, cols = inputs. */
@@ -271,8 +285,11 @@ struct backend_ops {
     /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);
 
-    /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0 of n. */
-    void (*whole_step)(struct device *d, int vocab, int n, int share);
+    /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0. */
+    void (*whole_step)(struct device *d, int vocab, struct layout l, int share);
+    /* Optional (NULL on machines that compute): what a step, a copy will take, in ns; -1: this device does not know. */
+    int64_t (*step_ns)(const struct device *d, struct layout l, const struct step_size *s);
+    int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
 
     /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its comm aborted fails with
      * E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until comm_reset. */

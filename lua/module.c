@@ -2,7 +2,8 @@
  * clock, so that a policy's spec asserts what really was scheduled. Built as moonshift.so, apart from the
  * server; one Lua state of a test process owns what it makes. local e = require("moonshift").engine { policy
  * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
- * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(), e:swap {
+ * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(),
+ * e:load { trace = "poisson:rate=4,requests=100" }, e:swap {
  * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine. */
 #include <lauxlib.h>
 #include <lua.h>
@@ -14,6 +15,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "engine/front/arrivals.h"
 #include "lua/groups.h"
 #include "lua/host.h"
 #include "lua/value.h"
@@ -359,6 +361,61 @@ static int m_cancel(lua_State *L)
     return 0;
 }
 
+/* The rows of a trace, from now on. Nothing of it raises. */
+static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct err *e)
+{
+    int64_t base = clock_now(&r->clock);
+    struct trace_row row;
+    bool end = false;
+    for (;;) {
+        int rc = arrivals_next(a, &row, &end, e);
+        if (rc || end)
+            return rc;
+        if (r->n_results == MAX_RESULTS)
+            return err_set(e, E_FULL, "too many requests: at most %d", MAX_RESULTS);
+        struct request_spec *s = mem_new(sizeof *s);
+        s->tag = (uint64_t)r->n_results + 1;
+        snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row.index);
+        snprintf(s->tenant, sizeof s->tenant, "%s", row.tenant);
+        snprintf(s->salt, sizeof s->salt, "%s", row.tenant);
+        s->priority = row.priority;
+        s->n_prompt = row.n_prompt;
+        s->max_tokens = row.n_output;
+        s->prompt = mem_new_array((size_t)row.n_prompt, sizeof *s->prompt);
+        trace_prompt(&row, seed, model_config(r->model)->vocab, s->prompt);
+        s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+        s->arrival_ns = base + row.arrival_ns;
+        r->results = mem_resize(r->results, (size_t)r->n_results + 1, sizeof *r->results);
+        r->results[r->n_results] = (struct result){.retry_after_s = -1};
+        snprintf(r->results[r->n_results++].name, NAME_BYTES, "%s", s->name);
+        put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+    }
+}
+
+/* e:load { trace = FILE or GENERATOR, hashes = FILE, seed =, requests =, seconds = }: the first of its requests and how many there are. */
+static int m_load(lua_State *L)
+{
+    struct rig *r = check_rig(L);
+    char spec[512], hashes[512];
+    luaL_checktype(L, 2, LUA_TTABLE);
+    check_names(L, 2, " trace hashes seed requests seconds ");
+    text_field(L, 2, "trace", spec, sizeof spec);
+    text_field(L, 2, "hashes", hashes, sizeof hashes);
+    struct arrivals_setup s = {.spec = spec, .hashes = *hashes ? hashes : NULL, .seed = (uint64_t)number(L, 2, "seed", 0),
+                               .max_requests = (uint64_t)number(L, 2, "requests", 0), .max_seconds = number(L, 2, "seconds", 0)};
+    struct arrivals *a = NULL;
+    struct err e = {0};
+    int first = r->n_results + 1, rc = arrivals_open(&a, &s, &e);
+    if (!rc)
+        rc = load_rows(r, a, s.seed, &e);
+    arrivals_close(a);
+    if (rc)
+        return luaL_error(L, "%s", e.text);
+    lua_pushnumber(L, first);
+    lua_pushnumber(L, r->n_results - first + 1);
+    return 2;
+}
+
 static int m_run_until(lua_State *L)
 {
     run_until(check_rig(L), START_NS + (int64_t)llround(luaL_checknumber(L, 2) * 1e9));
@@ -690,6 +747,7 @@ int luaopen_moonshift(lua_State *L);
 int luaopen_moonshift(lua_State *L)
 {
     static const luaL_Reg methods[] = {{"submit", m_submit},
+                                       {"load", m_load},
                                        {"cancel", m_cancel},
                                        {"run_until", m_run_until},
                                        {"run", m_run},

@@ -328,7 +328,7 @@ int forward_run(struct forward *f, const struct forward_site *at, const struct b
             begin_run(&r);
             compute(&r);
         } else {
-            f->ops->whole_step(f->device, c->vocab, r.sh->n, r.sh->share);
+            f->ops->whole_step(f->device, c->vocab, r.sh->layout, r.sh->share);
         }
         rc = f->ops->finish(f->device, t, e);
     }

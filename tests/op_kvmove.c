@@ -115,6 +115,7 @@ static void carry_out(struct host *h, struct move *m, int first, int n)
     m->first_token = first;
     m->n_tokens = n;
     m->bytes = 0;
+    m->element_bits = (int)element_bytes(h) * 8;
     for (int i = 0; i < m->to.n; i++)
         m->to.spaces[i] = &h->spaces[m->to.ranks[i]];
     for (int i = 0; i < m->to.n; i++)

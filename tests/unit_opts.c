@@ -72,15 +72,17 @@ static void every_row_works(void **state)
     (void)state;
     int n;
     const struct opt_row *rows = opts_rows(&n);
-    static const char *const commands[] = {"serve m", "run m", "policy check f"};
-    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK};
+    static const char *const commands[] = {"serve m", "run m", "policy check f", "simulate --trace t --hf-config c"};
+    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK, IN_SIMULATE};
     for (int i = 0; i < n; i++) {
         const struct opt_row *r = &rows[i];
         assert_true(r->kind == OPT_SWITCH ? r->value == NULL : r->value != NULL);
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
-        for (int c = 0; c < 3; c++) {
+        for (int c = 0; c < 4; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") || !strcmp(r->name, "load-format"))
                 continue;
+            if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") || !strcmp(r->name, "weight-shares") || !strcmp(r->name, "lockstep")))
+                continue; /* settings that need one another: see what_a_simulation_needs */
             char value[60], line[300], env_line[200];
             struct opts o;
             struct err e;
@@ -122,6 +124,37 @@ static void every_row_works(void **state)
             opts_free(&o);
         }
     }
+}
+
+static void what_a_simulation_needs(void **state)
+{
+    (void)state;
+    struct opts o;
+    accepts(&o, "simulate --trace t --hardware h --model m --weight-shares 4 --policy a:b=1 --policy c");
+    assert_true(o.policies.n == 2 && o.weight_tp == 4 && o.max_num_queued_reqs == 0 && o.memory_share == 0.9 && o.max_num_seqs == 128);
+    assert_string_equal(o.policies.items[0], "a:b=1");
+    struct buf shown = {0};
+    opts_show(&o, &shown);
+    assert_string_equal(shown.data, "--policy a:b=1 --policy c --hardware h --model m --weight-shares 4 --trace t");
+    buf_free(&shown);
+    opts_free(&o);
+    accepts(&o, "simulate --trace t --hf-config c");
+    assert_true(o.policies.n == 1 && !strcmp(o.policies.items[0], "fcfs"));
+    opts_free(&o);
+    accepts(&o, "serve m");
+    assert_true(o.max_num_queued_reqs == 1024 && o.memory_share == 0.4);
+    opts_free(&o);
+    refuses("simulate", E_INPUT, "which traffic?");
+    refuses("simulate --trace t", E_INPUT, "which machine and model?");
+    refuses("simulate --trace t --hardware h", E_INPUT, "needs --model");
+    refuses("simulate --trace t --model m", E_INPUT, "needs --hardware");
+    refuses("simulate --trace t --hf-config c --lockstep", E_INPUT, "--lockstep needs");
+    refuses("simulate --trace t --hf-config c --weight-shares 2", E_INPUT, "--weight-shares needs");
+    refuses("simulate --trace t --hardware h --model m --sim-row-us 3", E_INPUT, "--sim-row-us says what");
+    refuses("simulate --trace t --hardware h --model m --policy-param x", E_INPUT, "NAME=VALUE");
+    refuses("simulate --trace t --hf-config c word", E_INPUT, "a word too many");
+    refuses("serve m --trace t", E_INPUT, "belongs to moonshift simulate");
+    refuses("simulat", E_INPUT, "did you mean simulate?");
 }
 
 static void human_sizes(void **state)
@@ -317,7 +350,7 @@ static void help_names_every_flag(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_come_from_the_table),    cmocka_unit_test(every_row_works),
+        cmocka_unit_test(defaults_come_from_the_table),    cmocka_unit_test(every_row_works), cmocka_unit_test(what_a_simulation_needs),
         cmocka_unit_test(human_sizes),                     cmocka_unit_test(spellings),
         cmocka_unit_test(wrong_words_name_the_nearest),    cmocka_unit_test(what_is_not_offered_says_so),
         cmocka_unit_test(settings_that_do_not_fit_together), cmocka_unit_test(line_over_environment_over_file),

@@ -31,6 +31,7 @@ void move_post(struct move *m, struct rank *const *ranks)
     ASSERT(m->n_tokens <= m->from.n_blocks * m->from.tokens_per_block && m->n_tokens <= m->to.n_blocks * m->to.tokens_per_block);
     find_spaces(&m->from, ranks);
     find_spaces(&m->to, ranks);
+    m->element_bits = rank_kv_bits(ranks[m->to.ranks[0]]);
     atomic_store(&m->left, n);
     for (int i = 0; i < n; i++) { /* after the last of them the move may be gone */
         struct rank *r = ranks[m->to.ranks[i]];
@@ -65,6 +66,7 @@ void move_run(struct move *m, int share, const struct backend_ops *ops, struct d
     struct head_span own = head_span(&m->heads, m->to.n, share, 1);
     int rank = m->to.ranks[share], end = own.kv0 + own.n_kv, n;
     const struct kv_space *space = m->to.spaces[share];
+    int64_t ns = 0, slowest = atomic_load(&m->ns);
     for (int kv = own.kv0; kv < end && m->first_token < m->n_tokens; kv += n) {
         int from = source_of(m, kv, rank);
         for (n = 1; kv + n < end && source_of(m, kv + n, rank) == from; n++)
@@ -73,7 +75,11 @@ void move_run(struct move *m, int share, const struct backend_ops *ops, struct d
                                .head_dim = m->heads.head_dim, .first_token = m->first_token, .end_token = m->n_tokens};
         if (ops->kv_move)
             ops->kv_move(d, &part);
+        int64_t takes = ops->kv_move_ns ? ops->kv_move_ns(d, &part) : 0;
+        ns += takes > 0 ? takes : 0;
     }
+    while (ns > slowest && !atomic_compare_exchange_weak(&m->ns, &slowest, ns))
+        ;
     int64_t elements = (int64_t)own.n_kv * m->heads.head_dim * 2 * space->n_layers * (m->n_tokens - m->first_token);
-    atomic_fetch_add(&m->bytes, elements * (int64_t)dtype_get(space->dtype)->bytes);
+    atomic_fetch_add(&m->bytes, elements * m->element_bits / 8);
 }

@@ -27,8 +27,10 @@ struct move {
     struct heads heads;
     struct move_end from, to;
     int n_tokens, first_token;      /* tokens [first_token, n_tokens) */
+    int element_bits;               /* of what is cached; set by move_post */
     atomic_int left;                /* ranks yet to do their part; set by move_post */
     _Atomic int64_t bytes;          /* copied */
+    _Atomic int64_t ns;             /* of its slowest part; 0 on machines that do not know beforehand */
     int64_t posted_ns;
     void *ctx;                      /* the engine's */
 };

@@ -45,11 +45,19 @@ static int init_weights(struct rank *r, struct err *e)
                         e);
 }
 
+/* Bytes of a block of one layer; a described machine says itself how large a cached element is. */
+static size_t kv_bytes(const struct rank *r, int tokens, int n_kv_heads)
+{
+    const struct rank_setup *s = &r->setup;
+    size_t bytes = s->ops->kv_block_bytes(s->kv_dtype, tokens, n_kv_heads, r->heads.head_dim);
+    return bytes * (size_t)rank_kv_bits(r) / (8 * dtype_get(s->kv_dtype)->bytes);
+}
+
 static int init_forward(struct rank *r, struct err *e)
 {
     const struct model_config *c = model_config(r->setup.model);
     r->heads = shard_heads(c);
-    r->kv.block_bytes = r->setup.ops->kv_block_bytes(r->setup.kv_dtype, r->setup.block_size, c->n_kv_heads, c->head_dim);
+    r->kv.block_bytes = kv_bytes(r, r->setup.block_size, c->n_kv_heads);
     r->kv.n_layers = c->n_layers;
     r->kv.dtype = r->setup.kv_dtype;
     r->forward = (struct forward){.ops = r->setup.ops, .device = r->device, .config = c, .kv = &r->kv};
@@ -91,17 +99,24 @@ struct device *rank_device(const struct rank *r)
 
 size_t rank_weight_bytes(const struct rank *r)
 {
+    const struct device_budget *b = &r->facts.budget;
+    if (b->weight_tp)
+        return b->weights + (r->setup.copy_shards ? b->copy : 0);
     return r->setup.shares_with ? 0 : weights_bytes(r->weights);
 }
 
 size_t rank_copy_bytes(const struct rank *r)
 {
+    if (r->facts.budget.weight_tp)
+        return r->setup.copy_shards ? r->facts.budget.copy : 0;
     return r->setup.shares_with ? 0 : weights_copy_bytes(r->weights);
 }
 
 size_t rank_scratch_bytes(const struct rank *r)
 {
     const struct rank_setup *s = &r->setup;
+    if (r->facts.budget.weight_tp)
+        return r->facts.budget.reserve;
     return forward_scratch_bytes(r->forward.config, s->device.max_rows, s->device.max_logits, s->n_ranks, r->facts.act_bytes);
 }
 
@@ -115,12 +130,17 @@ const struct kv_space *rank_kv(const struct rank *r)
     return &r->kv;
 }
 
+int rank_kv_bits(const struct rank *r)
+{
+    return r->facts.budget.kv_bits ? r->facts.budget.kv_bits : (int)dtype_get(r->setup.kv_dtype)->bytes * 8;
+}
+
 int rank_tokens_per_block(const struct rank *r, int n_kv_heads)
 {
     const struct rank_setup *s = &r->setup;
     int tokens = s->block_size * r->heads.n_kv / n_kv_heads / 16 * 16;
     ASSERT(n_kv_heads > 0 && n_kv_heads <= r->heads.n_kv);
-    while (tokens > s->block_size && s->ops->kv_block_bytes(s->kv_dtype, tokens, n_kv_heads, r->heads.head_dim) > r->kv.block_bytes)
+    while (tokens > s->block_size && kv_bytes(r, tokens, n_kv_heads) > r->kv.block_bytes)
         tokens -= 16;
     return tokens;
 }
@@ -132,6 +152,8 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
         return why;
     if (l.sp * l.tp > r->setup.n_ranks)
         return "the layout has more ranks than the node";
+    if (r->facts.budget.weight_tp > 1 && l.tp % r->facts.budget.weight_tp)
+        return "each device holds a share of the weights: tp must be a multiple of the number of shares";
     return weights_view(r->weights, l, 0) ? NULL : "there is no view of the weights for this layout";
 }
 
@@ -198,6 +220,8 @@ static void do_step(struct rank *r, struct step *s, int share)
 static void do_move(struct rank *r, struct move *m, int share)
 {
     move_run(m, share, r->setup.ops, r->device);
+    if (r->setup.threaded && !r->setup.ops->computes)
+        sleep_ns(atomic_load(&m->ns));
     if (atomic_fetch_sub(&m->left, 1) == 1 && r->setup.threaded)
         r->setup.move_done(r->setup.ctx, m);
 }

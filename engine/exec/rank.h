@@ -38,6 +38,7 @@ size_t rank_weight_bytes(const struct rank *r);     /* its own, copies included:
 size_t rank_copy_bytes(const struct rank *r);       /* of them, the sharded copy */
 size_t rank_scratch_bytes(const struct rank *r);
 size_t rank_kv_block_bytes(const struct rank *r);   /* over all layers */
+int rank_kv_bits(const struct rank *r);             /* of a cached element */
 /* Tokens that a block of this rank's constant bytes holds when it stores n_kv heads: a multiple of 16. */
 int rank_tokens_per_block(const struct rank *r, int n_kv_heads);
 const struct kv_space *rank_kv(const struct rank *r); /* valid once started */

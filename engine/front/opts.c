@@ -79,9 +79,9 @@ int opts_human(const char *text, int64_t *out)
     return E_INPUT;
 }
 
-static int here_bit(enum opts_command c)
+int opts_where(enum opts_command c)
 {
-    return c == CMD_SERVE ? IN_SERVE : c == CMD_RUN ? IN_RUN : IN_CHECK;
+    return c == CMD_SERVE ? IN_SERVE : c == CMD_RUN ? IN_RUN : c == CMD_SIMULATE ? IN_SIMULATE : IN_CHECK;
 }
 
 static int set_count(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
@@ -205,7 +205,7 @@ static const struct opt_row *find_row(const struct parse *p, const char *name, s
     for (size_t i = 0; i < n; i++)
         word[i] = name[i] == '_' ? '-' : name[i];
     word[n] = 0;
-    int bit = here_bit(p->o->command);
+    int bit = opts_where(p->o->command);
     for (int i = 0; i < p->n_rows; i++) {
         const struct opt_row *r = &p->rows[i];
         *negated = r->kind == OPT_SWITCH && !strncmp(word, "no-", 3) && !strcmp(word + 3, r->name);
@@ -218,7 +218,7 @@ static const struct opt_row *find_row(const struct parse *p, const char *name, s
 
 static const struct opt_row *find_letter(const struct parse *p, char letter)
 {
-    int bit = here_bit(p->o->command);
+    int bit = opts_where(p->o->command);
     for (int i = 0; i < p->n_rows; i++)
         if (p->rows[i].letter == letter && (p->rows[i].where & bit))
             return &p->rows[i];
@@ -242,14 +242,14 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 static const char *command_name(enum opts_command c)
 {
-    return c == CMD_SERVE ? "serve" : c == CMD_RUN ? "run" : "policy check";
+    return c == CMD_SERVE ? "serve" : c == CMD_RUN ? "run" : c == CMD_SIMULATE ? "simulate" : "policy check";
 }
 
 static int unknown(struct parse *p, const char *spelling, size_t n)
 {
     enum opts_command mine = p->o->command;
     bool negated;
-    for (int c = CMD_SERVE; c <= CMD_POLICY_CHECK && n > 2; c++) {
+    for (int c = CMD_SERVE; c <= CMD_SIMULATE && n > 2; c++) {
         p->o->command = (enum opts_command)c;
         const struct opt_row *r = find_row(p, spelling + 2, n - 2, &negated);
         p->o->command = mine;
@@ -258,7 +258,7 @@ static int unknown(struct parse *p, const char *spelling, size_t n)
                            command_name(mine));
     }
     const char *names[2 * MAX_NAMES];
-    int count = 0, bit = here_bit(p->o->command);
+    int count = 0, bit = opts_where(p->o->command);
     for (int i = 0; i < p->n_rows && count < 2 * MAX_NAMES - 2; i++)
         if (p->rows[i].where & bit) {
             names[count++] = p->rows[i].name;
@@ -348,6 +348,8 @@ static int plain_word(struct parse *p, const char *word)
         o->file = keep(o, word, strlen(word));
         return 0;
     }
+    if (o->command == CMD_SIMULATE)
+        return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)", word);
     if (o->command != CMD_POLICY_CHECK && i == 0) {
         bool negated;
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
@@ -457,12 +459,12 @@ static int config_file(struct parse *p)
 
 static int command_word(struct parse *p)
 {
-    static const char *const commands[] = {"serve", "run", "policy", "help", "version"};
+    static const char *const commands[] = {"serve", "run", "simulate", "policy", "help", "version"};
     const char *w = next_word(p);
     struct opts *o = p->o;
     o->command = o->help_for = CMD_HELP;
     if (!w)
-        return err_set(p->e, E_INPUT, "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift policy check FILE; "
+        return err_set(p->e, E_INPUT, "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, moonshift policy check FILE; "
                                       "moonshift --help tells more");
     if (!strcmp(w, "--version") || !strcmp(w, "-V") || !strcmp(w, "version")) {
         o->command = CMD_VERSION;
@@ -475,7 +477,8 @@ static int command_word(struct parse *p)
         o->help_for = of && !strcmp(of, "serve")    ? CMD_SERVE
                       : of && !strcmp(of, "run")    ? CMD_RUN
                       : of && !strcmp(of, "policy") ? CMD_POLICY_CHECK
-                                                    : CMD_HELP;
+                      : of && !strcmp(of, "simulate") ? CMD_SIMULATE
+                                                      : CMD_HELP;
         return 0;
     }
     if (!strcmp(w, "policy")) {
@@ -488,51 +491,30 @@ static int command_word(struct parse *p)
         o->command = CMD_POLICY_CHECK;
         return 0;
     }
-    if (strcmp(w, "serve") != 0 && strcmp(w, "run") != 0) {
-        const char *near = nearest_word(w, commands, 5);
+    if (strcmp(w, "serve") != 0 && strcmp(w, "run") != 0 && strcmp(w, "simulate") != 0) {
+        const char *near = nearest_word(w, commands, 6);
         return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "");
     }
-    o->command = w[0] == 's' ? CMD_SERVE : CMD_RUN;
+    o->command = !strcmp(w, "serve") ? CMD_SERVE : !strcmp(w, "run") ? CMD_RUN : CMD_SIMULATE;
     return 0;
 }
 
+/* Those of this command first: a setting may have another default in another one. */
 static int defaults(struct parse *p)
 {
-    for (int i = 0; i < p->n_rows; i++)
-        if (p->rows[i].fallback && p->set_by[i] == FROM_NOWHERE)
-            TRY(assign(p, &p->rows[i], p->rows[i].name, p->rows[i].fallback, FROM_DEFAULT));
-    return 0;
-}
-
-/* What no single row can know. */
-static int cross_check(struct opts *o, struct err *e)
-{
-    if (o->command == CMD_POLICY_CHECK)
-        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
-    bool dummy = !strcmp(o->load_format, "dummy");
-    if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */
-        o->prompt = o->model;
-        o->model = NULL;
-    }
-    if (dummy && !o->hf_config)
-        return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
-    if (!dummy && o->hf_config)
-        return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
-    if (!dummy && (!o->model || !o->model[0]))
-        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
-    if (o->block_size % 16)
-        return err_set(e, E_INPUT, "--block-size must be a multiple of 16, not %lld", (long long)o->block_size);
-    for (int i = 0; i < o->policy_params.n; i++)
-        if (!strchr(o->policy_params.items[i], '=') || o->policy_params.items[i][0] == '=')
-            return err_set(e, E_INPUT, "--policy-param wants NAME=VALUE, not '%.60s'", o->policy_params.items[i]);
+    int here = opts_where(p->o->command);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < p->n_rows; i++)
+            if (p->rows[i].fallback && p->set_by[i] == FROM_NOWHERE && ((p->rows[i].where & here) == 0) == (pass == 1))
+                TRY(assign(p, &p->rows[i], p->rows[i].name, p->rows[i].fallback, FROM_DEFAULT));
     return 0;
 }
 
 static void remember_given(struct parse *p)
 {
     for (int i = 0; i < p->n_rows; i++)
-        if (p->set_by[i] > FROM_DEFAULT && strcmp(p->rows[i].name, "scheduling-policy") != 0)
+        if (p->set_by[i] > FROM_DEFAULT && (p->rows[i].where & opts_where(p->o->command)) && strcmp(p->rows[i].name, "scheduling-policy") != 0)
             list_add(&p->o->given, keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
 }
 
@@ -556,7 +538,7 @@ int opts_parse(struct opts *o, const struct opts_input *in, struct err *e)
         rc = defaults(&p);
     }
     if (!rc && o->command != CMD_HELP)
-        rc = cross_check(o, p.e);
+        rc = opts_cross_check(o, p.e);
     mem_free(p.set_by);
     return rc;
 }
@@ -569,6 +551,8 @@ void opts_free(struct opts *o)
     list_drop(&o->given);
     list_drop(&o->names);
     list_drop(&o->policy_params);
+    list_drop(&o->policies);
+    list_drop(&o->comm_sets);
     list_drop(&o->api_keys);
     list_drop(&o->admin_keys);
     list_drop(&o->origins);

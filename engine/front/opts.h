@@ -12,7 +12,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
 
-enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_HELP, CMD_VERSION };
+enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_SIMULATE, CMD_HELP, CMD_VERSION };
 
 struct opts_list {
     char **items;
@@ -62,6 +62,16 @@ struct opts {
     bool raw;
     /* policy check */
     char *file;
+    /* simulate */
+    char *hardware;                     /* NULL: fixed costs */
+    int64_t weight_tp;
+    bool lockstep;
+    char *trace, *trace_hashes;         /* a file or a generator; NULL: no hashes beside it */
+    struct opts_list policies;          /* NAME|FILE[:param=value,...] */
+    double seconds;                     /* of the trace; 0: all */
+    int64_t requests;                   /* of the trace; 0: all */
+    double slo_ttft_ms, slo_tpot_ms;    /* 0: none */
+    char *json, *plots, *request_log;   /* NULL: not asked for */
     /* names of settings that are not at their defaults, for the start-up line; the strings above live here too */
     struct opts_list given, owned;
 };

@@ -75,6 +75,7 @@ static const char overview[] =
     "\n"
     "  moonshift serve MODEL [flags]          an OpenAI-compatible server\n"
     "  moonshift run MODEL [PROMPT] [flags]   one answer, or a chat at the terminal\n"
+    "  moonshift simulate --trace T [flags]   what would policies do to this traffic? in virtual time\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift --version\n"
     "\n"
@@ -100,6 +101,15 @@ static const char run_head[] =
     "  moonshift run model.gguf \"What is the capital of France?\"\n"
     "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n";
 
+static const char simulate_head[] =
+    "moonshift simulate --trace FILE|GENERATOR [--policy NAME|FILE ...] [flags]\n"
+    "\n"
+    "Replays recorded or made-up traffic through the real engine in virtual time, once for each policy, and compares what clients would\n"
+    "have seen. Only the time of a step is modelled; requests, queue, KV cache, policy and layouts are the server's own. The same flags give the\n"
+    "same bytes, on any machine.\n"
+    "\n"
+    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n";
+
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
     "\n"
@@ -120,6 +130,10 @@ void opts_help(enum opts_command command, struct buf *out)
     case CMD_POLICY_CHECK:
         buf_puts(out, check_head);
         flags_help(out, IN_CHECK);
+        return;
+    case CMD_SIMULATE:
+        buf_puts(out, simulate_head);
+        flags_help(out, IN_SIMULATE);
         return;
     case CMD_HELP:
     case CMD_VERSION: buf_puts(out, overview); return;
@@ -150,6 +164,6 @@ void opts_show(const struct opts *o, struct buf *out)
     const struct opt_row *rows = opts_rows(&n);
     for (int g = 0; g < o->given.n; g++)
         for (int i = 0; i < n; i++)
-            if (!strcmp(rows[i].name, o->given.items[g]))
+            if (!strcmp(rows[i].name, o->given.items[g]) && (rows[i].where & opts_where(o->command)))
                 show_value(o, &rows[i], out);
 }

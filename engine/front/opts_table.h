@@ -14,9 +14,9 @@ enum opt_kind {
     OPT_SWITCH, /* bool: --x, --no-x; a config file says true or false */
 };
 
-enum opt_group { GROUP_MODEL, GROUP_SCHEDULING, GROUP_MEMORY, GROUP_MACHINE, GROUP_SERVER, GROUP_LOGS, GROUP_CHAT, GROUP_COUNT };
+enum opt_group { GROUP_MODEL, GROUP_SCHEDULING, GROUP_MEMORY, GROUP_MACHINE, GROUP_TRAFFIC, GROUP_SERVER, GROUP_LOGS, GROUP_CHAT, GROUP_RESULTS, GROUP_COUNT };
 
-enum { IN_SERVE = 1, IN_RUN = 2, IN_CHECK = 4, SECRET = 8 };
+enum { IN_SERVE = 1, IN_RUN = 2, IN_CHECK = 4, SECRET = 8, IN_SIMULATE = 16 };
 
 struct opt_row {
     const char *name;       /* without the dashes */
@@ -42,7 +42,10 @@ struct opt_foreign {
 };
 
 const struct opt_row *opts_rows(int *n);
+int opts_where(enum opts_command c);    /* the bit of a command: IN_SERVE, ... */
 const struct opt_foreign *opts_foreign(int *n);
 const char *opts_group_name(enum opt_group g);
+/* What no single row can know: settings that need or exclude one another. */
+int opts_cross_check(struct opts *o, struct err *e);
 
 #endif

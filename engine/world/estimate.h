@@ -10,11 +10,28 @@
 
 enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 3 };
 
-/* What a step's time depends on. */
+/* What a step's time depends on. Rows alone: a step of so many rows that looks at nothing. */
 struct step_size {
     int rows;
-    double looked_at;       /* sum over rows of the cached tokens that the row attends to */
+    double looked_at;       /* sum over rows of the cached tokens that the row attends to, its own included */
+    int n_seqs, n_logits;   /* rows that give a token */
+    int n_chunks, chunk_rows; /* sequences of more than one row, and their rows */
+    double chunk_looked_at;
 };
+
+/* One more sequence of `rows` rows behind `before` cached tokens. */
+static inline void step_size_add(struct step_size *s, int rows, double before)
+{
+    double seen = rows * (before + 0.5 * (rows + 1));
+    s->rows += rows;
+    s->looked_at += seen;
+    s->n_seqs++;
+    if (rows > 1) {
+        s->n_chunks++;
+        s->chunk_rows += rows;
+        s->chunk_looked_at += seen;
+    }
+}
 
 struct estimate_cell {
     struct layout layout;
@@ -23,6 +40,9 @@ struct estimate_cell {
 };
 
 struct estimator {
+    /* A machine that knows what a step takes: asked instead of the fit when set. ctx is the caller's and outlives the estimator. */
+    int64_t (*known)(const void *ctx, struct layout l, const struct step_size *s);
+    const void *ctx;
     struct estimate_cell cells[ESTIMATE_CELLS];
     int n_cells;
     double error;           /* exponential average of |predicted - measured| / measured */
@@ -31,7 +51,7 @@ struct estimator {
 void estimator_init(struct estimator *e);
 /* A step of this layout took so long. Returns what had been predicted. */
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns);
-/* In ns. seen (or NULL): how many steps of the layout it rests on. */
+/* In ns. seen (or NULL): how many steps of the layout it rests on; of a machine that knows, those that were run. */
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen);
 
 #endif

@@ -313,11 +313,12 @@ bool plan_forward(struct plan_batch *b, struct layout l)
 
 struct step_size plan_size(const struct plan_batch *b)
 {
-    struct step_size s = {.rows = b->n_tokens};
+    struct step_size s = {0};
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
         double before = it->starts && !it->request->paused ? it->n_prefix : it->request->n_computed;
-        s.looked_at += it->n_tokens * (before + 0.5 * (it->n_tokens + 1));
+        step_size_add(&s, it->n_tokens, before);
+        s.n_logits += before + it->n_tokens == it->request->n_tokens && it->request->spec->max_tokens > 0;
     }
     return s;
 }

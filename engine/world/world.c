@@ -343,7 +343,7 @@ struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place,
     m->first_token = r->n_computed;
     m->n_tokens = n_blocks * kv_place(&w->kv, place)->tokens_per_block;
     metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
-    if (r->n_prefix_first == r->n_prefix)
+    if (!r->n_preempted) /* its first admission: what usage reports */
         r->n_prefix_first = m->n_tokens;
     r->n_computed = r->n_prefix = m->n_tokens;
     return m;

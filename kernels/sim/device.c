@@ -1,4 +1,5 @@
-/* The simulated machine: a step costs sim_step_ns + rows * sim_row_ns of virtual time and computes nothing. Tokens are made up from the
+/* The simulated machine: a step takes virtual time and computes nothing; how much, a machine's description says (cost.h), or without one sim_step_ns + rows *
+ * sim_row_ns. Tokens are made up from the
  * last token and its position, so a text never depends on how it was scheduled, nor on the layout. */
 #include "kernels/backend.h"
 
@@ -6,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
+#include "kernels/sim/cost.h"
 
 struct device {
     struct device_opts opts;
@@ -21,6 +23,8 @@ static int sim_open(struct device **out, const struct device_opts *o, struct err
 {
     if (o->sim_step_ns < 0 || o->sim_row_ns < 0)
         return err_set(e, E_INPUT, "the cost of a simulated step cannot be negative");
+    if (o->sim_weight_tp < 0 || (o->sim_weight_tp > 1 && !o->sim_machine))
+        return err_set(e, E_INPUT, "shares of the weights need a machine that is described");
     *out = mem_new(sizeof **out);
     (*out)->opts = *o;
     return 0;
@@ -33,10 +37,20 @@ static void sim_close(struct device *d)
 
 static void sim_facts(const struct device *d, struct device_facts *f)
 {
-    (void)d;
+    const struct sim_machine *m = d->opts.sim_machine;
     *f = (struct device_facts){.n_threads = 1, .memory_bytes = (size_t)64 << 30, .act_bytes = 2};
-    snprintf(f->name, sizeof f->name, "simulated device");
+    snprintf(f->name, sizeof f->name, "simulated %s", m ? m->name : "device");
     snprintf(f->isa, sizeof f->isa, "sim");
+    if (!m)
+        return;
+    int shares = d->opts.sim_weight_tp > 1 ? d->opts.sim_weight_tp : 1;
+    f->memory_bytes = (size_t)m->hardware.memory_bytes;
+    f->budget = (struct device_budget){.weights = (size_t)cost_weight_bytes(&m->model, shares),
+                                       .copy = (size_t)cost_copy_bytes(&m->model, (int)m->hardware.devices),
+                                       .reserve = (size_t)m->hardware.reserve_bytes,
+                                       .kv_bits = m->model.kv_bits,
+                                       .weight_tp = shares,
+                                       .switch_ns = cost_switch(m)};
 }
 
 static void *sim_alloc(struct device *d, size_t bytes)
@@ -126,11 +140,33 @@ static int32_t make_up(const struct batch *b, int i, int vocab)
     return token;
 }
 
-/* A group shares the rows' cost evenly. */
-static void sim_whole_step(struct device *d, int vocab, int n, int share)
+static int64_t sim_step_ns(const struct device *d, struct layout l, const struct step_size *s)
+{
+    return d->opts.sim_machine ? cost_step(d->opts.sim_machine, l, d->opts.sim_weight_tp, s) : -1;
+}
+
+static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
+{
+    int64_t tokens = m->end_token - m->first_token;
+    return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, m->n_heads, m->from.space != m->to.space) : -1;
+}
+
+/* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows evenly. */
+static int64_t cost_of(const struct device *d, struct layout l, int share)
 {
     const struct batch *b = d->batch;
-    d->cost_ns = d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / n;
+    struct step_size s = {.n_logits = b->n_logits};
+    if (!d->opts.sim_machine)
+        return d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / layout_size(l);
+    for (int i = 0; share == 0 && i < b->n_seqs; i++)
+        step_size_add(&s, b->seqs[i].n_rows, b->seqs[i].pos0);
+    return share == 0 ? sim_step_ns(d, l, &s) : 0;
+}
+
+static void sim_whole_step(struct device *d, int vocab, struct layout l, int share)
+{
+    const struct batch *b = d->batch;
+    d->cost_ns = cost_of(d, l, share);
     if (share > 0)
         return;
     for (int i = 0; i < b->n_logits; i++) {
@@ -189,6 +225,8 @@ const struct backend_ops *backend_sim(void)
         .begin = sim_begin,
         .finish = sim_finish,
         .whole_step = sim_whole_step,
+        .step_ns = sim_step_ns,
+        .kv_move_ns = sim_kv_move_ns,
         .comm_open = sim_comm_open,
         .comm_close = sim_comm_close,
         .comm_abort = sim_comm_ignore,

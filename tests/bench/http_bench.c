@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 enum { READ_BYTES = 1 << 18 };
 
 struct connection {
+    bool asks;
     int fd;
     int tail;       /* how much of the end mark came */
     double asked, first;
@@ -55,7 +57,8 @@ static int dial(int port)
 
 static int ask(struct run *r, struct connection *c)
 {
-    if (r->left == 0)
+    c->asks = r->left > 0;
+    if (!c->asks)
         return 0;
     r->left--;
     r->open_requests++;
@@ -113,6 +116,10 @@ static int stream(int port, int connections, int requests, int tokens)
         int n = epoll_wait(r.epoll, ready, 64, 10000);
         for (int i = 0; i < n; i++) {
             struct connection *c = ready[i].data.ptr;
+            if (!c->asks) { /* it has had its answers: the server may close it */
+                epoll_ctl(r.epoll, EPOLL_CTL_DEL, c->fd, NULL);
+                continue;
+            }
             ssize_t got = recv(c->fd, r.scratch, READ_BYTES, MSG_DONTWAIT);
             if (got == 0 || (got < 0 && errno != EAGAIN) || (got > 0 && take(&r, c, r.scratch, got)))
                 return fprintf(stderr, "the server closed a connection\n"), 1;

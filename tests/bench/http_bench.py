@@ -30,7 +30,7 @@ def beside(args, c):
     """Tokens a second of llama-server with a model that costs next to nothing (tiny_gguf.py), on one core; the client on another."""
     port = 18473
     server = subprocess.Popen(["taskset", "-c", "0", args.llama_server, "-m", args.llama_model, "--port", str(port), "-t", "1", "-tb", "1", "--parallel", str(c), "-c",
-                               str(c * 1024), "--threads-http", "4", "--no-webui"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               str(c * 1024), "--threads-http", str(c + 4), "--no-webui"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):
             try:
@@ -38,7 +38,7 @@ def beside(args, c):
                 break
             except OSError:
                 time.sleep(0.1)
-        rates = [run(args.client, "stream", str(port), str(c), str(max(16, 2 * c)), str(TOKENS // 4))["tokens_per_s"] for _ in range(args.rounds)]
+        rates = [run(args.client, "stream", str(port), str(c), str(c), str(TOKENS // 2))["tokens_per_s"] for _ in range(args.rounds)]
         return statistics.median(rates)
     finally:
         server.kill()

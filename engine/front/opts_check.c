@@ -1,0 +1,55 @@
+#include <string.h>
+
+#include "engine/front/opts_table.h"
+
+static int check_params(const struct opts *o, struct err *e)
+{
+    if (o->block_size % 16)
+        return err_set(e, E_INPUT, "--block-size must be a multiple of 16, not %lld", (long long)o->block_size);
+    for (int i = 0; i < o->policy_params.n; i++)
+        if (!strchr(o->policy_params.items[i], '=') || o->policy_params.items[i][0] == '=')
+            return err_set(e, E_INPUT, "--policy-param wants NAME=VALUE, not '%.60s'", o->policy_params.items[i]);
+    return 0;
+}
+
+static int check_simulation(const struct opts *o, struct err *e)
+{
+    if (!o->trace || !o->trace[0])
+        return err_set(e, E_INPUT, "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
+    if (o->hardware && !o->model)
+        return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models", o->hardware);
+    if (o->model && !o->hardware)
+        return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
+    if (!o->hardware && !o->hf_config)
+        return err_set(e, E_INPUT, "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, --sim-step-us and --sim-row-us");
+    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us"};
+    for (int i = 0; i < o->given.n && o->hardware; i++)
+        for (int k = 0; k < 4; k++)
+            if (!strcmp(o->given.items[i], fixed[k]))
+                return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
+    if (!o->hardware && o->lockstep)
+        return err_set(e, E_INPUT, "--lockstep needs a described machine: --hardware and --model");
+    if (!o->hardware && o->weight_tp > 1)
+        return err_set(e, E_INPUT, "--weight-shares needs a machine with a memory: --hardware and --model");
+    return check_params(o, e);
+}
+
+int opts_cross_check(struct opts *o, struct err *e)
+{
+    if (o->command == CMD_POLICY_CHECK)
+        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
+    if (o->command == CMD_SIMULATE)
+        return check_simulation(o, e);
+    bool dummy = !strcmp(o->load_format, "dummy");
+    if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */
+        o->prompt = o->model;
+        o->model = NULL;
+    }
+    if (dummy && !o->hf_config)
+        return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
+    if (!dummy && o->hf_config)
+        return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
+    if (!dummy && (!o->model || !o->model[0]))
+        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
+    return check_params(o, e);
+}

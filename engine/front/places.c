@@ -1,0 +1,50 @@
+#include "engine/front/places.h"
+
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Puts the first readable FOLDER/FILE of all places into found. */
+static bool look_for(const char *folder, const char *file, char found[PATH_MAX])
+{
+    static const char *const above[] = {"", "../", "../share/moonshift/"};
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = 0;
+    const char *beside = n > 0 ? dirname(exe) : ".";
+    for (int i = -1; i < 3; i++) {
+        int len = i < 0 ? snprintf(found, PATH_MAX, "%s/%s", folder, file) : snprintf(found, PATH_MAX, "%s/%s%s/%s", beside, above[i], folder, file);
+        if (len < PATH_MAX && access(found, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+void places_policies(const char *given, char out[PATH_MAX])
+{
+    if (given) {
+        snprintf(out, PATH_MAX, "%s", given);
+        return;
+    }
+    out[0] = 0;
+    if (look_for("policies", "fcfs.lua", out))
+        *strrchr(out, '/') = 0;
+    else
+        out[0] = 0;
+}
+
+int places_description(const char *asked, const char *folder, char out[PATH_MAX], struct err *e)
+{
+    char file[160];
+    size_t n = strlen(asked);
+    if (strchr(asked, '/') || (n > 5 && !strcmp(asked + n - 5, ".json"))) {
+        if (snprintf(out, PATH_MAX, "%s", asked) >= PATH_MAX)
+            return err_set(e, E_INPUT, "the path is too long: %.60s...", asked);
+        return 0;
+    }
+    if (snprintf(file, sizeof file, "%s.json", asked) < (int)sizeof file && look_for(folder, file, out))
+        return 0;
+    return err_set(e, E_NOTFOUND, "there is no %s/%.60s.json: use a name from %s or the path of a file", folder, asked, folder);
+}

@@ -1,0 +1,15 @@
+/* Where the files lie that come with the program: policies, and descriptions of machines and models. They are looked for here, beside the program, and
+ * where it would be installed. Main thread, before any other starts. Never true: a path that nobody may read. */
+#ifndef FRONT_PLACES_H
+#define FRONT_PLACES_H
+
+#include <limits.h>
+
+#include "engine/base/err.h"
+
+/* The folder of policies: what was given, else policies/ where it is found; "" when there is none. */
+void places_policies(const char *given, char out[PATH_MAX]);
+/* A path (it has a '/' or ends in .json) as it is, else FOLDER/NAME.json where it is found. E_NOTFOUND. */
+int places_description(const char *asked, const char *folder, char out[PATH_MAX], struct err *e);
+
+#endif

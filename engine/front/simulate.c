@@ -1,0 +1,238 @@
+#include "engine/front/simulate.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+#include "engine/front/plot.h"
+
+struct simulation {
+    struct simulate_report report;
+    struct clock clock;             /* the real one: for progress only */
+    int interrupts;                 /* signalfd of SIGINT and SIGTERM; -1: none */
+    bool screen;                    /* stderr is a terminal */
+    int64_t begun_ns, shown_ns;
+    const char *label;              /* of the present run */
+};
+
+/* ---- what the user sees meanwhile */
+
+static bool interrupted(struct simulation *m)
+{
+    struct signalfd_siginfo info;
+    return m->interrupts >= 0 && read(m->interrupts, &info, sizeof info) == sizeof info;
+}
+
+static void clear_progress(struct simulation *m)
+{
+    if (m->screen && m->shown_ns)
+        fprintf(stderr, "\r\033[K");
+    m->shown_ns = 0;
+}
+
+static bool poll_run(void *ctx, const struct replay *r, int64_t now_ns, int64_t n_live)
+{
+    struct simulation *m = ctx;
+    int64_t now = clock_now(&m->clock);
+    if (m->screen && now - m->shown_ns > 200000000) {
+        double real = (double)(now - m->begun_ns) * 1e-9, virtual = (double)now_ns * 1e-9;
+        fprintf(stderr, "\r%s: %.0f s simulated in %.1f s, %zu requests, %lld of them live\033[K", m->label, virtual, real, r->n_requests,
+                (long long)n_live);
+        m->shown_ns = now;
+    }
+    return interrupted(m);
+}
+
+static void say_done(struct simulation *m, const struct simulate_run *run)
+{
+    double real = (double)(clock_now(&m->clock) - m->begun_ns) * 1e-9, virtual = (double)run->replay.end_ns * 1e-9;
+    clear_progress(m);
+    fprintf(stderr, "%s: %.1f s simulated in %.2f s (%.0f simulated seconds a second)%s\n", run->label, virtual, real,
+            real > 0 ? virtual / real : 0, run->replay.stopped ? ", stopped" : "");
+}
+
+/* ---- a run */
+
+/* "policies/shift.lua:threshold=256,budget=4096": the policy and its own parameters. What is taken apart lives in text. */
+static void split_policy(char *text, struct opts_list *params)
+{
+    char *at = strchr(text, ':');
+    while (at && !strchr(at, '='))
+        at = NULL;
+    if (!at)
+        return;
+    *at++ = 0;
+    for (char *comma; at; at = comma) {
+        comma = strchr(at, ',');
+        if (comma)
+            *comma++ = 0;
+        params->items = mem_resize(params->items, (size_t)params->n + 1, sizeof *params->items);
+        params->items[params->n++] = at;
+    }
+}
+
+static int open_policy(const struct simulate_setup *s, const char *asked, struct policy *out, struct err *e)
+{
+    const struct opts_list *all = &s->opts->policy_params;
+    struct opts_list params = {0};
+    char *text = mem_strdup(asked);
+    for (int i = 0; i < all->n; i++) {
+        params.items = mem_resize(params.items, (size_t)params.n + 1, sizeof *params.items);
+        params.items[params.n++] = all->items[i];
+    }
+    split_policy(text, &params);
+    int rc = 0;
+    for (int i = all->n; i < params.n && !rc; i++)
+        if (!strchr(params.items[i], '=') || params.items[i][0] == '=')
+            rc = err_set(e, E_INPUT, "--policy %.60s: parameters are NAME=VALUE, not '%.40s'", asked, params.items[i]);
+    if (!rc)
+        rc = s->open_policy(s->ctx, text, &params, out, e);
+    mem_free(params.items);
+    mem_free(text);
+    return rc;
+}
+
+static int open_arrivals(const struct opts *o, struct arrivals **out, struct err *e)
+{
+    struct arrivals_setup a = {.spec = o->trace, .hashes = o->trace_hashes, .seed = o->seed, .max_requests = (uint64_t)o->requests,
+                               .max_seconds = o->seconds};
+    return arrivals_open(out, &a, e);
+}
+
+static int run_policy(struct simulation *m, const char *asked, struct simulate_run *run, struct err *e)
+{
+    const struct simulate_setup *s = m->report.setup;
+    struct engine_setup engine = *s->engine;
+    struct arrivals *arrivals = NULL;
+    TRY(open_arrivals(s->opts, &arrivals, e));
+    int rc = open_policy(s, asked, &engine.policy, e);
+    if (!rc) {
+        struct replay_setup r = {.engine = &engine, .arrivals = arrivals, .seed = s->opts->seed, .vocab = model_config(engine.model)->vocab, .front_ns = s->front_ns,
+                                 .poll = poll_run, .ctx = m};
+        memcpy(run->sha256, engine.policy.sha256, sizeof run->sha256);
+        m->begun_ns = clock_now(&m->clock);
+        rc = replay_run(&run->replay, &r, e);
+    }
+    clear_progress(m);
+    arrivals_close(arrivals);
+    return rc;
+}
+
+/* "policies/shift.lua:threshold=256" is shown as "shift:threshold=256". */
+static char *label_of(const char *asked)
+{
+    size_t n = strcspn(asked, ":"), from = n;
+    while (from && asked[from - 1] != '/')
+        from--;
+    size_t len = n - from > 4 && !strncmp(asked + n - 4, ".lua", 4) ? n - from - 4 : n - from;
+    struct buf b = {0};
+    buf_put(&b, asked + from, len);
+    buf_puts(&b, asked + n);
+    return buf_take(&b);
+}
+
+/* A policy that cannot be loaded is better found before another one has run for minutes. */
+static int try_policies(const struct simulate_setup *s, struct err *e)
+{
+    for (int i = 0; i < s->opts->policies.n; i++) {
+        struct policy p = {0};
+        TRY(open_policy(s, s->opts->policies.items[i], &p, e));
+        if (p.ops->destroy)
+            p.ops->destroy(p.ctx);
+    }
+    return 0;
+}
+
+static int run_all(struct simulation *m, struct err *e)
+{
+    struct simulate_report *r = &m->report;
+    const struct opts *o = r->setup->opts;
+    if (o->policies.n > 1)
+        TRY(try_policies(r->setup, e));
+    r->runs = mem_new_array((size_t)o->policies.n, sizeof *r->runs);
+    for (int i = 0; i < o->policies.n; i++) {
+        struct simulate_run *run = &r->runs[i];
+        m->label = run->label = label_of(o->policies.items[i]);
+        r->n_runs++;
+        TRY(run_policy(m, o->policies.items[i], run, e));
+        tally_make(&run->tally, &run->replay, (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms});
+        say_done(m, run);
+        if (run->replay.stopped)
+            break;
+    }
+    return 0;
+}
+
+/* ---- results */
+
+static int write_results(struct simulation *m, struct err *e)
+{
+    const struct opts *o = m->report.setup->opts;
+    struct buf text = {0};
+    int rc = 0;
+    simulate_table(&m->report, &text);
+    fputs(text.data, stdout);
+    buf_clear(&text);
+    if (o->json) {
+        simulate_json(&m->report, &text);
+        rc = file_replace(o->json, text.data, text.len, e);
+    }
+    buf_free(&text);
+    if (!rc && o->request_log)
+        rc = simulate_request_log(&m->report, o->request_log, e);
+    if (!rc && o->plots)
+        rc = plot_report(&m->report, o->plots, e);
+    return rc;
+}
+
+static int describe_trace(const struct opts *o, struct buf *out, struct err *e)
+{
+    struct arrivals *a = NULL;
+    TRY(open_arrivals(o, &a, e));
+    int rc = arrivals_describe(a, out, e);
+    arrivals_close(a);
+    return rc;
+}
+
+static void watch_signals(struct simulation *m, sigset_t *before)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, before);
+    m->interrupts = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int simulate(const struct simulate_setup *s, struct err *e)
+{
+    struct simulation m = {.report = {.setup = s}, .screen = isatty(STDERR_FILENO)};
+    struct buf trace = {0};
+    sigset_t before;
+    clock_init_real(&m.clock);
+    watch_signals(&m, &before);
+    int rc = describe_trace(s->opts, &trace, e);
+    m.report.trace = trace.data;
+    if (!rc)
+        rc = run_all(&m, e);
+    if (!rc)
+        rc = write_results(&m, e);
+    if (!rc && m.report.runs[m.report.n_runs - 1].replay.stopped)
+        rc = err_set(e, E_GONE, "interrupted; what is shown is as far as it came");
+    for (int i = 0; i < m.report.n_runs; i++) {
+        replay_free(&m.report.runs[i].replay);
+        tally_free(&m.report.runs[i].tally);
+        mem_free((char *)m.report.runs[i].label);
+    }
+    mem_free(m.report.runs);
+    buf_free(&trace);
+    if (m.interrupts >= 0)
+        close(m.interrupts);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}

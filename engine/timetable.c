@@ -1,0 +1,75 @@
+#include "engine/timetable.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+
+static int64_t begin(const struct timetable *t, const int *ranks, int n, int64_t posted_ns)
+{
+    int64_t at = posted_ns;
+    for (int i = 0; i < n; i++)
+        at = t->busy_ns[ranks[i]] > at ? t->busy_ns[ranks[i]] : at;
+    return at;
+}
+
+static void add(struct timetable *t, struct timetable_entry what, const int *ranks, int n)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : MAX_RANKS;
+        t->entries = mem_resize(t->entries, (size_t)t->cap, sizeof *t->entries);
+    }
+    int i = t->n++;
+    for (; i > 0 && t->entries[i - 1].done_ns > what.done_ns; i--)
+        t->entries[i] = t->entries[i - 1];
+    t->entries[i] = what;
+    for (int k = 0; k < n; k++)
+        t->busy_ns[ranks[k]] = what.done_ns;
+}
+
+void timetable_add_step(struct timetable *t, struct step *s)
+{
+    s->done_ns = begin(t, s->ranks, s->n_ranks, s->posted_ns) + step_ns(s);
+    add(t, (struct timetable_entry){.done_ns = s->done_ns, .step = s}, s->ranks, s->n_ranks);
+}
+
+void timetable_add_move(struct timetable *t, struct move *m)
+{
+    int64_t done = begin(t, m->to.ranks, m->to.n, m->posted_ns) + atomic_load(&m->ns);
+    add(t, (struct timetable_entry){.done_ns = done, .move = m}, m->to.ranks, m->to.n);
+}
+
+void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns)
+{
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (ranks >> i & 1 && t->busy_ns[i] < now_ns + ns)
+            t->busy_ns[i] = now_ns + ns;
+}
+
+bool timetable_has_step(const struct timetable *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entries[i].step)
+            return true;
+    return false;
+}
+
+int64_t timetable_next_ns(const struct timetable *t)
+{
+    return t->n ? t->entries[0].done_ns : INT64_MAX;
+}
+
+bool timetable_take(struct timetable *t, int64_t now_ns, struct timetable_entry *out)
+{
+    if (!t->n || t->entries[0].done_ns > now_ns)
+        return false;
+    *out = t->entries[0];
+    memmove(t->entries, t->entries + 1, (size_t)--t->n * sizeof *t->entries);
+    return true;
+}
+
+void timetable_free(struct timetable *t)
+{
+    ASSERT(t->n == 0);
+    mem_free(t->entries);
+    *t = (struct timetable){0};
+}

@@ -1,0 +1,33 @@
+/* What is under way in virtual time: steps and moves that end at a known time, soonest first, ties in the order they were posted; and until when each rank has
+ * something to do, since what is posted to a rank begins when what was posted before it has ended. Owned by an engine that is not threaded, its thread; a
+ * threaded one leaves it empty. Never true: two things at once on one rank. */
+#ifndef ENGINE_TIMETABLE_H
+#define ENGINE_TIMETABLE_H
+
+#include "engine/exec/move.h"
+#include "engine/exec/step.h"
+
+struct timetable_entry {
+    int64_t done_ns;
+    struct step *step;          /* this or the move */
+    struct move *move;
+};
+
+struct timetable {
+    struct timetable_entry *entries;
+    int n, cap;
+    int64_t busy_ns[MAX_RANKS]; /* until then */
+};
+
+/* Begins when all its ranks are free, at the earliest when it was posted. The table has it until timetable_take. */
+void timetable_add_step(struct timetable *t, struct step *s);
+void timetable_add_move(struct timetable *t, struct move *m);
+/* These ranks do nothing else from now_ns on for ns, after what they do. Asking twice at one time is asking once. */
+void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns);
+bool timetable_has_step(const struct timetable *t);
+int64_t timetable_next_ns(const struct timetable *t);   /* INT64_MAX: nothing is under way */
+/* What ended by now_ns, soonest first. */
+bool timetable_take(struct timetable *t, int64_t now_ns, struct timetable_entry *out);
+void timetable_free(struct timetable *t);               /* what is left in it is the caller's to take first */
+
+#endif

@@ -1,0 +1,276 @@
+#include "kernels/sim/cost.h"
+
+#include <math.h>
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* (a^3.5 + b^3.5)^(1/3.5): measured kernels leave the memory's line for the arithmetic's along such a curve (simulation.md: Llama-2-70B's GEMMs
+ * on H100). With s = (least/most)^3.5, what is left is (1 + s)^(2/7), which is nearly straight: sixteen pieces are exact to 1e-5. */
+static double smooth_max(double a, double b)
+{
+    static const double root[] = {1.0, 1.0174722045, 1.03422493995, 1.05032545513, 1.06583155827, 1.08079334188, 1.09525452625,
+                                  1.10925351925, 1.12282426199, 1.1359969106, 1.14879839109, 1.16125285494, 1.17338205605, 1.18520566501,
+                                  1.19674153282, 1.20800591368, 1.2190136542};
+    enum { PIECES = sizeof root / sizeof *root - 1 };
+    double hi = most(a, b), r = hi > 0 ? least(a, b) / hi : 0, s = r * r * r * sqrt(r) * PIECES;
+    int i = (int)s < PIECES ? (int)s : PIECES - 1;
+    return hi * (root[i] + (s - i) * (root[i + 1] - root[i]));
+}
+
+/* A value for groups of 2, 4 and 8, between and beyond them along straight lines, not past the ends. */
+static double by_group(const double v[SIM_GROUPS], int g)
+{
+    if (g <= 2)
+        return v[0];
+    if (g <= 4)
+        return v[0] + (v[1] - v[0]) * (g - 2) / 2;
+    return g >= 8 ? v[2] : v[1] + (v[2] - v[1]) * (g - 4) / 4;
+}
+
+/* ---- kernels. With a table: the roofline of the peaks plus a fixed time, times the measured utilisation. */
+
+double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, double k)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16];
+    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, share = bits == 8 ? h->fp8_share : h->bf16_share, w = bits / 8;
+    if (t->n_axes) {
+        double roof = most(2 * rows * n * k / peak, ((n * k + rows * k) * w + rows * n * 2) / h->memory_rate);
+        return (roof * 1e9 + 4000) * sim_table_at(t, (double[]){n, k, rows});
+    }
+    double bytes = n * k * w / (h->memory_rate * h->gemm_memory_share), flop = 2 * rows * n * k / (peak * share);
+    return smooth_max(bytes, flop) * 1e9 + h->gemm_fixed;
+}
+
+double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads, int kv_heads)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16];
+    double dim = m->model.head_dim, flop = 4 * looked_at * heads * dim;
+    if (t->n_axes) { /* a chunk with a past: as the whole prompt that has as much to look at */
+        double roof = flop / (h->bf16_peak * 0.65) + rows * (heads + kv_heads) * 2 * dim * 2 / h->memory_rate;
+        double whole = sqrt(2 * looked_at / n);
+        return (roof * 1e9 + 6000) * sim_table_at(t, (double[]){dim, (double)heads / kv_heads, whole, n, heads});
+    }
+    return flop / (h->bf16_peak * h->prefill_share) * 1e9;
+}
+
+double cost_decode_attention(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16];
+    double dim = m->model.head_dim, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
+    if (t->n_axes) {
+        double roof = most(bytes / h->memory_rate, 4 * looked_at * heads * dim / h->bf16_peak);
+        return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, looked_at / n, n * kv_heads});
+    }
+    return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
+}
+
+static double from_table(const struct sim_table *t, int g, double wire, double bytes)
+{
+    return (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, (double[]){g, bytes});
+}
+
+double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[graph ? TABLE_REDUCE : TABLE_REDUCE_EAGER];
+    double wire = 2.0 * (g - 1) / g * bytes;
+    if (g < 2)
+        return 0;
+    if (t->n_axes)
+        return from_table(t, g, wire, bytes);
+    if (bytes <= h->small_bytes)
+        return by_group(h->small_alpha, g) + wire / by_group(h->small_rate, g) * 1e9;
+    return h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
+}
+
+static double exchange(const struct sim_machine *m, enum sim_table_kind kind, int g, double bytes)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[kind];
+    double wire = (g - 1.0) / g * bytes;
+    if (g < 2)
+        return 0;
+    return t->n_axes ? from_table(t, g, wire, bytes) : h->exchange_alpha + wire / h->exchange_rate * 1e9;
+}
+
+double cost_all_to_all(const struct sim_machine *m, int g, double bytes)
+{
+    return exchange(m, TABLE_ALL_TO_ALL, g, bytes);
+}
+
+double cost_all_gather(const struct sim_machine *m, int g, double bytes)
+{
+    return exchange(m, TABLE_ALL_GATHER, g, bytes);
+}
+
+/* ---- a step */
+
+struct run {
+    const struct sim_machine *m;
+    const struct sim_hardware *h;
+    const struct sim_model *c;
+    const struct step_size *s;
+    struct layout l;
+    int g;                      /* ranks */
+    double rows;                /* that each rank multiplies: its slice, padded */
+    double q, kv;               /* columns of q, and of k (or v), of a rank's tp share before the exchange */
+    int heads, kv_heads;        /* of a rank */
+};
+
+static int up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+static struct run begin(const struct sim_machine *m, struct layout l, const struct step_size *s)
+{
+    const struct sim_model *c = &m->model;
+    struct run r = {.m = m, .h = &m->hardware, .c = c, .s = s, .l = l, .g = l.sp * l.tp};
+    r.rows = up(s->rows, l.sp);
+    r.heads = up(c->n_heads, r.g);
+    r.kv_heads = up(c->n_kv_heads, r.g);
+    r.q = (double)up(c->n_heads, l.tp) * c->head_dim;
+    r.kv = (double)up(c->n_kv_heads, l.tp) * c->head_dim;
+    return r;
+}
+
+static double linear(const struct run *r)
+{
+    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp);
+    int bits = r->c->linear_bits;
+    return cost_gemm(r->m, bits, r->rows, r->q + 2 * r->kv, h) + cost_gemm(r->m, bits, r->rows, h, r->q) +
+           cost_gemm(r->m, bits, r->rows, 2 * ffn, h) + cost_gemm(r->m, bits, r->rows, h, ffn);
+}
+
+/* Rows of a layer's small kernels, with the bytes each row has read and written. The two norms are whole in every tp share. */
+static double elementwise(const struct run *r)
+{
+    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp), bytes = 16 * h, kernels = 5; /* norms, rope, kv write, activation */
+    bytes += 4 * (r->q + r->kv) + 4 * r->kv + 6 * ffn;
+    if (r->c->qk_norm) {
+        bytes += 4 * (r->q + r->kv);
+        kernels += 2;
+    }
+    if (r->c->linear_bits == 8 && !r->m->tables.of[TABLE_GEMM_FP8].n_axes) { /* a measured GEMM includes the conversion of its input */
+        bytes += 3 * (2 * h / r->l.tp + r->q + ffn);
+        kernels += 4;
+    }
+    if (r->l.sp > 1) /* packing and unpacking around the two exchanges */
+        bytes += 8 * (2 * r->q + 2 * r->kv);
+    return bytes * r->rows / (r->h->memory_rate * r->h->elementwise_share) * 1e9 + kernels * r->h->elementwise_fixed;
+}
+
+static double attention(const struct run *r)
+{
+    const struct step_size *s = r->s;
+    int decodes = s->n_seqs - s->n_chunks;
+    double seen = s->looked_at - s->chunk_looked_at, t = 0;
+    if (s->n_seqs == 0)
+        return 0;
+    if (s->n_chunks)
+        t += cost_prefill_attention(r->m, s->n_chunks, s->chunk_rows, s->chunk_looked_at, r->heads, r->kv_heads);
+    if (decodes)
+        t += cost_decode_attention(r->m, decodes, seen, r->heads, r->kv_heads);
+    bool measured = r->m->tables.of[TABLE_DECODE_BF16].n_axes; /* launches included */
+    return measured ? t : t + r->h->attention_fixed;
+}
+
+/* Two all-to-alls: q, k and v there (kv heads copied where there are fewer of them than ranks), attention back. */
+static double exchanges(const struct run *r, bool graph)
+{
+    double kv = most(r->kv, (double)r->c->head_dim * r->l.sp);
+    if (r->l.sp == 1)
+        return 0;
+    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) + cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) +
+           (graph ? 0 : 2 * r->h->eager_exchange);
+}
+
+/* The rows that give a token: hidden states to all, product with the vocabulary's share, choice. */
+static double head(const struct run *r, int weight_tp)
+{
+    double shares = r->h->head_on_base ? weight_tp : r->g;
+    double t = r->l.sp > 1 ? cost_all_gather(r->m, r->l.sp, r->rows * r->l.sp * r->c->hidden * 2) : 0;
+    if (r->s->n_logits == 0)
+        return t;
+    return t + cost_gemm(r->m, r->c->head_bits, r->s->n_logits, r->c->vocab / shares, r->c->hidden) + r->h->sampler;
+}
+
+static double host(const struct run *r)
+{
+    const struct sim_hardware *h = r->h;
+    return h->host_step + (r->g > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs + h->host_prefill_row * r->s->chunk_rows;
+}
+
+struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)
+{
+    struct run r = begin(m, l, s);
+    double layers = r.c->n_layers;
+    bool graph = s->rows <= r.h->graph_rows;
+    struct step_cost c = {
+        .linear = layers * linear(&r),
+        .attention = layers * attention(&r),
+        .reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph),
+        .exchange = layers * exchanges(&r, graph),
+        .elementwise = layers * elementwise(&r),
+        .head = head(&r, weight_tp > 1 ? weight_tp : 1),
+        .host = host(&r),
+    };
+    double device = c.linear + c.attention + c.reduce + c.exchange + c.elementwise;
+    c.launch = graph ? 0 : most(0, layers * r.h->eager_layer - device);
+    device += c.launch + c.head;
+    c.total = r.h->host_overlaps ? most(device, c.host) : device + c.host;
+    return c;
+}
+
+int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)
+{
+    return (int64_t)(cost_parts(m, l, weight_tp, s).total + 0.5);
+}
+
+/* ---- everything else */
+
+int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far)
+{
+    const struct sim_hardware *h = &m->hardware;
+    double bytes = (double)tokens * n_heads * m->model.head_dim * 2 * (m->model.kv_bits / 8) * m->model.n_layers;
+    double rate = far ? h->link_rate * h->link_share : h->memory_rate * h->elementwise_share / 2;
+    return (int64_t)(bytes / rate * 1e9 + 0.5);
+}
+
+int64_t cost_switch(const struct sim_machine *m)
+{
+    return (int64_t)(m->hardware.switch_fixed + 0.5);
+}
+
+int64_t cost_front(const struct sim_machine *m)
+{
+    return (int64_t)(m->hardware.front + 0.5);
+}
+
+static double linear_weights(const struct sim_model *c)
+{
+    double qkv = ((double)c->n_heads + 2.0 * c->n_kv_heads) * c->head_dim * c->hidden, o = (double)c->n_heads * c->head_dim * c->hidden;
+    return (qkv + o + 3.0 * c->hidden * c->intermediate) * c->n_layers * (c->linear_bits / 8);
+}
+
+double cost_weight_bytes(const struct sim_model *c, int weight_tp)
+{
+    double table = (double)c->vocab * c->hidden * (c->head_bits / 8);
+    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / (weight_tp > 1 ? weight_tp : 1);
+}
+
+double cost_copy_bytes(const struct sim_model *c, int n)
+{
+    return n > 1 ? linear_weights(c) / n : 0;
+}

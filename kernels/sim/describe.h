@@ -1,0 +1,43 @@
+/* What a machine's two files say, as numbers: the inside of struct sim_machine, shared by machine.c (reads the files) and cost.c
+ * (computes with them). Plain values, immutable once read. Never true: a field that no file can set. */
+#ifndef KERNELS_SIM_DESCRIBE_H
+#define KERNELS_SIM_DESCRIBE_H
+
+#include "engine/base/buf.h"
+#include "kernels/sim/machine.h"
+#include "kernels/sim/table.h"
+
+enum { SIM_GROUPS = 3 }; /* collectives are described for groups of 2, 4 and 8 */
+
+/* Times in ns, rates in bytes or operations per second, shares of a peak between 0 and 1. Origins stand in the file. */
+struct sim_hardware {
+    double devices, memory_bytes, memory_rate, reserve_bytes;
+    double bf16_peak, bf16_share, fp8_peak, fp8_share, gemm_memory_share, gemm_fixed;
+    double elementwise_share, elementwise_fixed, prefill_share, kv_read_share, attention_fixed;
+    double reduce_alpha, reduce_rate[SIM_GROUPS];               /* large all-reduces: bus bandwidth */
+    double small_bytes, small_alpha[SIM_GROUPS], small_rate[SIM_GROUPS]; /* all-reduces up to so many bytes */
+    double exchange_alpha, exchange_rate;                       /* all-to-all and all-gather, per device */
+    double link_rate, link_share, switch_fixed;                 /* moves of KV; a change of the partition */
+    double host_step, host_ranks, host_sequence, host_prefill_row, host_overlaps;
+    double front, sampler, graph_rows, eager_layer, eager_exchange, head_on_base;
+};
+
+struct sim_model {
+    int n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
+    bool tied, qk_norm;
+    int linear_bits, head_bits, kv_bits;
+};
+
+struct sim_machine {
+    struct sim_hardware hardware;
+    struct sim_model model;
+    struct sim_tables tables;       /* measured kernels; empty: the formulas alone */
+    char *config_path;
+    char name[64];
+};
+
+/* The walls alone, on bytes: what sim_machine_open does with each file. `name` stands in the messages. */
+int sim_hardware_read(struct sim_machine *m, const char *text, size_t n, const char *name, struct err *e);
+int sim_model_read(struct sim_machine *m, const char *text, size_t n, const char *name, struct err *e);
+
+#endif

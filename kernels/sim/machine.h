@@ -1,0 +1,25 @@
+/* A machine to simulate: what one hardware file (models/hardware) and one model file (models) say, checked and in
+ * the units of the cost model. Both files are walls: a malformed one is refused with its line or field, and so is a field nobody
+ * knows. Opened and closed by the composition root, immutable in between, any thread; the engine borrows it (device_opts.sim_machine)
+ * until it is destroyed. Never true: a number in the code that belongs in a file. */
+#ifndef KERNELS_SIM_MACHINE_H
+#define KERNELS_SIM_MACHINE_H
+
+#include <stdint.h>
+
+#include "engine/base/err.h"
+
+struct sim_machine;
+
+/* E_INPUT, E_UNSUPPORTED: the text names the file and the line or the field. On success *out is the caller's, to be closed. */
+int sim_machine_open(struct sim_machine **out, const char *hardware_path, const char *model_path, struct err *e);
+void sim_machine_close(struct sim_machine *m); /* NULL is fine */
+
+/* The path of the model file, which is also a config.json that model_open_dummy reads. Lives as long as the machine. */
+const char *sim_machine_config(const struct sim_machine *m);
+/* How many devices the node has. */
+int sim_machine_ranks(const struct sim_machine *m);
+/* What a request costs before the engine hears of it: HTTP and tokenizer. */
+int64_t sim_machine_front_ns(const struct sim_machine *m);
+
+#endif

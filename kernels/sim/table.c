@@ -1,0 +1,154 @@
+#include "kernels/sim/table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+enum { MAX_POINTS = 64, MAX_VALUES = 1 << 20 };
+
+static const struct {
+    const char *name;
+    int n_axes;
+} kinds[TABLE_KINDS] = {
+    [TABLE_GEMM_BF16] = {"gemm_bf16", 3},       [TABLE_GEMM_FP8] = {"gemm_fp8", 3},
+    [TABLE_PREFILL_BF16] = {"prefill_bf16", 5}, [TABLE_PREFILL_FP8] = {"prefill_fp8", 5},
+    [TABLE_DECODE_BF16] = {"decode_bf16", 3},   [TABLE_DECODE_FP8] = {"decode_fp8", 3},
+    [TABLE_REDUCE] = {"all_reduce", 2},         [TABLE_REDUCE_EAGER] = {"all_reduce_eager", 2},
+    [TABLE_ALL_TO_ALL] = {"all_to_all", 2},     [TABLE_ALL_GATHER] = {"all_gather", 2},
+};
+
+static int read_axis(struct sim_table *t, const struct json *j, const char *name, struct err *e)
+{
+    size_t n = json_count(j);
+    double last = 0;
+    if (json_type(j) != JSON_ARRAY || n < 1 || n > MAX_POINTS)
+        return err_set(e, E_INPUT, "%s: an axis must list 1 to %d numbers", name, MAX_POINTS);
+    double *axis = t->axis[t->n_axes] = mem_new_array(n, sizeof *axis);
+    t->size[t->n_axes++] = (int)n;
+    for (const struct json *x = json_first(j); x; x = json_next(x)) {
+        double v = json_number(x);
+        if (json_type(x) != JSON_NUMBER || !(v > last && v < 1e15))
+            return err_set(e, E_INPUT, "%s: an axis must be positive and ascending", name);
+        *axis++ = last = v;
+    }
+    return 0;
+}
+
+static int read_axes(struct sim_table *t, const struct json *j, const char *name, struct err *e)
+{
+    if (json_type(j) != JSON_ARRAY || json_count(j) < 1 || json_count(j) > TABLE_AXES)
+        return err_set(e, E_INPUT, "%s: \"axes\" must list 1 to %d axes", name, TABLE_AXES);
+    for (const struct json *a = json_first(j); a; a = json_next(a))
+        TRY(read_axis(t, a, name, e));
+    return 0;
+}
+
+static int read_values(struct sim_table *t, const struct json *j, const char *name, struct err *e)
+{
+    size_t n = 1;
+    for (int i = 0; i < t->n_axes; i++)
+        n *= (size_t)t->size[i];
+    if (json_type(j) != JSON_ARRAY || json_count(j) != n || n > MAX_VALUES)
+        return err_set(e, E_INPUT, "%s: \"thousandths\" must list %zu values, one for each point of the axes", name, n);
+    int32_t *to = t->values = mem_new_array(n, sizeof *to);
+    for (const struct json *x = json_first(j); x; x = json_next(x)) {
+        int64_t v;
+        if (!json_i64(x, &v) || v < 1 || v > 100000000)
+            return err_set(e, E_INPUT, "%s: \"thousandths\" must be whole numbers from 1 to 100000000", name);
+        *to++ = (int32_t)v;
+    }
+    return 0;
+}
+
+static int read_table(struct sim_table *t, const struct json *o, const char *name, struct err *e)
+{
+    for (const struct json *m = json_first(o); m; m = json_next(m))
+        if (strcmp(json_key(m), "axes") != 0 && strcmp(json_key(m), "thousandths") != 0 && strcmp(json_key(m), "origin") != 0)
+            return err_set(e, E_INPUT, "%s: unknown field \"%.40s\"", name, json_key(m));
+    if (!json_text(json_find(o, "origin")))
+        return err_set(e, E_INPUT, "%s: \"origin\" must say where the numbers come from", name);
+    TRY(read_axes(t, json_find(o, "axes"), name, e));
+    return read_values(t, json_find(o, "thousandths"), name, e);
+}
+
+static int find_kind(const char *key)
+{
+    for (int i = 0; i < TABLE_KINDS; i++)
+        if (!strcmp(key, kinds[i].name))
+            return i;
+    return -1;
+}
+
+int sim_tables_read(struct sim_tables *t, const struct json *object, const char *name, struct err *e)
+{
+    if (json_type(object) != JSON_OBJECT)
+        return err_set(e, E_INPUT, "%s must be an object, not %s", name, json_type_name(object));
+    for (const struct json *m = json_first(object); m; m = json_next(m)) {
+        int kind = find_kind(json_key(m));
+        char what[160];
+        if (kind < 0 || t->of[kind].n_axes)
+            return err_set(e, E_INPUT, "%s: %s table \"%.40s\"", name, kind < 0 ? "unknown" : "a second", json_key(m));
+        snprintf(what, sizeof what, "%.100s: table %s", name, kinds[kind].name);
+        TRY(read_table(&t->of[kind], m, what, e));
+        if (t->of[kind].n_axes != kinds[kind].n_axes)
+            return err_set(e, E_INPUT, "%s: %d axes are needed", what, kinds[kind].n_axes);
+    }
+    return 0;
+}
+
+void sim_tables_free(struct sim_tables *t)
+{
+    for (int k = 0; k < TABLE_KINDS; k++) {
+        for (int a = 0; a < TABLE_AXES; a++)
+            mem_free(t->of[k].axis[a]);
+        mem_free(t->of[k].values);
+    }
+    *t = (struct sim_tables){0};
+}
+
+/* The logarithm of base 2 of x > 0, straight between powers of two: exact arithmetic only. */
+static double scale(double x)
+{
+    int e;
+    double m = frexp(x, &e);
+    return e + 2 * m;
+}
+
+/* The point at or below x and how far x is towards the next. */
+static double place(const double *axis, int n, double x, int *at)
+{
+    int lo = 0, hi = n - 1;
+    *at = 0;
+    if (n == 1 || x <= axis[0])
+        return 0;
+    while (hi - lo > 1) {
+        int mid = (lo + hi) / 2;
+        if (axis[mid] <= x)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    *at = lo;
+    return x >= axis[hi] ? 1 : (scale(x) - scale(axis[lo])) / (scale(axis[hi]) - scale(axis[lo]));
+}
+
+double sim_table_at(const struct sim_table *t, const double *x)
+{
+    double w[TABLE_AXES], sum = 0;
+    int at[TABLE_AXES];
+    for (int a = 0; a < t->n_axes; a++)
+        w[a] = place(t->axis[a], t->size[a], x[a], &at[a]);
+    for (int corner = 0; corner < 1 << t->n_axes; corner++) {
+        double part = 1;
+        int i = 0;
+        for (int a = 0; a < t->n_axes; a++) {
+            int up = corner >> a & 1;
+            part *= up ? w[a] : 1 - w[a];
+            i = i * t->size[a] + at[a] + (up && at[a] + 1 < t->size[a]);
+        }
+        sum += part > 0 ? part * t->values[i] : 0;
+    }
+    return sum / 1000;
+}
