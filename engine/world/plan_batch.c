@@ -94,10 +94,15 @@ static int add_running(struct plan_batch *b, struct request *r, int n)
 {
     struct plan *p = b->plan;
     int want = request_remaining(r) < n ? request_remaining(r) : n;
+    int tpb = kv_place(&p->world->kv, r->place)->tokens_per_block;
+    if (r->n_computed + want <= r->n_blocks * tpb) { /* what most decodes need: nothing */
+        add_item(b, r, want, 0);
+        return want;
+    }
     int need = lacking(p, r, want);
-    if (need > 0 && !make_room(p, r, r->place, need)) {
+    if (!make_room(p, r, r->place, need)) {
         /* what fits into the blocks at hand still moves it on */
-        want = (r->n_blocks + plan_available(p, r->place)) * kv_place(&p->world->kv, r->place)->tokens_per_block - r->n_computed;
+        want = (r->n_blocks + plan_available(p, r->place)) * tpb - r->n_computed;
         if (want <= 0)
             return 0;
         need = lacking(p, r, want);
