@@ -452,6 +452,30 @@ static void the_emptier_group_and_the_one_with_the_prefix_are_chosen(void **stat
     tear_down(&b);
 }
 
+/* A prefix draws a request to a group only when all of it finds room there: else another group takes it. */
+static void nobody_waits_for_a_group_without_room(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 2, 8);
+    bind_now(&b, 1, FATE_MIGRATE);
+    bind_now(&b, 2, FATE_MIGRATE);
+    struct request *first = submit(&b, 4 * 32, 1);
+    while (step(&b, 1) > 1)
+        ;
+    world_end(&b.w, first, END_STOP); /* its prefix stays on rank 0 */
+    submit(&b, 3 * 32 + 10, 5000);
+    while (step(&b, 1) > 1) /* and who runs there now holds most of the rest */
+        ;
+    struct request *like = submit(&b, 6 * 32, 1);
+    plan_begin(&b.p, ++b.now);
+    struct plan_batch *batch = plan_batch(&b.p, group_of(&b, 2)->id);
+    plan_prefill(batch, NULL, 0, 64);
+    assert_int_equal(batch->n_items, 1);
+    assert_ptr_equal(batch->items[0].request, like);
+    tear_down(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +492,7 @@ int main(void)
         cmocka_unit_test(a_lost_rank_takes_only_what_lay_on_it),
         cmocka_unit_test(a_copy_from_a_lost_rank_does_not_count),
         cmocka_unit_test(no_room_to_copy_means_parked),
+        cmocka_unit_test(nobody_waits_for_a_group_without_room),
         cmocka_unit_test(the_emptier_group_and_the_one_with_the_prefix_are_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,8 @@ void route_count(struct world *w)
     }
 }
 
-/* Tokens to compute for r in g and before it, per rank; INT64_MAX: it cannot start there. */
+/* Tokens to compute for r in g and before it, per rank; INT64_MAX: it is not certain that it can start there. Cached blocks that it would hold count as taken, as does
+ * the room that is kept for those who decode: who is left to a group must find room in it. */
 static int64_t cost_in(const struct plan *p, const struct group *g, struct request *r)
 {
     const struct world *w = p->world;
@@ -26,7 +27,8 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
         return INT64_MAX;
     int hits = r->paused ? 0 : world_prefix(w, r, place);
     int64_t need = r->n_tokens - (r->paused ? r->n_computed : hits * tpb);
-    if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks - hits > plan_blocks(p, g->id))
+    int spare = p->n_running ? w->kv.n_blocks / 100 : 0;
+    if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks + spare > plan_blocks(p, g->id))
         return INT64_MAX;
     for (int i = 0; i < p->n_batches; i++)
         if (p->batches[i]->site == g)
@@ -39,13 +41,13 @@ bool route_here(const struct plan_batch *b, struct request *r)
     struct partition *t = &b->plan->world->partition;
     if (t->n_groups == 1)
         return true;
-    int64_t mine = cost_in(b->plan, b->site, r);
-    if (mine == INT64_MAX)
-        return false;
+    int64_t mine = cost_in(b->plan, b->site, r), other = INT64_MAX;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_slot(t, i);
-        if (g != b->site && cost_in(b->plan, g, r) < mine - TIE_TOKENS)
-            return false;
+        int64_t cost = g == b->site ? INT64_MAX : cost_in(b->plan, g, r);
+        other = cost < other ? cost : other;
     }
-    return true;
+    if (mine == INT64_MAX) /* nobody is certain to have room: who is asked may find that it has */
+        return other == INT64_MAX;
+    return other >= mine - TIE_TOKENS;
 }
