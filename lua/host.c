@@ -114,7 +114,9 @@ static enum verdict finish(void *ctx, const struct request *r, enum ending how, 
 static void idle(void *ctx)
 {
     struct host *h = ctx;
-    observe(&h->collector, vm_collect(&h->script->vm));
+    int64_t took = vm_collect(&h->script->vm);
+    if (took)
+        observe(&h->collector, took);
 }
 
 static enum verdict export_state(void *ctx, struct buf *out, struct err *e)

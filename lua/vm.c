@@ -262,19 +262,25 @@ enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg,
     return v;
 }
 
-/* 8 KiB a step keeps pace with what good policies allocate; one that leaves more gets more. */
+/* 8 KiB a step keeps pace with what good policies allocate; one that leaves more gets more. After a whole round
+ * the next one waits for some garbage: a round visits all that lives, however little has died. */
 static void collect(lua_State *L, void *arg)
 {
     struct vm *vm = arg;
     size_t mine = heap_of_policy(vm);
     vm_host_enter(vm); /* the collector may resize tables of its own */
-    lua_gc(L, LUA_GCSTEP, mine > vm->cap / 2 ? 256 : mine > vm->cap / 8 ? 64 : 8);
+    if (lua_gc(L, LUA_GCSTEP, mine > vm->cap / 2 ? 256 : mine > vm->cap / 8 ? 64 : 8))
+        vm->rest_until = heap_of_policy(vm) + vm->cap / 8;
     lua_gc(L, LUA_GCSTOP, 0); /* a step sets the collector going again */
     vm_host_leave(vm);
 }
 
 int64_t vm_collect(struct vm *vm)
 {
+    size_t mine = heap_of_policy(vm);
+    if (mine < vm->rest_until && mine < vm->cap / 2)
+        return 0;
+    vm->rest_until = 0;
     int64_t last = vm->last_ns;
     vm_call(vm, (struct vm_budget){.hard_ns = 50000000}, collect, vm, NULL);
     int64_t took = vm->last_ns;

@@ -33,6 +33,7 @@ struct vm {
     size_t used, peak;              /* bytes of the Lua heap */
     size_t cap;                     /* the policy's share, above floor */
     size_t floor;                   /* what the sandbox and the host's own tables take */
+    size_t rest_until;              /* no collector work while the policy's heap is smaller; 0: in the middle of a round */
     int hosting;                    /* > 0: host code is pushing; the reserve is open */
     /* the call under way */
     vm_body body;
@@ -70,7 +71,7 @@ static inline void vm_host_leave(struct vm *vm)
 {
     vm->hosting--;
 }
-/* Collector work in the shadow of the device. Returns the nanoseconds it took. */
+/* Collector work in the shadow of the device, when there is any. Returns the nanoseconds it took; 0: none was due. */
 int64_t vm_collect(struct vm *vm);
 /* n bytes of text from a policy, made fit for one line of a log: control bytes and bad UTF-8 become \xNN. cap
  * >= 8, NUL included. */

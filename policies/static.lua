@@ -1,7 +1,7 @@
 -- A partition and a layout that stay: `dp` groups of `sp` times `tp` ranks. For comparison, and for who knows what is best.
 
 local node    -- what never changes
-local ordered -- the partition that was asked for last
+local ordered -- the partition that was asked for last; "wider": one for a request that no group of it could hold
 
 -- The first `count` sets of ranks of this size that live and do not overlap.
 local function choose(size, count, dead)
@@ -27,12 +27,13 @@ local function arrange(view, act, p)
   end
   if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
   local tp = p.tp > 0 and p.tp or math.max(1, math.floor(node.n_ranks / (p.dp * p.sp)))
-  local wanted = string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, #view.dead_ranks)
-  if wanted == ordered then return end
-  local sets = choose(p.sp * tp, p.dp, view.dead_ranks)
+  local dead = #view.dead_ranks
+  local same = type(ordered) == "table" and ordered.dp == p.dp and ordered.sp == p.sp and ordered.tp == tp and ordered.dead == dead
+  if same then return end
+  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks), string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
   if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
   for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
-  ordered = wanted
+  ordered = { dp = p.dp, sp = p.sp, tp = tp, dead = dead }
 end
 
 -- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has

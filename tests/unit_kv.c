@@ -36,7 +36,7 @@ static void cached_blocks_are_found_and_evicted_oldest_first(void **state)
     struct kv_pool p;
     open_single(&p, 2);
     int32_t tokens[16] = {1};
-    struct kv_key root = kv_key_root("t"), k1 = kv_key_next(root, tokens), k2 = kv_key_next(k1, tokens);
+    struct kv_key root = kv_key_root("t"), k1 = kv_key_next(&p, root, tokens), k2 = kv_key_next(&p, k1, tokens);
     int32_t a = kv_take(&p, 0), b = kv_take(&p, 0);
     kv_publish(&p, 0, a, k1);
     kv_publish(&p, 0, b, k2);
@@ -73,13 +73,16 @@ static void a_key_belongs_to_one_block(void **state)
 static void keys_depend_on_salt_order_and_tokens(void **state)
 {
     (void)state;
+    struct kv_pool p;
+    open_single(&p, 2);
     int32_t t[2][16] = {{1, 2, 3}, {1, 2, 4}};
     struct kv_key a = kv_key_root("a"), b = kv_key_root("b");
     assert_true(a.h[0] != b.h[0]);
-    assert_true(kv_key_next(a, t[0]).h[0] != kv_key_next(b, t[0]).h[0]);
-    assert_true(kv_key_next(a, t[0]).h[0] != kv_key_next(a, t[1]).h[0]);
-    struct kv_key again = kv_key_next(a, t[0]), first = kv_key_next(a, t[0]);
+    assert_true(kv_key_next(&p, a, t[0]).h[0] != kv_key_next(&p, b, t[0]).h[0]);
+    assert_true(kv_key_next(&p, a, t[0]).h[0] != kv_key_next(&p, a, t[1]).h[0]);
+    struct kv_key again = kv_key_next(&p, a, t[0]), first = kv_key_next(&p, a, t[0]);
     assert_memory_equal(&again, &first, sizeof again);
+    kv_free(&p);
 }
 
 static void random_operations_conserve(void **state)
@@ -94,7 +97,7 @@ static void random_operations_conserve(void **state)
     for (int i = 0; i < OPS; i++) {
         int32_t b = (int32_t)rng_below(&r, N);
         int32_t token[16] = {(int32_t)rng_below(&r, 40)};
-        struct kv_key k = kv_key_next(kv_key_root(""), token);
+        struct kv_key k = kv_key_next(&p, kv_key_root(""), token);
         switch (rng_below(&r, 5)) {
         case 0:
         case 1:

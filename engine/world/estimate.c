@@ -99,12 +99,16 @@ static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y)
 
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns)
 {
-    double x[ESTIMATE_TERMS], predicted = estimator_ns(e, l, s, NULL);
+    double x[ESTIMATE_TERMS], predicted = e->known ? ns : estimator_ns(e, l, s, NULL); /* a described machine has nothing to learn */
     struct estimate_cell *c = (struct estimate_cell *)find_cell(e, l);
     if (!c)
         c = add_cell(e, l);
     if (!c || !(ns > 0))
         return predicted;
+    if (e->known) {
+        c->n_seen++;
+        return predicted;
+    }
     terms(s, x);
     fit(c, x, ns / NS_UNIT);
     if (c->n_seen++)

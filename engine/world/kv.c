@@ -16,6 +16,7 @@ void kv_init(struct kv_pool *p, int n_ranks, int n_blocks)
     memset(p, 0, sizeof *p);
     p->n_ranks = n_ranks;
     p->n_blocks = n_blocks;
+    p->hasher = hasher_create();
     p->ranks = mem_new_array((size_t)n_ranks, sizeof *p->ranks);
     for (int r = 0; r < n_ranks; r++) {
         p->ranks[r].free_list = mem_new_array((size_t)n_blocks, sizeof(int32_t));
@@ -41,6 +42,7 @@ void kv_free(struct kv_pool *p)
     for (int r = 0; r < p->n_ranks; r++)
         mem_free(p->ranks[r].free_list);
     mem_free(p->ranks);
+    hasher_destroy(p->hasher);
     memset(p, 0, sizeof *p);
 }
 
@@ -282,9 +284,8 @@ bool kv_check(const struct kv_pool *p)
     return good;
 }
 
-static struct kv_key key_of(const void *bytes, size_t n)
+static struct kv_key key_of(struct sha256 h)
 {
-    struct sha256 h = hash_sha256(bytes, n);
     struct kv_key k;
     memcpy(&k, h.bytes, sizeof k);
     k.h[1] |= 1; /* all zero means "no key" */
@@ -293,13 +294,13 @@ static struct kv_key key_of(const void *bytes, size_t n)
 
 struct kv_key kv_key_root(const char *salt)
 {
-    return key_of(salt, strlen(salt));
+    return key_of(hash_sha256(salt, strlen(salt)));
 }
 
-struct kv_key kv_key_next(struct kv_key parent, const int32_t *tokens)
+struct kv_key kv_key_next(const struct kv_pool *p, struct kv_key parent, const int32_t *tokens)
 {
     unsigned char text[16 + KV_UNIT * 4];
     memcpy(text, &parent, 16);
     memcpy(text + 16, tokens, KV_UNIT * 4);
-    return key_of(text, sizeof text);
+    return key_of(hasher_sha256(p->hasher, text, sizeof text));
 }

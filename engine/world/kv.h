@@ -49,6 +49,7 @@ struct kv_pool {
     int n_ranks, n_places;
     int n_blocks;           /* physical blocks of each rank */
     uint64_t clock, n_evicted;
+    struct hasher *hasher;  /* of the prefix keys */
 };
 
 void kv_init(struct kv_pool *p, int n_ranks, int n_blocks);
@@ -84,6 +85,6 @@ bool kv_check(const struct kv_pool *p);                     /* full recount; fal
 /* Prefix keys: a SHA-256 chain over units of KV_UNIT tokens, begun with the tenant's salt, so tenants never share and equal keys mean equal text. A block of
  * u units has the key of its last unit: so the same chain serves every place. */
 struct kv_key kv_key_root(const char *salt);
-struct kv_key kv_key_next(struct kv_key parent, const int32_t *tokens);
+struct kv_key kv_key_next(const struct kv_pool *p, struct kv_key parent, const int32_t *tokens);
 
 #endif

@@ -172,7 +172,7 @@ int64_t world_capacity(const struct world *w)
 }
 
 /* The prefix key of the first (i + 1) * KV_UNIT tokens of its timeline. */
-static struct kv_key unit_key(struct request *r, int i)
+static struct kv_key unit_key(const struct kv_pool *kv, struct request *r, int i)
 {
     while (r->n_keys <= i) {
         if (r->n_keys == r->cap_keys) {
@@ -180,7 +180,7 @@ static struct kv_key unit_key(struct request *r, int i)
             r->keys = mem_resize(r->keys, (size_t)r->cap_keys, sizeof *r->keys);
         }
         struct kv_key parent = r->n_keys ? r->keys[r->n_keys - 1] : r->root_key;
-        r->keys[r->n_keys] = kv_key_next(parent, r->tokens + r->n_keys * KV_UNIT);
+        r->keys[r->n_keys] = kv_key_next(kv, parent, r->tokens + r->n_keys * KV_UNIT);
         r->n_keys++;
     }
     return r->keys[i];
@@ -189,7 +189,7 @@ static struct kv_key unit_key(struct request *r, int i)
 /* Of block i of a place. */
 static struct kv_key block_key(const struct world *w, struct request *r, int place, int i)
 {
-    return unit_key(r, (i + 1) * (kv_place(&w->kv, place)->tokens_per_block / KV_UNIT) - 1);
+    return unit_key(&w->kv, r, (i + 1) * (kv_place(&w->kv, place)->tokens_per_block / KV_UNIT) - 1);
 }
 
 static bool may_share(const struct world *w, const struct request *r)
