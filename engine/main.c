@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/front/opts.h"
 #include "engine/front/places.h"
+#include "engine/front/reproduce.h"
 #include "engine/front/server.h"
 #include "engine/front/simulate.h"
 #include "engine/front/terminal.h"
@@ -250,7 +251,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
                                .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
                                .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
-                               .starvation_ns = INT64_C(30000000000)};
+                               .starvation_ns = (int64_t)(o->starvation_s * 1e9)};
     if (o->comm_sets.n > MAX_RANKS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
     for (int i = 0; i < o->comm_sets.n; i++)
@@ -549,6 +550,8 @@ static int obey(struct app *a, struct err *e)
     case CMD_RUN: return run(a, e);
     case CMD_POLICY_CHECK: return check_policy_file(a, e);
     case CMD_SIMULATE: return run_simulation(a, e);
+    case CMD_REPRODUCE: return reproduce(&a->opts, e);
+    case CMD_TUNE: return 0;
     case CMD_HELP:
         opts_help(a->opts.help_for, &text);
         fputs(text.data, stdout);

@@ -81,7 +81,9 @@ int opts_human(const char *text, int64_t *out)
 
 int opts_where(enum opts_command c)
 {
-    return c == CMD_SERVE ? IN_SERVE : c == CMD_RUN ? IN_RUN : c == CMD_SIMULATE ? IN_SIMULATE : IN_CHECK;
+    static const int bits[] = {[CMD_SERVE] = IN_SERVE, [CMD_RUN] = IN_RUN, [CMD_POLICY_CHECK] = IN_CHECK, [CMD_SIMULATE] = IN_SIMULATE,
+                               [CMD_REPRODUCE] = IN_REPRODUCE, [CMD_TUNE] = IN_SIMULATE | IN_TUNE, [CMD_HELP] = IN_CHECK, [CMD_VERSION] = IN_CHECK};
+    return bits[c];
 }
 
 static int set_count(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
@@ -242,14 +244,15 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 static const char *command_name(enum opts_command c)
 {
-    return c == CMD_SERVE ? "serve" : c == CMD_RUN ? "run" : c == CMD_SIMULATE ? "simulate" : "policy check";
+    static const char *const names[] = {"serve", "run", "policy check", "simulate", "reproduce", "tune"};
+    return c < CMD_HELP ? names[c] : "help";
 }
 
 static int unknown(struct parse *p, const char *spelling, size_t n)
 {
     enum opts_command mine = p->o->command;
     bool negated;
-    for (int c = CMD_SERVE; c <= CMD_SIMULATE && n > 2; c++) {
+    for (int c = CMD_SERVE; c < CMD_HELP && n > 2; c++) {
         p->o->command = (enum opts_command)c;
         const struct opt_row *r = find_row(p, spelling + 2, n - 2, &negated);
         p->o->command = mine;
@@ -348,7 +351,9 @@ static int plain_word(struct parse *p, const char *word)
         o->file = keep(o, word, strlen(word));
         return 0;
     }
-    if (o->command == CMD_SIMULATE)
+    if (o->command == CMD_REPRODUCE)
+        return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
+    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)", word);
     if (o->command != CMD_POLICY_CHECK && i == 0) {
         bool negated;
@@ -459,7 +464,9 @@ static int config_file(struct parse *p)
 
 static int command_word(struct parse *p)
 {
-    static const char *const commands[] = {"serve", "run", "simulate", "policy", "help", "version"};
+    static const char *const commands[] = {"serve", "run", "simulate", "reproduce", "tune", "policy", "help", "version"};
+    static const enum opts_command meant[] = {CMD_SERVE, CMD_RUN, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_POLICY_CHECK};
+    enum { N_MEANT = 6, N_WORDS = 8 };
     const char *w = next_word(p);
     struct opts *o = p->o;
     o->command = o->help_for = CMD_HELP;
@@ -472,31 +479,29 @@ static int command_word(struct parse *p)
     }
     if (!strcmp(w, "--help") || !strcmp(w, "-h"))
         return 0;
-    if (!strcmp(w, "help")) {
-        const char *of = next_word(p);
-        o->help_for = of && !strcmp(of, "serve")    ? CMD_SERVE
-                      : of && !strcmp(of, "run")    ? CMD_RUN
-                      : of && !strcmp(of, "policy") ? CMD_POLICY_CHECK
-                      : of && !strcmp(of, "simulate") ? CMD_SIMULATE
-                                                      : CMD_HELP;
+    bool help = !strcmp(w, "help");
+    const char *of = help ? next_word(p) : w;
+    int i = 0;
+    while (i < N_MEANT && (!of || strcmp(of, commands[i]) != 0))
+        i++;
+    if (help) {
+        o->help_for = i < N_MEANT ? meant[i] : CMD_HELP;
         return 0;
     }
-    if (!strcmp(w, "policy")) {
+    if (i == N_MEANT) {
+        const char *near = nearest_word(w, commands, N_WORDS);
+        return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
+                       near ? near : "", near ? "?" : "");
+    }
+    if (meant[i] == CMD_POLICY_CHECK) {
         const char *verb = next_word(p);
         o->help_for = CMD_POLICY_CHECK;
         if (verb && (!strcmp(verb, "--help") || !strcmp(verb, "-h")))
             return 0;
         if (!verb || strcmp(verb, "check") != 0)
             return err_set(p->e, E_INPUT, "moonshift policy check FILE is what there is%s%.40s", verb ? ", not " : "", verb ? verb : "");
-        o->command = CMD_POLICY_CHECK;
-        return 0;
     }
-    if (strcmp(w, "serve") != 0 && strcmp(w, "run") != 0 && strcmp(w, "simulate") != 0) {
-        const char *near = nearest_word(w, commands, 6);
-        return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
-                       near ? near : "", near ? "?" : "");
-    }
-    o->command = !strcmp(w, "serve") ? CMD_SERVE : !strcmp(w, "run") ? CMD_RUN : CMD_SIMULATE;
+    o->command = meant[i];
     return 0;
 }
 
@@ -556,6 +561,10 @@ void opts_free(struct opts *o)
     list_drop(&o->api_keys);
     list_drop(&o->admin_keys);
     list_drop(&o->origins);
+    list_drop(&o->only);
+    list_drop(&o->objectives);
+    list_drop(&o->constraints);
+    list_drop(&o->params);
     list_drop(&o->comm_sets);
     memset(o, 0, sizeof *o);
 }

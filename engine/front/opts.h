@@ -12,7 +12,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
 
-enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_SIMULATE, CMD_HELP, CMD_VERSION };
+enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_HELP, CMD_VERSION };
 
 struct opts_list {
     char **items;
@@ -71,7 +71,17 @@ struct opts {
     double seconds;                     /* of the trace; 0: all */
     int64_t requests;                   /* of the trace; 0: all */
     double slo_ttft_ms, slo_tpot_ms;    /* 0: none */
+    double starvation_s;                /* 0: nobody watches */
     char *json, *plots, *request_log;   /* NULL: not asked for */
+    /* reproduce */
+    struct opts_list only;
+    bool bars;
+    char *list, *markdown;
+    int64_t jobs;                       /* of tune too; 0: as many as there are cores */
+    /* tune */
+    struct opts_list objectives, constraints, params;
+    int64_t budget;
+    char *params_out;
     /* names of settings that are not at their defaults, for the start-up line; the strings above live here too */
     struct opts_list given, owned;
 };

@@ -34,11 +34,29 @@ static int check_simulation(const struct opts *o, struct err *e)
     return check_params(o, e);
 }
 
+static int check_search(const struct opts *o, struct err *e)
+{
+    static const char *const other[] = {"request-log", "plots"};
+    if (o->objectives.n < 1 || o->objectives.n > 2)
+        return err_set(e, E_INPUT, "what shall be best? --objective \"p99 TTFT\"; a second --objective asks for the compromises between two");
+    if (o->policies.n != 1)
+        return err_set(e, E_INPUT, "one --policy is searched at a time");
+    for (int i = 0; i < o->given.n; i++)
+        for (int k = 0; k < 2; k++)
+            if (!strcmp(o->given.items[i], other[k]))
+                return err_set(e, E_INPUT, "--%s belongs to one run: moonshift simulate with the params that were found", other[k]);
+    return 0;
+}
+
 int opts_cross_check(struct opts *o, struct err *e)
 {
     if (o->command == CMD_POLICY_CHECK)
         return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
-    if (o->command == CMD_SIMULATE)
+    if (o->command == CMD_REPRODUCE)
+        return 0;
+    if (o->command == CMD_TUNE)
+        TRY(check_search(o, e));
+    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
         return check_simulation(o, e);
     bool dummy = !strcmp(o->load_format, "dummy");
     if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */

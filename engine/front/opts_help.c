@@ -76,6 +76,8 @@ static const char overview[] =
     "  moonshift serve MODEL [flags]          an OpenAI-compatible server\n"
     "  moonshift run MODEL [PROMPT] [flags]   one answer, or a chat at the terminal\n"
     "  moonshift simulate --trace T [flags]   what would policies do to this traffic? in virtual time\n"
+    "  moonshift tune --objective M [flags]   which params of a policy are best for this traffic?\n"
+    "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift --version\n"
     "\n"
@@ -110,6 +112,25 @@ static const char simulate_head[] =
     "\n"
     "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n";
 
+static const char reproduce_head[] =
+    "moonshift reproduce [--only WORD ...] [--bars] [flags]\n"
+    "\n"
+    "Prints numbers that papers published beside what moonshift simulate says of the same machines, models, traffic and policies, with the\n"
+    "error; and what cannot be reproduced, with the reason. Simulated numbers are predictions of a fitted model, never measurements.\n"
+    "\n"
+    "  moonshift reproduce --only \"Table 5\"\n"
+    "  moonshift reproduce --hardware h200x8 --markdown table.md\n";
+
+static const char tune_head[] =
+    "moonshift tune --policy NAME|FILE --trace FILE|GENERATOR --objective METRIC [--subject-to \"METRIC <= VALUE\"] [flags]\n"
+    "\n"
+    "Searches the params that a policy declares for those under which the objective is best on this traffic, in virtual time; prints the front of\n"
+    "what was found and writes the best as a file for --policy-params-file. The same flags and seed give the same bytes. Flags of moonshift simulate are\n"
+    "all here. Ctrl-C shows what is there.\n"
+    "\n"
+    "  moonshift tune --policy shift --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv \\\n"
+    "    --objective \"p99 TTFT\" --subject-to \"p99 TPOT <= 50ms\" --budget 40 --params-out best.json\n";
+
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
     "\n"
@@ -134,6 +155,14 @@ void opts_help(enum opts_command command, struct buf *out)
     case CMD_SIMULATE:
         buf_puts(out, simulate_head);
         flags_help(out, IN_SIMULATE);
+        return;
+    case CMD_REPRODUCE:
+        buf_puts(out, reproduce_head);
+        flags_help(out, IN_REPRODUCE);
+        return;
+    case CMD_TUNE:
+        buf_puts(out, tune_head);
+        flags_help(out, IN_SIMULATE | IN_TUNE);
         return;
     case CMD_HELP:
     case CMD_VERSION: buf_puts(out, overview); return;

@@ -3,6 +3,7 @@
 #define AT(field) offsetof(struct opts, field)
 #define BOTH (IN_SERVE | IN_RUN)
 #define ALL (BOTH | IN_SIMULATE)
+#define SEARCH (IN_REPRODUCE | IN_TUNE)
 #define TERA 1e12
 
 static const struct opt_row rows[] = {
@@ -42,6 +43,8 @@ static const struct opt_row rows[] = {
     {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
      "prompt tokens that may wait; 0: no limit"},
 
+    {"starvation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(starvation_s), "S", "30", 0, 86400, NULL,
+     "a request that waits so long beside room for it is a strike against the policy, and goes first; 0: nobody watches"},
     {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
      "a preempted request keeps its KV for so long; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
@@ -117,6 +120,26 @@ static const struct opt_row rows[] = {
     {"top-k", NULL, 0, OPT_COUNT, GROUP_CHAT, IN_RUN, AT(top_k), "K", "0", 0, 1 << 30, NULL, "0: all"},
     {"min-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(min_p), "P", "0", 0, 1, NULL, NULL},
     {"raw", NULL, 0, OPT_SWITCH, GROUP_CHAT, IN_RUN, AT(raw), NULL, "false", 0, 0, NULL, "continue the text as it is, without a chat template"},
+
+    {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_REPRODUCE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
+     "describes the machine in the runs that leave it open (default: h200x8-fitted)"},
+    {"list", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_REPRODUCE, AT(list), "NAME|FILE", NULL, 0, 0, NULL,
+     "what was published, and the runs that answer it, or NAME for models/papers/NAME.json (default: reproduce)"},
+    {"only", NULL, 0, OPT_LIST, GROUP_TRAFFIC, IN_REPRODUCE, AT(only), "WORD", NULL, 0, 0, NULL,
+     "only numbers whose paper, place, description or formula has WORD; several times: any of them"},
+    {"bars", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REPRODUCE, AT(bars), NULL, "false", 0, 0, NULL,
+     "only numbers that have a bar, and exit status 1 if one is missed"},
+    {"markdown", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_REPRODUCE, AT(markdown), "FILE", NULL, 0, 0, NULL, "the same as a Markdown table"},
+    {"jobs", "j", 0, OPT_COUNT, GROUP_MACHINE, SEARCH, AT(jobs), "N", "0", 0, 64, NULL, "simulations at once; 0: as many as there are cores"},
+    {"objective", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(objectives), "METRIC", NULL, 0, 0, NULL,
+     "what shall be best, like \"p99 TTFT\" or throughput; a second one makes a front of compromises"},
+    {"subject-to", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(constraints), "\"METRIC <= VALUE\"", NULL, 0, 0, NULL,
+     "what must be kept, like \"p99 TPOT <= 50ms\" or \"throughput >= 20000\"; several times: all of them"},
+    {"param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_TUNE, AT(params), "NAME[=LOW..HIGH]", NULL, 0, 0, NULL,
+     "search only these params, and within LOW..HIGH; needed where the policy declares no bounds"},
+    {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_TUNE, AT(budget), "N", "48", 2, 100000, NULL, "simulations of the whole trace to spend"},
+    {"params-out", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_TUNE, AT(params_out), "FILE", NULL, 0, 0, NULL,
+     "where the best params go, for --policy-params-file of serve and simulate"},
 
     {"slo-ttft-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
      "goodput counts requests whose first token came within MS; 0: any"},
