@@ -9,8 +9,10 @@ local premium, n_premium = {}, 0 -- by id: premium requests that live
 local function wanted(view, now, p)
   local width, why, r = now, "as it was", view.running
   local most = #view.cover(node.n_ranks, 1)[1]
+  local here = view.n_waiting + view.n_running
   if view.n_waiting >= p.many then width, why = p.narrow, "many wait" end
-  if view.n_waiting + view.n_running <= p.few then width, why = most, "few are here" end
+  if p.crowd > 0 and here >= p.crowd then width, why = p.narrow, "many are here" end
+  if here <= p.few then width, why = most, "few are here" end
   local premium_width = math.min(p.premium_width > 0 and p.premium_width or most, most)
   if n_premium > 0 and width < premium_width then width, why = premium_width, "a premium request" end
   local tokens = view.head_tokens
@@ -55,6 +57,7 @@ return {
 
   params = {
     many = { default = 8, min = 1, type = "integer", doc = "so many requests wait: narrow groups" },
+    crowd = { default = 0, min = 0, type = "integer", doc = "so many requests are here, waiting or not: narrow groups; 0: only those that wait count" },
     few = { default = 2, min = 0, type = "integer", doc = "at most so many requests are here: one wide group" },
     narrow = { default = 1, min = 1, type = "integer", doc = "ranks of a narrow group" },
     premium = { default = -1, type = "integer", doc = "requests of this priority or lower are premium" },

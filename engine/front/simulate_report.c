@@ -269,7 +269,43 @@ static void json_policy(struct buf *out, const struct replay *p)
     json_free(state);
 }
 
-static void json_run(struct buf *out, const struct simulate_run *run)
+enum { MAX_CLASSES = 8 };
+
+/* The least priorities that occur, ascending; the most urgent is first. */
+static int find_classes(const struct replay *p, int classes[MAX_CLASSES])
+{
+    int n = 0;
+    for (size_t i = 0; i < p->n_requests; i++) {
+        int v = p->requests[i].priority, at = 0;
+        while (at < n && classes[at] < v)
+            at++;
+        if (at == MAX_CLASSES || (at < n && classes[at] == v))
+            continue;
+        n += n < MAX_CLASSES;
+        memmove(classes + at + 1, classes + at, (size_t)(n - 1 - at) * sizeof *classes);
+        classes[at] = v;
+    }
+    return n;
+}
+
+static void json_classes(struct buf *out, const struct simulate_run *run, struct tally_slo slo)
+{
+    int classes[MAX_CLASSES], n = find_classes(&run->replay, classes);
+    buf_puts(out, ",\"classes\":[");
+    for (int i = 0; i < n && n > 1; i++) {
+        struct tally t;
+        tally_make_class(&t, &run->replay, slo, classes[i]);
+        buf_printf(out, "%s{\"priority\":%d,\"finished\":%llu,\"good\":%llu", i ? "," : "", classes[i], (unsigned long long)t.n_finished,
+                   (unsigned long long)t.n_good);
+        for (int l = 0; l < TALLY_COUNT; l++)
+            json_latency(out, &t, (enum tally_latency)l);
+        buf_putc(out, '}');
+        tally_free(&t);
+    }
+    buf_putc(out, ']');
+}
+
+static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo)
 {
     const struct replay *p = &run->replay;
     const struct tally *t = &run->tally;
@@ -285,11 +321,13 @@ static void json_run(struct buf *out, const struct simulate_run *run)
     json_double(out, "throughput", t->throughput);
     json_double(out, "output_throughput", t->output_throughput);
     json_double(out, "peak_throughput", t->peak_throughput);
+    json_double(out, "peak_output", t->peak_output);
     json_double(out, "requests_per_s", t->requests_per_s);
     json_double(out, "goodput", t->goodput);
     json_double(out, "kv_high_water", p->kv_high);
     for (int l = 0; l < TALLY_COUNT; l++)
         json_latency(out, t, (enum tally_latency)l);
+    json_classes(out, run, slo);
     buf_printf(out, ",\"n_switches\":%llu,\"preemptions\":%llu,\"recomputed_tokens\":%llu,\"moved_bytes\":%llu,\"steps\":%llu,\"decisions\":%llu",
                (unsigned long long)c[C_SWITCHES], (unsigned long long)c[C_PREEMPTIONS], (unsigned long long)c[C_RECOMPUTED],
                (unsigned long long)c[C_MOVED_BYTES], (unsigned long long)c[C_STEPS], (unsigned long long)p->n_decisions);
@@ -318,7 +356,7 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
                l->max_num_queued_reqs, (long long)l->max_num_queued_tokens, l->prefix_caching ? "true" : "false");
     for (int i = 0; i < r->n_runs; i++) {
         buf_puts(out, i ? "," : "");
-        json_run(out, &r->runs[i]);
+        json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms});
     }
     buf_puts(out, "]}\n");
 }

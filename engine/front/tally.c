@@ -103,17 +103,31 @@ static void spread_all(struct tally *t, const struct replay *r)
     t->n_spread = r->n_bins;
 }
 
-static double peak_of(const struct tally *t, int64_t bin_ns)
+static double spread_bin(const struct tally *t, const struct replay *r, size_t i)
 {
-    size_t wide = (size_t)(PEAK_NS / bin_ns), n = wide < 1 ? 1 : wide < t->n_spread ? wide : t->n_spread;
+    (void)r;
+    return t->spread[i];
+}
+
+static double output_bin(const struct tally *t, const struct replay *r, size_t i)
+{
+    (void)t;
+    return (double)r->bins[i].n_output_tokens;
+}
+
+typedef double (*bin_fn)(const struct tally *t, const struct replay *r, size_t i);
+
+static double peak_of(const struct tally *t, const struct replay *r, bin_fn bin)
+{
+    size_t wide = (size_t)(PEAK_NS / r->bin_ns), n = wide < 1 ? 1 : wide < t->n_spread ? wide : t->n_spread;
     double most = 0;
     for (size_t i = 0; i + n <= t->n_spread; i++) {
         double sum = 0;
         for (size_t k = 0; k < n; k++)
-            sum += t->spread[i + k];
+            sum += bin(t, r, i + k);
         most = sum > most ? sum : most;
     }
-    return n ? most / ((double)n * (double)bin_ns * 1e-9) : 0;
+    return n ? most / ((double)n * (double)r->bin_ns * 1e-9) : 0;
 }
 
 void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
@@ -136,7 +150,20 @@ void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
     t->requests_per_s = (double)t->n_finished / s;
     t->goodput = (double)t->n_good / s;
     spread_all(t, r);
-    t->peak_throughput = peak_of(t, r->bin_ns);
+    t->peak_throughput = peak_of(t, r, spread_bin);
+    t->peak_output = peak_of(t, r, output_bin);
+}
+
+void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority)
+{
+    struct replay part = *r;
+    part.requests = mem_new_array(r->n_requests + 1, sizeof *part.requests);
+    part.n_requests = 0;
+    for (size_t i = 0; i < r->n_requests; i++)
+        if (r->requests[i].priority == priority)
+            part.requests[part.n_requests++] = r->requests[i];
+    tally_make(t, &part, slo);
+    mem_free(part.requests);
 }
 
 void tally_free(struct tally *t)

@@ -24,10 +24,13 @@ struct tally {
     double *spread;                 /* tokens of each of the replay's bins: prompts evenly over arrival to first token, outputs evenly over first to last */
     size_t n_spread;
     double peak_throughput;         /* the most of them in any 10 s (a shorter run: all of it), per second */
+    double peak_output;             /* the most output tokens that were made in any 10 s, per second */
 };
 
 const char *tally_name(enum tally_latency l);   /* "ttft", ... */
 void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo);
+/* The same of the requests of one priority. */
+void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority);
 void tally_free(struct tally *t);
 /* The value that `percent` (1..100) of the requests do not exceed; -1: there is none. */
 int64_t tally_percentile(const struct tally *t, enum tally_latency l, double percent);
