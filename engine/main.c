@@ -16,10 +16,12 @@
 #include "engine/engine.h"
 #include "engine/front/opts.h"
 #include "engine/front/places.h"
+#include "engine/front/policy_params.h"
 #include "engine/front/reproduce.h"
 #include "engine/front/server.h"
 #include "engine/front/simulate.h"
 #include "engine/front/terminal.h"
+#include "engine/front/tune.h"
 #include "kernels/sim/machine.h"
 #include "lua/host.h"
 #include "models/chat.h"
@@ -119,26 +121,6 @@ static void name_model(struct app *a)
 
 /* ---- the policy */
 
-/* NAME=VALUE pairs as a JSON object: a value that is a JSON number, true or false stays one, all else is a string. */
-static void params_json(const struct opts_list *params, struct buf *out)
-{
-    buf_putc(out, '{');
-    for (int i = 0; i < params->n; i++) {
-        const char *pair = params->items[i], *v = strchr(pair, '=') + 1;
-        struct json *j = json_parse(v, strlen(v), NULL, NULL);
-        if (i)
-            buf_putc(out, ',');
-        buf_put_json(out, pair, (size_t)(v - 1 - pair));
-        buf_putc(out, ':');
-        if (j && (json_type(j) == JSON_NUMBER || json_type(j) == JSON_BOOL))
-            buf_puts(out, v);
-        else
-            buf_put_json(out, v, strlen(v));
-        json_free(j);
-    }
-    buf_putc(out, '}');
-}
-
 static void name_policy(struct app *a, const char *path)
 {
     char copy[PATH_MAX];
@@ -217,8 +199,9 @@ static int load_policy(struct app *a, const char *asked, const struct opts_list 
     struct buf source = {0}, params = {0};
     struct lua_opts boot = a->lua;
     boot.relaxed = true;
-    params_json(given, &params);
-    int rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
+    int rc = policy_params_json(a->opts.policy_params_file, given, &params, e);
+    if (!rc)
+        rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
     buf_free(&source);
@@ -509,6 +492,23 @@ static int run_simulation(struct app *a, struct err *e)
     return simulate(&sim, e);
 }
 
+/* ---- tune */
+
+/* The policy is opened here only for what it declares. */
+static int run_search(struct app *a, struct err *e)
+{
+    struct buf declared = {0};
+    TRY(start_lua(a, e));
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    a->lua.quiet = true;
+    TRY(load_policy(a, a->opts.policies.items[0], &(struct opts_list){0}, &a->policy, e));
+    if (a->policy.ops->params_get)
+        a->policy.ops->params_get(a->policy.ctx, &declared);
+    int rc = tune(&a->opts, declared.len ? declared.data : "{}", e);
+    buf_free(&declared);
+    return rc;
+}
+
 /* ---- policy check */
 
 static int check_policy_file(struct app *a, struct err *e)
@@ -516,8 +516,9 @@ static int check_policy_file(struct app *a, struct err *e)
     struct buf source = {0}, params = {0}, report = {0};
     TRY(start_lua(a, e));
     name_policy(a, a->opts.file);
-    params_json(&a->opts.policy_params, &params);
-    int rc = file_read(&source, a->opts.file, LUA_SOURCE_BYTES, e);
+    int rc = policy_params_json(a->opts.policy_params_file, &a->opts.policy_params, &params, e);
+    if (!rc)
+        rc = file_read(&source, a->opts.file, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_check(a->policy_name, source.data ? source.data : "", source.len, &a->lua, params.data, &report, e);
     if (report.len)
@@ -551,7 +552,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_POLICY_CHECK: return check_policy_file(a, e);
     case CMD_SIMULATE: return run_simulation(a, e);
     case CMD_REPRODUCE: return reproduce(&a->opts, e);
-    case CMD_TUNE: return 0;
+    case CMD_TUNE: return run_search(a, e);
     case CMD_HELP:
         opts_help(a->opts.help_for, &text);
         fputs(text.data, stdout);

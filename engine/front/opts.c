@@ -242,7 +242,7 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
     return NULL;
 }
 
-static const char *command_name(enum opts_command c)
+const char *opts_command_name(enum opts_command c)
 {
     static const char *const names[] = {"serve", "run", "policy check", "simulate", "reproduce", "tune"};
     return c < CMD_HELP ? names[c] : "help";
@@ -257,8 +257,8 @@ static int unknown(struct parse *p, const char *spelling, size_t n)
         const struct opt_row *r = find_row(p, spelling + 2, n - 2, &negated);
         p->o->command = mine;
         if (r)
-            return err_set(p->e, E_INPUT, "--%s belongs to moonshift %s, not to moonshift %s", r->name, command_name((enum opts_command)c),
-                           command_name(mine));
+            return err_set(p->e, E_INPUT, "--%s belongs to moonshift %s, not to moonshift %s", r->name, opts_command_name((enum opts_command)c),
+                           opts_command_name(mine));
     }
     const char *names[2 * MAX_NAMES];
     int count = 0, bit = opts_where(p->o->command);
@@ -273,7 +273,7 @@ static int unknown(struct parse *p, const char *spelling, size_t n)
     const char *bare = word + strspn(word, "-");
     const char *near = strlen(bare) > 1 ? nearest_word(bare, names, count) : NULL;
     return err_set(p->e, E_INPUT, "there is no flag %s%s%s%s (moonshift %s --help lists all)", word, near ? "; did you mean --" : "",
-                   near ? near : "", near ? "?" : "", command_name(mine));
+                   near ? near : "", near ? "?" : "", opts_command_name(mine));
 }
 
 /* ---- the command line */

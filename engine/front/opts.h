@@ -38,6 +38,7 @@ struct opts {
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
     struct opts_list policy_params;     /* NAME=VALUE */
+    char *policy_params_file;           /* an object of them; NULL: none */
     /* the machine */
     char *device, *isa;
     int64_t threads;
@@ -97,6 +98,9 @@ struct opts_input {
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);
 void opts_help(enum opts_command command, struct buf *out);
+/* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings named in `but` (ends with NULL). Each word is
+ * the caller's. */
+void opts_words(const struct opts *o, enum opts_command command, const char *const *but, struct opts_list *out);
 /* "--policy fair --port 9000": what is not at its default; keys are not shown. */
 void opts_show(const struct opts *o, struct buf *out);
 

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/front/opts_table.h"
 
 enum { TEXT_COLUMN = 36, WIDTH = 100 };
@@ -195,4 +196,48 @@ void opts_show(const struct opts *o, struct buf *out)
         for (int i = 0; i < n; i++)
             if (!strcmp(rows[i].name, o->given.items[g]) && (rows[i].where & opts_where(o->command)))
                 show_value(o, &rows[i], out);
+}
+
+static void add_word(struct opts_list *out, struct buf *word)
+{
+    out->items = mem_resize(out->items, (size_t)out->n + 1, sizeof *out->items);
+    out->items[out->n++] = buf_take(word);
+}
+
+static void add_words(const struct opts *o, const struct opt_row *r, struct opts_list *out)
+{
+    const void *at = (const char *)o + r->offset;
+    const struct opts_list *l = at;
+    struct buf b = {0};
+    int n = r->kind == OPT_LIST ? l->n : 1;
+    for (int i = 0; i < n; i++) {
+        buf_printf(&b, "--%s%s=", r->kind == OPT_SWITCH && !*(const bool *)at ? "no-" : "", r->name);
+        switch (r->kind) {
+        case OPT_TEXT:
+        case OPT_CHOICE: buf_puts(&b, *(char *const *)at); break;
+        case OPT_LIST: buf_puts(&b, l->items[i]); break;
+        case OPT_COUNT: buf_printf(&b, "%lld", (long long)*(const int64_t *)at); break;
+        case OPT_SEED: buf_printf(&b, "%llu", (unsigned long long)*(const uint64_t *)at); break;
+        case OPT_NUMBER: buf_printf(&b, "%.17g", *(const double *)at); break;
+        case OPT_SWITCH: b.data[--b.len] = 0; break; /* it takes no value */
+        }
+        add_word(out, &b);
+    }
+}
+
+void opts_words(const struct opts *o, enum opts_command command, const char *const *but, struct opts_list *out)
+{
+    int n;
+    const struct opt_row *rows = opts_rows(&n);
+    struct buf first = {0};
+    buf_puts(&first, opts_command_name(command));
+    add_word(out, &first);
+    for (int g = 0; g < o->given.n; g++) {
+        bool left = false;
+        for (int i = 0; but[i]; i++)
+            left = left || !strcmp(but[i], o->given.items[g]);
+        for (int i = 0; i < n && !left; i++)
+            if (!strcmp(rows[i].name, o->given.items[g]) && (rows[i].where & opts_where(command)))
+                add_words(o, &rows[i], out);
+    }
 }

@@ -31,6 +31,8 @@ static const struct opt_row rows[] = {
      "where policies lie; the live one's file is watched (default: policies/ here or beside the program)"},
     {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0, NULL,
      "a parameter that the policy declares; may be given several times"},
+    {"policy-params-file", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params_file), "FILE", NULL, 0, 0, NULL,
+     "parameters as a JSON object, like moonshift tune writes them; --policy-param wins"},
     {"scheduling-policy", NULL, 0, OPT_CHOICE, GROUP_SCHEDULING, IN_SERVE, AT(policy), "NAME", NULL, 0, 0, "fcfs|priority",
      "vLLM's name for --policy"},
     {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_seqs), "N", "128", 1, 4096, NULL, "sequences that run at once"},

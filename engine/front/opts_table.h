@@ -42,6 +42,7 @@ struct opt_foreign {
 };
 
 const struct opt_row *opts_rows(int *n);
+const char *opts_command_name(enum opts_command c);
 int opts_where(enum opts_command c);    /* the bit of a command: IN_SERVE, ... */
 const struct opt_foreign *opts_foreign(int *n);
 const char *opts_group_name(enum opt_group g);

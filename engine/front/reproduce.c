@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/file.h"
@@ -24,8 +25,8 @@ struct reproduction {
     struct paper_list list;
     struct answer *answers;
     int n_covered, n_uncovered, n_failed, n_claims, n_held, n_missed, n_bars;
-    double sum_error;
-    int n_errors, n_near;           /* errors of numbers; those within 10% */
+    double *errors, sum_error;      /* of numbers */
+    int n_errors, n_near;           /* those within 10% */
 };
 
 /* ---- cells */
@@ -47,6 +48,11 @@ static void join(char *cell, const char *a, const char *b)
 static void fill_cells(const struct paper_number *x, struct answer *a)
 {
     char p[PAPER_VALUES][CELL] = {"", ""}, v[PAPER_VALUES][CELL] = {"", ""}, d[PAPER_VALUES][CELL] = {"", ""};
+    if (x->claim && a->value[0] != 0 && a->value[0] != 1) { /* said in words, and answered by a number */
+        snprintf(a->published, CELL, "%.60s", x->claim);
+        put_number(a->simulated, a->value[0]);
+        return;
+    }
     if (x->claim) {
         snprintf(a->published, CELL, "%.60s", x->claim);
         snprintf(a->simulated, CELL, "%s", a->value[0] != 0 ? "yes" : "no");
@@ -71,14 +77,15 @@ static void count(struct reproduction *r, const struct paper_number *x, const st
     r->n_bars += bar;
     r->n_missed += bar && !a->inside;
     if (x->claim) {
-        r->n_claims++;
-        r->n_held += a->value[0] != 0;
+        r->n_claims += a->error[0] != 0;
+        r->n_held += a->error[0] && a->value[0] != 0;
         return;
     }
     for (int i = 0; i < x->n; i++) {
         double d = x->published[i] != 0 ? fabs(a->value[i] / x->published[i] - 1) : 0;
         r->sum_error += d;
-        r->n_errors++;
+        r->errors = mem_resize(r->errors, (size_t)r->n_errors + 1, sizeof *r->errors);
+        r->errors[r->n_errors++] = d;
         r->n_near += d <= 0.1;
     }
 }
@@ -155,10 +162,19 @@ static void put_uncovered(struct reproduction *r, struct buf *out)
             buf_printf(out, "%s %s could not be run: %s\n", l->numbers[i].where, l->numbers[i].what, r->answers[i].failure);
 }
 
-static void put_summary(const struct reproduction *r, const char *mark, struct buf *out)
+static int by_size(const void *a, const void *b)
 {
-    buf_printf(out, "\n%s%d covered: %d values with a mean absolute error of %.1f%%, %d of them within 10%%; %d claims in words, %d hold. %d not covered.", mark,
-               r->n_covered, r->n_errors, r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near, r->n_claims, r->n_held, r->n_uncovered);
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void put_summary(struct reproduction *r, struct buf *out)
+{
+    if (r->n_errors)
+        qsort(r->errors, (size_t)r->n_errors, sizeof *r->errors, by_size);
+    buf_printf(out, "\n%d covered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within 10%%; %d claims in words, %d hold. %d not covered.",
+               r->n_covered, r->n_errors, r->n_errors ? 100 * r->errors[r->n_errors / 2] : 0, r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near,
+               r->n_claims, r->n_held, r->n_uncovered);
     if (r->n_failed)
         buf_printf(out, " %d could not be run.", r->n_failed);
     if (r->n_bars)
@@ -199,7 +215,7 @@ static int write_markdown(struct reproduction *r, struct err *e)
     buf_printf(&out, "%s%s --markdown FILE`", o->hardware ? " --hardware " : "", o->hardware ? o->hardware : "");
     buf_puts(&out, " from `models/papers/reproduce.json`, which has the command line of every run. The simulated numbers are predictions of a fitted model, never "
                    "measurements. The first column is the number's place in the collection of 287 that were taken down from the five papers.\n");
-    put_summary(r, "", &out);
+    put_summary(r, &out);
     put_markdown(r, &out);
     int rc = file_replace(o->markdown, out.data, out.len, e);
     buf_free(&out);
@@ -221,7 +237,7 @@ static int run_all(struct reproduction *r, struct err *e)
             answer(r, &l->numbers[i], &r->answers[i]);
     put_covered(r, &out);
     put_uncovered(r, &out);
-    put_summary(r, "", &out);
+    put_summary(r, &out);
     fputs(out.data, stdout);
     buf_free(&out);
     if (!rc && r->opts->markdown)
@@ -231,6 +247,7 @@ static int run_all(struct reproduction *r, struct err *e)
     if (!rc && r->opts->bars && r->n_missed)
         rc = err_set(e, E_POLICY, "%d of %d bars are missed", r->n_missed, r->n_bars);
     mem_free(r->answers);
+    mem_free(r->errors);
     return rc;
 }
 
