@@ -132,7 +132,7 @@ static const struct opt_row rows[] = {
     {"bars", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REPRODUCE, AT(bars), NULL, "false", 0, 0, NULL,
      "only numbers that have a bar, and exit status 1 if one is missed"},
     {"markdown", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_REPRODUCE, AT(markdown), "FILE", NULL, 0, 0, NULL, "the same as a Markdown table"},
-    {"jobs", "j", 0, OPT_COUNT, GROUP_MACHINE, SEARCH, AT(jobs), "N", "0", 0, 64, NULL, "simulations at once; 0: as many as there are cores"},
+    {"jobs", NULL, 'j', OPT_COUNT, GROUP_MACHINE, SEARCH, AT(jobs), "N", "0", 0, 64, NULL, "simulations at once; 0: as many as there are cores"},
     {"objective", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(objectives), "METRIC", NULL, 0, 0, NULL,
      "what shall be best, like \"p99 TTFT\" or throughput; a second one makes a front of compromises"},
     {"subject-to", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(constraints), "\"METRIC <= VALUE\"", NULL, 0, 0, NULL,

@@ -104,14 +104,11 @@ static bool is_named(const struct opts_list *l, const char *name, const char **r
 /* "LOW..HIGH" within what is declared. */
 static int read_bounds(struct tune_param *p, const char *text, struct err *e)
 {
-    char *end;
-    double low = strtod(text, &end), high = 0;
-    bool ok = end != text && !strncmp(end, "..", 2);
-    const char *second = end + 2;
-    if (ok) {
-        high = strtod(second, &end);
-        ok = end != second && !*end && low <= high && isfinite(low) && isfinite(high);
-    }
+    const char *dots = strstr(text, "..");
+    char *first = mem_strndup(text, dots ? (size_t)(dots - text) : 0), *end, *end2 = NULL;
+    double low = strtod(first, &end), high = dots ? strtod(dots + 2, &end2) : 0;
+    bool ok = dots && end != first && !*end && end2 != dots + 2 && !*end2 && low <= high && isfinite(low) && isfinite(high);
+    mem_free(first);
     if (!ok)
         return err_set(e, E_INPUT, "--param %.40s: bounds are LOW..HIGH, not '%.40s'", p->name, text);
     if (low < p->low || high > p->high)
