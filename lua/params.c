@@ -352,6 +352,11 @@ void params_write(const struct params *ps, struct buf *out)
             buf_puts(out, ",\"max\":");
             write_number(p->max, out);
         }
+        for (int k = 0; k < p->n_choices; k++) {
+            buf_puts(out, k ? "," : ",\"choices\":[");
+            buf_put_json(out, p->choices[k], strlen(p->choices[k]));
+        }
+        buf_puts(out, p->n_choices ? "]" : "");
         buf_printf(out, ",\"type\":\"%s\",\"doc\":", type_names[p->type]);
         buf_put_json(out, p->doc, strlen(p->doc));
         buf_putc(out, '}');

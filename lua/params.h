@@ -44,7 +44,7 @@ void params_free(struct params *p);
 void params_declare(struct params *p, lua_State *L, int index);
 /* Sets the values named in a JSON object: all, or none and E_INPUT. */
 int params_set(struct params *p, const char *json, size_t n, struct err *e);
-/* {"name":{"value":..,"default":..,"min":..,"max":..,"type":"integer","doc":".."},...} */
+/* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","doc":".."},...} */
 void params_write(const struct params *p, struct buf *out);
 /* Writes the values into the table at index. A body. */
 void params_push(const struct params *p, lua_State *L, int index);

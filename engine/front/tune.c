@@ -117,16 +117,37 @@ static double lead(const struct search *s, int i, const struct point *a, const s
     return (a->values[i] - b->values[i]) * (m->more ? -1 : 1);
 }
 
-static bool beats(const struct search *s, const struct point *a, const struct point *b)
+/* Both objectives at once: a is better by the product of what it is better by. */
+static bool leads_overall(const struct search *s, const struct point *a, const struct point *b)
+{
+    double x = 1, y = 1;
+    for (int i = 0; i < s->n_objectives; i++) {
+        x *= s->objectives[i].more ? b->values[i] : a->values[i];
+        y *= s->objectives[i].more ? a->values[i] : b->values[i];
+    }
+    return x < y;
+}
+
+/* Among those that keep the bounds (else: that come nearest), by one objective and then the other; `first` past them: by all at once. */
+static bool beats_in(const struct search *s, const struct point *a, const struct point *b, int first)
 {
     if (a->known != b->known)
         return a->known;
     if (a->excess != b->excess)
         return a->excess < b->excess;
-    for (int i = 0; i < s->n_objectives; i++)
+    if (first >= s->n_objectives)
+        return leads_overall(s, a, b);
+    for (int k = 0; k < s->n_objectives; k++) {
+        int i = (first + k) % s->n_objectives;
         if (lead(s, i, a, b) != 0)
             return lead(s, i, a, b) < 0;
+    }
     return false;
+}
+
+static bool beats(const struct search *s, const struct point *a, const struct point *b)
+{
+    return beats_in(s, a, b, 0);
 }
 
 /* a is as good as b in everything that is looked at, and better in something. */
@@ -186,12 +207,13 @@ static void spread_point(const struct search *s, const double *shift, int i, str
 static void step_from(struct search *s, const struct point *from, double radius, struct point *p)
 {
     int must = (int)rng_below(&s->rng, (uint64_t)s->space.n);
+    bool leaps = rng_unit(&s->rng) < 0.2; /* elsewhere altogether: the hill it is on may not be the highest */
     *p = (struct point){.whole = true};
     for (int d = 0; d < s->space.n; d++) {
         const struct tune_param *x = &s->space.params[d];
         double u = from->u[d], by = 2 * rng_unit(&s->rng) - 1, any = rng_unit(&s->rng);
         bool moves = d == must || rng_unit(&s->rng) < 0.4;
-        if (moves && x->kind > TUNE_INTEGER)
+        if (leaps || (moves && x->kind > TUNE_INTEGER))
             u = any;
         else if (moves)
             u = fabs(u + radius * by);
@@ -229,13 +251,23 @@ static const struct point *parent(struct search *s)
 
 /* ---- the search */
 
-/* The best k of n to the front, the best first. */
+/* The w-th of several ways to rank points of a shortened trace, none of which can be trusted alone: what keeps its bounds there may break them on the whole. By the
+ * objective; with two: by the other, and by both; then by each bounded value. */
+static bool ranks_before(const struct search *s, const struct point *a, const struct point *b, int w)
+{
+    int n = s->n_objectives > 1 ? 3 : 1, bound = s->n_objectives + w % (n + s->n_bounds) - n;
+    if (bound < s->n_objectives || a->known != b->known)
+        return beats_in(s, a, b, w % (n + s->n_bounds));
+    return lead(s, bound, a, b) < 0 || (lead(s, bound, a, b) == 0 && beats(s, a, b));
+}
+
+/* The best k of n to the front, by each ranking in turn. */
 static void sort_best(const struct search *s, struct point *points, int n, int k)
 {
     for (int i = 0; i < k && i < n; i++) {
         int best = i;
         for (int j = i + 1; j < n; j++)
-            if (beats(s, &points[j], &points[best]))
+            if (ranks_before(s, &points[j], &points[best], i))
                 best = j;
         struct point other = points[i];
         points[i] = points[best];
