@@ -85,7 +85,7 @@ static void bar(const char *what, const char *model, double is, const double ran
         fail_msg("%s of %s is %.3f, not between %.3f and %.3f", what, model, is, lo, hi);
 }
 
-/* Section 8 of simulation.md. Shift/DP may be lower than its 0.74: Qwen's is 0.733 here, where the runs that the bar was set by gave 0.748. */
+/* The bars of whole runs (tests/sim_bars.py), for the closed formula. Shift/DP may be lower than its 0.74: Qwen's is 0.733 here, and 0.747 in the run. */
 struct bars {
     double tp_dp[2], shift_dp[2], tp_shift[2], dp_shift[2], tpot_ms[2];
 };
