@@ -130,7 +130,9 @@ def interrupts(folder):
     hill = write(folder, "hill.lua", HILL)
     p = subprocess.Popen([BINARY, "tune", "--policy", hill, *NODE, *LOAD, "--objective", "p50 TTFT", "--budget", "10000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          text=True, env=ENV)
-    time.sleep(3)
+    while p.poll() is None and not open(f"/proc/{p.pid}/task/{p.pid}/children").read():
+        time.sleep(0.05)  # until it runs its first simulation
+    time.sleep(1)
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=WAIT_S)
     assert p.returncode == 1 and "interrupted" in err, (p.returncode, err)

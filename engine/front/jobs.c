@@ -30,8 +30,6 @@ struct crew {
     struct jobs *j;
     struct child children[MAX_PARALLEL];
     int n_children, n_running, next, n_done;
-    int signals;
-    sigset_t before;
     bool screen;
     struct clock clock;
     char folder[PATH_BYTES];
@@ -63,7 +61,7 @@ static int start(struct crew *c, struct child *to, int job, struct err *e)
     posix_spawn_file_actions_addopen(&files, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawnattr_init(&attr);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setsigmask(&attr, &c->before);
+    posix_spawnattr_setsigmask(&attr, &c->j->signals->before);
     int rc = posix_spawn(&to->pid, "/proc/self/exe", &files, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
@@ -153,11 +151,11 @@ static void reap(struct crew *c)
 /* Until a child has ended or somebody wants an end of it all, which is what it returns. */
 static bool await(struct crew *c)
 {
-    struct pollfd p = {.fd = c->signals, .events = POLLIN};
+    struct pollfd p = {.fd = c->j->signals->fd, .events = POLLIN};
     struct signalfd_siginfo info;
     poll(&p, 1, 1000);
     bool stop = false;
-    while (read(c->signals, &info, sizeof info) == sizeof info)
+    while (read(p.fd, &info, sizeof info) == sizeof info)
         stop = stop || info.ssi_signo != SIGCHLD;
     return stop;
 }
@@ -199,15 +197,27 @@ static void remove_files(struct crew *c)
     rmdir(c->folder);
 }
 
-static void hold_signals(struct crew *c)
+int job_signals_open(struct job_signals *s, struct err *e)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, &c->before);
-    c->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    s->fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (s->fd < 0)
+        return err_set(e, E_SYS, "cannot watch for Ctrl-C: %s", strerror(errno));
+    sigprocmask(SIG_BLOCK, &set, &s->before);
+    return 0;
+}
+
+void job_signals_close(struct job_signals *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->fd, &info, sizeof info) == sizeof info) /* too late to end anything */
+        ;
+    close(s->fd);
+    sigprocmask(SIG_SETMASK, &s->before, NULL);
 }
 
 int jobs_run(struct jobs *j, struct err *e)
@@ -226,14 +236,11 @@ int jobs_run(struct jobs *j, struct err *e)
         mem_free(c);
         return rc;
     }
-    hold_signals(c);
     rc = work(c, e);
     end_children(c);
     if (c->screen)
         fprintf(stderr, "\r\033[K");
     remove_files(c);
-    close(c->signals);
-    sigprocmask(SIG_SETMASK, &c->before, NULL);
     mem_free(c);
     return rc;
 }

@@ -7,6 +7,8 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/front/formula.h"
+#include "engine/front/places.h"
+#include "kernels/sim/machine.h"
 
 enum { MAX_LIST = 4 << 20 };
 
@@ -169,6 +171,41 @@ static bool is_wanted(const struct paper_number *x, const struct paper_choice *c
     return named && (!c->bars || x->high >= x->low);
 }
 
+/* ---- steps: what the parts of one forward take */
+
+static const struct json *step_of(const struct paper_list *l, const char *name, const char **part)
+{
+    for (const struct json *s = json_first(json_find(l->root, "steps")); s; s = json_next(s)) {
+        size_t n = strlen(json_key(s));
+        if (!strncmp(name, "step.", 5) && !strncmp(name + 5, json_key(s), n) && name[5 + n] == '.') {
+            *part = name + 6 + n;
+            return s;
+        }
+    }
+    return NULL;
+}
+
+static int whole_of(const struct json *o, const char *key, int otherwise)
+{
+    int64_t v;
+    return json_i64(json_find(o, key), &v) && v >= 0 && v <= 1 << 24 ? (int)v : otherwise;
+}
+
+static int step_part(const struct paper_list *l, const struct json *o, const char *part, double *ns, struct err *e)
+{
+    const char *hardware = json_text(json_find(o, "hardware")), *model = json_text(json_find(o, "model"));
+    char paths[2][PATH_MAX];
+    struct sim_machine *m = NULL;
+    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, whole_of(o, "weight_shares", 1), {.n_logits = 1}};
+    TRY(places_description(hardware ? hardware : l->hardware, "models/hardware", paths[0], e));
+    TRY(places_description(model ? model : "", "models", paths[1], e));
+    TRY(sim_machine_open(&m, paths[0], paths[1], e));
+    step_size_add(&s.size, whole_of(o, "rows", 0), whole_of(o, "before", 0));
+    int rc = sim_machine_step(m, &s, part, ns, e);
+    sim_machine_close(m);
+    return rc;
+}
+
 struct tracing {
     struct paper_list *list;
     const struct source *source;
@@ -181,9 +218,9 @@ static int trace_name(void *ctx, const char *name, double *out, struct err *e)
     struct tracing *t = ctx;
     const char *metric;
     struct paper_run *r = run_of(t->list, name, &metric);
-    if (!r)
-        return err_set(e, E_INPUT, "'%.80s' is not RUN.POLICY.METRIC of a run in the list", name);
-    if (t->source && r->job < 0)
+    if (!r && !step_of(t->list, name, &metric))
+        return err_set(e, E_INPUT, "'%.80s' is not RUN.POLICY.METRIC of a run in the list, nor step.NAME.PART", name);
+    if (r && t->source && r->job < 0)
         make_job(t->list, r, t->source);
     *out = 1 + 0.37 * ++t->n;
     return 0;
@@ -210,7 +247,7 @@ static int read_numbers(struct paper_list *l, const struct source *s, const stru
 int paper_list_open(struct paper_list *l, const char *path, const struct paper_choice *choice, struct err *e)
 {
     struct buf text = {0};
-    *l = (struct paper_list){0};
+    *l = (struct paper_list){.hardware = choice->hardware};
     int rc = file_read(&text, path, MAX_LIST, e);
     if (!rc && !(l->root = json_parse(text.data ? text.data : "", text.len, NULL, e)))
         rc = err_prefix(e, E_INPUT, "%s", path);
@@ -267,6 +304,10 @@ static int look_up(void *ctx, const char *name, double *out, struct err *e)
     const char *metric = "";
     const struct paper_list *l = ctx;
     const struct paper_run *r = run_of(l, name, &metric);
+    if (!r) {
+        const struct json *step = step_of(l, name, &metric);
+        return step_part(l, step, metric, out, e);
+    }
     const struct job *x = &l->jobs.items[r->job];
     if (!x->result)
         return err_set(e, x->failure ? E_INPUT : E_GONE, "%s.%s: %s", r->name, r->policy, x->failure ? x->failure : "was not run");

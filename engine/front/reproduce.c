@@ -230,6 +230,9 @@ static int run_all(struct reproduction *r, struct err *e)
     struct buf out = {0};
     l->jobs.what = "simulations";
     l->jobs.parallel = (int)r->opts->jobs;
+    struct job_signals signals;
+    TRY(job_signals_open(&signals, e));
+    l->jobs.signals = &signals;
     int rc = l->jobs.n ? jobs_run(&l->jobs, e) : 0;
     r->answers = mem_new_array((size_t)l->n_numbers + 1, sizeof *r->answers);
     for (int i = 0; i < l->n_numbers; i++)
@@ -240,6 +243,7 @@ static int run_all(struct reproduction *r, struct err *e)
     put_summary(r, &out);
     fputs(out.data, stdout);
     buf_free(&out);
+    job_signals_close(&signals);
     if (!rc && r->opts->markdown)
         rc = write_markdown(r, e);
     if (!rc && r->n_failed)

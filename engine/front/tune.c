@@ -29,6 +29,7 @@ struct search {
     struct tune_bound bounds[MAX_BOUNDS];
     int n_objectives, n_bounds;
     struct opts_list words;         /* of a simulation, but for the policy's params */
+    struct job_signals signals;
     struct point *points;
     int n_points;
     int n_spent, n_planned;         /* simulations */
@@ -86,7 +87,7 @@ static int run_points(struct search *s, struct point *points, int n, struct err 
     struct opts_list own = {0};
     for (int i = 0; i < n; i++)
         make_job(s, &points[i], &items[i], &own);
-    struct jobs j = {.items = items, .n = n, .parallel = (int)s->o->jobs, .what = "simulations", .n_before = s->n_spent, .n_all = s->n_planned};
+    struct jobs j = {.signals = &s->signals, .items = items, .n = n, .parallel = (int)s->o->jobs, .what = "simulations", .n_before = s->n_spent, .n_all = s->n_planned};
     int rc = jobs_run(&j, e);
     for (int i = 0; i < n; i++) {
         take_result(s, &points[i], &items[i]);
@@ -477,19 +478,27 @@ static int read_goals(struct search *s, struct err *e)
     return 0;
 }
 
+static int find(struct search *s, struct err *e)
+{
+    TRY(job_signals_open(&s->signals, e));
+    int rc = search_all(s, e), told = 0;
+    if (s->n_points && (rc == 0 || rc == E_GONE))
+        told = tell(s, rc ? NULL : e);
+    job_signals_close(&s->signals);
+    return rc ? rc : told;
+}
+
 int tune(const struct opts *o, const char *declared, struct err *e)
 {
     struct search s = {.o = o};
     static const char *const mine[] = {"json", "config", NULL};
-    int rc = read_goals(&s, e), told;
+    int rc = read_goals(&s, e);
     if (!rc)
         rc = tune_space_open(&s.space, declared, &o->params, &o->policy_params, e);
     if (!rc) {
         rng_init(&s.rng, o->seed * 1000003 + 17);
         opts_words(o, CMD_SIMULATE, mine, &s.words);
-        rc = search_all(&s, e);
-        told = s.n_points && (rc == 0 || rc == E_GONE) ? tell(&s, rc ? NULL : e) : 0;
-        rc = rc ? rc : told;
+        rc = find(&s, e);
     }
     for (int i = 0; i < s.n_points; i++)
         mem_free(s.points[i].failure);

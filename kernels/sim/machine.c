@@ -308,3 +308,18 @@ int64_t sim_machine_front_ns(const struct sim_machine *m)
 {
     return cost_front(m);
 }
+
+int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e)
+{
+    static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise", "head", "launch", "host", "total"};
+    if (step->layout.pp != 1 || layout_size(step->layout) > sim_machine_ranks(m) || step->size.rows < 1)
+        return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d} over %d rows does not fit %d devices", step->layout.sp, step->layout.tp, step->size.rows, sim_machine_ranks(m));
+    struct step_cost c = cost_parts(m, step->layout, step->weight_shares, &step->size);
+    const double values[] = {c.linear, c.attention, c.reduce, c.exchange, c.elementwise, c.head, c.launch, c.host, c.total};
+    for (int i = 0; i < 9; i++)
+        if (!strcmp(part, names[i])) {
+            *ns = values[i];
+            return 0;
+        }
+    return err_set(e, E_NOTFOUND, "a step has no part '%.40s' (there are: linear, attention, reduce, exchange, elementwise, head, launch, host, total)", part);
+}

@@ -8,8 +8,16 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/world/estimate.h"
+#include "engine/world/layout.h"
 
 struct sim_machine;
+
+struct sim_step {
+    struct layout layout;
+    int weight_shares;
+    struct step_size size;
+};
 
 /* E_INPUT, E_UNSUPPORTED: the text names the file and the line or the field. On success *out is the caller's, to be closed. */
 int sim_machine_open(struct sim_machine **out, const char *hardware_path, const char *model_path, struct err *e);
@@ -19,6 +27,9 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
+/* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, host, or the total. E_NOTFOUND lists them;
+ * E_INPUT: the layout does not fit the machine. */
+int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e);
 /* What a request costs before the engine hears of it: HTTP and tokenizer. */
 int64_t sim_machine_front_ns(const struct sim_machine *m);
 
