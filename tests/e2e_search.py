@@ -161,7 +161,7 @@ def numbers(folder):
     assert re.search(r"T 1 +ratio +1\.500 +1\.990 +\+32\.7%  bar 1 to 2$", r.stdout, re.M), r.stdout
     assert re.search(r"ends, ms +1\.000 to 2\.000 +1\.010 to 2\.010 +\+1\.0%, \+0\.5%$", r.stdout, re.M), r.stdout
     assert re.search(r"claim +slower +yes +holds  must hold$", r.stdout, re.M) and "Q (1: 4)\n      no cats are simulated" in r.stdout
-    assert "3 covered: 3 values" in r.stdout and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout, r.stdout
+    assert "3 answered: 3 values" in r.stdout and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout, r.stdout
     text = open(out).read()
     assert "| 1 | T 1 | ratio | 1.500 | 1.990 | +32.7% |" in text and "no cats" in text and "never measurements" in text
     assert call("reproduce", "--list", listed(ok), "--only", "claim").stdout.count("T 1") == 0

@@ -179,6 +179,10 @@ end }
     assert re.search(r"broken: the native policy decided \d+ of \d+ scheduling points in its place; last: .*broken", r.stdout), r.stdout
     assert int(rows(r.stdout)["finished"][0]) == 150
     assert json.load(open(f"{folder}/broken.json"))["runs"][0]["policy"]["fallback_steps"]["error"] > 0
+    # the watch over starving requests: on by default, with a patience of its own, or off
+    watched = [good(*NODE[:4], "--kv-cache-memory-bytes", "1MiB", *NODE[6:], "--trace", "batch:requests=60,input=20-900,output=5-60", "--seed", "7", "--policy", "static:dp=4",
+                    "--starvation-seconds", s).stdout for s in ("0", "0.05", "30")]
+    assert "starved" in watched[1] and "starved" not in watched[0] and watched[0] == watched[2]
     full = good(*NODE, "--trace", "batch:requests=50,input=200,output=20", "--max-num-queued-reqs", "10")
     assert int(rows(full.stdout)["refused"][0]) > 0
 

@@ -196,11 +196,16 @@ static int step_part(const struct paper_list *l, const struct json *o, const cha
     const char *hardware = json_text(json_find(o, "hardware")), *model = json_text(json_find(o, "model"));
     char paths[2][PATH_MAX];
     struct sim_machine *m = NULL;
-    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, whole_of(o, "weight_shares", 1), {.n_logits = 1}};
+    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, whole_of(o, "weight_shares", 1), {0}};
     TRY(places_description(hardware ? hardware : l->hardware, "models/hardware", paths[0], e));
     TRY(places_description(model ? model : "", "models", paths[1], e));
     TRY(sim_machine_open(&m, paths[0], paths[1], e));
-    step_size_add(&s.size, whole_of(o, "rows", 0), whole_of(o, "before", 0));
+    int rows = whole_of(o, "rows", 0), decodes = whole_of(o, "decodes", 0);
+    if (rows)
+        step_size_add(&s.size, rows, whole_of(o, "before", 0));
+    for (int i = 0; i < decodes; i++)
+        step_size_add(&s.size, 1, whole_of(o, "context", 0));
+    s.size.n_logits = decodes + (rows > 0);
     int rc = sim_machine_step(m, &s, part, ns, e);
     sim_machine_close(m);
     return rc;

@@ -172,7 +172,7 @@ static void put_summary(struct reproduction *r, struct buf *out)
 {
     if (r->n_errors)
         qsort(r->errors, (size_t)r->n_errors, sizeof *r->errors, by_size);
-    buf_printf(out, "\n%d covered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within 10%%; %d claims in words, %d hold. %d not covered.",
+    buf_printf(out, "\n%d answered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within 10%%; %d claims in words, %d hold. %d not covered.",
                r->n_covered, r->n_errors, r->n_errors ? 100 * r->errors[r->n_errors / 2] : 0, r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near,
                r->n_claims, r->n_held, r->n_uncovered);
     if (r->n_failed)

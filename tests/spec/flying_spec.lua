@@ -40,6 +40,18 @@ describe("flying", function()
     end)
   end)
 
+  it("is narrow for a crowd of which nobody waits, when it shall count those who run", function()
+    for crowded, sizes in pairs { [0] = "4", [12] = "1 1 1 1" } do
+      h.with(flying { max_num_seqs = 64, params = { crowd = crowded, many = 64, min_gap_ms = 20 } }, function(e)
+        for k = 1, 16 do e:submit { prompt = 20, max_tokens = 200, at = 0.05 + k * 0.01 } end
+        e:run_until(0.4)
+        assert.equal(sizes, h.sizes(e))
+        e:run()
+        h.clean(e)
+      end)
+    end
+  end)
+
   it("does not switch more often than it may", function()
     h.with(flying { params = { min_gap_ms = 100 } }, function(e)
       for burst = 0, 19 do crowd(e, burst % 2 == 0 and 40 or 1, burst * 0.03) end
