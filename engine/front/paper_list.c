@@ -249,22 +249,29 @@ static int read_numbers(struct paper_list *l, const struct source *s, const stru
     return 0;
 }
 
-int paper_list_open(struct paper_list *l, const char *path, const struct paper_choice *choice, struct err *e)
+int paper_list_read(struct paper_list *l, const char *text, size_t n, const char *path, const struct paper_choice *choice, struct err *e)
 {
-    struct buf text = {0};
-    *l = (struct paper_list){.hardware = choice->hardware};
-    int rc = file_read(&text, path, MAX_LIST, e);
-    if (!rc && !(l->root = json_parse(text.data ? text.data : "", text.len, NULL, e)))
-        rc = err_prefix(e, E_INPUT, "%s", path);
-    buf_free(&text);
-    if (rc)
-        return rc;
-    const char *settings = json_text(json_find(l->root, "settings")), *slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/');
+    *l = (struct paper_list){.root = json_parse(text, n, NULL, e), .hardware = choice->hardware};
+    if (!l->root)
+        return err_prefix(e, E_INPUT, "%s", path);
+    const char *settings = json_text(json_find(l->root, "settings"));
     char *here = own(l, slash ? mem_strndup(path, (size_t)(slash - path)) : mem_strdup("."));
     if (!settings || json_type(json_find(l->root, "runs")) != JSON_OBJECT || json_type(json_find(l->root, "numbers")) != JSON_ARRAY)
         return err_set(e, E_INPUT, "%s must be an object with \"settings\", \"runs\" and \"numbers\"", path);
     TRY(read_runs(l, path, e));
     return read_numbers(l, &(struct source){path, here, choice->hardware, settings}, choice, e);
+}
+
+int paper_list_open(struct paper_list *l, const char *path, const struct paper_choice *choice, struct err *e)
+{
+    struct buf text = {0};
+    *l = (struct paper_list){0};
+    int rc = file_read(&text, path, MAX_LIST, e);
+    if (!rc)
+        rc = paper_list_read(l, text.data ? text.data : "", text.len, path, choice, e);
+    buf_free(&text);
+    return rc;
 }
 
 void paper_list_close(struct paper_list *l)

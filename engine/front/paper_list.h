@@ -46,6 +46,8 @@ struct paper_choice {
 
 /* E_INPUT, E_NOTFOUND: the text names the entry. l must be closed in every case. */
 int paper_list_open(struct paper_list *l, const char *path, const struct paper_choice *choice, struct err *e);
+/* The wall alone, on bytes; path stands in the messages, and its folder for {here}. */
+int paper_list_read(struct paper_list *l, const char *text, size_t n, const char *path, const struct paper_choice *choice, struct err *e);
 void paper_list_close(struct paper_list *l);
 /* The i-th value of a covered number, once the jobs have run. E_GONE: a run that it needs has not come to an end. */
 int paper_list_value(const struct paper_list *l, const struct paper_number *x, int i, double *out, struct err *e);
