@@ -92,6 +92,7 @@ def tune_mistakes(folder):
     bare = write(folder, "bare.lua", re.sub(r"  params = \{.*?\n  \},\n", "", HILL, flags=re.S).replace("p.x", "37").replace('p.how == "fast"', "true"))
     loop = write(folder, "loop.lua", "return { api = 1, doc = 'Never ends.', params = { x = { default = 1, min = 0, max = 1 } }, step = function() while true do end end }\n")
     base, goal = [*NODE, *LOAD], ["--objective", "p50 TTFT"]
+    raises = write(folder, "raises.lua", HILL.replace("    local off", "    if view.step > 20 then error('no') end local off"))
     for args, code, says in (
         ([*base, "--policy", hill], 2, "what shall be best?"),
         ([*base, "--policy", hill, "--objective", "speed"], 1, "there is no metric 'speed' (there are: p1 to p100 or mean of TTFT"),
@@ -109,6 +110,7 @@ def tune_mistakes(folder):
         ([*base, "--policy", hill, "--policy", "fcfs", *goal], 2, "one --policy"),
         ([*base, "--policy", "no-such", *goal], 1, "no-such"),
         ([*base, "--policy", loop, *goal], 1, "loop.lua"),
+        ([*base, "--policy", raises, *goal], 1, "is withdrawn for its strikes"),
         ([*NODE, "--policy", hill, *goal], 2, "which traffic?"),
         ([*NODE, "--trace", "no/such.csv", "--policy", hill, *goal], 1, "no/such.csv"),
         ([*base, "--policy", hill, *goal, "--plots", folder], 2, "belongs to one run"),

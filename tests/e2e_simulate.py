@@ -182,6 +182,7 @@ end }
     # the watch over starving requests: on by default, with a patience of its own, or off
     watched = [good(*NODE[:4], "--kv-cache-memory-bytes", "1MiB", *NODE[6:], "--trace", "batch:requests=60,input=20-900,output=5-60", "--seed", "7", "--policy", "static:dp=4",
                     "--starvation-seconds", s).stdout for s in ("0", "0.05", "30")]
+    assert "it was withdrawn for its strikes" in watched[1]
     assert "starved" in watched[1] and "starved" not in watched[0] and watched[0] == watched[2]
     full = good(*NODE, "--trace", "batch:requests=50,input=200,output=20", "--max-num-queued-reqs", "10")
     assert int(rows(full.stdout)["refused"][0]) > 0

@@ -323,7 +323,10 @@ static int look_up(void *ctx, const char *name, double *out, struct err *e)
     const struct job *x = &l->jobs.items[r->job];
     if (!x->result)
         return err_set(e, x->failure ? E_INPUT : E_GONE, "%s.%s: %s", r->name, r->policy, x->failure ? x->failure : "was not run");
-    const struct json *found = metric_of(json_first(json_find(x->result, "runs")), metric);
+    const struct json *run = json_first(json_find(x->result, "runs"));
+    if (json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0)
+        return err_set(e, E_POLICY, "%s.%s: the policy was withdrawn for its strikes, so this is another one's", r->name, r->policy);
+    const struct json *found = metric_of(run, metric);
     found = found ? found : metric_of(x->result, metric);
     if (json_type(found) != JSON_NUMBER && json_type(found) != JSON_BOOL)
         return err_set(e, E_INPUT, "%s.%s has no '%.60s' in its result", r->name, r->policy, metric);

@@ -107,6 +107,10 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
         if (n > 0)
             buf_printf(out, "%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n", run->label, n,
                        (unsigned long long)run->replay.n_decisions, json_text(json_find(policy, "last_error")));
+        if (json_number(json_find(policy, "withdrawn")) > 0)
+            buf_printf(out, "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n", run->label,
+                       json_text(json_find(json_find(policy, "active"), "name")),
+                       json_number(json_find(by, "starved")) > 0 ? " (--starvation-seconds sets how long a request may wait beside room)" : "");
         if (run->replay.stopped)
             buf_printf(out, "%s: stopped at %.1f s; %llu requests had not finished\n", run->label, (double)run->replay.end_ns * 1e-9,
                        (unsigned long long)run->tally.n_unfinished);

@@ -18,7 +18,7 @@ struct point {
     double u[TUNE_MAX];
     double values[MAX_VALUES];      /* objectives, then what is bounded */
     double excess;                  /* how far past the bounds, summed; 0: all are kept */
-    bool whole, known;              /* run on the whole trace; it has values */
+    bool whole, known, withdrawn;   /* run on the whole trace; it has values; the policy did not live to the end */
     char *failure;
 };
 
@@ -79,6 +79,8 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     }
     if (p->whole && finished < s->n_finished)
         p->excess += 1 - finished / s->n_finished;
+    p->withdrawn = json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0;
+    p->excess += p->withdrawn; /* what was measured is another policy's */
 }
 
 static int run_points(struct search *s, struct point *points, int n, struct err *e)
@@ -342,6 +344,9 @@ static int search_all(struct search *s, struct err *e)
     s->n_planned = 1 + wide * SHORTER + whole + (rest > 0 ? rest : 0);
     int rc = run_points(s, &first, 1, e);
     keep(s, &first, 1);
+    if (!rc && first.withdrawn)
+        return err_set(e, E_POLICY, "with its own params the policy is withdrawn for its strikes on this trace: moonshift simulate says which%s",
+                       s->o->starvation_s > 0 ? " (--starvation-seconds 0 takes the watch over waiting requests away)" : "");
     if (!rc && !first.known)
         return err_set(e, E_INPUT, "with the policy's own params: %.300s", first.failure ? first.failure : "nothing was measured");
     if (!rc && s->n_rows < LEAST_ROWS)
@@ -360,7 +365,7 @@ static void put_point(const struct search *s, const struct point *p, const char 
     buf_printf(out, "%-8s", mark);
     for (int i = 0; i < s->n_objectives + s->n_bounds; i++)
         buf_printf(out, " %16.6g", p->values[i]);
-    buf_printf(out, "  %s%s\n", words.data, p->excess > 0 ? "  (past a bound)" : "");
+    buf_printf(out, "  %s%s\n", words.data, p->withdrawn ? "  (withdrawn for its strikes)" : p->excess > 0 ? "  (past a bound)" : "");
     buf_free(&words);
 }
 
