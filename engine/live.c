@@ -299,7 +299,19 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
     return false;
 }
 
-/* Somebody has waited too long although there was room: moves them to the front for the native policy. */
+/* Has somebody who ranks after r begun since r waits? */
+static bool is_overtaken(const struct world *w, const struct request *r)
+{
+    for (int i = 0; i < w->running.n; i++) {
+        const struct request *x = w->running.items[i];
+        if (x->key > r->key && x->first_scheduled_ns > r->waiting_since_ns)
+            return true;
+    }
+    return false;
+}
+
+/* Somebody has waited too long although there was room: moves them to the front for the native policy. Who stands behind one that has no room waits for that
+ * one, as long as nobody overtakes it. */
 static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
     struct world *w = p->world;
@@ -308,8 +320,14 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
     l->next_starvation_check_ns = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (r->plan_serial == p->serial || v->now_ns - r->waiting_since_ns < w->limits.starvation_ns || !world_eligible(w, r) ||
-            !fits_somewhere(p, r))
+        if (r->plan_serial == p->serial || !world_eligible(w, r))
+            continue;
+        if (!fits_somewhere(p, r)) {
+            if (!is_overtaken(w, r))
+                return false;
+            continue;
+        }
+        if (v->now_ns - r->waiting_since_ns < w->limits.starvation_ns)
             continue;
         err_set(e, E_POLICY, "request %.40s has waited %.1f s with room for it", r->spec->name,
                 (double)(v->now_ns - r->waiting_since_ns) * 1e-9);

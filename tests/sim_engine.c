@@ -199,7 +199,25 @@ static struct policy make_policy(const struct policy_ops *ops, const char *name)
     return p;
 }
 
-static void run_with(const struct policy_ops *ops, const char *expect_in_metrics)
+static void expect_in_metrics(struct rig *t, const char *text)
+{
+    struct engine_event ev;
+    bool found = false;
+    post(t, IN_METRICS, 1, 0, NULL);
+    while (engine_turn(t->g))
+        ;
+    while (queue_take(engine_outbox(t->g), &ev)) {
+        if (ev.kind == EV_REPLY) {
+            found = strstr(ev.payload, text) != NULL;
+            if (!found)
+                print_error("not in /metrics: %s\n%s\n", text, (char *)ev.payload);
+        }
+        mem_free(ev.payload);
+    }
+    assert_true(found);
+}
+
+static void run_with(const struct policy_ops *ops, const char *metric)
 {
     struct rig t;
     open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(ops, "bad"),
@@ -211,20 +229,7 @@ static void run_with(const struct policy_ops *ops, const char *expect_in_metrics
         assert_int_equal(t.heard[tag].n_ends, 1);
         assert_int_equal(t.heard[tag].ending, END_LENGTH);
     }
-    post(&t, IN_METRICS, 1, 0, NULL);
-    while (engine_turn(t.g))
-        ;
-    struct engine_event ev;
-    bool found = false;
-    while (queue_take(engine_outbox(t.g), &ev)) {
-        if (ev.kind == EV_REPLY) {
-            found = strstr(ev.payload, expect_in_metrics) != NULL;
-            if (!found)
-                print_error("not in /metrics: %s\n%s\n", expect_in_metrics, (char *)ev.payload);
-        }
-        mem_free(ev.payload);
-    }
-    assert_true(found);
+    expect_in_metrics(&t, metric);
     check_books(&t);
     close_rig(&t);
 }
@@ -258,6 +263,28 @@ static void nobody_starves(void **state)
     assert_int_equal(t.heard[1].ending, END_LENGTH);
     assert_true(clock_now(&t.clock) < 1000000000 + (int64_t)1500000000);
     run_until(&t, INT64_MAX);
+    check_books(&t);
+    close_rig(&t);
+}
+
+/* First come, first served: no two of the large ones have room, and the small ones wait for them although they would fit. */
+static void waiting_behind_one_without_room_is_no_starvation(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct policy orderly;
+    policy_fcfs(&orderly);
+    orderly = make_policy(orderly.ops, "orderly");
+    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 32, .policy = orderly, .starvation_ns = 50000000});
+    for (uint64_t tag = 1; tag <= 3; tag++)
+        submit(&t, spec_new(&t, tag, 300, 60)); /* one fills more than half of the cache */
+    for (uint64_t tag = 4; tag <= 6; tag++)
+        submit(&t, spec_new(&t, tag, 20, 4));
+    run_until(&t, INT64_MAX);
+    for (uint64_t tag = 1; tag <= 6; tag++)
+        assert_int_equal(t.heard[tag].ending, END_LENGTH);
+    assert_true(clock_now(&t.clock) > 150000000);
+    expect_in_metrics(&t, "policy_fallback_total{reason=\"starved\"} 0\n");
     check_books(&t);
     close_rig(&t);
 }
@@ -341,6 +368,7 @@ int main(void)
         cmocka_unit_test(drain_then_stop),
         cmocka_unit_test(bad_policies_cost_only_their_steps),
         cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(waiting_behind_one_without_room_is_no_starvation),
         cmocka_unit_test(admit_refuses_with_its_own_code),
         cmocka_unit_test(prefix_cache_is_reported),
         cmocka_unit_test(swaps_keep_every_token),
