@@ -37,8 +37,10 @@ static void observe_end(struct engine *g, const struct request *r, int64_t now)
 
 void engine_end_request(struct engine *g, struct request *r, const struct farewell *f)
 {
-    int64_t now = clock_now(g->setup.clock);
+    int64_t now = g->now_ns;
     struct view v;
+    if (g->setup.witness && g->setup.witness->ended)
+        g->setup.witness->ended(g->setup.witness->ctx, now, r, f->how);
     view_init(&v, &g->world, now);
     live_finish(&g->live, r, f->how, &v);
     observe_end(g, r, now);
@@ -111,6 +113,8 @@ static enum ending take_token(struct engine *g, struct request *r, const struct 
     }
     r->last_token_ns = now;
     struct engine_event ev = {.kind = EV_TOKEN, .tag = r->spec->tag, .token = res->token, .is_stop = is_stop_id(r, res->token)};
+    if (g->setup.witness && g->setup.witness->sampled)
+        g->setup.witness->sampled(g->setup.witness->ctx, r, ev.is_stop);
     if (r->spec->sampling.n_logprobs >= 0) {
         struct token_logprobs *lp = mem_new(sizeof *lp);
         fill_logprobs(lp, res);
@@ -164,21 +168,23 @@ static void absorb_failed(struct engine *g, const struct step *s, const struct s
     engine_lose_rank(g, rank, s, failed->err.text);
 }
 
-/* What the step teaches about time: the estimator, and what a prompt token costs. */
-static void learn(struct engine *g, const struct step *s)
+/* What the step teaches about time: the estimator, and what a prompt token costs. Returns what had been predicted. */
+static double learn(struct engine *g, const struct step *s)
 {
     struct world *w = &g->world;
     double ns = (double)step_ns(s);
-    estimator_learn(&w->estimate, s->layout, s->size, ns);
+    double predicted = estimator_learn(&w->estimate, s->layout, s->size, ns);
     if (s->size.rows >= 32)
         w->cost.prefill_ns_per_token += 0.1 * (ns / s->size.rows - w->cost.prefill_ns_per_token);
+    return predicted;
 }
 
 void engine_absorb(struct engine *g, struct step *s)
 {
-    int64_t now = clock_now(g->setup.clock);
+    int64_t now = g->now_ns;
     struct group *grp = partition_find(&g->world.partition, s->group);
     int rank;
+    double predicted = 0;
     const struct step_part *failed = step_failure(s, &rank);
     ASSERT(grp && !grp->idle);
     grp->idle = true;
@@ -191,11 +197,13 @@ void engine_absorb(struct engine *g, struct step *s)
     if (failed) {
         absorb_failed(g, s, failed, rank);
     } else {
-        learn(g, s);
+        predicted = learn(g, s);
         for (int i = 0; i < s->n_items; i++)
             absorb_item(g, s, &s->items[i], now);
     }
     g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;
     g->changed = true;
+    if (g->setup.witness && g->setup.witness->stepped)
+        g->setup.witness->stepped(g->setup.witness->ctx, now, s, predicted, failed ? rank : -1);
     step_free(s);
 }

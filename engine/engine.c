@@ -21,6 +21,11 @@ static void move_done(void *ctx, struct move *m)
     queue_post(g->inbox, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
 }
 
+static int64_t look_at_clock(struct engine *g)
+{
+    return g->now_ns = clock_now(g->setup.clock);
+}
+
 /* The partition to begin with. */
 static int start_partition(struct engine *g, struct err *e)
 {
@@ -32,9 +37,9 @@ static int start_partition(struct engine *g, struct err *e)
         if (why && l.sp)
             return err_set(e, E_INPUT, "groups of %d ranks: %s", size, why);
         if (!why)
-            partition_ask(&g->world, &o, clock_now(g->setup.clock));
+            partition_ask(&g->world, &o, g->now_ns);
     }
-    partition_advance(&g->world, clock_now(g->setup.clock));
+    partition_advance(&g->world, g->now_ns);
     return 0;
 }
 
@@ -50,6 +55,7 @@ static int open_world(struct engine *g, struct err *e)
     struct node_callbacks c = {step_done, move_done, g};
     TRY(node_open(&g->devices, &g->setup, &g->setup.limits, &c, e));
     world_init(&g->world, &g->setup.limits, &g->devices.shape, g->devices.n_blocks, &g->metrics);
+    look_at_clock(g);
     node_facts(&g->devices, &g->setup, &g->node);
     if (rank_facts(g->devices.ranks[0])->budget.weight_tp) {
         g->world.estimate.known = known_step_ns;
@@ -67,11 +73,12 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     g->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(g, e);
     if (!rc) {
-        g->started_ns = g->rates.since_ns = clock_now(s->clock);
+        g->started_ns = g->rates.since_ns = g->now_ns;
         g->was_idle = g->saw_empty = true;
         g->unpark_ns = INT64_MAX;
         plan_init(&g->plan, &g->world);
         live_init(&g->live, &g->node, s->quiet);
+        g->live.witness = s->witness;
         g->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
         if (!g->outbox)
             rc = err_set(e, E_SYS, "cannot make an eventfd");
@@ -156,6 +163,16 @@ const struct node_facts *engine_node(const struct engine *g)
     return &g->node;
 }
 
+int64_t engine_started_ns(const struct engine *g)
+{
+    return g->started_ns;
+}
+
+const struct policy *engine_policy(const struct engine *g)
+{
+    return &g->live.active;
+}
+
 const struct plan *engine_plan(const struct engine *g)
 {
     return &g->plan;
@@ -177,11 +194,20 @@ static int retry_after(const struct engine *g, int64_t now)
     return s < 1 ? 1 : s > 60 ? 60 : (int)s;
 }
 
+/* NULL: it was turned away. */
+static void tell_submitted(struct engine *g, const struct request_spec *s, struct request *r)
+{
+    const struct witness *w = g->setup.witness;
+    if (w && w->submitted)
+        w->submitted(w->ctx, g->now_ns, s, r);
+}
+
 /* The ending of a request that never entered the world. */
 static void turn_away(struct engine *g, struct request_spec *s, int status, int retry_s, const char *why)
 {
     struct engine_event ev = {.kind = EV_END, .code = END_REFUSED, .tag = s->tag, .http_status = status, .retry_after_s = retry_s,
                               .n_prompt = s->n_prompt, .payload = mem_strdup(why), .n = strlen(why)};
+    tell_submitted(g, s, NULL);
     metrics_add(&g->metrics, status == 400 ? C_REFUSED_INPUT : C_REFUSED_FULL, 1);
     request_spec_free(s);
     engine_emit(g, &ev);
@@ -189,7 +215,7 @@ static void turn_away(struct engine *g, struct request_spec *s, int status, int 
 
 static void submit(struct engine *g, struct request_spec *s)
 {
-    int64_t now = clock_now(g->setup.clock);
+    int64_t now = g->now_ns;
     struct err e = {0};
     struct request *r = NULL;
     if (g->draining || g->stopping) {
@@ -205,6 +231,7 @@ static void submit(struct engine *g, struct request_spec *s)
         turn_away(g, s, rc == E_FULL ? 503 : 400, rc == E_FULL ? retry_after(g, now) : -1, e.text);
         return;
     }
+    tell_submitted(g, s, r);
     metrics_add(&g->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
     struct view v;
     view_init(&v, &g->world, now);
@@ -223,6 +250,8 @@ static void cancel(struct engine *g, uint64_t tag, enum ending how)
     struct request *r = request_find_tag(&g->world.requests, tag);
     if (!r)
         return; /* it has had its ending */
+    if (g->setup.witness && g->setup.witness->cancelled)
+        g->setup.witness->cancelled(g->setup.witness->ctx, g->now_ns, r, how);
     g->changed = true;
     if (r->busy) {
         r->cancelled = true;
@@ -253,9 +282,8 @@ static void swap_policy(struct engine *g, const struct engine_message *m)
 {
     struct err e = {0};
     struct policy *p = m->payload;
-    int64_t t0 = clock_now(g->setup.clock);
-    int rc = live_swap(&g->live, p, &g->world, t0, &e);
-    g->live.last_swap_seconds = (double)(clock_now(g->setup.clock) - t0) * 1e-9;
+    int rc = live_swap(&g->live, p, &g->world, g->now_ns, &e);
+    g->live.last_swap_seconds = (double)(clock_now(g->setup.clock) - g->now_ns) * 1e-9;
     mem_free(p);
     g->wake_ns = 0;
     g->changed = true;
@@ -270,7 +298,7 @@ static void set_params(struct engine *g, const struct engine_message *m)
                  : err_set(&e, E_UNSUPPORTED, "the policy %s has no params", g->live.active.name);
     mem_free(m->payload);
     if (!rc)
-        live_rekey(&g->live, &g->world, clock_now(g->setup.clock));
+        live_rekey(&g->live, &g->world, g->now_ns);
     g->changed = true;
     reply_policy(g, m->tag, rc, &e);
 }
@@ -278,7 +306,7 @@ static void set_params(struct engine *g, const struct engine_message *m)
 static void roll_back(struct engine *g, uint64_t tag)
 {
     struct err e = {0};
-    int rc = live_rollback(&g->live, &g->world, clock_now(g->setup.clock), &e);
+    int rc = live_rollback(&g->live, &g->world, g->now_ns, &e);
     g->changed = true;
     reply_policy(g, tag, rc, &e);
 }
@@ -293,10 +321,22 @@ static void stop_all(struct engine *g)
     }
 }
 
-static void take_message(struct engine *g, struct engine_message *m)
+/* Messages that are neither a request's nor a question's nor a rank's. */
+static void tell_ordered(struct engine *g, const struct engine_message *m)
+{
+    const struct witness *w = g->setup.witness;
+    bool order = m->kind == IN_POLICY || m->kind == IN_PARAMS || m->kind == IN_ROLLBACK || m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN ||
+                 m->kind == IN_STOP;
+    if (order && w && w->ordered)
+        w->ordered(w->ctx, g->now_ns, m);
+}
+
+void engine_take(struct engine *g, struct engine_message *m)
 {
     size_t n;
     char *text;
+    look_at_clock(g);
+    tell_ordered(g, m);
     switch (m->kind) {
     case IN_SUBMIT: submit(g, m->payload); break;
     case IN_CANCEL: cancel(g, m->tag, (enum ending)m->code); break;
@@ -328,11 +368,12 @@ static bool ingest(struct engine *g)
     size_t n, total = 0;
     while ((n = queue_take_many(g->inbox, batch, 64)) > 0) {
         for (size_t i = 0; i < n; i++)
-            take_message(g, &batch[i]);
+            engine_take(g, &batch[i]);
         total += n;
     }
     struct timetable_entry t;
-    while (timetable_take(&g->under_way, clock_now(g->setup.clock), &t)) {
+    look_at_clock(g);
+    while (timetable_take(&g->under_way, g->now_ns, &t)) {
         if (t.step)
             engine_absorb(g, t.step);
         else
@@ -379,8 +420,8 @@ static struct step *post(struct engine *g, struct plan_batch *b)
         b->items[i].request->busy = true;
     grp->idle = false;
     grp->layout = b->layout;
-    s->posted_ns = grp->busy_since_ns = clock_now(g->setup.clock);
-    for (int i = 0; i < grp->n_ranks; i++) /* in all members' inboxes before anything else: every rank sees the same order */
+    s->posted_ns = grp->busy_since_ns = g->now_ns;
+    for (int i = 0; i < grp->n_ranks && !g->setup.play; i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
     return s;
 }
@@ -403,6 +444,19 @@ static void pad_steps(struct engine *g, struct step **steps, int n)
             steps[i]->parts[0].time.ns = slowest;
 }
 
+/* In virtual time: when it will have ended. */
+static void add_step(struct engine *g, struct step *s)
+{
+    const struct engine_play *play = g->setup.play;
+    if (play && !play->step_ns) {
+        timetable_hold(&g->under_way, (struct timetable_entry){.step = s});
+        return;
+    }
+    if (play)
+        s->parts[0].time.ns = play->step_ns(play->ctx, s);
+    timetable_add_step(&g->under_way, s);
+}
+
 static void post_all(struct engine *g, const struct plan *p)
 {
     struct step *steps[MAX_RANKS];
@@ -413,7 +467,7 @@ static void post_all(struct engine *g, const struct plan *p)
     if (g->setup.lockstep)
         pad_steps(g, steps, n);
     for (int i = 0; i < n && !g->setup.threaded; i++)
-        timetable_add_step(&g->under_way, steps[i]);
+        add_step(g, steps[i]);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -449,16 +503,27 @@ static void note_idle(struct engine *g)
     }
 }
 
+static void tell_turned(struct engine *g, const struct plan *p)
+{
+    const struct witness *w = g->setup.witness;
+    if (w && w->turned)
+        w->turned(w->ctx, g->now_ns, p);
+}
+
 bool engine_turn(struct engine *g)
 {
-    bool did = ingest(g);
+    bool did = ingest(g), waited = g->world.partition.n_pending > 0;
+    int64_t now = look_at_clock(g);
     did |= engine_switch(g);
-    int64_t now = clock_now(g->setup.clock);
-    if (world_unpark(&g->world, now, &g->unpark_ns))
+    int n_unparked = world_unpark(&g->world, now, &g->unpark_ns);
+    if (n_unparked)
         g->changed = true; /* somebody can run now who could not: asleep, nobody else would say so */
     note_idle(g);
-    if (!should_decide(g, now))
+    if (!should_decide(g, now)) {
+        if (did || waited || n_unparked)
+            tell_turned(g, NULL);
         return did;
+    }
     struct view v;
     view_init(&v, &g->world, now);
     g->changed = false;
@@ -466,9 +531,27 @@ bool engine_turn(struct engine *g)
     g->n_idle_wakes = g->saw_empty ? g->n_idle_wakes + 1 : 0;
     g->world.step++;
     live_step(&g->live, &v, &g->plan);
+    tell_turned(g, &g->plan);
     enact(g, &g->plan);
     live_idle(&g->live); /* in the shadow of the step just posted */
     return true;
+}
+
+struct step *engine_take_step(struct engine *g, int group)
+{
+    struct timetable_entry t;
+    return timetable_release(&g->under_way, group, 0, &t) ? t.step : NULL;
+}
+
+struct move *engine_take_move(struct engine *g, uint64_t serial)
+{
+    struct timetable_entry t;
+    return timetable_release(&g->under_way, 0, serial, &t) ? t.move : NULL;
+}
+
+struct request *engine_find(struct engine *g, uint64_t tag)
+{
+    return request_find_tag(&g->world.requests, tag);
 }
 
 /* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by itself. */
@@ -491,6 +574,8 @@ void engine_run(void *arg)
         engine_log_rates(g, now);
         int64_t next = engine_next_ns(g);
         bool timed = next != INT64_MAX;
+        if (g->setup.witness && g->setup.witness->rests && !g->world.requests.n_live)
+            g->setup.witness->rests(g->setup.witness->ctx);
         if (timed && next - now < wait)
             wait = next > now ? next - now : 0;
         queue_wait(g->inbox, g->world.requests.n_live || timed ? wait : -1);

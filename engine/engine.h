@@ -8,9 +8,20 @@
 #include "engine/base/clock.h"
 #include "engine/base/queue.h"
 #include "engine/policy.h"
+#include "engine/witness.h"
 #include "models/model.h"
 
 struct engine;
+
+/* A machine that is played: the ranks run nothing, steps and moves take as long as they are told to. Not threaded only. */
+struct engine_play {
+    const struct node_facts *facts; /* the node as it was recorded, shape included; borrowed until engine_destroy */
+    const struct comm_measure *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
+    /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move). */
+    int64_t (*step_ns)(void *ctx, const struct step *s);
+    int64_t (*move_ns)(void *ctx, const struct move *m);
+    void *ctx;
+};
 
 struct engine_setup {
     const struct backend_ops *ops;
@@ -32,6 +43,8 @@ struct engine_setup {
     bool threaded;                  /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
     bool lockstep;                  /* a described machine in virtual time: groups begin their steps together, each padded to the rows of the largest, and wait for
                                        the slowest, as the data parallelism of vLLM in 2025 did; else they are independent */
+    const struct engine_play *play; /* NULL: the ranks do the work */
+    const struct witness *witness;  /* NULL: nobody watches; borrowed until engine_destroy */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
     bool quiet;                     /* no log lines */
@@ -94,7 +107,16 @@ void engine_run(void *g);                       /* thread body: until IN_STOP */
 /* ---- virtual time (setup.threaded false): the driver owns the clock */
 bool engine_turn(struct engine *g);             /* one turn; true when it did something */
 int64_t engine_next_ns(const struct engine *g); /* next step completion or wake; INT64_MAX: none */
+/* Takes in one message now, without the rest of a turn: what a turn is made of, for drivers that know where turns began and ended. */
+void engine_take(struct engine *g, struct engine_message *m);
+/* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the timetable; the driver fills in what came of it and hands
+ * it back with engine_take, IN_STEP_DONE or IN_MOVE_DONE. */
+struct step *engine_take_step(struct engine *g, int group);
+struct move *engine_take_move(struct engine *g, uint64_t serial);
+struct request *engine_find(struct engine *g, uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
 const struct node_facts *engine_node(const struct engine *g);
+int64_t engine_started_ns(const struct engine *g);
+const struct policy *engine_policy(const struct engine *g);     /* the live one; the engine's thread */
 const struct plan *engine_plan(const struct engine *g); /* what was decided last; valid while its step runs */
 const struct world *engine_world(const struct engine *g); /* for drivers and tests on the engine's thread */
 

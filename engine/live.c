@@ -11,6 +11,21 @@
 
 static const int64_t MAX_IDLE_WAIT_NS = 5000000000; /* a policy may wake itself for so long without running what could run */
 
+/* A call that a witness says was cut off is not made: nothing of it would count. */
+static bool is_cut(const struct live *l, enum policy_hook h, enum verdict *v)
+{
+    const struct witness *w = l->witness;
+    return w && w->cut && w->cut(w->ctx, h, v);
+}
+
+/* Every verdict of a policy passes through here. */
+static enum verdict heard(const struct live *l, enum policy_hook h, enum verdict v)
+{
+    if (l->witness && l->witness->judged)
+        l->witness->judged(l->witness->ctx, h, &v);
+    return v;
+}
+
 static void destroy(struct policy *p)
 {
     if (p->ops && p->ops->destroy)
@@ -114,13 +129,16 @@ static int import_old(struct live *l, struct policy *p, struct err *e)
     struct buf state = {0};
     struct err why = {0};
     int rc = 0;
-    enum verdict v = l->active.ops->export_state(l->active.ctx, &state, &why);
+    enum verdict v;
+    if (!is_cut(l, HOOK_EXPORT, &v))
+        v = heard(l, HOOK_EXPORT, l->active.ops->export_state(l->active.ctx, &state, &why));
     l->calls[HOOK_EXPORT]++;
     l->verdicts[HOOK_EXPORT][v]++;
     if (!verdict_stands(v)) { /* the old one is on its way out: its failure costs its state, not the swap */
         note_error(l, "export", v, &why);
     } else if (state.len) {
-        v = p->ops->import_state(p->ctx, state.data, state.len, e);
+        if (!is_cut(l, HOOK_IMPORT, &v))
+            v = heard(l, HOOK_IMPORT, p->ops->import_state(p->ctx, state.data, state.len, e));
         l->calls[HOOK_IMPORT]++;
         l->verdicts[HOOK_IMPORT][v]++;
         if (!verdict_stands(v))
@@ -142,7 +160,9 @@ static int start_new(struct live *l, struct policy *p, struct world *w, int64_t 
     plan_init(plan, w);
     plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
     plan_begin(plan, now_ns);
-    enum verdict v = p->ops->start(p->ctx, &l->node, &view, plan, e);
+    enum verdict v;
+    if (!is_cut(l, HOOK_START, &v))
+        v = heard(l, HOOK_START, p->ops->start(p->ctx, &l->node, &view, plan, e));
     l->calls[HOOK_START]++;
     l->verdicts[HOOK_START][v]++;
     if (verdict_stands(v))
@@ -223,7 +243,9 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
     if (!l->active.ops->admit)
         return;
     struct err e = {0};
-    enum verdict verdict = l->active.ops->admit(l->active.ctx, r, v, a, &e);
+    enum verdict verdict;
+    if (!is_cut(l, HOOK_ADMIT, &verdict))
+        verdict = heard(l, HOOK_ADMIT, l->active.ops->admit(l->active.ctx, r, v, a, &e));
     if (verdict_stands(verdict) && !a->refused && !isfinite(a->key)) {
         verdict = VERDICT_MALFORMED;
         err_set(&e, E_POLICY, "admit returned a key that is not a finite number");
@@ -349,7 +371,9 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
 {
     struct err e = {0};
     plan_begin(p, v->now_ns);
-    enum verdict verdict = l->active.ops->step(l->active.ctx, v, p, &e);
+    enum verdict verdict;
+    if (!is_cut(l, HOOK_STEP, &verdict))
+        verdict = heard(l, HOOK_STEP, l->active.ops->step(l->active.ctx, v, p, &e));
     if (verdict_stands(verdict) && is_stalled(l, v, p, &e))
         verdict = VERDICT_STALLED;
     else if (verdict_stands(verdict) && is_starved(l, v, p, &e))
@@ -366,8 +390,12 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
 void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v)
 {
     struct err e = {0};
-    if (l->active.ops->finish)
-        judge(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e), &e, v->world->step);
+    enum verdict verdict;
+    if (!l->active.ops->finish)
+        return;
+    if (!is_cut(l, HOOK_FINISH, &verdict))
+        verdict = heard(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e));
+    judge(l, HOOK_FINISH, verdict, &e, v->world->step);
 }
 
 void live_idle(struct live *l)

@@ -4,6 +4,7 @@
 #define ENGINE_LIVE_H
 
 #include "engine/policy.h"
+#include "engine/witness.h"
 
 enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64 };
 
@@ -11,6 +12,7 @@ struct live {
     struct policy active, previous, native;
     bool has_previous;
     struct node_facts node;
+    const struct witness *witness;  /* NULL: nobody; set by the engine */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];

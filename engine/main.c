@@ -18,6 +18,7 @@
 #include "engine/front/places.h"
 #include "engine/front/policy_params.h"
 #include "engine/front/reproduce.h"
+#include "engine/front/record.h"
 #include "engine/front/server.h"
 #include "engine/front/simulate.h"
 #include "engine/front/terminal.h"
@@ -45,6 +46,8 @@ struct app {
     const char *names[2];
     uint64_t comm_sets[MAX_RANKS];
     struct policy policy;           /* until the engine takes it */
+    struct recorder *recorder;      /* serve --record */
+    struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
     struct server *server;
@@ -258,9 +261,18 @@ static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
     TRY(plan_engine(a, &s, e));
+    if (a->opts.record && !a->opts.dry_run) {
+        TRY(recorder_open(&a->recorder, a->opts.record, e));
+        s.witness = recorder_witness(a->recorder);
+    }
     s.policy = a->policy;
     a->policy = (struct policy){0};
-    return engine_create(&a->engine, &s, e);
+    TRY(engine_create(&a->engine, &s, e));
+    struct recorder_start start = {.node = engine_node(a->engine), .model = model_config(a->model), .start = s.start, .block_size = s.block_size,
+                                   .version = VERSION};
+    if (a->recorder)
+        recorder_begin(a->recorder, &start, a->engine);
+    return 0;
 }
 
 static void say_capacity(const struct app *a, double load_s)
@@ -317,6 +329,8 @@ static void close_parts(struct app *a)
     stop_engine(a);
     server_destroy(a->server);
     engine_destroy(a->engine);
+    recorder_close(a->recorder);
+    recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)
         a->policy.ops->destroy(a->policy.ctx);
     lua_watchdog_stop(a->watchdog);
@@ -477,17 +491,24 @@ static int run_simulation(struct app *a, struct err *e)
 {
     struct engine_setup s;
     char machine[160];
-    TRY(open_machine(a, machine, e));
-    name_model(a);
-    TRY(plan_engine(a, &s, e));
-    TRY(choose_simulated_ranks(a, &s, e));
+    bool as_recorded = !a->opts.hardware && !a->opts.hf_config && recording_is_file(a->opts.trace);
+    if (as_recorded) {
+        TRY(recorded_machine_open(&a->recorded, &a->opts, e));
+        s = a->recorded.exact_setup;
+    } else {
+        TRY(open_machine(a, machine, e));
+        name_model(a);
+        TRY(plan_engine(a, &s, e));
+        TRY(choose_simulated_ranks(a, &s, e));
+    }
     TRY(start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
     a->lua.n_ranks = s.n_ranks;
     a->lua.soft_ns = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
     a->lua.hard_ns = INT64_C(500000000);
     a->lua.quiet = true;
-    struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .machine = machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
+    struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .recorded = as_recorded ? &a->recorded : NULL,
+                                 .machine = as_recorded ? a->recorded.words : machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
                                  .open_policy = simulated_policy, .ctx = a};
     return simulate(&sim, e);
 }

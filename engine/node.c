@@ -99,6 +99,17 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
     return 0;
 }
 
+/* A played node is what was recorded of it: nothing is measured or sized here. */
+static void adopt(struct node *n, const struct engine_play *play)
+{
+    n->shape = *play->facts->shape;
+    n->heads = play->facts->heads;
+    n->n_blocks = play->facts->kv_blocks;
+    n->kv_block_bytes = play->facts->kv_blocks ? play->facts->kv_bytes / (size_t)play->facts->kv_blocks : 0;
+    for (int i = 0; play->comms && i < comm_pool_count(n->comms); i++)
+        comm_set_measured(comm_find(n->comms, comm_pool_mask(n->comms, i)), &play->comms[i]);
+}
+
 static int check_setup(const struct engine_setup *s, struct err *e)
 {
     const struct limits *l = &s->limits;
@@ -137,7 +148,9 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
         rc = open_comms(n, s, e);
     if (!rc)
         rc = take_shape(n, s, e);
-    if (!rc)
+    if (!rc && s->play)
+        adopt(n, s->play);
+    else if (!rc)
         rc = size_kv(n, s, limits, e);
     for (int i = 0; i < n->n_ranks && !rc; i++)
         rc = rank_start(n->ranks[i], n->n_blocks, e);
@@ -157,6 +170,13 @@ void node_close(struct node *n)
 void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out)
 {
     const struct device_facts *f = rank_facts(n->ranks[0]);
+    if (s->play) {
+        *out = *s->play->facts;
+        out->shape = &n->shape;
+        out->comms = n->comms;
+        out->limits = s->limits;
+        return;
+    }
     *out = (struct node_facts){.n_ranks = n->n_ranks, .memory_bytes = f->memory_bytes, .weight_bytes = rank_weight_bytes(n->ranks[0]),
                                .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks, .kv_blocks = n->n_blocks,
                                .tokens_per_block = s->block_size, .shape = &n->shape, .heads = n->heads, .comms = n->comms, .limits = s->limits};

@@ -21,6 +21,19 @@ static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool 
     to->blocks = phys;
 }
 
+/* Nothing is copied; all heads of the tokens count as they would. */
+static void play_move(struct engine *g, struct move *m)
+{
+    const struct engine_play *play = g->setup.play;
+    atomic_store(&m->bytes, (int64_t)(g->devices.kv_block_bytes / (size_t)g->setup.block_size) * (m->n_tokens - m->first_token));
+    if (!play->move_ns) {
+        timetable_hold(&g->under_way, (struct timetable_entry){.move = m});
+        return;
+    }
+    atomic_store(&m->ns, play->move_ns(play->ctx, m));
+    timetable_add_move(&g->under_way, m);
+}
+
 /* Every copy that the world has made goes to the ranks that receive it, ahead of any step that they are given afterwards. */
 void engine_post_moves(struct engine *g)
 {
@@ -32,12 +45,17 @@ void engine_post_moves(struct engine *g)
         m->heads = g->devices.heads;
         m->first_token = v->first_token;
         m->n_tokens = v->n_tokens;
-        m->posted_ns = clock_now(g->setup.clock);
+        m->posted_ns = g->now_ns;
+        m->serial = ++g->n_posted_moves;
         m->ctx = v;
         fill_end(&m->from, &m->arena, &w->kv, v->from_place, v->from, v->n_from);
         fill_end(&m->to, &m->arena, &w->kv, v->to_place, v->to, v->n_to);
         g->n_moving++;
         metrics_add(&g->metrics, C_MOVES, 1);
+        if (g->setup.play) {
+            play_move(g, m);
+            continue;
+        }
         move_post(m, g->devices.ranks);
         if (!g->setup.threaded && atomic_load(&m->ns))
             timetable_add_move(&g->under_way, m);
@@ -51,7 +69,7 @@ void engine_move_done(struct engine *g, struct move *m)
 {
     struct kv_copy *v = m->ctx;
     struct world *w = &g->world;
-    int64_t bytes = atomic_load(&m->bytes), took = clock_now(g->setup.clock) - m->posted_ns;
+    int64_t bytes = atomic_load(&m->bytes), took = g->now_ns - m->posted_ns;
     struct switch_event *e = partition_event(&w->partition, v->event);
     int n = m->n_tokens - m->first_token;
     if (e)
@@ -61,6 +79,8 @@ void engine_move_done(struct engine *g, struct move *m)
         w->cost.move_ns_per_token += 0.1 * ((double)took / n - w->cost.move_ns_per_token);
     g->n_moving--;
     g->changed = true;
+    if (g->setup.witness && g->setup.witness->moved)
+        g->setup.witness->moved(g->setup.witness->ctx, g->now_ns, m);
     world_move_done(w, v);
     move_free(m);
 }
@@ -95,7 +115,7 @@ bool engine_switch(struct engine *g)
     struct partition *p = &g->world.partition;
     if (!p->n_pending)
         return false;
-    int64_t t0 = clock_now(g->setup.clock);
+    int64_t t0 = g->now_ns;
     uint64_t done = p->n_switches;
     if (!partition_advance(&g->world, t0))
         return false;
@@ -125,7 +145,7 @@ static void end_all(struct engine *g, const char *why)
 
 void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why)
 {
-    int64_t now = clock_now(g->setup.clock);
+    int64_t now = g->now_ns;
     struct world *w = &g->world;
     uint64_t ranks = 0;
     for (int i = 0; i < s->n_ranks; i++)

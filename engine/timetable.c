@@ -45,6 +45,25 @@ void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64
             t->busy_ns[i] = now_ns + ns;
 }
 
+void timetable_hold(struct timetable *t, struct timetable_entry what)
+{
+    what.done_ns = INT64_MAX;
+    add(t, what, NULL, 0);
+}
+
+bool timetable_release(struct timetable *t, int group, uint64_t move, struct timetable_entry *out)
+{
+    for (int i = 0; i < t->n; i++) {
+        const struct timetable_entry *x = &t->entries[i];
+        if (x->step ? x->step->group != group : x->move->serial != move)
+            continue;
+        *out = *x;
+        memmove(t->entries + i, t->entries + i + 1, (size_t)(--t->n - i) * sizeof *t->entries);
+        return true;
+    }
+    return false;
+}
+
 bool timetable_has_step(const struct timetable *t)
 {
     for (int i = 0; i < t->n; i++)

@@ -158,15 +158,10 @@ static int open_config(struct model_config *c, const char *path, struct err *e)
     return rc;
 }
 
-int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e)
+static int finish_dummy(struct model **out, struct model *m, int rc, struct err *e)
 {
-    *out = NULL;
-    struct model *m = mem_new(sizeof *m);
-    m->dummy_type = type;
-    m->seed = seed;
-    int rc = open_config(&m->config, hf_config_path, e);
     if (!rc)
-        rc = dummy_check(&m->config, type, e);
+        rc = dummy_check(&m->config, m->dummy_type, e);
     if (rc) {
         model_close(m);
         return rc;
@@ -175,6 +170,23 @@ int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype 
         config_set_name(&m->config, "dummy", 5);
     *out = m;
     return 0;
+}
+
+int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e)
+{
+    struct model *m = mem_new(sizeof *m);
+    *out = NULL;
+    m->dummy_type = type;
+    m->seed = seed;
+    return finish_dummy(out, m, open_config(&m->config, hf_config_path, e), e);
+}
+
+int model_open_described(struct model **out, const char *hf_config, enum dtype type, struct err *e)
+{
+    struct model *m = mem_new(sizeof *m);
+    *out = NULL;
+    m->dummy_type = type;
+    return finish_dummy(out, m, config_from_hf(&m->config, hf_config, strlen(hf_config), e), e);
 }
 
 static bool grow(void **p, size_t *cap, size_t bytes)

@@ -53,6 +53,7 @@ int model_open_gguf(struct model **out, const char *path, struct err *e);
 int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e);
 /* Seeded random weights for a Hugging Face config.json: dtype is the stored type of its matrices (e.g. DT_Q8_0, DT_BF16). */
 int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e);
+int model_open_described(struct model **out, const char *hf_config, enum dtype type, struct err *e);   /* the same from the text of a config.json, seed 0 */
 void model_close(struct model *m);
 
 const struct model_config *model_config(const struct model *m);

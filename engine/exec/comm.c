@@ -174,6 +174,11 @@ const struct comm_measure *comm_measured(const struct comm_set *c)
     return &c->measured;
 }
 
+void comm_set_measured(struct comm_set *c, const struct comm_measure *m)
+{
+    c->measured = *m;
+}
+
 void comm_choose(struct comm_set *c, enum comm_algorithm a)
 {
     atomic_store(&c->algorithm, (int)a);

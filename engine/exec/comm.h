@@ -36,6 +36,7 @@ uint64_t comm_pool_mask(const struct comm_pool *p, int i);
 struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks);
 int comm_ranks(const struct comm_set *c);
 const struct comm_measure *comm_measured(const struct comm_set *c);
+void comm_set_measured(struct comm_set *c, const struct comm_measure *m);   /* of another machine that is played here */
 /* For the steps that begin from now on. auto picks by size from what was measured. */
 void comm_choose(struct comm_set *c, enum comm_algorithm a);
 enum comm_algorithm comm_chosen(const struct comm_set *c);

@@ -24,6 +24,7 @@ struct move_end {
 struct move {
     struct arena arena;
     uint64_t owner;                 /* req_id */
+    uint64_t serial;                /* 1, 2, ... in the order they were posted */
     struct heads heads;
     struct move_end from, to;
     int n_tokens, first_token;      /* tokens [first_token, n_tokens) */

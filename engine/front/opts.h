@@ -55,6 +55,7 @@ struct opts {
     char *log_level, *log_format;
     bool disable_log_stats, log_requests;
     bool dry_run;
+    char *record;                       /* serve: NULL: not asked for */
     char *config;
     /* run */
     char *prompt, *system;              /* NULL: not given */
@@ -73,6 +74,7 @@ struct opts {
     int64_t requests;                   /* of the trace; 0: all */
     double slo_ttft_ms, slo_tpot_ms;    /* 0: none */
     double starvation_s;                /* 0: nobody watches */
+    bool what_if;                       /* of a recording: modelled step times, whatever the policy */
     char *json, *plots, *request_log;   /* NULL: not asked for */
     /* reproduce */
     struct opts_list only;

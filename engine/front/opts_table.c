@@ -90,8 +90,10 @@ static const struct opt_row rows[] = {
     {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_row_us), "US", "1", 0, 1e9, NULL, "sim: time of each token in it"},
 
     {"trace", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace), "FILE|GENERATOR", NULL, 0, 0, NULL,
-     "a CSV (arrival_s,input_tokens,output_tokens), an Azure CSV, Mooncake's JSON lines; or poisson, gamma, batch, shift-bursty, flying-bursty, "
+     "a CSV (arrival_s,input_tokens,output_tokens), an Azure CSV, Mooncake's JSON lines, what serve --record wrote; or poisson, gamma, batch, shift-bursty, flying-bursty, "
      "flying-table1, with settings like poisson:rate=4,requests=1000,input=100-2000,output=200"},
+    {"what-if", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(what_if), NULL, "false", 0, 0, NULL,
+     "of a recording: steps take what the model learnt from them says, even under the recorded policy, whose decisions are compared otherwise"},
     {"trace-hashes", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace_hashes), "FILE", NULL, 0, 0, NULL,
      "a CSV (row,hash_ids) with the ids of each row's prefix blocks of 512 tokens"},
     {"requests", NULL, 0, OPT_COUNT, GROUP_TRAFFIC, IN_SIMULATE, AT(requests), "N", "0", 0, 1e9, NULL, "only the first N of the trace; 0: all"},
@@ -112,6 +114,8 @@ static const struct opt_row rows[] = {
     {"log-format", NULL, 0, OPT_CHOICE, GROUP_LOGS, ALL, AT(log_format), "FORMAT", "text", 0, 0, "text|json", NULL},
     {"disable-log-stats", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(disable_log_stats), NULL, "false", 0, 0, NULL, "no line of numbers every 10 s"},
     {"enable-log-requests", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(log_requests), NULL, "false", 0, 0, NULL, "a line for each request"},
+    {"record", NULL, 0, OPT_TEXT, GROUP_LOGS, IN_SERVE, AT(record), "FILE", NULL, 0, 0, NULL,
+     "write down arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not be there yet"},
     {"dry-run", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(dry_run), NULL, "false", 0, 0, NULL, "check everything, say what would run, and leave"},
     {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, ALL, AT(config), "FILE", NULL, 0, 0, NULL, "lines \"flag-name: value\"; the command line wins"},
 

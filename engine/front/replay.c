@@ -1,4 +1,4 @@
-#include "engine/front/replay.h"
+#include "engine/front/replay_inner.h"
 
 #include <string.h>
 
@@ -6,32 +6,10 @@
 #include "engine/base/mem.h"
 
 enum { POLL_EVERY = 4096 };
-static const int64_t START_NS = 1000000000; /* the engine takes 0 for "never" */
-
-/* A step under way. */
-struct running_step {
-    int group, layout;
-    uint64_t n_steps;               /* of the group, before */
-    int64_t posted_ns;
-};
-
-struct drive {
-    struct replay *out;
-    const struct replay_setup *setup;
-    struct clock clock;
-    struct engine *g;
-    struct trace_row next;          /* the arrival after now */
-    bool has_next;
-    uint64_t step_seen, orders_seen, generated_seen;
-    uint64_t noted[SWITCH_EVENTS];  /* serials */
-    struct running_step steps[MAX_RANKS];
-    int n_steps;
-    uint64_t n_events;
-};
 
 static int64_t now_of(const struct drive *d)
 {
-    return clock_now(&d->clock) - START_NS;
+    return clock_now(&d->clock) - d->start_ns;
 }
 
 static void *grown(void *old, size_t n, size_t *cap, size_t size)
@@ -186,7 +164,7 @@ static void note_switches(struct drive *d, bool keep)
 }
 
 /* What the last turn decided. Its requests live at least until the step is done. */
-static void note_turn(struct drive *d)
+void replay_note_turn(struct drive *d)
 {
     const struct plan *p = engine_plan(d->g);
     uint64_t step = engine_world(d->g)->step;
@@ -207,6 +185,7 @@ static void take_event(struct drive *d, const struct engine_event *ev)
     struct replay *r = d->out;
     int64_t now = now_of(d);
     if (ev->kind == EV_REPLY) {
+        mem_free(r->state); /* the last answer is what is kept */
         r->state = ev->payload;
         return;
     }
@@ -230,27 +209,55 @@ static void take_event(struct drive *d, const struct engine_event *ev)
     bin_at(r, now)->n_ended++;
 }
 
-static void submit(struct drive *d)
+/* The last to leave comes first, so that the next one is at the end. */
+static void plan_cancel(struct drive *d, uint64_t tag, int64_t at_ns)
+{
+    d->cancels = grown(d->cancels, d->n_cancels, &d->cap_cancels, sizeof *d->cancels);
+    size_t i = d->n_cancels++;
+    for (; i && d->cancels[i - 1].at_ns < d->start_ns + at_ns; i--)
+        d->cancels[i] = d->cancels[i - 1];
+    d->cancels[i] = (struct planned_cancel){d->start_ns + at_ns, tag};
+}
+
+/* Clients that leave now. */
+static void cancel_due(struct drive *d)
+{
+    for (; d->n_cancels && d->cancels[d->n_cancels - 1].at_ns <= clock_now(&d->clock); d->n_cancels--)
+        queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_CANCEL, .tag = d->cancels[d->n_cancels - 1].tag, .code = END_ABORT});
+}
+
+uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q)
 {
     struct replay *r = d->out;
-    const struct trace_row *row = &d->next;
-    struct request_spec *s = mem_new(sizeof *s);
     r->requests = grown(r->requests, r->n_requests, &r->cap_requests, sizeof *r->requests);
-    r->requests[r->n_requests++] = (struct replay_request){.arrival_ns = row->arrival_ns, .start_ns = -1, .first_ns = -1, .last_ns = -1, .end_ns = -1,
-                                                           .n_prompt = row->n_prompt, .n_asked = row->n_output, .priority = row->priority};
+    struct replay_request *x = &r->requests[r->n_requests++];
+    *x = *q;
+    x->start_ns = x->first_ns = x->last_ns = x->end_ns = -1;
     r->n_live++;
     bin_at(r, now_of(d))->n_arrived++;
-    s->tag = r->n_requests;
+    return r->n_requests;
+}
+
+static void submit(struct drive *d)
+{
+    const struct trace_row *row = &d->next;
+    struct request_spec *s = mem_new(sizeof *s);
+    s->tag = replay_note_arrival(d, &(struct replay_request){.arrival_ns = row->arrival_ns, .n_prompt = row->n_prompt, .n_asked = row->n_output,
+                                                             .priority = row->priority});
     snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row->index);
     snprintf(s->tenant, sizeof s->tenant, "%s", row->tenant);
     snprintf(s->salt, sizeof s->salt, "%s", row->tenant);
     s->priority = row->priority;
-    s->arrival_ns = START_NS + row->arrival_ns;
+    s->slo_ttft_ms = row->slo_ttft_ms;
+    s->slo_tpot_ms = row->slo_tpot_ms;
+    s->arrival_ns = d->start_ns + row->arrival_ns;
     s->n_prompt = row->n_prompt;
     s->max_tokens = row->n_output; /* and no stop ids: the answer has the length that the trace says */
     s->prompt = mem_new_array((size_t)row->n_prompt, sizeof *s->prompt);
     trace_prompt(row, d->setup->seed, d->setup->vocab, s->prompt);
     s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    if (row->cancel_ns)
+        plan_cancel(d, s->tag, row->cancel_ns);
     queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
 }
 
@@ -264,7 +271,7 @@ static int next_row(struct drive *d, struct err *e)
 
 static int64_t next_submission(const struct drive *d) /* clock time */
 {
-    return START_NS + d->next.arrival_ns + d->setup->front_ns;
+    return d->start_ns + d->next.arrival_ns + d->setup->front_ns;
 }
 
 static int submit_due(struct drive *d, struct err *e)
@@ -278,18 +285,28 @@ static int submit_due(struct drive *d, struct err *e)
 
 /* ---- the loop */
 
-static void settle(struct drive *d)
+void replay_listen(struct drive *d)
 {
     struct engine_event ev;
-    while (engine_turn(d->g))
-        note_turn(d);
     note_ended_steps(d);
     while (queue_take(engine_outbox(d->g), &ev))
         take_event(d, &ev);
     note_gauges(d);
 }
 
-static bool shall_stop(struct drive *d)
+static void settle(struct drive *d)
+{
+    while (engine_turn(d->g))
+        replay_note_turn(d);
+    replay_listen(d);
+}
+
+void replay_note_first(struct drive *d)
+{
+    note_switches(d, false); /* the partition to begin with */
+}
+
+bool replay_shall_stop(struct drive *d)
 {
     const struct replay_setup *s = d->setup;
     if (!s->poll || d->n_events++ % POLL_EVERY)
@@ -300,16 +317,19 @@ static bool shall_stop(struct drive *d)
 
 static int drive(struct drive *d, struct err *e)
 {
-    note_switches(d, false); /* the partition to begin with */
+    replay_note_first(d);
     TRY(next_row(d, e));
-    while (!shall_stop(d)) {
+    while (!replay_shall_stop(d)) {
         TRY(submit_due(d, e));
+        cancel_due(d);
         settle(d);
         if (!d->has_next && !d->out->n_live)
             break; /* an idle policy may still wake now and then */
         int64_t next = engine_next_ns(d->g), now = clock_now(&d->clock);
         if (d->has_next && next_submission(d) < next)
             next = next_submission(d);
+        if (d->n_cancels && d->cancels[d->n_cancels - 1].at_ns < next)
+            next = d->cancels[d->n_cancels - 1].at_ns;
         if (next == INT64_MAX)
             break;
         if (next > now)
@@ -319,7 +339,7 @@ static int drive(struct drive *d, struct err *e)
 }
 
 /* The last words of the engine, before it goes. */
-static void close_books(struct drive *d)
+void replay_close_books(struct drive *d)
 {
     struct replay *r = d->out;
     const struct world *w = engine_world(d->g);
@@ -334,8 +354,7 @@ static void close_books(struct drive *d)
     r->conserved = world_check(w) && w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
     r->n_decisions = w->step;
     memcpy(r->counters, w->metrics->counters, sizeof r->counters);
-    queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_STATE});
-    engine_turn(d->g);
+    engine_take(d->g, &(struct engine_message){.kind = IN_STATE});
     while (queue_take(engine_outbox(d->g), &ev))
         take_event(d, &ev);
 }
@@ -358,24 +377,32 @@ static void end_all(struct drive *d)
     }
 }
 
-int replay_run(struct replay *out, const struct replay_setup *s, struct err *e)
+int replay_open(struct drive *d, struct replay *out, const struct replay_setup *s, int64_t start_ns, struct err *e)
 {
-    struct drive *d = mem_new(sizeof *d);
     struct engine_setup setup = *s->engine;
     memset(out, 0, sizeof *out);
+    memset(d, 0, sizeof *d);
     out->bin_ns = 1000000000;
     d->out = out;
     d->setup = s;
-    clock_init_virtual(&d->clock, START_NS);
+    d->start_ns = start_ns;
+    clock_init_virtual(&d->clock, start_ns);
     setup.clock = &d->clock;
     setup.threaded = false;
-    int rc = engine_create(&d->g, &setup, e);
+    return engine_create(&d->g, &setup, e);
+}
+
+int replay_run(struct replay *out, const struct replay_setup *s, struct err *e)
+{
+    struct drive *d = mem_new(sizeof *d);
+    int rc = replay_open(d, out, s, START_NS, e);
     if (!rc) {
         rc = drive(d, e);
-        close_books(d);
+        replay_close_books(d);
         end_all(d);
         engine_destroy(d->g);
     }
+    mem_free(d->cancels);
     mem_free(d);
     return rc;
 }

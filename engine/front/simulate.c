@@ -104,6 +104,70 @@ static int open_arrivals(const struct opts *o, struct arrivals **out, struct err
     return arrivals_open(out, &a, e);
 }
 
+/* ---- on a recording's own machine */
+
+/* The policy that went live meanwhile: by its name, or any that was named; the bytes must be those. */
+static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out, struct err *e)
+{
+    const struct simulation *m = ctx;
+    const struct simulate_setup *s = m->report.setup;
+    const struct opts_list *named = &s->opts->policies, none = {0};
+    for (int i = -1; i < named->n; i++) {
+        char *text = mem_strdup(i < 0 ? name : named->items[i]);
+        text[strcspn(text, ":")] = 0;
+        struct policy p = {0};
+        int rc = s->open_policy(s->ctx, text, &none, &p, NULL);
+        mem_free(text);
+        if (rc)
+            continue;
+        if (!strcmp(p.sha256, sha256)) {
+            *out = p;
+            return p.ops->params_set ? p.ops->params_set(p.ctx, params, strlen(params), e) : 0;
+        }
+        if (p.ops->destroy)
+            p.ops->destroy(p.ctx);
+    }
+    return err_set(e, E_NOTFOUND, "from here on the policy %.40s (%.12s) is live, and there is no such file here with these bytes: put it where --policy-dir or --policy finds it",
+                   name, sha256);
+}
+
+/* Compared with the recording where the policy is the live one, else with modelled step times. */
+static int run_recorded(struct simulation *m, const char *asked, struct simulate_run *run, struct replay_setup *r, struct err *e)
+{
+    const struct simulate_setup *s = m->report.setup;
+    const struct recorded_machine *rec = s->recorded;
+    struct engine_setup engine = rec->modelled_setup;
+    struct policy p = r->engine->policy;
+    int rc = recorded_is_live(rec, &p, s->opts->policy_params.n || strchr(asked, '='), &run->recorded.compared, e);
+    if (rc) {
+        if (p.ops->destroy)
+            p.ops->destroy(p.ctx);
+        return rc;
+    }
+    if (run->recorded.compared)
+        engine = rec->exact_setup;
+    engine.policy = p;
+    r->engine = &engine;
+    if (!run->recorded.compared) {
+        TRY(replay_run(&run->replay, r, e));
+        double busy = 0, n = 0;
+        for (int i = 0; i < run->replay.n_layouts; i++) {
+            busy += (double)run->replay.layouts[i].busy_ns;
+            n += (double)run->replay.layouts[i].n_steps;
+        }
+        run->recorded.mean_step_ns = n > 0 ? busy / n : 0;
+        return 0;
+    }
+    struct reenact_setup again = {.replay = r, .find_policy = find_policy, .ctx = m};
+    rc = recording_open(&again.recording, rec->path, e);
+    if (rc && p.ops->destroy)
+        p.ops->destroy(p.ctx);
+    if (!rc)
+        rc = reenact_run(&run->recorded.exact, &run->replay, &again, e);
+    recording_close(again.recording);
+    return rc;
+}
+
 static int run_policy(struct simulation *m, const char *asked, struct simulate_run *run, struct err *e)
 {
     const struct simulate_setup *s = m->report.setup;
@@ -116,7 +180,7 @@ static int run_policy(struct simulation *m, const char *asked, struct simulate_r
                                  .poll = poll_run, .ctx = m};
         memcpy(run->sha256, engine.policy.sha256, sizeof run->sha256);
         m->begun_ns = clock_now(&m->clock);
-        rc = replay_run(&run->replay, &r, e);
+        rc = s->recorded ? run_recorded(m, asked, run, &r, e) : replay_run(&run->replay, &r, e);
     }
     clear_progress(m);
     arrivals_close(arrivals);
@@ -225,6 +289,10 @@ int simulate(const struct simulate_setup *s, struct err *e)
     if (!rc && m.report.runs[m.report.n_runs - 1].replay.stopped)
         rc = err_set(e, E_GONE, "interrupted; what is shown is as far as it came");
     for (int i = 0; i < m.report.n_runs; i++) {
+        const struct recorded_result *x = &m.report.runs[i].recorded;
+        if (!rc && x->compared && !x->exact.equal)
+            rc = err_set(e, E_POLICY, "%.60s did not decide as the recording says it did", m.report.runs[i].label);
+        reenact_free(&m.report.runs[i].recorded.exact);
         replay_free(&m.report.runs[i].replay);
         tally_free(&m.report.runs[i].tally);
         mem_free((char *)m.report.runs[i].label);

@@ -6,11 +6,13 @@
 
 #include "engine/engine.h"
 #include "engine/front/opts.h"
+#include "engine/front/simulate_recorded.h"
 #include "engine/front/tally.h"
 
 struct simulate_setup {
     const struct opts *opts;
     const struct engine_setup *engine;  /* the node and the limits; no policy */
+    const struct recorded_machine *recorded; /* the trace is a recording, on its own machine; NULL: not so. Its setups take the place of engine */
     const char *machine;            /* the machine in words, for the head of the table */
     int64_t front_ns;               /* from a request's arrival until the engine hears of it: HTTP and tokenizer */
     /* asked: NAME or FILE; params: NAME=VALUE. The policy is the caller's. */
@@ -24,6 +26,7 @@ struct simulate_run {
     char sha256[65];
     struct replay replay;
     struct tally tally;
+    struct recorded_result recorded;
 };
 
 struct simulate_report {

@@ -99,6 +99,8 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
 {
     for (int i = 0; i < r->n_runs; i++) {
         const struct simulate_run *run = &r->runs[i];
+        if (r->setup->recorded)
+            recorded_words(r->setup->recorded, &run->recorded, run->label, out);
         struct json *state = run->replay.state ? json_parse(run->replay.state, strlen(run->replay.state), NULL, NULL) : NULL;
         const struct json *policy = json_find(state, "policy"), *by = json_find(policy, "fallback_steps");
         double n = 0;
@@ -309,7 +311,7 @@ static void json_classes(struct buf *out, const struct simulate_run *run, struct
     buf_putc(out, ']');
 }
 
-static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo)
+static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo, const struct recorded_machine *recorded)
 {
     const struct replay *p = &run->replay;
     const struct tally *t = &run->tally;
@@ -338,6 +340,10 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     json_layouts(out, p);
     json_series(out, run);
     json_policy(out, p);
+    if (recorded) {
+        buf_puts(out, ",\"recording\":");
+        recorded_json(recorded, &run->recorded, out);
+    }
     buf_putc(out, '}');
 }
 
@@ -360,7 +366,7 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
                l->max_num_queued_reqs, (long long)l->max_num_queued_tokens, l->prefix_caching ? "true" : "false");
     for (int i = 0; i < r->n_runs; i++) {
         buf_puts(out, i ? "," : "");
-        json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms});
+        json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms}, r->setup->recorded);
     }
     buf_puts(out, "]}\n");
 }

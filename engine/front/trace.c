@@ -4,25 +4,15 @@
 #include <errno.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
+#include "engine/front/lines.h"
 
-enum { CHUNK_BYTES = 1 << 16, MAX_COLUMNS = 8, SHOWN_BYTES = 40 };
+enum { MAX_COLUMNS = 8 };
 static const int64_t MAX_SECONDS = INT64_C(315360000); /* ten years */
 
 enum column { COL_ARRIVAL, COL_INPUT, COL_OUTPUT, COL_PRIORITY, COL_TENANT, COL_HASHES, COL_TIMESTAMP, COL_ROW, COL_COUNT };
-
-/* Lines of a file, with their numbers. */
-struct lines {
-    FILE *file;
-    char name[128];
-    char *chunk;
-    size_t at, end;
-    struct buf line;                /* without its end */
-    uint64_t number;                /* of the line, from 1 */
-};
 
 struct trace {
     struct lines rows, side;        /* side.file NULL: no hashes beside it */
@@ -35,92 +25,7 @@ struct trace {
     int n_hashes;
 };
 
-/* ---- lines */
-
-static int bad(const struct lines *l, struct err *e, const char *what)
-{
-    return err_set(e, E_INPUT, "%s:%llu: %s", l->name, (unsigned long long)l->number, what);
-}
-
-/* A field that is not as it must be; what comes from outside is shown without control characters. */
-static int bad_field(const struct lines *l, const char *field, const char *must, const char *is, struct err *e)
-{
-    char shown[SHOWN_BYTES + 1];
-    size_t n = strnlen(is, SHOWN_BYTES);
-    for (size_t i = 0; i < n; i++)
-        shown[i] = isprint((unsigned char)is[i]) ? is[i] : '?';
-    shown[n] = 0;
-    return err_set(e, E_INPUT, "%s:%llu: %s must be %s, not '%s'", l->name, (unsigned long long)l->number, field, must, shown);
-}
-
-static bool more_bytes(struct lines *l)
-{
-    if (l->at == l->end) {
-        l->end = fread(l->chunk, 1, CHUNK_BYTES, l->file);
-        l->at = 0;
-    }
-    return l->at < l->end;
-}
-
-/* The next line that is not empty. *end at the end of the file. */
-static int next_line(struct lines *l, bool *end, struct err *e)
-{
-    do {
-        bool whole = false;
-        buf_clear(&l->line);
-        *end = !more_bytes(l);
-        l->number++;
-        while (!whole && more_bytes(l)) {
-            char *from = l->chunk + l->at, *stop = memchr(from, '\n', l->end - l->at);
-            size_t n = stop ? (size_t)(stop - from) : l->end - l->at;
-            if (l->line.len + n > TRACE_LINE_BYTES)
-                return bad(l, e, "the line is longer than 1 MiB");
-            buf_put(&l->line, from, n);
-            l->at += n + (stop != NULL);
-            whole = stop != NULL;
-        }
-        if (ferror(l->file))
-            return err_set(e, E_SYS, "cannot read %s: %s", l->name, strerror(errno));
-        while (l->line.len && strchr("\r \t", l->line.data[l->line.len - 1]))
-            l->line.data[--l->line.len] = 0;
-    } while (!l->line.len && !*end);
-    if (memchr(l->line.data ? l->line.data : "", 0, l->line.len))
-        return bad(l, e, "there is a NUL byte in the line");
-    return 0;
-}
-
-static void lines_start(struct lines *l, FILE *file, const char *name)
-{
-    l->file = file;
-    l->chunk = mem_new(CHUNK_BYTES);
-    snprintf(l->name, sizeof l->name, "%s", name);
-}
-
-static void lines_stop(struct lines *l)
-{
-    if (l->file)
-        fclose(l->file);
-    mem_free(l->chunk);
-    buf_free(&l->line);
-}
-
 /* ---- values */
-
-/* Digits up to max; false: something else. *end is where they stop. */
-static bool digits(const char *text, uint64_t max, uint64_t *out, const char **end)
-{
-    uint64_t v = 0;
-    const char *c = text;
-    for (; isdigit((unsigned char)*c); c++) {
-        unsigned d = (unsigned)(*c - '0');
-        if (v > (max - d) / 10)
-            return false;
-        v = v * 10 + d;
-    }
-    *out = v;
-    *end = c;
-    return c > text;
-}
 
 /* ".5" as nanoseconds; digits past the ninth are cut off. */
 static bool fraction(const char *text, int64_t *ns, const char **end)
@@ -139,7 +44,7 @@ static bool read_seconds(const char *text, int64_t *ns)
     uint64_t whole;
     int64_t part = 0;
     const char *end;
-    if (!digits(text, (uint64_t)MAX_SECONDS, &whole, &end) || (*end == '.' && !fraction(end, &part, &end)) || *end)
+    if (!lines_digits(text, (uint64_t)MAX_SECONDS, &whole, &end) || (*end == '.' && !fraction(end, &part, &end)) || *end)
         return false;
     *ns = (int64_t)whole * 1000000000 + part;
     return true;
@@ -162,7 +67,7 @@ static bool read_timestamp(const char *text, int64_t *ns)
     int64_t part = 0;
     for (int i = 0; i < 6; i++) {
         const char *from = text;
-        if (!digits(text, most[i], &v[i], &text) || v[i] < least[i] || text - from != (i ? 2 : 4))
+        if (!lines_digits(text, most[i], &v[i], &text) || v[i] < least[i] || text - from != (i ? 2 : 4))
             return false;
         if (i < 5 && !(marks[i] == '*' ? (*text == ' ' || *text == 'T') : *text == marks[i]))
             return false;
@@ -184,7 +89,7 @@ static bool read_count(const char *text, uint64_t min, uint64_t max, int *out)
 {
     uint64_t v;
     const char *end;
-    if (!digits(text, max, &v, &end) || *end || v < min)
+    if (!lines_digits(text, max, &v, &end) || *end || v < min)
         return false;
     *out = (int)v;
     return true;
@@ -195,9 +100,9 @@ static int read_hashes(struct trace *t, const struct lines *l, const char *text,
     t->n_hashes = 0;
     while (*text) {
         if (t->n_hashes == TRACE_MAX_HASHES)
-            return bad(l, e, "hash_ids has more ids than a prompt can have blocks");
-        if (!digits(text, UINT64_MAX, &t->hashes[t->n_hashes++], &text) || (*text && *text != ' '))
-            return bad_field(l, "hash_ids", "whole numbers with a blank between them", text, e);
+            return lines_bad(l, e, "hash_ids has more ids than a prompt can have blocks");
+        if (!lines_digits(text, UINT64_MAX, &t->hashes[t->n_hashes++], &text) || (*text && *text != ' '))
+            return lines_bad_field(l, "hash_ids", "whole numbers with a blank between them", text, e);
         text += strspn(text, " ");
     }
     return 0;
@@ -256,21 +161,21 @@ static int read_header(struct trace *t, struct err *e)
         line += 3;
     int n = split(line, fields);
     if (n > MAX_COLUMNS)
-        return bad(&t->rows, e, "there are more columns than a trace can have");
+        return lines_bad(&t->rows, e, "there are more columns than a trace can have");
     for (int i = 0; i < n; i++) {
         size_t k = 0, all = sizeof column_names / sizeof *column_names;
         while (k < all && (strcmp(fields[i], column_names[k].name) != 0 || column_names[k].column == COL_ROW))
             k++;
         if (k == all)
-            return bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,hash_ids] or TIMESTAMP,ContextTokens,GeneratedTokens",
+            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,hash_ids] or TIMESTAMP,ContextTokens,GeneratedTokens",
                              fields[i], e);
         if (has_column(t, column_names[k].column))
-            return bad_field(&t->rows, "a column", "named once", fields[i], e);
+            return lines_bad_field(&t->rows, "a column", "named once", fields[i], e);
         t->columns[t->n_columns++] = column_names[k].column;
     }
     bool clock = has_column(t, COL_ARRIVAL) != has_column(t, COL_TIMESTAMP);
     if (!clock || !has_column(t, COL_INPUT) || !has_column(t, COL_OUTPUT))
-        return bad(&t->rows, e, "the header must name arrival_s (or TIMESTAMP), input_tokens (ContextTokens) and output_tokens (GeneratedTokens)");
+        return lines_bad(&t->rows, e, "the header must name arrival_s (or TIMESTAMP), input_tokens (ContextTokens) and output_tokens (GeneratedTokens)");
     return 0;
 }
 
@@ -279,22 +184,22 @@ static int read_field(struct trace *t, enum column c, const char *text, struct t
     const struct lines *l = &t->rows;
     bool azure = has_column(t, COL_TIMESTAMP);
     switch (c) {
-    case COL_ARRIVAL: return read_seconds(text, &row->arrival_ns) ? 0 : bad_field(l, "arrival_s", "seconds (like 12.345)", text, e);
+    case COL_ARRIVAL: return read_seconds(text, &row->arrival_ns) ? 0 : lines_bad_field(l, "arrival_s", "seconds (like 12.345)", text, e);
     case COL_TIMESTAMP:
-        return read_timestamp(text, &row->arrival_ns) ? 0 : bad_field(l, "TIMESTAMP", "like 2023-11-16 18:17:03.97996", text, e);
+        return read_timestamp(text, &row->arrival_ns) ? 0 : lines_bad_field(l, "TIMESTAMP", "like 2023-11-16 18:17:03.97996", text, e);
     case COL_INPUT:
     case COL_OUTPUT:
         if (read_count(text, 1, TRACE_MAX_TOKENS, c == COL_INPUT ? &row->n_prompt : &row->n_output))
             return 0;
-        return bad_field(l, column_name(c, azure), "a whole number from 1 to 4194304", text, e);
+        return lines_bad_field(l, column_name(c, azure), "a whole number from 1 to 4194304", text, e);
     case COL_PRIORITY:
         if (!read_count(text + (*text == '-'), 0, TRACE_MAX_PRIORITY, &row->priority))
-            return bad_field(l, "priority", "a whole number from -1000000 to 1000000", text, e);
+            return lines_bad_field(l, "priority", "a whole number from -1000000 to 1000000", text, e);
         row->priority = *text == '-' ? -row->priority : row->priority;
         return 0;
     case COL_TENANT:
         if (strlen(text) >= sizeof row->tenant || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
-            return bad_field(l, "tenant", "up to 63 letters, digits, '.', '_' or '-'", text, e);
+            return lines_bad_field(l, "tenant", "up to 63 letters, digits, '.', '_' or '-'", text, e);
         snprintf(row->tenant, sizeof row->tenant, "%s", text);
         return 0;
     case COL_HASHES: return read_hashes(t, l, text, e);
@@ -322,7 +227,7 @@ static int json_tokens(const struct lines *l, const struct json *j, const char *
 {
     int64_t v;
     if (!json_i64(j, &v) || v < 1 || v > TRACE_MAX_TOKENS)
-        return bad_field(l, field, "a whole number from 1 to 4194304", json_type_name(j), e);
+        return lines_bad_field(l, field, "a whole number from 1 to 4194304", json_type_name(j), e);
     *out = (int)v;
     return 0;
 }
@@ -331,13 +236,13 @@ static int json_hashes(struct trace *t, const struct json *list, struct err *e)
 {
     t->n_hashes = 0;
     if (json_type(list) != JSON_ARRAY)
-        return bad_field(&t->rows, "hash_ids", "a list of whole numbers", json_type_name(list), e);
+        return lines_bad_field(&t->rows, "hash_ids", "a list of whole numbers", json_type_name(list), e);
     for (const struct json *j = json_first(list); j; j = json_next(j)) {
         int64_t v;
         if (t->n_hashes == TRACE_MAX_HASHES)
-            return bad(&t->rows, e, "hash_ids has more ids than a prompt can have blocks");
+            return lines_bad(&t->rows, e, "hash_ids has more ids than a prompt can have blocks");
         if (!json_i64(j, &v) || v < 0)
-            return bad_field(&t->rows, "hash_ids", "a list of whole numbers", json_type_name(j), e);
+            return lines_bad_field(&t->rows, "hash_ids", "a list of whole numbers", json_type_name(j), e);
         t->hashes[t->n_hashes++] = (uint64_t)v;
     }
     return 0;
@@ -347,14 +252,14 @@ static int json_fields(struct trace *t, const struct json *root, struct trace_ro
 {
     const struct lines *l = &t->rows;
     if (json_type(root) != JSON_OBJECT)
-        return bad_field(l, "a row", "an object", json_type_name(root), e);
+        return lines_bad_field(l, "a row", "an object", json_type_name(root), e);
     row->arrival_ns = -1;
     for (const struct json *j = json_first(root); j; j = json_next(j)) {
         const char *key = json_key(j);
         double ms = json_number(j);
         if (!strcmp(key, "timestamp")) {
             if (json_type(j) != JSON_NUMBER || !(ms >= 0 && ms <= (double)MAX_SECONDS * 1e3))
-                return bad_field(l, key, "milliseconds, at most ten years", json_type_name(j), e);
+                return lines_bad_field(l, key, "milliseconds, at most ten years", json_type_name(j), e);
             row->arrival_ns = (int64_t)(ms * 1e6 + 0.5);
         } else if (!strcmp(key, "input_length")) {
             TRY(json_tokens(l, j, key, &row->n_prompt, e));
@@ -363,11 +268,11 @@ static int json_fields(struct trace *t, const struct json *root, struct trace_ro
         } else if (!strcmp(key, "hash_ids")) {
             TRY(json_hashes(t, j, e));
         } else {
-            return bad_field(l, "a key", "timestamp, input_length, output_length or hash_ids", key, e);
+            return lines_bad_field(l, "a key", "timestamp, input_length, output_length or hash_ids", key, e);
         }
     }
     if (row->arrival_ns < 0 || !row->n_prompt || !row->n_output)
-        return bad(l, e, "timestamp, input_length and output_length are needed");
+        return lines_bad(l, e, "timestamp, input_length and output_length are needed");
     return 0;
 }
 
@@ -388,9 +293,9 @@ static int read_json(struct trace *t, struct trace_row *row, struct err *e)
 static int open_side(struct trace *t, struct err *e)
 {
     bool end;
-    TRY(next_line(&t->side, &end, e));
+    TRY(lines_next(&t->side, &end, e));
     if (end || strcmp(t->side.line.data, "row,hash_ids") != 0)
-        return bad(&t->side, e, "the first line must be row,hash_ids");
+        return lines_bad(&t->side, e, "the first line must be row,hash_ids");
     return 0;
 }
 
@@ -399,14 +304,14 @@ static int read_side(struct trace *t, const struct trace_row *row, struct err *e
     bool end;
     char *fields[MAX_COLUMNS];
     int index;
-    TRY(next_line(&t->side, &end, e));
+    TRY(lines_next(&t->side, &end, e));
     if (end)
         return err_set(e, E_INPUT, "%s:%llu: there is no line for row %llu of the trace", t->side.name, (unsigned long long)t->side.number,
                        (unsigned long long)row->index);
     if (split(t->side.line.data, fields) != 2)
-        return bad(&t->side, e, "there must be two fields, row and hash_ids");
+        return lines_bad(&t->side, e, "there must be two fields, row and hash_ids");
     if (!read_count(fields[0], 0, INT32_MAX, &index) || (uint64_t)index != row->index)
-        return bad_field(&t->side, "row", "the number of the trace's row, in order from 0", fields[0], e);
+        return lines_bad_field(&t->side, "row", "the number of the trace's row, in order from 0", fields[0], e);
     return read_hashes(t, &t->side, fields[1], e);
 }
 
@@ -421,7 +326,7 @@ int trace_open_streams(struct trace **out, FILE *rows, FILE *hashes, const char 
     lines_start(&t->rows, rows, name);
     if (hashes)
         lines_start(&t->side, hashes, "hashes");
-    int rc = next_line(&t->rows, &end, e);
+    int rc = lines_next(&t->rows, &end, e);
     if (!rc && end)
         rc = err_set(e, E_INPUT, "%s is empty", name);
     if (!rc && t->rows.line.data[0] == '{')
@@ -481,11 +386,11 @@ static int check_row(struct trace *t, struct trace_row *row, struct err *e)
     if (t->first_ns < 0)
         t->first_ns = t->last_ns = at;
     if (at < t->last_ns)
-        return bad(&t->rows, e, "the time is before that of the row above; rows must be in order of time");
+        return lines_bad(&t->rows, e, "the time is before that of the row above; rows must be in order of time");
     t->last_ns = at;
     row->arrival_ns = at - t->first_ns;
     if (row->arrival_ns > MAX_SECONDS * 1000000000)
-        return bad(&t->rows, e, "the time is more than ten years after that of the first row");
+        return lines_bad(&t->rows, e, "the time is more than ten years after that of the first row");
     int blocks = (row->n_prompt + TRACE_HASH_TOKENS - 1) / TRACE_HASH_TOKENS;
     if (t->n_hashes && t->n_hashes != blocks)
         return err_set(e, E_INPUT, "%s:%llu: hash_ids has %d ids; %d tokens are %d blocks of %d", t->rows.name, (unsigned long long)t->rows.number,
@@ -500,7 +405,7 @@ int trace_next(struct trace *t, struct trace_row *row, bool *end, struct err *e)
     struct trace_row r = {.index = t->n_rows};
     *end = false;
     if (!t->has_held)
-        TRY(next_line(&t->rows, end, e));
+        TRY(lines_next(&t->rows, end, e));
     t->has_held = false;
     if (*end)
         return 0;
@@ -516,9 +421,11 @@ int trace_next(struct trace *t, struct trace_row *row, bool *end, struct err *e)
 
 void trace_prompt(const struct trace_row *row, uint64_t seed, int vocab, int32_t *out)
 {
+    int each = row->hash_tokens ? row->hash_tokens : TRACE_HASH_TOKENS;
     for (int i = 0; i < row->n_prompt; i++) {
-        uint64_t text = row->n_hashes ? rng_at(seed, row->hashes[i / TRACE_HASH_TOKENS]) : rng_at(~seed, row->index);
-        uint64_t h = rng_at(text, (uint64_t)(row->n_hashes ? i % TRACE_HASH_TOKENS : i));
+        bool shared = i / each < row->n_hashes;
+        uint64_t text = shared ? rng_at(seed, row->hashes[i / each]) : rng_at(~seed, row->index);
+        uint64_t h = rng_at(text, (uint64_t)(shared ? i % each : i));
         out[i] = (int32_t)((unsigned __int128)h * (uint64_t)vocab >> 64);
     }
 }

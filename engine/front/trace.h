@@ -26,8 +26,11 @@ struct trace_row {
     int n_prompt, n_output;         /* >= 1 */
     int priority;
     char tenant[NAME_BYTES];
+    int64_t cancel_ns;              /* its client leaves then, unless it has its answer; 0: it does not leave */
+    double slo_ttft_ms, slo_tpot_ms;
     const uint64_t *hashes;         /* borrowed until the next row is asked for; NULL: the prompt is its own */
     int n_hashes;
+    int hash_tokens;                /* that an id stands for; 0: TRACE_HASH_TOKENS. Past the last id the prompt is its own */
 };
 
 struct trace;

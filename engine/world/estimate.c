@@ -10,6 +10,7 @@ static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
 void estimator_init(struct estimator *e)
 {
     memset(e, 0, sizeof *e);
+    e->forget = FORGET;
 }
 
 static void terms(struct step_size s, double x[ESTIMATE_TERMS])
@@ -74,10 +75,10 @@ static struct estimate_cell *add_cell(struct estimator *e, struct layout l)
 }
 
 /* One step of recursive least squares, weighted so that relative errors count. */
-static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y)
+static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y, double forget)
 {
     double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3), e = (y - (c->theta[0] * x[0] + c->theta[1] * x[1] + c->theta[2] * x[2])) * weight;
-    double s = FORGET;
+    double s = forget;
     for (int i = 0; i < ESTIMATE_TERMS; i++)
         x[i] *= weight;
     for (int i = 0; i < ESTIMATE_TERMS; i++) {
@@ -91,10 +92,10 @@ static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y)
             c->p[i][k] -= px[i] * px[k] / s;
         most = c->p[i][i] > most ? c->p[i][i] : most;
     }
-    if (most / FORGET < MAX_VARIANCE) /* old steps fade only while new ones teach: else the fit would run away */
+    if (most / forget < MAX_VARIANCE) /* old steps fade only while new ones teach: else the fit would run away */
         for (int i = 0; i < ESTIMATE_TERMS; i++)
             for (int k = 0; k < ESTIMATE_TERMS; k++)
-                c->p[i][k] /= FORGET;
+                c->p[i][k] /= forget;
 }
 
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns)
@@ -110,7 +111,7 @@ double estimator_learn(struct estimator *e, struct layout l, struct step_size s,
         return predicted;
     }
     terms(s, x);
-    fit(c, x, ns / NS_UNIT);
+    fit(c, x, ns / NS_UNIT, e->forget);
     if (c->n_seen++)
         e->error += 0.02 * (fabs(predicted - ns) / ns - e->error);
     return predicted;

@@ -45,6 +45,7 @@ struct estimator {
     const void *ctx;
     struct estimate_cell cells[ESTIMATE_CELLS];
     int n_cells;
+    double forget;          /* weight of a step when the next one has been learnt; 1: all count alike */
     double error;           /* exponential average of |predicted - measured| / measured */
 };
 

@@ -13,6 +13,7 @@ void request_spec_free(struct request_spec *s)
     mem_free(s->stop_ids);
     mem_free(s->sampling.bias);
     mem_free(s->sampling.allowed);
+    mem_free(s->given_keys);
     mem_free(s);
 }
 
@@ -46,6 +47,15 @@ static void grow(struct request_table *t)
     t->n_slots = n;
 }
 
+void request_give_key(struct request *r, struct kv_key key)
+{
+    if (r->n_keys == r->cap_keys) {
+        r->cap_keys = r->cap_keys ? r->cap_keys * 2 : 16;
+        r->keys = mem_resize(r->keys, (size_t)r->cap_keys, sizeof *r->keys);
+    }
+    r->keys[r->n_keys++] = key;
+}
+
 struct request *request_add(struct request_table *t, struct request_spec *s)
 {
     if (t->n_live >= MAX_REQUESTS)
@@ -61,6 +71,8 @@ struct request *request_add(struct request_table *t, struct request_spec *s)
     r->tokens = mem_new_array((size_t)r->cap_tokens, sizeof *r->tokens);
     memcpy(r->tokens, s->prompt, (size_t)s->n_prompt * sizeof *r->tokens);
     r->root_key = kv_key_root(s->salt);
+    for (int i = 0; i < s->n_given_keys; i++)
+        request_give_key(r, s->given_keys[i]);
     t->slots[slot] = r;
     t->n_live++;
     map_set(&t->by_tag, s->tag, r->id);

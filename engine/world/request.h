@@ -39,6 +39,8 @@ struct request_spec {
     int32_t *stop_ids;              /* end ids of the model (unless ignore_eos) and the client's */
     int n_stop_ids;
     struct sampling sampling;       /* its arrays are owned by the spec */
+    struct kv_key *given_keys;      /* prefix keys of its first units when the text is not the real one (replays of recordings); owned; NULL: made from the text */
+    int n_given_keys;
 };
 
 void request_spec_free(struct request_spec *s); /* NULL is fine */
@@ -130,5 +132,6 @@ struct request *request_find(const struct request_table *t, req_id id);       /*
 struct request *request_find_tag(const struct request_table *t, uint64_t tag);
 void request_remove(struct request_table *t, struct request *r);              /* blocks must be gone */
 void request_append(struct request *r, int32_t token);
+void request_give_key(struct request *r, struct kv_key key);  /* of its next unit, in the place of one made from its text */
 
 #endif

@@ -175,15 +175,18 @@ int64_t world_capacity(const struct world *w)
 static struct kv_key unit_key(const struct kv_pool *kv, struct request *r, int i)
 {
     while (r->n_keys <= i) {
-        if (r->n_keys == r->cap_keys) {
-            r->cap_keys = r->cap_keys ? r->cap_keys * 2 : 16;
-            r->keys = mem_resize(r->keys, (size_t)r->cap_keys, sizeof *r->keys);
-        }
         struct kv_key parent = r->n_keys ? r->keys[r->n_keys - 1] : r->root_key;
-        r->keys[r->n_keys] = kv_key_next(kv, parent, r->tokens + r->n_keys * KV_UNIT);
-        r->n_keys++;
+        request_give_key(r, kv_key_next(kv, parent, r->tokens + r->n_keys * KV_UNIT));
     }
     return r->keys[i];
+}
+
+const struct kv_key *world_keys(const struct world *w, struct request *r)
+{
+    int n = r->n_tokens / KV_UNIT;
+    if (n)
+        unit_key(&w->kv, r, n - 1);
+    return r->keys;
 }
 
 /* Of block i of a place. */

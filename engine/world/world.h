@@ -87,6 +87,8 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
 /* Longest cached prefix of a waiting request in a place, in blocks of that place; 0 when it still holds some of its own. */
 int world_prefix(const struct world *w, struct request *r, int place);
+/* The prefix keys of its n_tokens / KV_UNIT whole units, made where they are not yet; valid until the request changes. */
+const struct kv_key *world_keys(const struct world *w, struct request *r);
 /* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than min_tokens. */
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks);
 /* waiting -> running in this group; cached prefix blocks of its place become its own. */

@@ -1,0 +1,165 @@
+#include "engine/front/simulate_recorded.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/front/record.h"
+
+static int64_t modelled_step(void *ctx, const struct step *s)
+{
+    const struct recorded_machine *m = ctx;
+    double ns = estimator_ns(&m->digest.model, s->layout, s->size, NULL);
+    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
+}
+
+static int64_t modelled_move(void *ctx, const struct move *v)
+{
+    const struct recorded_machine *m = ctx;
+    double each = m->digest.move_bytes > 0 ? m->digest.move_ns / m->digest.move_bytes : 1; /* a byte a nanosecond until one was seen */
+    double ns = each * (double)atomic_load(&v->bytes);
+    return ns < 1 ? 1 : (int64_t)ns;
+}
+
+static bool given(const struct opts *o, const char *name)
+{
+    for (int i = 0; i < o->given.n; i++)
+        if (!strcmp(o->given.items[i], name))
+            return true;
+    return false;
+}
+
+/* Limits of the command line take the place of the recorded ones. Returns whether one is another now. */
+static bool take_limits(const struct opts *o, struct limits *l)
+{
+    const struct limits was = *l;
+    if (given(o, "max-num-seqs"))
+        l->max_num_seqs = (int)o->max_num_seqs;
+    if (given(o, "max-num-batched-tokens"))
+        l->max_num_batched_tokens = (int)o->max_num_batched_tokens;
+    if (given(o, "max-num-queued-reqs"))
+        l->max_num_queued_reqs = (int)o->max_num_queued_reqs;
+    if (given(o, "max-num-queued-tokens"))
+        l->max_num_queued_tokens = o->max_num_queued_tokens;
+    if (given(o, "max-park-seconds"))
+        l->park_ns = (int64_t)(o->park_s * 1e9);
+    if (given(o, "enable-prefix-caching"))
+        l->prefix_caching = o->prefix_caching;
+    return l->max_num_seqs != was.max_num_seqs || l->max_num_batched_tokens != was.max_num_batched_tokens || l->max_num_queued_reqs != was.max_num_queued_reqs ||
+           l->max_num_queued_tokens != was.max_num_queued_tokens || l->park_ns != was.park_ns || l->prefix_caching != was.prefix_caching;
+}
+
+/* The machine is the recorded one; to try another, all of it is described. */
+static int refuse_machine(const struct opts *o, struct err *e)
+{
+    static const char *const flags[] = {"max-model-len", "kv-cache-memory-bytes", "gpu-memory-utilization", "block-size", "ranks", "tensor-parallel-size",
+                                        "ulysses-sequence-parallel-size", "data-parallel-size", "comm-sets", "kv-cache-dtype", "sim-step-us", "sim-row-us"};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (given(o, flags[i]))
+            return err_set(e, E_INPUT, "--%s: a recording is replayed on the machine that it was made on; for another one describe it whole, with --hardware and --model",
+                           flags[i]);
+    return 0;
+}
+
+int recorded_machine_open(struct recorded_machine *m, const struct opts *o, struct err *e)
+{
+    memset(m, 0, sizeof *m);
+    m->path = o->trace;
+    TRY(refuse_machine(o, e));
+    TRY(recording_open(&m->recording, o->trace, e));
+    m->head = recording_head(m->recording);
+    int rc = model_open_described(&m->model, m->head->config, DT_BF16, e);
+    if (rc)
+        return err_prefix(e, rc, "%.100s:1: model", o->trace);
+    TRY(recording_digest(&m->digest, o->trace, e));
+    reenact_engine(&m->exact_setup, &m->exact, m->head, m->model);
+    reenact_engine(&m->modelled_setup, &m->modelled, m->head, m->model);
+    m->modelled.step_ns = modelled_step;
+    m->modelled.move_ns = modelled_move;
+    m->modelled.ctx = m;
+    bool other = take_limits(o, &m->modelled_setup.limits);
+    m->may_compare = !o->what_if && !other && !o->requests && !(o->seconds > 0);
+    snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
+    return 0;
+}
+
+void recorded_machine_close(struct recorded_machine *m)
+{
+    recording_close(m->recording);
+    recording_digest_free(&m->digest);
+    model_close(m->model);
+    memset(m, 0, sizeof *m);
+}
+
+/* The same values under the same names, in whatever words. */
+static bool same_params(const char *recorded, const struct policy *p)
+{
+    static const struct json_style style = {.sort_keys = true};
+    struct buf mine = {0}, a = {0}, b = {0};
+    record_params(&mine, p);
+    struct json *theirs = json_parse(recorded, strlen(recorded), NULL, NULL), *ours = json_parse(mine.data, mine.len, NULL, NULL);
+    json_write(&a, theirs, &style);
+    json_write(&b, ours, &style);
+    bool same = theirs && ours && buf_equals(&a, b.data);
+    json_free(theirs);
+    json_free(ours);
+    buf_free(&mine);
+    buf_free(&a);
+    buf_free(&b);
+    return same;
+}
+
+int recorded_is_live(const struct recorded_machine *m, struct policy *p, bool has_params, bool *live, struct err *e)
+{
+    *live = false;
+    if (strcmp(p->sha256, m->head->sha256) != 0)
+        return 0;
+    if (!has_params && p->ops->params_set)
+        TRY(p->ops->params_set(p->ctx, m->head->params, strlen(m->head->params), e));
+    *live = m->may_compare && same_params(m->head->params, p);
+    return 0;
+}
+
+void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label, struct buf *out)
+{
+    const struct recording_digest *d = &m->digest;
+    if (r->compared && r->exact.equal)
+        buf_printf(out, "%s: decisions: %" PRIu64 ", all equal to the recording%s\n", label, r->exact.n_decisions,
+                   r->exact.complete ? "" : " (which was cut off; up to its last whole line)");
+    else if (r->compared)
+        buf_printf(out, "%s: decisions: %" PRIu64 " equal to the recording, then they differ\n%s\n", label, r->exact.n_decisions,
+                   r->exact.difference ? r->exact.difference : "");
+    else
+        buf_printf(out,
+                   "%s: step times from the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%); a step took "
+                   "%.3f ms on the average when recorded, %.3f ms here\n",
+                   label, d->n_steps, 100 * d->error, 100 * d->live_error, d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
+}
+
+void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out)
+{
+    const struct recording_digest *d = &m->digest;
+    buf_printf(out, "{\"compared\":%s", r->compared ? "true" : "false");
+    if (r->compared) {
+        buf_printf(out, ",\"decisions\":%" PRIu64 ",\"equal\":%s,\"complete\":%s,\"difference\":", r->exact.n_decisions, r->exact.equal ? "true" : "false",
+                   r->exact.complete ? "true" : "false");
+        const char *why = r->exact.difference;
+        if (why)
+            buf_put_json(out, why, strlen(why));
+        else
+            buf_puts(out, "null");
+    } else {
+        buf_printf(out, ",\"mean_step_ms\":");
+        json_put_double(out, r->mean_step_ns * 1e-6);
+    }
+    buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s,\"mean_step_ms\":", d->n_decisions, d->n_steps,
+               d->complete ? "true" : "false");
+    json_put_double(out, d->mean_ns * 1e-6);
+    buf_puts(out, ",\"model_error\":");
+    json_put_double(out, d->error);
+    buf_puts(out, ",\"live_error\":");
+    json_put_double(out, d->live_error);
+    buf_puts(out, "}}");
+}

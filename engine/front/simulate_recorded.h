@@ -1,0 +1,38 @@
+/* A recording as what `moonshift simulate` runs on: the machine that it describes, its live policy's decisions to compare with, and the step times that the estimator learnt from
+ * it for any other policy. Owned by main.c, main thread. Never true: a decision that was not compared and is said to be equal. */
+#ifndef FRONT_SIMULATE_RECORDED_H
+#define FRONT_SIMULATE_RECORDED_H
+
+#include "engine/front/opts.h"
+#include "engine/front/reenact.h"
+#include "engine/front/recording_digest.h"
+
+struct recorded_machine {
+    const char *path;
+    struct recording *recording;    /* for its head */
+    const struct recording_head *head;
+    struct recording_digest digest;
+    struct model *model;
+    struct engine_play exact, modelled;
+    struct engine_setup exact_setup, modelled_setup; /* without policies */
+    bool may_compare;               /* nothing was asked for that is not as recorded */
+    char words[200];                /* the machine, in words */
+};
+
+/* What a replay of a recording came to, beside what any replay does. */
+struct recorded_result {
+    bool compared;                  /* with the recording's decisions; else step times were modelled */
+    struct reenactment exact;
+    double mean_step_ns;            /* modelled: of the steps of the replay */
+};
+
+/* Limits that are given on the command line take the place of the recorded ones, and nothing is compared then. */
+int recorded_machine_open(struct recorded_machine *m, const struct opts *o, struct err *e);
+void recorded_machine_close(struct recorded_machine *m);
+/* Is this policy, with these params, the one that was live? Gives it the recorded params unless it was given others. */
+int recorded_is_live(const struct recorded_machine *m, struct policy *p, bool has_params, bool *live, struct err *e);
+/* A line or two about it. */
+void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label, struct buf *out);
+void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out);
+
+#endif
