@@ -495,6 +495,8 @@ static int run_simulation(struct app *a, struct err *e)
     if (as_recorded) {
         TRY(recorded_machine_open(&a->recorded, &a->opts, e));
         s = a->recorded.exact_setup;
+        if (!opts_given(&a->opts, "policy"))
+            a->opts.policies.items[0] = (char *)(uintptr_t)a->recorded.head->policy; /* who was live is who is meant */
     } else {
         TRY(open_machine(a, machine, e));
         name_model(a);

@@ -548,6 +548,14 @@ int opts_parse(struct opts *o, const struct opts_input *in, struct err *e)
     return rc;
 }
 
+bool opts_given(const struct opts *o, const char *name)
+{
+    for (int i = 0; i < o->given.n; i++)
+        if (!strcmp(o->given.items[i], name))
+            return true;
+    return false;
+}
+
 void opts_free(struct opts *o)
 {
     for (int i = 0; i < o->owned.n; i++)

@@ -99,6 +99,7 @@ struct opts_input {
  * config file. o must be freed in every case. */
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);
+bool opts_given(const struct opts *o, const char *name);    /* not at its default; the name without its dashes */
 void opts_help(enum opts_command command, struct buf *out);
 /* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings named in `but` (ends with NULL). Each word is
  * the caller's. */

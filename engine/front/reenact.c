@@ -176,6 +176,15 @@ static void judged(void *ctx, enum policy_hook h, enum verdict *v)
         *v = was;
 }
 
+/* The estimator is told the same, so it must have said the same. */
+static void stepped(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns, int failed_rank)
+{
+    struct reenactor *r = ctx;
+    (void)now_ns;
+    if (failed_rank < 0 && (int64_t)predicted_ns != r->now.is.predicted_ns)
+        differ_because(r, "the estimate of the step of group %" PRId64 " was another", s->group);
+}
+
 static void turned(void *ctx, int64_t now_ns, const struct plan *p)
 {
     struct reenactor *r = ctx;
@@ -278,6 +287,8 @@ static void play_step(struct reenactor *r, const struct recorded *x)
         differ_because(r, "a step of group %" PRId64 " ended, which runs none in the replay", x->group);
         return;
     }
+    if (s->posted_ns - r->d.start_ns != x->start_ns || !layout_equal(s->layout, x->layout) || s->size.rows != x->rows)
+        differ_because(r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens", x->group);
     s->parts[0].time.ns = x->ns;
     for (int i = 0; i < s->n_ranks; i++)
         failed = s->ranks[i] == x->failed_rank ? i : failed;
@@ -455,7 +466,7 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     *out = (struct reenactment){.equal = true};
     r->setup = s;
     r->out = out;
-    r->witness = (struct witness){.ctx = r, .ended = ended, .turned = turned, .cut = cut, .judged = judged};
+    r->witness = (struct witness){.ctx = r, .ended = ended, .stepped = stepped, .turned = turned, .cut = cut, .judged = judged};
     engine.witness = &r->witness;
     setup.engine = &engine;
     memset(what, 0, sizeof *what);

@@ -138,7 +138,7 @@ static int run_recorded(struct simulation *m, const char *asked, struct simulate
     const struct recorded_machine *rec = s->recorded;
     struct engine_setup engine = rec->modelled_setup;
     struct policy p = r->engine->policy;
-    int rc = recorded_is_live(rec, &p, s->opts->policy_params.n || strchr(asked, '='), &run->recorded.compared, e);
+    int rc = recorded_choose(rec, &p, s->opts->policy_params.n || strchr(asked, '='), &run->recorded, e);
     if (rc) {
         if (p.ops->destroy)
             p.ops->destroy(p.ctx);

@@ -23,29 +23,21 @@ static int64_t modelled_move(void *ctx, const struct move *v)
     return ns < 1 ? 1 : (int64_t)ns;
 }
 
-static bool given(const struct opts *o, const char *name)
-{
-    for (int i = 0; i < o->given.n; i++)
-        if (!strcmp(o->given.items[i], name))
-            return true;
-    return false;
-}
-
 /* Limits of the command line take the place of the recorded ones. Returns whether one is another now. */
 static bool take_limits(const struct opts *o, struct limits *l)
 {
     const struct limits was = *l;
-    if (given(o, "max-num-seqs"))
+    if (opts_given(o, "max-num-seqs"))
         l->max_num_seqs = (int)o->max_num_seqs;
-    if (given(o, "max-num-batched-tokens"))
+    if (opts_given(o, "max-num-batched-tokens"))
         l->max_num_batched_tokens = (int)o->max_num_batched_tokens;
-    if (given(o, "max-num-queued-reqs"))
+    if (opts_given(o, "max-num-queued-reqs"))
         l->max_num_queued_reqs = (int)o->max_num_queued_reqs;
-    if (given(o, "max-num-queued-tokens"))
+    if (opts_given(o, "max-num-queued-tokens"))
         l->max_num_queued_tokens = o->max_num_queued_tokens;
-    if (given(o, "max-park-seconds"))
+    if (opts_given(o, "max-park-seconds"))
         l->park_ns = (int64_t)(o->park_s * 1e9);
-    if (given(o, "enable-prefix-caching"))
+    if (opts_given(o, "enable-prefix-caching"))
         l->prefix_caching = o->prefix_caching;
     return l->max_num_seqs != was.max_num_seqs || l->max_num_batched_tokens != was.max_num_batched_tokens || l->max_num_queued_reqs != was.max_num_queued_reqs ||
            l->max_num_queued_tokens != was.max_num_queued_tokens || l->park_ns != was.park_ns || l->prefix_caching != was.prefix_caching;
@@ -57,7 +49,7 @@ static int refuse_machine(const struct opts *o, struct err *e)
     static const char *const flags[] = {"max-model-len", "kv-cache-memory-bytes", "gpu-memory-utilization", "block-size", "ranks", "tensor-parallel-size",
                                         "ulysses-sequence-parallel-size", "data-parallel-size", "comm-sets", "kv-cache-dtype", "sim-step-us", "sim-row-us"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (given(o, flags[i]))
+        if (opts_given(o, flags[i]))
             return err_set(e, E_INPUT, "--%s: a recording is replayed on the machine that it was made on; for another one describe it whole, with --hardware and --model",
                            flags[i]);
     return 0;
@@ -111,14 +103,17 @@ static bool same_params(const char *recorded, const struct policy *p)
     return same;
 }
 
-int recorded_is_live(const struct recorded_machine *m, struct policy *p, bool has_params, bool *live, struct err *e)
+int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has_params, struct recorded_result *out, struct err *e)
 {
-    *live = false;
-    if (strcmp(p->sha256, m->head->sha256) != 0)
-        return 0;
-    if (!has_params && p->ops->params_set)
+    bool same = !strcmp(p->sha256, m->head->sha256);
+    if (same && !has_params && p->ops->params_set)
         TRY(p->ops->params_set(p->ctx, m->head->params, strlen(m->head->params), e));
-    *live = m->may_compare && same_params(m->head->params, p);
+    bool params = same && same_params(m->head->params, p);
+    out->compared = params && m->may_compare;
+    out->why = params                                    ? "asked for"
+               : same                                    ? "other params than the live one had"
+               : strcmp(p->name, m->head->policy) == 0   ? "its bytes are not those of the live one, which has the same name"
+                                                         : "another policy than the live one";
     return 0;
 }
 
@@ -133,9 +128,9 @@ void recorded_words(const struct recorded_machine *m, const struct recorded_resu
                    r->exact.difference ? r->exact.difference : "");
     else
         buf_printf(out,
-                   "%s: step times from the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%); a step took "
+                   "%s: %s: step times from the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%); a step took "
                    "%.3f ms on the average when recorded, %.3f ms here\n",
-                   label, d->n_steps, 100 * d->error, 100 * d->live_error, d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
+                   label, r->why, d->n_steps, 100 * d->error, 100 * d->live_error, d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
 }
 
 void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out)

@@ -22,6 +22,7 @@ struct recorded_machine {
 /* What a replay of a recording came to, beside what any replay does. */
 struct recorded_result {
     bool compared;                  /* with the recording's decisions; else step times were modelled */
+    const char *why;                /* not compared, in words */
     struct reenactment exact;
     double mean_step_ns;            /* modelled: of the steps of the replay */
 };
@@ -29,8 +30,8 @@ struct recorded_result {
 /* Limits that are given on the command line take the place of the recorded ones, and nothing is compared then. */
 int recorded_machine_open(struct recorded_machine *m, const struct opts *o, struct err *e);
 void recorded_machine_close(struct recorded_machine *m);
-/* Is this policy, with these params, the one that was live? Gives it the recorded params unless it was given others. */
-int recorded_is_live(const struct recorded_machine *m, struct policy *p, bool has_params, bool *live, struct err *e);
+/* Is this policy, with these params, the one that was live at the start, and is nothing else asked for? Gives it the recorded params unless it was given others. */
+int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has_params, struct recorded_result *out, struct err *e);
 /* A line or two about it. */
 void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label, struct buf *out);
 void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out);

@@ -116,7 +116,7 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
         if (run->replay.stopped)
             buf_printf(out, "%s: stopped at %.1f s; %llu requests had not finished\n", run->label, (double)run->replay.end_ns * 1e-9,
                        (unsigned long long)run->tally.n_unfinished);
-        else if (run->replay.n_live)
+        else if (run->replay.n_live && !run->recorded.compared) /* a recording may end at any time */
             buf_printf(out, "%s: nothing more could happen at %.1f s, with %llu requests left\n", run->label, (double)run->replay.end_ns * 1e-9,
                        (unsigned long long)run->replay.n_live);
         if (!run->replay.conserved)
