@@ -76,8 +76,11 @@ static int each_line(struct recording_digest *d, const char *path, void (*fn)(st
 
 static void judge_step(struct recording_digest *d, const struct recorded *x)
 {
-    if (x->kind == 's' && x->failed_rank < 0 && x->ns >= 1)
-        d->error += fabs(estimator_ns(&d->model, x->layout, size_of(x), NULL) - (double)x->ns) / (double)x->ns / (double)d->n_steps;
+    if (x->kind != 's' || x->failed_rank >= 0 || x->ns < 1)
+        return;
+    double ns = estimator_ns(&d->model, x->layout, size_of(x), NULL);
+    d->modelled_ns += ns / (double)d->n_steps;
+    d->error += fabs(ns - (double)x->ns) / (double)x->ns / (double)d->n_steps;
 }
 
 static int mean_output(const struct recording_digest *d)

@@ -18,7 +18,8 @@ struct recording_digest {
     int mean_output;                /* of those that finished; at least 1 */
     struct estimator model;         /* fitted to all steps */
     uint64_t n_steps, n_failed_steps;
-    double mean_ns;                 /* of a step */
+    double mean_ns;                 /* of a step, as measured */
+    double modelled_ns;             /* of a step, by the model */
     double error;                   /* mean |model - measured| / measured over the steps */
     double live_error;              /* the same of what the server's own estimator had said before each of them */
     double move_bytes, move_ns;     /* of all copies of KV */

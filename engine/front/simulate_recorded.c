@@ -117,20 +117,30 @@ int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has
     return 0;
 }
 
+static void model_words(const struct recording_digest *d, struct buf *out)
+{
+    buf_printf(out, "the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%)", d->n_steps,
+               100 * d->error, 100 * d->live_error);
+}
+
 void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label, struct buf *out)
 {
     const struct recording_digest *d = &m->digest;
-    if (r->compared && r->exact.equal)
+    if (!r->compared) {
+        buf_printf(out, "%s: %s: step times from ", label, r->why);
+        model_words(d, out);
+        buf_printf(out, "; a step took %.3f ms on the average when recorded, %.3f ms here\n", d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
+        return;
+    }
+    if (r->exact.equal)
         buf_printf(out, "%s: decisions: %" PRIu64 ", all equal to the recording%s\n", label, r->exact.n_decisions,
                    r->exact.complete ? "" : " (which was cut off; up to its last whole line)");
-    else if (r->compared)
+    else
         buf_printf(out, "%s: decisions: %" PRIu64 " equal to the recording, then they differ\n%s\n", label, r->exact.n_decisions,
                    r->exact.difference ? r->exact.difference : "");
-    else
-        buf_printf(out,
-                   "%s: %s: step times from the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%); a step took "
-                   "%.3f ms on the average when recorded, %.3f ms here\n",
-                   label, r->why, d->n_steps, 100 * d->error, 100 * d->live_error, d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
+    buf_printf(out, "%s: a step took %.3f ms on the average, and %.3f ms by ", label, d->mean_ns * 1e-6, d->modelled_ns * 1e-6);
+    model_words(d, out);
+    buf_putc(out, '\n');
 }
 
 void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out)
@@ -152,6 +162,8 @@ void recorded_json(const struct recorded_machine *m, const struct recorded_resul
     buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s,\"mean_step_ms\":", d->n_decisions, d->n_steps,
                d->complete ? "true" : "false");
     json_put_double(out, d->mean_ns * 1e-6);
+    buf_puts(out, ",\"modelled_step_ms\":");
+    json_put_double(out, d->modelled_ns * 1e-6);
     buf_puts(out, ",\"model_error\":");
     json_put_double(out, d->error);
     buf_puts(out, ",\"live_error\":");
