@@ -268,10 +268,7 @@ static int open_engine(struct app *a, struct err *e)
     s.policy = a->policy;
     a->policy = (struct policy){0};
     TRY(engine_create(&a->engine, &s, e));
-    struct recorder_start start = {.node = engine_node(a->engine), .model = model_config(a->model), .start = s.start, .block_size = s.block_size,
-                                   .version = VERSION};
-    if (a->recorder)
-        recorder_begin(a->recorder, &start, a->engine);
+    recorder_begin(a->recorder, &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, VERSION}, a->engine);
     return 0;
 }
 
@@ -495,8 +492,6 @@ static int run_simulation(struct app *a, struct err *e)
     if (as_recorded) {
         TRY(recorded_machine_open(&a->recorded, &a->opts, e));
         s = a->recorded.exact_setup;
-        if (!opts_given(&a->opts, "policy"))
-            a->opts.policies.items[0] = (char *)(uintptr_t)a->recorded.head->policy; /* who was live is who is meant */
     } else {
         TRY(open_machine(a, machine, e));
         name_model(a);

@@ -1,5 +1,6 @@
-/* A recording of the engine with its threads in real time, on the simulated device, under a policy that changes the partition all the time, with cancels, shared prefixes, stop ids, ranks that
- * fail and orders from an operator: played again it takes the same decisions, every time. A recording that was changed says where; one that was cut off is good as far as it goes. */
+/* A recording of the engine with its threads in real time, on the simulated device, under a policy that changes the partition all the time, with cancels, shared
+ * prefixes, stop ids, ranks that fail and orders from an operator: played again it takes the same decisions, every time. A recording that was changed says where;
+ * one that was cut off is good as far as it goes. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -401,6 +401,8 @@ const struct witness *recorder_witness(struct recorder *r)
 
 void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *g)
 {
+    if (!r)
+        return;
     struct buf early = r->text; /* of the policy's start */
     r->text = (struct buf){0};
     r->world = engine_world(g);

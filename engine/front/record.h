@@ -15,7 +15,7 @@ struct recorder;
 /* E_INPUT: the file is there already; E_SYS. */
 int recorder_open(struct recorder **out, const char *path, struct err *e);
 const struct witness *recorder_witness(struct recorder *r);    /* for engine_setup; valid until recorder_close */
-/* The engine stands: writes the first line, which says what the node is. Before the engine's thread starts. p: the policy that decides first. */
+/* The engine stands: writes the first line, which says what the node is. Before the engine's thread starts. r NULL is fine. */
 struct recorder_start {
     const struct node_facts *node;
     const struct model_config *model;

@@ -1,5 +1,5 @@
-/* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left, and how long steps take, as the estimator learns it from all
- * recorded steps. Read in two passes. Owned by whoever made it, one thread. Never true: memory that grows with the number of tokens or steps. */
+/* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left, and how long steps take, as the
+ * estimator learns it from all recorded steps. Read in two passes. Owned by whoever made it, one thread. Never true: memory that grows with the number of tokens or steps. */
 #ifndef FRONT_RECORDING_DIGEST_H
 #define FRONT_RECORDING_DIGEST_H
 

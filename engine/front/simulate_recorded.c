@@ -55,7 +55,7 @@ static int refuse_machine(const struct opts *o, struct err *e)
     return 0;
 }
 
-int recorded_machine_open(struct recorded_machine *m, const struct opts *o, struct err *e)
+int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err *e)
 {
     memset(m, 0, sizeof *m);
     m->path = o->trace;
@@ -71,6 +71,8 @@ int recorded_machine_open(struct recorded_machine *m, const struct opts *o, stru
     m->modelled.step_ns = modelled_step;
     m->modelled.move_ns = modelled_move;
     m->modelled.ctx = m;
+    if (!opts_given(o, "policy"))
+        o->policies.items[0] = (char *)(uintptr_t)m->head->policy; /* who was live is who is meant */
     bool other = take_limits(o, &m->modelled_setup.limits);
     m->may_compare = !o->what_if && !other && !o->requests && !(o->seconds > 0);
     snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
