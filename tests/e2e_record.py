@@ -182,7 +182,7 @@ def other_ways(path):
     r = simulate("--trace", path, "--ranks", "2")
     assert r.returncode == 1 and "--hardware" in r.stderr, r.stderr
     r = simulate("--trace", "poisson:rate=1", "--what-if", "--hf-config", "tests/data/sim_model.json")
-    assert r.returncode == 2 and "for recordings" in r.stderr, r.stderr
+    assert r.returncode == 1 and "for a recording" in r.stderr, r.stderr
 
 
 def by_priority(folder):

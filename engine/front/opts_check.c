@@ -21,8 +21,6 @@ static int check_simulation(const struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models", o->hardware);
     if (o->model && !o->hardware)
         return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
-    if (o->what_if && !recording_is_file(o->trace))
-        return err_set(e, E_INPUT, "--what-if is for recordings: %.60s is none", o->trace);
     if (!o->hardware && !o->hf_config && !recording_is_file(o->trace)) /* which has a machine of its own */
         return err_set(e, E_INPUT, "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, --sim-step-us and --sim-row-us");
     static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us"};

@@ -1,0 +1,111 @@
+/* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is played, under the native policy: it may differ, or be
+ * refused, and never breaks the engine. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/front/record_plan.h"
+#include "engine/front/reenact.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_NODE_TOKENS = 1 << 16, MAX_PLAYED_LINES = 400 };
+
+static FILE *stream(const uint8_t *data, size_t size)
+{
+    FILE *f = size ? fmemopen((void *)(uintptr_t)data, size, "r") : fopen("/dev/null", "re");
+    ASSERT(f);
+    return f;
+}
+
+static void check_line(const struct recorded *x, int64_t *last_ns)
+{
+    struct buf words = {0};
+    if (x->kind != 'v') {
+        ASSERT(x->t_ns >= *last_ns);
+        *last_ns = x->t_ns;
+    }
+    if (x->kind == 'a')
+        ASSERT(x->n_prompt >= 1 && x->max_tokens >= 0 && x->n_keys <= x->n_prompt / KV_UNIT && memchr(x->name, 0, sizeof x->name));
+    if (x->kind == 's')
+        ASSERT(x->layout.sp >= 1 && x->layout.tp >= 1 && x->rows >= 1 && x->ns >= 0);
+    if (x->kind == 'q')
+        record_plan_words(&words, x->text);
+    buf_free(&words);
+}
+
+/* Returns the number of lines; less than 0: it is malformed. */
+static int read_all(struct recording *r)
+{
+    struct recorded x;
+    struct err e = {0};
+    int64_t last_ns = 0;
+    bool end = false;
+    int rc, n = 0;
+    while (!(rc = recording_next(r, &x, &end, &e)) && !end) {
+        check_line(&x, &last_ns);
+        n++;
+    }
+    ASSERT(!rc || (rc == E_INPUT && e.text[0]));
+    return rc ? -1 : n;
+}
+
+static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out, struct err *e)
+{
+    (void)ctx, (void)sha256, (void)params;
+    if (strcmp(name, "fcfs") != 0)
+        return err_set(e, E_NOTFOUND, "no such policy");
+    policy_fcfs(out);
+    return 0;
+}
+
+static void play(struct recording *r)
+{
+    const struct recording_head *h = recording_head(r);
+    struct err e = {0};
+    struct model *model = NULL;
+    struct engine_setup engine;
+    struct engine_play how;
+    struct reenactment exact;
+    struct replay what;
+    if (model_open_described(&model, h->config, DT_BF16, &e))
+        return;
+    reenact_engine(&engine, &how, h, model);
+    policy_fcfs(&engine.policy);
+    struct replay_setup setup = {.engine = &engine, .vocab = 100};
+    struct reenact_setup again = {.replay = &setup, .recording = r, .find_policy = find_policy};
+    int rc = reenact_run(&exact, &what, &again, &e);
+    ASSERT(rc ? e.text[0] != 0 : exact.equal == !exact.difference);
+    reenact_free(&exact);
+    replay_free(&what);
+    model_close(model);
+}
+
+static bool is_small(const struct recording_head *h)
+{
+    int64_t most = 0;
+    for (int n = 1; n <= h->facts.n_ranks; n++)
+        most = h->shape.tokens_per_block[n] > most ? h->shape.tokens_per_block[n] : most;
+    return h->facts.n_ranks <= 8 && most * h->facts.kv_blocks <= MAX_NODE_TOKENS;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct recording *r = NULL;
+    struct err e = {0};
+    int rc = recording_open_stream(&r, stream(data, size), "fuzz", &e);
+    if (rc) {
+        ASSERT(rc == E_INPUT && e.text[0]);
+        return 0;
+    }
+    bool small = is_small(recording_head(r));
+    int n = read_all(r);
+    recording_close(r);
+    if (!small || n > MAX_PLAYED_LINES || recording_open_stream(&r, stream(data, size), "fuzz", &e))
+        return 0;
+    play(r);
+    recording_close(r);
+    return 0;
+}
