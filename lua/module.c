@@ -384,15 +384,20 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         s->prompt = mem_new_array((size_t)row.n_prompt, sizeof *s->prompt);
         trace_prompt(&row, seed, model_config(r->model)->vocab, s->prompt);
         s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+        s->slo_ttft_ms = row.slo_ttft_ms;
+        s->slo_tpot_ms = row.slo_tpot_ms;
         s->arrival_ns = base + row.arrival_ns;
+        uint64_t tag = s->tag;
         r->results = mem_resize(r->results, (size_t)r->n_results + 1, sizeof *r->results);
         r->results[r->n_results] = (struct result){.retry_after_s = -1};
         snprintf(r->results[r->n_results++].name, NAME_BYTES, "%s", s->name);
         put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+        if (row.cancel_ns)
+            put_pending(r, base + row.cancel_ns, &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
     }
 }
 
-/* e:load { trace = FILE or GENERATOR, hashes = FILE, seed =, requests =, seconds = }: the first of its requests and how many there are. */
+/* e:load { trace = FILE (a recording too) or GENERATOR, hashes = FILE, seed =, requests =, seconds = }: the first of its requests and how many there are. */
 static int m_load(lua_State *L)
 {
     struct rig *r = check_rig(L);

@@ -179,6 +179,10 @@ def other_ways(path):
     assert r.stdout == simulate("--trace", path, "--what-if").stdout
     r = simulate("--trace", path, "--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--policy", "shift")
     assert r.returncode == 0 and "h200x8" in r.stdout, r.stderr
+    r = simulate("--trace", path, "--policy", "policies/priority.lua", "--compare")
+    assert r.returncode == 1 and re.search(r"priority: decisions: \d+ equal to the recording, then they differ", r.stdout), (r.stdout, r.stderr)
+    r = simulate("--trace", path, "--compare", "--max-num-seqs", "3")
+    assert r.returncode == 1 and "nothing can be compared" in r.stderr, r.stderr
     r = simulate("--trace", path, "--ranks", "2")
     assert r.returncode == 1 and "--hardware" in r.stderr, r.stderr
     r = simulate("--trace", "poisson:rate=1", "--what-if", "--hf-config", "tests/data/sim_model.json")

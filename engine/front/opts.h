@@ -74,7 +74,7 @@ struct opts {
     int64_t requests;                   /* of the trace; 0: all */
     double slo_ttft_ms, slo_tpot_ms;    /* 0: none */
     double starvation_s;                /* 0: nobody watches */
-    bool what_if;                       /* of a recording: modelled step times, whatever the policy */
+    bool what_if, compare;              /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
     char *json, *plots, *request_log;   /* NULL: not asked for */
     /* reproduce */
     struct opts_list only;

@@ -111,7 +111,12 @@ static const char simulate_head[] =
     "have seen. Only the time of a step is modelled; requests, queue, KV cache, policy and layouts are the server's own. The same flags give the\n"
     "same bytes, on any machine.\n"
     "\n"
-    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n";
+    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n"
+    "\n"
+    "What serve --record wrote brings its own machine and limits. Under the policy that was live then, every decision is compared with the recorded\n"
+    "one (exit status 1 where they differ); under any other, steps take what a model fitted to the recorded ones says.\n"
+    "\n"
+    "  moonshift simulate --trace tuesday.rec --policy flying --policy flying:many=8\n";
 
 static const char reproduce_head[] =
     "moonshift reproduce [--only WORD ...] [--bars] [flags]\n"

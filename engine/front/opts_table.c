@@ -94,6 +94,8 @@ static const struct opt_row rows[] = {
      "flying-table1, with settings like poisson:rate=4,requests=1000,input=100-2000,output=200"},
     {"what-if", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(what_if), NULL, "false", 0, 0, NULL,
      "of a recording: steps take what the model learnt from them says, even under the recorded policy, whose decisions are compared otherwise"},
+    {"compare", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(compare), NULL, "false", 0, 0, NULL,
+     "of a recording: any policy is given what the live one was, and its decisions are compared up to the first that differs"},
     {"trace-hashes", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace_hashes), "FILE", NULL, 0, 0, NULL,
      "a CSV (row,hash_ids) with the ids of each row's prefix blocks of 512 tokens"},
     {"requests", NULL, 0, OPT_COUNT, GROUP_TRAFFIC, IN_SIMULATE, AT(requests), "N", "0", 0, 1e9, NULL, "only the first N of the trace; 0: all"},

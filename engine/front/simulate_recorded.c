@@ -75,6 +75,9 @@ int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err
         o->policies.items[0] = (char *)(uintptr_t)m->head->policy; /* who was live is who is meant */
     bool other = take_limits(o, &m->modelled_setup.limits);
     m->may_compare = !o->what_if && !other && !o->requests && !(o->seconds > 0);
+    m->compare_any = o->compare;
+    if (o->compare && !m->may_compare)
+        return err_set(e, E_INPUT, "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, or with a part of the recording");
     snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
     return 0;
 }
@@ -111,7 +114,7 @@ int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has
     if (same && !has_params && p->ops->params_set)
         TRY(p->ops->params_set(p->ctx, m->head->params, strlen(m->head->params), e));
     bool params = same && same_params(m->head->params, p);
-    out->compared = params && m->may_compare;
+    out->compared = (params || m->compare_any) && m->may_compare;
     out->why = params                                    ? "asked for"
                : same                                    ? "other params than the live one had"
                : strcmp(p->name, m->head->policy) == 0   ? "its bytes are not those of the live one, which has the same name"

@@ -16,6 +16,7 @@ struct recorded_machine {
     struct engine_play exact, modelled;
     struct engine_setup exact_setup, modelled_setup; /* without policies */
     bool may_compare;               /* nothing was asked for that is not as recorded */
+    bool compare_any;               /* --compare */
     char words[200];                /* the machine, in words */
 };
 

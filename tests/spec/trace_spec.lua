@@ -72,6 +72,21 @@ describe("a trace", function()
     end)
   end)
 
+  it("can be what a server recorded", function()
+    h.with({ policy = "policies/shift.lua", ranks = 2 }, function(e)
+      local first, n = e:load { trace = "tests/data/server.rec" }
+      assert.equal(40, n)
+      e:run()
+      local tokens = 0
+      for id = first, first + n - 1 do
+        assert.equal("length", e:result(id).ending)
+        tokens = tokens + #e:result(id).tokens
+      end
+      assert.is_true(tokens >= 40 and tokens <= 40 * 9, tokens)
+      h.clean(e)
+    end)
+  end)
+
   it("says what is wrong with it", function()
     h.with({ policy = "policies/fcfs.lua" }, function(e)
       assert.has_error(function() e:load { trace = "poison:rate=1" } end,

@@ -1,0 +1,115 @@
+/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many requests (with prompts of 500 tokens that begin now and then), with and
+ * without a recorder, in turn. A step's time is that of the whole turn: ingest, decide, check, post, absorb, as far as the device is not in it. usage: record_bench */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/front/record.h"
+
+enum { ROUNDS = 7, STEPS = 6000 };
+
+static struct request_spec *spec_new(uint64_t tag, int64_t now)
+{
+    struct request_spec *s = mem_new(sizeof *s);
+    s->tag = tag;
+    s->arrival_ns = now;
+    s->n_prompt = 500;
+    s->max_tokens = 200 + (int)(tag * 37 % 200);
+    s->prompt = mem_new_array((size_t)s->n_prompt, sizeof *s->prompt);
+    for (int i = 0; i < s->n_prompt; i++)
+        s->prompt[i] = (int32_t)((tag * 131 + (uint64_t)i) % 1000);
+    snprintf(s->name, sizeof s->name, "cmpl-%032llx", (unsigned long long)tag * 0x9e3779b97f4a7c15u);
+    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    return s;
+}
+
+struct cost {
+    double us, bytes;               /* of a step */
+};
+
+/* As many requests as `live` all the time: who ends is replaced. */
+static void run_steps(struct engine *g, struct clock *clock, int live)
+{
+    struct engine_event ev;
+    uint64_t tag = 0, until = engine_world(g)->step + STEPS;
+    int missing = live;
+    while (engine_world(g)->step < until) {
+        for (; missing; missing--)
+            queue_post(engine_inbox(g), &(struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(++tag, clock_now(clock))});
+        while (engine_turn(g))
+            ;
+        while (queue_take(engine_outbox(g), &ev)) {
+            missing += ev.kind == EV_END;
+            mem_free(ev.payload);
+        }
+        if (engine_next_ns(g) > clock_now(clock))
+            clock_advance_to(clock, engine_next_ns(g));
+    }
+}
+
+static struct cost measure(int live, bool with, struct err *e)
+{
+    char path[] = "/tmp/record_bench-XXXXXX";
+    struct clock clock, real;
+    struct model *model = NULL;
+    struct engine *g = NULL;
+    struct recorder *rec = NULL;
+    clock_init_virtual(&clock, 1000000000);
+    clock_init_real(&real);
+    close(mkstemp(path));
+    unlink(path);
+    if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) || (with && recorder_open(&rec, path, e)))
+        return (struct cost){0};
+    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 1000}, .model = model,
+                             .limits = {.max_num_seqs = live, .max_num_batched_tokens = 8192, .max_model_len = 4096, .prefix_caching = true}, .kv_dtype = DT_F16,
+                             .kv_bytes = (size_t)1 << 30, .block_size = 16, .clock = &clock, .quiet = true, .witness = with ? recorder_witness(rec) : NULL};
+    if (engine_create(&g, &s, e))
+        return (struct cost){0};
+    recorder_begin(rec, &(struct recorder_start){engine_node(g), model_config(model), s.start, s.block_size, "bench"}, g);
+    int64_t t = clock_now(&real);
+    run_steps(g, &clock, live);
+    struct cost c = {.us = (double)(clock_now(&real) - t) * 1e-3 / STEPS, .bytes = rec ? (double)recorder_bytes(rec) / STEPS : 0};
+    queue_post(engine_inbox(g), &(struct engine_message){.kind = IN_STOP});
+    for (int i = 0; i < 4 && engine_world(g)->requests.n_live; i++) {
+        while (engine_turn(g))
+            ;
+        if (engine_next_ns(g) != INT64_MAX)
+            clock_advance_to(&clock, engine_next_ns(g));
+    }
+    engine_destroy(g);
+    recorder_close(rec);
+    model_close(model);
+    unlink(path);
+    return c;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(void)
+{
+    static const int lives[] = {8, 64, 512};
+    printf("requests  step us  recorded us  more us  bytes a step\n");
+    for (size_t i = 0; i < 3; i++) {
+        double without[ROUNDS], more[ROUNDS], bytes = 0;
+        for (int k = 0; k < ROUNDS; k++) {
+            struct err e = {0};
+            struct cost a = measure(lives[i], false, &e), b = measure(lives[i], true, &e);
+            if (e.code) {
+                fprintf(stderr, "record_bench: %s\n", e.text);
+                return 1;
+            }
+            without[k] = a.us;
+            more[k] = b.us - a.us;
+            bytes = b.bytes;
+        }
+        qsort(without, ROUNDS, sizeof *without, compare);
+        qsort(more, ROUNDS, sizeof *more, compare);
+        printf("%8d %8.2f %12.2f %8.2f %13.0f\n", lives[i], without[ROUNDS / 2], without[ROUNDS / 2] + more[ROUNDS / 2], more[ROUNDS / 2], bytes);
+    }
+    return 0;
+}
