@@ -10,6 +10,16 @@ static uint64_t mixed(uint64_t h, uint64_t v)
     return h ^ h >> 32;
 }
 
+static uint64_t mixed_text(uint64_t h, const char *text, size_t n)
+{
+    for (uint64_t word; n; n -= n < 8 ? n : 8, text += 8) {
+        word = n;
+        memcpy(&word, text, n < 8 ? n : 8);
+        h = mixed(h, word);
+    }
+    return h;
+}
+
 static void put_i64(struct buf *out, int64_t v)
 {
     if (v < 0)
@@ -41,7 +51,7 @@ static uint64_t put_items(struct buf *out, const struct plan_batch *b, uint64_t 
     char before = ':';
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
-        h = mixed(mixed(h, it->request->order), (uint64_t)it->n_tokens << 32 | (uint64_t)it->n_prefix << 1 | it->starts);
+        h = mixed(h, it->request->order * 0x9e3779b97f4a7c15u ^ ((uint64_t)it->n_tokens << 32 | (uint64_t)it->n_prefix << 1 | it->starts));
         if (it->n_tokens == 1 && !it->starts)
             continue;
         buf_putc(out, before);
@@ -112,8 +122,7 @@ void record_plan(struct buf *out, const struct plan *p)
         buf_puts(out, " W");
         put_i64(out, p->wake_ns - p->now_ns);
     }
-    for (size_t i = at + 17; i < out->len; i++)
-        h = mixed(h, (unsigned char)out->data[i]);
+    h = mixed_text(h, out->data + at + 17, out->len - at - 17);
     for (int i = 0; i < 16; i++)
         out->data[at + 16 - (size_t)i] = hex[h >> 4 * i & 15];
 }

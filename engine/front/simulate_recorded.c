@@ -72,7 +72,7 @@ int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err
     m->modelled.move_ns = modelled_move;
     m->modelled.ctx = m;
     if (!opts_given(o, "policy"))
-        o->policies.items[0] = (char *)(uintptr_t)m->head->policy; /* who was live is who is meant */
+        o->policies.items[0] = (char *)(uintptr_t)(strcmp(m->head->sha256, "native") ? m->head->policy : "native"); /* who was live is who is meant */
     bool other = take_limits(o, &m->modelled_setup.limits);
     m->may_compare = !o->what_if && !other && !o->requests && !(o->seconds > 0);
     m->compare_any = o->compare;
