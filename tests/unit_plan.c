@@ -192,6 +192,34 @@ static void prefix_hits_skip_work_and_tenants_do_not_share(void **state)
     tear_down(&b);
 }
 
+/* A parked request gives way to one newcomer while another, earlier in the plan, begins with its blocks: what is held again does not come back. */
+static void blocks_that_a_newcomer_shares_do_not_come_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 8, 8, 256);
+    struct request *parked = submit(&b, 65, 0, 5); /* 5 blocks, four of them full */
+    plan_begin(&b.p, 1);
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_prefill(batch, NULL, 0, 256), 65);
+    assert_true(plan_forward(batch, ONE));
+    run(&b);
+    plan_begin(&b.p, 2);
+    assert_true(plan_preempt(&b.p, parked->id, PREEMPT_HARD));
+    run(&b);
+    world_rekey(&b.w, parked, 1e6);
+    struct request *same = submit(&b, 65, 0, 5), *other = submit(&b, 80, 500, 5); /* one more block; five, and three are free */
+    plan_begin(&b.p, 3);
+    batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_prefill(batch, NULL, 0, 256), 1);
+    assert_true(plan_forward(batch, ONE));
+    run(&b);
+    assert_int_equal(same->n_prefix, 64);
+    assert_int_equal(same->state, REQ_RUNNING);
+    assert_int_equal(other->state, REQ_WAITING);
+    tear_down(&b);
+}
+
 static void siblings_wait_for_their_leader(void **state)
 {
     (void)state;
@@ -261,7 +289,7 @@ int main(void)
         cmocka_unit_test(refusals_name_the_reason),
         cmocka_unit_test(the_last_gives_way_when_kv_runs_out),
         cmocka_unit_test(prefix_hits_skip_work_and_tenants_do_not_share),
-        cmocka_unit_test(siblings_wait_for_their_leader),
+        cmocka_unit_test(blocks_that_a_newcomer_shares_do_not_come_back), cmocka_unit_test(siblings_wait_for_their_leader),
         cmocka_unit_test(random_plans_apply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,13 +71,28 @@ struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct
     return v;
 }
 
-/* Blocks that come back when r lets go of its own: those nobody else holds. */
+/* Does somebody whom this plan starts begin with the text of block i of a place, whose key this is? Then the block is held again as soon as it is let go. */
+static bool is_promised(const struct plan *p, int place, int i, struct kv_key key)
+{
+    int unit = (i + 1) * (kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT) - 1;
+    for (int k = 0; k < p->n_batches; k++)
+        for (int n = 0; n < p->batches[k]->n_items; n++) {
+            const struct plan_item *it = &p->batches[k]->items[n];
+            const struct request *x = it->request;
+            if (it->starts && it->n_prefix && unit < x->n_keys && x->keys[unit].h[0] == key.h[0] && x->keys[unit].h[1] == key.h[1])
+                return true;
+        }
+    return false;
+}
+
+/* Blocks that come back when r lets go of its own: those nobody else holds, or will hold by this plan. */
 static int own_blocks(const struct plan *p, const struct request *r)
 {
     int n = 0;
-    if (r->n_blocks)
-        for (int i = 0; i < r->n_blocks; i++)
-            n += kv_place(&p->world->kv, r->place)->blocks[r->blocks[i]].refs == 1;
+    for (int i = 0; i < r->n_blocks; i++) {
+        const struct kv_block *b = &kv_place(&p->world->kv, r->place)->blocks[r->blocks[i]];
+        n += b->refs == 1 && !is_promised(p, r->place, i, b->key);
+    }
     return n;
 }
 
