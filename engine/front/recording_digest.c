@@ -100,7 +100,8 @@ int recording_digest(struct recording_digest *d, const char *path, struct err *e
 {
     memset(d, 0, sizeof *d);
     estimator_init(&d->model);
-    d->model.forget = 1;
+    d->model.forget = 1; /* every step counts alike, and nothing is assumed */
+    d->model.prior = 1e9;
     int rc = each_line(d, path, note, e);
     if (!rc)
         rc = each_line(d, path, judge_step, e);

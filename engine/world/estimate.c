@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-static const double FORGET = 0.98, MAX_VARIANCE = 1e4;
+/* The prior is wide: a token of a small machine costs a hundred times that of a large one, and a fit that doubts it for a hundred steps says nothing for so long. */
+static const double FORGET = 0.98, MAX_VARIANCE = 1e4, PRIOR = 1e4;
 /* Units in which a typical step has terms near 1, so that one number can stand for all variances. */
 static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
 
@@ -11,6 +12,7 @@ void estimator_init(struct estimator *e)
 {
     memset(e, 0, sizeof *e);
     e->forget = FORGET;
+    e->prior = PRIOR;
 }
 
 static void terms(struct step_size s, double x[ESTIMATE_TERMS])
@@ -69,7 +71,7 @@ static struct estimate_cell *add_cell(struct estimator *e, struct layout l)
     struct estimate_cell c = {.layout = l};
     guess(e, l, c.theta);
     for (int i = 0; i < ESTIMATE_TERMS; i++)
-        c.p[i][i] = 100;
+        c.p[i][i] = e->prior;
     e->cells[e->n_cells] = c;
     return &e->cells[e->n_cells++];
 }

@@ -45,6 +45,7 @@ struct estimator {
     const void *ctx;
     struct estimate_cell cells[ESTIMATE_CELLS];
     int n_cells;
+    double prior;           /* variance of what is assumed of a layout before its first step: the larger, the sooner its steps are believed */
     double forget;          /* weight of a step when the next one has been learnt; 1: all count alike */
     double error;           /* exponential average of |predicted - measured| / measured */
 };

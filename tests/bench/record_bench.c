@@ -1,5 +1,5 @@
-/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many requests (with prompts of 500 tokens that begin now and then), with and
- * without a recorder, in turn. A step's time is the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
+/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many requests (with prompts of 500 tokens that begin now
+ * and then), with and without a recorder, in turn. A step's time is the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
