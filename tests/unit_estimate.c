@@ -24,15 +24,15 @@ static void learns_any_machine(void **state)
         struct rng rng;
         estimator_init(&e);
         rng_init(&rng, 5);
-        for (int i = 0; i < 60; i++) {
+        for (int i = 0; i < 250; i++) {
             struct step_size s = {0};
             for (uint64_t n = 1 + rng_below(&rng, 8); n; n--)
                 step_size_add(&s, rng_below(&rng, 4) ? 1 : 1 + (int)rng_below(&rng, 500), (double)rng_below(&rng, 800));
             double predicted = estimator_learn(&e, l, s, cost(slow[k], &s)), off = predicted / cost(slow[k], &s) - 1;
-            if (i >= 20 && (off > 0.1 || off < -0.1))
+            if (i >= 20 && (off > 0.3 || off < -0.3))
                 fail_msg("%g times as slow, step %d: %+.1f%%", slow[k], i, 100 * off);
         }
-        assert_true(e.error > 0 && (k == 0 || e.error < 0.3)); /* of the fastest, the first guess is hundreds of times too long */
+        assert_true(e.error < 0.2); /* the first guesses of a fast machine are hundreds of times too long: they fade */
     }
 }
 
