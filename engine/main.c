@@ -489,12 +489,10 @@ static int run_simulation(struct app *a, struct err *e)
     struct engine_setup s;
     char machine[160];
     bool as_recorded = !a->opts.hardware && !a->opts.hf_config && recording_is_file(a->opts.trace);
-    if ((a->opts.what_if || a->opts.compare) && !as_recorded)
-        return err_set(e, E_INPUT, "--what-if and --compare are for a recording on its own machine: otherwise step times are modelled in any case");
     if (as_recorded) {
-        TRY(recorded_machine_open(&a->recorded, &a->opts, e));
-        s = a->recorded.exact_setup;
+        TRY(recorded_machine_open(&a->recorded, &a->opts, &s, e));
     } else {
+        TRY(recorded_only(&a->opts, e));
         TRY(open_machine(a, machine, e));
         name_model(a);
         TRY(plan_engine(a, &s, e));

@@ -37,10 +37,12 @@ static bool take_limits(const struct opts *o, struct limits *l)
         l->max_num_queued_tokens = o->max_num_queued_tokens;
     if (opts_given(o, "max-park-seconds"))
         l->park_ns = (int64_t)(o->park_s * 1e9);
+    if (opts_given(o, "starvation-seconds"))
+        l->starvation_ns = (int64_t)(o->starvation_s * 1e9);
     if (opts_given(o, "enable-prefix-caching"))
         l->prefix_caching = o->prefix_caching;
     return l->max_num_seqs != was.max_num_seqs || l->max_num_batched_tokens != was.max_num_batched_tokens || l->max_num_queued_reqs != was.max_num_queued_reqs ||
-           l->max_num_queued_tokens != was.max_num_queued_tokens || l->park_ns != was.park_ns || l->prefix_caching != was.prefix_caching;
+           l->max_num_queued_tokens != was.max_num_queued_tokens || l->park_ns != was.park_ns || l->starvation_ns != was.starvation_ns || l->prefix_caching != was.prefix_caching;
 }
 
 /* The machine is the recorded one; to try another, all of it is described. */
@@ -55,7 +57,7 @@ static int refuse_machine(const struct opts *o, struct err *e)
     return 0;
 }
 
-int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err *e)
+int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct engine_setup *out, struct err *e)
 {
     memset(m, 0, sizeof *m);
     m->path = o->trace;
@@ -68,6 +70,7 @@ int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err
     TRY(recording_digest(&m->digest, o->trace, e));
     reenact_engine(&m->exact_setup, &m->exact, m->head, m->model);
     reenact_engine(&m->modelled_setup, &m->modelled, m->head, m->model);
+    *out = m->exact_setup;
     m->modelled.step_ns = modelled_step;
     m->modelled.move_ns = modelled_move;
     m->modelled.ctx = m;
@@ -79,6 +82,13 @@ int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err
     if (o->compare && !m->may_compare)
         return err_set(e, E_INPUT, "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, or with a part of the recording");
     snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
+    return 0;
+}
+
+int recorded_only(const struct opts *o, struct err *e)
+{
+    if (o->what_if || o->compare)
+        return err_set(e, E_INPUT, "--what-if and --compare are for a recording on its own machine: otherwise step times are modelled in any case");
     return 0;
 }
 

@@ -28,8 +28,11 @@ struct recorded_result {
     double mean_step_ns;            /* modelled: of the steps of the replay */
 };
 
-/* Limits that are given on the command line take the place of the recorded ones, and nothing is compared then. Where o names no policy, it names the recorded one from then on. */
-int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct err *e);
+/* Limits that are given on the command line take the place of the recorded ones, and nothing is compared then. Where o names no policy, it names the recorded one from
+ * then on. out: the node and its limits, as exact_setup. */
+int recorded_machine_open(struct recorded_machine *m, struct opts *o, struct engine_setup *out, struct err *e);
+/* Refuses what is for recordings, where there is none. */
+int recorded_only(const struct opts *o, struct err *e);
 void recorded_machine_close(struct recorded_machine *m);
 /* Is this policy, with these params, the one that was live at the start, and is nothing else asked for? Gives it the recorded params unless it was given others. */
 int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has_params, struct recorded_result *out, struct err *e);
