@@ -180,9 +180,19 @@ end }
     assert int(rows(r.stdout)["finished"][0]) == 150
     assert json.load(open(f"{folder}/broken.json"))["runs"][0]["policy"]["fallback_steps"]["error"] > 0
     # the watch over starving requests: on by default, with a patience of its own, or off
-    watched = [good(*NODE[:4], "--kv-cache-memory-bytes", "1MiB", *NODE[6:], "--trace", "batch:requests=60,input=20-900,output=5-60", "--seed", "7", "--policy", "static:dp=4",
-                    "--starvation-seconds", s).stdout for s in ("0", "0.05", "30")]
-    assert "it was withdrawn for its strikes" in watched[1]
+    unfair = write(folder, "unfair.lua", """
+return { api = 1, doc = "Runs the longer prompts only when nobody else is there.", needs = { "waiting.prompt" }, step = function(view, act)
+  for _, g in ipairs(view.idle) do
+    local ids, w = {}, view.waiting
+    for row = 1, w.n do if w.prompt[row] < 300 then ids[#ids + 1] = w.id[row] end end
+    local b = act.batch(g); b:decodes(); b:prefill(#ids + view.n_running > 0 and ids or w, 512)
+    if b.tokens > 0 then act.forward(g, b) end
+  end
+end }
+""")
+    watched = [good(*NODE, "--trace", "poisson:rate=60,seconds=10,input=20-350,output=5-60", "--seed", "7", "--policy", unfair, "--starvation-seconds", s).stdout
+               for s in ("0", "0.05", "3600")]
+    assert "it was withdrawn for its strikes" in watched[1], watched[1]
     assert "starved" in watched[1] and "starved" not in watched[0] and watched[0] == watched[2]
     full = good(*NODE, "--trace", "batch:requests=50,input=200,output=20", "--max-num-queued-reqs", "10")
     assert int(rows(full.stdout)["refused"][0]) > 0
