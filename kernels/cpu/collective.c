@@ -11,10 +11,10 @@ enum { SEGMENT = 256, MAX_STACK = 20, ROWS_PER_ITEM = 16, UNITS_PER_ITEM = 16, O
 static bool enter(struct device *d, struct comm *c, int me, const struct shown *s, int *turn)
 {
     if (device_failed(d)) {
-        cpu_comm_abort(c);
+        meeting_abort(c);
         return false;
     }
-    if (comm_enter(c, me, s, turn))
+    if (meeting_enter(c, me, s, turn))
         return true;
     device_fail(d, E_PEER, "another rank of the group failed");
     return false;
@@ -34,7 +34,7 @@ static int rect_items(const struct comm_rect *r)
 
 static void take_rows(const struct exchange_call *c, const struct comm_rect *r, int first, int end)
 {
-    struct act from = shown_by(c->a->comm, r->peer, c->turn)->buffers[r->buffer], to = c->a->take[r->buffer];
+    struct act from = meeting_shown(c->a->comm, r->peer, c->turn)->buffers[r->buffer], to = c->a->take[r->buffer];
     ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
     for (int i = first; i < end; i++)
         memcpy(act_row(to, r->dst_row + i) + r->dst_col, act_row(from, r->src_row + i) + r->src_col, (size_t)r->cols * sizeof(float));
@@ -79,7 +79,7 @@ struct reduce_call {
 static const float *plane_at(const struct reduce_call *c, int plane, int row, int col)
 {
     const struct reduce_order *o = c->a->order;
-    struct act planes = shown_by(c->a->comm, o->member[plane], c->turn)->buffers[0];
+    struct act planes = meeting_shown(c->a->comm, o->member[plane], c->turn)->buffers[0];
     return act_row(planes, o->index[plane] * c->a->rows + row) + col;
 }
 
@@ -141,13 +141,13 @@ static int first_unit(int units, int n, int member)
 static void take_item(void *ctx, int item, int thread)
 {
     const struct reduce_call *c = ctx;
-    int n = comm_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM, owner = 0;
+    int n = meeting_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM, owner = 0;
     (void)thread;
     for (int u = first; u < end && u < units; u++) {
         while (u >= first_unit(units, n, owner + 1))
             owner++;
         int row = u / c->row_units, col = u % c->row_units * SEGMENT, width = c->a->y.cols - col;
-        struct act part = shown_by(c->a->comm, owner, c->turn)->buffers[1];
+        struct act part = meeting_shown(c->a->comm, owner, c->turn)->buffers[1];
         put(c, row, col, act_row(part, row) + col, width < SEGMENT ? width : SEGMENT);
     }
 }
@@ -164,8 +164,8 @@ void cpu_reduce(struct device *d, const struct reduce_args *a)
     struct shown s = {.buffers = {a->planes, a->part}, .algorithm = a->algorithm};
     if (!enter(d, a->comm, a->me, &s, &c.turn))
         return;
-    int units = a->rows * c.row_units, n = comm_size(a->comm);
-    enum comm_algorithm how = shown_by(a->comm, 0, c.turn)->algorithm;
+    int units = a->rows * c.row_units, n = meeting_size(a->comm);
+    enum comm_algorithm how = meeting_shown(a->comm, 0, c.turn)->algorithm;
     if (how == COMM_AUTO)
         how = (size_t)a->rows * (size_t)a->y.cols * sizeof(float) <= ONESHOT_MOST_BYTES ? COMM_ONESHOT : COMM_TWOSHOT;
     c.unit1 = units;
@@ -177,7 +177,7 @@ void cpu_reduce(struct device *d, const struct reduce_args *a)
     c.unit0 = first_unit(units, n, a->me);
     c.unit1 = first_unit(units, n, a->me + 1);
     run_units(d, &c, sum_item, a->order->n_planes);
-    if (!comm_meet(a->comm)) {
+    if (!meeting_wait(a->comm)) {
         device_fail(d, E_PEER, "another rank of the group failed");
         return;
     }

@@ -10,7 +10,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
-#include "kernels/cpu/futex.h"
+#include "kernels/futex.h"
 
 /* How long to poll: with pause, then giving the core away between looks, then asleep. */
 enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };

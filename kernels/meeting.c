@@ -1,0 +1,205 @@
+#include "kernels/meeting.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "kernels/futex.h"
+
+/* How often to look before sleeping. Where the members outnumber the cores, who polls keeps the one that it waits for from running. Nobody yields: a core that
+ * is given to a stranger comes back milliseconds later, a sleeper that is woken runs at once. */
+enum { LOOKS = 1000, CROWDED_LOOKS = 50 };
+
+/* A mailbox from one member to another. ABORTED may join each state. */
+enum { MAIL_EMPTY, MAIL_FULL, MAIL_TAKEN, MAIL_ABORTED = 4 };
+struct mailbox {
+    _Alignas(64) _Atomic uint32_t state;
+    struct mail mail;
+};
+
+/* Two sets, taken in turn: who enters the next collective does not write over what slow members of this one still read. */
+struct comm_member {
+    _Alignas(64) struct shown shown[2];
+    void *own[2];
+    unsigned n_entered;
+};
+
+struct comm {
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) _Atomic uint32_t phase;    /* of the barrier; changes when all have arrived, and by an abort */
+    _Atomic uint32_t aborted, sleepers;
+    int n, looks;
+    struct comm_member *members;
+    struct mailbox *mail;                   /* [from * n + to] */
+};
+
+int meeting_open(struct comm **out, int n, struct err *e)
+{
+    ASSERT(n >= 1);
+    struct comm *c = mem_try_aligned(sizeof *c, 64);
+    *out = NULL;
+    if (!c)
+        return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
+    c->n = n;
+    c->looks = n > thread_cores() ? CROWDED_LOOKS : LOOKS;
+    c->members = mem_try_aligned((size_t)n * sizeof *c->members, 64);
+    c->mail = mem_try_aligned((size_t)n * (size_t)n * sizeof *c->mail, 64);
+    if (!c->members || !c->mail) {
+        meeting_close(c);
+        return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
+    }
+    *out = c;
+    return 0;
+}
+
+void meeting_close(struct comm *c)
+{
+    if (!c)
+        return;
+    mem_free(c->members);
+    mem_free(c->mail);
+    mem_free(c);
+}
+
+int meeting_size(const struct comm *c)
+{
+    return c->n;
+}
+
+const struct shown *meeting_shown(const struct comm *c, int member, int turn)
+{
+    return &c->members[member].shown[turn];
+}
+
+/* Returns when *word is not `seen` any more. */
+static void wait_while(struct comm *c, _Atomic uint32_t *word, uint32_t seen)
+{
+    for (int i = 0; i < c->looks; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&c->sleepers, 1);
+    while (atomic_load(word) == seen)
+        futex_wait(word, seen);
+    atomic_fetch_sub(&c->sleepers, 1);
+}
+
+static void wake(struct comm *c, _Atomic uint32_t *word)
+{
+    if (atomic_load(&c->sleepers))
+        futex_wake(word, INT_MAX);
+}
+
+/* An abort sets the flag before it changes the phase: who read the new phase here sees the flag, who read the old one does not wait. */
+bool meeting_wait(struct comm *c)
+{
+    uint32_t phase = atomic_load(&c->phase);
+    if (atomic_load(&c->aborted))
+        return false;
+    if (atomic_fetch_add(&c->arrived, 1) == (uint32_t)c->n - 1) {
+        atomic_store(&c->arrived, 0);
+        atomic_fetch_add(&c->phase, 1);
+        wake(c, &c->phase);
+    } else {
+        wait_while(c, &c->phase, phase);
+    }
+    return !atomic_load(&c->aborted);
+}
+
+bool meeting_enter(struct comm *c, int me, const struct shown *s, int *turn)
+{
+    ASSERT(me >= 0 && me < c->n);
+    struct comm_member *m = &c->members[me];
+    *turn = (int)(m->n_entered++ & 1);
+    m->shown[*turn] = *s;
+    return meeting_wait(c);
+}
+
+void meeting_abort(struct comm *c)
+{
+    if (!c)
+        return;
+    atomic_store(&c->aborted, 1);
+    atomic_fetch_add(&c->phase, 1);
+    futex_wake(&c->phase, INT_MAX);
+    for (int i = 0; i < c->n * c->n; i++) {
+        atomic_fetch_or(&c->mail[i].state, MAIL_ABORTED);
+        wake(c, &c->mail[i].state);
+    }
+}
+
+void meeting_reset(struct comm *c)
+{
+    atomic_store(&c->arrived, 0);
+    for (int i = 0; i < c->n; i++)
+        c->members[i].n_entered = 0;
+    for (int i = 0; i < c->n * c->n; i++)
+        atomic_store(&c->mail[i].state, MAIL_EMPTY);
+    atomic_store(&c->aborted, 0);
+}
+
+int meeting_next_turn(const struct comm *c, int me)
+{
+    return (int)(c->members[me].n_entered & 1);
+}
+
+void **meeting_own(struct comm *c, int member, int turn)
+{
+    return &c->members[member].own[turn];
+}
+
+/* ---- pairs */
+
+/* Waits for a state of the mailbox; false when the comm was aborted. */
+static bool await_mail(struct comm *c, struct mailbox *m, uint32_t wanted)
+{
+    for (;;) {
+        uint32_t now = atomic_load(&m->state);
+        if (now & MAIL_ABORTED)
+            return false;
+        if (now == wanted)
+            return true;
+        wait_while(c, &m->state, now);
+    }
+}
+
+/* False when an abort came between. */
+static bool set_mail(struct comm *c, struct mailbox *m, uint32_t from, uint32_t to)
+{
+    bool set = atomic_compare_exchange_strong(&m->state, &from, to);
+    wake(c, &m->state);
+    return set;
+}
+
+bool meeting_put(struct comm *c, int me, int to, struct mail *mail)
+{
+    ASSERT(me >= 0 && me < c->n && to >= 0 && to < c->n && to != me);
+    struct mailbox *m = &c->mail[me * c->n + to];
+    if (!await_mail(c, m, MAIL_EMPTY))
+        return false;
+    m->mail = *mail;
+    if (!set_mail(c, m, MAIL_EMPTY, MAIL_FULL) || !await_mail(c, m, MAIL_TAKEN))
+        return false;
+    mail->ready = m->mail.ready;
+    return set_mail(c, m, MAIL_TAKEN, MAIL_EMPTY);
+}
+
+bool meeting_find(struct comm *c, int me, int from, struct mail *mail)
+{
+    ASSERT(me >= 0 && me < c->n && from >= 0 && from < c->n && from != me);
+    struct mailbox *m = &c->mail[from * c->n + me];
+    if (!await_mail(c, m, MAIL_FULL))
+        return false;
+    *mail = m->mail;
+    return true;
+}
+
+bool meeting_take(struct comm *c, int me, int from, void *ready)
+{
+    struct mailbox *m = &c->mail[from * c->n + me];
+    m->mail.ready = ready;
+    return set_mail(c, m, MAIL_FULL, MAIL_TAKEN);
+}
