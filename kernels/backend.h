@@ -31,6 +31,8 @@ struct weight;    /* a matrix as the backend stores it (packed, tiled, on the de
 
 struct device_opts {
     int index;              /* which device of its kind; cpu: ignored */
+    uint64_t peers;         /* cuda: bits of the devices whose memory it must read, for groups */
+    bool invariant;         /* cuda: every sum in the CPU's order; the cpu does nothing else */
     int n_threads;          /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
     const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;           /* most rows (tokens) of a step */
@@ -246,7 +248,10 @@ struct step_time {
 struct backend_ops {
     const char *name;
     bool computes;                   /* false: forward is skipped for `whole_step` (sim) */
-    bool shares_memory;              /* ranks of one process may use one rank's weights */
+    bool shares_memory;              /* ranks of one process whose devices have the same index may use one rank's weights */
+
+    /* Devices of this kind here, for those that may be absent; NULL: there is always one. */
+    int (*n_devices)(void);
 
     int (*open)(struct device **out, const struct device_opts *o, struct err *e);
     void (*close)(struct device *d);
@@ -306,5 +311,8 @@ struct backend_ops {
 
 const struct backend_ops *backend_cpu(void);
 const struct backend_ops *backend_sim(void);
+const struct backend_ops *backend_cuda(void);   /* where it was built in (MOONSHIFT_CUDA) */
+/* find.c, in the program alone: by name; NULL: this build does not have it. */
+const struct backend_ops *backend_find(const char *name);
 
 #endif

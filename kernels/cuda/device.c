@@ -1,0 +1,310 @@
+#include "kernels/cuda/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "kernels/meeting.h"
+
+/* ---- errors */
+
+void gpu_fail(struct device *d, int code, const char *text)
+{
+    if (!d->error.code)
+        err_set(&d->error, code, "%s", text);
+}
+
+bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
+{
+    if (rc == cudaSuccess)
+        return true;
+    if (!d->broken.code)
+        err_set(&d->broken, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
+    gpu_fail(d, E_DEVICE, d->broken.text);
+    return false;
+}
+
+void gpu_use(struct device *d)
+{
+    gpu_ok(d, cudaSetDevice(d->index), "cudaSetDevice");
+}
+
+/* ---- memory */
+
+static void *get_chunk(void *ctx, size_t bytes)
+{
+    struct device *d = ctx;
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes) == cudaSuccess)
+        return p;
+    cudaGetLastError(); /* an allocation that fails is no broken device */
+    (void)d;
+    return NULL;
+}
+
+static void put_chunk(void *ctx, void *p)
+{
+    (void)ctx;
+    cudaFree(p);
+}
+
+static void *cuda_alloc(struct device *d, size_t bytes)
+{
+    gpu_use(d);
+    void *p = heap_take(&d->heap, bytes);
+    if (p)
+        gpu_ok(d, cudaMemsetAsync(p, 0, bytes, d->stream), "clearing memory");
+    if (p && !d->broken.code)
+        gpu_ok(d, cudaStreamSynchronize(d->stream), "clearing memory");
+    return p;
+}
+
+static void cuda_release(struct device *d, void *p)
+{
+    gpu_use(d);
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "releasing memory");
+    heap_give(&d->heap, p);
+}
+
+static int copy(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    gpu_use(d);
+    if (bytes && gpu_ok(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, d->stream), "copying"))
+        gpu_ok(d, cudaStreamSynchronize(d->stream), "copying");
+    return d->broken.code;
+}
+
+static int cuda_upload(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    return copy(d, dst, src, bytes);
+}
+
+static int cuda_download(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    return copy(d, dst, src, bytes);
+}
+
+bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
+{
+    if (s->bytes >= bytes)
+        return true;
+    if (!gpu_ok(d, cudaStreamSynchronize(d->stream), "waiting to grow"))
+        return false;
+    heap_give(&d->heap, s->data);
+    s->bytes = 0;
+    s->data = heap_take(&d->heap, bytes);
+    if (!s->data) {
+        gpu_fail(d, E_FULL, "no GPU memory for a step's working space: lower --gpu-memory-utilization or --max-num-batched-tokens");
+        return false;
+    }
+    s->bytes = bytes;
+    return true;
+}
+
+void mirror_free(struct device *d, struct mirror *m)
+{
+    if (m->host)
+        cudaFreeHost(m->host);
+    heap_give(&d->heap, m->dev);
+    memset(m, 0, sizeof *m);
+}
+
+bool mirror_room(struct device *d, struct mirror *m, size_t bytes)
+{
+    if (m->bytes - m->used >= bytes)
+        return true;
+    if (!gpu_ok(d, cudaStreamSynchronize(d->stream), "waiting to grow"))
+        return false;
+    m->used = 0;
+    if (m->bytes >= bytes)
+        return true;
+    mirror_free(d, m);
+    size_t more = bytes < 64 << 10 ? 64 << 10 : (2 * bytes + 15) / 16 * 16; /* pieces end at multiples of 16 */
+    m->dev = heap_take(&d->heap, more);
+    if (!m->dev || cudaMallocHost((void **)&m->host, more) != cudaSuccess) {
+        cudaGetLastError();
+        m->host = NULL;
+        mirror_free(d, m);
+        gpu_fail(d, E_FULL, "no pinned memory for what a step says");
+        return false;
+    }
+    m->bytes = more;
+    return true;
+}
+
+size_t mirror_take(struct mirror *m, size_t bytes)
+{
+    size_t at = m->used;
+    ASSERT(at + bytes <= m->bytes);
+    m->used = (at + bytes + 15) / 16 * 16;
+    return at;
+}
+
+void mirror_push(struct device *d, const struct mirror *m, size_t first)
+{
+    if (m->used > first)
+        gpu_ok(d, cudaMemcpyAsync(m->dev + first, m->host + first, m->used - first, cudaMemcpyHostToDevice, d->stream), "sending a step");
+}
+
+/* ---- opening */
+
+static int count_devices(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) == cudaSuccess)
+        return n;
+    cudaGetLastError();
+    return 0;
+}
+
+static int check_device(int index, struct err *e)
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0) {
+        cudaGetLastError();
+        return err_set(e, E_UNSUPPORTED, "no NVIDIA GPU here (%s): use --device cpu",
+                       rc == cudaSuccess ? "the driver lists none" : cudaGetErrorString(rc));
+    }
+    if (index < 0 || index >= n)
+        return err_set(e, E_INPUT, "--devices: there is no GPU %d; this machine has 0 to %d", index, n - 1);
+    return 0;
+}
+
+/* The ranks of one group read each other's memory. */
+static int open_peers(struct device *d, uint64_t peers, struct err *e)
+{
+    for (int i = 0; i < 64; i++) {
+        int can = 0;
+        if (i == d->index || !(peers >> i & 1))
+            continue;
+        cudaError_t rc = cudaDeviceCanAccessPeer(&can, d->index, i);
+        if (rc == cudaSuccess && can)
+            rc = cudaDeviceEnablePeerAccess(i, 0);
+        if (rc == cudaErrorPeerAccessAlreadyEnabled) {
+            cudaGetLastError();
+            rc = cudaSuccess;
+        }
+        if (rc != cudaSuccess || !can)
+            return err_set(e, E_UNSUPPORTED, "GPU %d cannot read the memory of GPU %d (%s): run one rank per process group on GPUs with peer access",
+                           d->index, i, rc == cudaSuccess ? "no peer access" : cudaGetErrorString(rc));
+    }
+    return 0;
+}
+
+static bool fill_facts(struct device *d)
+{
+    struct cudaDeviceProp p;
+    if (!gpu_ok(d, cudaGetDeviceProperties(&p, d->index), "asking for its properties"))
+        return false;
+    snprintf(d->facts.isa, sizeof d->facts.isa, "sm_%d%d", p.major, p.minor);
+    snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
+    d->facts.n_threads = 1;
+    d->facts.memory_bytes = p.totalGlobalMem;
+    d->facts.act_bytes = sizeof(float);
+    if (p.major < 8) {
+        err_set(&d->error, E_UNSUPPORTED, "%.60s is of compute capability %d.%d; 8.0 is the least", p.name, p.major, p.minor);
+        return false;
+    }
+    return true;
+}
+
+static bool make_stream(struct device *d)
+{
+    return gpu_ok(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") &&
+           gpu_ok(d, cudaEventCreate(&d->begun), "making an event") && gpu_ok(d, cudaEventCreate(&d->ended), "making an event") &&
+           gpu_ok(d, cudaEventCreateWithFlags(&d->posted, cudaEventDisableTiming), "making an event");
+}
+
+static void cuda_close(struct device *d)
+{
+    if (!d)
+        return;
+    gpu_use(d);
+    if (d->stream)
+        cudaStreamSynchronize(d->stream);
+    loader_close(d);
+    mirror_free(d, &d->rows);
+    mirror_free(d, &d->blocks);
+    mirror_free(d, &d->items);
+    mirror_free(d, &d->lists);
+    mirror_free(d, &d->results);
+    heap_free(&d->heap);
+    if (d->begun)
+        cudaEventDestroy(d->begun);
+    if (d->ended)
+        cudaEventDestroy(d->ended);
+    if (d->posted)
+        cudaEventDestroy(d->posted);
+    if (d->stream)
+        cudaStreamDestroy(d->stream);
+    mem_free(d->sampled);
+    mem_free(d);
+}
+
+static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
+{
+    *out = NULL;
+    if (!o->invariant)
+        return err_set(e, E_UNSUPPORTED, "the CUDA backend computes with --invariant only so far: add it");
+    TRY(check_device(o->index, e));
+    struct device *d = mem_new(sizeof *d);
+    d->opts = *o;
+    d->index = o->index;
+    heap_init(&d->heap, &(struct heap_source){get_chunk, put_chunk, d});
+    gpu_use(d);
+    int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
+    if (rc) {
+        cuda_close(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+static void cuda_facts(const struct device *d, struct device_facts *out)
+{
+    *out = d->facts;
+}
+
+const struct backend_ops *backend_cuda(void)
+{
+    static const struct backend_ops ops = {
+        .name = "cuda",
+        .computes = true,
+        .shares_memory = true,
+        .n_devices = count_devices,
+        .open = cuda_open,
+        .close = cuda_close,
+        .facts = cuda_facts,
+        .alloc = cuda_alloc,
+        .release = cuda_release,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .weight_load = cuda_weight_load,
+        .weight_free = cuda_weight_free,
+        .weight_bytes = cuda_weight_bytes,
+        .kv_block_bytes = cuda_kv_block_bytes,
+        .begin = cuda_begin,
+        .finish = cuda_finish,
+        .embed = cuda_embed,
+        .linear = cuda_linear,
+        .rope = cuda_rope,
+        .kv_write = cuda_kv_write,
+        .attention = cuda_attention,
+        .add = cuda_add,
+        .gather = cuda_gather,
+        .sample = cuda_sample,
+        .kv_move = cuda_kv_move,
+        .comm_open = meeting_open,
+        .comm_close = cuda_comm_close,
+        .comm_abort = meeting_abort,
+        .comm_reset = meeting_reset,
+        .exchange = cuda_exchange,
+        .reduce = cuda_reduce,
+        .send = cuda_send,
+        .receive = cuda_receive,
+    };
+    return &ops;
+}

@@ -1,0 +1,111 @@
+/* One rank's CUDA device: its stream, memory, the step it is in, working memory that grows to the largest op seen. Owned by the rank, used by the rank's thread; several
+ * ranks may share one GPU, each with a struct device of its own. Ops only enqueue; finish waits. An error of the runtime is sticky: it stays with the
+ * device for good, every later step reports it, nothing exits. Never true: an op that waits for the GPU, but where it says so. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/heap.h"
+#include "kernels/cuda/job.h"
+
+/* Device memory that grows, never shrinks; contents are not kept. */
+struct scratch {
+    void *data;
+    size_t bytes;
+};
+
+/* Pinned memory of the host and a piece of the device of the same size: what a step says goes through it. */
+struct mirror {
+    char *host, *dev;
+    size_t bytes, used;
+};
+
+/* Two pinned buffers in turn, so that reading a file overlaps copying it to the device. */
+enum { LOAD_SLOTS = 2 };
+struct loader {
+    void *host[LOAD_SLOTS], *dev[LOAD_SLOTS];
+    cudaEvent_t free[LOAD_SLOTS];
+    int next;
+};
+
+struct sampled {
+    int first, n;                   /* rows of results to hand over in finish */
+};
+
+struct device {
+    struct device_opts opts;
+    struct device_facts facts;
+    int index;
+    cudaStream_t stream;
+    cudaEvent_t begun, ended, posted;
+    struct heap heap;
+    struct loader loader;
+    struct err error, broken;       /* of this step; of the device, for good */
+    const struct batch *batch;      /* of the step between begin and finish */
+    struct rope rope;
+    struct step_view view;
+    int block_tokens;               /* for which view.blocks is valid; 0: not yet */
+    int item_rows, n_items;         /* attention's pieces of so many rows are in `items`; 0: not yet */
+    struct mirror rows, blocks, items, lists, results;
+    struct scratch angles, inputs, changed;
+    struct sampled *sampled;
+    int n_sampled;
+};
+
+/* Makes this device the thread's. Every entry from outside begins with it. */
+void gpu_use(struct device *d);
+/* True when rc is no error; else the device is broken: "CUDA: what: reason". */
+bool gpu_ok(struct device *d, cudaError_t rc, const char *what);
+/* Records the first error of a step. */
+void gpu_fail(struct device *d, int code, const char *text);
+static inline bool gpu_failed(const struct device *d)
+{
+    return d->error.code != 0;
+}
+/* False, with a sticky error, when there is not so much memory. Growing waits for the stream. */
+bool gpu_grow(struct device *d, struct scratch *s, size_t bytes);
+/* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what was there has been used. */
+bool mirror_room(struct device *d, struct mirror *m, size_t bytes);
+/* Takes bytes (there is room) and says where they are on either side. */
+size_t mirror_take(struct mirror *m, size_t bytes);
+/* Sends bytes [first, used) on their way to the device. */
+void mirror_push(struct device *d, const struct mirror *m, size_t first);
+void mirror_free(struct device *d, struct mirror *m);
+
+/* step.c */
+int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
+int cuda_finish(struct device *d, struct step_time *t, struct err *e);
+/* Block lists for blocks of so many tokens, on their way to the device; view.blocks is valid then. */
+bool step_blocks(struct device *d, int tokens);
+void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n);
+void cuda_rope(struct device *d, const struct rope_args *a);
+void cuda_add(struct device *d, struct act x, struct act y, int rows);
+void cuda_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
+/* load.c */
+int cuda_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
+void cuda_weight_free(struct device *d, struct weight *w);
+size_t cuda_weight_bytes(const struct weight *w);
+struct weight_window cuda_window(const struct wview *v);
+void loader_close(struct device *d);
+/* linear.c */
+void cuda_linear(struct device *d, const struct linear_args *a);
+/* kv.c */
+size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
+void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
+void cuda_attention(struct device *d, const struct attention_args *a);
+void cuda_kv_move(struct device *d, const struct kv_move *m);
+/* sample.c */
+void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n);
+/* collective.c */
+void cuda_exchange(struct device *d, const struct exchange_args *a);
+void cuda_reduce(struct device *d, const struct reduce_args *a);
+void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
+void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
+void cuda_comm_close(struct comm *c);
+
+static inline float *act_row(struct act a, int row)
+{
+    return (float *)a.data + (size_t)row * (size_t)a.ld;
+}
+
+#endif

@@ -1,0 +1,226 @@
+/* What the host part of the CUDA backend (C) asks of its kernels (CUDA C++): one plain struct and one launcher for each op. Every pointer is device memory; a launcher
+ * only enqueues on the stream and returns what the runtime says of the launch. On the rank's thread. Never true: a launcher that waits.
+ *
+ * Design of the backend.
+ * - A rank is one stream. Ranks may share a device (--devices 0,0): their streams meet through events that are recorded before the host
+ *   barrier of kernels/meeting.h and waited for after it, so no kernel ever spins for another rank and nothing depends on what runs side by side.
+ * - Invariant mode: activations are f32 and every op does the CPU's operations in the CPU's order (kernels/cpu/kernels.h states the sums), each rounded the same:
+ *   these files are compiled without contraction, an fma stands where the CPU has one. So logits are those of the CPU backend, bit for bit,
+ *   in every layout, batch and chunking. What differs: angles, and the sums behind logprobs, come from the device's own sin, cos and log.
+ * - Weights: F32, F16, BF16 as stored, rows padded to WEIGHT_PAD columns. Quantised types by planes (weight.h): each 32 columns of a row have their nibbles or
+ *   bytes in one plane, fifth and sixth bits in a second, scales in a third, so that loads are aligned and a window of 64 columns is a window of each plane.
+ * - KV: for each block and head the keys [position][element], then the values the same, an element row padded to 16. */
+#ifndef CUDA_JOB_H
+#define CUDA_JOB_H
+
+#include <cuda_runtime_api.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Columns [col0, col0 + cols) of rows [row0, row0 + rows) of a matrix on the device. */
+struct weight_window {
+    struct weight_planes p;
+    int row0, rows, col0, cols;
+};
+
+/* The rows of a step, as the ops find them on the device. */
+struct seq_at {
+    int32_t row0, n_rows, pos0, block0; /* block0: where its block list begins in blocks[] */
+};
+struct step_view {
+    const int32_t *ids, *positions, *row_seq, *logit_rows;
+    const struct seq_at *seqs;
+    const int32_t *blocks;
+    int n_rows, n_seqs;
+};
+
+/* rows.cu. One CTA a row, or a thread an element; all are limited by memory. */
+struct angles_job {
+    const int32_t *positions;
+    const float *inv_freq;          /* [dim / 2] */
+    float scale;
+    int n_rows, dim;
+    float *out;                     /* [n_rows][dim]: cos [dim / 2], then sin */
+};
+struct embed_job {
+    struct weight_window table;
+    const int32_t *ids;             /* of the first row */
+    float *y;
+    int ldy, n;
+};
+struct norm_job {                   /* y = x / rms(x) * gain; cols <= ldx */
+    const float *x, *gain;
+    float *y;
+    int ldx, ldy, rows, cols;
+    float eps;
+};
+struct swiglu_job {                 /* y = silu(x) * x2 */
+    const float *x, *x2;
+    float *y;
+    int ldx, ldx2, ldy, rows, cols;
+};
+struct quantise_job {               /* 32 columns share a scale; q in two planes of int8, 255 * high + low */
+    const float *x;
+    int ldx, rows, cols;
+    int8_t *q;                      /* [rows][2][cols] */
+    struct quant_meta *meta;        /* [rows][cols / 32] */
+};
+struct rope_job {
+    float *x;                       /* [rows][n_heads * head_dim] */
+    int ld, rows, n_heads, head_dim;
+    const float *gain;              /* per-head norm first; NULL: none */
+    float eps;
+    const float *angles;
+    int dim;                        /* rotated elements; 0: none */
+    bool halves;
+};
+struct add_job {                    /* y += x */
+    const float *x;
+    float *y;
+    int ldx, ldy, rows, cols;
+};
+struct gather_job {                 /* y[i] = x[rows[i] - row0] */
+    const float *x;
+    float *y;
+    const int32_t *rows;
+    int row0, ldx, ldy, n, cols;
+};
+cudaError_t launch_angles(cudaStream_t s, const struct angles_job *j);
+cudaError_t launch_embed(cudaStream_t s, const struct embed_job *j);
+cudaError_t launch_norm(cudaStream_t s, const struct norm_job *j);
+cudaError_t launch_swiglu(cudaStream_t s, const struct swiglu_job *j);
+cudaError_t launch_quantise(cudaStream_t s, const struct quantise_job *j);
+cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j);
+cudaError_t launch_add(cudaStream_t s, const struct add_job *j);
+cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
+
+/* pack.cu: rows of a quantised type in file format into the planes. A thread a block of 32 columns; limited by memory. */
+struct pack_job {
+    const uint8_t *raw;             /* of the first row */
+    size_t row_bytes;
+    int first, n;                   /* rows of the matrix */
+    struct weight_planes to;
+};
+cudaError_t launch_pack(cudaStream_t s, const struct pack_job *j);
+
+/* linear.cu: y = x W^T (+ bias) (+ y) in the sums of kernels/cpu/kernels.h. */
+struct linear_job {
+    struct weight_window w;
+    const float *x;                 /* [rows][ldx], float weights */
+    int ldx;
+    const int8_t *q;                /* [rows][2][cols], quantised weights */
+    const struct quant_meta *meta;
+    const float *bias;              /* or NULL */
+    float *y;
+    int ldy, rows;
+    bool accumulate;
+};
+cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j);
+
+/* kv.cu and attention.cu. */
+struct kv_at {                      /* the cache of one layer */
+    uint8_t *base;
+    size_t block_bytes, head_bytes, value_at; /* within a block: from head to head, from a head's keys to its values */
+    int tokens, n_heads, head_dim, padded_dim;
+    enum dtype type;
+};
+struct kv_write_job {
+    struct step_view step;
+    const float *k, *v;
+    int ldk, ldv;
+    struct kv_at kv;
+};
+enum { ATTEND_MAX_KV = 256 };
+struct attend_item {
+    int32_t seq, row0, n_rows;      /* rows of the batch */
+};
+struct attend_job {
+    struct step_view step;
+    const float *q;
+    float *out;
+    int ldq, ldo, window;
+    float scale;                    /* log2(e) included */
+    struct kv_at kv;
+    const struct attend_item *items;
+    int n_items;
+    uint16_t first_head[ATTEND_MAX_KV + 1]; /* q heads of kv head k: first_head[k] .. first_head[k + 1] - 1 */
+};
+struct kv_move_side {
+    uint8_t *base;
+    size_t layer_bytes, block_bytes, head_bytes, value_at;
+    const int32_t *blocks;
+    int tokens, head;
+};
+struct kv_move_job {
+    struct kv_move_side from, to;
+    int n_layers, n_heads, first_token, n_tokens;
+    size_t row_bytes;               /* of one position's keys, or values */
+};
+cudaError_t launch_kv_write(cudaStream_t s, const struct kv_write_job *j);
+cudaError_t launch_attend(cudaStream_t s, const struct attend_job *j);
+cudaError_t launch_kv_move(cudaStream_t s, const struct kv_move_job *j);
+
+/* collective.cu. */
+struct copy_rect {
+    const float *from;
+    float *to;
+    int ld_from, ld_to, rows, cols;
+};
+enum { COPY_RECTS = 64 };           /* of one launch */
+struct copy_job {
+    struct copy_rect rects[COPY_RECTS];
+    int n;
+};
+enum { SUM_PLANES = 192 };
+struct sum_job {                    /* columns [0, cols) of rows; unit: a row */
+    const float *planes[SUM_PLANES];/* row 0 of each, in the order of adding */
+    uint8_t adds[SUM_PLANES];
+    int lds[SUM_PLANES];
+    int n_planes;
+    float *y;
+    int ldy, cols, accumulate;
+    int64_t first, end;             /* elements of the rows x cols, row by row */
+};
+cudaError_t launch_copy(cudaStream_t s, const struct copy_job *j);
+cudaError_t launch_sum(cudaStream_t s, const struct sum_job *j);
+
+/* sample.cu: one CTA a row. */
+struct sample_ask {
+    double draw;                    /* [0, 1) */
+    float temperature, top_p, min_p;
+    float repetition, frequency, presence;
+    int32_t top_k, given, n_top;
+    int32_t changed, logprobs;      /* changed: the lists below say something */
+    int32_t n_allowed, n_banned, n_bias, n_seen; /* -1 allowed: all */
+    int64_t lists;                  /* offset into sample_job.lists: allowed ids; banned ids; bias (id, float bits); seen (id, count) */
+};
+struct sample_out {                 /* the same as struct sample_result of kernels/backend.h */
+    int32_t token;
+    float logprob;
+    int32_t rank, n_top;
+    int32_t top_ids[20];
+    float top_logprobs[20];
+};
+struct sample_job {
+    const struct sample_ask *asks;  /* [n] */
+    const int32_t *lists;
+    float *logits;                  /* [n][ld], NaN and infinity are replaced in place */
+    float *changed;                 /* [n][vocab] working memory; NULL when no row is changed */
+    struct sample_out *out;         /* [n] */
+    int ld, vocab, n;
+};
+cudaError_t launch_sample(cudaStream_t s, const struct sample_job *j);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

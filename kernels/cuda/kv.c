@@ -1,0 +1,147 @@
+/* Where cached keys and values lie, and the ops over them. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cuda/device.h"
+
+enum { MAX_HEAD_DIM = 256, ATTEND_ROWS = 8 };
+
+static int padded_dim(int head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
+static size_t row_bytes(enum dtype t, int head_dim)
+{
+    return (size_t)padded_dim(head_dim) * (t == DT_F32 ? 4 : 2);
+}
+
+size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
+{
+    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16;
+    if (!known || tokens <= 0 || tokens % 16 || n_kv_heads <= 0 || head_dim <= 0 || head_dim > MAX_HEAD_DIM)
+        return 0;
+    return 2 * (size_t)n_kv_heads * (size_t)tokens * row_bytes(t, head_dim);
+}
+
+/* The layer of a view. */
+static struct kv_at layer_at(const struct kv_view *kv)
+{
+    const struct kv_space *s = kv->space;
+    size_t keys = (size_t)kv->tokens_per_block * row_bytes(s->dtype, kv->head_dim);
+    ASSERT(cuda_kv_block_bytes(s->dtype, kv->tokens_per_block, kv->n_kv_heads, kv->head_dim) <= s->block_bytes);
+    return (struct kv_at){.base = (uint8_t *)s->base + (size_t)kv->layer * (size_t)s->n_blocks * s->block_bytes, .block_bytes = s->block_bytes,
+                          .head_bytes = 2 * keys, .value_at = keys, .tokens = kv->tokens_per_block, .n_heads = kv->n_kv_heads,
+                          .head_dim = kv->head_dim, .padded_dim = padded_dim(kv->head_dim), .type = s->dtype};
+}
+
+void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)
+{
+    if (gpu_failed(d) || d->batch->n_seqs == 0 || !step_blocks(d, kv->tokens_per_block))
+        return;
+    struct kv_write_job j = {.step = d->view, .k = k.data, .v = v.data, .ldk = k.ld, .ldv = v.ld, .kv = layer_at(kv)};
+    gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
+}
+
+/* ---- attention */
+
+/* q heads are numbered so that those of a kv head follow each other. Returns the most of one. */
+static int order_heads(const struct attention_args *a, struct attend_job *j)
+{
+    int most = 1, h = 0;
+    ASSERT(a->kv.n_kv_heads <= ATTEND_MAX_KV);
+    for (int k = 0; k < a->kv.n_kv_heads; k++) {
+        j->first_head[k] = (uint16_t)h;
+        while (h < a->n_heads && a->kv_head[h] == k)
+            h++;
+        most = h - j->first_head[k] > most ? h - j->first_head[k] : most;
+    }
+    j->first_head[a->kv.n_kv_heads] = (uint16_t)h;
+    ASSERT(h == a->n_heads);
+    return most;
+}
+
+/* Pieces of sequences of up to `rows` rows; NULL: only counts. */
+static int cut_rows(const struct batch *b, int rows, struct attend_item *items)
+{
+    int n = 0;
+    for (int s = 0; s < b->n_seqs; s++)
+        for (int r = 0; r < b->seqs[s].n_rows; r += rows, n++) {
+            int left = b->seqs[s].n_rows - r;
+            if (items)
+                items[n] = (struct attend_item){s, b->seqs[s].row0 + r, left < rows ? left : rows};
+        }
+    return n;
+}
+
+/* Once a step: all its layers cut alike. */
+static bool send_items(struct device *d, int rows)
+{
+    size_t bytes = (size_t)cut_rows(d->batch, rows, NULL) * sizeof(struct attend_item);
+    if (d->item_rows == rows)
+        return true;
+    if (!mirror_room(d, &d->items, bytes + 16))
+        return false;
+    d->items.used = 0;
+    if (d->item_rows && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
+        return false;
+    mirror_take(&d->items, bytes);
+    d->n_items = cut_rows(d->batch, rows, (struct attend_item *)d->items.host);
+    d->item_rows = rows;
+    mirror_push(d, &d->items, 0);
+    return !gpu_failed(d);
+}
+
+void cuda_attention(struct device *d, const struct attention_args *a)
+{
+    struct attend_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
+                           .scale = a->scale * 1.44269504f};
+    if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
+        return;
+    int most = order_heads(a, &j);
+    if (!send_items(d, most < ATTEND_ROWS ? ATTEND_ROWS / most : 1) || d->n_items == 0)
+        return;
+    j.items = (const struct attend_item *)d->items.dev;
+    j.n_items = d->n_items;
+    j.step = d->view;
+    j.kv = layer_at(&a->kv);
+    gpu_ok(d, launch_attend(d->stream, &j), "attention");
+}
+
+/* ---- moves */
+
+static struct kv_move_side side_of(const struct kv_end *end, const struct kv_move *m)
+{
+    size_t keys = (size_t)end->tokens_per_block * row_bytes(end->space->dtype, m->head_dim);
+    ASSERT((size_t)(end->head + m->n_heads) * 2 * keys <= end->space->block_bytes && end->tokens_per_block % 16 == 0);
+    return (struct kv_move_side){.base = end->space->base, .layer_bytes = (size_t)end->space->n_blocks * end->space->block_bytes,
+                                 .block_bytes = end->space->block_bytes, .head_bytes = 2 * keys, .value_at = keys,
+                                 .tokens = end->tokens_per_block, .head = end->head};
+}
+
+static const int32_t *put_blocks(struct device *d, const struct kv_end *end, int n)
+{
+    size_t at = mirror_take(&d->lists, (size_t)n * sizeof(int32_t));
+    memcpy(d->lists.host + at, end->blocks, (size_t)n * sizeof(int32_t));
+    return (const int32_t *)(d->lists.dev + at);
+}
+
+/* Waits for its end: the source's blocks may be given away afterwards. */
+void cuda_kv_move(struct device *d, const struct kv_move *m)
+{
+    enum dtype t = m->from.space->dtype;
+    int n_from = (m->end_token + m->from.tokens_per_block - 1) / m->from.tokens_per_block;
+    int n_to = (m->end_token + m->to.tokens_per_block - 1) / m->to.tokens_per_block;
+    struct kv_move_job j = {.from = side_of(&m->from, m), .to = side_of(&m->to, m), .n_layers = m->from.space->n_layers, .n_heads = m->n_heads,
+                            .first_token = m->first_token, .n_tokens = m->end_token - m->first_token, .row_bytes = row_bytes(t, m->head_dim)};
+    ASSERT(t == m->to.space->dtype && j.n_layers == m->to.space->n_layers && m->first_token >= 0 && !d->batch);
+    gpu_use(d);
+    d->lists.used = 0; /* outside of steps nothing is on its way */
+    if (d->broken.code || j.n_tokens <= 0 || !mirror_room(d, &d->lists, (size_t)(n_from + n_to) * sizeof(int32_t) + 32))
+        return;
+    j.from.blocks = put_blocks(d, &m->from, n_from);
+    j.to.blocks = put_blocks(d, &m->to, n_to);
+    mirror_push(d, &d->lists, 0);
+    if (gpu_ok(d, launch_kv_move(d->stream, &j), "kv_move"))
+        gpu_ok(d, cudaStreamSynchronize(d->stream), "kv_move");
+}

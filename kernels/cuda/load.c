@@ -1,0 +1,196 @@
+/* Matrices onto the device: the file's bytes through two pinned buffers in turn, so that reading overlaps copying; quantised types are sorted into planes (weight.h) by the
+ * device. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "kernels/cuda/device.h"
+
+enum { LOAD_BYTES = 8 << 20 };
+
+struct weight {
+    struct weight_planes planes;
+    int rows, cols;
+    void *base;
+    size_t bytes;
+};
+
+static const enum family families[DT_COUNT] = {
+    [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16,  [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4, [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5,
+    [DT_Q5_1] = FAM_U5M, [DT_Q8_0] = FAM_S8, [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,
+};
+
+/* Bytes of each plane for every 32 columns, d for every 256. */
+struct plane_bytes {
+    int q, h, s, d;
+};
+
+static struct plane_bytes plane_bytes(enum family f)
+{
+    switch (f) {
+    case FAM_U4: return (struct plane_bytes){16, 0, 2, 0};
+    case FAM_U4M: return (struct plane_bytes){16, 0, 4, 0};
+    case FAM_U5: return (struct plane_bytes){16, 4, 2, 0};
+    case FAM_U5M: return (struct plane_bytes){16, 4, 4, 0};
+    case FAM_S8: return (struct plane_bytes){32, 0, 2, 0};
+    case FAM_K4: return (struct plane_bytes){16, 0, 2, 4};
+    case FAM_K5: return (struct plane_bytes){16, 4, 2, 4};
+    case FAM_K6: return (struct plane_bytes){16, 8, 2, 2};
+    default: return (struct plane_bytes){0, 0, 0, 0};
+    }
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + HEAP_ALIGN - 1) / HEAP_ALIGN * HEAP_ALIGN;
+}
+
+static bool is_plain(enum family f)
+{
+    return f <= FAM_BF16;
+}
+
+static size_t element_bytes(enum family f)
+{
+    return f == FAM_F32 ? 4 : 2;
+}
+
+/* Where the planes lie from base on; returns their bytes. */
+static size_t lay_out(struct weight *w, enum family f, char *base)
+{
+    size_t rows = (size_t)w->rows, blocks = rows * (size_t)(w->cols / BLOCK_COLS), supers = rows * (size_t)((w->cols + 255) / 256);
+    struct plane_bytes b = plane_bytes(f);
+    size_t q = aligned(blocks * (size_t)b.q), h = aligned(blocks * (size_t)b.h), s = aligned(blocks * (size_t)b.s), d = aligned(supers * (size_t)b.d);
+    w->planes = (struct weight_planes){.family = f, .cols = w->cols, .blocks = w->cols / BLOCK_COLS};
+    if (is_plain(f)) {
+        w->planes.stride = (w->cols + WEIGHT_PAD - 1) / WEIGHT_PAD * WEIGHT_PAD;
+        q = aligned(rows * (size_t)w->planes.stride * element_bytes(f));
+    }
+    if (!base)
+        return q + h + s + d;
+    w->planes.q = base;
+    w->planes.h = base + q;
+    w->planes.s = base + q + h;
+    w->planes.d = base + q + h + s;
+    return q + h + s + d;
+}
+
+static bool open_loader(struct device *d)
+{
+    struct loader *l = &d->loader;
+    for (int i = 0; i < LOAD_SLOTS && !l->dev[i]; i++) {
+        if (!gpu_ok(d, cudaEventCreateWithFlags(&l->free[i], cudaEventDisableTiming), "making an event") ||
+            !gpu_ok(d, cudaMallocHost(&l->host[i], LOAD_BYTES), "pinned memory for loading"))
+            return false;
+        l->dev[i] = heap_take(&d->heap, LOAD_BYTES);
+        if (!l->dev[i])
+            return false;
+    }
+    return true;
+}
+
+void loader_close(struct device *d)
+{
+    struct loader *l = &d->loader;
+    for (int i = 0; i < LOAD_SLOTS; i++) {
+        if (l->host[i])
+            cudaFreeHost(l->host[i]);
+        if (l->free[i])
+            cudaEventDestroy(l->free[i]);
+        heap_give(&d->heap, l->dev[i]);
+    }
+    memset(l, 0, sizeof *l);
+}
+
+/* Rows [first, first + n) out of a slot that holds them as the file has them. */
+static bool place_rows(struct device *d, const struct weight *w, int slot, size_t row_bytes, const int rows[2])
+{
+    const struct weight_planes *p = &w->planes;
+    struct loader *l = &d->loader;
+    if (is_plain(p->family)) {
+        size_t stride = (size_t)p->stride * element_bytes(p->family);
+        char *to = (char *)w->base + (size_t)rows[0] * stride;
+        return gpu_ok(d, cudaMemcpy2DAsync(to, stride, l->host[slot], row_bytes, row_bytes, (size_t)rows[1], cudaMemcpyHostToDevice, d->stream),
+                         "loading weights");
+    }
+    struct pack_job j = {.raw = l->dev[slot], .row_bytes = row_bytes, .first = rows[0], .n = rows[1], .to = *p};
+    return gpu_ok(d, cudaMemcpyAsync(l->dev[slot], l->host[slot], (size_t)rows[1] * row_bytes, cudaMemcpyHostToDevice, d->stream),
+                     "loading weights") &&
+           gpu_ok(d, launch_pack(d->stream, &j), "packing weights");
+}
+
+static bool send_rows(struct device *d, const struct weight *w, const struct weight_src *src)
+{
+    size_t row_bytes = dtype_row_bytes(src->type, src->cols);
+    int most = (int)(LOAD_BYTES / row_bytes);
+    struct loader *l = &d->loader;
+    for (int first = 0; first < src->rows; first += most) {
+        int rows[2] = {first, src->rows - first < most ? src->rows - first : most}, slot = l->next;
+        l->next = (slot + 1) % LOAD_SLOTS;
+        if (!gpu_ok(d, cudaEventSynchronize(l->free[slot]), "loading weights"))
+            return false;
+        memcpy(l->host[slot], (const char *)src->data + (size_t)first * row_bytes, (size_t)rows[1] * row_bytes);
+        if (!place_rows(d, w, slot, row_bytes, rows) || !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
+            return false;
+    }
+    return true;
+}
+
+static int check_source(const struct weight_src *src, struct err *e)
+{
+    const struct dtype_info *info = dtype_get(src->type);
+    if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 20)
+        return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
+    if (src->cols % info->block)
+        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols, info->block, info->name);
+    return 0;
+}
+
+int cuda_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
+{
+    *out = NULL;
+    TRY(check_source(src, e));
+    gpu_use(d);
+    struct weight *w = mem_new(sizeof *w);
+    enum family f = families[src->type];
+    w->rows = src->rows;
+    w->cols = src->cols;
+    w->bytes = lay_out(w, f, NULL);
+    w->base = heap_take(&d->heap, w->bytes);
+    int rc = w->base && open_loader(d) ? 0 : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols, dtype_get(src->type)->name);
+    if (!rc) {
+        lay_out(w, f, w->base);
+        /* what pads a row is read, and multiplied with nothing */
+        bool clean = !is_plain(f) || w->planes.stride == w->cols || gpu_ok(d, cudaMemsetAsync(w->base, 0, w->bytes, d->stream), "loading weights");
+        if (!clean || !send_rows(d, w, src))
+            rc = err_set(e, d->broken.code, "%s", d->broken.text);
+    }
+    if (rc) {
+        cuda_weight_free(d, w);
+        return rc;
+    }
+    *out = w;
+    return 0;
+}
+
+void cuda_weight_free(struct device *d, struct weight *w)
+{
+    if (!w)
+        return;
+    gpu_use(d);
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "freeing weights");
+    heap_give(&d->heap, w->base);
+    mem_free(w);
+}
+
+size_t cuda_weight_bytes(const struct weight *w)
+{
+    return w->bytes;
+}
+
+struct weight_window cuda_window(const struct wview *v)
+{
+    ASSERT(v->row0 >= 0 && v->rows > 0 && v->row0 + v->rows <= v->w->rows);
+    ASSERT(v->col0 >= 0 && v->cols > 0 && v->col0 + v->cols <= v->w->cols);
+    return (struct weight_window){v->w->planes, v->row0, v->rows, v->col0, v->cols};
+}

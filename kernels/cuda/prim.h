@@ -1,0 +1,106 @@
+/* What every kernel file shares: launching, element types, the CPU backend's 2^x, warps. CUDA C++ only. tests/emulator has host twins of the few names of the CUDA
+ * runtime that are used here, so that the same kernels run as plain C++ in a test. Never true: an operation whose rounding is left to the compiler (these files are
+ * compiled without contraction). */
+#ifndef CUDA_PRIM_H
+#define CUDA_PRIM_H
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "kernels/cuda/job.h"
+
+enum { WARP = 32 };
+static const unsigned ALL_LANES = 0xffffffffu;
+
+/* A CTA's dynamic shared memory. */
+#ifndef SHARED_BYTES
+#define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
+template <typename... P, typename... A>
+static inline cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args)
+{
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = s;
+    return cudaLaunchKernelEx(&c, kernel, std::forward<A>(args)...);
+}
+
+static inline int ceil_div(int64_t a, int64_t b)
+{
+    return (int)((a + b - 1) / b);
+}
+
+__device__ static inline int lane_id()
+{
+    return (int)threadIdx.x % WARP;
+}
+
+__device__ static inline int warp_id()
+{
+    return (int)threadIdx.x / WARP;
+}
+
+__device__ static inline float f16_bits(uint16_t h)
+{
+    return __half2float(__ushort_as_half(h));
+}
+
+__device__ static inline float bf16_bits(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+
+__device__ static inline uint16_t to_f16_bits(float f)
+{
+    return __half_as_ushort(__float2half_rn(f));
+}
+
+/* To nearest even, NaN kept. */
+__device__ static inline uint16_t to_bf16_bits(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+/* 2^x as the CPU backend has it (kernels/cpu/rows_body.h): 0 below -126, NaN stays. */
+__device__ static inline float exp2_fixed(float x)
+{
+    float c = -127.0f > x ? -127.0f : x;
+    c = 127.0f < c ? 127.0f : c;
+    float t = c + 12582912.0f;
+    float r = c - (t - 12582912.0f);
+    float p = 0x1.41fbc2p-13f;
+    p = fmaf(p, r, 0x1.5f3e52p-10f);
+    p = fmaf(p, r, 0x1.3b2d4cp-7f);
+    p = fmaf(p, r, 0x1.c6aee8p-5f);
+    p = fmaf(p, r, 0x1.ebfbdcp-3f);
+    p = fmaf(p, r, 0x1.62e430p-1f);
+    p = fmaf(p, r, 1.0f);
+    return x < -126.0f ? 0.0f : __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+}
+
+/* The sum of the first 16 lanes in the tree of the CPU's vf_sum; right in lane 0. All lanes of the warp take part. */
+__device__ static inline float sum_sixteen(float v)
+{
+    for (int half = 8; half; half /= 2)
+        v = v + __shfl_down_sync(ALL_LANES, v, half);
+    return v;
+}
+
+__device__ static inline float warp_max(float v)
+{
+    for (int k = WARP / 2; k; k /= 2) {
+        float other = __shfl_xor_sync(ALL_LANES, v, k);
+        v = v > other ? v : other;
+    }
+    return v;
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* Sampling: what each row of logits is asked, as plain numbers and lists, on its way to the device; results are handed over by finish. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "kernels/cuda/device.h"
+
+enum { MOST_VOCAB = 1 << 19 };
+
+/* Distinct tokens of a row with how often each was put out: counts is all zero between calls. */
+struct counting {
+    int32_t *counts, *distinct;
+    int vocab;
+};
+
+enum { SEEN = 1 << 30 };
+
+static bool penalised(const struct sampling *h)
+{
+    return h->repetition_penalty != 1 || h->frequency_penalty != 0 || h->presence_penalty != 0;
+}
+
+static int count_tokens(const struct sample_row *r, struct counting *c)
+{
+    int n = 0, n_prompt = r->how->repetition_penalty != 1 ? r->n_prompt : 0;
+    for (int i = 0; i < n_prompt + r->n_output; i++) {
+        int32_t id = i < n_prompt ? r->prompt[i] : r->output[i - n_prompt];
+        if (id < 0 || id >= c->vocab)
+            continue;
+        if (!c->counts[id])
+            c->distinct[n++] = id;
+        c->counts[id] = (c->counts[id] | SEEN) + (i >= n_prompt);
+    }
+    return n;
+}
+
+/* At most so many words that the lists of a row take. */
+static size_t most_words(const struct sample_row *r, int vocab)
+{
+    size_t n = (size_t)r->n_banned + (size_t)r->how->n_allowed + 2 * (size_t)r->how->n_bias, seen = (size_t)r->n_prompt + (size_t)r->n_output;
+    return n + (penalised(r->how) ? 2 * (seen < (size_t)vocab ? seen : (size_t)vocab) : 0);
+}
+
+static int32_t *put(int32_t *to, const int32_t *ids, int n)
+{
+    if (n > 0)
+        memcpy(to, ids, (size_t)n * sizeof *to);
+    return to + n;
+}
+
+/* Returns the words used at `to`. */
+static int64_t put_lists(const struct sample_row *r, struct sample_ask *a, struct counting *c, int32_t *to)
+{
+    int32_t *first = to;
+    const struct sampling *h = r->how;
+    a->n_allowed = h->n_allowed > 0 ? h->n_allowed : -1;
+    a->n_banned = r->n_banned;
+    a->n_bias = h->n_bias;
+    to = put(to, h->allowed, h->n_allowed);
+    to = put(to, r->banned, r->n_banned);
+    for (int i = 0; i < h->n_bias; i++) {
+        *to++ = h->bias[i].token;
+        memcpy(to++, &h->bias[i].bias, sizeof *to);
+    }
+    a->n_seen = penalised(h) ? count_tokens(r, c) : 0;
+    for (int i = 0; i < a->n_seen; i++) {
+        int32_t id = c->distinct[i];
+        *to++ = id;
+        *to++ = c->counts[id] & (SEEN - 1);
+        c->counts[id] = 0;
+    }
+    return to - first;
+}
+
+static struct sample_ask ask_of(const struct sample_row *r)
+{
+    const struct sampling *h = r->how;
+    if (r->given >= 0) /* chooses nothing, so nothing of how is read */
+        return (struct sample_ask){.given = r->given, .n_top = r->n_top, .logprobs = 1, .temperature = 1, .top_p = 1, .n_allowed = -1};
+    return (struct sample_ask){
+        .draw = (double)(rng_at(h->seed, r->position) >> 11) * 0x1p-53, .temperature = h->temperature, .top_p = h->top_p, .min_p = h->min_p,
+        .repetition = h->repetition_penalty, .frequency = h->frequency_penalty, .presence = h->presence_penalty, .top_k = h->top_k,
+        .given = -1, .n_top = r->n_top, .logprobs = r->n_top >= 0, .n_allowed = -1,
+        .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
+}
+
+/* Asks and lists of rows [first, first + n) on their way; j.asks and j.lists are set. */
+static bool send_asks(struct device *d, struct sample_job *j, int first, struct counting *c)
+{
+    const struct sample_row *rows = d->batch->samples + first;
+    size_t words = 0, ask_bytes = (size_t)j->n * sizeof(struct sample_ask);
+    for (int i = 0; i < j->n; i++)
+        words += rows[i].given < 0 ? most_words(&rows[i], j->vocab) : 0;
+    if (!mirror_room(d, &d->lists, ask_bytes + words * sizeof(int32_t) + 32))
+        return false;
+    size_t at = mirror_take(&d->lists, ask_bytes), list_at = d->lists.used;
+    struct sample_ask *asks = (struct sample_ask *)(d->lists.host + at);
+    int32_t *lists = (int32_t *)(d->lists.host + list_at);
+    int64_t used = 0;
+    for (int i = 0; i < j->n; i++) {
+        asks[i] = ask_of(&rows[i]);
+        asks[i].lists = used;
+        if (asks[i].changed)
+            used += put_lists(&rows[i], &asks[i], c, lists + used);
+    }
+    mirror_take(&d->lists, (size_t)used * sizeof(int32_t));
+    j->asks = (const struct sample_ask *)(d->lists.dev + at);
+    j->lists = (const int32_t *)(d->lists.dev + list_at);
+    mirror_push(d, &d->lists, at);
+    return !gpu_failed(d);
+}
+
+static bool counting_open(struct device *d, struct counting *c, int first, int n, int vocab)
+{
+    bool needed = false;
+    *c = (struct counting){.vocab = vocab};
+    for (int i = 0; i < n; i++) {
+        const struct sample_row *r = &d->batch->samples[first + i];
+        needed = needed || (r->given < 0 && penalised(r->how));
+    }
+    if (!needed)
+        return true;
+    c->counts = mem_try_array(2 * (size_t)vocab, sizeof *c->counts);
+    if (!c->counts) {
+        gpu_fail(d, E_FULL, "no memory to count tokens for penalties");
+        return false;
+    }
+    c->distinct = c->counts + vocab;
+    return true;
+}
+
+static bool any_changed(const struct device *d, int first, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (ask_of(&d->batch->samples[first + i]).changed)
+            return true;
+    return false;
+}
+
+/* The results of the whole step lie side by side; only this rank's part comes back. */
+static bool take_results(struct device *d, int first, int n, struct sample_out **out)
+{
+    size_t each = sizeof(struct sample_out), all = (size_t)d->batch->n_logits * each;
+    if (d->results.used == 0) {
+        if (!mirror_room(d, &d->results, all + 16))
+            return false;
+        mirror_take(&d->results, all);
+    }
+    *out = (struct sample_out *)d->results.dev + first;
+    d->sampled = mem_resize(d->sampled, (size_t)d->n_sampled + 1, sizeof *d->sampled);
+    d->sampled[d->n_sampled++] = (struct sampled){first, n};
+    return true;
+}
+
+void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n)
+{
+    struct sample_job j = {.logits = logits.data, .ld = logits.ld, .vocab = vocab, .n = n};
+    struct counting counting;
+    if (gpu_failed(d) || n == 0)
+        return;
+    ASSERT(first >= 0 && first + n <= d->batch->n_logits && vocab > 0);
+    if (vocab > MOST_VOCAB) {
+        gpu_fail(d, E_UNSUPPORTED, "the vocabulary is too large to sample from on a GPU: use --device cpu");
+        return;
+    }
+    if (any_changed(d, first, n)) {
+        if (!gpu_grow(d, &d->changed, (size_t)n * (size_t)vocab * sizeof(float)))
+            return;
+        j.changed = d->changed.data;
+    }
+    if (!counting_open(d, &counting, first, n, vocab))
+        return;
+    if (send_asks(d, &j, first, &counting) && take_results(d, first, n, &j.out) && gpu_ok(d, launch_sample(d->stream, &j), "sample"))
+        gpu_ok(d, cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j.out, j.out, (size_t)n * sizeof *j.out, cudaMemcpyDeviceToHost, d->stream),
+                  "fetching results");
+    mem_free(counting.counts);
+}

@@ -1,0 +1,176 @@
+/* The start and the end of a step, and the ops that take one row at a time. What a step says goes to the device in one copy; block lists follow with the first op that
+ * knows how many tokens a block has. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "kernels/cuda/device.h"
+
+/* Appends n words. */
+static const int32_t *put_words(struct mirror *m, const int32_t *words, int n)
+{
+    size_t bytes = (size_t)n * sizeof *words, at = mirror_take(m, bytes);
+    if (n > 0)
+        memcpy(m->host + at, words, bytes);
+    return (const int32_t *)(m->dev + at);
+}
+
+static const int32_t *put_row_seqs(struct mirror *m, const struct batch *b)
+{
+    size_t at = mirror_take(m, (size_t)b->n_rows * sizeof(int32_t));
+    int32_t *to = (int32_t *)(m->host + at);
+    memset(to, 0, (size_t)b->n_rows * sizeof *to);
+    for (int s = 0; s < b->n_seqs; s++) {
+        ASSERT(b->seqs[s].row0 >= 0 && b->seqs[s].n_rows >= 0 && b->seqs[s].row0 + b->seqs[s].n_rows <= b->n_rows);
+        for (int i = 0; i < b->seqs[s].n_rows; i++)
+            to[b->seqs[s].row0 + i] = s;
+    }
+    return (const int32_t *)(m->dev + at);
+}
+
+static void put_angles(struct device *d, const struct rope *rope)
+{
+    int n_rows = d->batch->n_rows, dim = rope->dim;
+    ASSERT(dim >= 0 && dim % 2 == 0);
+    if (dim == 0 || !gpu_grow(d, &d->angles, (size_t)n_rows * (size_t)dim * sizeof(float)))
+        return;
+    struct angles_job j = {.positions = d->view.positions, .scale = rope->scale, .n_rows = n_rows, .dim = dim, .out = d->angles.data};
+    size_t bytes = (size_t)(dim / 2) * sizeof(float), at = mirror_take(&d->rows, bytes);
+    memcpy(d->rows.host + at, rope->inv_freq, bytes);
+    j.inv_freq = (const float *)(d->rows.dev + at);
+    mirror_push(d, &d->rows, at);
+    gpu_ok(d, launch_angles(d->stream, &j), "angles");
+}
+
+int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
+{
+    memset(&d->error, 0, sizeof d->error);
+    if (d->broken.code)
+        return err_set(e, d->broken.code, "%s", d->broken.text);
+    if (b->n_rows > d->opts.max_rows)
+        return err_set(e, E_FULL, "a step of %d rows on a device opened for %d", b->n_rows, d->opts.max_rows);
+    gpu_use(d);
+    d->batch = b;
+    d->rope = rope ? *rope : (struct rope){0};
+    d->block_tokens = d->item_rows = 0;
+    d->n_sampled = 0;
+    d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = 0; /* finish has waited for all of it */
+    size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim;
+    gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step");
+    if (mirror_room(d, &d->rows, words * sizeof(int32_t) + 8 * 16)) {
+        d->view = (struct step_view){.ids = put_words(&d->rows, b->ids, b->n_rows), .n_rows = b->n_rows, .n_seqs = b->n_seqs};
+        d->view.positions = put_words(&d->rows, b->positions, b->n_rows);
+        d->view.logit_rows = put_words(&d->rows, b->logit_rows, b->n_logits);
+        d->view.row_seq = put_row_seqs(&d->rows, b);
+        mirror_push(d, &d->rows, 0);
+        if (rope)
+            put_angles(d, rope);
+    }
+    if (!gpu_failed(d))
+        return 0;
+    d->batch = NULL;
+    return err_set(e, d->error.code, "%s", d->error.text);
+}
+
+static int blocks_of(const struct batch_seq *s, int tokens)
+{
+    return (s->pos0 + s->n_rows + tokens - 1) / tokens;
+}
+
+bool step_blocks(struct device *d, int tokens)
+{
+    const struct batch *b = d->batch;
+    size_t n = 0;
+    if (d->block_tokens == tokens)
+        return true;
+    for (int s = 0; s < b->n_seqs; s++)
+        n += (size_t)blocks_of(&b->seqs[s], tokens);
+    size_t seq_bytes = (size_t)b->n_seqs * sizeof(struct seq_at);
+    if (!mirror_room(d, &d->blocks, seq_bytes + n * sizeof(int32_t) + 32))
+        return false;
+    size_t first = mirror_take(&d->blocks, seq_bytes), at = mirror_take(&d->blocks, n * sizeof(int32_t));
+    struct seq_at *seqs = (struct seq_at *)(d->blocks.host + first);
+    int32_t *to = (int32_t *)(d->blocks.host + at), used = 0;
+    for (int s = 0; s < b->n_seqs; s++) {
+        const struct batch_seq *q = &b->seqs[s];
+        int each = blocks_of(q, tokens);
+        seqs[s] = (struct seq_at){q->row0, q->n_rows, q->pos0, used};
+        memcpy(to + used, q->blocks, (size_t)each * sizeof *to);
+        used += each;
+    }
+    mirror_push(d, &d->blocks, first);
+    d->view.seqs = (const struct seq_at *)(d->blocks.dev + first);
+    d->view.blocks = (const int32_t *)(d->blocks.dev + at);
+    d->block_tokens = tokens;
+    return !gpu_failed(d);
+}
+
+static void hand_over(struct device *d)
+{
+    for (int i = 0; i < d->n_sampled; i++)
+        for (int k = d->sampled[i].first; k < d->sampled[i].first + d->sampled[i].n; k++)
+            memcpy(&d->batch->results[k], d->results.host + (size_t)k * sizeof(struct sample_result), sizeof(struct sample_result));
+}
+
+int cuda_finish(struct device *d, struct step_time *t, struct err *e)
+{
+    float ms = 0;
+    _Static_assert(sizeof(struct sample_out) == sizeof(struct sample_result), "one layout on both sides");
+    if (gpu_ok(d, cudaEventRecord(d->ended, d->stream), "ending a step") && gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"))
+        gpu_ok(d, cudaEventElapsedTime(&ms, d->begun, d->ended), "timing a step");
+    if (t)
+        t->ns = (int64_t)((double)ms * 1e6);
+    if (!gpu_failed(d))
+        hand_over(d);
+    d->batch = NULL;
+    if (gpu_failed(d))
+        return err_set(e, d->error.code, "%s", d->error.text);
+    return 0;
+}
+
+/* ---- ops */
+
+void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n)
+{
+    if (gpu_failed(d) || n == 0)
+        return;
+    ASSERT(first >= 0 && n >= 0 && first + n <= d->batch->n_rows);
+    for (int i = 0; i < n; i++)
+        ASSERT(d->batch->ids[first + i] >= 0 && d->batch->ids[first + i] < table.rows);
+    struct embed_job j = {.table = cuda_window(&table), .ids = d->view.ids + first, .y = y.data, .ldy = y.ld, .n = n};
+    gpu_ok(d, launch_embed(d->stream, &j), "embed");
+}
+
+static void rope_heads(struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
+{
+    struct rope_job j = {.x = x.data, .ld = x.ld, .rows = a->rows, .n_heads = n_heads, .head_dim = a->head_dim, .gain = gain,
+                         .eps = a->eps, .angles = d->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
+    if (n_heads > 0 && a->rows > 0 && (gain || j.dim > 0))
+        gpu_ok(d, launch_rope(d->stream, &j), "rope");
+}
+
+void cuda_rope(struct device *d, const struct rope_args *a)
+{
+    if (gpu_failed(d))
+        return;
+    ASSERT(d->rope.dim <= a->head_dim && a->rows <= d->batch->n_rows);
+    rope_heads(d, a, a->q, a->n_heads, a->q_gain);
+    rope_heads(d, a, a->k, a->n_kv_heads, a->k_gain);
+}
+
+void cuda_add(struct device *d, struct act x, struct act y, int rows)
+{
+    struct add_job j = {.x = x.data, .y = y.data, .ldx = x.ld, .ldy = y.ld, .rows = rows, .cols = y.cols};
+    if (!gpu_failed(d) && rows > 0)
+        gpu_ok(d, launch_add(d->stream, &j), "add");
+}
+
+void cuda_gather(struct device *d, struct act x, int row0, struct act y, int first, int n)
+{
+    if (gpu_failed(d) || n == 0)
+        return;
+    ASSERT(first >= 0 && first + n <= d->batch->n_logits);
+    struct gather_job j = {.x = x.data, .y = y.data, .rows = d->view.logit_rows + first, .row0 = row0, .ldx = x.ld, .ldy = y.ld,
+                           .n = n, .cols = x.cols};
+    gpu_ok(d, launch_gather(d->stream, &j), "gather");
+}

@@ -1,0 +1,106 @@
+/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other; the threads of a CTA are fibers that run until they meet a barrier
+ * or a warp operation, in ascending or (emulator_order) descending order, so that a missing barrier shows as another result. All 32 lanes must
+ * take part in every warp operation. Shared memory keeps what the CTA before left; dynamic shared memory begins as NaN. On the calling thread.
+ * Never true: two fibers at once. */
+#ifndef EMULATOR_CUDA_RUNTIME_H
+#define EMULATOR_CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__
+#define __align__(n) alignas(n)
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+#define SHARED_BYTES(name) unsigned char *name = emulator_dynamic
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct uint2 { uint32_t x, y; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct alignas(16) int4 { int32_t x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+
+/* What the running fiber sees. */
+extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern thread_local unsigned char *emulator_dynamic;
+
+void __syncthreads();
+void __syncwarp();
+/* Puts v where the warp sees it, waits for all lanes, returns lane src's. */
+uint64_t emulator_swap(uint64_t v, int src);
+int emulator_lane();
+
+template <typename T> static inline T emulator_shuffle(T v, int src)
+{
+    uint64_t bits = 0;
+    static_assert(sizeof v <= sizeof bits, "at most eight bytes");
+    memcpy(&bits, &v, sizeof v);
+    bits = emulator_swap(bits, src);
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+template <typename T> static inline T __shfl_sync(unsigned, T v, int src) { return emulator_shuffle(v, src & 31); }
+template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int k) { return emulator_shuffle(v, emulator_lane() ^ k); }
+template <typename T> static inline T __shfl_down_sync(unsigned, T v, int k)
+{
+    int lane = emulator_lane();
+    return emulator_shuffle(v, lane + k < 32 ? lane + k : lane);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T v, int k)
+{
+    int lane = emulator_lane();
+    return emulator_shuffle(v, lane - k >= 0 ? lane - k : lane);
+}
+
+static inline uint32_t __float_as_uint(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+static inline int __dp4a(int a, int b, int c)
+{
+    for (int i = 0; i < 4; i++)
+        c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
+    return c;
+}
+template <typename T> static inline T atomicAdd(T *p, T v)
+{
+    T old = *p;
+    *p = old + v;
+    return old;
+}
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+};
+/* Runs body once for every thread of every CTA. */
+cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body);
+template <typename... P, typename... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...args)
+{
+    return emulator_run(c, [&]() { kernel(args...); });
+}
+/* For the CTAs that this thread launches from now on: in which order fibers take their turns. */
+extern "C" void emulator_order(int descending);
+
+#endif
