@@ -26,6 +26,7 @@ struct engine_play {
 struct engine_setup {
     const struct backend_ops *ops;
     struct device_opts device;
+    int devices[MAX_RANKS];         /* device.index of each rank */
     struct model *model;            /* borrowed until engine_destroy; for sim only its config is used */
     struct limits limits;
     enum dtype kv_dtype;

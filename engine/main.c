@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
+#include "engine/front/machine.h"
 #include "engine/front/opts.h"
 #include "engine/front/places.h"
 #include "engine/front/policy_params.h"
@@ -160,9 +161,13 @@ static int read_ranks(const char *text, uint64_t *mask, struct err *e)
 /* How many ranks, and the partition to begin with. */
 static int choose_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
 {
+    int n_devices;
+    TRY(machine_devices(o->devices, s->devices, &n_devices, e));
     int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
     bool given = o->sp || o->tp || o->dp;
-    s->n_ranks = o->ranks ? (int)o->ranks : sp * tp * dp;
+    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
+    if (n_devices && n_devices != s->n_ranks)
+        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices, s->n_ranks);
     if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
         tp = s->n_ranks / dp;
     if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
@@ -225,10 +230,10 @@ static int open_policy(struct app *a, struct err *e)
 static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
 {
     const struct opts *o = &a->opts;
-    bool sim = o->command == CMD_SIMULATE || !strcmp(o->device, "sim");
-    struct engine_setup s = {.ops = sim ? backend_sim() : backend_cpu(), .model = a->model, .clock = &a->clock, .threaded = true};
+    struct engine_setup s = {.model = a->model, .clock = &a->clock, .threaded = true};
+    TRY(machine_backend(o, backend_find, &s.ops, e));
     TRY(dtype_named(o->kv_dtype, &s.kv_dtype, e));
-    s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa};
+    s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
     s.device.sim_machine = a->machine;
@@ -248,6 +253,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.limits.park_ns = (int64_t)(o->park_s * 1e9);
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;
+    machine_spread(o, &s);
     /* Of 32 tokens, shares of three kv heads over two ranks still fill a block. */
     s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
     s.quiet = o->command != CMD_SERVE;

@@ -6,14 +6,26 @@
 #include "engine/base/check.h"
 #include "engine/base/thread.h"
 
+/* The first rank of the same device: its weights are there already. */
+static struct rank *same_device(const struct node *n, const struct engine_setup *s)
+{
+    for (int i = 0; i < n->n_ranks && s->ops->shares_memory; i++)
+        if (s->devices[i] == s->devices[n->n_ranks])
+            return n->ranks[i];
+    return NULL;
+}
+
 static int open_rank(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
 {
     int i = n->n_ranks;
     struct rank_setup r = {.ops = s->ops, .device = s->device, .model = s->model, .index = i, .n_ranks = s->n_ranks,
-                           .shares_with = i && s->ops->shares_memory ? n->ranks[0] : NULL, .copy_shards = s->copy_shards,
+                           .shares_with = same_device(n, s), .copy_shards = s->copy_shards,
                            .kv_dtype = s->kv_dtype, .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet,
                            .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0, .step_done = c->step_done,
                            .move_done = c->move_done, .ctx = c->ctx};
+    r.device.index = s->devices[i];
+    for (int k = 0; k < s->n_ranks; k++)
+        r.device.peers |= 1ull << (s->devices[k] & 63);
     r.device.max_rows = s->limits.max_num_batched_tokens;
     if (!r.device.max_logits)
         r.device.max_logits = 64;
@@ -70,19 +82,38 @@ static int most_tokens_per_block(const struct node_shape *s)
     return most;
 }
 
+/* Bytes left for the KV cache of a rank that lives in the memory of rank `first`, which all ranks of that device share. */
+static size_t rank_budget(const struct node *n, const struct engine_setup *s, int first)
+{
+    const struct device_facts *f = rank_facts(n->ranks[first]);
+    bool shared = s->ops->shares_memory && !f->budget.weight_tp;
+    size_t used = 0, sharers = 0;
+    for (int i = 0; i < n->n_ranks; i++)
+        if (i == first || (shared && s->devices[i] == s->devices[first])) {
+            used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
+            sharers++;
+        }
+    double share = (double)f->memory_bytes * s->memory_share;
+    return share > (double)used ? (size_t)(share - (double)used) / sharers : 0;
+}
+
+static size_t least_budget(const struct node *n, const struct engine_setup *s)
+{
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < n->n_ranks; i++) {
+        size_t b = rank_budget(n, s, i);
+        least = b < least ? b : least;
+    }
+    return least;
+}
+
 /* How many blocks the budget of a rank buys, and whether a sequence of max_model_len fits the widest group. */
 static int size_kv(struct node *n, const struct engine_setup *s, struct limits *l, struct err *e)
 {
-    const struct device_facts *f = rank_facts(n->ranks[0]);
-    size_t used = 0, budget = s->kv_bytes;
-    int sharers = s->ops->shares_memory && !f->budget.weight_tp ? n->n_ranks : 1; /* ranks that live in the same memory */
-    for (int i = 0; i < sharers; i++)
-        used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
-    if (!budget) {
-        double share = (double)f->memory_bytes * s->memory_share;
-        budget = share > (double)used ? (size_t)(share - (double)used) / (size_t)sharers : 0;
-    }
+    size_t budget = s->kv_bytes ? s->kv_bytes : least_budget(n, s);
     n->kv_block_bytes = rank_kv_block_bytes(n->ranks[0]);
+    if (!n->kv_block_bytes)
+        return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements", s->ops->name, n->heads.head_dim);
     size_t blocks = budget / n->kv_block_bytes;
     n->n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
     int tpb = most_tokens_per_block(&n->shape), context = model_config(s->model)->context;

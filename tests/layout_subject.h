@@ -16,9 +16,9 @@
 #define DEMO_MODEL "models/weights/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 /* Sanitizers are slow: shorter sequences, fewer of them. */
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(EMULATED)
 enum { LEN = 12, DEMO_LEN = 5, MOST_SEQS = 3, REPEATS = 1, STRIDE = 5 };
-#elif defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
+#elif defined(__SANITIZE_ADDRESS__)
 enum { LEN = 24, DEMO_LEN = 8, MOST_SEQS = 9, REPEATS = 1, STRIDE = 2 };
 #else
 enum { LEN = 60, DEMO_LEN = 12, MOST_SEQS = 9, REPEATS = 2, STRIDE = 1 };

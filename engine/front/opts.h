@@ -40,7 +40,8 @@ struct opts {
     struct opts_list policy_params;     /* NAME=VALUE */
     char *policy_params_file;           /* an object of them; NULL: none */
     /* the machine */
-    char *device, *isa;
+    char *device, *isa, *devices;       /* devices: NULL: in turn */
+    bool invariant;
     int64_t threads;
     int64_t ranks, sp, tp, dp;          /* 0: not given */
     char *shift_weights;

@@ -51,8 +51,14 @@ template <typename T> static inline T emulator_shuffle(T v, int src)
     memcpy(&v, &bits, sizeof v);
     return v;
 }
-template <typename T> static inline T __shfl_sync(unsigned, T v, int src) { return emulator_shuffle(v, src & 31); }
-template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int k) { return emulator_shuffle(v, emulator_lane() ^ k); }
+template <typename T> static inline T __shfl_sync(unsigned, T v, int src)
+{
+    return emulator_shuffle(v, src & 31);
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int k)
+{
+    return emulator_shuffle(v, emulator_lane() ^ k);
+}
 template <typename T> static inline T __shfl_down_sync(unsigned, T v, int k)
 {
     int lane = emulator_lane();

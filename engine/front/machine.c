@@ -1,0 +1,53 @@
+#include "engine/front/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err *e)
+{
+    const char *at = text;
+    *n = 0;
+    while (at && *at) {
+        char *end;
+        long index = strtol(at, &end, 10);
+        if (end == at || index < 0 || index > 63 || (*end && *end != ',') || *n == MAX_RANKS)
+            return err_set(e, E_INPUT, "--devices %.40s: use the number of a GPU for each rank, like 0,1 or 0,0", text);
+        devices[(*n)++] = (int)index;
+        at = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e)
+{
+    const char *name = o->command == CMD_SIMULATE ? "sim" : o->device;
+    if (!strcmp(name, "auto")) {
+        const struct backend_ops *gpu = find("cuda");
+        *out = gpu && gpu->n_devices() > 0 ? gpu : find("cpu");
+    } else {
+        *out = find(name);
+    }
+    if (!*out)
+        return err_set(e, E_UNSUPPORTED, "--device %s: this program was built without it; build it where nvcc is found (cmake -DMOONSHIFT_CUDA=on), "
+                                         "or use --device cpu", name);
+    if (o->devices && !(*out)->n_devices)
+        return err_set(e, E_INPUT, "--devices is for GPUs: give --device cuda, too");
+    return 0;
+}
+
+static bool is_given(const struct opts *o, const char *name)
+{
+    for (int i = 0; i < o->given.n; i++)
+        if (!strcmp(o->given.items[i], name))
+            return true;
+    return false;
+}
+
+void machine_spread(const struct opts *o, struct engine_setup *s)
+{
+    int n = s->ops->n_devices ? s->ops->n_devices() : 0;
+    for (int i = 0; i < s->n_ranks && n > 0 && !o->devices; i++)
+        s->devices[i] = i % n;
+    if (s->ops->n_devices && !is_given(o, "gpu-memory-utilization"))
+        s->memory_share = 0.9;
+}

@@ -1,0 +1,18 @@
+/* Which machine the settings ask for: the backend, and the device of each rank. Pure functions of the settings and of what devices there are; main thread, at start.
+ * Never true: a setting that asks for a device and gets another. */
+#ifndef FRONT_MACHINE_H
+#define FRONT_MACHINE_H
+
+#include "engine/engine.h"
+#include "engine/front/opts.h"
+
+typedef const struct backend_ops *backend_finder(const char *name);
+
+/* "0,0,1": the device of each rank; *n: how many, 0 when nothing is said (text NULL). E_INPUT: what is wrong with it. */
+int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err *e);
+/* auto is a GPU where one is found, else the CPU. E_UNSUPPORTED: this build does not have it. */
+int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e);
+/* Once ops and n_ranks are known: ranks take the devices in turn where nothing is said; a GPU is for the most part ours. */
+void machine_spread(const struct opts *o, struct engine_setup *s);
+
+#endif
