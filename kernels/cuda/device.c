@@ -201,6 +201,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.isa, sizeof d->facts.isa, "sm_%d%d", p.major, p.minor);
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
+    d->n_sms = p.multiProcessorCount;
     d->facts.memory_bytes = p.totalGlobalMem;
     d->facts.act_bytes = sizeof(float);
     if (p.major < 8) {
@@ -246,8 +247,6 @@ static void cuda_close(struct device *d)
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
-    if (!o->invariant)
-        return err_set(e, E_UNSUPPORTED, "the CUDA backend computes with --invariant only so far: add it");
     TRY(check_device(o->index, e));
     struct device *d = mem_new(sizeof *d);
     d->opts = *o;

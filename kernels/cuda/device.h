@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/job.h"
+#include "kernels/cuda/plan.h"
 
 /* Device memory that grows, never shrinks; contents are not kept. */
 struct scratch {
@@ -45,9 +46,12 @@ struct device {
     struct rope rope;
     struct step_view view;
     int block_tokens;               /* for which view.blocks is valid; 0: not yet */
-    int item_rows, n_items;         /* attention's pieces of so many rows are in `items`; 0: not yet */
+    int item_rows, n_items;         /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
+    struct flash_shape flash;       /* default attention's are for this shape, with these counts; most_heads 0: not yet */
+    struct flash_counts flash_counts;
+    int n_sms;
     struct mirror rows, blocks, items, lists, results;
-    struct scratch angles, inputs, changed;
+    struct scratch angles, inputs, changed, parts;
     struct sampled *sampled;
     int n_sampled;
 };

@@ -46,17 +46,17 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
 /* ---- attention */
 
 /* q heads are numbered so that those of a kv head follow each other. Returns the most of one. */
-static int order_heads(const struct attention_args *a, struct attend_job *j)
+static int order_heads(const struct attention_args *a, uint16_t *first_head)
 {
     int most = 1, h = 0;
     ASSERT(a->kv.n_kv_heads <= ATTEND_MAX_KV);
     for (int k = 0; k < a->kv.n_kv_heads; k++) {
-        j->first_head[k] = (uint16_t)h;
+        first_head[k] = (uint16_t)h;
         while (h < a->n_heads && a->kv_head[h] == k)
             h++;
-        most = h - j->first_head[k] > most ? h - j->first_head[k] : most;
+        most = h - first_head[k] > most ? h - first_head[k] : most;
     }
-    j->first_head[a->kv.n_kv_heads] = (uint16_t)h;
+    first_head[a->kv.n_kv_heads] = (uint16_t)h;
     ASSERT(h == a->n_heads);
     return most;
 }
@@ -82,9 +82,9 @@ static bool send_items(struct device *d, int rows)
         return true;
     if (!mirror_room(d, &d->items, bytes + 16))
         return false;
-    d->items.used = 0;
-    if (d->item_rows && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
+    if (d->items.used && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
         return false;
+    d->items.used = d->flash.most_heads = 0;
     mirror_take(&d->items, bytes);
     d->n_items = cut_rows(d->batch, rows, (struct attend_item *)d->items.host);
     d->item_rows = rows;
@@ -92,13 +92,11 @@ static bool send_items(struct device *d, int rows)
     return !gpu_failed(d);
 }
 
-void cuda_attention(struct device *d, const struct attention_args *a)
+static void attend_invariant(struct device *d, const struct attention_args *a)
 {
     struct attend_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
                            .scale = a->scale * 1.44269504f};
-    if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
-        return;
-    int most = order_heads(a, &j);
+    int most = order_heads(a, j.first_head);
     if (!send_items(d, most < ATTEND_ROWS ? ATTEND_ROWS / most : 1) || d->n_items == 0)
         return;
     j.items = (const struct attend_item *)d->items.dev;
@@ -106,6 +104,64 @@ void cuda_attention(struct device *d, const struct attention_args *a)
     j.step = d->view;
     j.kv = layer_at(&a->kv);
     gpu_ok(d, launch_attend(d->stream, &j), "attention");
+}
+
+static bool same_shape(const struct flash_shape *a, const struct flash_shape *b)
+{
+    return a->most_heads == b->most_heads && a->n_kv == b->n_kv && a->window == b->window && a->n_sms == b->n_sms;
+}
+
+/* Once a step: all its layers cut alike. Items, then folds. */
+static bool send_flash(struct device *d, const struct flash_shape *shape, struct flash_job *j)
+{
+    if (!same_shape(shape, &d->flash)) {
+        struct flash_counts n = flash_cut(d->batch, shape, NULL, NULL);
+        size_t items = (size_t)n.n_items * sizeof(struct flash_item), folds = (size_t)n.n_folds * sizeof(struct flash_fold);
+        /* what went before is still being read */
+        if ((d->items.used && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) || !mirror_room(d, &d->items, items + folds + 32))
+            return false;
+        d->items.used = d->item_rows = 0;
+        mirror_take(&d->items, items);
+        flash_cut(d->batch, shape, (struct flash_item *)d->items.host, (struct flash_fold *)(d->items.host + mirror_take(&d->items, folds)));
+        mirror_push(d, &d->items, 0);
+        d->flash = *shape;
+        d->flash_counts = n;
+    }
+    j->items = (const struct flash_item *)d->items.dev;
+    j->folds = (const struct flash_fold *)(d->items.dev + ((size_t)d->flash_counts.n_items * sizeof(struct flash_item) + 15) / 16 * 16);
+    j->n_items = d->flash_counts.n_items;
+    j->n_folds = d->flash_counts.n_folds;
+    return !gpu_failed(d);
+}
+
+static void attend_fast(struct device *d, const struct attention_args *a)
+{
+    struct flash_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
+                          .scale = a->scale * 1.44269504f};
+    struct flash_shape shape = {order_heads(a, j.first_head), a->kv.n_kv_heads, a->window, d->n_sms};
+    if (shape.most_heads > FLASH_QUERIES) {
+        attend_invariant(d, a);
+        return;
+    }
+    if (!send_flash(d, &shape, &j) || j.n_items == 0)
+        return;
+    size_t part = (size_t)a->kv.n_kv_heads * FLASH_QUERIES * (size_t)(a->kv.head_dim + 2) * sizeof(float);
+    if (!gpu_grow(d, &d->parts, (size_t)d->flash_counts.n_parts * part))
+        return;
+    j.parts = d->parts.data;
+    j.step = d->view;
+    j.kv = layer_at(&a->kv);
+    gpu_ok(d, launch_flash(d->stream, &j), "attention");
+}
+
+void cuda_attention(struct device *d, const struct attention_args *a)
+{
+    if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
+        return;
+    if (d->opts.invariant || a->kv.space->dtype == DT_F32)
+        attend_invariant(d, a);
+    else
+        attend_fast(d, a);
 }
 
 /* ---- moves */

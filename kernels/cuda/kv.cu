@@ -1,5 +1,5 @@
 /* Writing a step's rows into the cache, and moving cached tokens between placements. Limited by memory. A block holds its heads one after the other; a head its keys
- * [position][element], then its values the same, rows padded to 16 elements (the padding is never read). */
+ * [position][element], then its values the same, rows padded with zeros to 16 elements. */
 #include "kernels/cuda/prim.h"
 
 enum { KV_THREADS = 128 };
@@ -21,9 +21,9 @@ static __global__ void kv_write_kernel(struct kv_write_job j)
     int block = j.step.blocks[seq.block0 + position / j.kv.tokens];
     size_t row_bytes = (size_t)j.kv.padded_dim * (j.kv.type == DT_F32 ? 4 : 2);
     uint8_t *keys = j.kv.base + (size_t)block * j.kv.block_bytes + (size_t)head * j.kv.head_bytes + (size_t)at * row_bytes;
-    for (int i = (int)threadIdx.x; i < dim; i += KV_THREADS) {
-        store_cached(j.kv.type, keys, i, j.k[(int64_t)row * j.ldk + head * dim + i]);
-        store_cached(j.kv.type, keys + j.kv.value_at, i, j.v[(int64_t)row * j.ldv + head * dim + i]);
+    for (int i = (int)threadIdx.x; i < j.kv.padded_dim; i += KV_THREADS) {
+        store_cached(j.kv.type, keys, i, i < dim ? j.k[(int64_t)row * j.ldk + head * dim + i] : 0.0f);
+        store_cached(j.kv.type, keys + j.kv.value_at, i, i < dim ? j.v[(int64_t)row * j.ldv + head * dim + i] : 0.0f);
     }
 }
 

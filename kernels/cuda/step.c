@@ -52,7 +52,7 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     gpu_use(d);
     d->batch = b;
     d->rope = rope ? *rope : (struct rope){0};
-    d->block_tokens = d->item_rows = 0;
+    d->block_tokens = d->item_rows = d->flash.most_heads = 0;
     d->n_sampled = 0;
     d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = 0; /* finish has waited for all of it */
     size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim;

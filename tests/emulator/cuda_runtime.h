@@ -40,6 +40,8 @@ void __syncthreads();
 void __syncwarp();
 /* Puts v where the warp sees it, waits for all lanes, returns lane src's. */
 uint64_t emulator_swap(uint64_t v, int src);
+/* Every lane's v. */
+void emulator_gather(uint32_t v, uint32_t all[32]);
 int emulator_lane();
 
 template <typename T> static inline T emulator_shuffle(T v, int src)
@@ -93,6 +95,12 @@ template <typename T> static inline T atomicAdd(T *p, T v)
     T old = *p;
     *p = old + v;
     return old;
+}
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes)
+{
+    return bytes >= 0 && bytes <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 struct cudaLaunchConfig_t {

@@ -196,6 +196,17 @@ uint64_t emulator_swap(uint64_t v, int src)
     return m->slots[warp][set][src];
 }
 
+void emulator_gather(uint32_t v, uint32_t all[32])
+{
+    struct machine *m = machine_now();
+    fiber *f = m->now;
+    unsigned warp = (unsigned)(f - m->fibers.data()) / LANES, set = f->swaps++ & 1;
+    m->slots[warp][set][emulator_lane()] = v;
+    wait_as(AT_WARP);
+    for (int i = 0; i < LANES; i++)
+        all[i] = (uint32_t)m->slots[warp][set][i];
+}
+
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body)
 {
     struct machine *m = machine_now();

@@ -1,0 +1,128 @@
+/* Products of many rows by tiles: 128 rows by 128 outputs (64 by 64 where there are few), 64 columns at a time. Weights are widened on their way into shared memory, so every type
+ * runs at the tensor cores' rate. While a tile is multiplied the next one is on its way in registers. */
+#include "kernels/cuda/widen.h"
+
+enum { TILE_K = 64, TILE_THREADS = 256, LD = TILE_K + 16 }; /* LD: eight rows of a quad's loads fall on different banks */
+
+/* One tile of both operands, 16 bits an element. */
+template <int TM, int TN> struct tile_space {
+    alignas(16) uint16_t x[TM][LD], w[TN][LD];
+};
+
+/* What a thread carries of the next tile: 32 columns (half threadIdx.x % 2) of row threadIdx.x / 2. */
+struct carried {
+    uint32_t pair[16];
+};
+
+template <int TM> __device__ static void fetch_x(const struct fast_job &j, int row0, int k, struct carried *c)
+{
+    int col = k + 32 * ((int)threadIdx.x % 2), at = (int)threadIdx.x / 2;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c->pair[i] = 0;
+    if (at < TM && row0 + at < j.rows) {
+        const uint4 *from = (const uint4 *)(j.x + (int64_t)(row0 + at) * j.ldx + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint4 v = from[i];
+            c->pair[4 * i] = v.x, c->pair[4 * i + 1] = v.y, c->pair[4 * i + 2] = v.z, c->pair[4 * i + 3] = v.w;
+        }
+    }
+}
+
+template <int TN> __device__ static void fetch_w(const struct fast_job &j, int out0, int k, struct carried *c)
+{
+    int col = k + 32 * ((int)threadIdx.x % 2), at = (int)threadIdx.x / 2;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c->pair[i] = 0;
+    if (at < TN && out0 + at < j.w.rows && col < j.w.cols)
+        widen_any(j.w.p, j.w.row0 + out0 + at, (j.w.col0 + col) / BLOCK_COLS, c->pair);
+}
+
+template <int T> __device__ static void put_tile(uint16_t (*to)[LD], const struct carried &c)
+{
+    int at = (int)threadIdx.x / 2, col = 32 * ((int)threadIdx.x % 2);
+    if (at >= T)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        *(uint4 *)&to[at][col + 8 * i] = {c.pair[4 * i], c.pair[4 * i + 1], c.pair[4 * i + 2], c.pair[4 * i + 3]};
+}
+
+/* Four elements of a row from column k + 4q on: the instruction's k 2q, 2q+1 and 2q+8, 2q+9, in an order of our own that both operands share. */
+__device__ static uint2 four(const uint16_t *row, int k, int q)
+{
+    return *(const uint2 *)(row + k + 4 * q);
+}
+
+/* Warps stand 2 by 4; each has TM / 2 rows by TN / 4 outputs. */
+template <half_type H, int TM, int TN> __device__ static void multiply(const struct tile_space<TM, TN> &s, float (*acc)[TN / 32][4])
+{
+    int g = lane_id() / 4, q = lane_id() % 4, m0 = warp_id() / 4 * (TM / 2), n0 = warp_id() % 4 * (TN / 4);
+#pragma unroll
+    for (int k = 0; k < TILE_K; k += 16) {
+        uint32_t b[TN / 32][2];
+#pragma unroll
+        for (int n = 0; n < TN / 32; n++) {
+            uint2 v = four(s.w[n0 + 8 * n + g], k, q);
+            b[n][0] = v.x, b[n][1] = v.y;
+        }
+#pragma unroll
+        for (int m = 0; m < TM / 32; m++) {
+            uint2 lo = four(s.x[m0 + 16 * m + g], k, q), hi = four(s.x[m0 + 16 * m + g + 8], k, q);
+            const uint32_t a[4] = {lo.x, hi.x, lo.y, hi.y};
+#pragma unroll
+            for (int n = 0; n < TN / 32; n++)
+                mma<H>(acc[m][n], a, b[n]);
+        }
+    }
+}
+
+template <half_type H, int TM, int TN> static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_kernel(struct fast_job j)
+{
+    __shared__ struct tile_space<TM, TN> s;
+    int row0 = (int)blockIdx.y * TM, out0 = (int)blockIdx.x * TN;
+    float acc[TM / 32][TN / 32][4] = {};
+    struct carried x;
+    struct carried w;
+    fetch_x<TM>(j, row0, 0, &x);
+    fetch_w<TN>(j, out0, 0, &w);
+    for (int k = 0; k < j.w.cols; k += TILE_K) {
+        __syncthreads();
+        put_tile<TM>(s.x, x);
+        put_tile<TN>(s.w, w);
+        __syncthreads();
+        if (k + TILE_K < j.w.cols) {
+            fetch_x<TM>(j, row0, k + TILE_K, &x);
+            fetch_w<TN>(j, out0, k + TILE_K, &w);
+        }
+        multiply<H, TM, TN>(s, acc);
+    }
+    int g = lane_id() / 4, q = lane_id() % 4, m0 = row0 + warp_id() / 4 * (TM / 2), n0 = out0 + warp_id() % 4 * (TN / 4);
+#pragma unroll
+    for (int m = 0; m < TM / 32; m++)
+#pragma unroll
+        for (int n = 0; n < TN / 32; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int row = m0 + 16 * m + g + 8 * (i / 2), out = n0 + 8 * n + 2 * q + i % 2;
+                if (row >= j.rows || out >= j.w.rows)
+                    continue;
+                float *y = j.y + (int64_t)row * j.ldy + out, v = j.bias ? acc[m][n][i] + j.bias[out] : acc[m][n][i];
+                *y = j.accumulate ? *y + v : v;
+            }
+}
+
+template <half_type H, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct fast_job *j)
+{
+    return launch(tile_kernel<H, T, T>, dim3(ceil_div(j->w.rows, T), ceil_div(j->rows, T)), dim3(TILE_THREADS), 0, s, *j);
+}
+
+cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j)
+{
+    bool small = (int64_t)ceil_div(j->w.rows, 128) * ceil_div(j->rows, 128) < 132; /* of large tiles there would be fewer than a GPU has SMs */
+    if (j->w.p.family == FAM_F16)
+        return small ? launch_tiles<half_type::f16, 64>(s, j) : launch_tiles<half_type::f16, 128>(s, j);
+    return small ? launch_tiles<half_type::bf16, 64>(s, j) : launch_tiles<half_type::bf16, 128>(s, j);
+}
