@@ -20,6 +20,7 @@ struct node_opts {
     int n_ranks, threads, max_rows, max_logits, n_blocks, block_tokens;
     enum dtype kv;
     bool copy_shards;
+    bool fast;                      /* GPUs: the default mode, not the invariant one */
 };
 
 struct node {
@@ -58,7 +59,8 @@ static inline void node_close(struct node *n)
 static inline int node_open_rank(struct node *n, int r, const struct node_opts *o, struct err *e)
 {
     const struct model_config *c = model_config(n->model);
-    struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits};
+    struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits,
+                                 .invariant = !o->fast};
     TRY(n->ops->open(&n->devices[r], &device, e));
     if (r == 0)
         TRY(weights_load(&n->weights, &(struct weights_setup){.model = n->model, .ops = n->ops, .device = n->devices[0],
