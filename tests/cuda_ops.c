@@ -15,7 +15,7 @@ static void emulator_order(int descending)
 enum { ANGLES_EXACT = 0 };
 #endif
 
-enum { MAX_ROWS = 64, N_SIDES = 2 };
+enum { MAX_ROWS = 260, N_SIDES = 2 };
 
 /* The CPU's device, then the GPU's. */
 struct side {
@@ -199,6 +199,7 @@ static void linear_of_every_type(void **state)
         {LINEAR_PLAIN, 1, 9, 4352, 0, 9, 0, 4352, false, false},
         {LINEAR_NORM, 31, 40, 1024, 0, 40, 0, 1024, false, true},
         {LINEAR_SWIGLU, 50, 70, 1280, 16, 54, 64, 1152, true, true},
+        {LINEAR_NORM, 257, 70, 512, 16, 54, 64, 384, true, true},
     };
     struct pair *p = pair_or_skip(state);
     struct rng r;
@@ -349,7 +350,7 @@ static void check_long(struct pair *p, struct rng *r, const struct attention_cas
         void *dk = put(s, k, (size_t)(LENGTH * kv_cols) * 4), *dv = put(s, v, (size_t)(LENGTH * kv_cols) * 4), *dq = put(s, q, (size_t)(LAST * q_cols) * 4);
         out[i] = put(s, NULL, (size_t)(2 * LAST * q_cols) * 4);
         for (int at = 0, n; at < LENGTH; at += n) {
-            n = LENGTH - at < MAX_ROWS ? LENGTH - at : MAX_ROWS;
+            n = LENGTH - at < 60 ? LENGTH - at : 60;
             struct batch_seq seq = {0, n, at, blocks};
             begin(s, &(struct batch){.n_rows = n, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq}, NULL);
             s->ops->kv_write(s->d, act_of((float *)dk + at * kv_cols, kv_cols), act_of((float *)dv + at * kv_cols, kv_cols), &view);
@@ -519,6 +520,7 @@ static void refusals(void **state)
     struct err e = {0};
     static const int32_t zeros[MAX_ROWS + 1];
     struct batch b = {.n_rows = MAX_ROWS + 1, .ids = zeros, .positions = zeros};
+    assert_int_equal(s->ops->open(&d, &(struct device_opts){.max_rows = 70000}, &e), E_INPUT);
     assert_int_equal(s->ops->open(&d, &(struct device_opts){.index = 4711, .invariant = true}, &e), E_INPUT);
     assert_null(d);
     assert_int_equal(s->ops->begin(s->d, &b, NULL, &e), E_FULL);

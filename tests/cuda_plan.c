@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
 #include "kernels/cuda/heap.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/plan.h"
 
 /* ---- attention */
@@ -76,6 +77,32 @@ static void attention_is_cut_whole(void **state)
         random_batch(&r, &b, seqs);
         check_cut(&b, &s);
     }
+}
+
+/* ---- what the library's choices depend on */
+
+static void keys_tell_products_apart(void **state)
+{
+    char *base = (char *)0x7f0000000000;
+    struct lt_product p = {.w = base, .x = base, .y = (float *)(base + 64), .outs = 4096, .cols = 4096, .rows = 100, .ldw = 4096, .ldx = 4096, .ldy = 4096};
+    struct lt_key a = lt_key_of(&p), b;
+    struct lt_product other[6] = {p, p, p, p, p, p};
+    (void)state;
+    assert_int_equal(a.align_w, 256);
+    assert_int_equal(a.align_y, 64);
+    other[0].rows = 101;
+    other[1].w = base + 128;
+    other[2].bias = (const float *)base;
+    other[3].accumulate = true;
+    other[4].f16 = true;
+    other[5].ldy = 8192;
+    for (int i = 0; i < 6; i++) {
+        b = lt_key_of(&other[i]);
+        assert_true(memcmp(&a, &b, sizeof a) != 0 && lt_hash(&a) != lt_hash(&b));
+    }
+    p.w = base + 256 * 77; /* another layer of the same model: the same choice */
+    b = lt_key_of(&p);
+    assert_memory_equal(&a, &b, sizeof a);
 }
 
 /* A lone decode fills the GPU; a full batch is not cut. */
@@ -169,7 +196,7 @@ static void no_memory_is_no_piece(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(attention_is_cut_whole), cmocka_unit_test(parts_follow_the_load),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(attention_is_cut_whole), cmocka_unit_test(parts_follow_the_load), cmocka_unit_test(keys_tell_products_apart),
                                        cmocka_unit_test(pieces_do_not_overlap), cmocka_unit_test(no_memory_is_no_piece)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

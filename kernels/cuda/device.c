@@ -7,6 +7,8 @@
 #include "engine/base/mem.h"
 #include "kernels/meeting.h"
 
+enum { MOST_ROWS = 65535 }; /* of a grid's second dimension */
+
 /* ---- errors */
 
 void gpu_fail(struct device *d, int code, const char *text)
@@ -225,6 +227,7 @@ static void cuda_close(struct device *d)
     gpu_use(d);
     if (d->stream)
         cudaStreamSynchronize(d->stream);
+    lt_close(d->lt);
     loader_close(d);
     mirror_free(d, &d->rows);
     mirror_free(d, &d->blocks);
@@ -248,6 +251,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
 {
     *out = NULL;
     TRY(check_device(o->index, e));
+    if (o->max_rows > MOST_ROWS)
+        return err_set(e, E_INPUT, "--max-num-batched-tokens %d: a GPU takes at most %d", o->max_rows, MOST_ROWS);
     struct device *d = mem_new(sizeof *d);
     d->opts = *o;
     d->index = o->index;
@@ -258,6 +263,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
         cuda_close(d);
         return rc;
     }
+    d->lt = o->invariant ? NULL : lt_open();
     *out = d;
     return 0;
 }

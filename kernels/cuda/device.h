@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/job.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/plan.h"
 
 /* Device memory that grows, never shrinks; contents are not kept. */
@@ -51,7 +52,8 @@ struct device {
     struct flash_counts flash_counts;
     int n_sms;
     struct mirror rows, blocks, items, lists, results;
-    struct scratch angles, inputs, changed, parts;
+    struct scratch angles, inputs, changed, parts, wide, workspace;
+    struct lt *lt;                  /* default mode; NULL: own kernels only */
     struct sampled *sampled;
     int n_sampled;
 };

@@ -147,6 +147,11 @@ cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j);
 cudaError_t launch_skinny(cudaStream_t s, const struct fast_job *j);    /* up to SKINNY_ROWS rows; limited by reading the weights once */
 cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j);      /* any rows; limited by the tensor cores */
 enum { SKINNY_ROWS = 32 };
+struct widen_job {                  /* widen.cu: a window of a quantised matrix, [rows][cols] in bf16 */
+    struct weight_window w;
+    uint16_t *to;
+};
+cudaError_t launch_widen(cudaStream_t s, const struct widen_job *j);
 
 /* kv.cu and attention.cu. */
 struct kv_at {                      /* the cache of one layer */

@@ -115,6 +115,35 @@ static bool narrow(struct device *d, const struct linear_args *a, struct narrowe
     return !gpu_failed(d);
 }
 
+/* By the library, the weights widened first where they are quantised. False: it is not here, or does not want to; nothing was written. */
+static bool multiply_lt(struct device *d, const struct fast_job *j)
+{
+    enum { WIDEN_ROWS = 256 }; /* from so many rows on a second pass over the weights costs little */
+    bool quant = j->w.p.family > FAM_BF16;
+    if (!d->lt || (quant && j->rows < WIDEN_ROWS) || !gpu_grow(d, &d->workspace, lt_workspace()))
+        return false;
+    const uint16_t *w = (const uint16_t *)j->w.p.q + (size_t)j->w.row0 * (size_t)j->w.p.stride + j->w.col0;
+    if (quant) {
+        if (!gpu_grow(d, &d->wide, (size_t)j->w.rows * (size_t)j->w.cols * sizeof *w))
+            return false;
+        struct widen_job wide = {.w = j->w, .to = d->wide.data};
+        w = d->wide.data;
+        gpu_ok(d, launch_widen(d->stream, &wide), "widen");
+    }
+    struct lt_product p = {.w = w, .x = j->x, .bias = j->bias, .y = j->y, .outs = j->w.rows, .cols = j->w.cols, .rows = j->rows,
+                           .ldw = quant ? j->w.cols : j->w.p.stride, .ldx = j->ldx, .ldy = j->ldy, .f16 = j->w.p.family == FAM_F16,
+                           .accumulate = j->accumulate};
+    return !gpu_failed(d) && lt_multiply(d->lt, d->stream, &p, d->workspace.data);
+}
+
+static void multiply_half(struct device *d, const struct fast_job *j)
+{
+    if (j->rows <= SKINNY_ROWS)
+        gpu_ok(d, launch_skinny(d->stream, j), "linear");
+    else if (!multiply_lt(d, j) && !gpu_failed(d))
+        gpu_ok(d, launch_tile(d->stream, j), "linear");
+}
+
 static void multiply_fast(struct device *d, const struct linear_args *a)
 {
     struct narrowed in;
@@ -129,7 +158,7 @@ static void multiply_fast(struct device *d, const struct linear_args *a)
         if (is_f32(o))
             gpu_ok(d, launch_linear(d->stream, &plain), "linear");
         else
-            gpu_ok(d, a->rows <= SKINNY_ROWS ? launch_skinny(d->stream, &j) : launch_tile(d->stream, &j), "linear");
+            multiply_half(d, &j);
     }
 }
 

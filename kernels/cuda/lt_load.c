@@ -1,0 +1,32 @@
+#include "kernels/cuda/lt_load.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* The version whose header this was built with, then the name without one. */
+static void *open_library(void)
+{
+#define LT_TEXT(x) #x
+#define LT_NAME(major) "libcublasLt.so." LT_TEXT(major)
+    void *lib = dlopen(LT_NAME(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
+    return lib ? lib : dlopen("libcublasLt.so", RTLD_NOW | RTLD_LOCAL);
+#undef LT_NAME
+#undef LT_TEXT
+}
+
+static bool find(void *lib, const char *name, void *to)
+{
+    void *p = dlsym(lib, name);
+    memcpy(to, &p, sizeof p);
+    return p != NULL;
+}
+
+bool lt_load(struct lt_functions *f)
+{
+    void *lib = open_library();
+    bool all = lib != NULL;
+#define LT_FIND(name) all = all && find(lib, #name, &f->name);
+    LT_FUNCTIONS(LT_FIND)
+#undef LT_FIND
+    return all;
+}
