@@ -1,5 +1,5 @@
-/* Whole models on the CUDA backend beside the CPU: a prompt and a few decodes, in layouts of 1 to 8 ranks on one device. In invariant mode every layout gives the CPU's choices and,
- * among themselves, the same bits; in the default mode logprobs stay near. Over tests/emulator, or on a GPU. */
+/* Whole models on the CUDA backend beside the CPU: a prompt and a few decodes, in layouts of 1 to 8 ranks on one device. In invariant mode every
+ * layout gives the CPU's choices and, among themselves, the same bits; in the default mode logprobs stay near. Over tests/emulator, or on a GPU. */
 #include <math.h>
 
 #include "tests/layout_subject.h"

@@ -1,6 +1,6 @@
-/* Every op of the CUDA backend beside its CPU twin: the same inputs, the same bits in invariant mode, and in the default mode what rounding to 16 bits allows. Built over tests/emulator for machines without a GPU, and for a GPU where the
- * toolkit is; there it passes over itself, and says so, when no GPU is found. Draws and ids are equal; logprobs, and angles on a GPU, may differ by
- * rounding of the device's own logarithm and sine. */
+/* Every op of the CUDA backend beside its CPU twin: the same inputs, the same bits in invariant mode, and in the default mode what rounding to 16
+ * bits allows. Built over tests/emulator for machines without a GPU, and for a GPU where the toolkit is; there it passes over itself, and says so,
+ * when no GPU is found. Draws and ids are equal; logprobs, and angles on a GPU, may differ by rounding of the device's own logarithm and sine. */
 #include "engine/base/mem.h"
 #include "tests/op_fixture.h"
 

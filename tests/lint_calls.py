@@ -26,7 +26,7 @@ def calls(path):
 
 
 def product():
-    return [f for f in files(".c", ".h") if not f.startswith("tests/")]
+    return [f for f in files(".c", ".h", ".cu") if not f.startswith("tests/")]
 
 
 def banned():

@@ -43,11 +43,11 @@ def includes(path):
 
 
 def sources():
-    return [f for f in files(".c", ".h") if not f.startswith("tests/")]
+    return [f for f in files(".c", ".h", ".cu") if not f.startswith("tests/")]
 
 
 def rooted():
-    for path in files(".c", ".h"):
+    for path in files(".c", ".h", ".cu"):
         for n, own, name in includes(path):
             if own and not os.path.exists(name):
                 yield f'{path}:{n}: "{name}" is not a path from the root of the tree'

@@ -14,7 +14,7 @@ def is_excepted(name, excepted):
 
 
 def all_functions():
-    for path in files(".c", ".h"):
+    for path in files(".c", ".h", ".cu"):
         for f in functions(read(path)):
             yield path, f
 
@@ -34,7 +34,7 @@ def long_functions():
 
 def long_files():
     excepted = exceptions("file")
-    for path in files(".c", ".h", ".py", ".lua"):
+    for path in files(".c", ".h", ".cu", ".py", ".lua"):
         n = read(path).count("\n")
         most = TEST_LINES if path.startswith("tests/") else FILE_LINES
         if n > most and path not in excepted:
@@ -49,26 +49,26 @@ def many_parameters():
 
 
 def wide_lines():
-    for path in files(".c", ".h"):
+    for path in files(".c", ".h", ".cu"):
         for n, line in enumerate(read(path).split("\n"), 1):
             if len(line) > COLUMNS:
                 yield f"{path}:{n}: {len(line)} columns; {COLUMNS} are the most"
 
 
 def white_space():
-    for path in files(".c", ".h", ".py", ".lua", ".sh"):
+    for path in files(".c", ".h", ".cu", ".py", ".lua", ".sh"):
         text = read(path)
         if text and not text.endswith("\n"):
             yield f"{path}: no newline at the end"
         for n, line in enumerate(text.split("\n"), 1):
             if line != line.rstrip():
                 yield f"{path}:{n}: blanks at the end of the line"
-            if "\t" in line and path.endswith((".c", ".h")):
+            if "\t" in line and path.endswith((".c", ".h", ".cu")):
                 yield f"{path}:{n}: a tab"
 
 
 def stale_exceptions():
-    here = {f"{p}:{f.name}" for p, f in all_functions()} | set(files(".c", ".h", ".py", ".lua"))
+    here = {f"{p}:{f.name}" for p, f in all_functions()} | set(files(".c", ".h", ".cu", ".py", ".lua"))
     for rule in ("function", "file", "parameters"):
         for name in exceptions(rule):
             if not fnmatch.filter(here, name):

@@ -26,6 +26,7 @@ pc:cmocka                 | test | libcmocka-dev    | libcmocka-devel     | cmoc
 cmd:luajit                | test | luajit           | luajit              | luajit
 cmd:busted                | test | lua-busted       | lua-busted          | busted
 py:ensurepip              | test | python3-venv     | python3             | python
+cmd:g++                   | test | g++              | gcc-c++             | gcc
 cmd:clang                 | test | clang            | clang               | clang
 rt:fuzzer                 | test | libclang-rt-dev  | compiler-rt         | compiler-rt
 san:address               | test | gcc              | libasan             | gcc-libs

@@ -14,6 +14,12 @@ struct attend_space {
     int block[LEAF];                /* where each position of the leaf lies */
 };
 
+/* Where the CTA's kv head lies in block 0. */
+struct attend_head {
+    const uint8_t *keys;
+    size_t row_bytes;               /* of one position */
+};
+
 /* The state of one thread: its elements of every query's output. */
 struct attend_state {
     float o[QUERIES][DIM_PARTS];
@@ -59,7 +65,7 @@ __device__ static unsigned seen_in(const struct attend_space *s, int leaf)
 }
 
 template <enum dtype T>
-__device__ static void score_leaf(const struct attend_job &j, const uint8_t *head, size_t row_bytes, int leaf, struct attend_space *s)
+__device__ static void score_leaf(const struct attend_job &j, struct attend_head head, int leaf, struct attend_space *s)
 {
     int position = leaf * LEAF + (int)threadIdx.x, most = 0, least = 1 << 30;
     for (int k = 0; k < QUERIES; k++) {
@@ -68,7 +74,7 @@ __device__ static void score_leaf(const struct attend_job &j, const uint8_t *hea
     }
     float acc[QUERIES] = {};
     if (position >= least && position < most) {
-        const uint8_t *row = head + (size_t)s->block[threadIdx.x] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * row_bytes;
+        const uint8_t *row = head.keys + (size_t)s->block[threadIdx.x] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * head.row_bytes;
         for (int c = 0; c < j.kv.head_dim; c++) {
             float key = cached<T>(row, c);
 #pragma unroll
@@ -106,7 +112,7 @@ __device__ static void weigh_leaf(struct attend_space *s, unsigned seen)
 
 /* Thread: elements threadIdx.x and + 128 of the head. The leaf's output, positions ascending, then folded into the state. */
 template <enum dtype T>
-__device__ static void mix_leaf(const struct attend_job &j, const uint8_t *head, size_t row_bytes, int leaf, struct attend_space *s,
+__device__ static void mix_leaf(const struct attend_job &j, struct attend_head head, int leaf, const struct attend_space *s,
                                 struct attend_state *state, unsigned seen)
 {
 #pragma unroll
@@ -122,7 +128,7 @@ __device__ static void mix_leaf(const struct attend_job &j, const uint8_t *head,
                 any = any || (position >= s->lo[k] && position < s->hi[k]);
             if (!any)
                 continue;
-            const uint8_t *row = head + j.kv.value_at + (size_t)s->block[i] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * row_bytes;
+            const uint8_t *row = head.keys + j.kv.value_at + (size_t)s->block[i] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * head.row_bytes;
             float value = cached<T>(row, c);
 #pragma unroll
             for (int k = 0; k < QUERIES; k++)
@@ -178,8 +184,7 @@ template <enum dtype T> static __global__ void attend_kernel(struct attend_job j
     struct seq_at seq = j.step.seqs[it.seq];
     int heads = j.first_head[blockIdx.y + 1] - j.first_head[blockIdx.y];
     int last = seq.pos0 + it.row0 + it.n_rows - 1 - seq.row0;
-    const uint8_t *head = j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes;
-    size_t row_bytes = (size_t)j.kv.padded_dim * (T == DT_F32 ? 4 : 2);
+    struct attend_head head = {j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes, (size_t)j.kv.padded_dim * (T == DT_F32 ? 4 : 2)};
     for (int first = 0; first < it.n_rows * heads; first += QUERIES) {
         struct attend_state state = {};
         __syncthreads();
@@ -192,11 +197,11 @@ template <enum dtype T> static __global__ void attend_kernel(struct attend_job j
             int position = leaf * LEAF + (int)threadIdx.x;
             if (position <= last)
                 s.block[threadIdx.x] = j.step.blocks[seq.block0 + position / j.kv.tokens];
-            score_leaf<T>(j, head, row_bytes, leaf, &s);
+            score_leaf<T>(j, head, leaf, &s);
             __syncthreads();
             weigh_leaf(&s, seen);
             __syncthreads();
-            mix_leaf<T>(j, head, row_bytes, leaf, &s, &state, seen);
+            mix_leaf<T>(j, head, leaf, &s, &state, seen);
             __syncthreads();
             fold_sums(&s, seen);
             __syncthreads();

@@ -1,5 +1,5 @@
-/* The default mode's products on tensor cores: inputs narrowed to 16 bits, few rows by a kernel that streams each weight once, more rows by tiles. Sums are f32, in an order that depends
- * on the shape of the matrix alone (and, tiles against few rows, on which of the two kernels runs). */
+/* The default mode's products on tensor cores: inputs narrowed to 16 bits, few rows by a kernel that streams each weight once, more rows by tiles.
+ * Sums are f32, in an order that depends on the shape of the matrix alone (and, tiles against few rows, on which of the two kernels runs). */
 #include "kernels/cuda/widen.h"
 
 enum { NARROW_THREADS = 256, CHUNK = 128, SKINNY_WARPS = 8, SKINNY_OUTS = 16 };
@@ -77,7 +77,7 @@ __device__ static void load_input(const struct fast_job &j, int row, int col, ui
 
 /* CTA: 16 outputs for up to 8 N rows. A warp takes every eighth chunk of 128 columns; in it, lane (g, q) has columns 32q .. 32q+31 of the weights g and g+8 and of
  * input row g. That is another order of k than the instruction's, the same for both operands, so that all loads are of 16 bytes. */
-template <enum family F, int N> static __global__ void __launch_bounds__(SKINNY_WARPS *WARP, 2) skinny_kernel(struct fast_job j)
+template <enum family F, int N> static __global__ void __launch_bounds__(SKINNY_WARPS *WARP, N == 4 ? 1 : 2) skinny_kernel(struct fast_job j)
 {
     constexpr half_type H = F == FAM_F16 ? half_type::f16 : half_type::bf16;
     __shared__ float part[SKINNY_WARPS][SKINNY_OUTS][8 * N + 1];

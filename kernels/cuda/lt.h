@@ -1,5 +1,5 @@
-/* cuBLASLt for products of many rows: its library is loaded when the first device opens (none: the caller's own kernels run), and what it chose for a shape is kept. One per device,
- * used by the device's thread. Never true: a choice looked up twice for one shape, unless another took its place. */
+/* cuBLASLt for products of many rows: its library is loaded when the first device opens (none: the caller's own kernels run), and what it chose for
+ * a shape is kept. One per device, used by the device's thread. Never true: a choice looked up twice for one shape, unless another took its place. */
 #ifndef CUDA_LT_H
 #define CUDA_LT_H
 

@@ -71,14 +71,14 @@ __device__ static mass_t mass_of(struct heat h, float x)
 
 /* ---- sums over the CTA: the same in every thread */
 
-__device__ static mass_t warp_sum(mass_t v)
+__device__ static __forceinline__ mass_t warp_sum(mass_t v)
 {
     for (int k = WARP / 2; k; k /= 2)
         v += __shfl_xor_sync(ALL_LANES, v, k);
     return v;
 }
 
-__device__ static mass_t cta_sum(struct sample_space *s, mass_t v)
+__device__ static __forceinline__ mass_t cta_sum(struct sample_space *s, mass_t v)
 {
     v = warp_sum(v);
     __syncthreads();
@@ -91,7 +91,7 @@ __device__ static mass_t cta_sum(struct sample_space *s, mass_t v)
     return v;
 }
 
-__device__ static mass_t cta_max(struct sample_space *s, mass_t v)
+__device__ static __forceinline__ mass_t cta_max(struct sample_space *s, mass_t v)
 {
     for (int k = WARP / 2; k; k /= 2) {
         mass_t other = __shfl_xor_sync(ALL_LANES, v, k);
@@ -114,7 +114,7 @@ struct best {
 };
 
 /* Replaces what is not a number; the first of the order. */
-__device__ static struct best clean(struct sample_space *s, float *x, int n)
+__device__ static __forceinline__ struct best clean(struct sample_space *s, float *x, int n)
 {
     mass_t most = 0;
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS) {
@@ -129,12 +129,12 @@ __device__ static struct best clean(struct sample_space *s, float *x, int n)
 }
 
 /* What an element adds: its weight, or one. */
-__device__ static mass_t part_of(const struct heat *h, float x)
+__device__ static __forceinline__ mass_t part_of(const struct heat *h, float x)
 {
     return h ? mass_of(*h, x) : 1;
 }
 
-__device__ static mass_t sum_prefix(struct sample_space *s, const float *x, int n, struct prefix p, const struct heat *h)
+__device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, const float *x, int n, struct prefix p, const struct heat *h)
 {
     mass_t sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
@@ -144,7 +144,7 @@ __device__ static mass_t sum_prefix(struct sample_space *s, const float *x, int 
 }
 
 /* Eight more bits of the key of the prefix's last element: s->key, s->above. */
-__device__ static void narrow(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, int shift)
+__device__ static __forceinline__ void narrow(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, int shift)
 {
     uint32_t key = s->key;
     __syncthreads();
@@ -168,7 +168,7 @@ __device__ static void narrow(struct sample_space *s, const float *x, int n, str
 }
 
 /* s->found.last: of the elements of `in` whose key is s->key, the id of the need-th. */
-__device__ static void find_last(struct sample_space *s, const float *x, int n, struct prefix in, mass_t need)
+__device__ static __forceinline__ void find_last(struct sample_space *s, const float *x, int n, struct prefix in, mass_t need)
 {
     int n_tiles = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
     for (int t = 0; t < n_tiles; t++) {
@@ -190,7 +190,7 @@ __device__ static void find_last(struct sample_space *s, const float *x, int n, 
 }
 
 /* The shortest prefix of the order, inside `in`, that adds up to at least target (> 0, and no more than all of `in`). */
-__device__ static struct prefix shortest(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, mass_t target)
+__device__ static __forceinline__ struct prefix shortest(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, mass_t target)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -213,7 +213,7 @@ __device__ static struct prefix shortest(struct sample_space *s, const float *x,
 
 /* ---- logprobs, of the raw logits */
 
-__device__ static void list_top(struct sample_space *s, const float *x, int n, int n_top, double log_sum, struct sample_out *out)
+__device__ static __forceinline__ void list_top(struct sample_space *s, const float *x, int n, int n_top, double log_sum, struct sample_out *out)
 {
     n_top = n_top < n ? n_top : n;
     n_top = n_top < MOST_TOP ? n_top : MOST_TOP;
@@ -246,7 +246,7 @@ __device__ static void list_top(struct sample_space *s, const float *x, int n, i
     }
 }
 
-__device__ static void report(struct sample_space *s, const float *raw, int n, int id, double log_sum, struct sample_out *out)
+__device__ static __forceinline__ void report(struct sample_space *s, const float *raw, int n, int id, double log_sum, struct sample_out *out)
 {
     mass_t ahead = 0;
     float x = raw[id];
@@ -281,7 +281,7 @@ __device__ static bool in_range(int32_t id, int n)
     return id >= 0 && id < n;
 }
 
-__device__ static void penalise(float *x, int n, const struct sample_ask &a, const int32_t *seen)
+__device__ static __forceinline__ void penalise(float *x, int n, const struct sample_ask &a, const int32_t *seen)
 {
     for (int i = (int)threadIdx.x; i < a.n_seen; i += SAMPLE_THREADS) {
         int32_t id = seen[2 * i], count = seen[2 * i + 1];
@@ -295,7 +295,7 @@ __device__ static void penalise(float *x, int n, const struct sample_ask &a, con
 }
 
 /* raw into x, changed. Each list is applied before the next; the ids of a list are distinct, or (bias) sorted. */
-__device__ static void change(const float *raw, float *x, int n, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ void change(const float *raw, float *x, int n, const struct sample_ask &a, const struct lists &l)
 {
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
         x[i] = a.n_allowed >= 0 ? -INFINITY : raw[i];
@@ -323,7 +323,7 @@ __device__ static void change(const float *raw, float *x, int n, const struct sa
 /* ---- the choice */
 
 /* No logit is finite: the lowest id that may be chosen. Thread 0 alone. */
-__device__ static int choose_anything(int n, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ int choose_anything(int n, const struct sample_ask &a, const struct lists &l)
 {
     for (int i = 0; i < (a.n_allowed >= 0 ? a.n_allowed : n); i++) {
         int32_t id = a.n_allowed >= 0 ? l.allowed[i] : i;
@@ -337,7 +337,7 @@ __device__ static int choose_anything(int n, const struct sample_ask &a, const s
 }
 
 /* What min_p, top_k and top_p keep. */
-__device__ static struct prefix restrict_to(struct sample_space *s, const float *x, int n, const struct sample_ask &a, struct heat h)
+__device__ static __forceinline__ struct prefix restrict_to(struct sample_space *s, const float *x, int n, const struct sample_ask &a, struct heat h)
 {
     struct prefix p = {0, INT_MAX};
     if (a.min_p > 0) {
@@ -357,11 +357,11 @@ __device__ static struct prefix restrict_to(struct sample_space *s, const float 
     return p;
 }
 
-/* Walks the tile that the target falls into; s->chosen. */
-__device__ static void walk_tile(struct sample_space *s, const float *x, int n, struct prefix p, struct heat h, int tile, mass_t target)
+/* Walks the weights of a tile, each thread's own, to the target; s->chosen. */
+__device__ static __forceinline__ void walk_tile(struct sample_space *s, mass_t own, int tile, mass_t target)
 {
     int i = tile * SAMPLE_THREADS + (int)threadIdx.x;
-    mass_t own = i < n && in_prefix(p, key_of(x[i]), i) ? mass_of(h, x[i]) : 0, upto = own;
+    mass_t upto = own;
     for (int k = 1; k < WARP; k *= 2) {
         mass_t other = __shfl_up_sync(ALL_LANES, upto, k);
         upto += lane_id() >= k ? other : 0;
@@ -377,7 +377,7 @@ __device__ static void walk_tile(struct sample_space *s, const float *x, int n, 
     __syncthreads();
 }
 
-__device__ static int draw(struct sample_space *s, const float *x, int n, struct prefix p, struct heat h, double u)
+__device__ static __forceinline__ int draw(struct sample_space *s, const float *x, int n, struct prefix p, struct heat h, double u)
 {
     int n_tiles = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, tile = 0;
     for (int t = (int)threadIdx.x; t < n_tiles; t += SAMPLE_THREADS)
@@ -398,11 +398,12 @@ __device__ static int draw(struct sample_space *s, const float *x, int n, struct
     target = target < total ? target : total - 1;
     while (target >= s->tiles[tile])
         target -= s->tiles[tile++];
-    walk_tile(s, x, n, p, h, tile, target);
+    int i = tile * SAMPLE_THREADS + (int)threadIdx.x;
+    walk_tile(s, i < n && in_prefix(p, key_of(x[i]), i) ? mass_of(h, x[i]) : 0, tile, target);
     return s->chosen;
 }
 
-__device__ static int choose(struct sample_space *s, const float *x, int n, struct best best, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ int choose(struct sample_space *s, const float *x, int n, struct best best, const struct sample_ask &a, const struct lists &l)
 {
     if (best.x == -INFINITY) {
         if (threadIdx.x == 0)
@@ -417,7 +418,7 @@ __device__ static int choose(struct sample_space *s, const float *x, int n, stru
     return draw(s, x, n, p, h, a.draw);
 }
 
-static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(struct sample_job j)
+static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_kernel(struct sample_job j)
 {
     __shared__ struct sample_space s;
     const struct sample_ask &a = j.asks[blockIdx.x];

@@ -1,6 +1,6 @@
-/* Tensor cores and 16-bit pairs: what the fast kernels are made of. A pair is two elements in 32 bits, the first in the low half. One warp computes D += A B with A 16 x 16, B 16 x 8:
- * lane l (g = l / 4, q = l % 4) holds of A rows g and g + 8, of B column g, of D rows g and g + 8, columns 2q and 2q + 1. CUDA C++ only; tests/emulator has
- * twins. Never true: a kernel that depends on the order in which a tensor core adds. */
+/* Tensor cores and 16-bit pairs: what the fast kernels are made of. A pair is two elements in 32 bits, the first in the low half. One warp computes
+ * D += A B with A 16 x 16, B 16 x 8: lane l (g = l / 4, q = l % 4) holds of A rows g and g + 8, of B column g, of D rows g and g + 8, columns 2q
+ * and 2q + 1. CUDA C++ only; tests/emulator has twins. Never true: a kernel that depends on the order in which a tensor core adds. */
 #ifndef CUDA_TENSOR_H
 #define CUDA_TENSOR_H
 

@@ -1,5 +1,5 @@
 /* Fibers for the threads of a CTA, and the host twins of the runtime's calls. */
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-/* cuBLASLt on the host as its documentation states it: D = alpha op(A) op(B) + beta C (+ bias down the columns), all matrices column by column. It refuses a product whose shapes do
- * not fit, one that no choice was made for, and any of REFUSED_ROWS rows, since the library may refuse what it likes. */
+/* cuBLASLt on the host as its documentation states it: D = alpha op(A) op(B) + beta C (+ bias down the columns), all matrices column by column. It
+ * refuses a product whose shapes do not fit, one that no choice was made for, and any of REFUSED_ROWS rows, since the library may refuse what it
+ * likes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,8 +6,8 @@
 #define TENSOR_TWINS
 #include <cstring>
 
-#include "cuda_fp16.h"
-#include "cuda_runtime.h"
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 enum class half_type;
 

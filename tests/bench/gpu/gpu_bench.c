@@ -1,5 +1,6 @@
-/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of Llama-3.1-8B by type and rows, attention by batch and
- * context. Ratios are to a copy of device memory measured in the same run. Random data. Prints a table; asserts nothing about time. */
+/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of Llama-3.1-8B by
+ * type and rows, attention by batch and context. Ratios are to a copy of device memory measured in the same run. Random data. Prints a table;
+ * asserts nothing about time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -20,11 +20,12 @@ def report(path, arch):
             stack = m.groups()
         elif name and (m := re.search(r"Used (\d+) registers", line)):
             shared = re.search(r"(\d+) bytes smem", line)
-            name = re.sub(r"^void |\(.*\)$|\((?:family|half_type|dtype)\)", "", name)
+            name = re.sub(r"^void |\([a-z_]+\)(?=\d)|\([^()]*\)$", "", name)
             yield name, m.group(1), shared.group(1) if shared else "0", *stack
             name = None
 
 
+print("Numbers in a kernel's name are its family (kernels/cuda/weight.h), half_type (0 f16, 1 bf16) or dtype, and sizes.")
 print(subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout.strip().split("\n")[-1])
 print(f"{'kernel':44} {'arch':>5} {'regs':>5} {'shared':>7} {'stack':>6} {'spilled: stored':>16} {'loaded':>7}")
 for arch in ARCHES:
