@@ -7,13 +7,13 @@ int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err
 {
     const char *at = text;
     *n = 0;
-    while (at && *at) {
+    while (at && (*at || *n > 0)) {
         char *end;
         long index = strtol(at, &end, 10);
         if (end == at || index < 0 || index > 63 || (*end && *end != ',') || *n == MAX_RANKS)
             return err_set(e, E_INPUT, "--devices %.40s: use the number of a GPU for each rank, like 0,1 or 0,0", text);
         devices[(*n)++] = (int)index;
-        at = *end ? end + 1 : end;
+        at = *end ? end + 1 : NULL;
     }
     return 0;
 }

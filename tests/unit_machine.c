@@ -1,0 +1,111 @@
+/* Which machine the settings ask for: device lists, the choice of a backend, ranks over devices. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/front/machine.h"
+
+static int none(void)
+{
+    return 0;
+}
+
+static int three(void)
+{
+    return 3;
+}
+
+static const struct backend_ops empty = {.name = "cuda", .n_devices = none}, full = {.name = "cuda", .n_devices = three};
+
+static const struct backend_ops *without(const char *name)
+{
+    return !strcmp(name, "cpu") ? backend_cpu() : !strcmp(name, "sim") ? backend_sim() : NULL;
+}
+
+static const struct backend_ops *with_none(const char *name)
+{
+    return !strcmp(name, "cuda") ? &empty : without(name);
+}
+
+static const struct backend_ops *with_three(const char *name)
+{
+    return !strcmp(name, "cuda") ? &full : without(name);
+}
+
+static void lists_of_devices(void **state)
+{
+    static const struct {
+        const char *text;
+        int n, devices[4];
+    } good[] = {{NULL, 0, {0}}, {"", 0, {0}}, {"0", 1, {0}}, {"0,0,1", 3, {0, 0, 1}}, {"7,63", 2, {7, 63}}};
+    static const char *const bad[] = {"a", "0,", ",0", "0;1", "-1", "64", "0,,1", "0 1"};
+    int devices[MAX_RANKS], n;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(machine_devices(good[i].text, devices, &n, &e), 0);
+        assert_int_equal(n, good[i].n);
+        for (int k = 0; k < n; k++)
+            assert_int_equal(devices[k], good[i].devices[k]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(machine_devices(bad[i], devices, &n, &e), E_INPUT);
+}
+
+static void a_backend_is_chosen(void **state)
+{
+    const struct backend_ops *ops;
+    struct err e;
+    struct opts o = {.command = CMD_SERVE, .device = "auto"};
+    (void)state;
+    assert_int_equal(machine_backend(&o, without, &ops, &e), 0);
+    assert_string_equal(ops->name, "cpu");
+    assert_int_equal(machine_backend(&o, with_none, &ops, &e), 0);
+    assert_string_equal(ops->name, "cpu");
+    assert_int_equal(machine_backend(&o, with_three, &ops, &e), 0);
+    assert_ptr_equal(ops, &full);
+    o.device = "cuda";
+    assert_int_equal(machine_backend(&o, with_none, &ops, &e), 0); /* opening it says what is missing */
+    assert_int_equal(machine_backend(&o, without, &ops, &e), E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "MOONSHIFT_CUDA"));
+    o.device = "cpu";
+    o.devices = "0,1";
+    assert_int_equal(machine_backend(&o, with_three, &ops, &e), E_INPUT);
+    o.command = CMD_SIMULATE;
+    o.devices = NULL;
+    assert_int_equal(machine_backend(&o, with_three, &ops, &e), 0);
+    assert_string_equal(ops->name, "sim");
+}
+
+static void ranks_take_devices_in_turn(void **state)
+{
+    char *share[] = {"gpu-memory-utilization"};
+    struct opts o = {.device = "cuda"};
+    struct engine_setup s = {.ops = &full, .n_ranks = 5, .memory_share = 0.4};
+    (void)state;
+    machine_spread(&o, &s);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(s.devices[i], i % 3);
+    assert_true(s.memory_share == 0.9);
+    o.given = (struct opts_list){share, 1};
+    s = (struct engine_setup){.ops = &full, .n_ranks = 1, .memory_share = 0.4};
+    machine_spread(&o, &s);
+    assert_true(s.memory_share == 0.4);
+    o.devices = "2,2";
+    s = (struct engine_setup){.ops = &full, .n_ranks = 2, .devices = {2, 2}};
+    machine_spread(&o, &s);
+    assert_int_equal(s.devices[0], 2);
+    s = (struct engine_setup){.ops = backend_cpu(), .n_ranks = 2, .memory_share = 0.4};
+    o = (struct opts){.device = "cpu"};
+    machine_spread(&o, &s);
+    assert_true(s.memory_share == 0.4 && s.devices[1] == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen), cmocka_unit_test(ranks_take_devices_in_turn)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
