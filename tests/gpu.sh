@@ -36,6 +36,9 @@ check "build" 400 cmake --build "$build" --target moonshift gpu
 
 tests=$build/tests
 check "every op beside the CPU" 120 "$tests/test_gpu_cuda_ops"
+check "few-row products, tiles, inputs beside float64" 120 "$tests/test_gpu_cuda_products"
+check "attention beside float64" 120 "$tests/test_gpu_cuda_flash"
+check "likelihoods of the default mode beside the CPU" 120 "$tests/test_gpu_cuda_modes"
 check "whole models, 1 to 8 ranks on one device" 120 "$tests/test_gpu_cuda_forward"
 model=$(ls models/weights/*.gguf 2>/dev/null | head -n 1)
 if [ -n "$model" ]; then

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fast.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -204,6 +205,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
+    d->early = p.major >= 9;
     d->facts.memory_bytes = p.totalGlobalMem;
     d->facts.act_bytes = sizeof(float);
     if (p.major < 8) {
@@ -234,6 +236,7 @@ static void cuda_close(struct device *d)
     mirror_free(d, &d->items);
     mirror_free(d, &d->lists);
     mirror_free(d, &d->results);
+    mirror_free(d, &d->plans);
     heap_free(&d->heap);
     if (d->begun)
         cudaEventDestroy(d->begun);
@@ -259,11 +262,15 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     heap_init(&d->heap, &(struct heap_source){get_chunk, put_chunk, d});
     gpu_use(d);
     int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
+    if (!rc && !o->invariant) {
+        d->lt = lt_open();
+        if (!gpu_ok(d, flash_prepare(), "preparing attention"))
+            rc = err_set(e, d->error.code, "%s", d->error.text);
+    }
     if (rc) {
         cuda_close(d);
         return rc;
     }
-    d->lt = o->invariant ? NULL : lt_open();
     *out = d;
     return 0;
 }

@@ -5,10 +5,10 @@
 #define CUDA_DEVICE_H
 
 #include "kernels/backend.h"
+#include "kernels/cuda/flash_plan.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/job.h"
 #include "kernels/cuda/lt.h"
-#include "kernels/cuda/plan.h"
 
 /* Device memory that grows, never shrinks; contents are not kept. */
 struct scratch {
@@ -34,6 +34,15 @@ struct sampled {
     int first, n;                   /* rows of results to hand over in finish */
 };
 
+/* How attention is cut in this step, for layers of this shape. */
+struct flash_step {
+    bool planned;
+    struct flash_shape shape;
+    struct flash_plan plan;
+    const struct flash_item *items; /* on the device: the wide ones, then the narrow ones */
+    const int32_t *n_items;         /* of each */
+};
+
 struct device {
     struct device_opts opts;
     struct device_facts facts;
@@ -48,11 +57,14 @@ struct device {
     struct step_view view;
     int block_tokens;               /* for which view.blocks is valid; 0: not yet */
     int item_rows, n_items;         /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
-    struct flash_shape flash;       /* default attention's are for this shape, with these counts; most_heads 0: not yet */
-    struct flash_counts flash_counts;
     int n_sms;
     struct mirror rows, blocks, items, lists, results;
-    struct scratch angles, inputs, changed, parts, wide, workspace;
+    struct scratch angles, inputs, changed;
+    /* default mode */
+    bool early;                     /* kernels may begin before the one before them ended */
+    struct scratch wide, workspace, partial, arrived;
+    struct mirror plans;
+    struct flash_step flash;
     struct lt *lt;                  /* default mode; NULL: own kernels only */
     struct sampled *sampled;
     int n_sampled;
@@ -95,6 +107,11 @@ struct weight_window cuda_window(const struct wview *v);
 void loader_close(struct device *d);
 /* linear.c */
 void cuda_linear(struct device *d, const struct linear_args *a);
+void cuda_exact_linear(struct device *d, const struct linear_args *a);
+/* product.c */
+void cuda_product(struct device *d, const struct linear_args *a);
+/* flash.c. j: all but the items, their counts and the working memory. most_heads: q heads of one kv head. */
+void cuda_flash(struct device *d, struct flash_job *j, int most_heads);
 /* kv.c */
 size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);

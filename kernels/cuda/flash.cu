@@ -1,261 +1,402 @@
-/* Attention of the default mode: a CTA has up to 64 queries (rows times the q heads of one kv head, 16 to a warp) and walks 64 positions at a time, keys and values through shared
- * memory, scores and outputs in registers, softmax as it goes. A chunk of a prompt fills the queries and is limited by the tensor cores; a decode has few and is
- * limited by reading the cache, so long caches are cut into parts that are folded afterwards. Head sizes are padded to 64, 128 or 256. */
+/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values come into shared memory by asynchronous
+ * copies, 64 positions a round, while the round before is multiplied. The heads that share a kv head are rows of one tile, so its cache is read once for all of them.
+ * Wide tiles: each of the four warps has 16 queries and sees every key; limited by tensor cores. Narrow ones: all warps have the same 16 queries and a quarter of the
+ * keys each; limited by reading the cache, so a long one is cut into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
+#include "kernels/cuda/fast.h"
 
-enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, POSITIONS = 64, SCORES = POSITIONS / 8 };
+enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, GROUP_KEYS = 16, SHARED_PAD = 8 };
 
-/* Row lengths in shared memory: loads of four elements (q, k) and of eight rows (v) fall on different banks. */
+/* Keys and values of two rounds. Rows are padded so that eight of them begin in different banks. */
 template <int D> struct flash_space {
-    uint16_t q[FLASH_QUERIES][D + 16], k[POSITIONS][D + 16], v[POSITIONS][D + 8];
+    uint16_t k[2][FLASH_KEYS][D + SHARED_PAD], v[2][FLASH_KEYS][D + SHARED_PAD];
 };
 
-/* Of one lane: queries g and g + 8 of its warp. */
+/* Of 16 queries of a narrow tile, one warp's or one part's sums: o, then m and l. */
+template <int D> struct flash_sums {
+    float row[FLASH_ROWS][D + 2];
+};
+
+/* What a lane knows of its two rows, g and g + 8 of the warp's 16. */
+struct flash_rows {
+    const float *q[2];              /* NULL: no such query */
+    float *out[2];
+    int lo[2], hi[2];               /* positions seen: lo <= p < hi; none: hi = lo = 0 */
+};
+
 template <int D> struct flash_state {
-    float o[D / 8][4], m[2], l[2];  /* l: of the lane's own columns */
-    int lo[2], hi[2];               /* positions seen; hi 0: no query */
+    uint32_t q[D / 16][4];
+    float o[D / 8][4], m[2], l[2];
 };
 
-struct flash_queries {
-    int head0, heads, n;            /* of the item */
+/* Which queries, and where their cache lies. */
+struct flash_site {
+    struct seq_at seq;
+    const uint8_t *head;            /* of block 0 */
+    int head0, heads, first, n;     /* queries first .. first + n - 1 */
+    int key0, key1;
 };
 
-__device__ static struct flash_queries queries_of(const struct flash_job &j, const struct flash_item &it)
+__device__ static bool find_site(const struct flash_job &j, const struct flash_item &it, struct flash_site *s)
 {
-    int head0 = j.first_head[blockIdx.y], heads = j.first_head[blockIdx.y + 1] - head0;
-    return {head0, heads, it.n_rows * heads};
-}
-
-template <half_type H, int D>
-__device__ static void load_queries(const struct flash_job &j, const struct flash_item &it, struct flash_queries n, struct flash_space<D> *s)
-{
-    int dim = j.kv.head_dim;
-    for (int i = (int)threadIdx.x; i < FLASH_QUERIES * (D / 2); i += FLASH_THREADS) {
-        int query = i / (D / 2), c = i % (D / 2) * 2;
-        float x[2] = {0, 0};
-        if (query < n.n) {
-            const float *q = j.q + (int64_t)(it.row0 + query / n.heads) * j.ldq + (n.head0 + query % n.heads) * dim;
-            x[0] = c < dim ? q[c] : 0;
-            x[1] = c + 1 < dim ? q[c + 1] : 0;
-        }
-        *(uint32_t *)&s->q[query][c] = pair_of<H>(x[0], x[1]);
+    int kv = (int)blockIdx.y;
+    s->seq = j.step.seqs[it.seq];
+    s->head0 = j.first_head[kv];
+    s->heads = j.first_head[kv + 1] - s->head0;
+    s->head = j.kv.base + (size_t)kv * j.kv.head_bytes;
+    int tile = j.wide ? FLASH_TILE : FLASH_ROWS, left;
+    s->first = it.tile * tile;
+    left = s->seq.n_rows * s->heads - s->first;
+    s->n = left < tile ? left : tile;
+    if (s->n <= 0)
+        return false;
+    int p0 = s->seq.pos0 + s->first / s->heads, p1 = s->seq.pos0 + (s->first + s->n - 1) / s->heads;
+    s->key0 = j.window > 0 && p0 >= j.window ? (p0 - j.window + 1) / FLASH_KEYS * FLASH_KEYS : 0;
+    s->key1 = p1 + 1;
+    if (!j.wide) {
+        s->key0 = it.key0;
+        s->key1 = it.key1;
     }
+    return true;
 }
 
-template <int D> __device__ static void begin_state(const struct flash_job &j, const struct flash_item &it, struct flash_queries n, struct flash_state<D> *t)
+__device__ static void find_rows(const struct flash_job &j, const struct flash_site &s, struct flash_rows *r)
 {
-    struct seq_at seq = j.step.seqs[it.seq];
+    int base = j.wide ? warp_id() * FLASH_ROWS : 0;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int query = warp_id() * 16 + lane_id() / 4 + 8 * i;
-        int position = seq.pos0 + it.row0 + query / n.heads - seq.row0;
-        t->hi[i] = query < n.n ? position + 1 : 0;
-        t->lo[i] = j.window > 0 && position >= j.window ? position - j.window + 1 : 0;
-        t->m[i] = -INFINITY;
-        t->l[i] = 0;
+        int query = base + lane_id() / 4 + 8 * i;
+        bool here = query < s.n;
+        int at = s.first + (here ? query : 0), row = s.seq.row0 + at / s.heads, head = s.head0 + at % s.heads, p = s.seq.pos0 + at / s.heads;
+        r->q[i] = here ? j.q + (int64_t)row * j.ldq + head * j.kv.head_dim : NULL;
+        r->out[i] = here ? j.out + (int64_t)row * j.ldo + head * j.kv.head_dim : NULL;
+        r->hi[i] = here ? p + 1 : 0;
+        r->lo[i] = here && j.window > 0 && p >= j.window ? p - j.window + 1 : 0;
+    }
+}
+
+template <half_type H, int D> __device__ static void load_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
+{
+    int t = lane_id() % 4;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *q = r.q[i % 2];
+            int c = 16 * k + 2 * t + i / 2 * 8;
+            float2 v = q ? *(const float2 *)(q + c) : make_float2(0, 0);
+            s->q[k][i] = pair_of<H>(v.x * j.scale, v.y * j.scale);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        s->m[i] = -INFINITY;
+        s->l[i] = 0;
     }
 #pragma unroll
-    for (int d = 0; d < D / 8; d++)
+    for (int e = 0; e < D / 8; e++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            t->o[d][i] = 0;
+            s->o[e][i] = 0;
 }
 
-/* Positions [p, p + 64) of keys and values; zeros from `end` on, and past the head's own elements. */
-template <int D> __device__ static void load_positions(const struct flash_job &j, const struct flash_item &it, int block0, int p, struct flash_space<D> *s)
+/* Positions key .. key + 63 into buffer `to`: warp w brings 16 of them, which lie in one block. */
+template <int D> __device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key, struct flash_space<D> *sp, int to)
 {
-    const uint8_t *head = j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes;
-    for (int i = (int)threadIdx.x; i < POSITIONS * (D / 8); i += FLASH_THREADS) {
-        int at = i / (D / 8), c = i % (D / 8) * 8, position = p + at;
-        uint4 k = {0, 0, 0, 0}, v = {0, 0, 0, 0};
-        if (position < it.end && c < j.kv.padded_dim) {
-            int block = j.step.blocks[block0 + position / j.kv.tokens];
-            const uint8_t *row = head + (size_t)block * j.kv.block_bytes + ((size_t)(position % j.kv.tokens) * (size_t)j.kv.padded_dim + (size_t)c) * 2;
-            k = *(const uint4 *)row;
-            v = *(const uint4 *)(row + j.kv.value_at);
-        }
-        *(uint4 *)&s->k[at][c] = k;
-        *(uint4 *)&s->v[at][c] = v;
+    enum { CHUNKS = D / 8, ROUNDS = GROUP_KEYS * CHUNKS / WARP };
+    int first = key + warp_id() * GROUP_KEYS, lane = lane_id();
+    const uint8_t *at = s.head;
+    if (first < s.key1) {
+        int block = j.step.blocks[s.seq.block0 + first / j.kv.tokens];
+        at += (size_t)block * j.kv.block_bytes + (size_t)(first % j.kv.tokens) * D * 2;
+    }
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        int chunk = i * WARP + lane, row = chunk / CHUNKS, c = chunk % CHUNKS;
+        bool there = first + row < s.key1;
+        const uint8_t *from = there ? at + (row * D + c * 8) * 2 : s.head;
+        copy_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
+        copy_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
     }
 }
 
-/* Scores of the warp's 16 queries with the 64 positions. The order of the head's elements is our own, the same for both operands. */
-template <half_type H, int D> __device__ static void score(const struct flash_space<D> &s, float acc[SCORES][4])
+/* Scores of the warp's queries and 16 N keys from `first` of the buffer on. */
+template <half_type H, int D, int N> __device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)[D + SHARED_PAD], float c[2 * N][4])
 {
-    int g = lane_id() / 4, q = lane_id() % 4, row = warp_id() * 16 + g;
+    int matrix = lane_id() / 8, row = lane_id() % 8;
 #pragma unroll
-    for (int n = 0; n < SCORES; n++)
+    for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            acc[n][i] = 0;
+            c[2 * n][i] = c[2 * n + 1][i] = 0;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-        uint2 lo = *(const uint2 *)&s.q[row][k + 4 * q], hi = *(const uint2 *)&s.q[row + 8][k + 4 * q];
-        const uint32_t a[4] = {lo.x, hi.x, lo.y, hi.y};
-#pragma unroll
-        for (int n = 0; n < SCORES; n++) {
-            uint2 key = *(const uint2 *)&s.k[8 * n + g][k + 4 * q];
-            const uint32_t b[2] = {key.x, key.y};
-            mma<H>(acc[n], a, b);
+        for (int e = 0; e < D / 16; e++) {
+            uint32_t b[4];
+            load_matrices(b, &k[n * GROUP_KEYS + matrix / 2 * 8 + row][e * 16 + matrix % 2 * 8]);
+            mma<H>(c[2 * n], s.q[e], b);
+            mma<H>(c[2 * n + 1], s.q[e], b + 2);
         }
     }
 }
 
-__device__ static float quad_max(float v)
+/* What a query does not see counts nothing. key: position of the first score. */
+template <int N> __device__ static void mask(const struct flash_rows &r, int key, float c[2 * N][4])
 {
-    v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 1));
-    return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
+    if (key >= r.lo[0] && key >= r.lo[1] && key + N * GROUP_KEYS <= r.hi[0] && key + N * GROUP_KEYS <= r.hi[1])
+        return;
+    int t = lane_id() % 4;
+#pragma unroll
+    for (int n = 0; n < 2 * N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int p = key + n * 8 + 2 * t + i % 2;
+            if (p < r.lo[i / 2] || p >= r.hi[i / 2])
+                c[n][i] = -INFINITY;
+        }
 }
 
-__device__ static float quad_sum(float v)
+__device__ static inline float quad_max(float v)
 {
-    v += __shfl_xor_sync(ALL_LANES, v, 1);
+    float other = __shfl_xor_sync(ALL_LANES, v, 1);
+    v = v > other ? v : other;
+    other = __shfl_xor_sync(ALL_LANES, v, 2);
+    return v > other ? v : other;
+}
+
+__device__ static inline float quad_sum(float v)
+{
+    v = v + __shfl_xor_sync(ALL_LANES, v, 1);
     return v + __shfl_xor_sync(ALL_LANES, v, 2);
 }
 
-/* Scores into weights; what was summed so far is brought to the new maximum. */
-template <int D> __device__ static void weigh(const struct flash_job &j, int p, float acc[SCORES][4], struct flash_state<D> *t)
+/* Scores into weights of the running maximum; what was added before is scaled to it. */
+template <int D, int N> __device__ static void weigh(struct flash_state<D> *s, float c[2 * N][4])
 {
-    int q = lane_id() % 4;
-    float most[2] = {t->m[0], t->m[1]};
 #pragma unroll
-    for (int n = 0; n < SCORES; n++)
+    for (int r = 0; r < 2; r++) {
+        float most = s->m[r];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int position = p + 8 * n + 2 * q + i % 2;
-            bool seen = position >= t->lo[i / 2] && position < t->hi[i / 2];
-            acc[n][i] = seen ? acc[n][i] * j.scale : -INFINITY;
-            most[i / 2] = fmaxf(most[i / 2], acc[n][i]);
+        for (int n = 0; n < 2 * N; n++) {
+            most = c[n][2 * r] > most ? c[n][2 * r] : most;
+            most = c[n][2 * r + 1] > most ? c[n][2 * r + 1] : most;
         }
+        most = quad_max(most);
+        float zero = most == -INFINITY ? 0 : most, shrink = exp2_fast(s->m[r] - zero), sum = 0;
+#pragma unroll
+        for (int n = 0; n < 2 * N; n++) {
+            c[n][2 * r] = exp2_fast(c[n][2 * r] - zero);
+            c[n][2 * r + 1] = exp2_fast(c[n][2 * r + 1] - zero);
+            sum += c[n][2 * r] + c[n][2 * r + 1];
+        }
+        s->m[r] = most;
+        s->l[r] = s->l[r] * shrink + sum; /* this lane's columns; the quad is added up at the end */
+#pragma unroll
+        for (int e = 0; e < D / 8; e++) {
+            s->o[e][2 * r] *= shrink;
+            s->o[e][2 * r + 1] *= shrink;
+        }
+    }
+}
+
+template <half_type H, int D, int N> __device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHARED_PAD], const float c[2 * N][4])
+{
+    int matrix = lane_id() / 8, row = lane_id() % 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const uint32_t a[4] = {pair_of<H>(c[2 * n][0], c[2 * n][1]), pair_of<H>(c[2 * n][2], c[2 * n][3]),
+                               pair_of<H>(c[2 * n + 1][0], c[2 * n + 1][1]), pair_of<H>(c[2 * n + 1][2], c[2 * n + 1][3])};
+#pragma unroll
+        for (int e = 0; e < D / 16; e++) {
+            uint32_t b[4];
+            load_matrices_transposed(b, &v[n * GROUP_KEYS + matrix % 2 * 8 + row][e * 16 + matrix / 2 * 8]);
+            mma<H>(s->o[2 * e], a, b);
+            mma<H>(s->o[2 * e + 1], a, b + 2);
+        }
+    }
+}
+
+/* ---- what comes out */
+
+template <int D> __device__ static void store_wide(const struct flash_rows &r, struct flash_state<D> *s)
+{
+    int t = lane_id() % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        most[i] = quad_max(most[i]);
-        float base = most[i] == -INFINITY ? 0 : most[i], old = exp2f(t->m[i] - base);
-        t->m[i] = most[i];
-        t->l[i] *= old;
+        float l = quad_sum(s->l[i]), inverse = l > 0 ? 1.0f / l : 0;
+        if (!r.out[i])
+            continue;
 #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            t->o[d][2 * i] *= old;
-            t->o[d][2 * i + 1] *= old;
-        }
-#pragma unroll
-        for (int n = 0; n < SCORES; n++)
-#pragma unroll
-            for (int k = 2 * i; k < 2 * i + 2; k++) {
-                acc[n][k] = exp2f(acc[n][k] - base);
-                t->l[i] += acc[n][k];
-            }
+        for (int e = 0; e < D / 8; e++)
+            *(float2 *)(r.out[i] + e * 8 + 2 * t) = make_float2(s->o[e][2 * i] * inverse, s->o[e][2 * i + 1] * inverse);
     }
 }
 
-template <half_type H, int D> __device__ static void mix(const struct flash_space<D> &s, const float acc[SCORES][4], struct flash_state<D> *t)
+template <int D> __device__ static void share_narrow(struct flash_state<D> *s, struct flash_sums<D> *to)
 {
+    int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
-    for (int k = 0; k < POSITIONS / 16; k++) {
-        const float *lo = acc[2 * k], *hi = acc[2 * k + 1];
-        const uint32_t a[4] = {pair_of<H>(lo[0], lo[1]), pair_of<H>(lo[2], lo[3]), pair_of<H>(hi[0], hi[1]), pair_of<H>(hi[2], hi[3])};
+    for (int i = 0; i < 2; i++) {
+        float *row = to->row[g + 8 * i];
+        float l = quad_sum(s->l[i]);
 #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            uint32_t b[2];
-            load_transposed(b, &s.v[16 * k + lane_id() % 16][8 * d]);
-            mma<H>(t->o[d], a, b);
+        for (int e = 0; e < D / 8; e++) {
+            row[e * 8 + 2 * t] = s->o[e][2 * i];
+            row[e * 8 + 2 * t + 1] = s->o[e][2 * i + 1];
+        }
+        if (t == 0) {
+            row[D] = s->m[i];
+            row[D + 1] = l;
         }
     }
 }
 
-/* The warp's results: the whole, or a part to be folded. */
+/* Element c of query r, added up over n sums in their order, with their m and l. */
+template <int D> __device__ static float3 add_sums(const struct flash_sums<D> *sums, int n, int r, int c)
+{
+    float m = -INFINITY, l = 0, o = 0;
+    for (int i = 0; i < n; i++) {
+        float x = __ldcg(&sums[i].row[r][D]);
+        m = x > m ? x : m;
+    }
+    for (int i = 0; i < n && m > -INFINITY; i++) {
+        float f = exp2_fast(__ldcg(&sums[i].row[r][D]) - m);
+        l += f * __ldcg(&sums[i].row[r][D + 1]);
+        o += f * __ldcg(&sums[i].row[r][c]);
+    }
+    return make_float3(o, m, l);
+}
+
+template <int D> __device__ static void store_narrow(const struct flash_job &j, const struct flash_site &s, const struct flash_sums<D> *sums, int n)
+{
+    for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
+        int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
+        float3 v = add_sums<D>(sums, n, r, c);
+        j.out[(int64_t)row * j.ldo + head * D + c] = v.z > 0 ? v.x / v.z : 0;
+    }
+}
+
+/* The warps' sums, added, into this part's place; true for the last part of the tile to come here. */
 template <int D>
-__device__ static void store(const struct flash_job &j, const struct flash_item &it, struct flash_queries n, const struct flash_state<D> &t)
+__device__ static bool leave_part(const struct flash_item &it, const struct flash_sums<D> *sums, struct flash_sums<D> *parts, uint32_t *arrived)
 {
-    int dim = j.kv.head_dim, q = lane_id() % 4;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int query = warp_id() * 16 + lane_id() / 4 + 8 * i;
-        float l = quad_sum(t.l[i]), scale = it.part < 0 ? 1.0f / l : 1.0f;
-        if (query >= n.n)
-            continue;
-        float *out = j.out + (int64_t)(it.row0 + query / n.heads) * j.ldo + (n.head0 + query % n.heads) * dim;
-        if (it.part >= 0)
-            out = j.parts + (((int64_t)it.part * j.kv.n_heads + blockIdx.y) * FLASH_QUERIES + query) * (dim + 2);
-#pragma unroll
-        for (int d = 0; d < D / 8; d++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (8 * d + 2 * q + k < dim)
-                    out[8 * d + 2 * q + k] = t.o[d][2 * i + k] * scale;
-        if (it.part >= 0 && q == 0) {
-            out[dim] = t.m[i];
-            out[dim + 1] = l;
+    __shared__ bool last;
+    struct flash_sums<D> *mine = &parts[it.part];
+    for (int i = (int)threadIdx.x; i < FLASH_ROWS * D; i += FLASH_THREADS) {
+        int r = i / D, c = i % D;
+        float3 v = add_sums<D>(sums, FLASH_WARPS, r, c);
+        mine->row[r][c] = v.x;
+        if (c == 0) {
+            mine->row[r][D] = v.y;
+            mine->row[r][D + 1] = v.z;
         }
     }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(arrived, 1u) == (uint32_t)it.n_parts - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
 }
 
-template <half_type H, int D> static __global__ void __launch_bounds__(FLASH_THREADS, D == 256 ? 1 : 2) flash_kernel(struct flash_job j)
+template <int D>
+__device__ static void end_narrow(const struct flash_job &j, const struct flash_item &it, const struct flash_site &s, struct flash_state<D> *state, struct flash_sums<D> *sums)
 {
-    SHARED_BYTES(bytes);
-    struct flash_space<D> &s = *(struct flash_space<D> *)bytes;
+    share_narrow<D>(state, &sums[warp_id()]);
+    __syncthreads();
+    if (it.n_parts == 1) {
+        store_narrow<D>(j, s, sums, FLASH_WARPS);
+        return;
+    }
+    uint32_t *arrived = &j.arrived[(int)blockIdx.y * j.n_slots + it.slot];
+    struct flash_sums<D> *parts = (struct flash_sums<D> *)j.partial + (int64_t)blockIdx.y * j.n_parts + it.part0;
+    if (!leave_part<D>(it, sums, parts, arrived))
+        return;
+    store_narrow<D>(j, s, parts, it.n_parts);
+    if (threadIdx.x == 0)
+        *arrived = 0;
+}
+
+/* ---- the kernel */
+
+template <half_type H, int D, bool WIDE> __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(const __grid_constant__ struct flash_job j)
+{
+    enum { N = WIDE ? FLASH_KEYS / GROUP_KEYS : 1 };
+    SHARED_BYTES(shared);
+    struct flash_space<D> *sp = (struct flash_space<D> *)shared;
+    let_next_begin();
+    wait_for_earlier();
+    struct flash_site site;
+    if ((int)blockIdx.x >= *j.n_items || !find_site(j, j.items[blockIdx.x], &site))
+        return;
     struct flash_item it = j.items[blockIdx.x];
-    struct flash_queries n = queries_of(j, it);
-    struct flash_state<D> t;
-    int block0 = j.step.seqs[it.seq].block0;
-    load_queries<H, D>(j, it, n, &s);
-    begin_state<D>(j, it, n, &t);
-    for (int p = it.begin; p < it.end; p += POSITIONS) {
-        float acc[SCORES][4];
+    struct flash_rows rows;
+    struct flash_state<D> state;
+    find_rows(j, site, &rows);
+    load_queries<H, D>(j, rows, &state);
+    fetch_round<D>(j, site, site.key0, sp, 0);
+    copies_close();
+    for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
+        if (key + FLASH_KEYS < site.key1)
+            fetch_round<D>(j, site, key + FLASH_KEYS, sp, at ^ 1);
+        copies_close();
+        copies_wait<1>();
         __syncthreads();
-        load_positions<D>(j, it, block0, p, &s);
+        int first = WIDE ? 0 : warp_id() * GROUP_KEYS;
+        float c[2 * N][4];
+        score<H, D, N>(state, &sp->k[at][first], c);
+        mask<N>(rows, key + first, c);
+        weigh<D, N>(&state, c);
+        mix<H, D, N>(&state, &sp->v[at][first], c);
         __syncthreads();
-        if (warp_id() * 16 >= n.n)
-            continue;
-        score<H, D>(s, acc);
-        weigh<D>(j, p, acc, &t);
-        mix<H, D>(s, acc, &t);
     }
-    store<D>(j, it, n, t);
+    if constexpr (WIDE)
+        store_wide<D>(rows, &state);
+    else
+        end_narrow<D>(j, it, site, &state, (struct flash_sums<D> *)shared);
 }
 
-/* CTA: the parts of some rows for one kv head; a warp takes every fourth query. Limited by memory. */
-static __global__ void fold_kernel(struct flash_job j)
+/* ---- launching */
+
+template <half_type H, int D, bool WIDE> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
-    struct flash_fold f = j.folds[blockIdx.x];
-    int head0 = j.first_head[blockIdx.y], heads = j.first_head[blockIdx.y + 1] - head0, dim = j.kv.head_dim;
-    int64_t step = (int64_t)j.kv.n_heads * FLASH_QUERIES * (dim + 2);
-    for (int query = warp_id(); query < f.n_rows * heads; query += FLASH_WARPS) {
-        const float *part = j.parts + (((int64_t)f.part * j.kv.n_heads + blockIdx.y) * FLASH_QUERIES + query) * (dim + 2);
-        float most = -INFINITY, sum = 0;
-        for (int i = 0; i < f.n_parts; i++)
-            most = fmaxf(most, part[i * step + dim]);
-        for (int i = 0; i < f.n_parts; i++)
-            sum += part[i * step + dim + 1] * exp2f(part[i * step + dim] - most);
-        float *out = j.out + (int64_t)(f.row0 + query / heads) * j.ldo + (head0 + query % heads) * dim;
-        for (int c = lane_id(); c < dim; c += WARP) {
-            float o = 0;
-            for (int i = 0; i < f.n_parts; i++)
-                o += part[i * step + c] * exp2f(part[i * step + dim] - most);
-            out[c] = o / sum;
-        }
-    }
+    dim3 grid(j->most_items, j->kv.n_heads);
+    if (j->early)
+        return launch_early(flash_kernel<H, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D>), s, *j);
+    return launch(flash_kernel<H, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D>), s, *j);
 }
 
-template <half_type H, int D> static cudaError_t launch_size(cudaStream_t s, const struct flash_job *j)
+template <half_type H, int D> static cudaError_t launch_kind(cudaStream_t s, const struct flash_job *j)
 {
-    cudaError_t rc = cudaFuncSetAttribute(flash_kernel<H, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct flash_space<D>));
-    if (rc != cudaSuccess)
-        return rc;
-    return launch(flash_kernel<H, D>, dim3(j->n_items, j->kv.n_heads), dim3(FLASH_THREADS), sizeof(struct flash_space<D>), s, *j);
+    return j->wide ? launch_one<H, D, true>(s, j) : launch_one<H, D, false>(s, j);
 }
 
-template <half_type H> static cudaError_t launch_half(cudaStream_t s, const struct flash_job *j)
+template <half_type H, int D> static cudaError_t prepare_kind(void)
 {
-    if (j->kv.head_dim <= 64)
-        return launch_size<H, 64>(s, j);
-    return j->kv.head_dim <= 128 ? launch_size<H, 128>(s, j) : launch_size<H, 256>(s, j);
+    int bytes = (int)sizeof(struct flash_space<D>);
+    cudaError_t e = cudaFuncSetAttribute(flash_kernel<H, D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e ? e : cudaFuncSetAttribute(flash_kernel<H, D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+cudaError_t flash_prepare(void)
+{
+    cudaError_t e = prepare_kind<half_type::f16, 64>();
+    e = e ? e : prepare_kind<half_type::f16, 128>();
+    e = e ? e : prepare_kind<half_type::bf16, 64>();
+    return e ? e : prepare_kind<half_type::bf16, 128>();
+}
+
+bool flash_can(enum dtype t, int head_dim)
+{
+    return (t == DT_F16 || t == DT_BF16) && (head_dim == 64 || head_dim == 128);
 }
 
 cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j)
 {
-    cudaError_t rc = j->kv.type == DT_F16 ? launch_half<half_type::f16>(s, j) : launch_half<half_type::bf16>(s, j);
-    if (rc != cudaSuccess || j->n_folds == 0)
-        return rc;
-    return launch(fold_kernel, dim3(j->n_folds, j->kv.n_heads), dim3(FLASH_THREADS), 0, s, *j);
+    if (j->most_items == 0)
+        return cudaSuccess;
+    if (!flash_can(j->kv.type, j->kv.head_dim))
+        return cudaErrorInvalidValue;
+    if (j->kv.type == DT_F16)
+        return j->kv.head_dim == 64 ? launch_kind<half_type::f16, 64>(s, j) : launch_kind<half_type::f16, 128>(s, j);
+    return j->kv.head_dim == 64 ? launch_kind<half_type::bf16, 64>(s, j) : launch_kind<half_type::bf16, 128>(s, j);
 }

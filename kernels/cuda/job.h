@@ -125,7 +125,7 @@ struct linear_job {
 };
 cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j);
 
-/* fast.cu: the default mode's products. Inputs in 16 bits (f16 where the weights are, else bf16), sums in f32 by tensor cores. */
+/* narrow.cu and tile.cu: the default mode's products of many rows. Inputs in 16 bits (f16 where the weights are, else bf16), sums in f32 by tensor cores. */
 enum { FAST_PAD = 128 };            /* inputs are padded with zeros to a multiple of so many columns */
 struct narrow_job {                 /* y = in(x) in 16 bits */
     const float *x, *x2, *gain;     /* x2: silu(x) * x2; gain: x / rms(x) * gain; neither: x */
@@ -144,9 +144,7 @@ struct fast_job {
     bool accumulate;
 };
 cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j);
-cudaError_t launch_skinny(cudaStream_t s, const struct fast_job *j);    /* up to SKINNY_ROWS rows; limited by reading the weights once */
 cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j);      /* any rows; limited by the tensor cores */
-enum { SKINNY_ROWS = 32 };
 struct widen_job {                  /* widen.cu: a window of a quantised matrix, [rows][cols] in bf16 */
     struct weight_window w;
     uint16_t *to;
@@ -181,30 +179,6 @@ struct attend_job {
     int n_items;
     uint16_t first_head[ATTEND_MAX_KV + 1]; /* q heads of kv head k: first_head[k] .. first_head[k + 1] - 1 */
 };
-/* flash.cu: the default mode's attention over f16 and bf16 caches, by tensor cores. */
-struct flash_item {                 /* queries of rows row0 .. of a sequence over positions [begin, end) */
-    int32_t seq, row0, n_rows, begin, end;
-    int32_t part;                   /* where its partial result goes; -1: it is the whole */
-};
-struct flash_fold {                 /* parts [part, part + n_parts) make up these rows */
-    int32_t row0, n_rows, part, n_parts;
-};
-enum { FLASH_QUERIES = 64 };        /* of an item: rows times q heads of a kv head */
-struct flash_job {
-    struct step_view step;
-    const float *q;
-    float *out;
-    int ldq, ldo, window;
-    float scale;                    /* log2(e) included */
-    struct kv_at kv;
-    const struct flash_item *items;
-    const struct flash_fold *folds;
-    int n_items, n_folds;
-    float *parts;                   /* [part][kv head][FLASH_QUERIES][head_dim + 2]: output, maximum, sum */
-    uint16_t first_head[ATTEND_MAX_KV + 1];
-};
-cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j);
-
 struct kv_move_side {
     uint8_t *base;
     size_t layer_bytes, block_bytes, head_bytes, value_at;

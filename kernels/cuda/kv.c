@@ -3,6 +3,7 @@
 
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fast.h"
 
 enum { MAX_HEAD_DIM = 256, ATTEND_ROWS = 8 };
 
@@ -84,7 +85,7 @@ static bool send_items(struct device *d, int rows)
         return false;
     if (d->items.used && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
         return false;
-    d->items.used = d->flash.most_heads = 0;
+    d->items.used = 0;
     mirror_take(&d->items, bytes);
     d->n_items = cut_rows(d->batch, rows, (struct attend_item *)d->items.host);
     d->item_rows = rows;
@@ -106,62 +107,20 @@ static void attend_invariant(struct device *d, const struct attention_args *a)
     gpu_ok(d, launch_attend(d->stream, &j), "attention");
 }
 
-static bool same_shape(const struct flash_shape *a, const struct flash_shape *b)
-{
-    return a->most_heads == b->most_heads && a->n_kv == b->n_kv && a->window == b->window && a->n_sms == b->n_sms;
-}
-
-/* Once a step: all its layers cut alike. Items, then folds. */
-static bool send_flash(struct device *d, const struct flash_shape *shape, struct flash_job *j)
-{
-    if (!same_shape(shape, &d->flash)) {
-        struct flash_counts n = flash_cut(d->batch, shape, NULL, NULL);
-        size_t items = (size_t)n.n_items * sizeof(struct flash_item), folds = (size_t)n.n_folds * sizeof(struct flash_fold);
-        /* what went before is still being read */
-        if ((d->items.used && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) || !mirror_room(d, &d->items, items + folds + 32))
-            return false;
-        d->items.used = d->item_rows = 0;
-        mirror_take(&d->items, items);
-        flash_cut(d->batch, shape, (struct flash_item *)d->items.host, (struct flash_fold *)(d->items.host + mirror_take(&d->items, folds)));
-        mirror_push(d, &d->items, 0);
-        d->flash = *shape;
-        d->flash_counts = n;
-    }
-    j->items = (const struct flash_item *)d->items.dev;
-    j->folds = (const struct flash_fold *)(d->items.dev + ((size_t)d->flash_counts.n_items * sizeof(struct flash_item) + 15) / 16 * 16);
-    j->n_items = d->flash_counts.n_items;
-    j->n_folds = d->flash_counts.n_folds;
-    return !gpu_failed(d);
-}
-
-static void attend_fast(struct device *d, const struct attention_args *a)
+void cuda_attention(struct device *d, const struct attention_args *a)
 {
     struct flash_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
                           .scale = a->scale * 1.44269504f};
-    struct flash_shape shape = {order_heads(a, j.first_head), a->kv.n_kv_heads, a->window, d->n_sms};
-    if (shape.most_heads > FLASH_QUERIES) {
+    if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
+        return;
+    if (d->opts.invariant || !flash_can(a->kv.space->dtype, a->kv.head_dim)) {
         attend_invariant(d, a);
         return;
     }
-    if (!send_flash(d, &shape, &j) || j.n_items == 0)
-        return;
-    size_t part = (size_t)a->kv.n_kv_heads * FLASH_QUERIES * (size_t)(a->kv.head_dim + 2) * sizeof(float);
-    if (!gpu_grow(d, &d->parts, (size_t)d->flash_counts.n_parts * part))
-        return;
-    j.parts = d->parts.data;
+    int most = order_heads(a, j.first_head);
     j.step = d->view;
     j.kv = layer_at(&a->kv);
-    gpu_ok(d, launch_flash(d->stream, &j), "attention");
-}
-
-void cuda_attention(struct device *d, const struct attention_args *a)
-{
-    if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
-        return;
-    if (d->opts.invariant || a->kv.space->dtype == DT_F32)
-        attend_invariant(d, a);
-    else
-        attend_fast(d, a);
+    cuda_flash(d, &j, most);
 }
 
 /* ---- moves */

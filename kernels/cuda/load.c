@@ -133,7 +133,7 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
         if (!place_rows(d, w, slot, row_bytes, rows) || !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
             return false;
     }
-    return true;
+    return gpu_ok(d, cudaStreamSynchronize(d->stream), "loading weights"); /* other ranks' streams will read them */
 }
 
 static int check_source(const struct weight_src *src, struct err *e)

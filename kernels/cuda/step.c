@@ -52,9 +52,10 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     gpu_use(d);
     d->batch = b;
     d->rope = rope ? *rope : (struct rope){0};
-    d->block_tokens = d->item_rows = d->flash.most_heads = 0;
+    d->block_tokens = d->item_rows = 0;
+    d->flash.planned = false;
     d->n_sampled = 0;
-    d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = 0; /* finish has waited for all of it */
+    d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = d->plans.used = 0; /* finish has waited for all of it */
     size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim;
     gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step");
     if (mirror_room(d, &d->rows, words * sizeof(int32_t) + 8 * 16)) {
@@ -68,6 +69,7 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     }
     if (!gpu_failed(d))
         return 0;
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "beginning a step"); /* what is on its way is read from memory that the next step writes */
     d->batch = NULL;
     return err_set(e, d->error.code, "%s", d->error.text);
 }

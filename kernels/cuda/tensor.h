@@ -1,51 +1,176 @@
-/* Tensor cores and 16-bit pairs: what the fast kernels are made of. A pair is two elements in 32 bits, the first in the low half. One warp computes
- * D += A B with A 16 x 16, B 16 x 8: lane l (g = l / 4, q = l % 4) holds of A rows g and g + 8, of B column g, of D rows g and g + 8, columns 2q
- * and 2q + 1. CUDA C++ only; tests/emulator has twins. Never true: a kernel that depends on the order in which a tensor core adds. */
+/* Tensor cores and asynchronous copies, as the default mode's kernels use them: 16x8x16 products of bf16 or f16 with f32 sums, matrices of 8x8 from shared memory, copies
+ * of 16 bytes from global to shared memory, and launches that begin while the kernel before them ends. CUDA C++ only. tests/emulator has host twins
+ * (tensor_twins.h). Never true: a name here that the emulator does not know.
+ *
+ * Fragments, for lane = 4 g + t: a[0] row g, k 2t and 2t+1; a[1] row g+8; a[2], a[3] the same at k+8. b[0] column g, k 2t and 2t+1; b[1] at k+8. c[0], c[1] row g,
+ * columns 2t and 2t+1; c[2], c[3] row g+8. The order of k within a product is free as long as a and b agree. */
 #ifndef CUDA_TENSOR_H
 #define CUDA_TENSOR_H
 
-#include <cuda_bf16.h>
-
 #include "kernels/cuda/prim.h"
+
+#ifdef __CUDACC__
+
+__device__ static inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ static inline void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Two floats to nearest, the first in the low half. */
+__device__ static inline uint32_t pack_bf16(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+__device__ static inline uint32_t pack_f16(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+/* a - b of two pairs of bf16; exact for the small integers it is used on. */
+__device__ static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t d, one = 0x3f803f80u, minus;
+    minus = b ^ 0x80008000u;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(one), "r"(minus));
+    return d;
+}
+
+/* Bytes 0 .. 3 of a and 4 .. 7 of b, picked by the four digits of `pick`, lowest first. */
+__device__ static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
+{
+    return __byte_perm(a, b, pick);
+}
+
+__device__ static inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Four 8x8 matrices of 16-bit elements; lane 8i + r has the address of row r of matrix i. d[i]: of matrix i row lane / 4, elements 2 (lane % 4) and the next;
+ * transposed: column lane / 4, rows 2 (lane % 4) and the next. */
+__device__ static inline void load_matrices(uint32_t d[4], const void *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+}
+
+__device__ static inline void load_matrices_transposed(uint32_t d[4], const void *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+}
+
+/* 16 bytes to shared memory, zeros when !there (from is not read then, but must be an address). */
+__device__ static inline void copy_async(void *to, const void *from, bool there)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ static inline void copies_close(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until all but the latest N closed groups of copies have arrived. */
+template <int N> __device__ static inline void copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* A weight is read once a step: it should not push out what is read again. */
+__device__ static inline uint4 load_stream(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ static inline uint2 load_stream(const uint2 *p)
+{
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+
+/* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done. */
+__device__ static inline void wait_for_earlier(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The next kernel may begin, and read weights. */
+__device__ static inline void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#else
+#include <tensor_twins.h>
+#endif
 
 enum class half_type { f16, bf16 };
 
-/* What does not fit must not become infinite; NaN stays. */
+/* What does not fit f16 must not become infinite; NaN stays. */
 __device__ static inline float f16_range(float x)
 {
     return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 }
 
-template <half_type H> __device__ static inline uint32_t pair_of(float lo, float hi)
-{
-    if constexpr (H == half_type::f16) {
-        return (uint32_t)to_f16_bits(f16_range(lo)) | (uint32_t)to_f16_bits(f16_range(hi)) << 16;
-    } else {
-        return (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(lo)) | (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(hi)) << 16;
-    }
-}
-
-/* a[0]: row g, k 2q and 2q+1; a[1]: row g+8; a[2], a[3]: the same, k + 8. b[0]: k 2q and 2q+1; b[1]: k + 8. d[0], d[1]: row g; d[2], d[3]: row g+8. */
-#ifndef TENSOR_TWINS
-template <half_type H> __device__ static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
+template <half_type H> __device__ static inline uint32_t pair_of(float low, float high)
 {
     if constexpr (H == half_type::f16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        return pack_f16(f16_range(low), f16_range(high));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        return pack_bf16(low, high);
 }
 
-/* Two 8 x 8 matrices of 16-bit elements out of shared memory, transposed: lanes 0..15 give the addresses of the 16 rows; d[i] holds rows 2q and 2q+1 of
- * column g of matrix i. */
-__device__ static inline void load_transposed(uint32_t d[2], const void *row)
+template <half_type H> __device__ static inline void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    unsigned at = (unsigned)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(at) : "memory");
+    if constexpr (H == half_type::f16)
+        mma_f16(c, a, b);
+    else
+        mma_bf16(c, a, b);
 }
-#endif
+
+/* Launches a kernel that calls wait_for_earlier before it reads what earlier ones wrote. The device must be of compute capability 9 or higher; else use launch. */
+template <typename... P, typename... A>
+static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args)
+{
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = s;
+    c.attrs = &early;
+    c.numAttrs = 1;
+    return cudaLaunchKernelEx(&c, kernel, std::forward<A>(args)...);
+}
 
 #endif

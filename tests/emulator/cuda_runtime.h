@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __align__(n) alignas(n)
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define SHARED_BYTES(name) unsigned char *name = emulator_dynamic
@@ -30,7 +31,15 @@ struct uint2 { uint32_t x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };
 struct alignas(16) int4 { int32_t x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
+struct float3 { float x, y, z; };
 struct alignas(16) float4 { float x, y, z, w; };
+
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <typename T> static inline T __ldcg(const T *p) { return *p; }
+static inline void __threadfence() {}
 
 /* What the running fiber sees. */
 extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -103,10 +112,19 @@ template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*)
     return bytes >= 0 && bytes <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
     cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
 };
 /* Runs body once for every thread of every CTA. */
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body);

@@ -22,7 +22,7 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMe
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
     char name[256];
-    size_t totalGlobalMem;
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
     int major, minor, multiProcessorCount;
 };
 

@@ -73,7 +73,7 @@ struct machine *machine_now()
 
 void start()
 {
-    struct machine *m = machine_now();
+    struct machine *m = own; /* a fiber runs: there is one */
     (*m->body)();
     m->now->state = ENDED;
     emulator_switch(&m->now->at, m->scheduler);
@@ -81,7 +81,7 @@ void start()
 
 void wait_as(enum state s)
 {
-    struct machine *m = machine_now();
+    struct machine *m = own; /* a fiber runs: there is one */
     m->now->state = s;
     emulator_switch(&m->now->at, m->scheduler);
 }
@@ -172,7 +172,7 @@ void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned
 
 int emulator_lane()
 {
-    return (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % LANES);
+    return (int)(own->now - own->fibers.data()) % LANES;
 }
 
 void __syncthreads()
@@ -188,7 +188,7 @@ void __syncwarp()
 /* Slots are used in turn: who is one operation ahead waits there for the others, so two sets are enough. */
 uint64_t emulator_swap(uint64_t v, int src)
 {
-    struct machine *m = machine_now();
+    struct machine *m = own; /* a fiber runs: there is one */
     fiber *f = m->now;
     unsigned warp = (unsigned)(f - m->fibers.data()) / LANES, set = f->swaps++ & 1;
     m->slots[warp][set][emulator_lane()] = v;
@@ -198,7 +198,7 @@ uint64_t emulator_swap(uint64_t v, int src)
 
 void emulator_gather(uint32_t v, uint32_t all[32])
 {
-    struct machine *m = machine_now();
+    struct machine *m = own; /* a fiber runs: there is one */
     fiber *f = m->now;
     unsigned warp = (unsigned)(f - m->fibers.data()) / LANES, set = f->swaps++ & 1;
     m->slots[warp][set][emulator_lane()] = v;
@@ -244,6 +244,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "emulated GPU");
     p->totalGlobalMem = (size_t)4 << 30;
+    p->sharedMemPerBlockOptin = 227 << 10;
     p->major = 9;
     p->multiProcessorCount = 132;
     return cudaSuccess;

@@ -1,61 +1,141 @@
-/* Twins of the tensor core instructions of kernels/cuda/tensor.h: the same operands in the same lanes, sums in f32 over k ascending, where a real core adds in an order of its own.
- * Never true: a twin that is right for another distribution over the lanes. */
+/* Host twins of kernels/cuda/tensor.h: tensor core products by what all lanes of the warp show each other, asynchronous copies that arrive no sooner than they are
+ * waited for. Included by tensor.h alone. Never true: a copy that a kernel sees without having waited. */
 #ifndef EMULATOR_TENSOR_TWINS_H
 #define EMULATOR_TENSOR_TWINS_H
 
-#define TENSOR_TWINS
-#include <cstring>
+#include <deque>
+#include <vector>
 
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-enum class half_type;
-
-/* Every lane's word. */
-static inline void emulator_all(uint32_t mine, uint32_t all[32])
+/* c += a b for 16x8x16; value(bits) is one 16-bit element as a float. */
+template <typename V> static inline void emulate_mma(float c[4], const uint32_t a[4], const uint32_t b[2], V value)
 {
-    emulator_gather(mine, all);
-}
-
-template <typename H> static inline float emulator_half(H is_f16, uint32_t pair, int k)
-{
-    uint16_t h = (uint16_t)(pair >> (k % 2 ? 16 : 0));
-    return is_f16 ? f16_to_f32(h) : __uint_as_float((uint32_t)h << 16);
-}
-
-template <half_type H> static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
+    int g = emulator_lane() / 4, t = emulator_lane() % 4;
     uint32_t as[4][32], bs[2][32];
-    bool is_f16 = (int)H == 0;
-    int g = emulator_lane() / 4, q = emulator_lane() % 4;
+    double sum[4] = {};
     for (int i = 0; i < 4; i++)
-        emulator_all(a[i], as[i]);
+        emulator_gather(a[i], as[i]);
     for (int i = 0; i < 2; i++)
-        emulator_all(b[i], bs[i]);
+        emulator_gather(b[i], bs[i]);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 16; k++) {
-            int row = i / 2, col = 2 * q + i % 2;
-            float x = emulator_half(is_f16, as[row + (k >= 8 ? 2 : 0)][g * 4 + k % 8 / 2], k);
-            float y = emulator_half(is_f16, bs[k >= 8][col * 4 + k % 8 / 2], k);
-            d[i] = d[i] + x * y;
+            uint32_t row = as[i / 2 + k / 8 * 2][4 * g + k % 8 / 2], col = bs[k / 8][4 * (2 * t + i % 2) + k % 8 / 2];
+            sum[i] += (double)value((uint16_t)(row >> 16 * (k % 2))) * (double)value((uint16_t)(col >> 16 * (k % 2)));
         }
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)((double)c[i] + sum[i]);
 }
 
-static inline void load_transposed(uint32_t d[2], const void *row)
+static inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    uint32_t low[32], high[32];
-    uint64_t at = (uint64_t)(uintptr_t)row;
-    int g = emulator_lane() / 4, q = emulator_lane() % 4;
-    emulator_all((uint32_t)at, low);
-    emulator_all((uint32_t)(at >> 32), high);
-    for (int i = 0; i < 2; i++) {
-        uint16_t h[2];
-        for (int k = 0; k < 2; k++) {
-            int lane = 8 * i + 2 * q + k;
-            memcpy(&h[k], (const char *)(uintptr_t)((uint64_t)high[lane] << 32 | low[lane]) + 2 * g, 2);
-        }
-        d[i] = (uint32_t)h[0] | (uint32_t)h[1] << 16;
+    emulate_mma(c, a, b, bf16_bits);
+}
+
+static inline void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emulate_mma(c, a, b, f16_bits);
+}
+
+static inline uint32_t pack_bf16(float low, float high)
+{
+    return to_bf16_bits(low) | (uint32_t)to_bf16_bits(high) << 16;
+}
+
+static inline uint32_t pack_f16(float low, float high)
+{
+    return to_f16_bits(low) | (uint32_t)to_f16_bits(high) << 16;
+}
+
+static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
+{
+    return pack_bf16(bf16_bits((uint16_t)a) - bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) - bf16_bits((uint16_t)(b >> 16)));
+}
+
+static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
+{
+    uint64_t all = a | (uint64_t)b << 32;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (uint32_t)(all >> 8 * (pick >> 4 * i & 7) & 255u) << 8 * i;
+    return out;
+}
+
+static inline float exp2_fast(float x)
+{
+    return x < -126.0f ? 0.0f : exp2f(x);
+}
+
+/* The 16-bit element i of the row that lane src has the address of. */
+static inline uint16_t emulated_element(const void *row, int src, int i)
+{
+    return ((const uint16_t *)(uintptr_t)emulator_swap((uint64_t)(uintptr_t)row, src))[i];
+}
+
+static inline void load_matrices(uint32_t d[4], const void *row)
+{
+    int lane = emulator_lane(), at = lane % 4 * 2;
+    for (int i = 0; i < 4; i++) {
+        uint16_t low = emulated_element(row, 8 * i + lane / 4, at);
+        d[i] = low | (uint32_t)emulated_element(row, 8 * i + lane / 4, at + 1) << 16;
     }
 }
+
+static inline void load_matrices_transposed(uint32_t d[4], const void *row)
+{
+    int lane = emulator_lane(), at = lane / 4;
+    for (int i = 0; i < 4; i++) {
+        uint16_t low = emulated_element(row, 8 * i + lane % 4 * 2, at);
+        d[i] = low | (uint32_t)emulated_element(row, 8 * i + lane % 4 * 2 + 1, at) << 16;
+    }
+}
+
+struct emulated_copy {
+    void *to;
+    uint4 value;
+};
+struct emulated_copies {
+    std::vector<emulated_copy> open;
+    std::deque<std::vector<emulated_copy>> closed;
+};
+
+/* Of the running thread. What a CTA before did not wait for is forgotten when the thread's first copy of a CTA comes. */
+static inline emulated_copies &emulated_copies_now()
+{
+    static thread_local std::vector<emulated_copies> all(1024);
+    return all[threadIdx.x];
+}
+
+static inline void copy_async(void *to, const void *from, bool there)
+{
+    uint4 v = {};
+    if (there)
+        memcpy(&v, from, sizeof v);
+    memset(to, 0xff, sizeof v); /* until it has arrived */
+    emulated_copies_now().open.push_back({to, v});
+}
+
+static inline void copies_close(void)
+{
+    emulated_copies &c = emulated_copies_now();
+    c.closed.push_back(std::move(c.open));
+    c.open.clear();
+}
+
+template <int N> static inline void copies_wait(void)
+{
+    emulated_copies &c = emulated_copies_now();
+    while (c.closed.size() > N) {
+        for (const emulated_copy &k : c.closed.front())
+            memcpy(k.to, &k.value, sizeof k.value);
+        c.closed.pop_front();
+    }
+}
+
+template <typename T> static inline T load_stream(const T *p)
+{
+    return *p;
+}
+
+static inline void wait_for_earlier(void) {}
+static inline void let_next_begin(void) {}
 
 #endif

@@ -1,0 +1,63 @@
+/* Attention of the default mode: the step's items, planned once for all its layers that look alike, and the launches of flash.cu. */
+#include "engine/base/check.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/flash_plan.h"
+
+static bool same_shape(const struct flash_shape *a, const struct flash_shape *b)
+{
+    return a->kv_heads == b->kv_heads && a->most_heads == b->most_heads && a->window == b->window && a->n_sms == b->n_sms;
+}
+
+/* Counts and items on their way to the device. Layers of another shape (a window on every other one) take a new place of the mirror. */
+static bool send_plan(struct device *d, const struct flash_shape *shape)
+{
+    struct flash_step *f = &d->flash;
+    struct flash_plan *p = &f->plan;
+    if (f->planned && same_shape(&f->shape, shape))
+        return true;
+    flash_plan(p, d->batch, shape, NULL);
+    size_t bytes = (size_t)(p->n_wide + p->n_narrow) * sizeof(struct flash_item);
+    if (!mirror_room(d, &d->plans, bytes + 64))
+        return false;
+    size_t counts = mirror_take(&d->plans, 2 * sizeof(int32_t)), items = mirror_take(&d->plans, bytes);
+    flash_plan(p, d->batch, shape, (struct flash_item *)(d->plans.host + items));
+    ((int32_t *)(d->plans.host + counts))[0] = p->n_wide;
+    ((int32_t *)(d->plans.host + counts))[1] = p->n_narrow;
+    mirror_push(d, &d->plans, counts);
+    f->n_items = (const int32_t *)(d->plans.dev + counts);
+    f->items = (const struct flash_item *)(d->plans.dev + items);
+    f->shape = *shape;
+    f->planned = true;
+    return !gpu_failed(d);
+}
+
+static bool make_room(struct device *d, const struct flash_shape *shape, int head_dim)
+{
+    const struct flash_plan *p = &d->flash.plan;
+    size_t parts = (size_t)p->n_parts * (size_t)shape->kv_heads * FLASH_ROWS * (size_t)(head_dim + 2) * sizeof(float);
+    size_t slots = (size_t)p->n_slots * (size_t)shape->kv_heads * sizeof(uint32_t), before = d->arrived.bytes;
+    if (!gpu_grow(d, &d->partial, parts) || !gpu_grow(d, &d->arrived, slots))
+        return false;
+    /* the last of a tile's parts leaves zero; only new memory has to be cleared */
+    return d->arrived.bytes == before || gpu_ok(d, cudaMemsetAsync(d->arrived.data, 0, d->arrived.bytes, d->stream), "attention");
+}
+
+void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
+{
+    struct flash_shape shape = {.kv_heads = j->kv.n_heads, .most_heads = most_heads, .window = j->window, .n_sms = d->n_sms};
+    if (!send_plan(d, &shape) || !make_room(d, &shape, j->kv.head_dim))
+        return;
+    const struct flash_plan *p = &d->flash.plan;
+    j->early = d->early;
+    j->partial = d->partial.data;
+    j->arrived = d->arrived.data;
+    j->n_slots = p->n_slots;
+    j->n_parts = p->n_parts;
+    for (int wide = 1; wide >= 0; wide--) {
+        j->wide = wide;
+        j->items = d->flash.items + (wide ? 0 : p->n_wide);
+        j->n_items = d->flash.n_items + (wide ? 0 : 1);
+        j->most_items = wide ? p->n_wide : p->n_narrow;
+        gpu_ok(d, launch_flash(d->stream, j), "attention");
+    }
+}

@@ -1,0 +1,70 @@
+#include "kernels/cuda/flash_plan.h"
+
+/* CTAs that run side by side on one multiprocessor: what shared memory allows for heads of 128. */
+enum { CTAS_PER_SM = 3 };
+
+struct cutting {
+    const struct flash_shape *shape;
+    int rounds;                     /* of FLASH_KEYS positions, of a part */
+    struct flash_plan *plan;
+    struct flash_item *items;
+};
+
+static bool is_wide(const struct flash_shape *s, const struct batch_seq *q)
+{
+    return q->n_rows * s->most_heads > FLASH_ROWS;
+}
+
+static int first_key(const struct flash_shape *s, const struct batch_seq *q)
+{
+    return s->window > 0 && q->pos0 >= s->window ? (q->pos0 - s->window + 1) / FLASH_KEYS * FLASH_KEYS : 0;
+}
+
+static int count_rounds(const struct flash_shape *s, const struct batch_seq *q)
+{
+    return (q->pos0 + q->n_rows - first_key(s, q) + FLASH_KEYS - 1) / FLASH_KEYS;
+}
+
+static void cut_wide(struct cutting *c, int seq, const struct batch_seq *q)
+{
+    int queries = q->n_rows * c->shape->most_heads;
+    for (int tile = 0; tile * FLASH_TILE < queries; tile++, c->plan->n_wide++)
+        if (c->items)
+            c->items[c->plan->n_wide] = (struct flash_item){.seq = seq, .tile = tile, .n_parts = 1};
+}
+
+static void cut_narrow(struct cutting *c, int seq, const struct batch_seq *q)
+{
+    int first = first_key(c->shape, q), end = q->pos0 + q->n_rows, step = c->rounds * FLASH_KEYS;
+    int n = (end - first + step - 1) / step;
+    struct flash_plan *p = c->plan;
+    for (int i = 0; i < n; i++, p->n_narrow++)
+        if (c->items)
+            c->items[p->n_wide + p->n_narrow] = (struct flash_item){.seq = seq, .key0 = first + i * step, .key1 = i + 1 < n ? first + (i + 1) * step : end,
+                                                                    .part = i, .n_parts = n, .slot = p->n_slots, .part0 = p->n_parts};
+    p->n_slots += n > 1;
+    p->n_parts += n > 1 ? n : 0;
+}
+
+/* Parts as short as they may be while all of them, of all kv heads, still run at once. */
+static int rounds_of_part(const struct batch *b, const struct flash_shape *s)
+{
+    int64_t all = 0, places = (int64_t)s->n_sms * CTAS_PER_SM;
+    for (int i = 0; i < b->n_seqs; i++)
+        if (!is_wide(s, &b->seqs[i]))
+            all += (int64_t)count_rounds(s, &b->seqs[i]) * s->kv_heads;
+    int64_t rounds = (all + places - 1) / places;
+    return rounds > 1 ? (int)rounds : 1;
+}
+
+void flash_plan(struct flash_plan *p, const struct batch *b, const struct flash_shape *s, struct flash_item *items)
+{
+    struct cutting c = {.shape = s, .rounds = rounds_of_part(b, s), .plan = p, .items = items};
+    *p = (struct flash_plan){0};
+    for (int i = 0; i < b->n_seqs; i++)
+        if (b->seqs[i].n_rows > 0 && is_wide(s, &b->seqs[i]))
+            cut_wide(&c, i, &b->seqs[i]);
+    for (int i = 0; i < b->n_seqs; i++)
+        if (b->seqs[i].n_rows > 0 && !is_wide(s, &b->seqs[i]))
+            cut_narrow(&c, i, &b->seqs[i]);
+}

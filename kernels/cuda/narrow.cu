@@ -1,0 +1,49 @@
+/* Inputs of products of many rows: made, and narrowed to 16 bits. Limited by memory. */
+#include "kernels/cuda/widen.h"
+
+enum { NARROW_THREADS = 256 };
+
+__device__ static float cta_sum(float v)
+{
+    __shared__ float part[NARROW_THREADS / WARP];
+    for (int k = WARP / 2; k; k /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, k);
+    if (lane_id() == 0)
+        part[warp_id()] = v;
+    __syncthreads();
+    v = 0;
+    for (int w = 0; w < NARROW_THREADS / WARP; w++)
+        v += part[w];
+    return v;
+}
+
+__device__ static float narrowed(const struct narrow_job &j, const float *x, const float *x2, int c, float scale)
+{
+    if (c >= j.cols)
+        return 0;
+    if (j.gain)
+        return x[c] * scale * j.gain[c];
+    return x2 ? x[c] / (1.0f + expf(-x[c])) * x2[c] : x[c];
+}
+
+/* CTA: one row. */
+static __global__ void narrow_kernel(struct narrow_job j)
+{
+    const float *x = j.x + (int64_t)blockIdx.x * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)blockIdx.x * j.ldx2 : nullptr;
+    uint32_t *y = (uint32_t *)(j.y + (int64_t)blockIdx.x * j.ldy);
+    float scale = 1, sum = 0;
+    if (j.gain) {
+        for (int c = (int)threadIdx.x; c < j.cols; c += NARROW_THREADS)
+            sum = fmaf(x[c], x[c], sum);
+        scale = 1.0f / sqrtf(cta_sum(sum) / (float)j.cols + j.eps);
+    }
+    for (int i = (int)threadIdx.x; i < j.ldy / 2; i += NARROW_THREADS) {
+        float lo = narrowed(j, x, x2, 2 * i, scale), hi = narrowed(j, x, x2, 2 * i + 1, scale);
+        y[i] = j.f16 ? pair_of<half_type::f16>(lo, hi) : pair_of<half_type::bf16>(lo, hi);
+    }
+}
+
+cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j)
+{
+    return launch(narrow_kernel, dim3(j->rows), dim3(NARROW_THREADS), 0, s, *j);
+}

@@ -1,0 +1,152 @@
+/* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type (skinny.cu). Many: inputs rounded to 16 bits once, then the library
+ * (lt.c); quantised weights go through tiles that widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a time for the
+ * library. Without the library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
+#include "engine/base/check.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/fast.h"
+
+enum {
+    FEW_QUANTISED = 32,             /* quantised weights are read again every SKINNY_ROWS rows up to here: a quarter of the bytes each time */
+    WIDEN_ROWS = 448,               /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; reckoned, not measured */
+    SILU_ROWS = 4,                  /* more rows get their SwiGLU made once, not by every CTA */
+    WIDEN_BYTES = 64 << 20,
+};
+
+static size_t aligned(size_t n)
+{
+    return (n + HEAP_ALIGN - 1) / HEAP_ALIGN * HEAP_ALIGN;
+}
+
+static enum family family_of(const struct linear_args *a, int i)
+{
+    return cuda_window(&a->out[i].w).p.family;
+}
+
+/* ---- few rows */
+
+static enum skinny_in in_of(enum linear_in in)
+{
+    return in == LINEAR_NORM ? SKINNY_NORM : in == LINEAR_SWIGLU ? SKINNY_SWIGLU : SKINNY_PLAIN;
+}
+
+static bool make_swiglu(struct device *d, const struct linear_args *a, struct act *x)
+{
+    int cols = a->x.cols, ld = (cols + 15) / 16 * 16;
+    if (!gpu_grow(d, &d->inputs, (size_t)a->rows * (size_t)ld * sizeof(float)))
+        return false;
+    struct swiglu_job j = {.x = a->x.data, .x2 = a->x2.data, .y = d->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = cols};
+    *x = (struct act){d->inputs.data, cols, ld};
+    return gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
+}
+
+static void multiply_few(struct device *d, const struct linear_args *a)
+{
+    struct act x = a->x;
+    enum skinny_in in = in_of(a->in);
+    if (in == SKINNY_SWIGLU && a->rows > SILU_ROWS) {
+        if (!make_swiglu(d, a, &x))
+            return;
+        in = SKINNY_PLAIN;
+    }
+    for (int row = 0; row < a->rows; row += SKINNY_ROWS) {
+        int left = a->rows - row;
+        struct skinny_job j = {.in = in, .x = act_row(x, row), .ldx = x.ld, .gain = a->gain, .eps = a->eps, .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
+                               .n_out = a->n_out, .accumulate = a->accumulate, .early = d->early};
+        if (in == SKINNY_SWIGLU) {
+            j.x2 = act_row(a->x2, row);
+            j.ldx2 = a->x2.ld;
+        }
+        for (int i = 0; i < a->n_out; i++) {
+            const struct linear_out *o = &a->out[i];
+            j.out[i] = (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = act_row(o->y, row), .ldy = o->y.ld};
+        }
+        gpu_ok(d, launch_skinny(d->stream, &j), "linear");
+    }
+}
+
+/* ---- many rows */
+
+/* Inputs in 16 bits, and room for widened weights behind them. */
+static bool narrow(struct device *d, const struct linear_args *a, bool f16, struct fast_job *to)
+{
+    int ld = (a->x.cols + FAST_PAD - 1) / FAST_PAD * FAST_PAD;
+    if (!gpu_grow(d, &d->inputs, aligned((size_t)a->rows * (size_t)ld * sizeof(uint16_t))))
+        return false;
+    to->x = d->inputs.data;
+    to->ldx = ld;
+    struct narrow_job j = {.x = a->x.data, .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL, .gain = a->in == LINEAR_NORM ? a->gain : NULL,
+                           .y = d->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = a->x.cols, .eps = a->eps, .f16 = f16};
+    return gpu_ok(d, launch_narrow(d->stream, &j), "narrow");
+}
+
+/* By the library, or by tiles when it is not here or does not want to. w: the matrix in 16 bits, rows ldw apart; NULL: tiles. */
+static void multiply_wide(struct device *d, const struct fast_job *j, const uint16_t *w, int ldw)
+{
+    struct lt_product p = {.w = w, .x = j->x, .bias = j->bias, .y = j->y, .outs = j->w.rows, .cols = j->w.cols, .rows = j->rows, .ldw = ldw, .ldx = j->ldx,
+                           .ldy = j->ldy, .f16 = j->w.p.family == FAM_F16, .accumulate = j->accumulate};
+    if (w && d->lt && gpu_grow(d, &d->workspace, lt_workspace()) && lt_multiply(d->lt, d->stream, &p, d->workspace.data))
+        return;
+    if (!gpu_failed(d))
+        gpu_ok(d, launch_tile(d->stream, j), "linear");
+}
+
+static void multiply_widened(struct device *d, const struct fast_job *all)
+{
+    int most = (int)(WIDEN_BYTES / ((size_t)all->w.cols * sizeof(uint16_t))) / LEAF_COLS * LEAF_COLS;
+    if (!gpu_grow(d, &d->wide, WIDEN_BYTES))
+        return;
+    for (int first = 0; first < all->w.rows && !gpu_failed(d); first += most) {
+        struct fast_job j = *all;
+        j.w.row0 += first;
+        j.w.rows = all->w.rows - first < most ? all->w.rows - first : most;
+        j.y += first;
+        j.bias = all->bias ? all->bias + first : NULL;
+        struct widen_job wide = {.w = j.w, .to = d->wide.data};
+        if (gpu_ok(d, launch_widen(d->stream, &wide), "widening weights"))
+            multiply_wide(d, &j, d->wide.data, j.w.cols);
+    }
+}
+
+static void multiply_many(struct device *d, const struct linear_args *a)
+{
+    struct fast_job in = {0};
+    enum family f = family_of(a, 0);
+    if (!narrow(d, a, f == FAM_F16, &in))
+        return;
+    for (int i = 0; i < a->n_out && !gpu_failed(d); i++) {
+        const struct linear_out *o = &a->out[i];
+        struct fast_job j = {.w = cuda_window(&o->w), .x = in.x, .ldx = in.ldx, .bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = a->rows,
+                             .accumulate = a->accumulate};
+        bool plain = f <= FAM_BF16;
+        if (!plain && d->lt && a->rows >= WIDEN_ROWS)
+            multiply_widened(d, &j);
+        else
+            multiply_wide(d, &j, plain ? (const uint16_t *)j.w.p.q + (int64_t)j.w.row0 * j.w.p.stride + j.w.col0 : NULL, j.w.p.stride);
+    }
+}
+
+/* ---- the op */
+
+/* Outputs of one type. */
+static void multiply(struct device *d, const struct linear_args *a)
+{
+    enum family f = family_of(a, 0);
+    if (f == FAM_F32)
+        cuda_exact_linear(d, a);
+    else if (a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
+        multiply_few(d, a);
+    else
+        multiply_many(d, a);
+}
+
+void cuda_product(struct device *d, const struct linear_args *a)
+{
+    struct linear_args part = *a;
+    for (int first = 0; first < a->n_out && !gpu_failed(d); first += part.n_out) {
+        enum family f = family_of(a, first);
+        part.out[0] = a->out[first];
+        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f; part.n_out++)
+            part.out[part.n_out] = a->out[first + part.n_out];
+        multiply(d, &part);
+    }
+}

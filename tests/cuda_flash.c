@@ -1,0 +1,294 @@
+/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks. */
+#include <math.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "kernels/cuda/flash_plan.h"
+#include "tests/unified.h"
+
+enum { MAX_SEQS = 8, MAX_ITEMS = 256, MAX_ROWS = 400, MAX_BLOCKS = 1024, MAX_ARRIVED = 64 };
+
+struct site {
+    enum dtype type;
+    int dim, kv_heads, q_heads, tokens, window;
+    int first_head[8];
+    int n_seqs, n_rows;
+    struct seq_at *seqs;        /* [MAX_SEQS] */
+    int32_t *blocks;            /* [MAX_BLOCKS] */
+    uint8_t *cache;
+    size_t row_bytes, head_bytes, block_bytes;
+    float *q, *out;
+};
+
+static uint16_t narrow(enum dtype t, float x)
+{
+    return t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+}
+
+static double widen(enum dtype t, uint16_t h)
+{
+    return (double)(t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h));
+}
+
+static uint16_t *cached(const struct site *s, int seq, int head, int position, bool value)
+{
+    int block = s->blocks[s->seqs[seq].block0 + position / s->tokens];
+    return (uint16_t *)(s->cache + (size_t)block * s->block_bytes + (size_t)head * s->head_bytes + (value ? s->head_bytes / 2 : 0) +
+                        (size_t)(position % s->tokens) * s->row_bytes);
+}
+
+static double about_normal(struct rng *r)
+{
+    double v = -3;
+    for (int i = 0; i < 6; i++)
+        v += rng_unit(r);
+    return v;
+}
+
+/* lengths: pairs of rows and positions before them, ended by 0. What no sequence has is NaN. */
+static void open_site(struct site *s, const int *lengths, struct rng *r)
+{
+    int n_blocks = 0;
+    s->row_bytes = (size_t)s->dim * 2;
+    s->head_bytes = 2 * s->row_bytes * (size_t)s->tokens;
+    s->block_bytes = s->head_bytes * (size_t)s->kv_heads;
+    s->n_seqs = s->n_rows = 0;
+    s->seqs = unified(MAX_SEQS * sizeof *s->seqs);
+    s->blocks = unified(MAX_BLOCKS * sizeof *s->blocks);
+    for (const int *l = lengths; l[0]; l += 2) {
+        s->seqs[s->n_seqs++] = (struct seq_at){s->n_rows, l[0], l[1], n_blocks};
+        s->n_rows += l[0];
+        n_blocks += (l[0] + l[1] + s->tokens - 1) / s->tokens;
+    }
+    assert_true(n_blocks <= MAX_BLOCKS && s->n_rows <= MAX_ROWS);
+    s->cache = unified((size_t)n_blocks * s->block_bytes);
+    for (int i = 0; i < n_blocks; i++)
+        s->blocks[i] = (i * 7 + 3) % n_blocks;
+    if (n_blocks % 7 == 0)
+        for (int i = 0; i < n_blocks; i++)
+            s->blocks[i] = n_blocks - 1 - i;
+    for (int q = 0; q < s->n_seqs; q++)
+        for (int h = 0; h < s->kv_heads; h++)
+            for (int p = 0; p < s->seqs[q].pos0 + s->seqs[q].n_rows; p++)
+                for (int c = 0; c < s->dim; c++) {
+                    cached(s, q, h, p, false)[c] = narrow(s->type, (float)about_normal(r));
+                    cached(s, q, h, p, true)[c] = narrow(s->type, (float)about_normal(r));
+                }
+    size_t n = (size_t)s->n_rows * (size_t)s->q_heads * (size_t)s->dim;
+    s->q = unified(n * sizeof *s->q);
+    s->out = unified(n * sizeof *s->out);
+    for (size_t i = 0; i < n; i++)
+        s->q[i] = (float)about_normal(r);
+}
+
+static void close_site(struct site *s)
+{
+    unified_free(s->seqs);
+    unified_free(s->blocks);
+    unified_free(s->cache);
+    unified_free(s->q);
+    unified_free(s->out);
+}
+
+static int most_heads(const struct site *s)
+{
+    int most = 0;
+    for (int k = 0; k < s->kv_heads; k++)
+        most = s->first_head[k + 1] - s->first_head[k] > most ? s->first_head[k + 1] - s->first_head[k] : most;
+    return most;
+}
+
+/* sms: few make long parts, many short ones. */
+static void run(struct site *s, int sms)
+{
+    struct batch_seq seqs[MAX_SEQS];
+    for (int i = 0; i < s->n_seqs; i++)
+        seqs[i] = (struct batch_seq){s->seqs[i].row0, s->seqs[i].n_rows, s->seqs[i].pos0, NULL};
+    struct batch b = {.n_rows = s->n_rows, .n_seqs = s->n_seqs, .seqs = seqs};
+    struct flash_shape shape = {.kv_heads = s->kv_heads, .most_heads = most_heads(s), .window = s->window, .n_sms = sms};
+    struct flash_item *items = unified(MAX_ITEMS * sizeof *items);
+    struct flash_plan plan, counted;
+    flash_plan(&counted, &b, &shape, NULL);
+    assert_true(counted.n_wide + counted.n_narrow <= MAX_ITEMS);
+    flash_plan(&plan, &b, &shape, items);
+    assert_memory_equal(&plan, &counted, sizeof plan);
+    int ld = s->q_heads * s->dim;
+    float *partial = unified(((size_t)s->kv_heads * (size_t)plan.n_parts + 1) * FLASH_ROWS * (size_t)(s->dim + 2) * sizeof(float));
+    uint32_t *arrived = unified(MAX_ARRIVED * sizeof *arrived);
+    int32_t *n = unified(sizeof *n);
+    memset(arrived, 0, MAX_ARRIVED * sizeof *arrived);
+    struct flash_job j = {.step = {.seqs = s->seqs, .blocks = s->blocks, .n_rows = s->n_rows, .n_seqs = s->n_seqs}, .q = s->q, .out = s->out, .ldq = ld, .ldo = ld,
+                          .window = s->window, .scale = 1.44269504f / sqrtf((float)s->dim), .partial = partial, .arrived = arrived, .n_slots = plan.n_slots, .n_parts = plan.n_parts};
+    j.kv = (struct kv_at){.base = s->cache, .block_bytes = s->block_bytes, .head_bytes = s->head_bytes, .value_at = s->head_bytes / 2, .tokens = s->tokens,
+                          .n_heads = s->kv_heads, .head_dim = s->dim, .padded_dim = s->dim, .type = s->type};
+    for (int k = 0; k <= s->kv_heads; k++)
+        j.first_head[k] = (uint16_t)s->first_head[k];
+    assert_true(s->kv_heads * plan.n_slots <= MAX_ARRIVED);
+    for (int wide = 0; wide < 2; wide++) {
+        *n = wide ? plan.n_wide : plan.n_narrow;
+        j.wide = j.early = wide;
+        j.items = wide ? items : items + plan.n_wide;
+        j.n_items = n;
+        j.most_items = *n ? *n + 2 : 0;
+        assert_int_equal(launch_flash(NULL, &j), cudaSuccess);
+        unified_wait();
+    }
+    for (int i = 0; i < MAX_ARRIVED; i++)
+        assert_int_equal(arrived[i], 0);
+    unified_free(partial);
+    unified_free(arrived);
+    unified_free(items);
+    unified_free(n);
+}
+
+static void check_query(const struct site *s, int seq, int row, int kv, int head)
+{
+    int p = s->seqs[seq].pos0 + row, lo = s->window && p >= s->window ? p - s->window + 1 : 0, at = s->seqs[seq].row0 + row;
+    const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)head) * (size_t)s->dim, *out = s->out + (q - s->q);
+    double *w = mem_new_array((size_t)p + 1, sizeof *w), most = -1e300, sum = 0, scale = 1 / sqrt((double)s->dim);
+    for (int k = lo; k <= p; k++) {
+        const uint16_t *key = cached(s, seq, kv, k, false);
+        for (int c = 0; c < s->dim; c++)
+            w[k] += (double)q[c] * widen(s->type, key[c]) * scale;
+        most = w[k] > most ? w[k] : most;
+    }
+    for (int k = lo; k <= p; k++)
+        sum += w[k] = exp(w[k] - most);
+    for (int c = 0; c < s->dim; c++) {
+        double v = 0, size = 0;
+        for (int k = lo; k <= p; k++) {
+            double t = w[k] / sum * widen(s->type, cached(s, seq, kv, k, true)[c]);
+            v += t;
+            size += fabs(t);
+        }
+        double bound = size * (s->type == DT_F16 ? 2e-3 : 1.6e-2) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
+        if (!(fabs((double)out[c] - v) <= bound))
+            fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", seq, row, head, c, (double)out[c], v, bound);
+    }
+    mem_free(w);
+}
+
+static void check_all(const struct site *s)
+{
+    for (int q = 0; q < s->n_seqs; q++)
+        for (int row = 0; row < s->seqs[q].n_rows; row++)
+            for (int kv = 0; kv < s->kv_heads; kv++)
+                for (int h = s->first_head[kv]; h < s->first_head[kv + 1]; h++)
+                    check_query(s, q, row, kv, h);
+}
+
+static void try_site(struct site *s, const int *lengths, int sms, uint64_t seed)
+{
+    struct rng r;
+    rng_init(&r, seed);
+    s->q_heads = s->first_head[s->kv_heads];
+    open_site(s, lengths, &r);
+    run(s, sms);
+    check_all(s);
+    close_site(s);
+}
+
+static void decodes_in_one_part(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 0, 1, 63, 1, 64, 2, 130, 1, 15, 0};
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths, 1, 1);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 48, .first_head = {0, 8}}, lengths, 1, 2);
+}
+
+static void decodes_in_parts(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 300, 1, 128, 1, 5, 0};
+    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 8}}, lengths, 132, 3);
+    try_site(&(struct site){.type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 1}}, lengths, 2, 4);
+}
+
+static void chunks_of_prompts(void **state)
+{
+    (void)state;
+    static const int lengths[] = {70, 0, 33, 100, 0};
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 3}}, lengths, 132, 5);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 1, 2}}, lengths, 132, 6);
+}
+
+static void mixed_steps_and_uneven_heads(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 90, 25, 10, 3, 64, 1, 200, 0};
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 3, .tokens = 16, .first_head = {0, 3, 4, 4}}, lengths, 132, 7);
+    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 16, .first_head = {0, 5, 7}}, lengths, 2, 8);
+}
+
+static void windows_slide(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 200, 40, 100, 1, 20, 0};
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 48, .first_head = {0, 2}}, lengths, 132, 9);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 1, .first_head = {0, 2}}, lengths, 132, 10);
+}
+
+/* Random batches: every query of every sequence is in one item, every position it sees in one part. */
+static void plans_cover_everything_once(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 1);
+    for (int round = 0; round < 500; round++) {
+        struct batch_seq seqs[MAX_SEQS];
+        struct flash_shape shape = {.kv_heads = 1 + (int)rng_below(&r, 8), .most_heads = 1 + (int)rng_below(&r, 9), .n_sms = 1 + (int)rng_below(&r, 200),
+                                    .window = rng_below(&r, 2) ? 0 : 1 + (int)rng_below(&r, 300)};
+        struct batch b = {.n_seqs = 1 + (int)rng_below(&r, MAX_SEQS), .seqs = seqs};
+        for (int i = 0; i < b.n_seqs; i++, b.n_rows += seqs[i - 1].n_rows)
+            seqs[i] = (struct batch_seq){b.n_rows, (int)rng_below(&r, rng_below(&r, 2) ? 3 : 90), (int)rng_below(&r, 5000), NULL};
+        struct flash_plan p;
+        flash_plan(&p, &b, &shape, NULL);
+        struct flash_item *items = mem_new_array((size_t)(p.n_wide + p.n_narrow + 1), sizeof *items);
+        flash_plan(&p, &b, &shape, items);
+        int slots = 0, parts = 0, at = 0;
+        for (int wide = 1; wide >= 0; wide--)
+            for (int i = 0; i < b.n_seqs; i++) {
+                int queries = seqs[i].n_rows * shape.most_heads, end = seqs[i].pos0 + seqs[i].n_rows, tile = 0;
+                if (!queries || (queries > FLASH_ROWS) != wide)
+                    continue;
+                for (; wide && tile * FLASH_TILE < queries; tile++, at++)
+                    assert_true(items[at].seq == i && items[at].tile == tile);
+                int key = items[at].key0, n = items[at].n_parts, lowest = shape.window && seqs[i].pos0 >= shape.window ? seqs[i].pos0 - shape.window + 1 : 0;
+                for (int k = 0; !wide && k < n; k++, at++) {
+                    assert_true(items[at].seq == i && items[at].part == k && items[at].n_parts == n && items[at].key0 == key && items[at].key1 > key);
+                    assert_true(key % FLASH_KEYS == 0 && (k > 0 || (key <= lowest && key + FLASH_KEYS > lowest)));
+                    assert_true(n == 1 || (items[at].slot == slots && items[at].part0 == parts));
+                    key = items[at].key1;
+                }
+                assert_true(wide || key == end);
+                slots += !wide && n > 1;
+                parts += !wide && n > 1 ? n : 0;
+            }
+        assert_true(at == p.n_wide + p.n_narrow && slots == p.n_slots && parts == p.n_parts);
+        mem_free(items);
+    }
+}
+
+static void what_it_cannot_it_refuses(void **state)
+{
+    (void)state;
+    struct flash_job j = {.most_items = 1, .kv = {.type = DT_F32, .head_dim = 64}};
+    assert_int_equal(launch_flash(NULL, &j), cudaErrorInvalidValue);
+    assert_false(flash_can(DT_F16, 80));
+    assert_true(flash_can(DT_BF16, 128));
+    assert_int_equal(flash_prepare(), cudaSuccess);
+}
+
+int main(void)
+{
+    if (!unified_here() || flash_prepare()) {
+        puts("no GPU here");
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decodes_in_one_part), cmocka_unit_test(decodes_in_parts),          cmocka_unit_test(chunks_of_prompts),
+        cmocka_unit_test(mixed_steps_and_uneven_heads), cmocka_unit_test(windows_slide), cmocka_unit_test(what_it_cannot_it_refuses),
+        cmocka_unit_test(plans_cover_everything_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
