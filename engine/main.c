@@ -158,32 +158,11 @@ static int read_ranks(const char *text, uint64_t *mask, struct err *e)
     }
 }
 
-/* How many ranks, and the partition to begin with. */
-static int choose_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
-{
-    int n_devices;
-    TRY(machine_devices(o->devices, s->devices, &n_devices, e));
-    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
-    bool given = o->sp || o->tp || o->dp;
-    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
-    if (n_devices && n_devices != s->n_ranks)
-        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices, s->n_ranks);
-    if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
-        tp = s->n_ranks / dp;
-    if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
-        return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
-                       s->n_ranks);
-    if (given)
-        s->start = (struct layout){sp, tp, 1};
-    s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
-    return 0;
-}
-
 static int start_lua(struct app *a, struct err *e)
 {
     TRY(lua_watchdog_start(&a->watchdog, e));
     struct engine_setup sizes = {0};
-    TRY(choose_ranks(&a->opts, &sizes, e));
+    TRY(machine_ranks(&a->opts, &sizes, e));
     a->lua = (struct lua_opts){.watchdog = a->watchdog, .n_ranks = sizes.n_ranks};
     return 0;
 }
@@ -249,7 +228,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
         TRY(read_ranks(o->comm_sets.items[i], &a->comm_sets[i], e));
     s.comm_sets = a->comm_sets;
     s.n_comm_sets = o->comm_sets.n;
-    TRY(choose_ranks(o, &s, e));
+    TRY(machine_ranks(o, &s, e));
     s.limits.park_ns = (int64_t)(o->park_s * 1e9);
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;

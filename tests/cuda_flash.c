@@ -118,7 +118,8 @@ static void run(struct site *s, int sms)
     int32_t *n = unified(sizeof *n);
     memset(arrived, 0, MAX_ARRIVED * sizeof *arrived);
     struct flash_job j = {.step = {.seqs = s->seqs, .blocks = s->blocks, .n_rows = s->n_rows, .n_seqs = s->n_seqs}, .q = s->q, .out = s->out, .ldq = ld, .ldo = ld,
-                          .window = s->window, .scale = 1.44269504f / sqrtf((float)s->dim), .partial = partial, .arrived = arrived, .n_slots = plan.n_slots, .n_parts = plan.n_parts};
+                          .window = s->window, .scale = 1.44269504f / sqrtf((float)s->dim), .partial = partial, .arrived = arrived,
+                          .n_slots = plan.n_slots, .n_parts = plan.n_parts};
     j.kv = (struct kv_at){.base = s->cache, .block_bytes = s->block_bytes, .head_bytes = s->head_bytes, .value_at = s->head_bytes / 2, .tokens = s->tokens,
                           .n_heads = s->kv_heads, .head_dim = s->dim, .padded_dim = s->dim, .type = s->type};
     for (int k = 0; k <= s->kv_heads; k++)

@@ -580,7 +580,8 @@ int main(void)
 #define BOTH_MODES(test) \
     cmocka_unit_test_setup_teardown(test, open_invariant, close_pair), {#test " (default mode)", test, open_default, close_pair, NULL}
     const struct CMUnitTest tests[] = {
-        BOTH_MODES(linear_of_every_type), BOTH_MODES(linear_of_odd_columns), BOTH_MODES(linear_of_three_outputs), BOTH_MODES(embed_add_gather), BOTH_MODES(attention_rope_and_cache),
+        BOTH_MODES(linear_of_every_type), BOTH_MODES(linear_of_odd_columns), BOTH_MODES(linear_of_three_outputs), BOTH_MODES(embed_add_gather),
+        BOTH_MODES(attention_rope_and_cache),
         BOTH_MODES(long_caches), cmocka_unit_test_setup_teardown(sampling_of_every_kind, open_invariant, close_pair),
         cmocka_unit_test_setup_teardown(refusals, open_invariant, close_pair),
     };

@@ -131,8 +131,14 @@ static float *random_rows(int rows, int ld, struct rng *r)
 }
 
 /* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another precision here. */
-static void check_output(const struct product_case *c, const struct matrix *m, int out, const float *x, const float *x2, const float *gain, double base, float is)
+struct product_inputs {
+    const float *x, *x2, *gain; /* of the row */
+};
+
+static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in, const double base_is[2])
 {
+    const float *x = in->x, *x2 = in->x2, *gain = in->gain;
+    double base = base_is[0], is = base_is[1];
     double scale = c->in == SKINNY_NORM ? rms_inverse(x, c->used, 1e-5) : 1, sum = 0, size = 0;
     for (int k = 0; k < c->used; k++) {
         double t = made(c->in, x, x2, gain, k) * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
@@ -140,8 +146,8 @@ static void check_output(const struct product_case *c, const struct matrix *m, i
         size += fabs(t);
     }
     double most = size * scale * (c->in == SKINNY_SWIGLU ? 1e-3 : 2e-5) + 1e-6;
-    if (fabs(sum * scale + base - (double)is) > most)
-        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, (double)is, sum * scale + base, most);
+    if (fabs(sum * scale + base - is) > most)
+        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is, sum * scale + base, most);
 }
 
 static void try_product(const struct product_case *c, uint64_t seed)
@@ -167,7 +173,7 @@ static void try_product(const struct product_case *c, uint64_t seed)
         for (int row = 0; row < c->rows; row++)
             for (int i = 0; i < c->outs[o]; i++) {
                 double base = (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
-                check_output(c, &m[o], 2 + i, x + row * ld, x2 + row * ld, gain, base, y[o][row * c->outs[o] + i]);
+                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, x2 + row * ld, gain}, (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
             }
         free_matrix(&m[o]);
         unified_free(y[o]);
@@ -254,7 +260,8 @@ static void inputs_in_16_bits(void **state)
     for (int how = 0; how < 6; how++) {
         enum skinny_in in = (enum skinny_in)(how % 3);
         bool f16 = how >= 3;
-        struct narrow_job j = {.x = x, .x2 = in == SKINNY_SWIGLU ? x2 : NULL, .gain = in == SKINNY_NORM ? gain : NULL, .y = y, .ldx = LD, .ldx2 = LD, .ldy = TO, .rows = ROWS, .cols = COLS, .eps = 1e-5f, .f16 = f16};
+        struct narrow_job j = {.x = x, .x2 = in == SKINNY_SWIGLU ? x2 : NULL, .gain = in == SKINNY_NORM ? gain : NULL, .y = y,
+                               .ldx = LD, .ldx2 = LD, .ldy = TO, .rows = ROWS, .cols = COLS, .eps = 1e-5f, .f16 = f16};
         memset(y, 0xff, ROWS * TO * sizeof *y);
         assert_int_equal(launch_narrow(NULL, &j), cudaSuccess);
         unified_wait();

@@ -18,6 +18,26 @@ int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err
     return 0;
 }
 
+int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
+{
+    int n_devices;
+    TRY(machine_devices(o->devices, s->devices, &n_devices, e));
+    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
+    bool given = o->sp || o->tp || o->dp;
+    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
+    if (n_devices && n_devices != s->n_ranks)
+        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices, s->n_ranks);
+    if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
+        tp = s->n_ranks / dp;
+    if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
+        return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
+                       s->n_ranks);
+    if (given)
+        s->start = (struct layout){sp, tp, 1};
+    s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
+    return 0;
+}
+
 int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e)
 {
     const char *name = o->command == CMD_SIMULATE ? "sim" : o->device;

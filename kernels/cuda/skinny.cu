@@ -1,5 +1,6 @@
 /* Linear layers for a few rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows at a time, weights come straight from their planes,
- * 16 bytes a lane; f16 ones as a bf16 and what it leaves. A CTA has 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are added in order. The input is made on the way: rms(x)
+ * 16 bytes a lane; f16 ones as a bf16 and what it leaves.
+ * A CTA has 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are added in order. The input is made on the way: rms(x)
  * needs no pass of its own, since sum(x gain w) / rms is sum(x gain w) times one number, known at the end.
  * Limited by memory bandwidth. The bits do not depend on the number of rows. */
 #include "kernels/cuda/tensor.h"
@@ -188,11 +189,12 @@ __device__ static float4 input_at(const struct skinny_job &j, int row, int c, fl
 }
 
 /* The lane's eight inputs of a block, in pairs. */
-template <enum family F> __device__ static void input_pairs(const struct skinny_job &j, int row, int c, int t, uint32_t x[4], float *squares)
+template <enum family F> __device__ static void input_pairs(const struct skinny_job &j, int row, int c, uint32_t (*x)[4], float *squares)
 {
+    int t = lane_id() % 4;
     float4 a = input_at(j, row, c + block_order<F>::first(t), squares), b = input_at(j, row, c + block_order<F>::last(t), squares);
-    x[0] = pack_bf16(a.x, a.y), x[1] = pack_bf16(a.z, a.w);
-    x[2] = pack_bf16(b.x, b.y), x[3] = pack_bf16(b.z, b.w);
+    (*x)[0] = pack_bf16(a.x, a.y), (*x)[1] = pack_bf16(a.z, a.w);
+    (*x)[2] = pack_bf16(b.x, b.y), (*x)[3] = pack_bf16(b.z, b.w);
 }
 
 /* ---- the product */
@@ -214,10 +216,16 @@ __device__ static inline void mma_both(float c[4], const uint32_t a[4], const ui
         mma_bf16(c, low, b);
 }
 
+/* The lane's inputs of a block, and of the two columns of its results the sums. */
+template <int N> struct block_inputs {
+    uint32_t x[N][4];
+    float sum[N][2];
+};
+
 /* Block u of a slab, for one tile: w of rows g and g + 8 against N groups of eight inputs. */
-template <enum family F, int N>
-__device__ static void multiply_block(const struct slab_row<F> rows[2], int u, int quad, int t, const uint32_t x[N][4], const float sum_x[N][2], float acc[N][4])
+template <enum family F, int N> __device__ static void multiply_block(const struct slab_row<F> rows[2], int u, const struct block_inputs<N> &in, float acc[N][4])
 {
+    int t = lane_id() % 4, quad = lane_id() - t;
     constexpr bool split = F == FAM_F16;
     uint32_t w[2][4], low[2][4];
     block_pairs<F>(rows[0], u, quad, t, w[0], low[0]);
@@ -231,7 +239,7 @@ __device__ static void multiply_block(const struct slab_row<F> rows[2], int u, i
                 rest[0] = low[0][2 * half], rest[1] = low[1][2 * half], rest[2] = low[0][2 * half + 1], rest[3] = low[1][2 * half + 1];
 #pragma unroll
             for (int n = 0; n < N; n++)
-                mma_both(acc[n], a[half], &x[n][2 * half], split ? rest : NULL);
+                mma_both(acc[n], a[half], &in.x[n][2 * half], split ? rest : NULL);
         }
     } else {
         float d[2][2], m[2];
@@ -244,38 +252,38 @@ __device__ static void multiply_block(const struct slab_row<F> rows[2], int u, i
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float dot[2][4] = {};
-            mma_bf16(dot[0], a[0], &x[n][0]);
-            mma_bf16(F == FAM_K6 ? dot[1] : dot[0], a[1], &x[n][2]);
+            mma_bf16(dot[0], a[0], &in.x[n][0]);
+            mma_bf16(F == FAM_K6 ? dot[1] : dot[0], a[1], &in.x[n][2]);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 acc[n][k] = fmaf(d[k / 2][0], dot[0][k], acc[n][k]);
                 if constexpr (F == FAM_K6)
                     acc[n][k] = fmaf(d[k / 2][1], dot[1][k], acc[n][k]);
                 if constexpr (has_min(F))
-                    acc[n][k] = fmaf(m[k / 2], sum_x[n][k % 2], acc[n][k]);
+                    acc[n][k] = fmaf(m[k / 2], in.sum[n][k % 2], acc[n][k]);
             }
         }
     }
 }
 
 /* The sums of the block's inputs, for the two columns of the lane's results. */
-template <int N> __device__ static void sum_inputs(const uint32_t x[N][4], float sum_x[N][2])
+template <int N> __device__ static void sum_inputs(struct block_inputs<N> *in)
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float c[4] = {};
-        mma_bf16(c, ones, &x[n][0]);
-        mma_bf16(c, ones, &x[n][2]);
-        sum_x[n][0] = c[0];
-        sum_x[n][1] = c[1];
+        mma_bf16(c, ones, &in->x[n][0]);
+        mma_bf16(c, ones, &in->x[n][2]);
+        in->sum[n][0] = c[0];
+        in->sum[n][1] = c[1];
     }
 }
 
 template <enum family F, int T, int N>
 __device__ static void multiply_slab(const struct skinny_job &j, struct slab_row<F> slab[T][2], int c, struct sums<T, N> *s)
 {
-    int lane = lane_id(), g = lane / 4, t = lane % 4, quad = lane - t;
+    int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
     for (int i = 0; i < T; i++) {
         arrange_slab<F>(&slab[i][0], t);
@@ -283,16 +291,15 @@ __device__ static void multiply_slab(const struct skinny_job &j, struct slab_row
     }
 #pragma unroll
     for (int u = 0; u < SLAB_BLOCKS; u++) {
-        uint32_t x[N][4];
-        float sum_x[N][2];
+        struct block_inputs<N> in;
 #pragma unroll
         for (int n = 0; n < N; n++)
-            input_pairs<F>(j, 8 * n + g, c + u * BLOCK_COLS, t, x[n], &s->squares[n]);
+            input_pairs<F>(j, 8 * n + g, c + u * BLOCK_COLS, &in.x[n], &s->squares[n]);
         if constexpr (has_min(F))
-            sum_inputs<N>(x, sum_x);
+            sum_inputs<N>(&in);
 #pragma unroll
         for (int i = 0; i < T; i++)
-            multiply_block<F, N>(slab[i], u, quad, t, x, sum_x, s->acc[i]);
+            multiply_block<F, N>(slab[i], u, in, s->acc[i]);
     }
 }
 
