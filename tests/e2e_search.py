@@ -200,7 +200,7 @@ def complete():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (optimum, fronts, tune_mistakes, interrupts, numbers):
+    for check in (tune_mistakes, numbers) if "ASAN_OPTIONS" in os.environ else (optimum, fronts, tune_mistakes, interrupts, numbers):
         check(where)
         print("ok", check.__name__)
 complete()
