@@ -192,7 +192,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    struct chaos c = {.every = N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* fewer requests, yet as many switches */
+    struct chaos c = {.every = N < 100 ? 15 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, N);
     rng_init(&c.rng, (uint64_t)ranks);
