@@ -16,9 +16,9 @@
 
 /* Sanitizers are slow: fewer requests. */
 #if defined(__SANITIZE_THREAD__)
-enum { N = 60 };
+enum { N = 32 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { N = 120 };
+enum { N = 100 };
 #else
 enum { N = 1000 };
 #endif
@@ -192,7 +192,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    struct chaos c = {.every = N < 100 ? 15 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
+    struct chaos c = {.every = N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, N);
     rng_init(&c.rng, (uint64_t)ranks);
