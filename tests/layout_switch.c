@@ -22,7 +22,7 @@ enum { N = 100 };
 #else
 enum { N = 1000 };
 #endif
-enum { MAX_OUT = 24, AT_ONCE = 24, SOME = N / 4 };
+enum { MAX_OUT = 24, AT_ONCE = 24, SOME = N < 60 ? 15 : N / 4 };
 
 struct heard {
     int n_tokens, n_ends, ending;
