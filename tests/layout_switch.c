@@ -206,7 +206,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
                   (unsigned long long)w->partition.n_switches, (unsigned long long)w->metrics->counters[C_MOVES],
                   (unsigned long long)w->metrics->counters[C_MOVED_BYTES], (unsigned long long)w->metrics->counters[C_PREEMPTIONS],
                   (unsigned long long)w->metrics->counters[C_PREFIX_HITS]);
-    assert_true(w->partition.n_switches > 2);
+    assert_true(w->partition.n_switches > (N < 1000 ? 0 : 5));
     engine_destroy(t.g);
     model_close(m);
 }
