@@ -46,6 +46,7 @@ if [ -n "$model" ]; then
     check "NLL of the demo model, default mode" 60 "$tests/test_gpu_nll_default"
     ask() { timeout 60 "$build/moonshift" run "$model" "$@" --temperature 0 -n 48 "Name three rivers and say where they end." 2>>"$results"; }
     cpu=$(ask --device cpu)
+    check "the CPU answers" 10 test -n "$cpu"
     for how in "--devices 0" "--devices 0,0 -tp 2" "--devices 0,0 -sp 2" "--devices 0,0,0,0 -sp 2 -tp 2" "--devices 0,0,0,0 --policy shift"; do
         # shellcheck disable=SC2086
         check "the CPU's answer, $how" 60 test "$(ask --device cuda --invariant $how)" = "$cpu"

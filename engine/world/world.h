@@ -20,7 +20,7 @@ struct limits {
     int max_num_queued_reqs;        /* waiting; 0 = MAX_REQUESTS */
     int64_t max_num_queued_tokens;  /* prompt tokens waiting; 0 = no limit */
     bool prefix_caching;
-    int64_t starvation_ns;          /* a request that waits longer with room for it is a strike against the policy */
+    int64_t starvation_ns;          /* a request that waits longer with room for it, and behind nobody without, is a strike against the policy; 0: off */
     int64_t park_ns;                /* KV is kept for a waiting request for so long; then it is recomputed. 0: no bound */
 };
 

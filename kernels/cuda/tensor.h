@@ -105,13 +105,6 @@ __device__ static inline uint4 load_stream(const uint4 *p)
     return v;
 }
 
-__device__ static inline uint2 load_stream(const uint2 *p)
-{
-    uint2 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-
 /* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done. */
 __device__ static inline void wait_for_earlier(void)
 {
