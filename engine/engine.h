@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/queue.h"
+#include "engine/exec/graphs.h"
 #include "engine/policy.h"
 #include "engine/witness.h"
 #include "models/model.h"
@@ -32,6 +33,8 @@ struct engine_setup {
     enum dtype kv_dtype;
     size_t kv_bytes;                /* 0: memory_share of what the device has left */
     double memory_share;            /* (0, 1) */
+    int graph_sizes[GRAPH_SIZES];   /* rows of the graphs to record, descending; machines without graphs record none */
+    int n_graph_sizes;
     int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */
     int n_ranks;                    /* 1 .. MAX_RANKS; 0: 1 */
     struct layout start;            /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one group of all */

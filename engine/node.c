@@ -27,6 +27,7 @@ static int open_rank(struct node *n, const struct engine_setup *s, const struct 
     for (int k = 0; k < s->n_ranks; k++)
         r.device.peers |= 1ull << (s->devices[k] & 63);
     r.device.max_rows = s->limits.max_num_batched_tokens;
+    r.device.graph_rows = s->n_graph_sizes ? s->graph_sizes[0] : 0;
     if (!r.device.max_logits)
         r.device.max_logits = 64;
     if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
@@ -185,6 +186,9 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
         rc = size_kv(n, s, limits, e);
     for (int i = 0; i < n->n_ranks && !rc; i++)
         rc = rank_start(n->ranks[i], n->n_blocks, e);
+    if (!rc)
+        graphs_record(&(struct graphs_setup){.ranks = n->ranks, .comms = n->comms, .shape = &n->shape, .sizes = s->graph_sizes,
+                                             .n_sizes = s->n_graph_sizes, .threaded = s->threaded, .quiet = s->quiet});
     if (rc)
         node_close(n);
     return rc;

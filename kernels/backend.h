@@ -37,6 +37,7 @@ struct device_opts {
     const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;           /* most rows (tokens) of a step */
     int max_logits;         /* most logit rows of one sample call */
+    int graph_rows;         /* most rows of a recorded step; 0: none is recorded */
     int64_t sim_step_ns, sim_row_ns; /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
     const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close; NULL: the two fixed costs */
     int sim_weight_tp;      /* sim with a machine: each device holds one of so many shares of the weights, so only layouts whose tp is a
@@ -241,6 +242,21 @@ struct kv_move {
     int n_heads, head_dim, first_token, end_token;
 };
 
+/* Which recorded step: of one member of one group, in one layout. Addresses that live as long as the ranks do. */
+struct graph_key {
+    const void *weights;             /* the views of the layout and share */
+    struct comm *all;                /* the group's; NULL: of one rank */
+    int me;                          /* member of `all` */
+    uint64_t group;                  /* which ranks in what order: the same at all members, another for every other group */
+    int tokens_per_block;
+    size_t twoshot_bytes;            /* of forward_site */
+};
+
+struct graph_call {
+    const struct graph_key *key;
+    const struct batch *batch;
+};
+
 struct step_time {
     int64_t ns;                      /* device time of the step (virtual for sim) */
 };
@@ -286,6 +302,15 @@ struct backend_ops {
     void (*gather)(struct device *d, struct act x, int row0, struct act y, int first, int n);
     /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are padding. */
     void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
+
+    /* Graphs, optional (NULL: this machine has none). Steps in which each of n sequences decodes one token differ in their arrays only: a machine may record the ops of
+     * one, and play them later for any such step of up to as many rows. All members of a group record together and play together: whether there is a graph
+     * depends only on what they all share. Between graph_begin and graph_end ops are recorded and do not run; the batch is a made-up one of that kind. After
+     * an error, of either or of an op between (graph_end says so), there is no such graph, and the comm is aborted. E_UNSUPPORTED: the machine cannot.
+     * graph_step is begin, the ops and finish at once. played false: there is no graph for it, and nothing was done. */
+    int (*graph_begin)(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
+    int (*graph_end)(struct device *d, struct err *e);
+    int (*graph_step)(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e);
 
     /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);

@@ -316,22 +316,101 @@ void forward_abandon(const struct backend_ops *ops, const struct forward_site *a
     ops->comm_abort(at->all);
 }
 
+static struct graph_key key_of(const struct forward_site *at)
+{
+    return (struct graph_key){.weights = at->weights, .all = at->all, .me = at->weights->shard.share, .group = at->group,
+                              .tokens_per_block = at->tokens_per_block, .twoshot_bytes = at->twoshot_bytes};
+}
+
+static struct rope rope_of(const struct model_config *c)
+{
+    return (struct rope){c->rope_halves, c->rope_dim, c->inv_freq, c->rope_scale};
+}
+
+static int run_ops(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
+{
+    struct rope rope = rope_of(f->config);
+    struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
+    TRY(f->ops->begin(f->device, b, &rope, e));
+    if (f->ops->computes) {
+        begin_run(&r);
+        compute(&r);
+    } else {
+        f->ops->whole_step(f->device, f->config->vocab, r.sh->layout, r.sh->share);
+    }
+    return f->ops->finish(f->device, t, e);
+}
+
 int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
 {
-    const struct model_config *c = f->config;
-    struct rope rope = {c->rope_halves, c->rope_dim, c->inv_freq, c->rope_scale};
-    struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
+    struct graph_key key = key_of(at);
+    bool played = false;
+    int rc = 0;
     ASSERT(b->n_rows > 0 && b->n_rows <= f->max_rows);
-    int rc = f->ops->begin(f->device, b, &rope, e);
-    if (!rc) {
-        if (f->ops->computes) {
-            begin_run(&r);
-            compute(&r);
-        } else {
-            f->ops->whole_step(f->device, c->vocab, r.sh->layout, r.sh->share);
-        }
-        rc = f->ops->finish(f->device, t, e);
+    if (f->ops->graph_step)
+        rc = f->ops->graph_step(f->device, &(struct graph_call){&key, b}, &played, t, e);
+    if (!played)
+        rc = run_ops(f, at, b, t, e);
+    if (rc)
+        forward_abandon(f->ops, at);
+    return rc;
+}
+
+/* ---- recording */
+
+/* A step of `rows` decodes that never runs. */
+struct stand_in {
+    struct batch batch;
+    int32_t *numbers, *zeros;
+    struct batch_seq *seqs;
+    struct sample_row *samples;
+};
+
+static void stand_in_make(struct stand_in *s, const struct sampling *how, int rows)
+{
+    size_t n = (size_t)rows;
+    *s = (struct stand_in){.numbers = mem_new_array(n, sizeof(int32_t)), .zeros = mem_new_array(n, sizeof(int32_t)),
+                           .seqs = mem_new_array(n, sizeof *s->seqs), .samples = mem_new_array(n, sizeof *s->samples)};
+    for (int i = 0; i < rows; i++) {
+        s->numbers[i] = i;
+        s->seqs[i] = (struct batch_seq){.row0 = i, .n_rows = 1, .blocks = s->zeros};
+        s->samples[i] = (struct sample_row){.how = how, .given = -1, .n_top = -1};
     }
+    s->batch = (struct batch){.n_rows = rows, .ids = s->zeros, .positions = s->zeros, .n_seqs = rows, .seqs = s->seqs, .n_logits = rows,
+                              .logit_rows = s->numbers, .samples = s->samples};
+}
+
+static void stand_in_free(struct stand_in *s)
+{
+    mem_free(s->numbers);
+    mem_free(s->zeros);
+    mem_free(s->seqs);
+    mem_free(s->samples);
+}
+
+static int record(struct forward *f, const struct forward_site *at, const struct batch *b, struct err *e)
+{
+    struct rope rope = rope_of(f->config);
+    struct graph_key key = key_of(at);
+    struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
+    TRY(f->ops->graph_begin(f->device, &(struct graph_call){&key, b}, &rope, e));
+    begin_run(&r);
+    compute(&r);
+    return f->ops->graph_end(f->device, e);
+}
+
+int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e)
+{
+    static const struct sampling greedy = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
+    struct stand_in s;
+    ASSERT(rows > 0);
+    if (!f->ops->graph_begin)
+        return err_set(e, E_UNSUPPORTED, "--device %s has no graphs", f->ops->name);
+    if (rows > f->max_rows)
+        return err_set(e, E_UNSUPPORTED, "a graph of %d rows where steps have at most %d", rows, f->max_rows);
+    stand_in_make(&s, &greedy, rows);
+    int rc = record(f, at, &s.batch, e);
+    stand_in_free(&s);
     if (rc)
         forward_abandon(f->ops, at);
     return rc;

@@ -35,6 +35,7 @@ struct forward_site {
     struct comm *sp, *tp, *all;                   /* this share's: member s of sp, t of tp, share of all; NULL in a group of one */
     size_t twoshot_bytes;                         /* all-reduces of so many bytes and more are done in two shots */
     int tokens_per_block;
+    uint64_t group;                               /* which ranks in what order, for graphs: graph_key */
 };
 
 struct forward_scratch {
@@ -69,6 +70,9 @@ size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max
 /* Runs this member's part of the step: KV of its heads written, results filled of the logit rows that it samples. On failure the comms of the site are aborted;
  * E_PEER: another member failed. */
 int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e);
+/* Records this member's part of steps in which each of `rows` sequences decodes one token; all members record the same in the same order. E_UNSUPPORTED: not on this machine.
+ * Any error: such steps are made of ops, and the comms of the site are aborted. */
+int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e);
 /* Tells the other members that this one takes no part. */
 void forward_abandon(const struct backend_ops *ops, const struct forward_site *at);
 

@@ -21,6 +21,7 @@ struct node_opts {
     enum dtype kv;
     bool copy_shards;
     bool fast;                      /* GPUs: the default mode, not the invariant one */
+    int graph_rows;                 /* GPUs: most rows of a graph */
 };
 
 struct node {
@@ -60,7 +61,7 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
 {
     const struct model_config *c = model_config(n->model);
     struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits,
-                                 .invariant = !o->fast};
+                                 .invariant = !o->fast, .graph_rows = o->graph_rows};
     TRY(n->ops->open(&n->devices[r], &device, e));
     if (r == 0)
         TRY(weights_load(&n->weights, &(struct weights_setup){.model = n->model, .ops = n->ops, .device = n->devices[0],
@@ -200,6 +201,7 @@ static inline struct forward_site node_site(const struct node *n, const struct n
     uint64_t mask = 0;
     for (int i = 0; i < s->place->n; i++)
         mask |= (uint64_t)1 << s->place->ranks[i];
+    site.group = mask;
     if (s->place->n == 1)
         return site;
     struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share);

@@ -14,15 +14,19 @@
 #include "engine/engine.h"
 #include "tests/chaos.h"
 
-/* Sanitizers are slow: fewer requests. */
-#if defined(__SANITIZE_THREAD__)
+/* Sanitizers and the emulator are slow: fewer requests. */
+#if defined(EMULATED)
+enum { N = 5 };
+#elif defined(ON_GPU)
+enum { N = 500 };
+#elif defined(__SANITIZE_THREAD__)
 enum { N = 32 };
 #elif defined(__SANITIZE_ADDRESS__)
 enum { N = 100 };
 #else
 enum { N = 1000 };
 #endif
-enum { MAX_OUT = 24, AT_ONCE = 24, SOME = N < 60 ? 15 : N / 4 };
+enum { MAX_OUT = N < 10 ? 8 : 24, AT_ONCE = 24, SOME = N < 10 ? N : N < 60 ? 15 : N / 4, LONG = N < 10 ? 30 : 150 };
 
 struct heard {
     int n_tokens, n_ends, ending;
@@ -61,6 +65,8 @@ static void start_run(struct run *t, struct model *m, const struct run_opts *o)
                              .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .threaded = true, .quiet = true,
                              .n_ranks = o->ranks, .start = o->start, .fail_rank = o->fail_rank, .fail_at_step = o->fail_at_step,
                              .comm_sets = o->thirds ? thirds : NULL, .n_comm_sets = o->thirds ? 2 : 0, .copy_shards = o->copy_shards, .policy = o->policy};
+    for (int rows = 16; rows > 0 && s.ops->graph_begin; rows /= 2)
+        s.graph_sizes[s.n_graph_sizes++] = rows;
     s.kv_bytes = (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (engine_create(&t->g, &s, &e))
         fail_msg("%s", e.text);
@@ -124,7 +130,7 @@ static struct request_spec *spec_new(struct run *t, uint64_t tag, int vocab)
     s->tag = tag;
     s->arrival_ns = clock_now(&t->clock);
     s->priority = (int)rng_below(&r, 3);
-    s->n_prompt = 1 + (int)rng_below(&r, rng_below(&r, 5) ? 40 : 150);
+    s->n_prompt = 1 + (int)rng_below(&r, rng_below(&r, 5) && LONG > 40 ? 40 : LONG);
     s->max_tokens = 1 + (int)rng_below(&r, MAX_OUT - 1);
     s->prompt = mem_new_array((size_t)s->n_prompt, sizeof(int32_t));
     for (int i = 0; i < s->n_prompt; i++) /* one of five beginnings */
@@ -192,7 +198,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    struct chaos c = {.every = N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
+    struct chaos c = {.every = N < 10 ? 2 : N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, N);
     rng_init(&c.rng, (uint64_t)ranks);
@@ -392,6 +398,12 @@ static void a_rank_that_fails_loses_no_request(void **state)
           (struct run_opts){.ranks = 4, .kv_blocks = 256, .fail_rank = 0, .fail_at_step = 7, .start = {2, 1, 1}}, 1);
 }
 
+static void one_of_two_ranks_fails(void **state)
+{
+    (void)state;
+    fixed("tests/data/layout_gqa.json", DT_F16, (struct run_opts){.ranks = 2, .kv_blocks = 256, .fail_rank = 1, .fail_at_step = 4}, 2);
+}
+
 static void a_rank_fails_while_the_partition_changes(void **state)
 {
     (void)state;
@@ -424,8 +436,23 @@ int main(void)
         cmocka_unit_test(heads_28_and_40_on_8_ranks),
         cmocka_unit_test(vocabulary_not_divisible_by_the_ranks),
         cmocka_unit_test(a_second_sharded_copy_gives_the_same_texts),
+        cmocka_unit_test(one_of_two_ranks_fails),
         cmocka_unit_test(a_rank_that_fails_loses_no_request),
         cmocka_unit_test(a_rank_fails_while_the_partition_changes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest few[] = {
+        cmocka_unit_test(switching_never_shows_on_2_ranks_with_little_kv),
+        cmocka_unit_test(one_of_two_ranks_fails),
+    };
+#if defined(__SANITIZE_THREAD__)
+    const struct CMUnitTest some[] = {
+        cmocka_unit_test(switching_never_shows_on_4_ranks),
+        cmocka_unit_test(switching_never_shows_on_2_ranks_with_little_kv),
+        cmocka_unit_test(a_second_sharded_copy_gives_the_same_texts),
+        cmocka_unit_test(a_rank_that_fails_loses_no_request),
+        cmocka_unit_test(a_rank_fails_while_the_partition_changes),
+    };
+    return sizeof tests + sizeof few ? cmocka_run_group_tests(some, NULL, NULL) : 0;
+#endif
+    return N < 10 ? cmocka_run_group_tests(few, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@
 #include "engine/exec/comm.h"
 #include "models/sum_tree.h"
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(EMULATED)
 enum { ROUNDS = 6, ABORTS = 10, STEPS = 30 };
 #else
 enum { ROUNDS = 40, ABORTS = 60, STEPS = 200 };

@@ -104,8 +104,47 @@ static void ranks_take_devices_in_turn(void **state)
     assert_true(s.memory_share == 0.4 && s.devices[1] == 0);
 }
 
+static int never_called(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e)
+{
+    (void)d, (void)c, (void)rope;
+    return err_set(e, E_UNSUPPORTED, "no graphs");
+}
+
+static const struct backend_ops graphing = {.name = "cuda", .n_devices = three, .graph_begin = never_called};
+
+static void sizes_of_graphs(void **state)
+{
+    static const char *const bad[] = {"", "a", "1,", "0", "-1", "513", "1;2", "1,,2", "64",
+                                      "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33"};
+    struct opts o = {.device = "cuda"};
+    struct engine_setup s = {.ops = &graphing, .limits = {.max_num_seqs = 20, .max_num_batched_tokens = 48}};
+    struct err e;
+    (void)state;
+    assert_int_equal(machine_graphs(&o, &s, &e), 0);
+    assert_int_equal(s.n_graph_sizes, 5); /* 16, 8, 4, 2, 1 */
+    assert_true(s.graph_sizes[0] == 16 && s.graph_sizes[4] == 1);
+    o.graph_sizes = "3,40,3,1";
+    assert_int_equal(machine_graphs(&o, &s, &e), 0);
+    assert_int_equal(s.n_graph_sizes, 3);
+    assert_true(s.graph_sizes[0] == 40 && s.graph_sizes[1] == 3 && s.graph_sizes[2] == 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o.graph_sizes = (char *)(uintptr_t)bad[i];
+        assert_int_equal(machine_graphs(&o, &s, &e), E_INPUT);
+        assert_non_null(strstr(e.text, "--cudagraph-capture-sizes"));
+    }
+    o.graph_sizes = "1";
+    o.enforce_eager = true;
+    assert_int_equal(machine_graphs(&o, &s, &e), 0);
+    assert_int_equal(s.n_graph_sizes, 0);
+    s.ops = &full;
+    assert_int_equal(machine_graphs(&o, &s, &e), E_INPUT);
+    o.graph_sizes = NULL;
+    assert_int_equal(machine_graphs(&o, &s, &e), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen), cmocka_unit_test(ranks_take_devices_in_turn)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen), cmocka_unit_test(ranks_take_devices_in_turn),
+                                       cmocka_unit_test(sizes_of_graphs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

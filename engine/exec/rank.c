@@ -11,7 +11,7 @@
 
 /* What lies in the inbox. */
 struct task {
-    enum { TASK_END, TASK_STEP, TASK_MOVE } kind;
+    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_GRAPH } kind;
     int share;
     void *what;
 };
@@ -159,12 +159,30 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
 
 /* ---- the work */
 
-static struct forward_site site_of(const struct rank *r, const struct step *s, int share)
+/* The ranks that run something together. */
+struct team {
+    struct layout layout;
+    int n;
+    const int *ranks;           /* by share */
+    int tokens_per_block;
+    const struct comm_set *comms;
+};
+
+/* Tells teams apart whose members find the same views and comms: all of them say the same. */
+static uint64_t order_of(const struct team *t)
 {
-    struct forward_site site = {.weights = weights_view(r->weights, s->layout, share), .tokens_per_block = s->tokens_per_block};
-    ASSERT(site.weights && site.weights->shard.n == s->n_ranks && (s->comms != NULL) == (s->n_ranks > 1));
-    if (s->comms) {
-        struct comm_seat seat = comm_seat(s->comms, s->layout, share);
+    uint64_t h = 14695981039346656037ull;
+    for (int i = 0; i < t->n; i++)
+        h = (h ^ (uint64_t)(t->ranks[i] + 1)) * 1099511628211ull;
+    return h;
+}
+
+static struct forward_site site_of(const struct rank *r, const struct team *t, int share)
+{
+    struct forward_site site = {.weights = weights_view(r->weights, t->layout, share), .tokens_per_block = t->tokens_per_block, .group = order_of(t)};
+    ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
+    if (t->comms) {
+        struct comm_seat seat = comm_seat(t->comms, t->layout, share);
         site.sp = seat.sp;
         site.tp = seat.tp;
         site.all = seat.all;
@@ -182,7 +200,7 @@ static void poison(struct rank *r, int rc, const struct err *err)
 static void run_part(struct rank *r, struct step *s, int share)
 {
     struct step_part *p = &s->parts[share];
-    struct forward_site site = site_of(r, s, share);
+    struct forward_site site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms}, share);
     r->n_steps++;
     if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
         struct err injected;
@@ -226,6 +244,15 @@ static void do_move(struct rank *r, struct move *m, int share)
         r->setup.move_done(r->setup.ctx, m);
 }
 
+static void do_graph(struct rank *r, struct graph_task *g, int share)
+{
+    struct graph_part *p = &g->parts[share];
+    struct forward_site site = site_of(r, &(struct team){g->layout, g->n_ranks, g->ranks, g->tokens_per_block, g->comms}, share);
+    p->rc = forward_record(&r->forward, &site, g->rows, &p->err);
+    if (atomic_fetch_sub(&g->left, 1) == 1 && g->ended)
+        queue_post(g->ended, &g->rows);
+}
+
 static void body(void *arg)
 {
     struct rank *r = arg;
@@ -237,8 +264,10 @@ static void body(void *arg)
             return;
         if (t.kind == TASK_STEP)
             do_step(r, t.what, t.share);
-        else
+        else if (t.kind == TASK_MOVE)
             do_move(r, t.what, t.share);
+        else
+            do_graph(r, t.what, t.share);
     }
 }
 
@@ -272,6 +301,20 @@ void rank_post_move(struct rank *r, struct move *m, int share)
         queue_post(r->inbox, &(struct task){TASK_MOVE, share, m});
     else
         do_move(r, m, share);
+}
+
+void rank_post_graph(struct rank *r, struct graph_task *g, int share)
+{
+    ASSERT(r->setup.threaded || g->n_ranks == 1);
+    if (r->setup.threaded)
+        queue_post(r->inbox, &(struct task){TASK_GRAPH, share, g});
+    else
+        do_graph(r, g, share);
+}
+
+bool rank_has_graphs(const struct rank *r)
+{
+    return r->setup.ops->graph_begin && r->setup.device.graph_rows > 0;
 }
 
 void rank_close(struct rank *r)

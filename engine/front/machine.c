@@ -18,6 +18,40 @@ int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err
     return 0;
 }
 
+/* Into a list that stays in descending order, each size once. */
+static void add_size(struct engine_setup *s, int rows)
+{
+    int at = 0;
+    while (at < s->n_graph_sizes && s->graph_sizes[at] > rows)
+        at++;
+    if (at < s->n_graph_sizes && s->graph_sizes[at] == rows)
+        return;
+    memmove(s->graph_sizes + at + 1, s->graph_sizes + at, (size_t)(s->n_graph_sizes - at) * sizeof(int));
+    s->graph_sizes[at] = rows;
+    s->n_graph_sizes++;
+}
+
+int machine_graphs(const struct opts *o, struct engine_setup *s, struct err *e)
+{
+    const char *at = o->graph_sizes ? o->graph_sizes : "1,2,4,8,16,32,48,64,96,128";
+    s->n_graph_sizes = 0;
+    if (o->graph_sizes && !s->ops->graph_begin)
+        return err_set(e, E_INPUT, "--cudagraph-capture-sizes is for GPUs: give --device cuda, too");
+    while (s->ops->graph_begin && !o->enforce_eager && at) {
+        char *end;
+        long rows = strtol(at, &end, 10);
+        if (end == at || rows < 1 || rows > GRAPH_MOST_ROWS || (*end && *end != ',') || s->n_graph_sizes == GRAPH_SIZES)
+            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %.60s: use up to %d numbers from 1 to %d, like 1,2,4,8", o->graph_sizes, GRAPH_SIZES,
+                           GRAPH_MOST_ROWS);
+        if (o->graph_sizes && rows > s->limits.max_num_batched_tokens)
+            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %ld is more than --max-num-batched-tokens %d", rows, s->limits.max_num_batched_tokens);
+        if (o->graph_sizes || (rows <= s->limits.max_num_seqs && rows <= s->limits.max_num_batched_tokens))
+            add_size(s, (int)rows);
+        at = *end ? end + 1 : NULL;
+    }
+    return 0;
+}
+
 int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
 {
     int n_devices;

@@ -14,6 +14,8 @@ int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err
 int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e);
 /* auto is a GPU where one is found, else the CPU. E_UNSUPPORTED: this build does not have it. */
 int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e);
+/* For how many rows graphs are recorded, descending; none with --enforce-eager or on machines that have none. E_INPUT: no such list, or not for this machine. */
+int machine_graphs(const struct opts *o, struct engine_setup *s, struct err *e);
 /* Once ops and n_ranks are known: ranks take the devices in turn where nothing is said; a GPU is for the most part ours. */
 void machine_spread(const struct opts *o, struct engine_setup *s);
 

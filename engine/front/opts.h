@@ -41,7 +41,8 @@ struct opts {
     char *policy_params_file;           /* an object of them; NULL: none */
     /* the machine */
     char *device, *isa, *devices;       /* devices: NULL: in turn */
-    bool invariant;
+    char *graph_sizes;                  /* NULL: the usual ones */
+    bool invariant, enforce_eager;
     int64_t threads;
     int64_t ranks, sp, tp, dp;          /* 0: not given */
     char *shift_weights;

@@ -82,6 +82,27 @@ static bool enter(struct device *d, struct comm *c, int me, struct shown *s, int
     return true;
 }
 
+bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way)
+{
+    struct shown s = {.algorithm = COMM_AUTO};
+    bool signals = (me == 0) == (way == FROM_FIRST);
+    int turn;
+    struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
+    if (!own || (signals && !gpu_ok(d, cudaEventRecord(own->shown, d->stream), "a collective"))) {
+        meeting_abort(c);
+        return false;
+    }
+    s.ready = own;
+    if (!meeting_enter(c, me, &s, &turn))
+        return fail_peer(d);
+    for (int m = 0; m < meeting_size(c) && !signals; m++) {
+        const struct mark *theirs = meeting_shown(c, m, turn)->ready;
+        if ((m == 0) == (way == FROM_FIRST) && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->shown, 0), "a collective"))
+            return false; /* the next collective aborts */
+    }
+    return true;
+}
+
 /* Outside of a step, where ops are timed and buffers come and go, a collective has ended when it returns. */
 static void leave(struct device *d)
 {

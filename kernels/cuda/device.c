@@ -22,9 +22,11 @@ bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess)
         return true;
-    if (!d->broken.code)
-        err_set(&d->broken, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
-    gpu_fail(d, E_DEVICE, d->broken.text);
+    struct err why;
+    err_set(&why, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
+    if (!d->broken.code && !d->graph) /* what cannot be recorded may well run */
+        d->broken = why;
+    gpu_fail(d, E_DEVICE, why.text);
     return false;
 }
 
@@ -92,9 +94,11 @@ bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
 {
     if (s->bytes >= bytes)
         return true;
-    if (!gpu_ok(d, cudaStreamSynchronize(d->stream), "waiting to grow"))
-        return false;
-    heap_give(&d->heap, s->data);
+    if (!d->graph) {
+        if (!gpu_ok(d, cudaStreamSynchronize(d->stream), "waiting to grow"))
+            return false;
+        heap_give(&d->heap, s->data);
+    }
     s->bytes = 0;
     s->data = heap_take(&d->heap, bytes);
     if (!s->data) {
@@ -229,6 +233,7 @@ static void cuda_close(struct device *d)
     gpu_use(d);
     if (d->stream)
         cudaStreamSynchronize(d->stream);
+    graphs_close(d);
     lt_close(d->lt);
     loader_close(d);
     mirror_free(d, &d->rows);
@@ -259,6 +264,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     struct device *d = mem_new(sizeof *d);
     d->opts = *o;
     d->index = o->index;
+    d->work = &d->step_work;
     heap_init(&d->heap, &(struct heap_source){get_chunk, put_chunk, d});
     gpu_use(d);
     int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
@@ -267,6 +273,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
         if (!gpu_ok(d, flash_prepare(), "preparing attention"))
             rc = err_set(e, d->error.code, "%s", d->error.text);
     }
+    if (!rc && o->graph_rows > 0 && !frame_open(d, o->graph_rows))
+        rc = err_set(e, d->error.code, "%s", d->error.text);
     if (rc) {
         cuda_close(d);
         return rc;
@@ -309,6 +317,9 @@ const struct backend_ops *backend_cuda(void)
         .gather = cuda_gather,
         .sample = cuda_sample,
         .kv_move = cuda_kv_move,
+        .graph_begin = cuda_graph_begin,
+        .graph_end = cuda_graph_end,
+        .graph_step = cuda_graph_step,
         .comm_open = meeting_open,
         .comm_close = cuda_comm_close,
         .comm_abort = meeting_abort,

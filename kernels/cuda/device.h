@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/flash_plan.h"
+#include "kernels/cuda/frame.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/job.h"
 #include "kernels/cuda/lt.h"
@@ -34,6 +35,30 @@ struct sampled {
     int first, n;                   /* rows of results to hand over in finish */
 };
 
+/* Working memory of the ops. */
+struct work {
+    struct scratch angles, inputs, changed;
+    struct scratch wide, workspace, partial, arrived; /* default mode */
+};
+
+/* A recorded step of `rows` rows, the part of one member. */
+struct graph {
+    struct graph_key key;
+    int rows, vocab;
+    bool capturing;                 /* first member, while it records */
+    bool flashes, cleared;          /* attention of this shape; its counters are cleared by the graph */
+    struct flash_shape flash;
+    struct sampled *sampled;
+    int n_sampled;
+    cudaGraphExec_t exec;           /* at the first member, for all; NULL at others */
+};
+
+struct step_results {
+    const struct sampled *rows;
+    int n;
+    const struct sample_out *from;  /* of row 0, on the host */
+};
+
 /* How attention is cut in this step, for layers of this shape. */
 struct flash_step {
     bool planned;
@@ -59,15 +84,19 @@ struct device {
     int item_rows, n_items;         /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
     int n_sms;
     struct mirror rows, blocks, items, lists, results;
-    struct scratch angles, inputs, changed;
+    struct work step_work, graph_work, *work; /* work: of the step, or of the graph that is being recorded */
     /* default mode */
     bool early;                     /* kernels may begin before the one before them ended */
-    struct scratch wide, workspace, partial, arrived;
     struct mirror plans;
     struct flash_step flash;
     struct lt *lt;                  /* default mode; NULL: own kernels only */
     struct sampled *sampled;
     int n_sampled;
+    /* graphs */
+    struct frame frame;
+    struct graph *graph;            /* being recorded: ops go into it and do not run */
+    struct graph **graphs;
+    int n_graphs;
 };
 
 /* Makes this device the thread's. Every entry from outside begins with it. */
@@ -80,7 +109,7 @@ static inline bool gpu_failed(const struct device *d)
 {
     return d->error.code != 0;
 }
-/* False, with a sticky error, when there is not so much memory. Growing waits for the stream. */
+/* False, with an error, when there is not so much memory. Growing waits for the stream; into a graph nothing is waited for, and what was there stays for its earlier ops. */
 bool gpu_grow(struct device *d, struct scratch *s, size_t bytes);
 /* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what was there has been used. */
 bool mirror_room(struct device *d, struct mirror *m, size_t bytes);
@@ -93,6 +122,10 @@ void mirror_free(struct device *d, struct mirror *m);
 /* step.c */
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
 int cuda_finish(struct device *d, struct step_time *t, struct err *e);
+/* Waits for the step, hands over its results, ends it. */
+int step_end(struct device *d, const struct step_results *r, struct step_time *t, struct err *e);
+/* The rotation of the view's positions; frequencies in device memory. */
+void step_angles(struct device *d, const float *inv_freq);
 /* Block lists for blocks of so many tokens, on their way to the device; view.blocks is valid then. */
 bool step_blocks(struct device *d, int tokens);
 void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n);
@@ -117,7 +150,23 @@ size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_di
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
 void cuda_attention(struct device *d, const struct attention_args *a);
 void cuda_kv_move(struct device *d, const struct kv_move *m);
+/* graph.c */
+int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
+int cuda_graph_end(struct device *d, struct err *e);
+int cuda_graph_step(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e);
+void graphs_close(struct device *d);
 /* sample.c */
+/* Where asks and their lists are written. */
+struct asking {
+    struct sample_ask *asks;        /* of the first row */
+    int32_t *words;
+    int64_t used;                   /* of the words */
+    int vocab;
+};
+/* At most so many words that rows [first, first + n) take. */
+size_t ask_words(const struct batch *b, int first, int n, int vocab);
+/* Asks of the step's rows [first, first + n). False, with an error: no memory. */
+bool ask_rows(struct device *d, int first, int n, struct asking *to);
 void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n);
 /* collective.c */
 void cuda_exchange(struct device *d, const struct exchange_args *a);
@@ -125,6 +174,10 @@ void cuda_reduce(struct device *d, const struct reduce_args *a);
 void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
 void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 void cuda_comm_close(struct comm *c);
+/* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a graph it makes their streams part of
+ * it. False, with an error: a member failed. */
+enum signal_way { FROM_FIRST, TO_FIRST };
+bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
 
 static inline float *act_row(struct act a, int row)
 {

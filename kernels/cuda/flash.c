@@ -31,26 +31,52 @@ static bool send_plan(struct device *d, const struct flash_shape *shape)
     return !gpu_failed(d);
 }
 
+/* A graph's items come with the frame; all its layers are cut alike, as much as any step may be. */
+static bool record_plan(struct device *d, const struct flash_shape *shape)
+{
+    struct flash_step *f = &d->flash;
+    struct graph *g = d->graph;
+    if (g->flashes && !same_shape(&g->flash, shape)) {
+        gpu_fail(d, E_UNSUPPORTED, "layers that attend in different ways have no graph yet");
+        return false;
+    }
+    g->flashes = f->planned = true;
+    g->flash = f->shape = *shape;
+    f->n_items = frame_at(&d->frame, d->frame.counts);
+    f->items = frame_at(&d->frame, d->frame.items);
+    frame_plan(&f->plan, shape, g->rows);
+    return true;
+}
+
+/* New counters must be zero, and are again after every launch; a graph clears them each time, wherever it is played. */
+static bool clear_counters(struct device *d, size_t before)
+{
+    if (d->graph ? d->graph->cleared : d->work->arrived.bytes == before)
+        return true;
+    if (d->graph)
+        d->graph->cleared = true;
+    return !d->work->arrived.bytes || gpu_ok(d, cudaMemsetAsync(d->work->arrived.data, 0, d->work->arrived.bytes, d->stream), "attention");
+}
+
 static bool make_room(struct device *d, const struct flash_shape *shape, int head_dim)
 {
     const struct flash_plan *p = &d->flash.plan;
     size_t parts = (size_t)p->n_parts * (size_t)shape->kv_heads * FLASH_ROWS * (size_t)(head_dim + 2) * sizeof(float);
-    size_t slots = (size_t)p->n_slots * (size_t)shape->kv_heads * sizeof(uint32_t), before = d->arrived.bytes;
-    if (!gpu_grow(d, &d->partial, parts) || !gpu_grow(d, &d->arrived, slots))
+    size_t slots = (size_t)p->n_slots * (size_t)shape->kv_heads * sizeof(uint32_t), before = d->work->arrived.bytes;
+    if (!gpu_grow(d, &d->work->partial, parts) || !gpu_grow(d, &d->work->arrived, slots))
         return false;
-    /* the last of a tile's parts leaves zero; only new memory has to be cleared */
-    return d->arrived.bytes == before || gpu_ok(d, cudaMemsetAsync(d->arrived.data, 0, d->arrived.bytes, d->stream), "attention");
+    return clear_counters(d, before);
 }
 
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
 {
     struct flash_shape shape = {.kv_heads = j->kv.n_heads, .most_heads = most_heads, .window = j->window, .n_sms = d->n_sms};
-    if (!send_plan(d, &shape) || !make_room(d, &shape, j->kv.head_dim))
+    if (!(d->graph ? record_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
         return;
     const struct flash_plan *p = &d->flash.plan;
     j->early = d->early;
-    j->partial = d->partial.data;
-    j->arrived = d->arrived.data;
+    j->partial = d->work->partial.data;
+    j->arrived = d->work->arrived.data;
     j->n_slots = p->n_slots;
     j->n_parts = p->n_parts;
     for (int wide = 1; wide >= 0; wide--) {

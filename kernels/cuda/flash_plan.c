@@ -3,6 +3,11 @@
 /* CTAs that run side by side on one multiprocessor: what shared memory allows for heads of 128. */
 enum { CTAS_PER_SM = 3 };
 
+int flash_places(const struct flash_shape *s)
+{
+    return s->n_sms * CTAS_PER_SM;
+}
+
 struct cutting {
     const struct flash_shape *shape;
     int rounds;                     /* of FLASH_KEYS positions, of a part */
@@ -49,7 +54,7 @@ static void cut_narrow(struct cutting *c, int seq, const struct batch_seq *q)
 /* Parts as short as they may be while all of them, of all kv heads, still run at once. */
 static int rounds_of_part(const struct batch *b, const struct flash_shape *s)
 {
-    int64_t all = 0, places = (int64_t)s->n_sms * CTAS_PER_SM;
+    int64_t all = 0, places = flash_places(s);
     for (int i = 0; i < b->n_seqs; i++)
         if (!is_wide(s, &b->seqs[i]))
             all += (int64_t)count_rounds(s, &b->seqs[i]) * s->kv_heads;

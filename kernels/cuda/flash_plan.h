@@ -16,6 +16,8 @@ struct flash_plan {
     int n_slots, n_parts;           /* of flash_job */
 };
 
+/* CTAs that run side by side. */
+int flash_places(const struct flash_shape *s);
 /* items NULL: only counts. Else the wide ones come first, n_wide of them, then the narrow ones. */
 void flash_plan(struct flash_plan *p, const struct batch *b, const struct flash_shape *s, struct flash_item *items);
 

@@ -36,7 +36,8 @@ struct seq_at {
     int32_t row0, n_rows, pos0, block0; /* block0: where its block list begins in blocks[] */
 };
 struct step_view {
-    const int32_t *ids, *positions, *row_seq, *logit_rows;
+    const int32_t *ids, *positions, *logit_rows;
+    const int32_t *row_seq;         /* -1: padding, in no sequence */
     const struct seq_at *seqs;
     const int32_t *blocks;
     int n_rows, n_seqs;

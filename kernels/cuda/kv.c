@@ -98,10 +98,15 @@ static void attend_invariant(struct device *d, const struct attention_args *a)
     struct attend_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
                            .scale = a->scale * 1.44269504f};
     int most = order_heads(a, j.first_head);
-    if (!send_items(d, most < ATTEND_ROWS ? ATTEND_ROWS / most : 1) || d->n_items == 0)
-        return;
-    j.items = (const struct attend_item *)d->items.dev;
-    j.n_items = d->n_items;
+    if (d->graph) {
+        j.items = frame_at(&d->frame, d->frame.cuts);
+        j.n_items = d->graph->rows;
+    } else {
+        if (!send_items(d, most < ATTEND_ROWS ? ATTEND_ROWS / most : 1) || d->n_items == 0)
+            return;
+        j.items = (const struct attend_item *)d->items.dev;
+        j.n_items = d->n_items;
+    }
     j.step = d->view;
     j.kv = layer_at(&a->kv);
     gpu_ok(d, launch_attend(d->stream, &j), "attention");

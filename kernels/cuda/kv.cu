@@ -16,6 +16,8 @@ __device__ static void store_cached(enum dtype t, uint8_t *row, int i, float x)
 static __global__ void kv_write_kernel(struct kv_write_job j)
 {
     int row = (int)blockIdx.x, head = (int)blockIdx.y, dim = j.kv.head_dim;
+    if (j.step.row_seq[row] < 0)
+        return; /* padding */
     struct seq_at seq = j.step.seqs[j.step.row_seq[row]];
     int position = seq.pos0 + row - seq.row0, at = position % j.kv.tokens;
     int block = j.step.blocks[seq.block0 + position / j.kv.tokens];

@@ -53,9 +53,9 @@ static bool prepare(struct device *d, const struct linear_args *a, struct inputs
     x = a->in != LINEAR_PLAIN ? aligned(rows * cols * sizeof(float)) : 0;
     q = quant ? aligned(rows * 2 * cols) : 0;
     meta = quant ? aligned(rows * (cols / BLOCK_COLS) * sizeof(struct quant_meta)) : 0;
-    if (!gpu_grow(d, &d->inputs, x + q + meta))
+    if (!gpu_grow(d, &d->work->inputs, x + q + meta))
         return false;
-    char *p = d->inputs.data;
+    char *p = d->work->inputs.data;
     *in = (struct inputs){a->x.data, a->x.ld, (int8_t *)(p + x), (struct quant_meta *)(p + x + q)};
     if (a->in != LINEAR_PLAIN) {
         change_input(d, a, (float *)p);

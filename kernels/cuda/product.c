@@ -32,10 +32,10 @@ static enum skinny_in in_of(enum linear_in in)
 static bool make_swiglu(struct device *d, const struct linear_args *a, struct act *x)
 {
     int cols = a->x.cols, ld = (cols + 15) / 16 * 16;
-    if (!gpu_grow(d, &d->inputs, (size_t)a->rows * (size_t)ld * sizeof(float)))
+    if (!gpu_grow(d, &d->work->inputs, (size_t)a->rows * (size_t)ld * sizeof(float)))
         return false;
-    struct swiglu_job j = {.x = a->x.data, .x2 = a->x2.data, .y = d->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = cols};
-    *x = (struct act){d->inputs.data, cols, ld};
+    struct swiglu_job j = {.x = a->x.data, .x2 = a->x2.data, .y = d->work->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = cols};
+    *x = (struct act){d->work->inputs.data, cols, ld};
     return gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
 }
 
@@ -70,12 +70,12 @@ static void multiply_few(struct device *d, const struct linear_args *a)
 static bool narrow(struct device *d, const struct linear_args *a, bool f16, struct fast_job *to)
 {
     int ld = (a->x.cols + FAST_PAD - 1) / FAST_PAD * FAST_PAD;
-    if (!gpu_grow(d, &d->inputs, aligned((size_t)a->rows * (size_t)ld * sizeof(uint16_t))))
+    if (!gpu_grow(d, &d->work->inputs, aligned((size_t)a->rows * (size_t)ld * sizeof(uint16_t))))
         return false;
-    to->x = d->inputs.data;
+    to->x = d->work->inputs.data;
     to->ldx = ld;
     struct narrow_job j = {.x = a->x.data, .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL, .gain = a->in == LINEAR_NORM ? a->gain : NULL,
-                           .y = d->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = a->x.cols, .eps = a->eps, .f16 = f16};
+                           .y = d->work->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = a->x.cols, .eps = a->eps, .f16 = f16};
     return gpu_ok(d, launch_narrow(d->stream, &j), "narrow");
 }
 
@@ -84,7 +84,7 @@ static void multiply_wide(struct device *d, const struct fast_job *j, const uint
 {
     struct lt_product p = {.w = w, .x = j->x, .bias = j->bias, .y = j->y, .outs = j->w.rows, .cols = j->w.cols, .rows = j->rows, .ldw = ldw, .ldx = j->ldx,
                            .ldy = j->ldy, .f16 = j->w.p.family == FAM_F16, .accumulate = j->accumulate};
-    if (w && d->lt && gpu_grow(d, &d->workspace, lt_workspace()) && lt_multiply(d->lt, d->stream, &p, d->workspace.data))
+    if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) && lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
         return;
     if (!gpu_failed(d))
         gpu_ok(d, launch_tile(d->stream, j), "linear");
@@ -93,7 +93,7 @@ static void multiply_wide(struct device *d, const struct fast_job *j, const uint
 static void multiply_widened(struct device *d, const struct fast_job *all)
 {
     int most = (int)(WIDEN_BYTES / ((size_t)all->w.cols * sizeof(uint16_t))) / LEAF_COLS * LEAF_COLS;
-    if (!gpu_grow(d, &d->wide, WIDEN_BYTES))
+    if (!gpu_grow(d, &d->work->wide, WIDEN_BYTES))
         return;
     for (int first = 0; first < all->w.rows && !gpu_failed(d); first += most) {
         struct fast_job j = *all;
@@ -101,9 +101,9 @@ static void multiply_widened(struct device *d, const struct fast_job *all)
         j.w.rows = all->w.rows - first < most ? all->w.rows - first : most;
         j.y += first;
         j.bias = all->bias ? all->bias + first : NULL;
-        struct widen_job wide = {.w = j.w, .to = d->wide.data};
+        struct widen_job wide = {.w = j.w, .to = d->work->wide.data};
         if (gpu_ok(d, launch_widen(d->stream, &wide), "widening weights"))
-            multiply_wide(d, &j, d->wide.data, j.w.cols);
+            multiply_wide(d, &j, d->work->wide.data, j.w.cols);
     }
 }
 

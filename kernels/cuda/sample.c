@@ -85,30 +85,12 @@ static struct sample_ask ask_of(const struct sample_row *r)
         .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
 }
 
-/* Asks and lists of rows [first, first + n) on their way; j.asks and j.lists are set. */
-static bool send_asks(struct device *d, struct sample_job *j, int first, struct counting *c)
+size_t ask_words(const struct batch *b, int first, int n, int vocab)
 {
-    const struct sample_row *rows = d->batch->samples + first;
-    size_t words = 0, ask_bytes = (size_t)j->n * sizeof(struct sample_ask);
-    for (int i = 0; i < j->n; i++)
-        words += rows[i].given < 0 ? most_words(&rows[i], j->vocab) : 0;
-    if (!mirror_room(d, &d->lists, ask_bytes + words * sizeof(int32_t) + 32))
-        return false;
-    size_t at = mirror_take(&d->lists, ask_bytes), list_at = d->lists.used;
-    struct sample_ask *asks = (struct sample_ask *)(d->lists.host + at);
-    int32_t *lists = (int32_t *)(d->lists.host + list_at);
-    int64_t used = 0;
-    for (int i = 0; i < j->n; i++) {
-        asks[i] = ask_of(&rows[i]);
-        asks[i].lists = used;
-        if (asks[i].changed)
-            used += put_lists(&rows[i], &asks[i], c, lists + used);
-    }
-    mirror_take(&d->lists, (size_t)used * sizeof(int32_t));
-    j->asks = (const struct sample_ask *)(d->lists.dev + at);
-    j->lists = (const int32_t *)(d->lists.dev + list_at);
-    mirror_push(d, &d->lists, at);
-    return !gpu_failed(d);
+    size_t words = 0;
+    for (int i = first; i < first + n; i++)
+        words += b->samples[i].given < 0 ? most_words(&b->samples[i], vocab) : 0;
+    return words;
 }
 
 static bool counting_open(struct device *d, struct counting *c, int first, int n, int vocab)
@@ -130,12 +112,52 @@ static bool counting_open(struct device *d, struct counting *c, int first, int n
     return true;
 }
 
+bool ask_rows(struct device *d, int first, int n, struct asking *to)
+{
+    const struct sample_row *rows = d->batch->samples + first;
+    struct counting c;
+    if (!counting_open(d, &c, first, n, to->vocab))
+        return false;
+    for (int i = 0; i < n; i++) {
+        to->asks[i] = ask_of(&rows[i]);
+        to->asks[i].lists = to->used;
+        if (to->asks[i].changed)
+            to->used += put_lists(&rows[i], &to->asks[i], &c, to->words + to->used);
+    }
+    mem_free(c.counts);
+    return true;
+}
+
+/* Asks and lists of rows [first, first + n) on their way; j.asks and j.lists are set. */
+static bool send_asks(struct device *d, struct sample_job *j, int first)
+{
+    size_t words = ask_words(d->batch, first, j->n, j->vocab), ask_bytes = (size_t)j->n * sizeof(struct sample_ask);
+    if (!mirror_room(d, &d->lists, ask_bytes + words * sizeof(int32_t) + 32))
+        return false;
+    size_t at = mirror_take(&d->lists, ask_bytes), list_at = d->lists.used;
+    struct asking a = {.asks = (struct sample_ask *)(d->lists.host + at), .words = (int32_t *)(d->lists.host + list_at), .vocab = j->vocab};
+    if (!ask_rows(d, first, j->n, &a))
+        return false;
+    mirror_take(&d->lists, (size_t)a.used * sizeof(int32_t));
+    j->asks = (const struct sample_ask *)(d->lists.dev + at);
+    j->lists = (const int32_t *)(d->lists.dev + list_at);
+    mirror_push(d, &d->lists, at);
+    return !gpu_failed(d);
+}
+
 static bool any_changed(const struct device *d, int first, int n)
 {
     for (int i = 0; i < n; i++)
         if (ask_of(&d->batch->samples[first + i]).changed)
             return true;
     return false;
+}
+
+/* Which rows' results finish hands over. */
+static void note_sampled(struct device *d, int first, int n)
+{
+    d->sampled = mem_resize(d->sampled, (size_t)d->n_sampled + 1, sizeof *d->sampled);
+    d->sampled[d->n_sampled++] = (struct sampled){first, n};
 }
 
 /* The results of the whole step lie side by side; only this rank's part comes back. */
@@ -148,15 +170,32 @@ static bool take_results(struct device *d, int first, int n, struct sample_out *
         mirror_take(&d->results, all);
     }
     *out = (struct sample_out *)d->results.dev + first;
-    d->sampled = mem_resize(d->sampled, (size_t)d->n_sampled + 1, sizeof *d->sampled);
-    d->sampled[d->n_sampled++] = (struct sampled){first, n};
+    note_sampled(d, first, n);
     return true;
+}
+
+/* A graph's asks and results lie in the frame, and come and go with it. */
+static void record_sample(struct device *d, struct sample_job *j, int first)
+{
+    const struct frame *f = &d->frame;
+    j->asks = (const struct sample_ask *)frame_at(f, f->asks) + first;
+    j->lists = frame_at(f, f->words);
+    j->out = f->results + first;
+    d->graph->vocab = j->vocab;
+    note_sampled(d, first, j->n);
+    gpu_ok(d, launch_sample(d->stream, j), "sample");
+}
+
+static void send_sample(struct device *d, struct sample_job *j, int first)
+{
+    if (send_asks(d, j, first) && take_results(d, first, j->n, &j->out) && gpu_ok(d, launch_sample(d->stream, j), "sample"))
+        gpu_ok(d, cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out, cudaMemcpyDeviceToHost, d->stream),
+                  "fetching results");
 }
 
 void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n)
 {
     struct sample_job j = {.logits = logits.data, .ld = logits.ld, .vocab = vocab, .n = n};
-    struct counting counting;
     if (gpu_failed(d) || n == 0)
         return;
     ASSERT(first >= 0 && first + n <= d->batch->n_logits && vocab > 0);
@@ -164,15 +203,13 @@ void cuda_sample(struct device *d, struct act logits, int vocab, int first, int 
         gpu_fail(d, E_UNSUPPORTED, "the vocabulary is too large to sample from on a GPU: use --device cpu");
         return;
     }
-    if (any_changed(d, first, n)) {
-        if (!gpu_grow(d, &d->changed, (size_t)n * (size_t)vocab * sizeof(float)))
+    if (d->graph || any_changed(d, first, n)) { /* any row of a step to come may be */
+        if (!gpu_grow(d, &d->work->changed, (size_t)n * (size_t)vocab * sizeof(float)))
             return;
-        j.changed = d->changed.data;
+        j.changed = d->work->changed.data;
     }
-    if (!counting_open(d, &counting, first, n, vocab))
-        return;
-    if (send_asks(d, &j, first, &counting) && take_results(d, first, n, &j.out) && gpu_ok(d, launch_sample(d->stream, &j), "sample"))
-        gpu_ok(d, cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j.out, j.out, (size_t)n * sizeof *j.out, cudaMemcpyDeviceToHost, d->stream),
-                  "fetching results");
-    mem_free(counting.counts);
+    if (d->graph)
+        record_sample(d, &j, first);
+    else
+        send_sample(d, &j, first);
 }

@@ -28,18 +28,24 @@ static const int32_t *put_row_seqs(struct mirror *m, const struct batch *b)
     return (const int32_t *)(m->dev + at);
 }
 
+void step_angles(struct device *d, const float *inv_freq)
+{
+    int n_rows = d->view.n_rows, dim = d->rope.dim;
+    if (dim == 0 || !gpu_grow(d, &d->work->angles, (size_t)n_rows * (size_t)dim * sizeof(float)))
+        return;
+    struct angles_job j = {.positions = d->view.positions, .inv_freq = inv_freq, .scale = d->rope.scale, .n_rows = n_rows, .dim = dim,
+                           .out = d->work->angles.data};
+    gpu_ok(d, launch_angles(d->stream, &j), "angles");
+}
+
 static void put_angles(struct device *d, const struct rope *rope)
 {
-    int n_rows = d->batch->n_rows, dim = rope->dim;
-    ASSERT(dim >= 0 && dim % 2 == 0);
-    if (dim == 0 || !gpu_grow(d, &d->angles, (size_t)n_rows * (size_t)dim * sizeof(float)))
-        return;
-    struct angles_job j = {.positions = d->view.positions, .scale = rope->scale, .n_rows = n_rows, .dim = dim, .out = d->angles.data};
-    size_t bytes = (size_t)(dim / 2) * sizeof(float), at = mirror_take(&d->rows, bytes);
-    memcpy(d->rows.host + at, rope->inv_freq, bytes);
-    j.inv_freq = (const float *)(d->rows.dev + at);
+    ASSERT(rope->dim >= 0 && rope->dim % 2 == 0);
+    size_t bytes = (size_t)(rope->dim / 2) * sizeof(float), at = mirror_take(&d->rows, bytes);
+    if (bytes)
+        memcpy(d->rows.host + at, rope->inv_freq, bytes);
     mirror_push(d, &d->rows, at);
-    gpu_ok(d, launch_angles(d->stream, &j), "angles");
+    step_angles(d, (const float *)(d->rows.dev + at));
 }
 
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
@@ -85,6 +91,10 @@ bool step_blocks(struct device *d, int tokens)
     size_t n = 0;
     if (d->block_tokens == tokens)
         return true;
+    if (d->graph) {
+        gpu_fail(d, E_UNSUPPORTED, "blocks of two sizes in one graph");
+        return false;
+    }
     for (int s = 0; s < b->n_seqs; s++)
         n += (size_t)blocks_of(&b->seqs[s], tokens);
     size_t seq_bytes = (size_t)b->n_seqs * sizeof(struct seq_at);
@@ -107,27 +117,32 @@ bool step_blocks(struct device *d, int tokens)
     return !gpu_failed(d);
 }
 
-static void hand_over(struct device *d)
+static void hand_over(const struct device *d, const struct step_results *r)
 {
-    for (int i = 0; i < d->n_sampled; i++)
-        for (int k = d->sampled[i].first; k < d->sampled[i].first + d->sampled[i].n; k++)
-            memcpy(&d->batch->results[k], d->results.host + (size_t)k * sizeof(struct sample_result), sizeof(struct sample_result));
+    _Static_assert(sizeof(struct sample_out) == sizeof(struct sample_result), "one layout on both sides");
+    for (int i = 0; i < r->n; i++)
+        for (int k = r->rows[i].first; k < r->rows[i].first + r->rows[i].n && k < d->batch->n_logits; k++)
+            memcpy(&d->batch->results[k], r->from + k, sizeof(struct sample_result));
 }
 
-int cuda_finish(struct device *d, struct step_time *t, struct err *e)
+int step_end(struct device *d, const struct step_results *r, struct step_time *t, struct err *e)
 {
     float ms = 0;
-    _Static_assert(sizeof(struct sample_out) == sizeof(struct sample_result), "one layout on both sides");
     if (gpu_ok(d, cudaEventRecord(d->ended, d->stream), "ending a step") && gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"))
         gpu_ok(d, cudaEventElapsedTime(&ms, d->begun, d->ended), "timing a step");
     if (t)
         t->ns = (int64_t)((double)ms * 1e6);
     if (!gpu_failed(d))
-        hand_over(d);
+        hand_over(d, r);
     d->batch = NULL;
     if (gpu_failed(d))
         return err_set(e, d->error.code, "%s", d->error.text);
     return 0;
+}
+
+int cuda_finish(struct device *d, struct step_time *t, struct err *e)
+{
+    return step_end(d, &(struct step_results){d->sampled, d->n_sampled, (const struct sample_out *)d->results.host}, t, e);
 }
 
 /* ---- ops */
@@ -146,7 +161,7 @@ void cuda_embed(struct device *d, struct wview table, struct act y, int first, i
 static void rope_heads(struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
 {
     struct rope_job j = {.x = x.data, .ld = x.ld, .rows = a->rows, .n_heads = n_heads, .head_dim = a->head_dim, .gain = gain,
-                         .eps = a->eps, .angles = d->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
+                         .eps = a->eps, .angles = d->work->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
     if (n_heads > 0 && a->rows > 0 && (gain || j.dim > 0))
         gpu_ok(d, launch_rope(d->stream, &j), "rope");
 }

@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
+
+#include "tests/emulator/graph.h"
 
 #define __global__
 #define __device__
@@ -130,7 +133,10 @@ struct cudaLaunchConfig_t {
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body);
 template <typename... P, typename... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...args)
 {
-    return emulator_run(c, [&]() { kernel(args...); });
+    std::tuple<std::decay_t<P>...> own(args...);
+    cudaLaunchConfig_t config = *c;
+    config.attrs = nullptr;
+    return emulator_submit(c->stream, [=]() { return emulator_run(&config, [&]() { std::apply(kernel, own); }); });
 }
 /* For the CTAs that this thread launches from now on: in which order fibers take their turns. */
 extern "C" void emulator_order(int descending);

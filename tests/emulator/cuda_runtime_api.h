@@ -1,6 +1,6 @@
-/* The few functions of the CUDA runtime that kernels/cuda uses, on the host: device memory is the process's, streams do everything at once, events are always past. What a
- * test proves with it: the arithmetic, indexing and synchronisation of the kernels and all host code around them. What it cannot: timing, memory ordering
- * between CTAs, anything that only the real compiler or driver does. Never true: a kernel still running when its launch returns. */
+/* The few functions of the CUDA runtime that kernels/cuda uses, on the host: device memory is the process's, streams do everything at once unless they record
+ * a graph (graph.cc), events are always past. What a test proves with it: the arithmetic, indexing and synchronisation of the kernels and all host code around them. What it
+ * cannot: timing, memory ordering between CTAs, anything that only the real compiler or driver does. Never true: a kernel still running when its launch returns. */
 #ifndef EMULATOR_CUDA_RUNTIME_API_H
 #define EMULATOR_CUDA_RUNTIME_API_H
 
@@ -14,10 +14,16 @@ typedef enum {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
-    cudaErrorPeerAccessAlreadyEnabled = 704
+    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
@@ -51,6 +57,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t e);
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
 #ifdef __cplusplus
 }

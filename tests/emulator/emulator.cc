@@ -262,21 +262,19 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return cudaMalloc(p, bytes); }
 cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t) { return memcpy(dst, src, bytes), cudaSuccess; }
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
 {
-    for (size_t i = 0; i < height; i++)
-        memcpy((char *)dst + i * dpitch, (const char *)src + i * spitch, width);
-    return cudaSuccess;
+    return emulator_submit(s, [=]() { return memcpy(dst, src, bytes), cudaSuccess; });
 }
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) { return memset(p, value, bytes), cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { return *s = (cudaStream_t)malloc(1), cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return free(s), cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned) { return e ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaEventCreate(cudaEvent_t *e) { return *e = (cudaEvent_t)malloc(1), cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return cudaEventCreate(e); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return free(e), cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) { return e ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { return e ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) { return *ms = 0.001f, cudaSuccess; }
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind, cudaStream_t s)
+{
+    return emulator_submit(s, [=]() {
+        for (size_t i = 0; i < height; i++)
+            memcpy((char *)dst + i * dpitch, (const char *)src + i * spitch, width);
+        return cudaSuccess;
+    });
+}
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
+{
+    return emulator_submit(s, [=]() { return memset(p, value, bytes), cudaSuccess; });
+}

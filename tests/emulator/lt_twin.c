@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cuda/lt_load.h"
+#include "tests/emulator/graph.h"
 #include "kernels/dtype.h"
 
 struct lt_twin_product {
@@ -124,24 +125,39 @@ static float half_at(const void *p, cudaDataType_t t, int64_t i)
     return t == CUDA_R_16F ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
+/* One product, as the stream comes to it: descriptors are gone by then. */
+struct product {
+    struct lt_twin_layout a, b, y;
+    int turn_a;
+    const float *bias;
+    const void *A, *B;
+    float *out, by, keep;
+};
+
+static int multiply(const void *args)
+{
+    const struct product *p = args;
+    for (uint64_t col = 0; col < p->y.cols; col++)
+        for (uint64_t row = 0; row < p->y.rows; row++) {
+            double sum = 0;
+            for (uint64_t k = 0; k < p->b.rows; k++) {
+                int64_t at = p->turn_a ? (int64_t)k + (int64_t)row * p->a.ld : (int64_t)row + (int64_t)k * p->a.ld;
+                sum += (double)half_at(p->A, p->a.type, at) * (double)half_at(p->B, p->b.type, (int64_t)k + (int64_t)col * p->b.ld);
+            }
+            float *to = &p->out[(int64_t)row + (int64_t)col * p->y.ld];
+            *to = p->by * (float)sum + (p->keep != 0 ? p->keep * *to : 0) + (p->bias ? p->bias[row] : 0);
+        }
+    return 0;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *A, cublasLtMatrixLayout_t a, const void *B,
                               cublasLtMatrixLayout_t b, const void *beta, const void *C, cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t y,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes, cudaStream_t s)
 {
-    float by = *(const float *)alpha, keep = *(const float *)beta, *out = D;
     if (!h || !s || !workspace || !bytes || algo->data[0] != CHOSEN || C != D || c != y || !fits(d, a, b, y))
         return CUBLAS_STATUS_INVALID_VALUE;
-    for (uint64_t col = 0; col < y->cols; col++)
-        for (uint64_t row = 0; row < y->rows; row++) {
-            double sum = 0;
-            for (uint64_t k = 0; k < b->rows; k++) {
-                int64_t at = d->turn_a ? (int64_t)k + (int64_t)row * a->ld : (int64_t)row + (int64_t)k * a->ld;
-                sum += (double)half_at(A, a->type, at) * (double)half_at(B, b->type, (int64_t)k + (int64_t)col * b->ld);
-            }
-            float *to = &out[(int64_t)row + (int64_t)col * y->ld];
-            *to = by * (float)sum + (keep != 0 ? keep * *to : 0) + (d->bias ? d->bias[row] : 0);
-        }
-    return CUBLAS_STATUS_SUCCESS;
+    struct product p = {*a, *b, *y, d->turn_a, d->bias, A, B, D, *(const float *)alpha, *(const float *)beta};
+    return emulator_submit_plain(s, multiply, &p, sizeof p) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
 bool lt_load(struct lt_functions *f)

@@ -1,0 +1,183 @@
+#include "kernels/cuda/frame.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "kernels/cuda/device.h"
+
+/* Words for block lists and sampling lists of a step. Who has more of them takes long anyway, and does without a graph. */
+enum { WORDS = 128 << 10, MOST_HALF_DIM = 128, CUT_ROWS = 1 };
+
+/* ---- where things lie */
+
+static size_t place(size_t *end, size_t n, size_t each)
+{
+    size_t at = *end;
+    *end = (at + n * each + 15) / 16 * 16;
+    return at;
+}
+
+static size_t lay_out(struct frame *f)
+{
+    size_t end = 0, rows = (size_t)f->most_rows;
+    f->ids = place(&end, rows, sizeof(int32_t));
+    f->positions = place(&end, rows, sizeof(int32_t));
+    f->logit_rows = place(&end, rows, sizeof(int32_t));
+    f->row_seq = place(&end, rows, sizeof(int32_t));
+    f->seqs = place(&end, rows, sizeof(struct seq_at));
+    f->inv_freq = place(&end, MOST_HALF_DIM, sizeof(float));
+    f->asks = place(&end, rows, sizeof(struct sample_ask));
+    f->cuts = place(&end, rows, sizeof(struct attend_item));
+    f->counts = place(&end, 2, sizeof(int32_t));
+    f->items = place(&end, (size_t)f->most_items, sizeof(struct flash_item));
+    f->words = place(&end, WORDS, sizeof(int32_t));
+    return end;
+}
+
+static int most_items(const struct device *d, int rows)
+{
+    struct flash_plan wide, narrow;
+    frame_plan(&narrow, &(struct flash_shape){.kv_heads = 1, .most_heads = 1, .n_sms = d->n_sms}, rows);
+    frame_plan(&wide, &(struct flash_shape){.kv_heads = 1, .most_heads = ATTEND_MAX_KV, .n_sms = d->n_sms}, rows);
+    return wide.n_wide > narrow.n_narrow ? wide.n_wide : narrow.n_narrow;
+}
+
+bool frame_open(struct device *d, int most_rows)
+{
+    struct frame *f = &d->frame;
+    f->most_items = most_items(d, most_rows);
+    f->most_rows = most_rows;
+    size_t bytes = lay_out(f), results = (size_t)most_rows * sizeof *f->results;
+    f->dev = heap_take(&d->heap, bytes);
+    f->results = heap_take(&d->heap, results);
+    if (f->dev && f->results && cudaMallocHost((void **)&f->host, bytes) == cudaSuccess &&
+        cudaMallocHost((void **)&f->results_host, results) == cudaSuccess) {
+        memset(f->host, 0, bytes);
+        return gpu_ok(d, cudaMemsetAsync(f->dev, 0, bytes, d->stream), "clearing memory");
+    }
+    cudaGetLastError();
+    frame_close(d);
+    gpu_fail(d, E_FULL, "no pinned memory for the arrays of graphs: use --enforce-eager");
+    return false;
+}
+
+void frame_close(struct device *d)
+{
+    struct frame *f = &d->frame;
+    if (f->host)
+        cudaFreeHost(f->host);
+    if (f->results_host)
+        cudaFreeHost(f->results_host);
+    heap_give(&d->heap, f->dev);
+    heap_give(&d->heap, f->results);
+    memset(f, 0, sizeof *f);
+}
+
+bool frame_set_angles(struct device *d, const struct rope *rope)
+{
+    if (rope->dim > 2 * MOST_HALF_DIM)
+        return false;
+    if (rope->dim > 0)
+        memcpy(d->frame.host + d->frame.inv_freq, rope->inv_freq, (size_t)(rope->dim / 2) * sizeof(float));
+    return true;
+}
+
+struct step_view frame_view(const struct frame *f, int rows)
+{
+    return (struct step_view){.ids = frame_at(f, f->ids), .positions = frame_at(f, f->positions), .row_seq = frame_at(f, f->row_seq),
+                              .logit_rows = frame_at(f, f->logit_rows), .seqs = frame_at(f, f->seqs), .blocks = frame_at(f, f->words),
+                              .n_rows = rows, .n_seqs = rows};
+}
+
+/* As flash_plan cuts: a wide sequence by its heads, narrow ones into at most as many parts as run at once, and one more each for what is left over. */
+void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows)
+{
+    int parts = flash_places(s) / s->kv_heads + rows;
+    *p = (struct flash_plan){0};
+    if (s->most_heads > FLASH_ROWS)
+        p->n_wide = rows * ((s->most_heads + FLASH_TILE - 1) / FLASH_TILE);
+    else
+        *p = (struct flash_plan){.n_narrow = parts, .n_slots = rows, .n_parts = parts};
+}
+
+/* ---- a step */
+
+static size_t count_blocks(const struct batch *b)
+{
+    size_t n = 0;
+    for (int i = 0; i < b->n_seqs; i++)
+        n += (size_t)b->seqs[i].pos0 / 16 + 1; /* no block has fewer tokens */
+    return n;
+}
+
+bool frame_fits(const struct frame *f, const struct batch *b, int vocab)
+{
+    if (b->n_rows > f->most_rows || b->n_seqs != b->n_rows || b->n_logits != b->n_rows)
+        return false;
+    for (int i = 0; i < b->n_rows; i++)
+        if (b->seqs[i].row0 != i || b->seqs[i].n_rows != 1 || b->logit_rows[i] != i || b->samples[i].given >= 0)
+            return false;
+    return count_blocks(b) + ask_words(b, 0, b->n_rows, vocab) <= WORDS;
+}
+
+static void fill_rows(const struct frame *f, const struct batch *b, int rows)
+{
+    int32_t *ids = (int32_t *)(f->host + f->ids), *positions = (int32_t *)(f->host + f->positions);
+    int32_t *logit_rows = (int32_t *)(f->host + f->logit_rows), *row_seq = (int32_t *)(f->host + f->row_seq);
+    struct attend_item *cuts = (struct attend_item *)(f->host + f->cuts);
+    for (int i = 0; i < rows; i++) {
+        bool real = i < b->n_rows;
+        ids[i] = real ? b->ids[i] : 0;
+        positions[i] = real ? b->positions[i] : 0;
+        logit_rows[i] = i;
+        row_seq[i] = real ? i : -1;
+        cuts[i] = (struct attend_item){real ? i : 0, i, real ? CUT_ROWS : 0};
+    }
+}
+
+/* Appends the block lists to the words. */
+static void fill_blocks(const struct frame *f, const struct batch *b, int tokens, struct asking *words)
+{
+    struct seq_at *seqs = (struct seq_at *)(f->host + f->seqs);
+    for (int i = 0; i < b->n_seqs; i++) {
+        int n = b->seqs[i].pos0 / tokens + 1;
+        seqs[i] = (struct seq_at){i, 1, b->seqs[i].pos0, (int32_t)words->used};
+        memcpy(words->words + words->used, b->seqs[i].blocks, (size_t)n * sizeof(int32_t));
+        words->used += n;
+    }
+}
+
+static void fill_items(const struct frame *f, const struct batch *b, const struct flash_shape *shape)
+{
+    struct flash_plan p;
+    int32_t *counts = (int32_t *)(f->host + f->counts);
+    flash_plan(&p, b, shape, NULL);
+    ASSERT(p.n_wide + p.n_narrow <= f->most_items);
+    flash_plan(&p, b, shape, (struct flash_item *)(f->host + f->items));
+    counts[0] = p.n_wide;
+    counts[1] = p.n_narrow;
+}
+
+/* What is padding asks for nothing in particular. */
+static bool fill_asks(struct device *d, const struct sampled *rows, struct asking *a)
+{
+    int left = d->batch->n_logits - rows->first, n = left < rows->n ? left : rows->n;
+    a->asks = (struct sample_ask *)(d->frame.host + d->frame.asks) + rows->first;
+    for (int i = n > 0 ? n : 0; i < rows->n; i++)
+        a->asks[i] = (struct sample_ask){.top_p = 1, .repetition = 1, .given = -1, .n_top = -1, .n_allowed = -1};
+    return n <= 0 || ask_rows(d, rows->first, n, a);
+}
+
+size_t frame_fill(struct device *d, const struct frame_shape *s)
+{
+    struct frame *f = &d->frame;
+    struct asking a = {.words = (int32_t *)(f->host + f->words), .vocab = s->vocab};
+    fill_rows(f, d->batch, s->rows);
+    for (int i = 0; i < s->n_sampled; i++)
+        if (!fill_asks(d, &s->sampled[i], &a))
+            return 0;
+    fill_blocks(f, d->batch, s->tokens_per_block, &a);
+    if (s->flash)
+        fill_items(f, d->batch, s->flash);
+    return f->words + (size_t)a.used * sizeof(int32_t);
+}

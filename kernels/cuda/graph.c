@@ -1,0 +1,193 @@
+/* Steps of decodes as graphs: recorded once for each member, layout and size, played with the arrays of the frame. The streams of all members of a group are recorded as one
+ * graph, which the first member launches: within it a collective is an edge, not a meeting, and no kernel waits for another. What a graph uses of working memory is not
+ * what other steps use, so nothing that they grow moves it. */
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "kernels/cuda/device.h"
+
+static bool is_first(const struct graph_key *k)
+{
+    return !k->all || k->me == 0;
+}
+
+static void graph_free(struct graph *g)
+{
+    if (!g)
+        return;
+    if (g->exec)
+        cudaGraphExecDestroy(g->exec);
+    mem_free(g->sampled);
+    mem_free(g);
+}
+
+void graphs_close(struct device *d)
+{
+    for (int i = 0; i < d->n_graphs; i++)
+        graph_free(d->graphs[i]);
+    mem_free(d->graphs);
+    frame_close(d);
+}
+
+/* ---- recording */
+
+/* The ops that follow go into the graph. */
+static void begin_recording(struct device *d, const struct batch *b)
+{
+    struct graph *g = d->graph;
+    d->batch = b;
+    d->work = &d->graph_work;
+    d->view = frame_view(&d->frame, g->rows);
+    d->block_tokens = g->key.tokens_per_block;
+    d->item_rows = 0;
+    d->flash.planned = false;
+    d->n_sampled = 0;
+    if (is_first(&g->key))
+        g->capturing = gpu_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "recording a graph");
+    if (g->key.all)
+        members_signal(d, g->key.all, g->key.me, FROM_FIRST);
+    if (!gpu_failed(d))
+        step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
+}
+
+static void end_recording(struct device *d)
+{
+    d->graph = NULL;
+    d->batch = NULL;
+    d->work = &d->step_work;
+    d->flash.planned = false;
+    d->block_tokens = d->item_rows = d->n_sampled = 0;
+}
+
+static int refuse(struct device *d, struct err *e)
+{
+    struct graph *g = d->graph;
+    if (g->capturing) {
+        cudaGraph_t nothing = NULL;
+        cudaStreamEndCapture(d->stream, &nothing);
+        if (nothing)
+            cudaGraphDestroy(nothing);
+    }
+    cudaGetLastError(); /* a recording that fails is no broken device */
+    graph_free(g);
+    end_recording(d);
+    return err_set(e, d->error.code, "%s", d->error.text);
+}
+
+int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e)
+{
+    const struct batch *b = c->batch;
+    memset(&d->error, 0, sizeof d->error);
+    if (d->broken.code)
+        return err_set(e, d->broken.code, "%s", d->broken.text);
+    if (b->n_rows > d->frame.most_rows)
+        return err_set(e, E_UNSUPPORTED, "a graph of %d rows on a device opened for %d", b->n_rows, d->frame.most_rows);
+    gpu_use(d);
+    d->rope = *rope;
+    d->graph = mem_new(sizeof *d->graph);
+    *d->graph = (struct graph){.key = *c->key, .rows = b->n_rows};
+    if (!frame_set_angles(d, rope))
+        gpu_fail(d, E_UNSUPPORTED, "graphs are for heads of at most 256 rotated elements");
+    begin_recording(d, b);
+    return gpu_failed(d) ? refuse(d, e) : 0;
+}
+
+/* What was recorded becomes something to launch. */
+static bool make_exec(struct device *d, struct graph *g)
+{
+    cudaGraph_t graph = NULL;
+    g->capturing = false;
+    bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "recording a graph") &&
+              gpu_ok(d, cudaGraphInstantiate(&g->exec, graph, 0), "making a graph") &&
+              gpu_ok(d, cudaGraphUpload(g->exec, d->stream), "making a graph") && gpu_ok(d, cudaStreamSynchronize(d->stream), "making a graph");
+    if (graph)
+        cudaGraphDestroy(graph);
+    return ok;
+}
+
+int cuda_graph_end(struct device *d, struct err *e)
+{
+    struct graph *g = d->graph;
+    ASSERT(g);
+    gpu_use(d);
+    bool ok = g->key.all ? members_signal(d, g->key.all, g->key.me, TO_FIRST) : !gpu_failed(d);
+    if (ok && is_first(&g->key))
+        ok = make_exec(d, g);
+    if (ok && g->key.all) /* all have it, or none */
+        ok = members_signal(d, g->key.all, g->key.me, FROM_FIRST);
+    if (!ok)
+        return refuse(d, e);
+    g->sampled = d->sampled;
+    g->n_sampled = d->n_sampled;
+    d->sampled = NULL;
+    d->graphs = mem_resize(d->graphs, (size_t)d->n_graphs + 1, sizeof(struct graph *));
+    d->graphs[d->n_graphs++] = g;
+    end_recording(d);
+    return 0;
+}
+
+/* ---- playing */
+
+static bool same_key(const struct graph_key *a, const struct graph_key *b)
+{
+    return a->weights == b->weights && a->all == b->all && a->me == b->me && a->group == b->group && a->tokens_per_block == b->tokens_per_block &&
+           a->twoshot_bytes == b->twoshot_bytes;
+}
+
+/* The smallest that holds the batch. */
+static struct graph *find(const struct device *d, const struct graph_key *k, const struct batch *b)
+{
+    struct graph *found = NULL;
+    for (int i = 0; i < d->n_graphs; i++) {
+        struct graph *g = d->graphs[i];
+        if (g->rows >= b->n_rows && (!found || g->rows < found->rows) && same_key(&g->key, k))
+            found = g;
+    }
+    return found && frame_fits(&d->frame, b, found->vocab) ? found : NULL;
+}
+
+static bool send_frame(struct device *d, const struct graph *g)
+{
+    struct frame *f = &d->frame;
+    size_t bytes = frame_fill(d, &(struct frame_shape){.rows = g->rows, .tokens_per_block = g->key.tokens_per_block, .vocab = g->vocab,
+                                                       .flash = g->flashes ? &g->flash : NULL, .sampled = g->sampled, .n_sampled = g->n_sampled});
+    return bytes && gpu_ok(d, cudaMemcpyAsync(f->dev, f->host, bytes, cudaMemcpyHostToDevice, d->stream), "sending a step");
+}
+
+static void fetch_results(struct device *d, const struct graph *g)
+{
+    for (int i = 0; i < g->n_sampled; i++) {
+        const struct sampled *s = &g->sampled[i];
+        gpu_ok(d, cudaMemcpyAsync(d->frame.results_host + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out),
+                                  cudaMemcpyDeviceToHost, d->stream), "fetching results");
+    }
+}
+
+/* All members have sent their frames, then the first launches, then all may fetch. */
+static void launch_graph(struct device *d, const struct graph *g)
+{
+    if (gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step"))
+        send_frame(d, g);
+    if (g->key.all)
+        members_signal(d, g->key.all, g->key.me, TO_FIRST);
+    if (!gpu_failed(d) && g->exec)
+        gpu_ok(d, cudaGraphLaunch(g->exec, d->stream), "launching a graph");
+    if (g->key.all)
+        members_signal(d, g->key.all, g->key.me, FROM_FIRST);
+    if (!gpu_failed(d))
+        fetch_results(d, g);
+}
+
+int cuda_graph_step(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e)
+{
+    struct graph *g = d->broken.code ? NULL : find(d, c->key, c->batch);
+    *played = g != NULL;
+    if (!g)
+        return 0;
+    memset(&d->error, 0, sizeof d->error);
+    gpu_use(d);
+    d->batch = c->batch;
+    launch_graph(d, g);
+    return step_end(d, &(struct step_results){g->sampled, g->n_sampled, d->frame.results_host}, t, e);
+}

@@ -1,0 +1,20 @@
+/* Work for a stream of the emulator: done at once, or recorded where the stream records. On the calling thread. Never true: work that is lost. */
+#ifndef EMULATOR_GRAPH_H
+#define EMULATOR_GRAPH_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+#include <functional>
+cudaError_t emulator_submit(cudaStream_t s, const std::function<cudaError_t()> &run);
+extern "C" {
+#endif
+
+/* For C: args are copied; run returns 0 when it went well. */
+int emulator_submit_plain(cudaStream_t s, int (*run)(const void *args), const void *args, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
