@@ -134,6 +134,7 @@ struct batch {
     const int32_t *logit_rows;       /* [n_logits] rows whose logits are wanted, ascending (a row may repeat) */
     const struct sample_row *samples;/* [n_logits] */
     struct sample_result *results;   /* [n_logits] out */
+    bool fed;                        /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
 };
 
 struct rope {
@@ -307,10 +308,14 @@ struct backend_ops {
      * one, and play them later for any such step of up to as many rows. All members of a group record together and play together: whether there is a graph
      * depends only on what they all share. Between graph_begin and graph_end ops are recorded and do not run; the batch is a made-up one of that kind. After
      * an error, of either or of an op between (graph_end says so), there is no such graph, and the comm is aborted. E_UNSUPPORTED: the machine cannot.
-     * graph_step is begin, the ops and finish at once. played false: there is no graph for it, and nothing was done. */
+     * graph_post is begin and the ops at once, graph_wait finish. played false: there is no graph for it, and nothing was done. The next step may be posted
+     * before the one under way has been waited for (graph_wait: the older of two; never three), and be fed by it. graph_ended: would graph_wait return at
+     * once? */
     int (*graph_begin)(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
     int (*graph_end)(struct device *d, struct err *e);
-    int (*graph_step)(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e);
+    int (*graph_post)(struct device *d, const struct graph_call *c, bool *played, struct err *e);
+    bool (*graph_ended)(struct device *d);
+    int (*graph_wait)(struct device *d, struct step_time *t, struct err *e);
 
     /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);

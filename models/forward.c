@@ -341,16 +341,39 @@ static int run_ops(struct forward *f, const struct forward_site *at, const struc
     return f->ops->finish(f->device, t, e);
 }
 
-int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
+int forward_post(struct forward *f, const struct forward_site *at, const struct batch *b, bool *posted, struct err *e)
 {
     struct graph_key key = key_of(at);
-    bool played = false;
-    int rc = 0;
-    ASSERT(b->n_rows > 0 && b->n_rows <= f->max_rows);
-    if (f->ops->graph_step)
-        rc = f->ops->graph_step(f->device, &(struct graph_call){&key, b}, &played, t, e);
-    if (!played)
-        rc = run_ops(f, at, b, t, e);
+    *posted = false;
+    if (!f->ops->graph_post)
+        return 0;
+    int rc = f->ops->graph_post(f->device, &(struct graph_call){&key, b}, posted, e);
+    if (rc)
+        forward_abandon(f->ops, at);
+    return rc;
+}
+
+bool forward_ended(struct forward *f)
+{
+    return f->ops->graph_ended(f->device);
+}
+
+int forward_wait(struct forward *f, const struct forward_site *at, struct step_time *t, struct err *e)
+{
+    int rc = f->ops->graph_wait(f->device, t, e);
+    if (rc)
+        forward_abandon(f->ops, at);
+    return rc;
+}
+
+int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
+{
+    bool posted;
+    ASSERT(b->n_rows > 0 && b->n_rows <= f->max_rows && !b->fed);
+    TRY(forward_post(f, at, b, &posted, e));
+    if (posted)
+        return forward_wait(f, at, t, e);
+    int rc = run_ops(f, at, b, t, e);
     if (rc)
         forward_abandon(f->ops, at);
     return rc;

@@ -70,6 +70,11 @@ size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max
 /* Runs this member's part of the step: KV of its heads written, results filled of the logit rows that it samples. On failure the comms of the site are aborted;
  * E_PEER: another member failed. */
 int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e);
+/* The same in two: post returns once the step is on its way, if it can be posted (*posted; false: nothing was done, forward_run does it), wait when it has ended. The next may be
+ * posted before the wait for the one under way (never a third), and be fed by it (batch.fed). ended: would wait return at once? */
+int forward_post(struct forward *f, const struct forward_site *at, const struct batch *b, bool *posted, struct err *e);
+bool forward_ended(struct forward *f);
+int forward_wait(struct forward *f, const struct forward_site *at, struct step_time *t, struct err *e);
 /* Records this member's part of steps in which each of `rows` sequences decodes one token; all members record the same in the same order. E_UNSUPPORTED: not on this machine.
  * Any error: such steps are made of ops, and the comms of the site are aborted. */
 int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e);

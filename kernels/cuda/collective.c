@@ -84,7 +84,7 @@ static bool enter(struct device *d, struct comm *c, int me, struct shown *s, int
 
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way)
 {
-    struct shown s = {.algorithm = COMM_AUTO};
+    struct shown s = {.algorithm = COMM_AUTO, .buffers = {{.data = d->frame.results}}};
     bool signals = (me == 0) == (way == FROM_FIRST);
     int turn;
     struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
@@ -101,6 +101,15 @@ bool members_signal(struct device *d, struct comm *c, int me, enum signal_way wa
             return false; /* the next collective aborts */
     }
     return true;
+}
+
+int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS])
+{
+    int turn = 1 - meeting_next_turn(c, me), n = meeting_size(c);
+    ASSERT(n <= FEED_MEMBERS);
+    for (int m = 0; m < n; m++)
+        results[m] = meeting_shown(c, m, turn)->buffers[0].data;
+    return n;
 }
 
 /* Outside of a step, where ops are timed and buffers come and go, a collective has ended when it returns. */

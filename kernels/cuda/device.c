@@ -273,7 +273,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
         if (!gpu_ok(d, flash_prepare(), "preparing attention"))
             rc = err_set(e, d->error.code, "%s", d->error.text);
     }
-    if (!rc && o->graph_rows > 0 && !frame_open(d, o->graph_rows))
+    if (!rc && o->graph_rows > 0 && !graphs_open(d, o->graph_rows))
         rc = err_set(e, d->error.code, "%s", d->error.text);
     if (rc) {
         cuda_close(d);
@@ -319,7 +319,9 @@ const struct backend_ops *backend_cuda(void)
         .kv_move = cuda_kv_move,
         .graph_begin = cuda_graph_begin,
         .graph_end = cuda_graph_end,
-        .graph_step = cuda_graph_step,
+        .graph_post = cuda_graph_post,
+        .graph_ended = cuda_graph_ended,
+        .graph_wait = cuda_graph_wait,
         .comm_open = meeting_open,
         .comm_close = cuda_comm_close,
         .comm_abort = meeting_abort,

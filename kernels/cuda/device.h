@@ -50,13 +50,23 @@ struct graph {
     struct flash_shape flash;
     struct sampled *sampled;
     int n_sampled;
+    const struct sample_out *member_results[FEED_MEMBERS];
+    int n_members;
     cudaGraphExec_t exec;           /* at the first member, for all; NULL at others */
 };
 
 struct step_results {
+    const struct batch *batch;
     const struct sampled *rows;
     int n;
     const struct sample_out *from;  /* of row 0, on the host */
+};
+
+/* A recorded step under way. */
+struct flight {
+    const struct graph *graph;
+    struct step_results results;
+    cudaEvent_t begun, ended;
 };
 
 /* How attention is cut in this step, for layers of this shape. */
@@ -97,6 +107,8 @@ struct device {
     struct graph *graph;            /* being recorded: ops go into it and do not run */
     struct graph **graphs;
     int n_graphs;
+    struct flight flights[FLIGHTS];
+    int oldest_flight, n_flights;
 };
 
 /* Makes this device the thread's. Every entry from outside begins with it. */
@@ -122,8 +134,8 @@ void mirror_free(struct device *d, struct mirror *m);
 /* step.c */
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
 int cuda_finish(struct device *d, struct step_time *t, struct err *e);
-/* Waits for the step, hands over its results, ends it. */
-int step_end(struct device *d, const struct step_results *r, struct step_time *t, struct err *e);
+/* After the wait for what came after `begun`: the time, the results or the error. */
+int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t, struct err *e);
 /* The rotation of the view's positions; frequencies in device memory. */
 void step_angles(struct device *d, const float *inv_freq);
 /* Block lists for blocks of so many tokens, on their way to the device; view.blocks is valid then. */
@@ -153,7 +165,10 @@ void cuda_kv_move(struct device *d, const struct kv_move *m);
 /* graph.c */
 int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
 int cuda_graph_end(struct device *d, struct err *e);
-int cuda_graph_step(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e);
+int cuda_graph_post(struct device *d, const struct graph_call *c, bool *played, struct err *e);
+bool cuda_graph_ended(struct device *d);
+int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e);
+bool graphs_open(struct device *d, int most_rows); /* false, with the device's error: no memory */
 void graphs_close(struct device *d);
 /* sample.c */
 /* Where asks and their lists are written. */
@@ -178,6 +193,8 @@ void cuda_comm_close(struct comm *c);
  * it. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
+/* After a signal: where the members leave the results of recorded steps. */
+int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS]);
 
 static inline float *act_row(struct act a, int row)
 {

@@ -21,6 +21,7 @@ static size_t lay_out(struct frame *f)
 {
     size_t end = 0, rows = (size_t)f->most_rows;
     f->ids = place(&end, rows, sizeof(int32_t));
+    f->feeds = place(&end, rows, sizeof(int32_t));
     f->positions = place(&end, rows, sizeof(int32_t));
     f->logit_rows = place(&end, rows, sizeof(int32_t));
     f->row_seq = place(&end, rows, sizeof(int32_t));
@@ -47,14 +48,20 @@ bool frame_open(struct device *d, int most_rows)
     struct frame *f = &d->frame;
     f->most_items = most_items(d, most_rows);
     f->most_rows = most_rows;
-    size_t bytes = lay_out(f), results = (size_t)most_rows * sizeof *f->results;
+    size_t bytes = lay_out(f), results = (size_t)most_rows * sizeof *f->results, fed = (size_t)most_rows * sizeof *f->fed;
     f->dev = heap_take(&d->heap, bytes);
     f->results = heap_take(&d->heap, results);
-    if (f->dev && f->results && cudaMallocHost((void **)&f->host, bytes) == cudaSuccess &&
-        cudaMallocHost((void **)&f->results_host, results) == cudaSuccess) {
-        memset(f->host, 0, bytes);
-        return gpu_ok(d, cudaMemsetAsync(f->dev, 0, bytes, d->stream), "clearing memory");
+    f->fed = heap_take(&d->heap, fed);
+    bool ok = f->dev && f->results && f->fed;
+    for (int i = 0; i < FLIGHTS && ok; i++) {
+        ok = cudaMallocHost((void **)&f->hosts[i], bytes) == cudaSuccess && cudaMallocHost((void **)&f->results_hosts[i], results) == cudaSuccess;
+        if (ok)
+            memset(f->hosts[i], 0, bytes);
     }
+    f->host = f->hosts[0];
+    if (ok)
+        return gpu_ok(d, cudaMemsetAsync(f->dev, 0, bytes, d->stream), "clearing memory") &&
+               gpu_ok(d, cudaMemsetAsync(f->fed, 0, fed, d->stream), "clearing memory");
     cudaGetLastError();
     frame_close(d);
     gpu_fail(d, E_FULL, "no pinned memory for the arrays of graphs: use --enforce-eager");
@@ -64,12 +71,15 @@ bool frame_open(struct device *d, int most_rows)
 void frame_close(struct device *d)
 {
     struct frame *f = &d->frame;
-    if (f->host)
-        cudaFreeHost(f->host);
-    if (f->results_host)
-        cudaFreeHost(f->results_host);
+    for (int i = 0; i < FLIGHTS; i++) {
+        if (f->hosts[i])
+            cudaFreeHost(f->hosts[i]);
+        if (f->results_hosts[i])
+            cudaFreeHost(f->results_hosts[i]);
+    }
     heap_give(&d->heap, f->dev);
     heap_give(&d->heap, f->results);
+    heap_give(&d->heap, f->fed);
     memset(f, 0, sizeof *f);
 }
 
@@ -77,8 +87,8 @@ bool frame_set_angles(struct device *d, const struct rope *rope)
 {
     if (rope->dim > 2 * MOST_HALF_DIM)
         return false;
-    if (rope->dim > 0)
-        memcpy(d->frame.host + d->frame.inv_freq, rope->inv_freq, (size_t)(rope->dim / 2) * sizeof(float));
+    for (int i = 0; i < FLIGHTS && rope->dim > 0; i++)
+        memcpy(d->frame.hosts[i] + d->frame.inv_freq, rope->inv_freq, (size_t)(rope->dim / 2) * sizeof(float));
     return true;
 }
 
@@ -122,12 +132,13 @@ bool frame_fits(const struct frame *f, const struct batch *b, int vocab)
 
 static void fill_rows(const struct frame *f, const struct batch *b, int rows)
 {
-    int32_t *ids = (int32_t *)(f->host + f->ids), *positions = (int32_t *)(f->host + f->positions);
+    int32_t *ids = (int32_t *)(f->host + f->ids), *feeds = (int32_t *)(f->host + f->feeds), *positions = (int32_t *)(f->host + f->positions);
     int32_t *logit_rows = (int32_t *)(f->host + f->logit_rows), *row_seq = (int32_t *)(f->host + f->row_seq);
     struct attend_item *cuts = (struct attend_item *)(f->host + f->cuts);
     for (int i = 0; i < rows; i++) {
         bool real = i < b->n_rows;
-        ids[i] = real ? b->ids[i] : 0;
+        ids[i] = real && !b->fed ? b->ids[i] : 0;
+        feeds[i] = real && b->fed;
         positions[i] = real ? b->positions[i] : 0;
         logit_rows[i] = i;
         row_seq[i] = real ? i : -1;

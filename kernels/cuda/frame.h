@@ -10,11 +10,14 @@
 struct device;
 struct sampled;
 
+enum { FLIGHTS = 2 };               /* steps under way: while one runs the next is filled in */
 struct frame {
     int most_rows, most_items;      /* 0 rows: no graphs */
-    char *host, *dev;
-    size_t ids, positions, logit_rows, row_seq, seqs, inv_freq, asks, cuts, counts, items, words; /* where each begins */
-    struct sample_out *results, *results_host; /* [most_rows] */
+    char *host, *dev;               /* host: one of the two below, in turn */
+    char *hosts[FLIGHTS];
+    size_t ids, feeds, positions, logit_rows, row_seq, seqs, inv_freq, asks, cuts, counts, items, words; /* where each begins */
+    struct sample_out *results, *results_hosts[FLIGHTS]; /* [most_rows] */
+    int32_t *fed;                   /* [most_rows] on the device: what the rows of the last graph sampled, at whatever member */
 };
 
 /* What of the graph decides how the frame is filled. */
@@ -34,7 +37,7 @@ bool frame_set_angles(struct device *d, const struct rope *rope);
 struct step_view frame_view(const struct frame *f, int rows);
 /* Is the batch of that kind, and do its lists fit? The same at all members of a group. */
 bool frame_fits(const struct frame *f, const struct batch *b, int vocab);
-/* Fills the host's side from the device's batch and returns how many bytes of it count; 0: no memory, the device's error says so. */
+/* Fills the host's side, of this turn, from the device's batch and returns how many bytes of it count; 0: no memory, the device's error says so. */
 size_t frame_fill(struct device *d, const struct frame_shape *s);
 /* The most items that attention of so many rows is cut into; parts and slots likewise. */
 void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows);

@@ -27,7 +27,21 @@ void graphs_close(struct device *d)
     for (int i = 0; i < d->n_graphs; i++)
         graph_free(d->graphs[i]);
     mem_free(d->graphs);
+    for (int i = 0; i < FLIGHTS; i++) {
+        if (d->flights[i].begun)
+            cudaEventDestroy(d->flights[i].begun);
+        if (d->flights[i].ended)
+            cudaEventDestroy(d->flights[i].ended);
+    }
     frame_close(d);
+}
+
+bool graphs_open(struct device *d, int most_rows)
+{
+    for (int i = 0; i < FLIGHTS; i++)
+        if (!gpu_ok(d, cudaEventCreate(&d->flights[i].begun), "making an event") || !gpu_ok(d, cudaEventCreate(&d->flights[i].ended), "making an event"))
+            return false;
+    return frame_open(d, most_rows);
 }
 
 /* ---- recording */
@@ -45,9 +59,13 @@ static void begin_recording(struct device *d, const struct batch *b)
     d->n_sampled = 0;
     if (is_first(&g->key))
         g->capturing = gpu_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "recording a graph");
-    if (g->key.all)
-        members_signal(d, g->key.all, g->key.me, FROM_FIRST);
-    if (!gpu_failed(d))
+    g->member_results[0] = d->frame.results;
+    g->n_members = 1;
+    if (g->key.all && members_signal(d, g->key.all, g->key.me, FROM_FIRST))
+        g->n_members = members_results(g->key.all, g->key.me, g->member_results);
+    struct feed_job feed = {.feeds = frame_at(&d->frame, d->frame.feeds), .fed = d->frame.fed, .ids = (int32_t *)(d->frame.dev + d->frame.ids),
+                            .results = d->frame.results, .n = g->rows};
+    if (!gpu_failed(d) && gpu_ok(d, launch_feed(d->stream, &feed), "feeding tokens"))
         step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
 }
 
@@ -109,8 +127,11 @@ static bool make_exec(struct device *d, struct graph *g)
 int cuda_graph_end(struct device *d, struct err *e)
 {
     struct graph *g = d->graph;
-    ASSERT(g);
+    struct gather_tokens_job tokens = {.fed = d->frame.fed, .n_members = g->n_members, .n = g->rows};
     gpu_use(d);
+    memcpy(tokens.results, g->member_results, sizeof tokens.results);
+    if (!gpu_failed(d)) /* the last op met all: what others sampled is there */
+        gpu_ok(d, launch_gather_tokens(d->stream, &tokens), "feeding tokens");
     bool ok = g->key.all ? members_signal(d, g->key.all, g->key.me, TO_FIRST) : !gpu_failed(d);
     if (ok && is_first(&g->key))
         ok = make_exec(d, g);
@@ -155,19 +176,20 @@ static bool send_frame(struct device *d, const struct graph *g)
     return bytes && gpu_ok(d, cudaMemcpyAsync(f->dev, f->host, bytes, cudaMemcpyHostToDevice, d->stream), "sending a step");
 }
 
-static void fetch_results(struct device *d, const struct graph *g)
+static void fetch_results(struct device *d, const struct graph *g, struct sample_out *to)
 {
     for (int i = 0; i < g->n_sampled; i++) {
         const struct sampled *s = &g->sampled[i];
-        gpu_ok(d, cudaMemcpyAsync(d->frame.results_host + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out),
-                                  cudaMemcpyDeviceToHost, d->stream), "fetching results");
+        gpu_ok(d, cudaMemcpyAsync(to + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out), cudaMemcpyDeviceToHost, d->stream),
+                  "fetching results");
     }
 }
 
 /* All members have sent their frames, then the first launches, then all may fetch. */
-static void launch_graph(struct device *d, const struct graph *g)
+static void launch_graph(struct device *d, const struct flight *f, struct sample_out *results)
 {
-    if (gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step"))
+    const struct graph *g = f->graph;
+    if (gpu_ok(d, cudaEventRecord(f->begun, d->stream), "beginning a step"))
         send_frame(d, g);
     if (g->key.all)
         members_signal(d, g->key.all, g->key.me, TO_FIRST);
@@ -176,18 +198,51 @@ static void launch_graph(struct device *d, const struct graph *g)
     if (g->key.all)
         members_signal(d, g->key.all, g->key.me, FROM_FIRST);
     if (!gpu_failed(d))
-        fetch_results(d, g);
+        fetch_results(d, g, results);
+    if (!gpu_failed(d))
+        gpu_ok(d, cudaEventRecord(f->ended, d->stream), "ending a step");
 }
 
-int cuda_graph_step(struct device *d, const struct graph_call *c, bool *played, struct step_time *t, struct err *e)
+int cuda_graph_post(struct device *d, const struct graph_call *c, bool *played, struct err *e)
 {
     struct graph *g = d->broken.code ? NULL : find(d, c->key, c->batch);
+    int at = (d->oldest_flight + d->n_flights) % FLIGHTS;
+    struct flight *f = &d->flights[at];
     *played = g != NULL;
     if (!g)
         return 0;
+    ASSERT(d->n_flights < FLIGHTS);
     memset(&d->error, 0, sizeof d->error);
     gpu_use(d);
+    d->frame.host = d->frame.hosts[at];
     d->batch = c->batch;
-    launch_graph(d, g);
-    return step_end(d, &(struct step_results){g->sampled, g->n_sampled, d->frame.results_host}, t, e);
+    f->graph = g;
+    f->results = (struct step_results){c->batch, g->sampled, g->n_sampled, d->frame.results_hosts[at]};
+    launch_graph(d, f, d->frame.results_hosts[at]);
+    d->batch = NULL;
+    if (!gpu_failed(d)) {
+        d->n_flights++;
+        return 0;
+    }
+    struct err why = d->error;
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* the next step writes what is on its way */
+    return err_set(e, why.code, "%s", why.text);
+}
+
+bool cuda_graph_ended(struct device *d)
+{
+    gpu_use(d);
+    return d->n_flights == 0 || cudaEventQuery(d->flights[d->oldest_flight].ended) != cudaErrorNotReady;
+}
+
+int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e)
+{
+    struct flight *f = &d->flights[d->oldest_flight];
+    ASSERT(d->n_flights > 0);
+    memset(&d->error, 0, sizeof d->error);
+    gpu_use(d);
+    gpu_ok(d, cudaEventSynchronize(f->ended), "a step");
+    d->oldest_flight = (d->oldest_flight + 1) % FLIGHTS;
+    d->n_flights--;
+    return step_end(d, (const cudaEvent_t[2]){f->begun, f->ended}, &f->results, t, e);
 }

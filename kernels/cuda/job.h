@@ -103,6 +103,23 @@ cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j);
 cudaError_t launch_add(cudaStream_t s, const struct add_job *j);
 cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
 
+struct sample_out;
+/* feed.cu: from one recorded step to the next, without the host. One CTA. */
+struct feed_job {                   /* begins a step: ids[i] = fed[i] where feeds[i]; no row has sampled yet */
+    const int32_t *feeds, *fed;
+    int32_t *ids;
+    struct sample_out *results;
+    int n;
+};
+enum { FEED_MEMBERS = 64 };
+struct gather_tokens_job {          /* ends it: fed[i] = what that member sampled which samples row i */
+    const struct sample_out *results[FEED_MEMBERS];
+    int32_t *fed;
+    int n_members, n;
+};
+cudaError_t launch_feed(cudaStream_t s, const struct feed_job *j);
+cudaError_t launch_gather_tokens(cudaStream_t s, const struct gather_tokens_job *j);
+
 /* pack.cu: rows of a quantised type in file format into the planes. A thread a block of 32 columns; limited by memory. */
 struct pack_job {
     const uint8_t *raw;             /* of the first row */

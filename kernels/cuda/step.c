@@ -117,32 +117,36 @@ bool step_blocks(struct device *d, int tokens)
     return !gpu_failed(d);
 }
 
-static void hand_over(const struct device *d, const struct step_results *r)
+static void hand_over(const struct step_results *r)
 {
     _Static_assert(sizeof(struct sample_out) == sizeof(struct sample_result), "one layout on both sides");
     for (int i = 0; i < r->n; i++)
-        for (int k = r->rows[i].first; k < r->rows[i].first + r->rows[i].n && k < d->batch->n_logits; k++)
-            memcpy(&d->batch->results[k], r->from + k, sizeof(struct sample_result));
+        for (int k = r->rows[i].first; k < r->rows[i].first + r->rows[i].n && k < r->batch->n_logits; k++)
+            memcpy(&r->batch->results[k], r->from + k, sizeof(struct sample_result));
 }
 
-int step_end(struct device *d, const struct step_results *r, struct step_time *t, struct err *e)
+int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t, struct err *e)
 {
     float ms = 0;
-    if (gpu_ok(d, cudaEventRecord(d->ended, d->stream), "ending a step") && gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"))
-        gpu_ok(d, cudaEventElapsedTime(&ms, d->begun, d->ended), "timing a step");
+    if (!gpu_failed(d) && !d->broken.code)
+        gpu_ok(d, cudaEventElapsedTime(&ms, between[0], between[1]), "timing a step");
     if (t)
         t->ns = (int64_t)((double)ms * 1e6);
-    if (!gpu_failed(d))
-        hand_over(d, r);
-    d->batch = NULL;
     if (gpu_failed(d))
         return err_set(e, d->error.code, "%s", d->error.text);
+    if (d->broken.code)
+        return err_set(e, d->broken.code, "%s", d->broken.text);
+    hand_over(r);
     return 0;
 }
 
 int cuda_finish(struct device *d, struct step_time *t, struct err *e)
 {
-    return step_end(d, &(struct step_results){d->sampled, d->n_sampled, (const struct sample_out *)d->results.host}, t, e);
+    struct step_results r = {d->batch, d->sampled, d->n_sampled, (const struct sample_out *)d->results.host};
+    gpu_ok(d, cudaEventRecord(d->ended, d->stream), "ending a step");
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* also after an error: what is on its way is read from memory that the next step writes */
+    d->batch = NULL;
+    return step_end(d, (const cudaEvent_t[2]){d->begun, d->ended}, &r, t, e);
 }
 
 /* ---- ops */

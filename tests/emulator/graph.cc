@@ -172,6 +172,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return !e || recorded(e) ? cudaErrorInvalidValue : cudaSuccess; }
 
+cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
+
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (recorded(from) || recorded(to))
