@@ -131,9 +131,11 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
 {
     struct request *r = request_find(&g->world.requests, it->id);
     ASSERT(r && r->busy);
-    r->busy = false;
-    if (!r->lost)
+    r->busy = s->next != NULL;
+    if (!r->lost && !(r->cancelled && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&g->world, r, r->n_computed + it->n_tokens);
+    if (r->busy && (r->cancelled || r->lost))
+        return;
     if (r->cancelled) {
         engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
         return;
@@ -151,7 +153,12 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
         how = take_token(g, r, &s->results[it->first_result + it->n_given], now);
     else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
         how = END_LENGTH;
-    if (how != END_NONE)
+    if (how == END_NONE)
+        return;
+    g->changed = true;
+    r->cancelled = r->busy; /* it takes part in the step behind this one: it ends with that */
+    r->cancel_as = how;
+    if (!r->busy)
         engine_end_request(g, r, &(struct farewell){.how = how, .retry_after_s = -1});
 }
 
@@ -179,31 +186,50 @@ static double learn(struct engine *g, const struct step *s)
     return predicted;
 }
 
-void engine_absorb(struct engine *g, struct step *s)
+/* Books of a step that has ended. */
+static void count_step(struct engine *g, struct group *grp, const struct step *s)
 {
-    int64_t now = g->now_ns;
-    struct group *grp = partition_find(&g->world.partition, s->group);
-    int rank;
-    double predicted = 0;
-    const struct step_part *failed = step_failure(s, &rank);
-    ASSERT(grp && !grp->idle);
-    grp->idle = true;
-    grp->last_step_ns = now - s->posted_ns;
+    grp->idle = s->next == NULL;
+    grp->last_step_ns = g->now_ns - s->posted_ns;
     grp->last_step_tokens = s->n_rows;
     grp->n_steps++;
     metrics_add(&g->metrics, C_STEPS, 1);
     metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->n_rows);
     metrics_observe(&g->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
-    if (failed) {
+    if (s->next)
+        s->next->posted_ns = g->now_ns; /* for it the time begins now */
+}
+
+/* A step that others are behind stays until they have been absorbed. */
+static void drop(struct step *s)
+{
+    step_free(s->prev);
+    s->prev = NULL;
+    if (!s->next)
+        step_free(s);
+}
+
+void engine_absorb(struct engine *g, struct step *s)
+{
+    struct group *grp = partition_find(&g->world.partition, s->group);
+    int rank;
+    double predicted = 0;
+    const struct step_part *failed = step_failure(s, &rank);
+    ASSERT(grp && !grp->idle);
+    count_step(g, grp, s);
+    if (failed && !s->next) { /* the one behind a failed step fails, too: then */
         absorb_failed(g, s, failed, rank);
-    } else {
+    } else if (!failed) {
         predicted = learn(g, s);
         for (int i = 0; i < s->n_items; i++)
-            absorb_item(g, s, &s->items[i], now);
+            absorb_item(g, s, &s->items[i], g->now_ns);
     }
     g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;
-    g->changed = true;
+    if (s->next && !failed)
+        engine_follow(g, s->next);
+    else
+        g->changed = true;
     if (g->setup.witness && g->setup.witness->stepped)
-        g->setup.witness->stepped(g->setup.witness->ctx, now, s, predicted, failed ? rank : -1);
-    step_free(s);
+        g->setup.witness->stepped(g->setup.witness->ctx, g->now_ns, s, predicted, failed ? rank : -1);
+    drop(s);
 }

@@ -420,10 +420,17 @@ static struct step *post(struct engine *g, struct plan_batch *b)
         b->items[i].request->busy = true;
     grp->idle = false;
     grp->layout = b->layout;
-    s->posted_ns = grp->busy_since_ns = g->now_ns;
-    for (int i = 0; i < grp->n_ranks && !g->setup.play; i++) /* in all members' inboxes before anything else: every rank sees the same order */
-        rank_post_step(g->devices.ranks[grp->ranks[i]], s, i);
+    grp->busy_since_ns = g->now_ns;
+    s->ahead = b->ahead >= 0 && b->ahead < g->setup.ahead ? b->ahead : g->setup.ahead;
+    engine_post(g, s);
     return s;
+}
+
+void engine_post(struct engine *g, struct step *s)
+{
+    s->posted_ns = g->now_ns;
+    for (int i = 0; i < s->n_ranks && !g->setup.play; i++) /* in all members' inboxes before anything else: every rank sees the same order */
+        rank_post_step(g->devices.ranks[s->ranks[i]], s, i);
 }
 
 /* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and look at nothing. */
@@ -468,6 +475,8 @@ static void post_all(struct engine *g, const struct plan *p)
         pad_steps(g, steps, n);
     for (int i = 0; i < n && !g->setup.threaded; i++)
         add_step(g, steps[i]);
+    for (int i = 0; i < n; i++)
+        engine_follow(g, steps[i]);
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */

@@ -35,6 +35,8 @@ struct engine_setup {
     double memory_share;            /* (0, 1) */
     int graph_sizes[GRAPH_SIZES];   /* rows of the graphs to record, descending; machines without graphs record none */
     int n_graph_sizes;
+    int ahead;                      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as nothing happens that a policy
+                                       would want to know. 0: none. Not with a witness; threaded only */
     int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */
     int n_ranks;                    /* 1 .. MAX_RANKS; 0: 1 */
     struct layout start;            /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one group of all */

@@ -51,6 +51,11 @@ void engine_end_request(struct engine *g, struct request *r, const struct farewe
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
 void engine_absorb(struct engine *g, struct step *s);
 
+/* ahead.c: puts the next step behind the newest one of its group, where that is lawful and nothing has happened; see there. */
+void engine_follow(struct engine *g, struct step *s);
+/* To the inboxes of all its ranks. */
+void engine_post(struct engine *g, struct step *s);
+
 /* switch.c */
 void engine_post_moves(struct engine *g);
 void engine_move_done(struct engine *g, struct move *m);    /* frees it */

@@ -230,6 +230,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.n_comm_sets = o->comm_sets.n;
     TRY(machine_ranks(o, &s, e));
     TRY(machine_graphs(o, &s, e));
+    s.ahead = o->async_scheduling && s.ops->graph_post && !o->record ? (int)o->run_ahead : 0;
     s.limits.park_ns = (int64_t)(o->park_s * 1e9);
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;

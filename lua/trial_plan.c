@@ -44,6 +44,8 @@ static void push_forward(lua_State *L, const struct plan_batch *b)
     put_number(L, "tp", b->layout.tp);
     put_number(L, "tokens", b->n_tokens);
     put_number(L, "n", b->n_items);
+    if (b->ahead >= 0)
+        put_number(L, "ahead", b->ahead);
 }
 
 static void push_order(lua_State *L, const struct plan *p, const struct switch_order *o)

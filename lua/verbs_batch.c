@@ -141,7 +141,21 @@ void verbs_make_batches(struct bind *b, lua_State *L)
 
 /* ---- a step */
 
-/* act.forward(group, batch [, layout]) */
+/* { ahead = n } */
+static int check_ahead(lua_State *L, int arg)
+{
+    static const char *const names[] = {"ahead"};
+    if (lua_type(L, arg) != LUA_TTABLE)
+        luaL_error(L, "options like { ahead = 4 } are expected, not a %s", luaL_typename(L, arg));
+    verb_check_fields(L, arg, "the options of act.forward", names, 1);
+    lua_pushstring(L, "ahead");
+    lua_rawget(L, arg);
+    int v = lua_isnil(L, -1) ? -1 : (int)verb_whole_number(L, lua_gettop(L), "ahead", 0, MOST_AHEAD);
+    lua_pop(L, 1);
+    return v;
+}
+
+/* act.forward(group, batch [, layout [, { ahead = n }]]) */
 int act_forward(lua_State *L)
 {
     bool given;
@@ -151,12 +165,12 @@ int act_forward(lua_State *L)
         return verb_not_now(L, "forward");
     struct plan_batch *batch = check_batch(L, 2);
     struct layout layout = verb_layout(L, 3, &given);
-    if (!lua_isnil(L, 4))
-        return verb_refused(L, "act.forward: weights and comm are not offered by this build; act.comm chooses for later steps");
+    int ahead = lua_isnil(L, 4) ? -1 : check_ahead(L, 4);
     if (batch->group != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
         layout = verb_default_layout(batch->plan->world, batch->site->n_ranks);
+    batch->ahead = ahead;
     return verb_answer(L, plan_forward(batch, layout));
 }
 

@@ -1,6 +1,6 @@
-/* Switching never shows: the engine with ranks that really compute, in threads, while a policy changes the partition all the time. Mixed lengths, priorities
- * and shared prefixes, random cancels, every way to interrupt and every fate of the KV: each text is the one that the request has on a single rank that never switches; the
- * books balance; an injected failure of a rank loses nothing. */
+/* Switching never shows: the engine with ranks that really compute, in threads, while a policy changes the partition all the time and steps are posted ahead.
+ * Mixed lengths, priorities and shared prefixes, random cancels, every way to interrupt and every fate of the KV: each text is the one that the request has on
+ * a single rank that never switches; the books balance; an injected failure of a rank loses nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,6 +47,7 @@ struct run_opts {
     int n_requests, ranks, kv_blocks, fail_rank; /* n_requests 0: N */
     uint64_t fail_at_step;
     struct layout start;
+    bool waits;                     /* no step is posted before the one under way has been absorbed */
     bool copy_shards, thirds;       /* thirds: sets of three ranks have communicators too */
     struct policy policy;
 };
@@ -67,6 +68,7 @@ static void start_run(struct run *t, struct model *m, const struct run_opts *o)
                              .comm_sets = o->thirds ? thirds : NULL, .n_comm_sets = o->thirds ? 2 : 0, .copy_shards = o->copy_shards, .policy = o->policy};
     for (int rows = 16; rows > 0 && s.ops->graph_begin; rows /= 2)
         s.graph_sizes[s.n_graph_sizes++] = rows;
+    s.ahead = o->waits ? 0 : 6;
     s.kv_bytes = (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (engine_create(&t->g, &s, &e))
         fail_msg("%s", e.text);
@@ -187,7 +189,7 @@ static struct model *open_model(const char *config, enum dtype type)
 
 static void one_rank(struct run *quiet, struct model *m, int n)
 {
-    start_run(quiet, m, &(struct run_opts){.n_requests = n, .ranks = 1, .kv_blocks = 512});
+    start_run(quiet, m, &(struct run_opts){.n_requests = n, .ranks = 1, .kv_blocks = 512, .waits = true});
     serve_all(quiet, model_config(m)->vocab, NULL);
     stop_run(quiet);
     engine_destroy(quiet->g);
@@ -208,8 +210,9 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     stop_run(&t);
     compare(&t, &quiet, cancelled);
     const struct world *w = engine_world(t.g);
-    print_message("%s, %d ranks: %llu switches, %llu moves of %llu bytes, %llu preemptions, %llu tokens from the prefix cache\n", config, ranks,
-                  (unsigned long long)w->partition.n_switches, (unsigned long long)w->metrics->counters[C_MOVES],
+    print_message("%s, %d ranks: %llu switches, %llu steps ahead, %llu moves of %llu bytes, %llu preemptions, %llu tokens from the "
+                  "prefix cache\n", config, ranks, (unsigned long long)w->partition.n_switches, (unsigned long long)w->metrics->counters[C_STEPS_AHEAD],
+                  (unsigned long long)w->metrics->counters[C_MOVES],
                   (unsigned long long)w->metrics->counters[C_MOVED_BYTES], (unsigned long long)w->metrics->counters[C_PREEMPTIONS],
                   (unsigned long long)w->metrics->counters[C_PREFIX_HITS]);
     assert_true(w->partition.n_switches > (N < 1000 ? 0 : 5));
@@ -353,6 +356,7 @@ static void fixed(const char *config, enum dtype type, struct run_opts o, int tp
     serve_all(&t, model_config(m)->vocab, NULL);
     stop_run(&t);
     compare(&t, &quiet, NULL);
+    assert_true(engine_world(t.g)->metrics->counters[C_STEPS_AHEAD] > 0);
     if (o.fail_at_step)
         assert_int_equal((int)engine_world(t.g)->partition.dead_ranks, 1 << o.fail_rank);
     else

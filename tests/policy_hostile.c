@@ -229,6 +229,11 @@ static void results(void **state)
         {IN_STEP, "act.forward(1, act.batch(1), { dp = 1 })", VERDICT_ERROR,
          "a layout has no field 'dp'; did you mean 'sp'?"},
         {IN_STEP, "act.forward(1, act.batch(1), { tp = 'x' })", VERDICT_ERROR, "tp must be a number"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, 5)", VERDICT_ERROR, "options like { ahead = 4 } are expected, not a number"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = 'x' })", VERDICT_ERROR, "ahead must be a number"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = -1 })", VERDICT_ERROR, "ahead must be"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = 1025 })", VERDICT_ERROR, "ahead must be"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, { comm = 1 })", VERDICT_ERROR, "comm"},
         {IN_STEP, "act.forward(1, act.batch(1), 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
         {IN_STEP, "act.preempt(65536, 'softly')", VERDICT_ERROR, "how must be \"recompute\" or \"hard\""},
         {IN_STEP, "act.preempt(65536)", VERDICT_ERROR, "how must be"},
@@ -315,7 +320,7 @@ static void refused_verbs(void **state)
          "  b:decodes() b:prefill({}, 0) b:prefill(view.running, 64) b:prefill(w) assert(b.n >= 1 and "
          "b.tokens >= 1 and b.group == 1)\n"
          "  refused('number of ranks', act.forward(g, b, { sp = 2 })) refused('another group', "
-         "act.forward(2, b)) refused('not offered', act.forward(g, b, {}, {}))\n"
+         "act.forward(2, b))\n"
          "  assert(act.forward(g, b, {})) refused('already forwarded', act.forward(g, b)) assert(b:decodes() "
          "== 0 and b:prefill() == 0)\n"
          "end",

@@ -25,6 +25,8 @@ struct rank {
     struct kv_space kv;
     struct heads heads;
     struct queue *inbox;        /* of struct task */
+    struct task held;           /* taken from the inbox and not begun */
+    bool holds;
     struct thread *thread;
     uint64_t n_steps;
     int poisoned;               /* a device error: every later step fails with it */
@@ -197,23 +199,43 @@ static void poison(struct rank *r, int rc, const struct err *err)
     r->err = *err;
 }
 
-static void run_part(struct rank *r, struct step *s, int share)
+/* A device that has failed, or is told to: the part ends before it begins. */
+static bool is_out(struct rank *r, struct step_part *p, const struct forward_site *site)
 {
-    struct step_part *p = &s->parts[share];
-    struct forward_site site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms}, share);
     r->n_steps++;
     if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
         struct err injected;
         err_set(&injected, E_DEVICE, "rank %d: its device failed in step %llu (injected)", r->setup.index, (unsigned long long)r->n_steps);
         poison(r, E_DEVICE, &injected);
     }
-    if (r->poisoned) {
-        p->rc = r->poisoned;
-        p->err = r->err;
-        forward_abandon(r->setup.ops, &site);
-        return;
-    }
-    p->rc = forward_run(&r->forward, &site, &p->batch, &p->time, &p->err);
+    if (!r->poisoned)
+        return false;
+    p->rc = r->poisoned;
+    p->err = r->err;
+    forward_abandon(r->setup.ops, site);
+    return true;
+}
+
+/* What one part of a step is at. */
+struct work {
+    struct step *step;
+    int share;
+    struct forward_site site;
+    enum { WORK_NEW, WORK_POSTED, WORK_ENDED } state;
+};
+
+static struct work work_on(const struct rank *r, struct step *s, int share)
+{
+    return (struct work){.step = s, .share = share, .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms}, share)};
+}
+
+static struct step_part *part_of(const struct work *w)
+{
+    return &w->step->parts[w->share];
+}
+
+static void note_failure(struct rank *r, const struct step_part *p)
+{
     if (p->rc && p->rc != E_PEER)
         poison(r, p->rc, &p->err);
 }
@@ -226,13 +248,92 @@ static void sleep_ns(int64_t ns)
         ;
 }
 
-static void do_step(struct rank *r, struct step *s, int share)
+/* On its way, where the device takes it whole; fed by the step under way. */
+static void post_part(struct rank *r, struct work *w, bool fed)
 {
-    run_part(r, s, share);
+    struct step_part *p = part_of(w);
+    bool posted;
+    p->batch.fed = fed;
+    p->rc = forward_post(&r->forward, &w->site, &p->batch, &posted, &p->err);
+    note_failure(r, p);
+    w->state = p->rc ? WORK_ENDED : posted ? WORK_POSTED : WORK_NEW;
+}
+
+/* All members have ended the step before, or soon will: they wait for nobody by then. */
+static void take_tokens(struct work *w)
+{
+    struct step_part *p = part_of(w);
+    while (atomic_load(&w->step->prev->left) > 0)
+        sleep_ns(5000);
+    p->rc = step_take_tokens(w->step, w->share, &p->err);
+}
+
+static void begin_part(struct rank *r, struct work *w)
+{
+    struct step_part *p = part_of(w);
+    w->state = WORK_ENDED;
+    if (is_out(r, p, &w->site))
+        return;
+    if (w->step->prev)
+        take_tokens(w);
+    if (p->rc) {
+        forward_abandon(r->setup.ops, &w->site);
+        return;
+    }
+    post_part(r, w, false);
+    if (w->state != WORK_NEW)
+        return;
+    p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
+    note_failure(r, p);
+    w->state = WORK_ENDED;
+}
+
+static void finish_part(struct rank *r, struct work *w)
+{
+    struct step_part *p = part_of(w);
+    struct step *s = w->step;
+    if (w->state == WORK_POSTED) {
+        p->rc = forward_wait(&r->forward, &w->site, &p->time, &p->err);
+        note_failure(r, p);
+    }
     if (r->setup.threaded && !r->setup.ops->computes)
-        sleep_ns(s->parts[share].time.ns);
+        sleep_ns(p->time.ns);
     if (atomic_fetch_sub(&s->left, 1) == 1 && r->setup.threaded)
         r->setup.step_done(r->setup.ctx, s);
+}
+
+/* The step behind the one under way is put behind it on the device, too. True: it has begun. Whatever else comes waits. */
+static bool begin_next(struct rank *r, const struct work *now, struct work *next)
+{
+    enum { LOOK_NS = 20000 };
+    while (now->step->ahead > 0 && !r->holds && !forward_ended(&r->forward)) {
+        if (!queue_take(r->inbox, &r->held)) {
+            queue_wait(r->inbox, LOOK_NS);
+            continue;
+        }
+        r->holds = true;
+        if (r->held.kind != TASK_STEP || ((struct step *)r->held.what)->prev != now->step)
+            return false;
+        *next = work_on(r, r->held.what, r->held.share);
+        next->state = WORK_ENDED;
+        if (!is_out(r, part_of(next), &next->site))
+            post_part(r, next, true);
+        r->holds = next->state == WORK_NEW; /* that one runs by ops, once its tokens are known */
+        r->n_steps -= r->holds;             /* and is counted then */
+        return !r->holds;
+    }
+    return false;
+}
+
+static void do_step(struct rank *r, struct step *s, int share)
+{
+    struct work now = work_on(r, s, share), next;
+    begin_part(r, &now);
+    while (now.state == WORK_POSTED && begin_next(r, &now, &next)) {
+        finish_part(r, &now);
+        now = next;
+    }
+    finish_part(r, &now);
 }
 
 static void do_move(struct rank *r, struct move *m, int share)
@@ -257,9 +358,10 @@ static void body(void *arg)
 {
     struct rank *r = arg;
     for (;;) {
-        struct task t;
-        while (!queue_take(r->inbox, &t))
+        struct task t = r->held;
+        while (!r->holds && !queue_take(r->inbox, &t))
             queue_wait(r->inbox, -1);
+        r->holds = false;
         if (t.kind == TASK_END)
             return;
         if (t.kind == TASK_STEP)

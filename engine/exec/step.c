@@ -23,18 +23,23 @@ static bool samples(const struct request *r, int n_tokens)
     return r->n_computed + n_tokens == r->n_tokens && r->spec->max_tokens > 0;
 }
 
-static void fill_sample(struct sample_row *s, const struct request *r)
+static bool has_penalties(const struct sampling *how)
+{
+    return how->repetition_penalty != 1.0f || how->frequency_penalty != 0.0f || how->presence_penalty != 0.0f;
+}
+
+/* n_output: tokens put out before this one. */
+static void fill_sample(struct sample_row *s, const struct request *r, int n_output)
 {
     const struct sampling *how = &r->spec->sampling;
-    bool penalties = how->repetition_penalty != 1.0f || how->frequency_penalty != 0.0f || how->presence_penalty != 0.0f;
-    *s = (struct sample_row){.how = how, .given = -1, .position = (uint64_t)request_output(r), .n_top = how->n_logprobs};
-    if (penalties) {
+    *s = (struct sample_row){.how = how, .given = -1, .position = (uint64_t)n_output, .n_top = how->n_logprobs};
+    if (has_penalties(how)) {
         s->prompt = r->tokens;
         s->n_prompt = r->spec->n_prompt;
         s->output = r->tokens + r->spec->n_prompt;
         s->n_output = request_output(r);
     }
-    if (request_output(r) < r->spec->min_tokens) {
+    if (n_output < r->spec->min_tokens) {
         s->banned = r->spec->stop_ids;
         s->n_banned = r->spec->n_stop_ids;
     }
@@ -67,18 +72,18 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     }
     if (out->samples) {
         c->logit_rows[c->logit] = c->row + it->n_tokens - 1;
-        fill_sample(&c->samples[c->logit++], r);
+        fill_sample(&c->samples[c->logit++], r, request_output(r));
     }
     c->row += it->n_tokens;
 }
 
 /* The rank's own view of the sequences: the physical blocks that hold its heads. */
-static const struct batch_seq *seqs_of(struct step *s, const struct plan_batch *b, const struct step_site *at, const struct batch_seq *all, int share)
+static const struct batch_seq *seqs_of(struct step *s, const struct step_site *at, const struct batch_seq *all, int share)
 {
-    struct batch_seq *seqs = arena_new(&s->arena, (size_t)b->n_items * sizeof *seqs);
+    struct batch_seq *seqs = arena_new(&s->arena, (size_t)s->n_items * sizeof *seqs);
     const struct kv_pool *kv = &at->world->kv;
-    for (int i = 0; i < b->n_items; i++) {
-        const struct request *r = b->items[i].request;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct request *r = request_find(&at->world->requests, s->items[i].id);
         int32_t *blocks = arena_new(&s->arena, (size_t)r->n_blocks * sizeof *blocks);
         for (int k = 0; k < r->n_blocks; k++)
             blocks[k] = kv_phys(kv, r->place, r->blocks[k], share);
@@ -88,46 +93,114 @@ static const struct batch_seq *seqs_of(struct step *s, const struct plan_batch *
     return seqs;
 }
 
-static void fill_group(struct step *s, const struct plan_batch *b, const struct step_site *at)
+static void fill_group(struct step *s, struct layout layout, const struct step_site *at)
 {
     const struct group *g = at->group;
     s->group = g->id;
-    s->layout = b->layout;
+    s->layout = layout;
     s->n_ranks = g->n_ranks;
     for (int i = 0; i < g->n_ranks; i++)
         s->ranks[i] = g->ranks[i];
     s->tokens_per_block = kv_place(&at->world->kv, g->place)->tokens_per_block;
     s->comms = at->comms;
-    s->size = plan_size(b);
     atomic_store(&s->left, g->n_ranks);
     s->parts = arena_new(&s->arena, (size_t)g->n_ranks * sizeof *s->parts);
+}
+
+static void open_cursor(struct step *s, struct cursor *c, size_t rows, size_t logits, size_t seqs)
+{
+    *c = (struct cursor){.ids = arena_new(&s->arena, rows * sizeof(int32_t)),
+                         .positions = arena_new(&s->arena, rows * sizeof(int32_t)),
+                         .logit_rows = arena_new(&s->arena, logits * sizeof(int32_t)),
+                         .seqs = arena_new(&s->arena, seqs * sizeof(struct batch_seq)),
+                         .samples = arena_new(&s->arena, logits * sizeof(struct sample_row))};
+    s->items = arena_new(&s->arena, seqs * sizeof *s->items);
+    s->results = arena_new(&s->arena, logits * sizeof(struct sample_result));
+}
+
+static void fill_parts(struct step *s, const struct cursor *c, const struct step_site *at)
+{
+    s->n_rows = c->row;
+    for (int i = 0; i < s->n_ranks; i++)
+        s->parts[i].batch = (struct batch){.n_rows = c->row, .ids = c->ids, .positions = c->positions, .n_seqs = c->seq,
+                                           .seqs = seqs_of(s, at, c->seqs, i), .n_logits = c->logit, .logit_rows = c->logit_rows,
+                                           .samples = c->samples, .results = s->results};
 }
 
 struct step *step_build(const struct plan_batch *b, const struct step_site *at)
 {
     struct step *s = mem_new(sizeof *s);
-    arena_init(&s->arena);
-    fill_group(s, b, at);
+    struct cursor c;
     int n_logits = 0;
+    arena_init(&s->arena);
+    fill_group(s, b->layout, at);
+    s->size = plan_size(b);
     for (int i = 0; i < b->n_items; i++)
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
-    size_t rows = (size_t)b->n_tokens, logits = (size_t)n_logits, seqs = (size_t)b->n_items;
-    struct cursor c = {.ids = arena_new(&s->arena, rows * sizeof(int32_t)),
-                       .positions = arena_new(&s->arena, rows * sizeof(int32_t)),
-                       .logit_rows = arena_new(&s->arena, logits * sizeof(int32_t)),
-                       .seqs = arena_new(&s->arena, seqs * sizeof(struct batch_seq)),
-                       .samples = arena_new(&s->arena, logits * sizeof(struct sample_row))};
-    s->items = arena_new(&s->arena, seqs * sizeof *s->items);
+    open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
-    s->n_rows = c.row;
-    s->results = arena_new(&s->arena, logits * sizeof(struct sample_result));
-    for (int i = 0; i < s->n_ranks; i++)
-        s->parts[i].batch = (struct batch){.n_rows = c.row, .ids = c.ids, .positions = c.positions, .n_seqs = c.seq,
-                                           .seqs = seqs_of(s, b, at, c.seqs, i), .n_logits = n_logits, .logit_rows = c.logit_rows,
-                                           .samples = c.samples, .results = s->results};
+    fill_parts(s, &c, at);
     return s;
+}
+
+/* ---- a step behind a step */
+
+bool step_can_be_followed(const struct step *s, const struct step_site *at)
+{
+    const struct world *w = at->world;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct request *r = request_find(&w->requests, s->items[i].id);
+        if (s->items[i].n_tokens != 1 || !s->items[i].samples || s->items[i].n_given || !r || r->cancelled || r->lost)
+            return false;
+        if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens || r->n_tokens + 1 >= w->limits.max_model_len)
+            return false;
+    }
+    return true;
+}
+
+/* Row i is fed by row i of the step before: one token of each sequence, in the same order. */
+static void follow_item(struct step *s, struct cursor *c, const struct request *r)
+{
+    int at = r->n_computed + 1;
+    s->items[s->n_items++] = (struct step_item){.id = r->id, .n_tokens = 1, .first_result = c->logit, .samples = true};
+    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = 1, .pos0 = at};
+    c->positions[c->row] = at;
+    c->logit_rows[c->logit] = c->row++;
+    fill_sample(&c->samples[c->logit++], r, request_output(r) + 1);
+    step_size_add(&s->size, 1, at);
+    s->size.n_logits++;
+}
+
+struct step *step_follow(struct step *prev, const struct step_site *at)
+{
+    struct step *s = mem_new(sizeof *s);
+    struct cursor c;
+    size_t n = (size_t)prev->n_items;
+    arena_init(&s->arena);
+    fill_group(s, prev->layout, at);
+    open_cursor(s, &c, n, n, n);
+    for (int i = 0; i < prev->n_items; i++)
+        follow_item(s, &c, request_find(&at->world->requests, prev->items[i].id));
+    fill_parts(s, &c, at);
+    for (int i = 0; i < s->n_ranks; i++)
+        s->parts[i].batch.ids = s->parts[i].ids = arena_new(&s->arena, n * sizeof(int32_t));
+    s->prev = prev;
+    s->ahead = prev->ahead - 1;
+    prev->next = s;
+    return s;
+}
+
+int step_take_tokens(struct step *s, int share, struct err *e)
+{
+    int rank;
+    ASSERT(s->prev && atomic_load(&s->prev->left) == 0);
+    if (step_failure(s->prev, &rank))
+        return err_set(e, E_PEER, "the step before it failed");
+    for (int i = 0; i < s->n_rows; i++)
+        s->parts[share].ids[i] = s->prev->results[i].token;
+    return 0;
 }
 
 int64_t step_ns(const struct step *s)
@@ -155,6 +228,7 @@ void step_free(struct step *s)
 {
     if (!s)
         return;
+    step_free(s->prev);
     arena_free(&s->arena);
     mem_free(s);
 }

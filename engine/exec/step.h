@@ -21,6 +21,7 @@ struct step_item {
 
 /* What one rank of the group gets and gives. */
 struct step_part {
+    int32_t *ids;           /* of a step that follows another: its own, filled in by the rank; else NULL */
     struct batch batch;     /* the same for all but its block lists; results are shared: each row is written by one rank */
     struct step_time time;
     int rc;                 /* E_PEER: another member failed, this rank is well */
@@ -41,6 +42,10 @@ struct step {
     int n_items, n_rows;
     struct step_size size;
     struct sample_result *results;
+    /* Steps posted one behind the other: */
+    struct step *prev;      /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens are known */
+    struct step *next;      /* the engine's: the step posted behind this one */
+    int ahead;              /* how many more may follow */
     int64_t posted_ns, done_ns; /* engine clock */
 };
 
@@ -52,6 +57,12 @@ struct step_site {
 };
 
 struct step *step_build(const struct plan_batch *b, const struct step_site *at);
+/* Could s be followed: do all its sequences decode one token and go on after it whatever that token is, and does nothing that they sample with depend on it? */
+bool step_can_be_followed(const struct step *s, const struct step_site *at);
+/* The step behind s, which can be followed and whose requests have room for its token and this step's; not posted yet. */
+struct step *step_follow(struct step *s, const struct step_site *at);
+/* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
+int step_take_tokens(struct step *s, int share, struct err *e);
 int64_t step_ns(const struct step *s);      /* of its slowest part */
 /* The first part that failed by itself, else any that failed, else NULL. */
 const struct step_part *step_failure(const struct step *s, int *rank);

@@ -43,6 +43,8 @@ struct opts {
     char *device, *isa, *devices;       /* devices: NULL: in turn */
     char *graph_sizes;                  /* NULL: the usual ones */
     bool invariant, enforce_eager;
+    bool async_scheduling;
+    int64_t run_ahead;
     int64_t threads;
     int64_t ranks, sp, tp, dp;          /* 0: not given */
     char *shift_weights;

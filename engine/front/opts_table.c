@@ -44,6 +44,10 @@ static const struct opt_row rows[] = {
      "requests that may wait; the next one is refused; 0: 65536 with those that run"},
     {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(max_num_queued_tokens), "N", "0", 0, TERA, NULL,
      "prompt tokens that may wait; 0: no limit"},
+    {"async-scheduling", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, BOTH, AT(async_scheduling), NULL, "true", 0, 0, NULL,
+     "GPUs: the next step of decodes is posted while one runs, as long as nothing happens that the policy would want to know (not with --record)"},
+    {"run-ahead", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(run_ahead), "N", "16", 1, 1024, NULL,
+     "with --async-scheduling: at most so many steps of decodes follow one that the policy decided; it can ask for fewer"},
 
     {"starvation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(starvation_s), "S", "30", 0, 86400, NULL,
      "a request that waits so long beside room for it is a strike against the policy, and goes first; 0: nobody watches"},
@@ -198,7 +202,6 @@ static const struct opt_foreign foreign[] = {
     {"compilation-config|-cc|-O", true, "0", "there is nothing to compile"},
     {"enable-chunked-prefill", false, "*", NULL},
     {"no-enable-chunked-prefill", false, NULL, "prompts longer than --max-num-batched-tokens always go in chunks"},
-    {"async-scheduling", false, "*", NULL},
     {"cpu-offload-gb", true, "0", "weights lie in one memory"},
     {"swap-space", true, "0", "there is no KV swap; preempted requests are computed again"},
     {"kv-transfer-config", true, NULL, "KV transfer between servers is not offered"},

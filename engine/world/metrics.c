@@ -53,6 +53,7 @@ static const struct {
     [C_REFUSED_POLICY] = {"moonshift:admission_rejected_total", "reason=\"policy\"", NULL},
     [C_REFUSED_INPUT] = {"moonshift:admission_rejected_total", "reason=\"input\"", NULL},
     [C_SUBMITTED] = {"moonshift:requests_submitted_total", NULL, "Requests taken into the queue."},
+    [C_STEPS_AHEAD] = {"moonshift:steps_ahead_total", NULL, "Of them, those posted before the step that feeds them had ended."},
     [C_STEPS] = {"moonshift:steps_total", NULL, "Steps run."},
     [C_KV_EVICTED] = {"moonshift:kv_blocks_evicted_total", NULL, "Cached KV blocks reused for something else."},
     [C_SWITCHES] = {"moonshift:switches_total", NULL, "Changes of the partition carried out."},

@@ -18,6 +18,7 @@ struct plan_item {
     struct kv_copy *move;           /* made by plan_apply */
 };
 
+enum { MOST_AHEAD = 1024 };
 struct plan_batch {
     struct plan *plan;
     int group;                      /* id */
@@ -29,6 +30,7 @@ struct plan_batch {
     bool anybody;                   /* prefill takes the queue as it comes: no routing */
     bool forwarded;
     struct layout layout;
+    int ahead;                      /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the engine likes */
 };
 
 enum plan_verb_kind { PLAN_PREEMPT, PLAN_REFUSE, PLAN_LOG, PLAN_SWITCH, PLAN_REMAP, PLAN_CLOSE, PLAN_COMM };

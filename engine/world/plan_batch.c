@@ -63,6 +63,7 @@ struct plan_batch *plan_batch(struct plan *p, int group)
     b->plan = p;
     b->group = group;
     b->site = g;
+    b->ahead = -1;
     p->batches[p->n_batches++] = b;
     return b;
 }

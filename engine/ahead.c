@@ -1,0 +1,34 @@
+/* Steps ahead of their decisions. A step of decodes that is to be repeated, each sequence with the token that it has just sampled, need not wait until the
+ * engine has seen those tokens: the next one is posted behind it while it runs, so that the device goes from one to the other by itself. At most one step waits
+ * so, and only as long as nothing happens that a policy would want to know: no arrival, ending, cancel, order, wake or switch since it decided. Then no more
+ * follow, and it is asked when the last has ended. A sequence that ends in the first of two steps ends when the second has been absorbed, in which it takes part for
+ * nothing. */
+#include "engine/engine_state.h"
+
+static bool nothing_happened(const struct engine *g)
+{
+    return !g->changed && !g->stopping && !g->world.partition.n_pending && !(g->wake_ns && g->now_ns >= g->wake_ns);
+}
+
+/* Blocks for the token that s samples, and for the one after it. */
+static bool reserve(struct engine *g, const struct step *s)
+{
+    for (int i = 0; i < s->n_items; i++) {
+        struct request *r = request_find(&g->world.requests, s->items[i].id);
+        if (!world_reserve(&g->world, r, r->n_computed + 2))
+            return false; /* what others have got by now they will need anyway */
+    }
+    return true;
+}
+
+void engine_follow(struct engine *g, struct step *s)
+{
+    struct group *grp = partition_find(&g->world.partition, s->group);
+    struct step_site site = {.world = &g->world, .group = grp, .comms = s->comms};
+    if (s->ahead <= 0 || s->next || !g->setup.threaded || g->setup.witness || !nothing_happened(g))
+        return;
+    if (!step_can_be_followed(s, &site) || !reserve(g, s))
+        return;
+    engine_post(g, step_follow(s, &site));
+    metrics_add(&g->metrics, C_STEPS_AHEAD, 1);
+}
