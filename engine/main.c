@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
@@ -38,6 +39,7 @@ struct app {
     struct clock clock;
     struct sim_machine *machine;    /* simulate: NULL: fixed costs */
     struct model *model;
+    struct gguf *words;             /* --tokenizer */
     struct tokenizer *tokenizer;
     struct chat_template *chat;
     struct buf chat_source;
@@ -62,7 +64,8 @@ static int dtype_named(const char *name, enum dtype *out, struct err *e)
         const char *name;
         enum dtype type;
     } names[] = {{"f32", DT_F32},   {"float32", DT_F32}, {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16}, {"bf16", DT_BF16},
-                 {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1}, {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1}, {"q8_0", DT_Q8_0}};
+                 {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1}, {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1}, {"q8_0", DT_Q8_0},
+                 {"fp8_e4m3", DT_F8_SCALED}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].type;
@@ -71,13 +74,45 @@ static int dtype_named(const char *name, enum dtype *out, struct err *e)
     return err_set(e, E_INPUT, "there is no element type '%s'", name);
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Whose tokenizer and chat template: what --tokenizer names, else the model's file; NULL: neither has one. */
+static const struct gguf *words_file(const struct app *a)
+{
+    return a->words ? a->words : model_gguf(a->model);
+}
+
+static int open_words(struct app *a, struct err *e)
+{
+    if (a->opts.tokenizer)
+        TRY(gguf_open(&a->words, a->opts.tokenizer, e));
+    if (!words_file(a))
+        return err_set(e, E_INPUT, "%s: tokenizer.json is not read; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf",
+                       a->opts.model);
+    TRY(tokenizer_from_gguf(&a->tokenizer, words_file(a), e));
+    int n = tokenizer_n_vocab(a->tokenizer), vocab = model_config(a->model)->vocab;
+    return n > vocab ? err_set(e, E_INPUT, "--tokenizer: it has %d tokens and the model %d: it is another model's", n, vocab) : 0;
+}
+
+static int open_files(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    bool folder = strcmp(o->load_format, "safetensors") == 0 || (strcmp(o->load_format, "auto") == 0 && is_folder(o->model));
+    TRY(folder ? model_open_hf(&a->model, o->model, e) : model_open_gguf(&a->model, o->model, e));
+    if (model_note(a->model))
+        log_info("main", "%s", model_note(a->model));
+    return open_words(a, e);
+}
+
 static int open_model(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
-    if (strcmp(o->load_format, "dummy") != 0) {
-        TRY(model_open_gguf(&a->model, o->model, e));
-        return tokenizer_from_gguf(&a->tokenizer, model_gguf(a->model), e);
-    }
+    if (strcmp(o->load_format, "dummy") != 0)
+        return open_files(a, e);
     enum dtype type;
     TRY(dtype_named(o->dummy_dtype, &type, e));
     TRY(model_open_dummy(&a->model, o->hf_config, type, o->seed, e));
@@ -93,7 +128,7 @@ static int find_template(struct app *a, struct err *e)
         buf_puts(&a->chat_source, chat_builtin(asked));
     else if (asked)
         TRY(file_read(&a->chat_source, asked, TEMPLATE_BYTES, e));
-    else if (model_gguf(a->model) && gguf_string(model_gguf(a->model), "tokenizer.chat_template", &own))
+    else if (words_file(a) && gguf_string(words_file(a), "tokenizer.chat_template", &own))
         buf_put(&a->chat_source, own.data, own.len);
     return 0;
 }
@@ -321,6 +356,7 @@ static void close_parts(struct app *a)
     chat_free(a->chat);
     buf_free(&a->chat_source);
     tokenizer_free(a->tokenizer);
+    gguf_close(a->words);
     model_close(a->model);
     sim_machine_close(a->machine);
 }

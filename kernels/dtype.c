@@ -9,7 +9,8 @@ static const struct dtype_info infos[DT_COUNT] = {
     [DT_F32] = {"F32", 1, 4},      [DT_F16] = {"F16", 1, 2},      [DT_BF16] = {"BF16", 1, 2},
     [DT_Q4_0] = {"Q4_0", 32, 18},  [DT_Q4_1] = {"Q4_1", 32, 20},  [DT_Q5_0] = {"Q5_0", 32, 22},
     [DT_Q5_1] = {"Q5_1", 32, 24},  [DT_Q8_0] = {"Q8_0", 32, 34},  [DT_Q4_K] = {"Q4_K", 256, 144},
-    [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_F8_SCALED] = {"F8_SCALED", 64, 68},
+    [DT_F8] = {"F8_E4M3", 1, 1},
 };
 
 const struct dtype_info *dtype_get(enum dtype t)
@@ -71,6 +72,27 @@ uint16_t f32_to_bf16(float f)
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+float f8_to_f32(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24, a = code & 0x7fu;
+    if (a == 0x7f)
+        return float_of(sign | 0x7fc00000u);
+    return float_of(sign | a << 20) * 0x1p120f; /* the same fields at another bias; exact, subnormals too */
+}
+
+uint8_t f32_to_f8(float f)
+{
+    uint32_t u = bits_of(f), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (a >= 0x43e00000u) /* 448 */
+        return (uint8_t)(sign | 0x7eu);
+    if (a < 0x3c800000u) /* below 2^-6: adding 2^14 leaves the rounded multiple of 2^-9 in the low bits */
+        return (uint8_t)(sign | (bits_of(float_of(a) + 0x1p14f) - 0x46800000u));
+    uint32_t odd = a >> 20 & 1u;
+    return (uint8_t)(sign | (a - 0x3c000000u + 0x7ffffu + odd) >> 20);
 }
 
 static inline uint16_t u16_at(const uint8_t *p)
@@ -205,13 +227,23 @@ static void block_q6_k(const uint8_t *b, float *y)
     }
 }
 
+/* F8_SCALED: f32 d; 64 codes. x = d * e4m3. */
+static void block_f8(const uint8_t *b, float *y)
+{
+    float d = float_of(u32_at(b));
+    for (int i = 0; i < 64; i++)
+        y[i] = d * f8_to_f32(b[4 + i]);
+}
+
 static void plain_to_f32(enum dtype t, const uint8_t *src, float *dst, int64_t n)
 {
     if (t == DT_F32) {
         memcpy(dst, src, (size_t)n * 4);
         return;
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && t == DT_F8; i++)
+        dst[i] = f8_to_f32(src[i]);
+    for (int64_t i = 0; i < n && t != DT_F8; i++)
         dst[i] = t == DT_F16 ? f16_at(src + 2 * i) : bf16_to_f32(u16_at(src + 2 * i));
 }
 
@@ -220,6 +252,7 @@ void dtype_to_f32(enum dtype t, const void *src, float *dst, int64_t n)
     static void (*const blocks[DT_COUNT])(const uint8_t *, float *) = {
         [DT_Q4_0] = block_q4_0, [DT_Q4_1] = block_q4_1, [DT_Q5_0] = block_q5_0, [DT_Q5_1] = block_q5_1,
         [DT_Q8_0] = block_q8_0, [DT_Q4_K] = block_q4_k, [DT_Q5_K] = block_q5_k, [DT_Q6_K] = block_q6_k,
+        [DT_F8_SCALED] = block_f8,
     };
     const struct dtype_info *d = dtype_get(t);
     ASSERT(n >= 0 && n % d->block == 0);

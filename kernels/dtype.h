@@ -1,5 +1,6 @@
 /* Element types of stored tensors. A quantised type is a run of blocks: `block` elements in `bytes` bytes, as GGUF lays
- * them. Pure tables, any thread. */
+ * them. DT_F8_SCALED is made at load: an f32 scale, then 64 codes of E4M3; DT_F8 is the codes alone, for caches. Pure tables, any
+ * thread. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
 
@@ -9,7 +10,9 @@
 
 enum dtype {
     DT_F32, DT_F16, DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K,
-    DT_COUNT
+    DT_F8_SCALED, DT_F8,
+    DT_COUNT,
+    DT_MATRICES = DT_F8, /* those before it are types of matrices */
 };
 
 struct dtype_info {
@@ -32,5 +35,9 @@ static inline float bf16_to_f32(uint16_t h)
     return v.f;
 }
 uint16_t f32_to_bf16(float f);     /* round to nearest even, NaN kept */
+
+/* E4M3 as in "FP8 Formats for Deep Learning": bias 7, subnormals, no infinity, NaN where all seven lower bits are set; at most 448. */
+float f8_to_f32(uint8_t code);
+uint8_t f32_to_f8(float f);        /* round to nearest even; what is larger than 448 becomes 448, NaN stays */
 
 #endif

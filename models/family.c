@@ -49,26 +49,26 @@ void family_list(char *out, size_t bytes, bool hf)
 enum dim { ONE, HIDDEN, VOCAB, Q_DIM, KV_DIM, HEAD_DIM, FFN };
 
 static const struct {
-    const char *name;
+    const char *name, *hf_name;
     enum dim rows, cols;
 } tensors[T_COUNT] = {
-    [T_EMBED] = {"token_embd.weight", VOCAB, HIDDEN},
-    [T_HEAD] = {"output.weight", VOCAB, HIDDEN},
-    [T_OUT_NORM] = {"output_norm.weight", ONE, HIDDEN},
-    [T_ATTN_NORM] = {"blk.%d.attn_norm.weight", ONE, HIDDEN},
-    [T_Q] = {"blk.%d.attn_q.weight", Q_DIM, HIDDEN},
-    [T_K] = {"blk.%d.attn_k.weight", KV_DIM, HIDDEN},
-    [T_V] = {"blk.%d.attn_v.weight", KV_DIM, HIDDEN},
-    [T_Q_BIAS] = {"blk.%d.attn_q.bias", ONE, Q_DIM},
-    [T_K_BIAS] = {"blk.%d.attn_k.bias", ONE, KV_DIM},
-    [T_V_BIAS] = {"blk.%d.attn_v.bias", ONE, KV_DIM},
-    [T_Q_NORM] = {"blk.%d.attn_q_norm.weight", ONE, HEAD_DIM},
-    [T_K_NORM] = {"blk.%d.attn_k_norm.weight", ONE, HEAD_DIM},
-    [T_O] = {"blk.%d.attn_output.weight", HIDDEN, Q_DIM},
-    [T_FFN_NORM] = {"blk.%d.ffn_norm.weight", ONE, HIDDEN},
-    [T_GATE] = {"blk.%d.ffn_gate.weight", FFN, HIDDEN},
-    [T_UP] = {"blk.%d.ffn_up.weight", FFN, HIDDEN},
-    [T_DOWN] = {"blk.%d.ffn_down.weight", HIDDEN, FFN},
+    [T_EMBED] = {"token_embd.weight", "model.embed_tokens.weight", VOCAB, HIDDEN},
+    [T_HEAD] = {"output.weight", "lm_head.weight", VOCAB, HIDDEN},
+    [T_OUT_NORM] = {"output_norm.weight", "model.norm.weight", ONE, HIDDEN},
+    [T_ATTN_NORM] = {"blk.%d.attn_norm.weight", "model.layers.%d.input_layernorm.weight", ONE, HIDDEN},
+    [T_Q] = {"blk.%d.attn_q.weight", "model.layers.%d.self_attn.q_proj.weight", Q_DIM, HIDDEN},
+    [T_K] = {"blk.%d.attn_k.weight", "model.layers.%d.self_attn.k_proj.weight", KV_DIM, HIDDEN},
+    [T_V] = {"blk.%d.attn_v.weight", "model.layers.%d.self_attn.v_proj.weight", KV_DIM, HIDDEN},
+    [T_Q_BIAS] = {"blk.%d.attn_q.bias", "model.layers.%d.self_attn.q_proj.bias", ONE, Q_DIM},
+    [T_K_BIAS] = {"blk.%d.attn_k.bias", "model.layers.%d.self_attn.k_proj.bias", ONE, KV_DIM},
+    [T_V_BIAS] = {"blk.%d.attn_v.bias", "model.layers.%d.self_attn.v_proj.bias", ONE, KV_DIM},
+    [T_Q_NORM] = {"blk.%d.attn_q_norm.weight", "model.layers.%d.self_attn.q_norm.weight", ONE, HEAD_DIM},
+    [T_K_NORM] = {"blk.%d.attn_k_norm.weight", "model.layers.%d.self_attn.k_norm.weight", ONE, HEAD_DIM},
+    [T_O] = {"blk.%d.attn_output.weight", "model.layers.%d.self_attn.o_proj.weight", HIDDEN, Q_DIM},
+    [T_FFN_NORM] = {"blk.%d.ffn_norm.weight", "model.layers.%d.post_attention_layernorm.weight", ONE, HIDDEN},
+    [T_GATE] = {"blk.%d.ffn_gate.weight", "model.layers.%d.mlp.gate_proj.weight", FFN, HIDDEN},
+    [T_UP] = {"blk.%d.ffn_up.weight", "model.layers.%d.mlp.up_proj.weight", FFN, HIDDEN},
+    [T_DOWN] = {"blk.%d.ffn_down.weight", "model.layers.%d.mlp.down_proj.weight", HIDDEN, FFN},
 };
 
 bool tensor_per_layer(enum tensor_role role)
@@ -125,11 +125,21 @@ void tensor_shape(const struct model_config *c, enum tensor_role role, int *rows
     *cols = dim_of(c, tensors[role].cols);
 }
 
-void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes)
+static void put_name(const char *name, int layer, char *out, size_t bytes)
 {
-    const char *name = tensors[role].name, *number = strstr(name, "%d");
+    const char *number = strstr(name, "%d");
     if (number)
         snprintf(out, bytes, "%.*s%d%s", (int)(number - name), name, layer, number + 2);
     else
         snprintf(out, bytes, "%s", name);
+}
+
+void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes)
+{
+    put_name(tensors[role].name, layer, out, bytes);
+}
+
+void tensor_hf_name(enum tensor_role role, int layer, char *out, size_t bytes)
+{
+    put_name(tensors[role].hf_name, layer, out, bytes);
 }

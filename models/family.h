@@ -19,5 +19,7 @@ bool tensor_wanted(const struct model_config *c, enum tensor_role role);
 void tensor_shape(const struct model_config *c, enum tensor_role role, int *rows, int *cols);
 /* The name a GGUF file gives it, e.g. "blk.3.attn_q.weight". */
 void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes);
+/* The name a Hugging Face checkpoint gives it, e.g. "model.layers.3.self_attn.q_proj.weight". */
+void tensor_hf_name(enum tensor_role role, int layer, char *out, size_t bytes);
 
 #endif

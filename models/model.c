@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "models/checkpoint.h"
 #include "models/config.h"
 #include "models/dummy.h"
 #include "models/family.h"
@@ -14,11 +15,12 @@ static const size_t max_config_bytes = 1 << 20;
 
 struct model {
     struct model_config config;
-    struct gguf *gguf;                   /* NULL: dummy */
+    struct gguf *gguf;                   /* or */
+    struct checkpoint *files;            /* or neither: dummy */
     const struct gguf_tensor **tensors;  /* [ONCE + n_layers * PER_LAYER]; NULL where there is none */
     enum dtype dummy_type;
     uint64_t seed;
-    void *data;                          /* dummy: the tensor shown last */
+    void *data;                          /* dummy, fp8: the tensor shown last */
     float *row;
     size_t data_cap, row_cap;
 };
@@ -143,6 +145,46 @@ int model_open_gguf(struct model **out, const char *path, struct err *e)
     return 0;
 }
 
+/* ---- Hugging Face ---- */
+
+/* Owns files from here on. */
+static int bind_hf(struct model **out, struct checkpoint *files, struct model_text text, const char *name, struct err *e)
+{
+    struct model *m = mem_new(sizeof *m);
+    m->files = files;
+    int rc = config_from_hf(&m->config, text.text, text.n, e);
+    if (!rc)
+        rc = checkpoint_bind(files, &m->config, text.text, text.n, e);
+    if (rc) {
+        model_close(m);
+        return rc;
+    }
+    if (!m->config.name[0])
+        config_set_name(&m->config, name, strlen(name));
+    *out = m;
+    return 0;
+}
+
+int model_from_hf(struct model **out, struct model_text config, const void *safetensors, size_t n, struct err *e)
+{
+    struct checkpoint *files;
+    *out = NULL;
+    TRY(checkpoint_open_memory(&files, safetensors, n, e));
+    return bind_hf(out, files, config, "model", e);
+}
+
+int model_open_hf(struct model **out, const char *dir, struct err *e)
+{
+    struct buf text = {0};
+    struct checkpoint *files;
+    *out = NULL;
+    int rc = checkpoint_open(&files, dir, &text, e);
+    if (!rc)
+        rc = bind_hf(out, files, (struct model_text){text.data ? text.data : "", text.len}, base_name(dir), e);
+    buf_free(&text);
+    return rc ? err_prefix(e, rc, "%s", dir) : 0;
+}
+
 /* ---- dummies ---- */
 
 static int open_config(struct model_config *c, const char *path, struct err *e)
@@ -203,10 +245,14 @@ static int make_tensor(struct model *m, enum tensor_role role, int layer, struct
 {
     size_t bytes = (size_t)s->rows * dtype_row_bytes(s->type, s->cols);
     void *row = m->row;
-    bool ok = grow(&m->data, &m->data_cap, bytes) && grow(&row, &m->row_cap, (size_t)s->cols * sizeof(float));
+    bool made = !m->files || s->type == DT_F8_SCALED, ok = !made || grow(&m->data, &m->data_cap, bytes);
+    if (ok && !m->files)
+        ok = grow(&row, &m->row_cap, (size_t)s->cols * sizeof(float));
     m->row = row;
     if (!ok)
-        return err_set(e, E_FULL, "no memory for a dummy tensor of %zu bytes", bytes);
+        return err_set(e, E_FULL, "no memory for a tensor of %zu bytes", bytes);
+    if (m->files)
+        return checkpoint_tensor(m->files, role, layer, m->data, &s->data, e);
     dummy_fill(&m->config, role, layer, m->dummy_type, m->seed, m->data, m->row);
     s->data = m->data;
     return 0;
@@ -219,6 +265,7 @@ void model_close(struct model *m)
     if (!m)
         return;
     gguf_close(m->gguf);
+    checkpoint_close(m->files);
     mem_free(m->tensors);
     mem_free(m->data);
     mem_free(m->row);
@@ -228,6 +275,11 @@ void model_close(struct model *m)
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;
+}
+
+const char *model_note(const struct model *m)
+{
+    return m->files ? checkpoint_note(m->files) : NULL;
 }
 
 const struct gguf *model_gguf(const struct model *m)
@@ -247,6 +299,8 @@ int model_shape(const struct model *m, enum tensor_role role, int layer, struct 
     tensor_shape(&m->config, role, &out->rows, &out->cols);
     if (m->gguf)
         out->type = m->tensors[slot_of(role, layer)]->type;
+    else if (m->files)
+        out->type = checkpoint_type(m->files, role, layer);
     else
         out->type = tensor_is_vector(role) ? DT_F32 : m->dummy_type;
     return 0;
@@ -265,6 +319,8 @@ void model_loaded(struct model *m)
 {
     if (m->gguf)
         gguf_drop_pages(m->gguf);
+    if (m->files)
+        checkpoint_drop_pages(m->files);
     mem_free(m->data);
     mem_free(m->row);
     m->data = NULL;

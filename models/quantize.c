@@ -5,7 +5,7 @@
 
 #include "engine/base/check.h"
 
-enum { SMALL = 32, LARGE = 256 }; /* elements of a block of the plain and of the K types */
+enum { SMALL = 32, LARGE = 256, LEAF = 64 }; /* elements of a block of the plain, of the K types, of scaled fp8 */
 
 static int clamp(int v, int lo, int hi)
 {
@@ -173,6 +173,14 @@ static void put_q6_k(const float *x, uint8_t *dst)
         }
 }
 
+static void put_f8(const float *x, uint8_t *dst)
+{
+    float d = fabsf(peak(x, LEAF)) / 448;
+    memcpy(dst, &d, 4);
+    for (int i = 0; i < LEAF; i++)
+        dst[4 + i] = d != 0 ? f32_to_f8(x[i] / d) : 0;
+}
+
 static void put_block(enum dtype t, const float *x, uint8_t *dst)
 {
     uint16_t h;
@@ -188,6 +196,8 @@ static void put_block(enum dtype t, const float *x, uint8_t *dst)
     case DT_Q4_K: put_q4_k(x, dst); return;
     case DT_Q5_K: put_q5_k(x, dst); return;
     case DT_Q6_K: put_q6_k(x, dst); return;
+    case DT_F8_SCALED: put_f8(x, dst); return;
+    case DT_F8: *dst = f32_to_f8(*x); return;
     case DT_COUNT: break;
     }
     UNREACHABLE();

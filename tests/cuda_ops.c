@@ -148,7 +148,8 @@ static void begin_plain(const struct side *s, int rows)
 
 /* ---- linear */
 
-static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
+static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K,
+                                   DT_F8_SCALED};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 struct linear_case {
@@ -206,7 +207,7 @@ static void linear_of_every_type(void **state)
     rng_init(&r, 1);
     for (int t = 0; t < N_TYPES; t++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            if (cases[i].rows < 100 || t % 4 == 2) /* BF16, Q5_1, Q6_K: many rows take the emulator long */
+            if (cases[i].rows < 100 || t % 4 == 2 || types[t] == DT_F8_SCALED) /* BF16, Q5_1, Q6_K, fp8: many rows take the emulator long */
                 check_linear(p, &r, types[t], &cases[i]);
 }
 

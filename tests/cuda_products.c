@@ -16,6 +16,7 @@ static const struct {
     {DT_F16, FAM_F16, 0, 0, 0, 0},   {DT_BF16, FAM_BF16, 0, 0, 0, 0}, {DT_Q4_0, FAM_U4, 16, 0, 2, 0}, {DT_Q4_1, FAM_U4M, 16, 0, 4, 0},
     {DT_Q5_0, FAM_U5, 16, 4, 2, 0},  {DT_Q5_1, FAM_U5M, 16, 4, 4, 0}, {DT_Q8_0, FAM_S8, 32, 0, 2, 0}, {DT_Q4_K, FAM_K4, 16, 0, 2, 4},
     {DT_Q5_K, FAM_K5, 16, 4, 2, 4},  {DT_Q6_K, FAM_K6, 16, 8, 2, 2},
+    {DT_F8_SCALED, FAM_F8, 32, 0, 2, 0},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

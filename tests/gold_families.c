@@ -109,9 +109,24 @@ static void test_stored_types(void **state)
     }
 }
 
+/* Three bits of mantissa in the weights. */
+static void test_fp8(void **state)
+{
+    (void)state;
+    static const char *const whole[] = {"llama3", "qwen3"}; /* blocks of 64 columns */
+    float want[N_ROWS * VOCAB], got[N_ROWS * VOCAB];
+    for (int i = 0; i < 2; i++) {
+        read_reference(whole[i], want);
+        run(whole[i], DT_F8_SCALED, DT_F16, got);
+        double weights = distance(got, want);
+        print_message("%s: weights of fp8 %.4f\n", whole[i], weights);
+        assert_true(weights < 0.16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_families_differ),
-                                       cmocka_unit_test(test_stored_types)};
+                                       cmocka_unit_test(test_stored_types), cmocka_unit_test(test_fp8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void linear_twins(void **state)
     rng_init(&r, 31);
     if (!can_run())
         skip();
-    for (int t = 0; t < DT_COUNT; t++)
+    for (int t = 0; t < DT_MATRICES; t++)
         for (int n = 0; n < 8; n++) {
             enum { OUT = 37, COLS = 1536 };
             int rows = row_counts[n];

@@ -70,7 +70,14 @@ static inline struct weight_src random_matrix(struct rng *r, enum dtype t, int r
             memcpy(p + i * (size_t)info->bytes, t == DT_F32 ? (void *)&x : (void *)&h, (size_t)info->bytes);
         }
     }
+    for (size_t i = 0; i < bytes && t == DT_F8_SCALED; i++) /* no NaN among the codes */
+        p[i] &= (p[i] & 0x7f) == 0x7f ? 0xfe : 0xff;
     for (size_t b = 0; info->block > 1 && b < bytes; b += (size_t)info->bytes) {
+        if (t == DT_F8_SCALED) {
+            float d = fabsf(gaussian(r)) * 0.0005f + 1e-5f;
+            memcpy(p + b, &d, 4);
+            continue;
+        }
         if (t == DT_Q6_K) {
             random_f16(r, p + b + 208, 0.0005f);
             continue;

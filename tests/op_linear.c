@@ -8,7 +8,7 @@ struct shape {
 };
 
 static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                   DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
+                                   DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F8_SCALED};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static void run(struct device *d, struct linear_args a)
@@ -56,7 +56,7 @@ static double tolerance(bool is_float, const float *w, const float *x, int cols)
 static void check_against_double(const struct weight_src *src, const float *x, const float *y, int rows)
 {
     float *w = dequantised(src);
-    bool is_float = dtype_get(src->type)->block == 1;
+    bool is_float = dtype_get(src->type)->block == 1 || src->type == DT_F8_SCALED;
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < src->rows; o++) {
             const float *wo = w + (size_t)o * (size_t)src->cols, *xr = x + (size_t)r * (size_t)src->cols;
@@ -119,7 +119,7 @@ static void extreme_weights(void **state)
         uint8_t *p = (uint8_t *)src.data;
         for (size_t b = 0; b < (size_t)32 * dtype_row_bytes(src.type, 512); b++) /* largest weights, largest scales */
             if (b % (size_t)info->bytes >= 4 && b % (size_t)info->bytes < (size_t)info->bytes - 2)
-                p[b] = src.type == DT_Q8_0 && b % 3 ? 0x80 : 0xff;
+                p[b] = src.type == DT_Q8_0 && b % 3 ? 0x80 : src.type == DT_F8_SCALED ? b % 3 ? 0xfe : 0x7e : 0xff;
         float *x = malloc(5 * 512 * sizeof *x);
         for (int i = 0; i < 5 * 512; i++)
             x[i] = i % 7 ? 1.0f : i % 3 ? -1.0f : 0.5f;
@@ -351,6 +351,12 @@ static void refusals(void **state)
     assert_int_equal(ops->weight_load(d, &w, &src, &e), E_UNSUPPORTED);
     assert_non_null(strstr(e.text, "256"));
     assert_null(w);
+    src = (struct weight_src){DT_F8_SCALED, 4, 96, zeros};
+    assert_int_equal(ops->weight_load(d, &w, &src, &e), E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "64"));
+    src = (struct weight_src){DT_F8, 4, 64, zeros};
+    assert_int_equal(ops->weight_load(d, &w, &src, &e), E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "scales"));
     src = (struct weight_src){DT_Q4_0, 32, 160, zeros};
     assert_int_equal(ops->weight_load(d, &w, &src, &e), 0);
     float x[160] = {0}, y[32];

@@ -65,7 +65,7 @@ static void embedding_is_the_table(void **state)
     struct rng r;
     rng_init(&r, 21);
     struct device *d = open_device("auto", 2);
-    for (int t = 0; t < DT_COUNT; t++) {
+    for (int t = 0; t < DT_MATRICES; t++) {
         struct weight_src src = random_matrix(&r, (enum dtype)t, ROWS, COLS);
         struct weight *w = load(d, &src);
         float *rows = dequantised(&src);

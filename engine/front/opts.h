@@ -23,7 +23,7 @@ struct opts {
     enum opts_command command;
     enum opts_command help_for;         /* CMD_HELP: of this command; CMD_HELP itself: the overview */
     /* the model */
-    char *model, *load_format, *hf_config, *dummy_dtype, *chat_template;
+    char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer;
     struct opts_list names;             /* as served; empty: the model's file name */
     int64_t max_model_len;              /* 0: the model's context */
     uint64_t seed;

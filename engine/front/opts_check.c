@@ -68,6 +68,8 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
     if (!dummy && o->hf_config)
         return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
+    if (dummy && o->tokenizer)
+        return err_set(e, E_INPUT, "--tokenizer is not read with --load-format dummy, whose tokens are bytes");
     if (!dummy && (!o->model || !o->model[0]))
         return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
     return check_params(o, e);

@@ -7,20 +7,22 @@
 #define TERA 1e12
 
 static const struct opt_row rows[] = {
-    {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, BOTH, AT(model), "FILE", NULL, 0, 0, NULL,
-     "the model, a GGUF file; the same as the first word after the command"},
+    {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, BOTH, AT(model), "FILE|FOLDER", NULL, 0, 0, NULL,
+     "the model, a GGUF file or a folder with config.json and safetensors files; the same as the first word after the command"},
+    {"tokenizer", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(tokenizer), "FILE", NULL, 0, 0, NULL,
+     "a GGUF file whose tokenizer and chat template are used (default: the model's own; folders need one)"},
     {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE, AT(names), "NAME", NULL, 0, 0, NULL,
      "what clients call it; may be given several times (default: the file's name)"},
     {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, ALL, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,
      "tokens of prompt and answer together; 0: what the model was trained for"},
     {"chat-template", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(chat_template), "FILE|NAME", NULL, 0, 0, NULL,
      "a Jinja file, or chatml, llama2, llama3, mistral (default: the model's own)"},
-    {"load-format", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(load_format), "FORMAT", "auto", 0, 0, "auto|gguf|dummy",
+    {"load-format", NULL, 0, OPT_CHOICE, GROUP_MODEL, BOTH, AT(load_format), "FORMAT", "auto", 0, 0, "auto|gguf|safetensors|dummy",
      "dummy: seeded random weights for --hf-config, no file needed"},
     {"hf-config", NULL, 0, OPT_TEXT, GROUP_MODEL, ALL, AT(hf_config), "FILE", NULL, 0, 0, NULL,
      "a Hugging Face config.json, for --load-format dummy and moonshift simulate"},
     {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, ALL, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
-     "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0", "how the dummy matrices are stored"},
+     "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, of the answers of moonshift run, and of generated traffic"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE", "fcfs", 0, 0, NULL,
@@ -172,7 +174,7 @@ static const struct opt_row rows[] = {
      "SVG pictures: throughput, queue and KV over time, layouts over time, latency distributions"},
 };
 
-#define QUANT "the types stored in the GGUF file are used as they are"
+#define QUANT "the types stored in the GGUF file, or in the folder, are used as they are"
 
 static const struct opt_foreign foreign[] = {
     {"pipeline-parallel-size|-pp", true, "1", "pipeline parallelism is not offered yet; use --tensor-parallel-size or --ulysses-sequence-parallel-size"},
@@ -187,7 +189,6 @@ static const struct opt_foreign foreign[] = {
     {"max-loras", true, NULL, "LoRA adapters are not offered"},
     {"quantization|-q", true, "gguf", QUANT},
     {"dtype", true, "auto", QUANT},
-    {"tokenizer", true, NULL, "the tokenizer of the GGUF file is used"},
     {"tokenizer-mode", true, "auto", "there is one tokenizer"},
     {"hf-overrides", true, NULL, "the model's config is used as it is"},
     {"trust-remote-code", false, "*", NULL},

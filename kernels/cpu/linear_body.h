@@ -244,6 +244,7 @@ INLINE vf float_weights(enum family f, const uint8_t *p)
 {
     return f == FAM_F32   ? vf_load((const float *)p)
            : f == FAM_F16 ? vf_load_f16((const uint16_t *)p)
+           : f == FAM_F8  ? vf_load_f8(p)
                           : vf_load_bf16((const uint16_t *)p);
 }
 
@@ -257,10 +258,16 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
         UNROLL for (int r = 0; r < R; r++)
             acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
-        for (int c = leaf * LEAF_COLS; c < end; c++) {
-            vf w = float_weights(f, group + (size_t)c * step);
+        const uint8_t *at = family_leaf(f, group, leaf), *columns = at + family_leaf_head(f);
+        for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
+            vf w = float_weights(f, columns);
             UNROLL for (int r = 0; r < R; r++)
                 acc[r] = vf_fma(w, vf_load1(x + (size_t)r * j->ldx + (c - j->col0)), acc[r]);
+        }
+        if (f == FAM_F8) {
+            vf d = vf_load((const float *)at);
+            UNROLL for (int r = 0; r < R; r++)
+                acc[r] = vf_mul(d, acc[r]);
         }
         leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
     }
@@ -289,11 +296,12 @@ INLINE void float_group(enum family f, const struct linear_job *j, int g, int ro
 FLOAT_KERNEL(group_f32, FAM_F32)
 FLOAT_KERNEL(group_f16, FAM_F16)
 FLOAT_KERNEL(group_bf16, FAM_BF16)
+FLOAT_KERNEL(group_f8, FAM_F8)
 
 static void linear_kernel(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
 {
     static void (*const by_family[])(const struct linear_job *, int, int, int, struct linear_scratch *) = {
-        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_U4] = group_u4,
+        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_F8] = group_f8, [FAM_U4] = group_u4,
         [FAM_U4M] = group_u4m, [FAM_U5] = group_u5,   [FAM_U5M] = group_u5m,   [FAM_S8] = group_s8,
         [FAM_K4] = group_k4,   [FAM_K5] = group_k5,   [FAM_K6] = group_k6,
     };

@@ -16,6 +16,7 @@ static const enum family families[DT_COUNT] = {
     [DT_F32] = FAM_F32,   [DT_F16] = FAM_F16,   [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
     [DT_Q4_1] = FAM_U4M,  [DT_Q5_0] = FAM_U5,   [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
     [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5,   [DT_Q6_K] = FAM_K6,
+    [DT_F8_SCALED] = FAM_F8,
 };
 
 static uint16_t u16_at(const uint8_t *p)
@@ -147,10 +148,25 @@ static void put_block(enum family f, uint8_t *block, uint8_t *head, int row, con
         put_u16(head + 32, row, b->m);
 }
 
+static void pack_f8_row(uint8_t *group, int lane, int cols, const uint8_t *src)
+{
+    for (int leaf = 0; leaf < cols / LEAF_COLS; leaf++, src += 4 + LEAF_COLS) {
+        uint8_t *to = (uint8_t *)family_leaf(FAM_F8, group, leaf);
+        memcpy(to + 4 * lane, src, 4);
+        to += family_leaf_head(FAM_F8);
+        for (int c = 0; c < LEAF_COLS; c++)
+            to[c * GROUP_ROWS + lane] = src[4 + c];
+    }
+}
+
 static void pack_row(struct weight *w, int row, const uint8_t *src)
 {
     uint8_t *group = w->data + (size_t)(row / GROUP_ROWS) * w->group_bytes;
     int lane = row % GROUP_ROWS;
+    if (w->family == FAM_F8) {
+        pack_f8_row(group, lane, w->cols, src);
+        return;
+    }
     if (family_is_float(w->family)) {
         size_t size = (size_t)family_element_bytes(w->family);
         for (int c = 0; c < w->cols; c++)
@@ -170,7 +186,7 @@ static size_t group_bytes(enum family f, int cols)
 {
     size_t n;
     if (family_is_float(f))
-        n = (size_t)cols * GROUP_ROWS * (size_t)family_element_bytes(f);
+        n = (size_t)cols * GROUP_ROWS * (size_t)family_element_bytes(f) + (size_t)(cols / LEAF_COLS) * family_leaf_head(f);
     else
         n = (size_t)(cols / BLOCK_COLS) * (size_t)family_block_bytes(f) +
             (size_t)((cols + 255) / 256) * (size_t)family_head_bytes(f);
@@ -182,6 +198,8 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     *out = NULL;
     const struct dtype_info *info = dtype_get(src->type);
     int block = info->block;
+    if (src->type == DT_F8)
+        return err_set(e, E_UNSUPPORTED, "a matrix of fp8 needs its scales: %s", dtype_get(DT_F8_SCALED)->name);
     if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 22)
         return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
     if (src->cols % block)
@@ -224,6 +242,8 @@ static float float_at(enum family f, const uint8_t *p)
         memcpy(&x, p, 4);
         return x;
     }
+    if (f == FAM_F8)
+        return f8_to_f32(*p);
     memcpy(&h, p, 2);
     return f == FAM_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
@@ -264,8 +284,12 @@ void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float 
     int lane = row % GROUP_ROWS;
     if (family_is_float(w->family)) {
         size_t size = (size_t)family_element_bytes(w->family);
-        for (int c = 0; c < cols; c++)
-            dst[c] = float_at(w->family, group + ((size_t)(col0 + c) * GROUP_ROWS + (size_t)lane) * size);
+        for (int c = col0; c < col0 + cols; c++) {
+            const uint8_t *leaf = family_leaf(w->family, group, c / LEAF_COLS);
+            size_t at = (size_t)(c % LEAF_COLS) * GROUP_ROWS + (size_t)lane;
+            float x = float_at(w->family, leaf + family_leaf_head(w->family) + at * size);
+            dst[c - col0] = w->family == FAM_F8 ? float_at(FAM_F32, leaf + 4 * lane) * x : x;
+        }
         return;
     }
     ASSERT(col0 % BLOCK_COLS == 0 && cols % BLOCK_COLS == 0);

@@ -2,6 +2,7 @@
  * Made at load by the rank's thread, immutable afterwards. Never true: a weight widened to f32 in memory.
  *
  * Group g holds rows 16g .. 16g+15 (zero rows pad the last one), columns ascending. F32, F16, BF16: for each column its 16 values.
+ * Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then for each column its 16 codes.
  * Quantised types: for each 32 columns a block, where chunk c (0..7) is columns 4c..4c+3 and byte j (0..63) of a chunk is row j/4,
  * column j%4 of it:
  *   4 bits of weight   256 bytes: byte 64c+j holds the low nibble of chunk c and, in its high nibble, of chunk c+4 (c = 0..3)
@@ -17,8 +18,8 @@
 
 enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
-/* What the kernels tell apart. U: unsigned bits and a zero point; M: with a min; S: signed; K: scales of 256-column blocks. */
-enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };
+/* What the kernels tell apart. The first four are multiplied as floats. U: unsigned bits and a zero point; M: with a min; S: signed; K: scales of 256-column blocks. */
+enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_F8, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };
 
 struct weight {
     enum dtype type;
@@ -30,7 +31,7 @@ struct weight {
 
 static inline bool family_is_float(enum family f)
 {
-    return f <= FAM_BF16;
+    return f <= FAM_F8;
 }
 
 static inline bool family_is_k(enum family f)
@@ -70,7 +71,19 @@ static inline int family_head_bytes(enum family f)
 /* Bytes from one element of a float type to the next. */
 static inline int family_element_bytes(enum family f)
 {
-    return f == FAM_F32 ? 4 : 2;
+    return f == FAM_F32 ? 4 : f == FAM_F8 ? 1 : 2;
+}
+
+/* Bytes of a leaf's scales, before its columns. */
+static inline size_t family_leaf_head(enum family f)
+{
+    return f == FAM_F8 ? GROUP_ROWS * sizeof(float) : 0;
+}
+
+/* Where a leaf of a float type starts in a group. */
+static inline const uint8_t *family_leaf(enum family f, const uint8_t *group, int leaf)
+{
+    return group + (size_t)leaf * ((size_t)LEAF_COLS * GROUP_ROWS * (size_t)family_element_bytes(f) + family_leaf_head(f));
 }
 
 /* Where block b (32 columns) of a group starts; *head gets the start of its 256 columns. */

@@ -41,6 +41,14 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     return (vf){widen_bf16(p), widen_bf16(p + 8)};
 }
 
+INLINE vf vf_load_f8(const uint8_t *p)
+{
+    __m256i h = widen_f8(p);
+    __m256 k = _mm256_set1_ps(256);
+    return (vf){_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), k),
+                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)), k)};
+}
+
 INLINE vf vf_load_u8(const uint8_t *p)
 {
     __m128i x = _mm_loadu_si128((const __m128i *)p);
@@ -73,6 +81,14 @@ INLINE void vf_store_bf16(uint16_t *p, vf x)
     vf_store(t, x);
     for (int i = 0; i < 16; i++)
         p[i] = f32_to_bf16(t[i]);
+}
+
+INLINE void vf_store_f8(uint8_t *p, vf x)
+{
+    float t[16];
+    vf_store(t, x);
+    for (int i = 0; i < 16; i++)
+        p[i] = f32_to_f8(t[i]);
 }
 
 #define AVX2_BINARY(name, op)                                                                                \

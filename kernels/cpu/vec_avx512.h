@@ -36,6 +36,11 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
 
+INLINE vf vf_load_f8(const uint8_t *p)
+{
+    return _mm512_mul_ps(_mm512_cvtph_ps(widen_f8(p)), _mm512_set1_ps(256));
+}
+
 INLINE vf vf_load_u8(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -63,6 +68,14 @@ INLINE void vf_store_bf16(uint16_t *p, vf x)
     vf_store(t, x);
     for (int i = 0; i < 16; i++)
         p[i] = f32_to_bf16(t[i]);
+}
+
+INLINE void vf_store_f8(uint8_t *p, vf x)
+{
+    float t[16];
+    vf_store(t, x);
+    for (int i = 0; i < 16; i++)
+        p[i] = f32_to_f8(t[i]);
 }
 
 INLINE vf vf_add(vf x, vf y)

@@ -55,6 +55,13 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     return r;
 }
 
+INLINE vf vf_load_f8(const uint8_t *p)
+{
+    vf r;
+    LANES r.v[i] = f8_to_f32(p[i]);
+    return r;
+}
+
 INLINE vf vf_load_u8(const uint8_t *p)
 {
     vf r;
@@ -77,6 +84,11 @@ INLINE void vf_store(float *p, vf a)
 INLINE void vf_store_f16(uint16_t *p, vf a)
 {
     LANES p[i] = f32_to_f16(a.v[i]);
+}
+
+INLINE void vf_store_f8(uint8_t *p, vf a)
+{
+    LANES p[i] = f32_to_f8(a.v[i]);
 }
 
 INLINE void vf_store_bf16(uint16_t *p, vf a)

@@ -49,7 +49,7 @@ static bool prepare(struct device *d, const struct linear_args *a, struct inputs
     size_t rows = (size_t)a->rows, cols = (size_t)a->x.cols, x = 0, q = 0, meta = 0;
     bool quant = false;
     for (int i = 0; i < a->n_out; i++)
-        quant = quant || cuda_window(&a->out[i].w).p.family > FAM_BF16;
+        quant = quant || cuda_window(&a->out[i].w).p.family > FAM_F8;
     x = a->in != LINEAR_PLAIN ? aligned(rows * cols * sizeof(float)) : 0;
     q = quant ? aligned(rows * 2 * cols) : 0;
     meta = quant ? aligned(rows * (cols / BLOCK_COLS) * sizeof(struct quant_meta)) : 0;

@@ -52,7 +52,7 @@ __device__ static void add_block(const struct linear_job &j, int row0, int64_t i
     }
 }
 
-/* Eight weights of a float type from column c on, a multiple of 8. */
+/* Eight weights of a float type, or codes of fp8, from column c on, a multiple of 8. */
 template <enum family F> __device__ static void load_eight(const struct weight_planes &p, int64_t row, int c, float w[8])
 {
     if constexpr (F == FAM_F32) {
@@ -60,6 +60,11 @@ template <enum family F> __device__ static void load_eight(const struct weight_p
         float4 a = from[0], b = from[1];
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
         w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+    } else if constexpr (F == FAM_F8) {
+        uint2 a = *(const uint2 *)((const uint8_t *)p.q + row * p.blocks * BLOCK_COLS + c);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            w[i] = f8_bits((uint8_t)((i < 4 ? a.x : a.y) >> 8 * (i % 4)));
     } else {
         uint4 a = *(const uint4 *)((const uint16_t *)p.q + row * p.stride + c);
         const uint32_t word[4] = {a.x, a.y, a.z, a.w};
@@ -100,6 +105,12 @@ template <enum family F, int R> __device__ static struct leaf_sums<R> sum_leaf(c
         return s;
     if constexpr (is_float(F)) {
         add_floats<F, R>(j, row, row0, first, end, s.v);
+    } else if constexpr (F == FAM_F8) {
+        float d = block_scale(F, j.w.p, row * j.w.p.blocks + first / BLOCK_COLS, 0, 0);
+        add_floats<F, R>(j, row, row0, first, end, s.v);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            s.v[r] = d * s.v[r];
     } else {
         for (int c = first; c < end; c += BLOCK_COLS) {
             int b = c / BLOCK_COLS;
@@ -189,6 +200,7 @@ cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j)
     case FAM_F32: return launch_family<FAM_F32>(s, j);
     case FAM_F16: return launch_family<FAM_F16>(s, j);
     case FAM_BF16: return launch_family<FAM_BF16>(s, j);
+    case FAM_F8: return launch_family<FAM_F8>(s, j);
     case FAM_U4: return launch_family<FAM_U4>(s, j);
     case FAM_U4M: return launch_family<FAM_U4M>(s, j);
     case FAM_U5: return launch_family<FAM_U5>(s, j);

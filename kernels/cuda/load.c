@@ -18,6 +18,7 @@ struct weight {
 static const enum family families[DT_COUNT] = {
     [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16,  [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4, [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5,
     [DT_Q5_1] = FAM_U5M, [DT_Q8_0] = FAM_S8, [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,
+    [DT_F8_SCALED] = FAM_F8,
 };
 
 /* Bytes of each plane for every 32 columns, d for every 256. */
@@ -33,6 +34,7 @@ static struct plane_bytes plane_bytes(enum family f)
     case FAM_U5: return (struct plane_bytes){16, 4, 2, 0};
     case FAM_U5M: return (struct plane_bytes){16, 4, 4, 0};
     case FAM_S8: return (struct plane_bytes){32, 0, 2, 0};
+    case FAM_F8: return (struct plane_bytes){32, 0, 2, 0}; /* four bytes for 64 columns */
     case FAM_K4: return (struct plane_bytes){16, 0, 2, 4};
     case FAM_K5: return (struct plane_bytes){16, 4, 2, 4};
     case FAM_K6: return (struct plane_bytes){16, 8, 2, 2};
@@ -139,6 +141,8 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
 static int check_source(const struct weight_src *src, struct err *e)
 {
     const struct dtype_info *info = dtype_get(src->type);
+    if (src->type == DT_F8)
+        return err_set(e, E_UNSUPPORTED, "a matrix of fp8 needs its scales: %s", dtype_get(DT_F8_SCALED)->name);
     if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 20)
         return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
     if (src->cols % info->block)

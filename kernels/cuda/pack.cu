@@ -24,6 +24,7 @@ __device__ static int raw_bytes(enum family f)
     case FAM_U5: return 22;
     case FAM_U5M: return 24;
     case FAM_S8: return 34;
+    case FAM_F8: return 68;
     case FAM_K4: return 144;
     case FAM_K5: return 176;
     default: return 210;
@@ -126,6 +127,16 @@ __device__ static void put_scales(enum family f, const struct weight_planes &to,
     d[2 * super + 1] = b.m;
 }
 
+/* Half `half` of a raw block of 64 columns. */
+__device__ static void pack_f8(const struct weight_planes &to, int64_t i, const uint8_t *raw, int half)
+{
+    uint8_t *q = (uint8_t *)to.q + 32 * i;
+    for (int e = 0; e < 32; e++)
+        q[e] = raw[4 + 32 * half + e];
+    if (half == 0)
+        ((uint32_t *)to.s)[i / 2] = (uint32_t)u16_at(raw) | (uint32_t)u16_at(raw + 2) << 16;
+}
+
 static __global__ void pack_kernel(struct pack_job j)
 {
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -133,7 +144,12 @@ static __global__ void pack_kernel(struct pack_job j)
     if (row >= j.n)
         return;
     enum family f = j.to.family;
-    const uint8_t *raw = j.raw + (int64_t)row * (int64_t)j.row_bytes + (int64_t)(is_k(f) ? c / 8 : c) * raw_bytes(f);
+    const uint8_t *raw = j.raw + (int64_t)row * (int64_t)j.row_bytes + (int64_t)(is_k(f) ? c / 8 : f == FAM_F8 ? c / 2 : c) * raw_bytes(f);
+    int64_t i = (int64_t)(j.first + row) * j.to.blocks + c, super = (int64_t)(j.first + row) * ((j.to.blocks + 7) / 8) + c / 8;
+    if (f == FAM_F8) {
+        pack_f8(j.to, i, raw, c % 2);
+        return;
+    }
     struct raw_block b = {};
     if (f == FAM_K6)
         read_k6(raw, c % 8, &b);
@@ -141,7 +157,6 @@ static __global__ void pack_kernel(struct pack_job j)
         read_k(f, raw, c % 8, &b);
     else
         read_plain(f, raw, &b);
-    int64_t i = (int64_t)(j.first + row) * j.to.blocks + c, super = (int64_t)(j.first + row) * ((j.to.blocks + 7) / 8) + c / 8;
     put_bits(f, j.to, i, b);
     put_scales(f, j.to, i, super, b);
 }

@@ -69,6 +69,28 @@ __device__ static inline uint16_t to_bf16_bits(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* E4M3 as kernels/dtype.c has it, the same operations on every architecture. */
+__device__ static inline float f8_bits(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24, a = code & 0x7fu;
+    if (a == 0x7f)
+        return __uint_as_float(sign | 0x7fc00000u);
+    return __uint_as_float(sign | a << 20) * 0x1p120f;
+}
+
+/* To nearest even; what is larger than 448 becomes 448, NaN stays. */
+__device__ static inline uint8_t to_f8_bits(float f)
+{
+    uint32_t u = __float_as_uint(f), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (a >= 0x43e00000u)
+        return (uint8_t)(sign | 0x7eu);
+    if (a < 0x3c800000u)
+        return (uint8_t)(sign | (__float_as_uint(__uint_as_float(a) + 0x1p14f) - 0x46800000u));
+    return (uint8_t)(sign | (a - 0x3c000000u + 0x7ffffu + (a >> 20 & 1u)) >> 20);
+}
+
 /* 2^x as the CPU backend has it (kernels/cpu/rows_body.h): 0 below -126, NaN stays. */
 __device__ static inline float exp2_fixed(float x)
 {

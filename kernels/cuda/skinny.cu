@@ -18,7 +18,7 @@ template <enum family F> struct block_order {
 
 /* One lane's part of one row of a slab, as loaded. */
 template <enum family F> struct slab_row {
-    uint4 q[is_float(F) ? 4 : F == FAM_S8 ? 2 : 1];
+    uint4 q[is_float(F) ? 4 : bits_of(F) == 8 ? 2 : 1];
     uint2 h;                        /* of block t: high bits */
     float d[2], m;                  /* of block t: scales of its halves, min */
 };
@@ -44,8 +44,8 @@ template <enum family F> __device__ static void load_slab(struct slab_row<F> *s,
         int b = col / BLOCK_COLS + t;
         bool here = b * BLOCK_COLS < end_col;
         int64_t i = row * p.blocks + (here ? b : col / BLOCK_COLS), super = row * ((p.blocks + 7) / 8) + (here ? b : col / BLOCK_COLS) / 8;
-        s->q[0] = here ? load_stream((const uint4 *)p.q + (F == FAM_S8 ? 2 * i : i)) : none;
-        if constexpr (F == FAM_S8)
+        s->q[0] = here ? load_stream((const uint4 *)p.q + (bits_of(F) == 8 ? 2 * i : i)) : none;
+        if constexpr (bits_of(F) == 8)
             s->q[1] = here ? load_stream((const uint4 *)p.q + 2 * i + 1) : none;
         if constexpr (bits_of(F) == 5)
             s->h.x = ((const uint32_t *)p.h)[i];
@@ -84,7 +84,7 @@ template <enum family F> __device__ static void arrange_slab(struct slab_row<F> 
         return;
     } else {
         uint32_t w[4] = {s->q[0].x, s->q[0].y, s->q[0].z, s->q[0].w};
-        if constexpr (F == FAM_S8) {
+        if constexpr (bits_of(F) == 8) {
             /* lane t of block u wants words 2t and 2t + 1: even and odd words are transposed apart */
             uint32_t even[4] = {s->q[0].x, s->q[0].z, s->q[1].x, s->q[1].z}, odd[4] = {s->q[0].y, s->q[0].w, s->q[1].y, s->q[1].w};
             transpose_words(even, t);
@@ -134,6 +134,9 @@ template <enum family F> __device__ static void block_pairs(const struct slab_ro
             w[k] = pack_bf16(a, b);
             low[k] = pack_bf16(a - bf16_bits((uint16_t)w[k]), b - bf16_bits((uint16_t)(w[k] >> 16)));
         }
+    } else if constexpr (F == FAM_F8) {
+        f8_to_bf16(u % 2 ? s.q[u / 2].z : s.q[u / 2].x, w);
+        f8_to_bf16(u % 2 ? s.q[u / 2].w : s.q[u / 2].y, w + 2);
     } else if constexpr (F == FAM_S8) {
         signed_to_bf16(u % 2 ? s.q[u / 2].z : s.q[u / 2].x, w);
         signed_to_bf16(u % 2 ? s.q[u / 2].w : s.q[u / 2].y, w + 2);
@@ -440,6 +443,7 @@ cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
     case FAM_F32: break;
     case FAM_F16: return launch_rows<FAM_F16>(s, j);
     case FAM_BF16: return launch_rows<FAM_BF16>(s, j);
+    case FAM_F8: return launch_rows<FAM_F8>(s, j);
     case FAM_U4: return launch_rows<FAM_U4>(s, j);
     case FAM_U4M: return launch_rows<FAM_U4M>(s, j);
     case FAM_U5: return launch_rows<FAM_U5>(s, j);

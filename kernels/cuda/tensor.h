@@ -49,6 +49,14 @@ __device__ static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
     return d;
 }
 
+/* a * b of two pairs of bf16, to nearest; subnormals are kept. */
+__device__ static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t d, zero = 0x80008000u;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(zero));
+    return d;
+}
+
 /* Bytes 0 .. 3 of a and 4 .. 7 of b, picked by the four digits of `pick`, lowest first. */
 __device__ static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
 {
@@ -126,6 +134,16 @@ __device__ static inline void let_next_begin(void)
 #endif
 
 enum class half_type { f16, bf16 };
+
+/* Four codes of E4M3, none of them NaN, as two pairs of bf16, exactly: their fields at another bias, and the difference of the two, 2^120. */
+__device__ static inline void f8_to_bf16(uint32_t codes, uint32_t out[2])
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t w = pick_bytes(codes, 0, k ? 0x3424 : 0x1404); /* each in the upper byte of a half */
+        out[k] = mul_bf16x2((w & 0x80008000u) | (w >> 4 & 0x07f007f0u), 0x7b807b80u);
+    }
+}
 
 /* What does not fit f16 must not become infinite; NaN stays. */
 __device__ static inline float f16_range(float x)

@@ -19,7 +19,7 @@ __host__ __device__ static constexpr bool has_min(enum family f)
 }
 __host__ __device__ static constexpr int bits_of(enum family f)
 {
-    return f == FAM_S8 ? 8 : f == FAM_K6 ? 6 : f == FAM_U5 || f == FAM_U5M || f == FAM_K5 ? 5 : 4;
+    return f == FAM_S8 || f == FAM_F8 ? 8 : f == FAM_K6 ? 6 : f == FAM_U5 || f == FAM_U5M || f == FAM_K5 ? 5 : 4;
 }
 __host__ __device__ static constexpr int zero_of(enum family f)
 {
@@ -29,6 +29,8 @@ __host__ __device__ static constexpr int zero_of(enum family f)
 /* The scale of one half of block i of a row (both the same but for 6 bits). */
 __device__ static inline float block_scale(enum family f, const struct weight_planes &p, int64_t i, int64_t super, int half)
 {
+    if (f == FAM_F8)
+        return ((const float *)p.s)[i / 2];
     if (!is_k(f))
         return f16_bits(((const uint16_t *)p.s)[has_min(f) ? 2 * i : i]);
     const uint8_t *s = (const uint8_t *)p.s + 2 * i;
@@ -57,12 +59,12 @@ __device__ static inline uint32_t spread_pairs(uint32_t x, int at)
     return ((x & 3u) | (x & 0xcu) << 6 | (x & 0x30u) << 12 | (x & 0xc0u) << 18) << at;
 }
 
-/* Block i as eight words of four bytes: elements 4k .. 4k+3 in word k, unsigned with zero_of inside, 8 bits signed. */
+/* Block i as eight words of four bytes: elements 4k .. 4k+3 in word k, unsigned with zero_of inside, 8 bits signed or a code. */
 template <enum family F> __device__ static inline void unpack_block(const struct weight_planes &p, int64_t i, uint32_t w[8])
 {
-    const uint4 *q = (const uint4 *)p.q + (F == FAM_S8 ? 2 * i : i);
+    const uint4 *q = (const uint4 *)p.q + (bits_of(F) == 8 ? 2 * i : i);
     uint4 a = q[0];
-    if constexpr (F == FAM_S8) {
+    if constexpr (bits_of(F) == 8) {
         uint4 b = q[1];
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
         w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
@@ -114,6 +116,8 @@ __device__ static inline float weight_at(const struct weight_planes &p, int row,
     }
     int b = col / BLOCK_COLS, e = col % BLOCK_COLS;
     int64_t i = (int64_t)row * p.blocks + b, super = (int64_t)row * ((p.blocks + 7) / 8) + b / 8;
+    if (p.family == FAM_F8)
+        return block_scale(FAM_F8, p, i, super, 0) * f8_bits(((const uint8_t *)p.q)[32 * i + e]);
     float x = block_scale(p.family, p, i, super, e / 16) * (float)element_at(p, i, e);
     return has_min(p.family) ? x + block_min(p.family, p, i, super) : x;
 }

@@ -17,14 +17,17 @@ template <enum family F> __device__ static inline void widen_quantised(const str
         m = block_min(F, p, i, super);
 #pragma unroll
     for (int k = 0; k < 16; k++) {
-        int x[2];
+        float x[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             uint32_t byte = w[k / 2] >> (16 * (k % 2) + 8 * e);
-            x[e] = F == FAM_S8 ? (int)(int8_t)byte : (int)(byte & 255u) - zero_of(F);
+            if constexpr (F == FAM_F8)
+                x[e] = f8_bits((uint8_t)byte);
+            else
+                x[e] = (float)(F == FAM_S8 ? (int)(int8_t)byte : (int)(byte & 255u) - zero_of(F));
         }
         float d = k < 8 ? d0 : d1;
-        pair[k] = pair_of<half_type::bf16>(fmaf(d, (float)x[0], m), fmaf(d, (float)x[1], m));
+        pair[k] = pair_of<half_type::bf16>(fmaf(d, x[0], m), fmaf(d, x[1], m));
     }
 }
 
@@ -52,6 +55,7 @@ __device__ static inline void widen_any(const struct weight_planes &p, int64_t r
     case FAM_U5: widen_block<FAM_U5>(p, row, b, pair); break;
     case FAM_U5M: widen_block<FAM_U5M>(p, row, b, pair); break;
     case FAM_S8: widen_block<FAM_S8>(p, row, b, pair); break;
+    case FAM_F8: widen_block<FAM_F8>(p, row, b, pair); break;
     case FAM_K4: widen_block<FAM_K4>(p, row, b, pair); break;
     case FAM_K5: widen_block<FAM_K5>(p, row, b, pair); break;
     case FAM_K6: widen_block<FAM_K6>(p, row, b, pair); break;

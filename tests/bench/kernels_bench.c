@@ -198,7 +198,7 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
 static void linear_table(struct bench *b)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 64, 512}, shapes[][2] = {{1536, 576}, {576, 1536}, {4096, 4096}};
-    for (int t = 0; t < DT_COUNT; t++)
+    for (int t = 0; t < DT_MATRICES; t++)
         for (int s = 0; s < 3; s++)
             for (int r = 0; r < 7; r++) {
                 bool wanted = !b->only_type || strcmp(b->only_type, dtype_get((enum dtype)t)->name) == 0;

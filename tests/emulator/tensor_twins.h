@@ -50,6 +50,11 @@ static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
     return pack_bf16(bf16_bits((uint16_t)a) - bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) - bf16_bits((uint16_t)(b >> 16)));
 }
 
+static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    return pack_bf16(bf16_bits((uint16_t)a) * bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) * bf16_bits((uint16_t)(b >> 16)));
+}
+
 static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
 {
     uint64_t all = a | (uint64_t)b << 32;
