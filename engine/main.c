@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
@@ -16,6 +15,7 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/front/machine.h"
+#include "engine/front/model_files.h"
 #include "engine/front/opts.h"
 #include "engine/front/places.h"
 #include "engine/front/policy_params.h"
@@ -58,77 +58,27 @@ struct app {
 
 /* ---- the model and its text */
 
-static int dtype_named(const char *name, enum dtype *out, struct err *e)
-{
-    static const struct {
-        const char *name;
-        enum dtype type;
-    } names[] = {{"f32", DT_F32},   {"float32", DT_F32}, {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16}, {"bf16", DT_BF16},
-                 {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1}, {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1}, {"q8_0", DT_Q8_0},
-                 {"fp8_e4m3", DT_F8_SCALED}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(names[i].name, name)) {
-            *out = names[i].type;
-            return 0;
-        }
-    return err_set(e, E_INPUT, "there is no element type '%s'", name);
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* Whose tokenizer and chat template: what --tokenizer names, else the model's file; NULL: neither has one. */
-static const struct gguf *words_file(const struct app *a)
-{
-    return a->words ? a->words : model_gguf(a->model);
-}
-
-static int open_words(struct app *a, struct err *e)
-{
-    if (a->opts.tokenizer)
-        TRY(gguf_open(&a->words, a->opts.tokenizer, e));
-    if (!words_file(a))
-        return err_set(e, E_INPUT, "%s: tokenizer.json is not read; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf",
-                       a->opts.model);
-    TRY(tokenizer_from_gguf(&a->tokenizer, words_file(a), e));
-    int n = tokenizer_n_vocab(a->tokenizer), vocab = model_config(a->model)->vocab;
-    return n > vocab ? err_set(e, E_INPUT, "--tokenizer: it has %d tokens and the model %d: it is another model's", n, vocab) : 0;
-}
-
-static int open_files(struct app *a, struct err *e)
-{
-    const struct opts *o = &a->opts;
-    bool folder = strcmp(o->load_format, "safetensors") == 0 || (strcmp(o->load_format, "auto") == 0 && is_folder(o->model));
-    TRY(folder ? model_open_hf(&a->model, o->model, e) : model_open_gguf(&a->model, o->model, e));
-    if (model_note(a->model))
-        log_info("main", "%s", model_note(a->model));
-    return open_words(a, e);
-}
-
 static int open_model(struct app *a, struct err *e)
 {
-    const struct opts *o = &a->opts;
-    if (strcmp(o->load_format, "dummy") != 0)
-        return open_files(a, e);
-    enum dtype type;
-    TRY(dtype_named(o->dummy_dtype, &type, e));
-    TRY(model_open_dummy(&a->model, o->hf_config, type, o->seed, e));
-    return tokenizer_bytes(&a->tokenizer, model_config(a->model)->vocab, e);
+    struct model_files f = {0};
+    int rc = model_files_open(&f, &a->opts, e);
+    a->model = f.model;
+    a->words = f.words;
+    a->tokenizer = f.tokenizer;
+    return rc;
 }
 
 /* The template's text: what --chat-template names, else the model's own; empty when there is none. */
 static int find_template(struct app *a, struct err *e)
 {
     const char *asked = a->opts.chat_template;
+    const struct gguf *words = a->words ? a->words : model_gguf(a->model);
     struct gguf_string own;
     if (asked && chat_builtin(asked))
         buf_puts(&a->chat_source, chat_builtin(asked));
     else if (asked)
         TRY(file_read(&a->chat_source, asked, TEMPLATE_BYTES, e));
-    else if (words_file(a) && gguf_string(words_file(a), "tokenizer.chat_template", &own))
+    else if (words && gguf_string(words, "tokenizer.chat_template", &own))
         buf_put(&a->chat_source, own.data, own.len);
     return 0;
 }
@@ -246,7 +196,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     const struct opts *o = &a->opts;
     struct engine_setup s = {.model = a->model, .clock = &a->clock, .threaded = true};
     TRY(machine_backend(o, backend_find, &s.ops, e));
-    TRY(dtype_named(o->kv_dtype, &s.kv_dtype, e));
+    TRY(opts_cache_type(o->kv_dtype, &s.kv_dtype, e));
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
@@ -481,7 +431,7 @@ static int open_machine(struct app *a, char words[160], struct err *e)
 {
     const struct opts *o = &a->opts;
     enum dtype type;
-    TRY(dtype_named(o->dummy_dtype, &type, e));
+    TRY(opts_matrix_type(o->dummy_dtype, &type, e));
     if (!o->hardware) {
         snprintf(words, 160, "a step costs %.9g us and %.9g us a token", o->sim_step_us, o->sim_row_us);
         return model_open_dummy(&a->model, o->hf_config, type, o->seed, e);

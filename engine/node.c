@@ -151,8 +151,8 @@ static int check_setup(const struct engine_setup *s, struct err *e)
         return err_set(e, E_INPUT, "--max-num-seqs %d: use 1 to %d", l->max_num_seqs, MAX_REQUESTS);
     if (l->max_num_batched_tokens < 1 || l->max_num_batched_tokens > 1 << 20)
         return err_set(e, E_INPUT, "--max-num-batched-tokens %d: use 1 to %d", l->max_num_batched_tokens, 1 << 20);
-    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32)
-        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16 or f32");
+    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32 && s->kv_dtype != DT_F8)
+        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16, f32 or fp8");
     if (!s->kv_bytes && !(s->memory_share > 0 && s->memory_share < 1))
         return err_set(e, E_INPUT, "--gpu-memory-utilization: use a share above 0 and below 1");
     if (s->n_ranks < 1 || s->n_ranks > MAX_RANKS)

@@ -85,7 +85,7 @@ struct kv_space {
     void *base;
     size_t block_bytes;
     int n_blocks, n_layers;
-    enum dtype dtype;       /* DT_F16, DT_BF16 or DT_F32 */
+    enum dtype dtype;       /* DT_F16, DT_BF16, DT_F32 or DT_F8 (no scale: what is larger than 448 becomes 448) */
 };
 
 struct kv_view {

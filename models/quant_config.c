@@ -62,7 +62,7 @@ static int read_weights(const struct json *w, bool *blocks, struct err *e)
     int64_t bits;
     const char *strategy = text_of(w, "strategy"), *type = text_of(w, "type");
     if (!json_i64(field(w, "num_bits"), &bits) || bits != 8 || !is(type, "float"))
-        return err_set(e, E_UNSUPPORTED, "quantization_config: weights of type \"%.40s\" in other than 8-bit floats are not supported; %s", type, supported);
+        return err_set(e, E_UNSUPPORTED, "quantization_config: weights of type \"%.40s\", or of other than 8 bits, are not supported; %s", type, supported);
     if (field(w, "symmetric") && !json_true(field(w, "symmetric")))
         return err_set(e, E_UNSUPPORTED, "quantization_config: weights with zero points are not supported");
     if (!is(strategy, "block") && !allows(w, "strategy", "tensor", "channel"))

@@ -20,21 +20,27 @@ struct site {
     float *q, *out;
 };
 
-static uint16_t narrow(enum dtype t, float x)
+static void put(enum dtype t, uint8_t *row, int i, float x)
 {
-    return t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+    if (t == DT_F8)
+        row[i] = f32_to_f8(x);
+    else
+        ((uint16_t *)(void *)row)[i] = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
 }
 
-static double widen(enum dtype t, uint16_t h)
+static double get(enum dtype t, const uint8_t *row, int i)
 {
+    if (t == DT_F8)
+        return (double)f8_to_f32(row[i]);
+    uint16_t h = ((const uint16_t *)(const void *)row)[i];
     return (double)(t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h));
 }
 
-static uint16_t *cached(const struct site *s, int seq, int head, int position, bool value)
+static uint8_t *cached(const struct site *s, int seq, int head, int position, bool value)
 {
     int block = s->blocks[s->seqs[seq].block0 + position / s->tokens];
-    return (uint16_t *)(s->cache + (size_t)block * s->block_bytes + (size_t)head * s->head_bytes + (value ? s->head_bytes / 2 : 0) +
-                        (size_t)(position % s->tokens) * s->row_bytes);
+    return s->cache + (size_t)block * s->block_bytes + (size_t)head * s->head_bytes + (value ? s->head_bytes / 2 : 0) +
+           (size_t)(position % s->tokens) * s->row_bytes;
 }
 
 static double about_normal(struct rng *r)
@@ -49,7 +55,7 @@ static double about_normal(struct rng *r)
 static void open_site(struct site *s, const int *lengths, struct rng *r)
 {
     int n_blocks = 0;
-    s->row_bytes = (size_t)s->dim * 2;
+    s->row_bytes = (size_t)s->dim * (s->type == DT_F8 ? 1 : 2);
     s->head_bytes = 2 * s->row_bytes * (size_t)s->tokens;
     s->block_bytes = s->head_bytes * (size_t)s->kv_heads;
     s->n_seqs = s->n_rows = 0;
@@ -71,8 +77,8 @@ static void open_site(struct site *s, const int *lengths, struct rng *r)
         for (int h = 0; h < s->kv_heads; h++)
             for (int p = 0; p < s->seqs[q].pos0 + s->seqs[q].n_rows; p++)
                 for (int c = 0; c < s->dim; c++) {
-                    cached(s, q, h, p, false)[c] = narrow(s->type, (float)about_normal(r));
-                    cached(s, q, h, p, true)[c] = narrow(s->type, (float)about_normal(r));
+                    put(s->type, cached(s, q, h, p, false), c, (float)about_normal(r));
+                    put(s->type, cached(s, q, h, p, true), c, (float)about_normal(r));
                 }
     size_t n = (size_t)s->n_rows * (size_t)s->q_heads * (size_t)s->dim;
     s->q = unified(n * sizeof *s->q);
@@ -148,9 +154,9 @@ static void check_query(const struct site *s, int seq, int row, int kv, int head
     const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)head) * (size_t)s->dim, *out = s->out + (q - s->q);
     double *w = mem_new_array((size_t)p + 1, sizeof *w), most = -1e300, sum = 0, scale = 1 / sqrt((double)s->dim);
     for (int k = lo; k <= p; k++) {
-        const uint16_t *key = cached(s, seq, kv, k, false);
+        const uint8_t *key = cached(s, seq, kv, k, false);
         for (int c = 0; c < s->dim; c++)
-            w[k] += (double)q[c] * widen(s->type, key[c]) * scale;
+            w[k] += (double)q[c] * get(s->type, key, c) * scale;
         most = w[k] > most ? w[k] : most;
     }
     for (int k = lo; k <= p; k++)
@@ -158,11 +164,11 @@ static void check_query(const struct site *s, int seq, int row, int kv, int head
     for (int c = 0; c < s->dim; c++) {
         double v = 0, size = 0;
         for (int k = lo; k <= p; k++) {
-            double t = w[k] / sum * widen(s->type, cached(s, seq, kv, k, true)[c]);
+            double t = w[k] / sum * get(s->type, cached(s, seq, kv, k, true), c);
             v += t;
             size += fabs(t);
         }
-        double bound = size * (s->type == DT_F16 ? 2e-3 : 1.6e-2) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
+        double bound = size * (s->type == DT_BF16 ? 1.6e-2 : 2e-3) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
         if (!(fabs((double)out[c] - v) <= bound))
             fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", seq, row, head, c, (double)out[c], v, bound);
     }
@@ -229,6 +235,34 @@ static void windows_slide(void **state)
     try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 1, .first_head = {0, 2}}, lengths, 132, 10);
 }
 
+static void caches_of_fp8(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 90, 25, 10, 1, 200, 33, 40, 0};
+    try_site(&(struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 4}}, lengths, 132, 11);
+    try_site(&(struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 48, .window = 70, .first_head = {0, 5}}, lengths, 2, 12);
+}
+
+/* What is no number shows in whatever sees it. */
+static void nan_in_fp8_shows(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 20, 20, 0, 0};
+    struct site s = {.type = DT_F8, .dim = 64, .kv_heads = 1, .q_heads = 1, .tokens = 16, .first_head = {0, 1}};
+    struct rng r;
+    rng_init(&r, 13);
+    open_site(&s, lengths, &r);
+    cached(&s, 0, 0, 7, false)[5] = 0xff;
+    cached(&s, 1, 0, 9, true)[3] = 0x7f;
+    run(&s, 132);
+    assert_true(isnan(s.out[0]) && isnan(s.out[63]));
+    for (int row = 0; row < 20; row++)
+        for (int c = 0; c < 64; c++)
+            if (c != 3 ? isnan(s.out[(1 + row) * 64 + c]) : row >= 9 && !isnan(s.out[(1 + row) * 64 + c]))
+                fail_msg("row %d element %d", row, c);
+    close_site(&s);
+}
+
 /* Random batches: every query of every sequence is in one item, every position it sees in one part. */
 static void plans_cover_everything_once(void **state)
 {
@@ -277,6 +311,7 @@ static void what_it_cannot_it_refuses(void **state)
     assert_int_equal(launch_flash(NULL, &j), cudaErrorInvalidValue);
     assert_false(flash_can(DT_F16, 80));
     assert_true(flash_can(DT_BF16, 128));
+    assert_true(flash_can(DT_F8, 64));
     assert_int_equal(flash_prepare(), cudaSuccess);
 }
 
@@ -288,6 +323,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_in_one_part), cmocka_unit_test(decodes_in_parts),          cmocka_unit_test(chunks_of_prompts),
+        cmocka_unit_test(caches_of_fp8),       cmocka_unit_test(nan_in_fp8_shows),
         cmocka_unit_test(mixed_steps_and_uneven_heads), cmocka_unit_test(windows_slide), cmocka_unit_test(what_it_cannot_it_refuses),
         cmocka_unit_test(plans_cover_everything_once),
     };

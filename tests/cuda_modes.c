@@ -136,6 +136,7 @@ static void types_of_weights(void **state)
     (void)state;
     check("tests/data/layout_mqa.json", DT_F16, DT_F16, 1);
     check("tests/data/layout_wide.json", DT_Q4_K, DT_F16, 1);
+    check("tests/data/layout_gqa.json", DT_F8_SCALED, DT_F8, 1);
 }
 
 int main(void)

@@ -419,7 +419,8 @@ static void check_long(struct pair *p, struct rng *r, const struct attention_cas
 
 static void long_caches(void **state)
 {
-    static const struct attention_case cases[] = {{8, 2, 64, 0, 16, DT_F16, false, true}, {3, 3, 128, 517, 32, DT_F16, false, true}, {4, 1, 80, 0, 48, DT_BF16, false, true}};
+    static const struct attention_case cases[] = {{8, 2, 64, 0, 16, DT_F16, false, true}, {3, 3, 128, 517, 32, DT_F16, false, true}, {4, 1, 80, 0, 48, DT_BF16, false, true},
+                                                  {6, 2, 128, 300, 32, DT_F8, false, true}};
     struct pair *p = pair_or_skip(state);
     struct rng r;
     rng_init(&r, 6);
@@ -434,6 +435,7 @@ static void attention_rope_and_cache(void **state)
     static const struct attention_case cases[] = {
         {8, 2, 64, 0, 16, DT_F16, false, true},  {9, 3, 64, 0, 16, DT_F16, true, false}, {4, 4, 128, 13, 32, DT_BF16, true, true},
         {16, 1, 24, 0, 16, DT_F32, false, true}, {2, 1, 256, 0, 16, DT_F16, false, true}, {3, 3, 80, 33, 48, DT_F32, true, false},
+        {4, 2, 64, 0, 16, DT_F8, false, true},   {3, 1, 40, 0, 32, DT_F8, false, true},
     };
     struct pair *p = pair_or_skip(state);
     struct rng r;

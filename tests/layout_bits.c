@@ -87,7 +87,7 @@ static void mqa(void **state)
 static void heads_9_3(void **state)
 {
     (void)state;
-    check_dummy("9_3", DT_Q4_0, 4);
+    check_dummy("9_3", DT_F8_SCALED, 4);
 }
 
 static void heads_40_8(void **state)

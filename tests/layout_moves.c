@@ -89,7 +89,7 @@ static void widths_1_2_4_and_back(void **state)
     (void)state;
     static const struct stop stops[] = {{0, 1}, {0, 2}, {0, 4}, {2, 2}, {3, 1}, {0, 4}, {1, 1}};
     tour_of("mha", DT_Q4_1, stops, 7);
-    tour_of("9_3", DT_F16, stops, 7);
+    tour_of("9_3", DT_F8_SCALED, stops, 7);
     tour_of("mqa", DT_F16, stops, 7);
 }
 

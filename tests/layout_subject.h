@@ -52,10 +52,15 @@ static inline struct node_opts opts_of(int n_ranks, int max_rows, int max_logits
                               .block_tokens = 16, .kv = DT_F16};
 }
 
+/* Models of fp8 have a cache of fp8. */
 static inline void open_node(struct node *n, struct model *m, const struct node_opts *o)
 {
     struct err e = {0};
-    if (node_open(n, m, o, &e))
+    struct node_opts own = *o;
+    struct weight_src q;
+    if (model_shape(m, T_Q, 0, &q, &e) == 0 && q.type == DT_F8_SCALED)
+        own.kv = DT_F8;
+    if (node_open(n, m, &own, &e))
         fail_msg("%s", e.text);
 }
 

@@ -135,7 +135,7 @@ static void free_cache(struct world *w, struct cache *c)
 
 static double rounded(enum dtype t, float x)
 {
-    return (double)(t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+    return (double)(t == DT_F8 ? f8_to_f32(f32_to_f8(x)) : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x);
 }
 
 /* One output vector of one query head in float64 over the cache's rounded keys and values. */
@@ -230,6 +230,7 @@ static void grouped_heads(void **state)
     all_ways((struct heads){9, 3, 64}, DT_F16, length, 4, 0);
     all_ways((struct heads){4, 4, 64}, DT_BF16, length, 3, 0);
     all_ways((struct heads){8, 2, 128}, DT_F32, length, 3, 0);
+    all_ways((struct heads){6, 2, 64}, DT_F8, length, 4, 0);
 }
 
 static void odd_head_dims(void **state)
@@ -239,6 +240,7 @@ static void odd_head_dims(void **state)
     all_ways((struct heads){2, 1, 32}, DT_F16, length, 2, 0);
     all_ways((struct heads){3, 3, 40}, DT_F16, length, 2, 0);
     all_ways((struct heads){5, 1, 80}, DT_BF16, length, 2, 0);
+    all_ways((struct heads){3, 1, 40}, DT_F8, length, 2, 0);
     all_ways((struct heads){2, 2, 256}, DT_F16, length, 2, 0);
     all_ways((struct heads){6, 2, 120}, DT_F32, length, 2, 0);
 }

@@ -81,13 +81,13 @@ static void linear_twins(void **state)
 static void attention_twins(void **state)
 {
     (void)state;
-    static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9};
-    static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32};
+    static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5};
+    static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32, DT_F8};
     struct rng r;
     rng_init(&r, 32);
     if (!can_run())
         skip();
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 12; i++) {
         enum { LENGTH = 300, TOKENS = 32, BLOCKS = 10 };
         int dim = dims[i % 3], heads = queries[i / 3], window = i == 4 ? 77 : 0, done[] = {0, 290, 299, LENGTH};
         int kv_head[16] = {0};
@@ -159,6 +159,9 @@ static void row_twins(void **state)
             b->to_cache(x, n, (enum dtype)t, h[1]);
             assert_memory_equal(h[0], h[1], (size_t)n * 2);
         }
+        a->to_cache(x, n, DT_F8, h[0]);
+        b->to_cache(x, n, DT_F8, h[1]);
+        assert_memory_equal(h[0], h[1], (size_t)n);
         a->swiglu_row(x, x2, n, y[0]);
         b->swiglu_row(x, x2, n, y[1]);
         for (int i = 0; i < n; i++)

@@ -25,7 +25,7 @@ struct host {
 
 static size_t element_bytes(const struct host *h)
 {
-    return h->dtype == DT_F32 ? 4 : 2;
+    return h->dtype == DT_F32 ? 4 : h->dtype == DT_F8 ? 1 : 2;
 }
 
 static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t seed)
@@ -154,10 +154,10 @@ static const struct heads shapes[] = {{8, 2, 64}, {9, 3, 64}, {6, 6, 24}, {28, 4
 static void tokens_arrive_where_they_belong(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DT_F16, DT_F32, DT_BF16};
+    static const enum dtype types[] = {DT_F16, DT_F32, DT_BF16, DT_F8};
     for (int k = 0; k < 6; k++) {
         struct host h;
-        open_host(&h, types[k % 3], shapes[k], (uint64_t)k);
+        open_host(&h, types[k % 4], shapes[k], (uint64_t)k);
         for (int i = 0; i < CASES / 6; i++)
             random_case(&h);
         close_host(&h);

@@ -23,9 +23,9 @@ static int check_simulation(const struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
     if (!o->hardware && !o->hf_config && !recording_is_file(o->trace)) /* which has a machine of its own */
         return err_set(e, E_INPUT, "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, --sim-step-us and --sim-row-us");
-    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us"};
+    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us", "kv-cache-dtype"};
     for (int i = 0; i < o->given.n && o->hardware; i++)
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 5; k++)
             if (!strcmp(o->given.items[i], fixed[k]))
                 return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
     if (!o->hardware && o->lockstep)

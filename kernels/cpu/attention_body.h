@@ -24,6 +24,7 @@ INLINE vf load_cached(enum dtype t, const void *p, size_t i)
 {
     return t == DT_F32   ? vf_load((const float *)p + i)
            : t == DT_F16 ? vf_load_f16((const uint16_t *)p + i)
+           : t == DT_F8  ? vf_load_f8((const uint8_t *)p + i)
                          : vf_load_bf16((const uint16_t *)p + i);
 }
 
@@ -291,6 +292,7 @@ INLINE void widen_leaf(enum dtype t, const struct attend_job *j, int from, int t
 ATTEND_LEAF(attend_f32, DT_F32)
 ATTEND_LEAF(attend_f16, DT_F16)
 ATTEND_LEAF(attend_bf16, DT_BF16)
+ATTEND_LEAF(attend_f8, DT_F8)
 
 static void attend(const struct attend_job *j)
 {
@@ -311,10 +313,14 @@ static void attend(const struct attend_job *j)
             widen_leaf(DT_F16, j, from, to, &kv);
         else if (j->k_tile && j->dtype == DT_BF16)
             widen_leaf(DT_BF16, j, from, to, &kv);
+        else if (j->k_tile && j->dtype == DT_F8)
+            widen_leaf(DT_F8, j, from, to, &kv);
         if (kv.dtype == DT_F32)
             attend_f32(j, &kv, leaf);
         else if (kv.dtype == DT_F16)
             attend_f16(j, &kv, leaf);
+        else if (kv.dtype == DT_F8)
+            attend_f8(j, &kv, leaf);
         else
             attend_bf16(j, &kv, leaf);
     }

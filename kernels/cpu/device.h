@@ -60,10 +60,14 @@ void cpu_gather(struct device *d, struct act x, int row0, struct act y, int firs
 /* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */
 void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n);
 
+static inline size_t kv_element_bytes(enum dtype t)
+{
+    return t == DT_F32 ? 4 : t == DT_F8 ? 1 : 2;
+}
 /* Bytes of one cached head of a block: keys [head_dim][tokens], then values [tokens][head_dim rounded up to 16]. */
 static inline size_t kv_key_bytes(enum dtype t, int tokens, int head_dim)
 {
-    return (size_t)tokens * (size_t)head_dim * (t == DT_F32 ? 4 : 2);
+    return (size_t)tokens * (size_t)head_dim * kv_element_bytes(t);
 }
 static inline int kv_padded_dim(int head_dim)
 {
@@ -71,7 +75,7 @@ static inline int kv_padded_dim(int head_dim)
 }
 static inline size_t kv_value_bytes(enum dtype t, int tokens, int head_dim)
 {
-    return (size_t)tokens * (size_t)kv_padded_dim(head_dim) * (t == DT_F32 ? 4 : 2);
+    return (size_t)tokens * (size_t)kv_padded_dim(head_dim) * kv_element_bytes(t);
 }
 
 static inline float *act_row(struct act a, int row)

@@ -5,9 +5,9 @@
  * The sums, in full. An output of a linear layer is the sum over leaves of 64 columns of the matrix (absolute columns, whatever the
  * window). Inside a leaf, from 0: quantised weights add, for each 32 columns ascending (16 for Q6_K), fma(d_w * d_x, (float)dot, acc) and
  * then, where there is a min, fma(m_w, d_x * sum_x, acc), the dots being exact integers; float weights add fma(w, x, acc) for each column
- * ascending, scaled fp8 the same over its codes, and then the leaf is multiplied by its scale. The leaves are added in the binary tree over their absolute index: node [a, m) + node [m, b) where b - a is a power of two
- * and a a multiple of it, absent leaves skipped. So a rank that holds the leaves [a, b) can compute whole nodes, and nodes of several
- * ranks add up to the same bits. Then + bias, then + the old y when accumulating.
+ * ascending, scaled fp8 the same over its codes, and then the leaf is multiplied by its scale. The leaves are added in the binary tree
+ * over their absolute index: node [a, m) + node [m, b) where b - a is a power of two and a a multiple of it, absent leaves
+ * skipped. So a rank that holds the leaves [a, b) can compute whole nodes, and nodes of several ranks add up to the same bits. Then + bias, then + the old y when accumulating.
  * Attention: per cached head and query, leaves of 128 absolute positions; in a leaf m = max of scores, p = 2^(s - m), l = the sum of p over
  * 16 lanes (position mod 16) and then the fixed tree of vf_sum, o = fma over positions ascending; leaves are folded in ascending order. */
 #ifndef CPU_KERNELS_H

@@ -9,7 +9,7 @@ enum { MAX_HEAD_DIM = 512, ROWS_PER_ITEM = 16 };
 
 size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
 {
-    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16;
+    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_F8;
     if (!known || tokens <= 0 || tokens % 16 || n_kv_heads <= 0 || head_dim <= 0 || head_dim > MAX_HEAD_DIM)
         return 0;
     size_t head = kv_key_bytes(t, tokens, head_dim) + kv_value_bytes(t, tokens, head_dim);
@@ -35,7 +35,7 @@ static void write_row(const struct kv_call *c, int row)
     enum dtype t = kv->space->dtype;
     int tokens = kv->tokens_per_block, position = seq->pos0 + row - seq->row0, at = position % tokens;
     int block = seq->blocks[position / tokens], dim = kv->head_dim, padded = kv_padded_dim(dim);
-    size_t size = t == DT_F32 ? 4 : 2, k_bytes = kv_key_bytes(t, tokens, dim);
+    size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, dim);
     _Alignas(64) uint8_t temp[MAX_HEAD_DIM * 4];
     ASSERT(block >= 0 && block < kv->space->n_blocks);
     uint8_t *p = (uint8_t *)kv->space->base +
@@ -44,6 +44,8 @@ static void write_row(const struct kv_call *c, int row)
         c->d->kernels->to_cache(act_row(c->k, row) + (size_t)h * (size_t)dim, dim, t, temp);
         if (size == 2)
             put_key(temp, 2, dim, tokens, p, at);
+        else if (size == 1)
+            put_key(temp, 1, dim, tokens, p, at);
         else
             put_key(temp, 4, dim, tokens, p, at);
         p += k_bytes;

@@ -41,7 +41,10 @@ static void copy_keys(const struct move_call *c, const uint8_t *from, uint8_t *t
 {
     size_t from_step = c->from.row_bytes, to_step = c->to.row_bytes;
     int n = c->m->head_dim;
-    if (bytes == 32)
+    if (bytes == 16)
+        for (int i = 0; i < n; i++)
+            memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, 16);
+    else if (bytes == 32)
         for (int i = 0; i < n; i++)
             memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, 32);
     else if (bytes == 64)
@@ -90,7 +93,7 @@ void cpu_kv_move(struct device *d, const struct kv_move *m)
 {
     enum dtype t = m->from.space->dtype;
     int layers = m->from.space->n_layers;
-    struct move_call c = {m, head_of(&m->from, m->head_dim), head_of(&m->to, m->head_dim), t == DT_F32 ? 4 : 2, 0};
+    struct move_call c = {m, head_of(&m->from, m->head_dim), head_of(&m->to, m->head_dim), kv_element_bytes(t), 0};
     c.value_bytes = (size_t)kv_padded_dim(m->head_dim) * c.size;
     ASSERT(t == m->to.space->dtype && layers == m->to.space->n_layers && m->first_token >= 0);
     ASSERT(m->from.tokens_per_block % RUN == 0 && m->to.tokens_per_block % RUN == 0);

@@ -103,15 +103,17 @@ static void to_cache(const float *x, int n, enum dtype t, void *dst)
         memcpy(dst, x, (size_t)n * sizeof *x);
         return;
     }
-    uint16_t *y = dst;
+    size_t size = t == DT_F8 ? 1 : 2;
     for (int i = 0; i < n; i += 16) {
         uint16_t part[16];
         vf v = n - i < 16 ? load_tail(x + i, n - i) : vf_load(x + i);
-        if (t == DT_F16)
+        if (t == DT_F8)
+            vf_store_f8((uint8_t *)part, v);
+        else if (t == DT_F16)
             vf_store_f16(part, v);
         else
             vf_store_bf16(part, v);
-        memcpy(y + i, part, (size_t)(n - i < 16 ? n - i : 16) * sizeof *part);
+        memcpy((uint8_t *)dst + (size_t)i * size, part, (size_t)(n - i < 16 ? n - i : 16) * size);
     }
 }
 

@@ -29,6 +29,8 @@ template <enum dtype T> __device__ static float cached(const uint8_t *row, int i
 {
     if constexpr (T == DT_F32)
         return ((const float *)row)[i];
+    if constexpr (T == DT_F8)
+        return f8_bits(row[i]);
     uint16_t h = ((const uint16_t *)row)[i];
     return T == DT_F16 ? f16_bits(h) : bf16_bits(h);
 }
@@ -184,7 +186,7 @@ template <enum dtype T> static __global__ void attend_kernel(struct attend_job j
     struct seq_at seq = j.step.seqs[it.seq];
     int heads = j.first_head[blockIdx.y + 1] - j.first_head[blockIdx.y];
     int last = seq.pos0 + it.row0 + it.n_rows - 1 - seq.row0;
-    struct attend_head head = {j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes, (size_t)j.kv.padded_dim * (T == DT_F32 ? 4 : 2)};
+    struct attend_head head = {j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes, (size_t)j.kv.padded_dim * (T == DT_F32 ? 4 : T == DT_F8 ? 1 : 2)};
     for (int first = 0; first < it.n_rows * heads; first += QUERIES) {
         struct attend_state state = {};
         __syncthreads();
@@ -217,6 +219,7 @@ cudaError_t launch_attend(cudaStream_t s, const struct attend_job *j)
     case DT_F32: return launch(attend_kernel<DT_F32>, grid, block, 0, s, *j);
     case DT_F16: return launch(attend_kernel<DT_F16>, grid, block, 0, s, *j);
     case DT_BF16: return launch(attend_kernel<DT_BF16>, grid, block, 0, s, *j);
+    case DT_F8: return launch(attend_kernel<DT_F8>, grid, block, 0, s, *j);
     default: return cudaErrorInvalidValue;
     }
 }

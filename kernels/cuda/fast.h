@@ -32,7 +32,7 @@ struct skinny_job {
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
 
-/* flash.cu: attention over f16 or bf16 caches of heads of 64 or 128 elements. The queries of a kv head of a sequence, row by row and within a row head by head, are cut into
+/* flash.cu: attention over f16, bf16 or fp8 caches of heads of 64 or 128 elements. The queries of a kv head of a sequence, row by row and within a row head by head, are cut into
  * tiles. A sequence with up to FLASH_ROWS queries (a decode) is one narrow tile whose cache is cut into parts, and the last part to finish adds them up in order;
  * any other has wide tiles, each over all of its cache. */
 enum { FLASH_TILE = 64, FLASH_ROWS = 16, FLASH_KEYS = 64 }; /* queries of a wide tile and of a narrow one; positions of a round */

@@ -1,15 +1,30 @@
 /* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values come into shared memory
  * by asynchronous copies, 64 positions a round, while the round before is multiplied. The heads that share a kv head are rows of one tile, so its cache is
- * read once for all of them. Wide tiles: each of the four warps has 16 queries and sees every key; limited by tensor cores. Narrow ones: all warps have the same 16 queries and a
- * quarter of the keys each; limited by reading the cache, so a long one is cut into parts that run side by side. */
+ * read once for all of them. fp8 caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16 queries and sees every key;
+ * limited by tensor cores. Narrow ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the cache, so a long one is cut
+ * into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 
 enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, GROUP_KEYS = 16, SHARED_PAD = 8 };
 
+/* What a cache holds: 16 bits as they are multiplied, or fp8, which is multiplied as f16. */
+enum class cached { f16, bf16, f8 };
+__host__ __device__ static constexpr half_type half_of(enum cached c)
+{
+    return c == cached::bf16 ? half_type::bf16 : half_type::f16;
+}
+
 /* Keys and values of two rounds. Rows are padded so that eight of them begin in different banks. */
-template <int D> struct flash_space {
+template <int D, bool F8> struct flash_space {
+    enum { BUFFERS = 2 };
     uint16_t k[2][FLASH_KEYS][D + SHARED_PAD], v[2][FLASH_KEYS][D + SHARED_PAD];
+};
+/* fp8: codes of two rounds, widened one at a time. */
+template <int D> struct flash_space<D, true> {
+    enum { BUFFERS = 1 };
+    uint16_t k[1][FLASH_KEYS][D + SHARED_PAD], v[1][FLASH_KEYS][D + SHARED_PAD];
+    alignas(16) uint8_t raw_k[2][FLASH_KEYS][D], raw_v[2][FLASH_KEYS][D];
 };
 
 /* Of 16 queries of a narrow tile, one warp's or one part's sums: o, then m and l. */
@@ -100,22 +115,52 @@ template <half_type H, int D> __device__ static void load_queries(const struct f
 }
 
 /* Positions key .. key + 63 into buffer `to`: warp w brings 16 of them, which lie in one block. */
-template <int D> __device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key, struct flash_space<D> *sp, int to)
+template <int D, bool F8>
+__device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key, struct flash_space<D, F8> *sp, int to)
 {
-    enum { CHUNKS = D / 8, ROUNDS = GROUP_KEYS * CHUNKS / WARP };
+    enum { HALVES = F8 ? D / 2 : D, CHUNKS = HALVES / 8, ROUNDS = GROUP_KEYS * CHUNKS / WARP };
     int first = key + warp_id() * GROUP_KEYS, lane = lane_id();
     const uint8_t *at = s.head;
     if (first < s.key1) {
         int block = j.step.blocks[s.seq.block0 + first / j.kv.tokens];
-        at += (size_t)block * j.kv.block_bytes + (size_t)(first % j.kv.tokens) * D * 2;
+        at += (size_t)block * j.kv.block_bytes + (size_t)(first % j.kv.tokens) * HALVES * 2;
     }
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         int chunk = i * WARP + lane, row = chunk / CHUNKS, c = chunk % CHUNKS;
         bool there = first + row < s.key1;
-        const uint8_t *from = there ? at + (row * D + c * 8) * 2 : s.head;
-        copy_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
-        copy_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
+        const uint8_t *from = there ? at + (row * HALVES + c * 8) * 2 : s.head;
+        if constexpr (F8) {
+            copy_async(&sp->raw_k[to][warp_id() * GROUP_KEYS + row][c * 16], from, there);
+            copy_async(&sp->raw_v[to][warp_id() * GROUP_KEYS + row][c * 16], there ? from + j.kv.value_at : from, there);
+        } else {
+            copy_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
+            copy_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
+        }
+    }
+}
+
+__device__ static inline void widen_chunk(const uint8_t *from, uint16_t *to)
+{
+    uint4 v = *(const uint4 *)from;
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    uint32_t pair[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        f8_to_f16(word[i], pair + 2 * i);
+    ((uint4 *)to)[0] = {pair[0], pair[1], pair[2], pair[3]};
+    ((uint4 *)to)[1] = {pair[4], pair[5], pair[6], pair[7]};
+}
+
+/* The codes that this lane has fetched, widened. */
+template <int D> __device__ static void widen_round(struct flash_space<D, true> *sp, int at)
+{
+    enum { CHUNKS = D / 16, ROUNDS = GROUP_KEYS * CHUNKS / WARP };
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        int chunk = i * WARP + lane_id(), row = warp_id() * GROUP_KEYS + chunk / CHUNKS, c = chunk % CHUNKS * 16;
+        widen_chunk(&sp->raw_k[at][row][c], &sp->k[0][row][c]);
+        widen_chunk(&sp->raw_v[at][row][c], &sp->v[0][row][c]);
     }
 }
 
@@ -221,7 +266,7 @@ template <int D> __device__ static void store_wide(const struct flash_rows &r, s
     int t = lane_id() % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float l = quad_sum(s->l[i]), inverse = l > 0 ? 1.0f / l : 0;
+        float l = quad_sum(s->l[i]), inverse = l == 0 ? 0 : 1.0f / l; /* NaN shows */
         if (!r.out[i])
             continue;
 #pragma unroll
@@ -270,7 +315,7 @@ template <int D> __device__ static void store_narrow(const struct flash_job &j, 
     for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
         float3 v = add_sums<D>(sums, n, r, c);
-        j.out[(int64_t)row * j.ldo + head * D + c] = v.z > 0 ? v.x / v.z : 0;
+        j.out[(int64_t)row * j.ldo + head * D + c] = v.z == 0 ? 0 : v.x / v.z;
     }
 }
 
@@ -318,11 +363,14 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
 
 /* ---- the kernel */
 
-template <half_type H, int D, bool WIDE> __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(const __grid_constant__ struct flash_job j)
+/* Narrow tiles of short fp8 heads: the compiler would spill for the sake of a fifth CTA beside four. 0: its choice. */
+template <enum cached C, int D, bool WIDE> __global__ void __launch_bounds__(FLASH_THREADS, C == cached::f8 && D == 64 && !WIDE ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
 {
     enum { N = WIDE ? FLASH_KEYS / GROUP_KEYS : 1 };
+    constexpr half_type H = half_of(C);
+    constexpr bool F8 = C == cached::f8;
     SHARED_BYTES(shared);
-    struct flash_space<D> *sp = (struct flash_space<D> *)shared;
+    struct flash_space<D, F8> *sp = (struct flash_space<D, F8> *)shared;
     let_next_begin();
     wait_for_earlier();
     struct flash_site site;
@@ -333,20 +381,22 @@ template <half_type H, int D, bool WIDE> __global__ void __launch_bounds__(FLASH
     struct flash_state<D> state;
     find_rows(j, site, &rows);
     load_queries<H, D>(j, rows, &state);
-    fetch_round<D>(j, site, site.key0, sp, 0);
+    fetch_round<D, F8>(j, site, site.key0, sp, 0);
     copies_close();
     for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
         if (key + FLASH_KEYS < site.key1)
-            fetch_round<D>(j, site, key + FLASH_KEYS, sp, at ^ 1);
+            fetch_round<D, F8>(j, site, key + FLASH_KEYS, sp, at ^ 1);
         copies_close();
         copies_wait<1>();
+        if constexpr (F8)
+            widen_round<D>(sp, at);
         __syncthreads();
-        int first = WIDE ? 0 : warp_id() * GROUP_KEYS;
+        int first = WIDE ? 0 : warp_id() * GROUP_KEYS, buffer = F8 ? 0 : at;
         float c[2 * N][4];
-        score<H, D, N>(state, &sp->k[at][first], c);
+        score<H, D, N>(state, &sp->k[buffer][first], c);
         mask<N>(rows, key + first, c);
         weigh<D, N>(&state, c);
-        mix<H, D, N>(&state, &sp->v[at][first], c);
+        mix<H, D, N>(&state, &sp->v[buffer][first], c);
         __syncthreads();
     }
     if constexpr (WIDE)
@@ -357,37 +407,39 @@ template <half_type H, int D, bool WIDE> __global__ void __launch_bounds__(FLASH
 
 /* ---- launching */
 
-template <half_type H, int D, bool WIDE> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
+template <enum cached C, int D, bool WIDE> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
     dim3 grid(j->most_items, j->kv.n_heads);
     if (j->early)
-        return launch_early(flash_kernel<H, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D>), s, *j);
-    return launch(flash_kernel<H, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D>), s, *j);
+        return launch_early(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>), s, *j);
+    return launch(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>), s, *j);
 }
 
-template <half_type H, int D> static cudaError_t launch_kind(cudaStream_t s, const struct flash_job *j)
+template <enum cached C, int D> static cudaError_t launch_kind(cudaStream_t s, const struct flash_job *j)
 {
-    return j->wide ? launch_one<H, D, true>(s, j) : launch_one<H, D, false>(s, j);
+    return j->wide ? launch_one<C, D, true>(s, j) : launch_one<C, D, false>(s, j);
 }
 
-template <half_type H, int D> static cudaError_t prepare_kind(void)
+template <enum cached C, int D> static cudaError_t prepare_kind(void)
 {
-    int bytes = (int)sizeof(struct flash_space<D>);
-    cudaError_t e = cudaFuncSetAttribute(flash_kernel<H, D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    return e ? e : cudaFuncSetAttribute(flash_kernel<H, D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    int bytes = (int)sizeof(struct flash_space<D, C == cached::f8>);
+    cudaError_t e = cudaFuncSetAttribute(flash_kernel<C, D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e ? e : cudaFuncSetAttribute(flash_kernel<C, D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 cudaError_t flash_prepare(void)
 {
-    cudaError_t e = prepare_kind<half_type::f16, 64>();
-    e = e ? e : prepare_kind<half_type::f16, 128>();
-    e = e ? e : prepare_kind<half_type::bf16, 64>();
-    return e ? e : prepare_kind<half_type::bf16, 128>();
+    cudaError_t e = prepare_kind<cached::f16, 64>();
+    e = e ? e : prepare_kind<cached::f16, 128>();
+    e = e ? e : prepare_kind<cached::bf16, 64>();
+    e = e ? e : prepare_kind<cached::bf16, 128>();
+    e = e ? e : prepare_kind<cached::f8, 64>();
+    return e ? e : prepare_kind<cached::f8, 128>();
 }
 
 bool flash_can(enum dtype t, int head_dim)
 {
-    return (t == DT_F16 || t == DT_BF16) && (head_dim == 64 || head_dim == 128);
+    return (t == DT_F16 || t == DT_BF16 || t == DT_F8) && (head_dim == 64 || head_dim == 128);
 }
 
 cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j)
@@ -396,7 +448,9 @@ cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j)
         return cudaSuccess;
     if (!flash_can(j->kv.type, j->kv.head_dim))
         return cudaErrorInvalidValue;
+    if (j->kv.type == DT_F8)
+        return j->kv.head_dim == 64 ? launch_kind<cached::f8, 64>(s, j) : launch_kind<cached::f8, 128>(s, j);
     if (j->kv.type == DT_F16)
-        return j->kv.head_dim == 64 ? launch_kind<half_type::f16, 64>(s, j) : launch_kind<half_type::f16, 128>(s, j);
-    return j->kv.head_dim == 64 ? launch_kind<half_type::bf16, 64>(s, j) : launch_kind<half_type::bf16, 128>(s, j);
+        return j->kv.head_dim == 64 ? launch_kind<cached::f16, 64>(s, j) : launch_kind<cached::f16, 128>(s, j);
+    return j->kv.head_dim == 64 ? launch_kind<cached::bf16, 64>(s, j) : launch_kind<cached::bf16, 128>(s, j);
 }

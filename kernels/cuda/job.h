@@ -176,6 +176,11 @@ struct kv_at {                      /* the cache of one layer */
     int tokens, n_heads, head_dim, padded_dim;
     enum dtype type;
 };
+/* Bytes of a cached element. */
+static inline int kv_element_bytes(enum dtype t)
+{
+    return t == DT_F32 ? 4 : t == DT_F8 ? 1 : 2;
+}
 struct kv_write_job {
     struct step_view step;
     const float *k, *v;

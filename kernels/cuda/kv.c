@@ -14,12 +14,12 @@ static int padded_dim(int head_dim)
 
 static size_t row_bytes(enum dtype t, int head_dim)
 {
-    return (size_t)padded_dim(head_dim) * (t == DT_F32 ? 4 : 2);
+    return (size_t)padded_dim(head_dim) * (size_t)kv_element_bytes(t);
 }
 
 size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
 {
-    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16;
+    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_F8;
     if (!known || tokens <= 0 || tokens % 16 || n_kv_heads <= 0 || head_dim <= 0 || head_dim > MAX_HEAD_DIM)
         return 0;
     return 2 * (size_t)n_kv_heads * (size_t)tokens * row_bytes(t, head_dim);

@@ -8,6 +8,8 @@ __device__ static void store_cached(enum dtype t, uint8_t *row, int i, float x)
 {
     if (t == DT_F32)
         ((float *)row)[i] = x;
+    else if (t == DT_F8)
+        row[i] = to_f8_bits(x);
     else
         ((uint16_t *)row)[i] = t == DT_F16 ? to_f16_bits(x) : to_bf16_bits(x);
 }
@@ -21,7 +23,7 @@ static __global__ void kv_write_kernel(struct kv_write_job j)
     struct seq_at seq = j.step.seqs[j.step.row_seq[row]];
     int position = seq.pos0 + row - seq.row0, at = position % j.kv.tokens;
     int block = j.step.blocks[seq.block0 + position / j.kv.tokens];
-    size_t row_bytes = (size_t)j.kv.padded_dim * (j.kv.type == DT_F32 ? 4 : 2);
+    size_t row_bytes = (size_t)j.kv.padded_dim * (j.kv.type == DT_F32 ? 4 : j.kv.type == DT_F8 ? 1 : 2);
     uint8_t *keys = j.kv.base + (size_t)block * j.kv.block_bytes + (size_t)head * j.kv.head_bytes + (size_t)at * row_bytes;
     for (int i = (int)threadIdx.x; i < j.kv.padded_dim; i += KV_THREADS) {
         store_cached(j.kv.type, keys, i, i < dim ? j.k[(int64_t)row * j.ldk + head * dim + i] : 0.0f);
@@ -40,7 +42,7 @@ __device__ static uint8_t *cached_row(const struct kv_move_side &e, int layer, i
            (size_t)(e.head + head) * e.head_bytes;
 }
 
-/* Warp: the keys and values of one position of one head of one layer; a position's row is a multiple of 32 bytes. */
+/* Warp: the keys and values of one position of one head of one layer; a position's row is a multiple of 16 bytes. */
 static __global__ void kv_move_kernel(struct kv_move_job j)
 {
     int at = (int)blockIdx.x * (KV_THREADS / WARP) + warp_id(), head = (int)blockIdx.y, layer = (int)blockIdx.z;

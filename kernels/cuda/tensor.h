@@ -49,6 +49,14 @@ __device__ static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
     return d;
 }
 
+/* a * b of two pairs of f16, to nearest. */
+__device__ static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
 /* a * b of two pairs of bf16, to nearest; subnormals are kept. */
 __device__ static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 {
@@ -142,6 +150,17 @@ __device__ static inline void f8_to_bf16(uint32_t codes, uint32_t out[2])
     for (int k = 0; k < 2; k++) {
         uint32_t w = pick_bytes(codes, 0, k ? 0x3424 : 0x1404); /* each in the upper byte of a half */
         out[k] = mul_bf16x2((w & 0x80008000u) | (w >> 4 & 0x07f007f0u), 0x7b807b80u);
+    }
+}
+
+/* Four codes as two pairs of f16, exactly; NaN stays. */
+__device__ static inline void f8_to_f16(uint32_t codes, uint32_t out[2])
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t w = pick_bytes(codes, 0, k ? 0x3424 : 0x1404), size = w & 0x7f007f00u;
+        uint32_t nan = (size + 0x01000100u) & 0x80008000u; /* 0x7f and one carries into the upper bit */
+        out[k] = mul_f16x2((w & 0x80008000u) | size >> 1 | nan >> 1, 0x5c005c00u); /* 256 */
     }
 }
 

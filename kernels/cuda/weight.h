@@ -17,7 +17,8 @@
 
 enum { BLOCK_COLS = 32, LEAF_COLS = 64, WEIGHT_PAD = 64 };
 
-/* What the kernels tell apart. The first four are multiplied as floats in invariant mode, the first three lie as stored. U: unsigned bits and a zero point; M: with a min; S: signed; K: scales of 256-column blocks. */
+/* What the kernels tell apart. The first three lie as stored, and the first four are multiplied as floats in invariant mode. U: unsigned bits and a zero point; M: with
+ * a min; S: signed; K: scales of 256-column blocks. */
 enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_F8, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };
 
 struct weight_planes {

@@ -50,6 +50,11 @@ static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
     return pack_bf16(bf16_bits((uint16_t)a) - bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) - bf16_bits((uint16_t)(b >> 16)));
 }
 
+static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    return pack_f16(f16_bits((uint16_t)a) * f16_bits((uint16_t)b), f16_bits((uint16_t)(a >> 16)) * f16_bits((uint16_t)(b >> 16)));
+}
+
 static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 {
     return pack_bf16(bf16_bits((uint16_t)a) * bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) * bf16_bits((uint16_t)(b >> 16)));

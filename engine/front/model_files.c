@@ -1,0 +1,72 @@
+#include "engine/front/model_files.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/log.h"
+
+int opts_cache_type(const char *name, enum dtype *out, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } names[] = {{"f32", DT_F32},       {"float32", DT_F32}, {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16},
+                 {"bf16", DT_BF16},     {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},   {"q5_0", DT_Q5_0},
+                 {"q5_1", DT_Q5_1},     {"q8_0", DT_Q8_0},   {"fp8", DT_F8},    {"fp8_e4m3", DT_F8}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i].name, name)) {
+            *out = names[i].type;
+            return 0;
+        }
+    return err_set(e, E_INPUT, "there is no element type '%s'", name);
+}
+
+int opts_matrix_type(const char *name, enum dtype *out, struct err *e)
+{
+    TRY(opts_cache_type(name, out, e));
+    *out = *out == DT_F8 ? DT_F8_SCALED : *out;
+    return 0;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Whose tokenizer and chat template: what --tokenizer names, else the model's file; NULL: neither has one. */
+static const struct gguf *words_file(const struct model_files *f)
+{
+    return f->words ? f->words : model_gguf(f->model);
+}
+
+static int open_words(struct model_files *f, const struct opts *o, struct err *e)
+{
+    if (o->tokenizer)
+        TRY(gguf_open(&f->words, o->tokenizer, e));
+    if (!words_file(f))
+        return err_set(e, E_INPUT, "%s: tokenizer.json is not read; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf",
+                       o->model);
+    TRY(tokenizer_from_gguf(&f->tokenizer, words_file(f), e));
+    int n = tokenizer_n_vocab(f->tokenizer), vocab = model_config(f->model)->vocab;
+    return n > vocab ? err_set(e, E_INPUT, "--tokenizer: it has %d tokens and the model %d: it is another model's", n, vocab) : 0;
+}
+
+static int open_files(struct model_files *f, const struct opts *o, struct err *e)
+{
+    bool folder = strcmp(o->load_format, "safetensors") == 0 || (strcmp(o->load_format, "auto") == 0 && is_folder(o->model));
+    TRY(folder ? model_open_hf(&f->model, o->model, e) : model_open_gguf(&f->model, o->model, e));
+    if (model_note(f->model))
+        log_info("main", "%s", model_note(f->model));
+    return open_words(f, o, e);
+}
+
+int model_files_open(struct model_files *f, const struct opts *o, struct err *e)
+{
+    if (strcmp(o->load_format, "dummy") != 0)
+        return open_files(f, o, e);
+    enum dtype type;
+    TRY(opts_matrix_type(o->dummy_dtype, &type, e));
+    TRY(model_open_dummy(&f->model, o->hf_config, type, o->seed, e));
+    return tokenizer_bytes(&f->tokenizer, model_config(f->model)->vocab, e);
+}
