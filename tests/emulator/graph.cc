@@ -40,7 +40,7 @@ namespace {
 
 bool captures(const cudaStream_t s)
 {
-    return s->in && !s->in->over;
+    return s && s->in && !s->in->over; /* the default stream records nothing */
 }
 
 /* What must not be asked of a stream that records; asking spoils the recording. */
