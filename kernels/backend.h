@@ -297,6 +297,8 @@ struct backend_ops {
     void (*linear)(struct device *d, const struct linear_args *a);
     void (*rope)(struct device *d, const struct rope_args *a);
     void (*kv_write)(struct device *d, struct act k, struct act v, const struct kv_view *kv); /* the batch's rows into their blocks */
+    /* Optional (NULL: rope, then kv_write): both at once; what becomes of k outside of the cache is left open. */
+    void (*rope_write)(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
     void (*attention)(struct device *d, const struct attention_args *a);
     void (*add)(struct device *d, struct act x, struct act y, int rows);            /* y += x */
     /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */

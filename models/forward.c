@@ -101,6 +101,10 @@ static void project(struct run *r, int layer)
     if (r->sh->layout.sp > 1)
         ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp, .me = r->sh->s, .show = {s->q_in, s->k_in, s->v_in},
                                                             .take = {s->q, s->k, s->v}, .rects = r->out, .n_rects = r->n_out});
+    if (ops->rope_write) {
+        ops->rope_write(r->f->device, &rope, s->v, &kv);
+        return;
+    }
     ops->rope(r->f->device, &rope);
     ops->kv_write(r->f->device, s->k, s->v, &kv);
 }

@@ -349,10 +349,14 @@ static void check_attention(struct pair *p, struct rng *r, const struct attentio
             void *dv = put(s, v[step], (size_t)(rows[step] * kv_cols) * 4);
             out[i][step] = put(s, NULL, (size_t)(rows[step] * q_cols) * 4);
             begin(s, &b, &rope);
-            s->ops->rope(s->d, &(struct rope_args){.q = act_of(dq, q_cols), .k = act_of(dk, kv_cols), .n_heads = c->n_q, .n_kv_heads = c->n_kv,
-                                                   .head_dim = c->dim, .rows = rows[step], .q_gain = c->gains ? dgain : NULL,
-                                                   .k_gain = c->gains ? dgain : NULL, .eps = 1e-6f});
-            s->ops->kv_write(s->d, act_of(dk, kv_cols), act_of(dv, kv_cols), &view);
+            struct rope_args turn = {.q = act_of(dq, q_cols), .k = act_of(dk, kv_cols), .n_heads = c->n_q, .n_kv_heads = c->n_kv, .head_dim = c->dim,
+                                     .rows = rows[step], .q_gain = c->gains ? dgain : NULL, .k_gain = c->gains ? dgain : NULL, .eps = 1e-6f};
+            if (s->ops->rope_write && step == 1) {
+                s->ops->rope_write(s->d, &turn, act_of(dv, kv_cols), &view);
+            } else {
+                s->ops->rope(s->d, &turn);
+                s->ops->kv_write(s->d, act_of(dk, kv_cols), act_of(dv, kv_cols), &view);
+            }
             s->ops->attention(s->d, &(struct attention_args){.q = act_of(dq, q_cols), .out = act_of(out[i][step], q_cols), .n_heads = c->n_q,
                                                              .kv_head = heads, .kv = view, .scale = 0.11f, .window = c->window});
             end(s);

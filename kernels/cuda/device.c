@@ -312,6 +312,7 @@ const struct backend_ops *backend_cuda(void)
         .linear = cuda_linear,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
+        .rope_write = cuda_rope_write,
         .attention = cuda_attention,
         .add = cuda_add,
         .gather = cuda_gather,

@@ -138,6 +138,7 @@ int cuda_finish(struct device *d, struct step_time *t, struct err *e);
 int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t, struct err *e);
 /* The rotation of the view's positions; frequencies in device memory. */
 void step_angles(struct device *d, const float *inv_freq);
+struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain);
 /* Block lists for blocks of so many tokens, on their way to the device; view.blocks is valid then. */
 bool step_blocks(struct device *d, int tokens);
 void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n);
@@ -160,6 +161,7 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads);
 /* kv.c */
 size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
+void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
 void cuda_attention(struct device *d, const struct attention_args *a);
 void cuda_kv_move(struct device *d, const struct kv_move *m);
 /* graph.c */

@@ -364,7 +364,8 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
 /* ---- the kernel */
 
 /* Narrow tiles of short fp8 heads: the compiler would spill for the sake of a fifth CTA beside four. 0: its choice. */
-template <enum cached C, int D, bool WIDE> __global__ void __launch_bounds__(FLASH_THREADS, C == cached::f8 && D == 64 && !WIDE ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
+template <enum cached C, int D, bool WIDE>
+__global__ void __launch_bounds__(FLASH_THREADS, C == cached::f8 && D == 64 && !WIDE ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
 {
     enum { N = WIDE ? FLASH_KEYS / GROUP_KEYS : 1 };
     constexpr half_type H = half_of(C);

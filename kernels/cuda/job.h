@@ -187,6 +187,12 @@ struct kv_write_job {
     int ldk, ldv;
     struct kv_at kv;
 };
+struct rope_write_job {             /* rope.cu: rope of q and k, and kv_write */
+    struct rope_job q;              /* its angles are k's, too */
+    float *k;                       /* write.k */
+    const float *k_gain;            /* or NULL */
+    struct kv_write_job write;
+};
 enum { ATTEND_MAX_KV = 256 };
 struct attend_item {
     int32_t seq, row0, n_rows;      /* rows of the batch */
@@ -214,6 +220,7 @@ struct kv_move_job {
     size_t row_bytes;               /* of one position's keys, or values */
 };
 cudaError_t launch_kv_write(cudaStream_t s, const struct kv_write_job *j);
+cudaError_t launch_rope_write(cudaStream_t s, const struct rope_write_job *j);
 cudaError_t launch_attend(cudaStream_t s, const struct attend_job *j);
 cudaError_t launch_kv_move(cudaStream_t s, const struct kv_move_job *j);
 

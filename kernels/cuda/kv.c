@@ -44,6 +44,16 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
     gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
+void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
+{
+    if (gpu_failed(d) || a->rows == 0 || !step_blocks(d, kv->tokens_per_block))
+        return;
+    ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
+    struct rope_write_job j = {.q = step_rope(d, a, a->q, a->n_heads, a->q_gain), .k = a->k.data, .k_gain = a->k_gain,
+                               .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
+    gpu_ok(d, launch_rope_write(d->stream, &j), "rope_write");
+}
+
 /* ---- attention */
 
 /* q heads are numbered so that those of a kv head follow each other. Returns the most of one. */

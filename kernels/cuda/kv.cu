@@ -1,30 +1,16 @@
 /* Writing a step's rows into the cache, and moving cached tokens between placements. Limited by memory. A block holds its heads one after the other; a head its keys
  * [position][element], then its values the same, rows padded with zeros to 16 elements. */
-#include "kernels/cuda/prim.h"
+#include "kernels/cuda/cache.h"
 
 enum { KV_THREADS = 128 };
-
-__device__ static void store_cached(enum dtype t, uint8_t *row, int i, float x)
-{
-    if (t == DT_F32)
-        ((float *)row)[i] = x;
-    else if (t == DT_F8)
-        row[i] = to_f8_bits(x);
-    else
-        ((uint16_t *)row)[i] = t == DT_F16 ? to_f16_bits(x) : to_bf16_bits(x);
-}
 
 /* CTA: one row, one head. */
 static __global__ void kv_write_kernel(struct kv_write_job j)
 {
     int row = (int)blockIdx.x, head = (int)blockIdx.y, dim = j.kv.head_dim;
-    if (j.step.row_seq[row] < 0)
-        return; /* padding */
-    struct seq_at seq = j.step.seqs[j.step.row_seq[row]];
-    int position = seq.pos0 + row - seq.row0, at = position % j.kv.tokens;
-    int block = j.step.blocks[seq.block0 + position / j.kv.tokens];
-    size_t row_bytes = (size_t)j.kv.padded_dim * (j.kv.type == DT_F32 ? 4 : j.kv.type == DT_F8 ? 1 : 2);
-    uint8_t *keys = j.kv.base + (size_t)block * j.kv.block_bytes + (size_t)head * j.kv.head_bytes + (size_t)at * row_bytes;
+    uint8_t *keys = cache_row(j.step, j.kv, row, head);
+    if (!keys)
+        return;
     for (int i = (int)threadIdx.x; i < j.kv.padded_dim; i += KV_THREADS) {
         store_cached(j.kv.type, keys, i, i < dim ? j.k[(int64_t)row * j.ldk + head * dim + i] : 0.0f);
         store_cached(j.kv.type, keys + j.kv.value_at, i, i < dim ? j.v[(int64_t)row * j.ldv + head * dim + i] : 0.0f);

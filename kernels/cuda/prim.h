@@ -125,4 +125,15 @@ __device__ static inline float warp_max(float v)
     return v;
 }
 
+/* 1 / rms, the same in all lanes of the warp; lanes 0..15 have the sums. */
+__device__ static inline float rms_inverse(const float *x, int n, float eps)
+{
+    float sum = 0;
+    for (int i = lane_id(); i < n && lane_id() < 16; i += 16)
+        sum = fmaf(x[i], x[i], sum);
+    sum = sum_sixteen(sum);
+    sum = __shfl_sync(ALL_LANES, sum, 0);
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
 #endif

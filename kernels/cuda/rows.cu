@@ -36,17 +36,6 @@ cudaError_t launch_embed(cudaStream_t s, const struct embed_job *j)
     return launch(embed_kernel, dim3(j->n), dim3(ROW_THREADS), 0, s, *j);
 }
 
-/* 1 / rms, the same in all lanes of the warp; lanes 0..15 have the sums. */
-__device__ static float rms_inverse(const float *x, int n, float eps)
-{
-    float sum = 0;
-    for (int i = lane_id(); i < n && lane_id() < 16; i += 16)
-        sum = fmaf(x[i], x[i], sum);
-    sum = sum_sixteen(sum);
-    sum = __shfl_sync(ALL_LANES, sum, 0);
-    return 1.0f / sqrtf(sum / (float)n + eps);
-}
-
 /* CTA: one row. Only sixteen lanes add, since the order of the sum is fixed. */
 static __global__ void norm_kernel(struct norm_job j)
 {
@@ -123,35 +112,6 @@ cudaError_t launch_quantise(cudaStream_t s, const struct quantise_job *j)
 {
     dim3 grid(ceil_div(j->cols / BLOCK_COLS, ROW_THREADS / WARP), j->rows);
     return launch(quantise_kernel, grid, dim3(ROW_THREADS), 0, s, *j);
-}
-
-/* Warp: one head of one row, normed and then turned in place. */
-static __global__ void rope_kernel(struct rope_job j)
-{
-    int row = (int)blockIdx.y, head = (int)blockIdx.x * (ROW_THREADS / WARP) + warp_id(), half = j.dim / 2;
-    if (head >= j.n_heads)
-        return;
-    float *x = j.x + (int64_t)row * j.ld + (int64_t)head * j.head_dim;
-    if (j.gain) {
-        float scale = rms_inverse(x, j.head_dim, j.eps);
-        __syncwarp();
-        for (int i = lane_id(); i < j.head_dim; i += WARP)
-            x[i] = (x[i] * scale) * j.gain[i];
-        __syncwarp();
-    }
-    const float *cosine = j.angles + (int64_t)row * j.dim, *sine = cosine + half;
-    for (int i = lane_id(); i < half; i += WARP) {
-        int a = j.halves ? i : 2 * i, b = j.halves ? half + i : 2 * i + 1;
-        float x0 = x[a], y0 = x[b], c = cosine[i], s = sine[i];
-        x[a] = x0 * c - y0 * s;
-        x[b] = x0 * s + y0 * c;
-    }
-}
-
-cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j)
-{
-    dim3 grid(ceil_div(j->n_heads, ROW_THREADS / WARP), j->rows);
-    return launch(rope_kernel, grid, dim3(ROW_THREADS), 0, s, *j);
 }
 
 static __global__ void add_kernel(struct add_job j)

@@ -162,10 +162,15 @@ void cuda_embed(struct device *d, struct wview table, struct act y, int first, i
     gpu_ok(d, launch_embed(d->stream, &j), "embed");
 }
 
+struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
+{
+    return (struct rope_job){.x = x.data, .ld = x.ld, .rows = a->rows, .n_heads = n_heads, .head_dim = a->head_dim, .gain = gain,
+                             .eps = a->eps, .angles = d->work->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
+}
+
 static void rope_heads(struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
 {
-    struct rope_job j = {.x = x.data, .ld = x.ld, .rows = a->rows, .n_heads = n_heads, .head_dim = a->head_dim, .gain = gain,
-                         .eps = a->eps, .angles = d->work->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
+    struct rope_job j = step_rope(d, a, x, n_heads, gain);
     if (n_heads > 0 && a->rows > 0 && (gain || j.dim > 0))
         gpu_ok(d, launch_rope(d->stream, &j), "rope");
 }
