@@ -1,5 +1,6 @@
 """fp8 checkpoints beside the same models in f32: small Hugging Face folders written here, in every form of scales, run by the engine, and compared with
-a float64 forward over the dequantised weights and with the engine over those weights as F32.
+a float64 forward over the dequantised weights and with the engine over those weights as F32; then with a cache of fp8, beside a forward that rounds
+keys and values.
 
     python tests/oracle/fp8_oracle.py --binary build/tests/hf_logits
 
@@ -16,6 +17,7 @@ import tempfile
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(__file__))
+import reference  # noqa: E402
 from reference import Reference  # noqa: E402
 
 TOKENS, BLOCK = 48, 128
@@ -148,9 +150,26 @@ def run(binary, folder, ids_path, vocab, cache="f32"):
     return np.frombuffer(out.stdout, "<f4").reshape(TOKENS, vocab).astype(np.float64)
 
 
+def with_rounded_cache(forward):
+    plain = reference.attention
+
+    def rounded(q, k, v, window):
+        return plain(q, VALUES[quantise(k)], VALUES[quantise(v)], window)
+
+    reference.attention = rounded
+    try:
+        return forward()
+    finally:
+        reference.attention = plain
+
+
 def nll(z, ids):
     z = z - z.max(axis=1, keepdims=True)
     return float(np.mean(np.log(np.exp(z).sum(axis=1))[:-1] - z[np.arange(len(ids) - 1), ids[1:]]))
+
+
+def rms(x):
+    return float(np.sqrt(np.mean(x * x)))
 
 
 def check(name, ok, said):
@@ -167,14 +186,17 @@ def compare(args, room, name, config, form, files):
         json.dump(ids.tolist(), f)
     write_folder(os.path.join(room, name), dict(config, quantization_config=FORMS[form]), stored, files)
     write_folder(os.path.join(room, name + "-f32"), config, plain, 1)
-    want = Reference(config, wide.__getitem__, halves=True, qk_norm=config["architectures"][0].startswith("Qwen3")).logits(ids)
-    got, same = (run(args.binary, os.path.join(room, name + tail), ids_path, config["vocab_size"]) for tail in ("", "-f32"))
-    if got is None or same is None:
+    forward = Reference(config, wide.__getitem__, halves=True, qk_norm=config["architectures"][0].startswith("Qwen3"))
+    want, want8 = forward.logits(ids), with_rounded_cache(lambda: forward.logits(ids))
+    got, same, got8 = (run(args.binary, os.path.join(room, name + tail), ids_path, config["vocab_size"], cache)
+                       for tail, cache in (("", "f32"), ("-f32", "f32"), ("", "fp8")))
+    if got is None or same is None or got8 is None:
         return [check(name, False, "the engine refused it")]
     size, off, beside = np.abs(want).max(), np.abs(got - want).max(), np.abs(got - same).max()
     n = nll(got, ids), nll(want, ids)
     return [check(name, off < 2e-5 * size and beside < 2e-5 * size, f"logits of size {size:.2f} off by {off:.2g} from float64, {beside:.2g} from F32 weights"),
-            check(name, abs(n[0] - n[1]) < 1e-5, f"mean likelihood {n[0]:.6f}, float64 {n[1]:.6f}")]
+            check(name, abs(n[0] - n[1]) < 1e-5, f"mean likelihood {n[0]:.6f}, float64 {n[1]:.6f}"),
+            check(name, rms(got8 - want8) < 0.2 * rms(want8 - want), f"a cache of fp8 moves logits by {rms(want8 - want):.2g}, off by {rms(got8 - want8):.2g}")]
 
 
 def main():
