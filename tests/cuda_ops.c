@@ -578,6 +578,8 @@ static void refusals(void **state)
     assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, zeros}, &e), E_UNSUPPORTED);
     assert_null(w);
     assert_int_equal(s->ops->kv_block_bytes(DT_Q8_0, 16, 1, 64), 0);
+    assert_int_equal(s->ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 64), 0);
+    assert_int_equal(2 * s->ops->kv_block_bytes(DT_F8, 16, 3, 64), s->ops->kv_block_bytes(DT_F16, 16, 3, 64));
     assert_int_equal(s->ops->kv_block_bytes(DT_F16, 16, 1, 257), 0);
     assert_int_equal(s->ops->kv_block_bytes(DT_F16, 24, 1, 64), 0);
 }

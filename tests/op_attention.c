@@ -267,7 +267,9 @@ static void block_sizes(void **state)
     ops = backend_cpu();
     assert_true(ops->kv_block_bytes(DT_F16, 32, 3, 64) == 32 * 3 * 64 * 2 * 2);
     assert_true(ops->kv_block_bytes(DT_F32, 16, 1, 128) == 16 * 128 * 2 * 4);
+    assert_true(ops->kv_block_bytes(DT_F8, 32, 3, 64) == 32 * 3 * 64 * 2);
     assert_true(ops->kv_block_bytes(DT_Q8_0, 16, 1, 128) == 0); /* not a cache type */
+    assert_true(ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 128) == 0);
     assert_true(ops->kv_block_bytes(DT_F16, 24, 1, 128) == 0);
     assert_true(ops->kv_block_bytes(DT_F16, 16, 1, 1024) == 0);
 }
