@@ -280,7 +280,8 @@ struct backend_ops {
     int (*upload)(struct device *d, void *dst, const void *src, size_t bytes);
     int (*download)(struct device *d, void *dst, const void *src, size_t bytes);
 
-    /* Loads (and packs) a matrix; src is not needed afterwards. E_UNSUPPORTED for a type or shape it cannot run, E_FULL without memory. */
+    /* Loads (and packs) a matrix; src is not needed afterwards. E_UNSUPPORTED for a type or shape it cannot run, E_FULL without memory. The bytes may still be
+     * on their way: this device's ops wait for them, and once a later upload by this device has returned, all of them have arrived. */
     int (*weight_load)(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
     void (*weight_free)(struct device *d, struct weight *w);
     size_t (*weight_bytes)(const struct weight *w);

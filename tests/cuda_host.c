@@ -9,6 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
+#include "kernels/cuda/crew.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/lt.h"
 
@@ -110,9 +111,36 @@ static void no_memory_is_no_piece(void **state)
     assert_int_equal(s.live, 0);
 }
 
+/* Every byte arrives, and none beside them, however the parts fall. */
+static void a_crew_copies_what_one_would(void **state)
+{
+    static const size_t sizes[] = {0, 1, 4095, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 77, 16 << 20};
+    enum { MOST = 16 << 20 };
+    uint8_t *from = mem_new(MOST), *to = mem_new(MOST + 1);
+    (void)state;
+    for (size_t i = 0; i < MOST; i += 8) {
+        uint64_t v = rng_at(8, i);
+        memcpy(from + i, &v, 8);
+    }
+    for (int threads = 1; threads <= 5; threads += 2) {
+        struct crew *c = crew_open(threads);
+        assert_true((c != NULL) == (threads > 1));
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            memset(to, 0xee, MOST + 1);
+            crew_copy(c, to, from, sizes[k]);
+            assert_memory_equal(to, from, sizes[k]);
+            assert_int_equal(to[sizes[k]], 0xee);
+        }
+        crew_close(c);
+    }
+    mem_free(from);
+    mem_free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys_tell_products_apart),
-                                       cmocka_unit_test(pieces_do_not_overlap), cmocka_unit_test(no_memory_is_no_piece)};
+                                       cmocka_unit_test(pieces_do_not_overlap), cmocka_unit_test(no_memory_is_no_piece),
+                                       cmocka_unit_test(a_crew_copies_what_one_would)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@ struct node_opts {
     bool copy_shards;
     bool fast;                      /* GPUs: the default mode, not the invariant one */
     int graph_rows;                 /* GPUs: most rows of a graph */
+    bool spread;                    /* GPUs: rank r on device r; else all on device 0 */
 };
 
 struct node {
@@ -61,7 +62,8 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
 {
     const struct model_config *c = model_config(n->model);
     struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits,
-                                 .invariant = !o->fast, .graph_rows = o->graph_rows};
+                                 .invariant = !o->fast, .graph_rows = o->graph_rows, .index = o->spread ? r : 0,
+                                 .peers = o->spread ? (1ull << o->n_ranks) - 1 : 0};
     TRY(n->ops->open(&n->devices[r], &device, e));
     if (r == 0)
         TRY(weights_load(&n->weights, &(struct weights_setup){.model = n->model, .ops = n->ops, .device = n->devices[0],

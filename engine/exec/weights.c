@@ -1,9 +1,11 @@
 #include "engine/exec/weights.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "models/family.h"
@@ -36,7 +38,8 @@ struct weights {
     struct weight *embed, *head;               /* head: NULL when tied */
     struct weight *(*matrices)[N_MATRICES];    /* [n_layers] */
     float *out_norm;
-    float *(*vectors)[N_VECTORS];              /* [n_layers] device memory */
+    float *(*vectors)[N_VECTORS];              /* [n_layers] in slab */
+    float *slab;                               /* all norms and biases, device memory */
     struct slice *slices;
     struct weight **cut;                       /* [n_layers][n_slices] */
     int n_slices, n_layers, n_ranks;
@@ -50,6 +53,8 @@ struct loading {
     struct model *model;
     bool quiet;
     double done, total;                        /* stored bytes */
+    struct clock clock;
+    int64_t begun_ns;
 };
 
 static const double gib = 1 << 30;
@@ -72,11 +77,16 @@ static double total_bytes(const struct model *m)
     return sum;
 }
 
-static void advance(struct loading *ld, const struct weight_src *s)
+/* The last line says how fast it went. */
+static void advance(struct loading *ld, double bytes)
 {
-    ld->done += (double)s->rows * (double)dtype_row_bytes(s->type, s->cols);
+    char unit[64] = "GiB";
+    double seconds = (double)(clock_now(&ld->clock) - ld->begun_ns) * 1e-9;
+    ld->done += bytes;
+    if (ld->done >= ld->total && ld->w->ops->computes && seconds > 0)
+        snprintf(unit, sizeof unit, "GiB in %.2f s, %.3g GiB/s", seconds, ld->total / gib / seconds);
     if (!ld->quiet)
-        log_progress("Loading weights", ld->done / gib, ld->total / gib, "GiB");
+        log_progress("Loading weights", ld->done / gib, ld->total / gib, unit);
 }
 
 /* Where a machine computes nothing, bytes are neither made nor read. */
@@ -101,36 +111,7 @@ static int load_matrix(struct loading *ld, enum tensor_role role, int layer, str
     if (rc)
         return rc;
     w->bytes += w->ops->weight_bytes(*out);
-    advance(ld, src);
-    return 0;
-}
-
-static int upload_vector(struct weights *w, const struct weight_src *s, float **out, struct err *e)
-{
-    size_t bytes = (size_t)s->cols * sizeof(float);
-    float *host = mem_new(bytes);
-    dtype_to_f32(s->type, s->data, host, s->cols);
-    *out = w->ops->alloc(w->device, bytes);
-    int rc = *out ? w->ops->upload(w->device, *out, host, bytes) : E_FULL;
-    mem_free(host);
-    if (rc)
-        return err_set(e, rc, *out ? "the device refused a norm or bias of %zu bytes"
-                                   : "the weights do not fit in memory: no room for %zu bytes of norms and biases",
-                       bytes);
-    w->bytes += bytes;
-    return 0;
-}
-
-/* Leaves NULL for a tensor that the model does not have. */
-static int load_vector(struct loading *ld, enum tensor_role role, int layer, float **out, struct err *e)
-{
-    struct weight_src s;
-    if (model_shape(ld->model, role, layer, &s, NULL) != 0)
-        return 0;
-    TRY(get_tensor(ld, role, layer, &s, e));
-    if (ld->w->ops->computes)
-        TRY(upload_vector(ld->w, &s, out, e));
-    advance(ld, &s);
+    advance(ld, (double)src->rows * (double)dtype_row_bytes(src->type, src->cols));
     return 0;
 }
 
@@ -363,8 +344,68 @@ static int load_layer(struct loading *ld, int l, struct err *e)
         TRY(load_matrix(ld, matrix_roles[i], l, &w->matrices[l][i], &s, e));
         TRY(load_slices(ld, i, l, &s, e));
     }
-    for (int i = 0; i < N_VECTORS; i++)
-        TRY(load_vector(ld, vector_roles[i], l, &w->vectors[l][i], e));
+    return 0;
+}
+
+/* Norms and biases on their way to the device: first counted, then put side by side. */
+struct vectors {
+    struct loading *ld;
+    float *host;                /* NULL: only count */
+    size_t n;                   /* floats so far; each vector begins at a multiple of 16 */
+    double stored;
+};
+
+/* Leaves NULL for a tensor that the model does not have. */
+static int take_vector(struct vectors *v, enum tensor_role role, int layer, float **out, struct err *e)
+{
+    struct weight_src s;
+    if (model_shape(v->ld->model, role, layer, &s, NULL) != 0)
+        return 0;
+    if (v->host) {
+        TRY(model_tensor(v->ld->model, role, layer, &s, e));
+        dtype_to_f32(s.type, s.data, v->host + v->n, s.cols);
+        *out = v->ld->w->slab + v->n;
+    }
+    v->n += ((size_t)s.cols + 15) / 16 * 16;
+    v->stored += (double)s.rows * (double)dtype_row_bytes(s.type, s.cols);
+    return 0;
+}
+
+static int take_vectors(struct vectors *v, struct err *e)
+{
+    struct weights *w = v->ld->w;
+    v->n = 0;
+    v->stored = 0;
+    for (int l = 0; l < w->n_layers; l++)
+        for (int i = 0; i < N_VECTORS; i++)
+            TRY(take_vector(v, vector_roles[i], l, &w->vectors[l][i], e));
+    return take_vector(v, T_OUT_NORM, 0, &w->out_norm, e);
+}
+
+/* In one piece and one copy, which also waits for the matrices. */
+static int upload_vectors(struct vectors *v, struct err *e)
+{
+    struct weights *w = v->ld->w;
+    size_t bytes = v->n * sizeof(float);
+    w->slab = w->ops->alloc(w->device, bytes);
+    if (!w->slab)
+        return err_set(e, E_FULL, "the weights do not fit in memory: no room for %zu bytes of norms and biases", bytes);
+    v->host = mem_new(bytes);
+    int rc = take_vectors(v, e);
+    if (!rc && w->ops->upload(w->device, w->slab, v->host, bytes))
+        rc = err_set(e, E_DEVICE, "the device failed while it took the weights");
+    mem_free(v->host);
+    w->bytes += bytes;
+    return rc;
+}
+
+static int load_vectors(struct loading *ld, struct err *e)
+{
+    struct vectors v = {.ld = ld};
+    TRY(take_vectors(&v, e));
+    if (ld->w->ops->computes)
+        TRY(upload_vectors(&v, e));
+    advance(ld, v.stored);
     return 0;
 }
 
@@ -375,10 +416,9 @@ static int load_all(struct loading *ld, struct err *e)
     TRY(load_matrix(ld, T_EMBED, 0, &w->embed, &s, e));
     for (int l = 0; l < w->n_layers; l++)
         TRY(load_layer(ld, l, e));
-    TRY(load_vector(ld, T_OUT_NORM, 0, &w->out_norm, e));
-    if (model_config(ld->model)->tied)
-        return 0;
-    return load_matrix(ld, T_HEAD, 0, &w->head, &s, e);
+    if (!model_config(ld->model)->tied)
+        TRY(load_matrix(ld, T_HEAD, 0, &w->head, &s, e));
+    return load_vectors(ld, e);
 }
 
 int weights_load(struct weights **out, const struct weights_setup *s, struct err *e)
@@ -399,7 +439,9 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     if (s->copy_shards)
         each_layout(w, add_slices);
     w->cut = mem_new_array(n * (size_t)w->n_slices + 1, sizeof(struct weight *));
-    struct loading ld = {w, s->model, s->quiet, 0, total_bytes(s->model)};
+    struct loading ld = {.w = w, .model = s->model, .quiet = s->quiet, .total = total_bytes(s->model)};
+    clock_init_real(&ld.clock);
+    ld.begun_ns = clock_now(&ld.clock);
     int rc = load_all(&ld, e);
     if (rc) {
         weights_free(w);
@@ -422,12 +464,6 @@ static void free_matrix(struct weights *w, struct weight *x)
         w->ops->weight_free(w->device, x);
 }
 
-static void free_vector(struct weights *w, float *x)
-{
-    if (x)
-        w->ops->release(w->device, x);
-}
-
 static void free_views(struct layout_views *v)
 {
     mem_free(v->shares);
@@ -443,12 +479,11 @@ void weights_free(struct weights *w)
         return;
     free_matrix(w, w->embed);
     free_matrix(w, w->head);
-    free_vector(w, w->out_norm);
+    if (w->slab)
+        w->ops->release(w->device, w->slab);
     for (int l = 0; l < w->n_layers; l++) {
         for (int i = 0; i < N_MATRICES; i++)
             free_matrix(w, w->matrices[l][i]);
-        for (int i = 0; i < N_VECTORS; i++)
-            free_vector(w, w->vectors[l][i]);
         for (int i = 0; i < w->n_slices && w->cut; i++)
             free_matrix(w, *cut_at(w, l, i));
     }

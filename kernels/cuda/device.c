@@ -41,11 +41,12 @@ static void *get_chunk(void *ctx, size_t bytes)
 {
     struct device *d = ctx;
     void *p = NULL;
-    if (cudaMalloc(&p, bytes) == cudaSuccess)
-        return p;
-    cudaGetLastError(); /* an allocation that fails is no broken device */
-    (void)d;
-    return NULL;
+    cudaError_t rc = cudaMalloc(&p, bytes);
+    if (rc == cudaErrorMemoryAllocation)
+        cudaGetLastError(); /* an allocation that fails is no broken device */
+    else
+        gpu_ok(d, rc, "allocating memory");
+    return rc == cudaSuccess ? p : NULL;
 }
 
 static void put_chunk(void *ctx, void *p)
@@ -62,7 +63,10 @@ static void *cuda_alloc(struct device *d, size_t bytes)
         gpu_ok(d, cudaMemsetAsync(p, 0, bytes, d->stream), "clearing memory");
     if (p && !d->broken.code)
         gpu_ok(d, cudaStreamSynchronize(d->stream), "clearing memory");
-    return p;
+    if (!d->broken.code)
+        return p;
+    heap_give(&d->heap, p);
+    return NULL;
 }
 
 static void cuda_release(struct device *d, void *p)

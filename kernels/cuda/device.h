@@ -5,6 +5,7 @@
 #define CUDA_DEVICE_H
 
 #include "kernels/backend.h"
+#include "kernels/cuda/crew.h"
 #include "kernels/cuda/flash_plan.h"
 #include "kernels/cuda/frame.h"
 #include "kernels/cuda/heap.h"
@@ -23,12 +24,13 @@ struct mirror {
     size_t bytes, used;
 };
 
-/* Two pinned buffers in turn, so that reading a file overlaps copying it to the device. */
-enum { LOAD_SLOTS = 2 };
+/* Pinned buffers in turn, so that reading a file overlaps copying it to the device. */
+enum { LOAD_SLOTS = 3 };
 struct loader {
-    void *host[LOAD_SLOTS], *dev[LOAD_SLOTS];
+    void *host[LOAD_SLOTS], *dev[LOAD_SLOTS]; /* dev: for quantised types */
     cudaEvent_t free[LOAD_SLOTS];
     int next;
+    struct crew *crew;              /* NULL: the rank's thread alone */
 };
 
 struct sampled {

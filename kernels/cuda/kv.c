@@ -167,8 +167,13 @@ void cuda_kv_move(struct device *d, const struct kv_move *m)
     ASSERT(t == m->to.space->dtype && j.n_layers == m->to.space->n_layers && m->first_token >= 0 && !d->batch);
     gpu_use(d);
     d->lists.used = 0; /* outside of steps nothing is on its way */
-    if (d->broken.code || j.n_tokens <= 0 || !mirror_room(d, &d->lists, (size_t)(n_from + n_to) * sizeof(int32_t) + 32))
+    if (d->broken.code || j.n_tokens <= 0)
         return;
+    memset(&d->error, 0, sizeof d->error);
+    if (!mirror_room(d, &d->lists, (size_t)(n_from + n_to) * sizeof(int32_t) + 32)) {
+        d->broken = d->error; /* nobody hears of it now, and the sequence has no cache: the next step must not run */
+        return;
+    }
     j.from.blocks = put_blocks(d, &m->from, n_from);
     j.to.blocks = put_blocks(d, &m->to, n_to);
     mirror_push(d, &d->lists, 0);

@@ -1,12 +1,13 @@
-/* Matrices onto the device: the file's bytes through two pinned buffers in turn, so that reading overlaps copying; quantised types are sorted into planes (weight.h) by the
- * device. */
+/* Matrices onto the device: the file's bytes through pinned buffers in turn, filled by several threads, so that reading overlaps copying, from one matrix to the next too;
+ * quantised types are sorted into planes (weight.h) by the device. */
 #include <string.h>
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/thread.h"
 #include "kernels/cuda/device.h"
 
-enum { LOAD_BYTES = 8 << 20 };
+enum { LOAD_BYTES = 16 << 20 };
 
 struct weight {
     struct weight_planes planes;
@@ -77,23 +78,36 @@ static size_t lay_out(struct weight *w, enum family f, char *base)
     return q + h + s + d;
 }
 
-static bool open_loader(struct device *d)
+/* staged: the file's bytes are also needed on the device, to be sorted into planes. */
+static int open_slot(struct device *d, int i, bool staged, struct err *e)
 {
     struct loader *l = &d->loader;
-    for (int i = 0; i < LOAD_SLOTS && !l->dev[i]; i++) {
-        if (!gpu_ok(d, cudaEventCreateWithFlags(&l->free[i], cudaEventDisableTiming), "making an event") ||
-            !gpu_ok(d, cudaMallocHost(&l->host[i], LOAD_BYTES), "pinned memory for loading"))
-            return false;
-        l->dev[i] = heap_take(&d->heap, LOAD_BYTES);
-        if (!l->dev[i])
-            return false;
+    if (!l->free[i] && !gpu_ok(d, cudaEventCreateWithFlags(&l->free[i], cudaEventDisableTiming), "making an event"))
+        return err_set(e, E_DEVICE, "%s", d->broken.text);
+    if (!l->host[i] && cudaMallocHost(&l->host[i], LOAD_BYTES) != cudaSuccess) {
+        cudaGetLastError();
+        l->host[i] = NULL;
+        return err_set(e, E_FULL, "no %d MiB of pinned memory for loading weights", LOAD_BYTES >> 20);
     }
-    return true;
+    if (staged && !l->dev[i])
+        l->dev[i] = heap_take(&d->heap, LOAD_BYTES);
+    return l->dev[i] || !staged ? 0 : err_set(e, E_FULL, "no %d MiB of GPU memory for loading weights", LOAD_BYTES >> 20);
+}
+
+static int open_loader(struct device *d, bool staged, struct err *e)
+{
+    struct loader *l = &d->loader;
+    for (int i = 0; i < LOAD_SLOTS; i++)
+        TRY(open_slot(d, i, staged, e));
+    if (!l->crew)
+        l->crew = crew_open(thread_cores());
+    return 0;
 }
 
 void loader_close(struct device *d)
 {
     struct loader *l = &d->loader;
+    crew_close(l->crew);
     for (int i = 0; i < LOAD_SLOTS; i++) {
         if (l->host[i])
             cudaFreeHost(l->host[i]);
@@ -131,11 +145,11 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
         l->next = (slot + 1) % LOAD_SLOTS;
         if (!gpu_ok(d, cudaEventSynchronize(l->free[slot]), "loading weights"))
             return false;
-        memcpy(l->host[slot], (const char *)src->data + (size_t)first * row_bytes, (size_t)rows[1] * row_bytes);
+        crew_copy(l->crew, l->host[slot], (const char *)src->data + (size_t)first * row_bytes, (size_t)rows[1] * row_bytes);
         if (!place_rows(d, w, slot, row_bytes, rows) || !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
             return false;
     }
-    return gpu_ok(d, cudaStreamSynchronize(d->stream), "loading weights"); /* other ranks' streams will read them */
+    return true;
 }
 
 static int check_source(const struct weight_src *src, struct err *e)
@@ -150,10 +164,23 @@ static int check_source(const struct weight_src *src, struct err *e)
     return 0;
 }
 
+/* The bytes into w, which has room for them. */
+static int fill_weight(struct device *d, struct weight *w, const struct weight_src *src, struct err *e)
+{
+    TRY(open_loader(d, !is_plain(w->planes.family), e));
+    /* what pads a row is read, and multiplied with nothing */
+    bool padded = is_plain(w->planes.family) && w->planes.stride != w->cols;
+    if (padded && !gpu_ok(d, cudaMemsetAsync(w->base, 0, w->bytes, d->stream), "loading weights"))
+        return err_set(e, d->broken.code, "%s", d->broken.text);
+    return send_rows(d, w, src) ? 0 : err_set(e, d->broken.code, "%s", d->broken.text);
+}
+
 int cuda_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
 {
     *out = NULL;
     TRY(check_source(src, e));
+    if (d->broken.code)
+        return err_set(e, d->broken.code, "%s", d->broken.text);
     gpu_use(d);
     struct weight *w = mem_new(sizeof *w);
     enum family f = families[src->type];
@@ -161,13 +188,10 @@ int cuda_weight_load(struct device *d, struct weight **out, const struct weight_
     w->cols = src->cols;
     w->bytes = lay_out(w, f, NULL);
     w->base = heap_take(&d->heap, w->bytes);
-    int rc = w->base && open_loader(d) ? 0 : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols, dtype_get(src->type)->name);
+    int rc = w->base ? 0 : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols, dtype_get(src->type)->name);
     if (!rc) {
         lay_out(w, f, w->base);
-        /* what pads a row is read, and multiplied with nothing */
-        bool clean = !is_plain(f) || w->planes.stride == w->cols || gpu_ok(d, cudaMemsetAsync(w->base, 0, w->bytes, d->stream), "loading weights");
-        if (!clean || !send_rows(d, w, src))
-            rc = err_set(e, d->broken.code, "%s", d->broken.text);
+        rc = fill_weight(d, w, src, e);
     }
     if (rc) {
         cuda_weight_free(d, w);
