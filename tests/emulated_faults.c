@@ -3,7 +3,7 @@
 #include "tests/emulator/faults.h"
 #include "tests/layout_subject.h"
 
-enum { TOKENS = 21, PROMPT = 18, BLOCK = 16, FAILING = 1, ANSWERS = 9 }; /* after each ninth failure the answers are compared too */
+enum { TOKENS = 21, PROMPT = 18, BLOCK = 16, FAILING = 1, GRAPH_ROWS = 4, ANSWERS = 9 }; /* after each ninth failure the answers are compared too */
 
 struct scene {
     bool fast;
@@ -15,7 +15,7 @@ struct scene {
 static struct node_opts opts_of_scene(const struct scene *s)
 {
     return (struct node_opts){.ops = backend_cuda(), .n_ranks = s->ranks, .max_rows = 32, .max_logits = 8, .block_tokens = BLOCK, .kv = DT_F16,
-                              .n_blocks = 2 * NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK), .fast = s->fast, .spread = true};
+                              .n_blocks = 2 * NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK), .fast = s->fast, .spread = true, .graph_rows = GRAPH_ROWS};
 }
 
 /* As little as there can be of a model of two ranks: every trial runs it anew. */
@@ -63,6 +63,12 @@ static int run_step(struct work *w, struct layout l, const struct node_seq *seqs
 static int run_work(struct work *w, struct layout l)
 {
     const struct node_seq seqs[2] = {{0, 0, PROMPT, w->ids}, {1, 0, 3, w->ids}};
+    return run_step(w, l, seqs, 2);
+}
+
+static int run_decode(struct work *w, struct layout l)
+{
+    const struct node_seq seqs[2] = {{0, PROMPT, 1, w->ids}, {1, 3, 1, w->ids}};
     return run_step(w, l, seqs, 2);
 }
 
@@ -185,6 +191,132 @@ static void a_step_of_two(void **state)
     sweep_steps(&(struct scene){true, 2, {1, 2, 1}, FAILING}, DT_BF16);
     sweep_steps(&(struct scene){true, 2, {2, 1, 1}, FAILING}, DT_BF16);
     sweep_steps(&(struct scene){false, 2, {1, 2, 1}, 0}, DT_BF16);
+}
+
+/* ---- graphs */
+
+struct recording {
+    struct node *node;
+    struct forward_site site;
+    struct err err;
+    struct thread *thread;
+    int rank, rc;
+};
+
+static void record_part(void *arg)
+{
+    struct recording *r = arg;
+    r->rc = forward_record(&r->node->forwards[r->rank], &r->site, GRAPH_ROWS, &r->err);
+}
+
+/* parts: by share. */
+static void record_all(struct work *w, struct layout l, struct recording *parts)
+{
+    const struct node_step step = {.place = &w->place, .layout = l};
+    for (int i = 0; i < w->place.n; i++)
+        parts[i] = (struct recording){.node = w->node, .site = node_site(w->node, &step, i), .rank = w->place.ranks[i]};
+    for (int i = 1; i < w->place.n; i++)
+        assert_int_equal(thread_start(&parts[i].thread, "rank", record_part, &parts[i], NULL), 0);
+    record_part(&parts[0]);
+    for (int i = 1; i < w->place.n; i++)
+        thread_join(parts[i].thread);
+}
+
+/* Returns how many calls there were to fail. What cannot be recorded runs without a graph. */
+static int fail_recording(struct model *m, const struct scene *s, int at, bool for_good, const struct sample_result *right)
+{
+    struct node n;
+    struct work w;
+    struct recording parts[NODE_RANKS];
+    struct node_opts o = opts_of_scene(s);
+    open_node(&n, m, &o);
+    begin_work(&w, &n, s->ranks, 0);
+    fault_compute(false);
+    fault_arm(s->device, at, for_good);
+    record_all(&w, s->layout, parts);
+    int calls = fault_calls(s->device);
+    enum fault_kind hit = fault_hit(s->device);
+    fault_arm(s->device, 0, false);
+    /* all have the graph or none, unless the last word between them is lost: then who lost it is broken */
+    bool others = s->ranks == 2 && parts[1 - s->device].rc == 0;
+    for (int i = 0; i < s->ranks; i++) {
+        int rc = parts[i].rc;
+        bool good = hit == FAULT_NONE ? rc == 0 : i == s->device ? rc == E_DEVICE || (hit == FAULT_MALLOC && rc == E_FULL) : rc == E_PEER || hit == FAULT_STREAM;
+        if (!good)
+            fail_msg("recording, call %d (kind %d): rank %d says %d (%s)", at, (int)hit, i, rc, parts[i].err.text);
+    }
+    comm_reset_within(n.pool, ~0ull);
+    struct err e;
+    bool broken = n.ops->begin(n.devices[s->device], &(struct batch){.n_rows = 0}, NULL, &e) != 0;
+    assert_true(broken ? s->device == FAILING && hit == FAULT_STREAM : hit == FAULT_NONE || !others);
+    if (!broken)
+        assert_int_equal(n.ops->finish(n.devices[s->device], NULL, &e), 0);
+    for (int i = 0; i < s->ranks; i++)
+        check_alone(&n, i, broken && i == s->device ? E_DEVICE : 0, at % ANSWERS ? NULL : right);
+    fault_compute(false);
+    if (!broken) {
+        assert_int_equal(run_work(&w, s->layout), 0);
+        assert_int_equal(run_decode(&w, s->layout), 0);
+    }
+    fault_compute(true);
+    place_free(&w.place);
+    node_close(&n);
+    if (fault_live())
+        fail_msg("recording, call %d (kind %d): %d things are left", at, (int)hit, fault_live());
+    return calls;
+}
+
+/* The same of a step that is played. */
+static int fail_playing(struct model *m, const struct scene *s, int at, bool for_good)
+{
+    struct node n;
+    struct work w;
+    struct recording recorded[NODE_RANKS];
+    struct node_opts o = opts_of_scene(s);
+    open_node(&n, m, &o);
+    begin_work(&w, &n, s->ranks, 0);
+    fault_compute(false);
+    record_all(&w, s->layout, recorded);
+    assert_int_equal(recorded[0].rc, 0);
+    fault_arm(s->device, at, for_good);
+    run_decode(&w, s->layout);
+    int calls = fault_calls(s->device);
+    enum fault_kind hit = fault_hit(s->device);
+    fault_arm(s->device, 0, false);
+    for (int i = 0; i < s->ranks; i++) {
+        int rc = w.parts[i].rc;
+        bool good = hit == FAULT_NONE ? rc == 0 : i == s->device ? rc == E_DEVICE : rc == 0 || rc == E_PEER;
+        if (!good)
+            fail_msg("playing, call %d (kind %d): rank %d says %d (%s)", at, (int)hit, i, rc, w.parts[i].err.text);
+    }
+    comm_reset_within(n.pool, ~0ull);
+    for (int i = 0; i < s->ranks; i++)
+        check_alone(&n, i, hit != FAULT_NONE && i == s->device ? E_DEVICE : 0, NULL);
+    fault_compute(true);
+    place_free(&w.place);
+    node_close(&n);
+    if (fault_live())
+        fail_msg("playing, call %d (kind %d): %d things are left", at, (int)hit, fault_live());
+    return calls;
+}
+
+static void recording_and_playing(void **state)
+{
+    static const struct scene scenes[] = {{true, 1, {1, 1, 1}, 0}, {true, 2, {1, 2, 1}, 0}, {true, 2, {2, 1, 1}, FAILING}, {false, 2, {1, 2, 1}, FAILING}};
+    (void)state;
+    struct model *m = small_model(DT_BF16);
+    for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++) {
+        struct sample_result right[3];
+        truth(m, &scenes[k], right);
+        int recording = fail_recording(m, &scenes[k], 0, false, right), playing = fail_playing(m, &scenes[k], 0, false);
+        for (int at = 1; at <= recording; at++)
+            fail_recording(m, &scenes[k], at, at % 2, right);
+        for (int at = 1; at <= playing; at++)
+            fail_playing(m, &scenes[k], at, at % 2);
+        print_message("%d calls of a recording and %d of playing it failed in turn\n", recording, playing);
+        assert_true(recording >= 5 && playing >= 5);
+    }
+    model_close(m);
 }
 
 /* ---- opening and moving */
@@ -314,7 +446,7 @@ static void every_kind_was_seen(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(opening), cmocka_unit_test(loading),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(recording_and_playing), cmocka_unit_test(opening), cmocka_unit_test(loading),
                                        cmocka_unit_test(moving), cmocka_unit_test(every_kind_was_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

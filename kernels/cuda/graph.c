@@ -135,8 +135,11 @@ int cuda_graph_end(struct device *d, struct err *e)
     bool ok = g->key.all ? members_signal(d, g->key.all, g->key.me, TO_FIRST) : !gpu_failed(d);
     if (ok && is_first(&g->key))
         ok = make_exec(d, g);
-    if (ok && g->key.all) /* all have it, or none */
+    if (ok && g->key.all) { /* all have it, or none; who does not hear it is broken: the others have it by then */
+        d->graph = is_first(&g->key) ? g : NULL;
         ok = members_signal(d, g->key.all, g->key.me, FROM_FIRST);
+        d->graph = g;
+    }
     if (!ok)
         return refuse(d, e);
     g->sampled = d->sampled;

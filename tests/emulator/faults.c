@@ -104,7 +104,29 @@ CALL(FAULT_EVENT, 1, cudaEventCreateWithFlags, (cudaEvent_t *e, unsigned flags),
 CALL(FAULT_EVENT, 0, cudaEventRecord, (cudaEvent_t e, cudaStream_t s), (e, s))
 CALL(FAULT_EVENT, 0, cudaEventSynchronize, (cudaEvent_t e), (e))
 CALL(FAULT_EVENT, 0, cudaEventElapsedTime, (float *ms, cudaEvent_t from, cudaEvent_t to), (ms, from, to))
+CALL(FAULT_GRAPH, 0, cudaStreamBeginCapture, (cudaStream_t s, enum cudaStreamCaptureMode mode), (s, mode))
+CALL(FAULT_GRAPH, 1, cudaGraphInstantiate, (cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags), (x, g, flags))
+CALL(FAULT_GRAPH, 0, cudaGraphUpload, (cudaGraphExec_t x, cudaStream_t s), (x, s))
+CALL(FAULT_GRAPH, 0, cudaGraphLaunch, (cudaGraphExec_t x, cudaStream_t s), (x, s))
 #undef CALL
+
+/* A recording that ends badly has ended. */
+cudaError_t __real_cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t __real_cudaGraphDestroy(cudaGraph_t g);
+cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
+{
+    cudaError_t rc = __real_cudaStreamEndCapture(s, g);
+    if (fails(FAULT_GRAPH)) {
+        if (*g)
+            __real_cudaGraphDestroy(*g);
+        *g = NULL;
+        return cudaErrorInvalidValue;
+    }
+    if (*g)
+        atomic_fetch_add(&live, 1);
+    return rc;
+}
 
 /* emulator_run(const cudaLaunchConfig_t *, const std::function<void()> &): every launch. */
 #define RUN(which) which##__Z12emulator_runPK18cudaLaunchConfig_tRKSt8functionIFvvEE
@@ -130,6 +152,8 @@ FREES(cudaFree, void *)
 FREES(cudaFreeHost, void *)
 FREES(cudaStreamDestroy, cudaStream_t)
 FREES(cudaEventDestroy, cudaEvent_t)
+FREES(cudaGraphDestroy, cudaGraph_t)
+FREES(cudaGraphExecDestroy, cudaGraphExec_t)
 #undef FREES
 
 cudaError_t __real_cudaSetDevice(int i);

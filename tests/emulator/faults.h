@@ -13,6 +13,7 @@ enum fault_kind {
     FAULT_COPY,         /* copies and memset */
     FAULT_EVENT,
     FAULT_STREAM,       /* making one, waiting for one */
+    FAULT_GRAPH,        /* recording, making, launching one */
     FAULT_KINDS
 };
 

@@ -1,0 +1,54 @@
+/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading only, over the link from pinned memory; operations a second of the
+ * library's bf16 products. Medians of several rounds, each timed by events. On one thread, the calling one's device. Never true: a product of zeros, a read that a cache could answer. */
+#ifndef BENCH_GPU_PROBE_H
+#define BENCH_GPU_PROBE_H
+
+#include <cuda_runtime_api.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* probe.cu. n: 16-byte words. Noise: bf16 between -0.02 and 0.02, none of it zero for long. */
+cudaError_t launch_read(cudaStream_t s, const void *p, size_t n, uint32_t *sink);
+cudaError_t launch_noise(cudaStream_t s, void *p, size_t n, uint32_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+
+enum { PROBE_ROUNDS = 7 };
+
+struct probe {
+    cudaStream_t stream;
+    cudaEvent_t begun, ended;
+    struct probe_lt *lt;            /* NULL: the library is not here */
+    bool dry;                       /* over the emulator: small sizes, times that mean nothing */
+};
+
+/* A call of CUDA that fails ends the program: these are benches. */
+void probe_check(cudaError_t rc, const char *what);
+void probe_open(struct probe *p, bool dry);
+void probe_close(struct probe *p);
+/* GB/s: bytes read and written; bytes read; bytes over the link. */
+double probe_copy(struct probe *p);
+double probe_read(struct probe *p);
+double probe_pinned(struct probe *p);
+
+/* y[rows][outs] = x[rows][cols] w[outs][cols]^T in bf16 with f32 sums, by the best of the library's first proposals; weights in turn from as many copies as no cache holds. Seconds
+ * of one, 0 without the library. */
+struct probe_product {
+    int rows, outs, cols;
+};
+double probe_product(struct probe *p, const struct probe_product *what);
+/* TFLOPS of a large one. */
+double probe_rate(struct probe *p);
+
+/* Sorts. */
+double median(double *v, int n);
+
+#endif

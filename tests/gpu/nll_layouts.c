@@ -1,0 +1,133 @@
+/* The likelihood of a text in the default mode, in every layout of 1, 2, 4 and 8 ranks that share one GPU: within LAYOUT_BOUND of one rank's, and that within CPU_BOUND of the CPU's. The demo
+ * model and the text of the float64 reference; over the emulator a small model and few tokens. tests/gpu.sh runs it. usage: nll_layouts [MODEL.gguf] */
+#include <math.h>
+
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "tests/layout_subject.h"
+
+enum { CHUNK = 256, BLOCK = 32 };
+#if defined(EMULATED)
+enum { MOST_TOKENS = 24, MOST_RANKS = 4 };
+#else
+enum { MOST_TOKENS = 1500, MOST_RANKS = 8 };
+#endif
+static const double CPU_BOUND = 0.005, LAYOUT_BOUND = 0.002;
+
+struct text {
+    int32_t *ids;
+    int n;
+};
+
+static struct text read_text(int vocab)
+{
+    struct text t = {.n = 0};
+    struct buf file = {0};
+    struct err e = {0};
+    if (file_read(&file, "tests/data/nll_tokens.json", 1 << 20, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        return t;
+    }
+    struct json *list = json_parse(file.data, file.len, NULL, &e);
+    t.ids = mem_new_array(json_count(list) + 1, sizeof *t.ids);
+    for (const struct json *j = json_first(list); j && t.n < MOST_TOKENS; j = json_next(j))
+        t.ids[t.n++] = (int32_t)json_number(j) % vocab;
+    json_free(list);
+    buf_free(&file);
+    return t;
+}
+
+/* Rows [at, at + n) of the text; each scores the token after it. */
+static int score_chunk(struct node *n, const struct place *p, struct layout l, const struct text *t, const int range[2], double *nll, struct err *e)
+{
+    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    struct node_part parts[NODE_RANKS];
+    struct sample_row rows[CHUNK];
+    struct sample_result results[CHUNK];
+    int32_t wanted[CHUNK];
+    struct node_seq seq = {0, range[0], range[1], t->ids};
+    for (int i = 0; i < range[1]; i++) {
+        wanted[i] = i;
+        rows[i] = (struct sample_row){.how = &greedy, .given = t->ids[range[0] + i + 1], .n_top = 0};
+    }
+    struct node_step step = {.place = p, .layout = l, .seqs = &seq, .n_seqs = 1, .n_logits = range[1], .logit_rows = wanted, .samples = rows, .results = results};
+    int rc = node_run(n, &step, parts);
+    for (int i = 0; i < p->n && rc; i++)
+        if (parts[i].rc == rc)
+            return err_set(e, rc, "%s", parts[i].err.text);
+    for (int i = 0; i < range[1]; i++)
+        *nll -= (double)results[i].logprob / (t->n - 1);
+    return 0;
+}
+
+static int score(struct model *m, const struct backend_ops *ops, struct layout l, const struct text *t, double *nll, struct err *e)
+{
+    struct node n;
+    struct place p;
+    int ranks = l.sp * l.tp;
+    struct node_opts o = {.ops = ops, .n_ranks = ranks, .threads = ops == backend_cpu() ? thread_cores() : 1, .max_rows = CHUNK, .max_logits = 64,
+                          .block_tokens = BLOCK, .kv = DT_F16, .fast = true, .n_blocks = NODE_SEQS * ((t->n + BLOCK - 1) / BLOCK)};
+    *nll = 0;
+    TRY(node_open(&n, m, &o, e));
+    place_make(&p, (struct layout){ranks, 1, 1}, node_tokens_per_block(&n, ranks), t->n, 0);
+    int rc = 0;
+    for (int at = 0; at < t->n - 1 && !rc; at += CHUNK)
+        rc = score_chunk(&n, &p, l, t, (const int[2]){at, t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK}, nll, e);
+    place_free(&p);
+    node_close(&n);
+    return rc;
+}
+
+/* Prints how it went; false: off, or not run. */
+static bool check_layout(struct model *m, struct layout l, const struct text *t, double one, double bound)
+{
+    struct err e = {0};
+    double nll;
+    int rc = score(m, backend_cuda(), l, t, &nll, &e);
+    bool good = !rc && fabs(nll - one) <= bound;
+    if (rc)
+        printf("{sp %d, tp %d}: %s\n", l.sp, l.tp, e.text);
+    else
+        printf("%s {sp %d, tp %d}: NLL %.5f, off by %.5f (bound %.3f)\n", good ? "ok    " : "FAILED", l.sp, l.tp, nll, nll - one, bound);
+    fflush(stdout);
+    return good;
+}
+
+static int check_all(struct model *m, const struct text *t)
+{
+    struct err e = {0};
+    struct layout layouts[16];
+    double cpu, one;
+    int passed = 0, failed = 0;
+    if (score(m, backend_cpu(), (struct layout){1, 1, 1}, t, &cpu, &e) || score(m, backend_cuda(), (struct layout){1, 1, 1}, t, &one, &e)) {
+        printf("%s\n0 passed, 1 failed\n", e.text);
+        return 1;
+    }
+    printf("NLL of %d tokens: CPU %.5f\n", t->n - 1, cpu);
+    *(check_layout(m, (struct layout){1, 1, 1}, t, cpu, CPU_BOUND) ? &passed : &failed) += 1;
+    for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2)
+        for (int i = 0, n = layouts_of(model_config(m), ranks, layouts); i < n; i++)
+            *(check_layout(m, layouts[i], t, one, LAYOUT_BOUND) ? &passed : &failed) += 1;
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct model *m;
+    struct err e = {0};
+    if (backend_cuda()->n_devices() == 0) {
+        printf("no GPU here: SKIPPED\n");
+        return 1;
+    }
+    int rc = argc > 1 ? model_open_gguf(&m, argv[1], &e) : model_open_dummy(&m, "tests/data/layout_9_3.json", DT_BF16, 11, &e);
+    if (rc) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
+    struct text t = read_text(model_config(m)->vocab);
+    rc = t.n > 1 ? check_all(m, &t) : 1;
+    mem_free(t.ids);
+    model_close(m);
+    return rc;
+}

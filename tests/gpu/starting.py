@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""How the program starts: seconds until its server is ready and until the first token of its first request, what loading and the recording of graphs took of that. Prints the goals
+G11 (graphs) and G11c (the first token).
+usage: starting.py --binary build/moonshift -- SERVE_ARGUMENTS"""
+import argparse
+import asyncio
+import re
+import sys
+import time
+
+sys.path.insert(0, "tests/oracle")
+from own_server import Site, frames, post  # noqa: E402
+
+
+async def first_token(site):
+    reader, writer, status = await post(site.port, "/v1/completions", {"prompt": "The", "max_tokens": 1, "temperature": 0, "stream": True, "ignore_eos": True})
+    assert status == 200, (status, await reader.read(300))
+    async for f in frames(reader):
+        assert "error" not in f, f
+    writer.close()
+
+
+def found(lines, pattern):
+    for line in lines:
+        if m := re.search(pattern, line):
+            return m
+    return None
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--binary", required=True)
+    p.add_argument("serve", nargs="+")
+    args = p.parse_args()
+    began = time.time()
+    site = Site(args.binary, args.serve)
+    try:
+        ready = time.time() - began
+        asyncio.run(first_token(site))
+        first = time.time() - began
+        lines = list(site.lines)
+    finally:
+        site.kill()
+    loading = found(lines, r"Loading weights: 100% .* in ([\d.]+) s, ([\d.e+-]+) GiB/s")
+    graphs = found(lines, r"Recorded .*?([\d.]+) (ms|s)\b")
+    print("\n".join(line.strip() for line in lines if "Recorded" in line or "Loading weights" in line))
+    if graphs:
+        print(f"G11 {float(graphs[1]) * (0.001 if graphs[2] == 'ms' else 1):.2f} s (goal at most 2 s) {graphs[0]}")
+    else:
+        print("G11 not measured: the program did not say that it recorded graphs")
+    after = f"{first - float(loading[1]):.2f}" if loading else "?"
+    print(f"G11c {after} s (goal at most 3 s) from loaded weights to the end of the first token; ready after {ready:.2f} s, first token after {first:.2f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
