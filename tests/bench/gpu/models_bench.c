@@ -1,7 +1,7 @@
 /* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the same run measures of the GPU (probe.h). Weights and caches are
  * random, every layer has its own memory and the bytes of a real model lie there, so no cache answers for it; layers repeat each other's values, not their addresses.
  * Ratios: bytes that a step must read (weights, and the cache of its sequences) over the bandwidth of the reading probe; operations that it must do over the rate of a large
- * product. Prints goals of GPUs (G1, G3, G4, G8, part of G11) as "G4 0.81 (goal 0.78) ...". Asserts nothing about time.
+ * product. Prints goals of GPUs (G1 to G4, G8, part of G11) as "G4 0.81 (goal 0.78) ...". Asserts nothing about time.
  * usage: models_bench [--seconds S] [--dry] [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop) */
 #include <cuda_profiler_api.h>
 #include <stdio.h>
@@ -10,25 +10,28 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/rng.h"
 #include "models/config.h"
 #include "models/forward.h"
 #include "tests/bench/gpu/probe.h"
 
-enum { BLOCK = 16, MAX_ROWS = 8192, MAX_SEQS = 64, STEPS = 15, WARM = 3, NOISE_MIB = 64 };
+enum { BLOCK = 16, MAX_ROWS = 8192, MAX_SEQS = 64, STEPS = 15, WARM = 3, NOISE_MIB = 64, HOST8_SHIFTS = 1024 };
 
 struct shape {
     const char *name, *arch;
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     bool tied;
+    enum dtype type;                    /* of the layers' matrices; tables are bf16 */
 };
 
 /* By importance: the run may be cut. */
 static const struct shape shapes[] = {
-    {"Llama-3.1-8B", "LlamaForCausalLM", 32, 4096, 32, 8, 128, 14336, 128256, false},
-    {"Qwen3-0.6B", "Qwen3ForCausalLM", 28, 1024, 16, 8, 128, 3072, 151936, true},
-    {"Qwen3-8B", "Qwen3ForCausalLM", 36, 4096, 32, 8, 128, 12288, 151936, false},
-    {"SmolLM2-135M", "LlamaForCausalLM", 30, 576, 9, 3, 64, 1536, 49152, true},
-    {"Qwen3-32B", "Qwen3ForCausalLM", 64, 5120, 64, 8, 128, 25600, 151936, false},
+    {"Llama-3.1-8B", "LlamaForCausalLM", 32, 4096, 32, 8, 128, 14336, 128256, false, DT_BF16},
+    {"Llama-3.1-8B-fp8", "LlamaForCausalLM", 32, 4096, 32, 8, 128, 14336, 128256, false, DT_F8_SCALED},
+    {"Qwen3-0.6B", "Qwen3ForCausalLM", 28, 1024, 16, 8, 128, 3072, 151936, true, DT_BF16},
+    {"Qwen3-8B", "Qwen3ForCausalLM", 36, 4096, 32, 8, 128, 12288, 151936, false, DT_BF16},
+    {"SmolLM2-135M", "LlamaForCausalLM", 30, 576, 9, 3, 64, 1536, 49152, true, DT_BF16},
+    {"Qwen3-32B", "Qwen3ForCausalLM", 64, 5120, 64, 8, 128, 25600, 151936, false, DT_BF16},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -42,7 +45,7 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* What the goals are about; the worst of all cases that count. 0: not measured. */
 struct verdicts {
-    double small_decode, large_decode, batched, prefill, prefill_of_best, load, recording;
+    double small_decode, large_decode, fp8_decode, batched, prefill, prefill_of_best, fp8_prefill, load, recording;
 };
 
 struct bench {
@@ -51,7 +54,7 @@ struct bench {
     struct probe probe;
     struct clock clock;
     double read_gbs, copy_gbs, pinned_gbs, tflops, deadline;
-    char *host;                         /* noise to load weights from */
+    char *host, *host8;                 /* noise to load weights from; the same as blocks of fp8 */
     size_t host_bytes;
     struct verdicts v;
     bool dry, profile;
@@ -142,11 +145,36 @@ static void make_host(struct bench *b)
         memcpy(b->host + done, b->host, b->host_bytes - done < first ? b->host_bytes - done : first);
 }
 
-static struct weight *load(struct bench *b, struct subject *s, int rows, int cols)
+/* Scales of 0.01, codes below 2: values like those of the bf16 noise. */
+static void make_host8(struct bench *b)
+{
+    size_t most = 0;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct shape s = scaled(shapes[i], b->dry);
+        size_t ffn = (size_t)s.ffn * dtype_row_bytes(DT_F8_SCALED, s.hidden);
+        if (s.type == DT_F8_SCALED && ffn > most)
+            most = ffn;
+    }
+    size_t block = (size_t)dtype_get(DT_F8_SCALED)->bytes, n = most / block + HOST8_SHIFTS;
+    const float scale = 0.01f;
+    struct rng r;
+    rng_init(&r, 8);
+    b->host8 = mem_new(n * block);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(b->host8 + i * block, &scale, sizeof scale);
+        for (size_t k = sizeof scale; k < block; k += 4) {
+            uint32_t codes = (uint32_t)rng_next(&r) & 0xbfbfbfbfu;
+            memcpy(b->host8 + i * block + k, &codes, 4);
+        }
+    }
+}
+
+static struct weight *load(struct bench *b, struct subject *s, enum dtype type, int rows, int cols)
 {
     struct err e = {0};
-    size_t at = ((size_t)s->n_loaded * 4099 * 64) % ((size_t)1 << 20) / 2 * 2;
-    struct weight_src src = {DT_BF16, rows, cols, b->host + at};
+    size_t at = ((size_t)s->n_loaded * 4099 * 64) % ((size_t)1 << 20) / 2 * 2, at8 = (size_t)s->n_loaded * 37 % HOST8_SHIFTS;
+    const char *from = type == DT_BF16 ? b->host + at : b->host8 + at8 * (size_t)dtype_get(type)->bytes;
+    struct weight_src src = {type, rows, cols, from};
     check(b->ops->weight_load(b->device, &s->loaded[s->n_loaded], &src, &e), &e);
     return s->loaded[s->n_loaded++];
 }
@@ -161,13 +189,14 @@ static void load_layer(struct bench *b, struct subject *s, int l)
     const struct shape *h = &s->shape;
     int q = h->heads * h->head_dim, kv = h->kv_heads * h->head_dim;
     bool norms = s->config.qk_norm;
-    s->products[2 * l] = whole(load(b, s, h->hidden, q), h->hidden, q);
-    s->products[2 * l + 1] = whole(load(b, s, h->hidden, h->ffn), h->hidden, h->ffn);
-    s->layers[l] = (struct layer_weights){.q = whole(load(b, s, q, h->hidden), q, h->hidden),
-                                          .k = whole(load(b, s, kv, h->hidden), kv, h->hidden),
-                                          .v = whole(load(b, s, kv, h->hidden), kv, h->hidden),
-                                          .gate = whole(load(b, s, h->ffn, h->hidden), h->ffn, h->hidden),
-                                          .up = whole(load(b, s, h->ffn, h->hidden), h->ffn, h->hidden),
+    enum dtype t = h->type;
+    s->products[2 * l] = whole(load(b, s, t, h->hidden, q), h->hidden, q);
+    s->products[2 * l + 1] = whole(load(b, s, t, h->hidden, h->ffn), h->hidden, h->ffn);
+    s->layers[l] = (struct layer_weights){.q = whole(load(b, s, t, q, h->hidden), q, h->hidden),
+                                          .k = whole(load(b, s, t, kv, h->hidden), kv, h->hidden),
+                                          .v = whole(load(b, s, t, kv, h->hidden), kv, h->hidden),
+                                          .gate = whole(load(b, s, t, h->ffn, h->hidden), h->ffn, h->hidden),
+                                          .up = whole(load(b, s, t, h->ffn, h->hidden), h->ffn, h->hidden),
                                           .o = &s->products[2 * l], .down = &s->products[2 * l + 1], .attn_norm = s->ones, .ffn_norm = s->ones,
                                           .q_norm = norms ? s->ones : NULL, .k_norm = norms ? s->ones : NULL};
 }
@@ -190,8 +219,8 @@ static double sizes_of(struct subject *s)
     const struct shape *h = &s->shape;
     double q = (double)h->heads * h->head_dim, kv = (double)h->kv_heads * h->head_dim;
     s->products_per_row = h->layers * (double)h->hidden * (2 * q + 2 * kv + 3.0 * h->ffn);
-    s->weight_bytes = 2 * (s->products_per_row + (double)h->vocab * h->hidden);
-    return s->weight_bytes + (h->tied ? 0 : 2.0 * h->vocab * h->hidden);
+    s->weight_bytes = (h->type == DT_BF16 ? 2 : 1) * s->products_per_row + 2.0 * h->vocab * h->hidden; /* scales of fp8 not counted */
+    return s->weight_bytes * (h->type == DT_BF16 ? 1 : 1.07) + (h->tied ? 0 : 2.0 * h->vocab * h->hidden);
 }
 
 static double kv_bytes_per_token(const struct shape *h)
@@ -216,10 +245,10 @@ static bool open_subject(struct bench *b, struct subject *s, const struct shape 
     s->products = mem_new_array((size_t)s->shape.layers * 2, sizeof *s->products);
     upload_ones(b, s);
     double begun = now(b);
-    s->embed = load(b, s, s->shape.vocab, s->shape.hidden);
+    s->embed = load(b, s, DT_BF16, s->shape.vocab, s->shape.hidden);
     for (int l = 0; l < s->shape.layers; l++)
         load_layer(b, s, l);
-    s->head = s->shape.tied ? s->embed : load(b, s, s->shape.vocab, s->shape.hidden);
+    s->head = s->shape.tied ? s->embed : load(b, s, DT_BF16, s->shape.vocab, s->shape.hidden);
     upload_ones(b, s);
     s->load_s = now(b) - begun;
     struct wview table = whole(s->embed, s->shape.vocab, s->shape.hidden), head = whole(s->head, s->shape.vocab, s->shape.hidden);
@@ -228,7 +257,7 @@ static bool open_subject(struct bench *b, struct subject *s, const struct shape 
     s->forward = (struct forward){.ops = b->ops, .device = b->device, .config = &s->config, .kv = &s->kv};
     check(forward_init(&s->forward, b->dry ? 64 : MAX_ROWS, MAX_SEQS, 1, &e), &e);
     double gbs = bytes / s->load_s * 1e-9;
-    printf("%s: %.2f GB of bf16 loaded in %.2f s, %.1f GB/s (%.2f of the link)\n", shape->name, bytes * 1e-9, s->load_s, gbs, gbs / b->pinned_gbs);
+    printf("%s: %.2f GB loaded in %.2f s, %.1f GB/s (%.2f of the link)\n", shape->name, bytes * 1e-9, s->load_s, gbs, gbs / b->pinned_gbs);
     if (b->v.load == 0)
         b->v.load = gbs / b->pinned_gbs;
     return true;
@@ -396,13 +425,17 @@ static void least_of(const struct subject *s, const struct step_case *c, double 
 
 static void judge(struct bench *b, const struct shape *shape, const struct step_case *c, double of_read, double of_roof, double tflops)
 {
-    bool eight = strstr(shape->name, "8B") != NULL;
+    bool eight = strstr(shape->name, "8B") != NULL && shape->type == DT_BF16, fp8 = shape->type == DT_F8_SCALED;
     if (eight && c->rows == 1 && c->n == 1 && c->length <= 1024)
         worst(&b->v.large_decode, of_read);
     if (!strcmp(shape->name, "Qwen3-0.6B") && c->rows == 1 && c->n == 1 && c->length <= 1024)
         worst(&b->v.small_decode, of_read);
     if (eight && c->rows == 1 && c->n >= (b->dry ? 4 : 32))
         worst(&b->v.batched, of_roof);
+    if (fp8 && c->rows == 1 && c->n == 1 && c->length <= 1024)
+        worst(&b->v.fp8_decode, of_read);
+    if (fp8 && c->rows > 1)
+        worst(&b->v.fp8_prefill, tflops / 1979);
     if (eight && c->rows > 1) {
         worst(&b->v.prefill, tflops / 989);
         worst(&b->v.prefill_of_best, b->tflops > 0 ? tflops / b->tflops : 0);
@@ -417,11 +450,11 @@ static void run_case(struct bench *b, struct subject *s, const struct shape *sha
     double read_s = bytes / (b->read_gbs * 1e9), sum_s = b->tflops > 0 ? flops / (b->tflops * 1e12) : 0, roof = read_s > sum_s ? read_s : sum_s;
     double rate = flops / t.wall * 1e-12;
     if (c->rows == 1)
-        printf("decode  %-13s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of reading, %.2f of copying  roof %.2f%s\n", shape->name, c->n,
+        printf("decode  %-16s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of reading, %.2f of copying  roof %.2f%s\n", shape->name, c->n,
                c->length, t.wall * 1e3, t.device * 1e3, c->n / t.wall, bytes / t.wall * 1e-9, read_s / t.wall, bytes / t.wall * 1e-9 / b->copy_gbs, roof / t.wall,
                t.graph ? "" : "  (no graph)");
     else
-        printf("prefill %-13s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the large product  roof %.2f\n", shape->name, c->rows,
+        printf("prefill %-16s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the large product  roof %.2f\n", shape->name, c->rows,
                t.wall * 1e3, t.device * 1e3, c->rows / t.wall, rate, b->tflops > 0 ? rate / b->tflops : 0, roof / t.wall);
     judge(b, shape, c, read_s / t.wall, roof / t.wall, rate);
     fflush(stdout);
@@ -512,11 +545,12 @@ static void goal(const struct bench *b, const char *name, double value, double w
 static void print_goals(const struct bench *b)
 {
     goal(b, "G1", b->v.large_decode, 0.80, "decode, batch 1, 8B bf16, context 1k, of the reading probe; the worse of two models");
-    printf("G2 not measured: no fp8 weights in this bench\n");
+    goal(b, "G2", b->v.fp8_decode, 0.65, "decode, batch 1, 8B with fp8 layers (a byte a weight, bf16 table and cache), context 1k, of the reading probe");
     goal(b, "G3", b->v.small_decode, 0.60, "decode, batch 1, 0.6B bf16, of the reading probe");
     goal(b, "G4", b->v.batched, 0.78, "decode, batch 32 and 64, 8B bf16, of the higher roof; the worst of the cases");
     goal(b, "G8", b->v.prefill, 0.70, "prefill, 8B bf16, of 989 TFLOPS; the worst of the cases");
     goal(b, "G8b", b->v.prefill_of_best, 0.90, "the same of the large product of this run (either is enough)");
+    goal(b, "G8c", b->v.fp8_prefill, 0.55, "prefill, 8B with fp8 layers, of 1979 TFLOPS; the worst of the cases");
     if (b->v.recording > 0)
         printf("G11 %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording, b->dry ? " [dry run: means nothing]" : "");
     goal(b, "G11b", b->v.load, 0.80, "loading weights from memory, of the link from pinned memory; the first model");
@@ -556,11 +590,13 @@ int main(int argc, char **argv)
     printf("%s%s\n", f.name, b.dry ? " (dry run: sizes are small, times mean nothing)" : "");
     measure_probes(&b);
     make_host(&b);
+    make_host8(&b);
     for (int i = 0; i < (b.profile ? 1 : N_SHAPES); i++)
         run_model(&b, &shapes[i]);
     if (!b.profile)
         print_goals(&b);
     probe_close(&b.probe);
     mem_free(b.host);
+    mem_free(b.host8);
     return 0;
 }
