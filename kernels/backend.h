@@ -213,10 +213,11 @@ enum comm_algorithm {
     COMM_AUTO,              /* by size */
     COMM_ONESHOT,           /* every member adds everything */
     COMM_TWOSHOT,           /* each adds its part of the elements, then takes the others' parts: less to read, one more meeting */
+    COMM_LIBRARY,           /* by a library of the machine's, in its own order; where there is none, or it must not be used: by size */
 };
 
-/* All-reduce: y += (or =) the sum of all members' planes, the same bits at every member and by every algorithm. The first member's choice of
- * algorithm counts. Planes and part stay as they are until the next collective of the same comm has returned. */
+/* All-reduce: y += (or =) the sum of all members' planes, the same bits at every member, and by every algorithm but the library's. The first member's
+ * choice of algorithm counts. Planes and part stay as they are until the next collective of the same comm has returned. */
 struct reduce_args {
     struct comm *comm;
     int me;
@@ -337,6 +338,8 @@ struct backend_ops {
     void (*comm_reset)(struct comm *c);          /* as new; only while no member is inside */
     void (*exchange)(struct device *d, const struct exchange_args *a);
     void (*reduce)(struct device *d, const struct reduce_args *a);
+    /* Optional: does COMM_LIBRARY mean something among members on these devices? NULL: nowhere. */
+    bool (*reduces_by_library)(struct device *const *devices, int n);
     /* Rows of one member to another, both waiting for each other; other members take no part. */
     void (*send)(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
     void (*receive)(struct device *d, struct comm *c, int me, int from, struct act y, int rows);

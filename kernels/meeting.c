@@ -22,7 +22,7 @@ struct mailbox {
 /* Two sets, taken in turn: who enters the next collective does not write over what slow members of this one still read. */
 struct comm_member {
     _Alignas(64) struct shown shown[2];
-    void *own[2];
+    void *own[3];               /* by turn; MEMBER_OWN */
     unsigned n_entered;
 };
 

@@ -34,7 +34,8 @@ const struct shown *meeting_shown(const struct comm *c, int member, int turn);
 int meeting_next_turn(const struct comm *c, int me);
 /* Another wait for all, within a collective. */
 bool meeting_wait(struct comm *c);
-/* A place for what the machine keeps with a member and turn; NULL at first. */
+/* A place for what the machine keeps with a member and turn, or (MEMBER_OWN) with a member alone; NULL at first. */
+enum { MEMBER_OWN = 2 };
 void **meeting_own(struct comm *c, int member, int turn);
 
 /* Pairs. put waits until the mail is taken and gets the receiver's `ready`; find waits for mail, which stays until take. False: aborted. */

@@ -278,17 +278,21 @@ static void put_measures(lua_State *L, const struct comm_measure *m)
     lua_setfield(L, -2, "bytes");
     put_measured(L, "oneshot_us", m->oneshot_ns);
     put_measured(L, "twoshot_us", m->twoshot_ns);
+    if (m->library_bytes) {
+        lua_pushnumber(L, (double)m->library_bytes);
+        lua_setfield(L, -2, "library_bytes");
+    }
 }
 
-/* act.comm(ranks [, "auto" | "oneshot" | "twoshot"]): what is known of their communicator; with an algorithm, what its all-reduces use from now on. */
+/* act.comm(ranks [, "auto" | "oneshot" | "twoshot" | "library"]): what is known of their communicator; with an algorithm, what its all-reduces use from now on. */
 int act_comm(lua_State *L)
 {
-    static const char *const algorithms[] = {"auto", "oneshot", "twoshot"};
+    static const char *const algorithms[] = {"auto", "oneshot", "twoshot", "library"};
     const struct bind *b = bind_of(L);
     const char *why;
     lua_settop(L, 2);
     uint64_t mask = check_ranks(L, 1, &why);
-    int algorithm = lua_isnil(L, 2) ? -1 : choice(L, 2, "the algorithm", algorithms, 3);
+    int algorithm = lua_isnil(L, 2) ? -1 : choice(L, 2, "the algorithm", algorithms, 4);
     if (!b->plan)
         return not_an_order_time(L, "comm");
     if (why)
@@ -296,6 +300,8 @@ int act_comm(lua_State *L)
     if (!in_pool(&b->plan->world->shape, mask))
         return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)");
     struct comm_set *set = b->comms ? comm_find(b->comms, mask) : NULL;
+    if (algorithm == COMM_LIBRARY && (!set || !comm_measured(set)->library_bytes))
+        return verb_refused(L, "no library reduces among these ranks: it takes ranks on different GPUs, the default mode, and NCCL on this machine");
     bool alone = (mask & (mask - 1)) == 0; /* one rank has nobody to talk to */
     if (algorithm >= 0 && !alone && !plan_comm(b->plan, mask, algorithm))
         return verb_answer(L, false);

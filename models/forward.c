@@ -134,6 +134,13 @@ static struct act window(const struct run *r, struct act a, int row, int col, in
     return (struct act){a.data ? (char *)a.data + at : NULL, cols, a.ld};
 }
 
+static enum comm_algorithm algorithm_of(const struct forward_site *at, size_t bytes)
+{
+    if (at->library_bytes && bytes >= at->library_bytes)
+        return COMM_LIBRARY;
+    return bytes < at->twoshot_bytes ? COMM_ONESHOT : COMM_TWOSHOT;
+}
+
 static void add_product(struct run *r, const struct product *p)
 {
     const struct backend_ops *ops = r->f->ops;
@@ -151,7 +158,7 @@ static void add_product(struct run *r, const struct product *p)
         return;
     size_t bytes = (size_t)p->rows * (size_t)p->y.cols * r->f->act_bytes;
     ops->reduce(r->f->device, &(struct reduce_args){.comm = r->at->tp, .me = r->sh->t, .planes = p->planes, .order = p->order,
-                                                    .algorithm = bytes < r->at->twoshot_bytes ? COMM_ONESHOT : COMM_TWOSHOT,
+                                                    .algorithm = algorithm_of(r->at, bytes),
                                                     .rows = p->rows, .accumulate = true, .y = p->y, .part = r->s.part});
 }
 

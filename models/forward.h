@@ -34,6 +34,7 @@ struct forward_site {
     const struct model_weights *weights;
     struct comm *sp, *tp, *all;                   /* this share's: member s of sp, t of tp, share of all; NULL in a group of one */
     size_t twoshot_bytes;                         /* all-reduces of so many bytes and more are done in two shots */
+    size_t library_bytes;                         /* of so many and more, by the machine's library; 0: none */
     int tokens_per_block;
     uint64_t group;                               /* which ranks in what order, for graphs: graph_key */
 };

@@ -211,6 +211,7 @@ static inline struct forward_site node_site(const struct node *n, const struct n
     site.tp = seat.tp;
     site.all = seat.all;
     site.twoshot_bytes = seat.twoshot_bytes;
+    site.library_bytes = seat.library_bytes;
     return site;
 }
 

@@ -273,7 +273,7 @@ static void orders(void **state)
         {IN_STEP, "act.remap(65536, 1, 'x')", VERDICT_ERROR, "kv must be"},
         {IN_STEP, "act.open({})", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.comm(5)", VERDICT_ERROR, "a list of ranks is expected"},
-        {IN_STEP, "act.comm({ 0 }, 'threeshot')", VERDICT_ERROR, "the algorithm must be \"auto\", \"oneshot\" or \"twoshot\""},
+        {IN_STEP, "act.comm({ 0 }, 'threeshot')", VERDICT_ERROR, "the algorithm must be \"auto\", \"oneshot\", \"twoshot\" or \"library\""},
         {IN_STEP, "act.weights(1, 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
         {IN_STEP, "view.estimate(1, {}, 'much')", VERDICT_ERROR, "a batch is expected, not a string"},
         {IN_STEP, "view.estimate(1, {}, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},

@@ -109,6 +109,22 @@ static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct
     return 0;
 }
 
+/* What the library needs for the reducing groups of each layout is made here, not while serving. A group in the order of another base layout makes its own when it first uses it. */
+static int warm_library(const struct comm_set *c, struct device *const *devices, struct err *e)
+{
+    struct comm_measure unused;
+    for (int i = 0; i < c->n_layouts; i++) {
+        struct layout l = c->layouts[i].layout;
+        for (int s = 0; s < l.sp; s++) {
+            struct device *members[MAX_RANKS];
+            for (int t = 0; t < l.tp; t++)
+                members[t] = devices[t * l.sp + s];
+            TRY(comm_measure_set(&unused, c->ops, c->layouts[i].tp[s], members, l.tp, e));
+        }
+    }
+    return 0;
+}
+
 static int measure_set(struct comm_set *c, const struct comm_pool_setup *s, struct err *e)
 {
     struct device *devices[MAX_RANKS];
@@ -116,7 +132,8 @@ static int measure_set(struct comm_set *c, const struct comm_pool_setup *s, stru
     for (int r = 0; r < s->n_ranks; r++)
         if (c->ranks >> r & 1)
             devices[n++] = s->devices[r];
-    return comm_measure_set(&c->measured, s->ops, c->all, devices, n, e);
+    TRY(comm_measure_set(&c->measured, s->ops, c->all, devices, n, e));
+    return c->measured.library_bytes && c->measured.library_bytes < COMM_NEVER ? warm_library(c, devices, e) : 0;
 }
 
 int comm_pool_open(struct comm_pool **out, const struct comm_pool_setup *s, struct err *e)
@@ -202,7 +219,7 @@ static size_t crossing(const struct comm_measure *m)
 
 struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share)
 {
-    struct comm_seat seat = {c->all, c->all, c->all, 0};
+    struct comm_seat seat = {c->all, c->all, c->all, 0, 0};
     enum comm_algorithm how = comm_chosen(c);
     ASSERT(l.sp * l.tp == c->n && share >= 0 && share < c->n);
     for (int i = 0; i < c->n_layouts; i++)
@@ -211,6 +228,8 @@ struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share)
             seat.tp = c->layouts[i].tp[share_s(l, share)];
         }
     seat.twoshot_bytes = how == COMM_ONESHOT ? SIZE_MAX : how == COMM_TWOSHOT ? 0 : crossing(&c->measured);
+    if (c->measured.library_bytes && (how == COMM_AUTO || how == COMM_LIBRARY))
+        seat.library_bytes = how == COMM_LIBRARY ? 1 : c->measured.library_bytes;
     return seat;
 }
 

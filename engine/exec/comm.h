@@ -12,10 +12,12 @@ struct comm_set;
 struct comm_pool;
 
 enum { COMM_SIZES = 4 };
+#define COMM_NEVER ((size_t)1 << 40)
 struct comm_measure {
     size_t bytes[COMM_SIZES];                       /* of an all-reduce of all ranks */
     int64_t oneshot_ns[COMM_SIZES], twoshot_ns[COMM_SIZES]; /* medians; 0: not measured (sim, or not asked for) */
     int64_t meet_ns;                                /* a barrier */
+    size_t library_bytes;                           /* from which on the machine's library was faster; COMM_NEVER: nowhere; 0: there is none */
 };
 
 struct comm_pool_setup {
@@ -44,6 +46,7 @@ enum comm_algorithm comm_chosen(const struct comm_set *c);
 struct comm_seat {
     struct comm *sp, *tp, *all;
     size_t twoshot_bytes;           /* all-reduces of so many bytes and more take two shots */
+    size_t library_bytes;           /* of so many and more, the library; 0: none do */
 };
 /* The layout has as many ranks as the set. */
 struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share);

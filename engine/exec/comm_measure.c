@@ -9,7 +9,7 @@
 #include "engine/base/thread.h"
 
 enum { ROUNDS = 5, COLS = 256 };
-static const size_t sizes[COMM_SIZES] = {4 << 10, 32 << 10, 256 << 10, 1 << 20};
+static const size_t sizes[COMM_SIZES] = {4 << 10, 32 << 10, 256 << 10, 1 << 20}, library_sizes[COMM_SIZES] = {256 << 10, 1 << 20, 4 << 20, 16 << 20};
 
 struct bench {
     const struct backend_ops *ops;
@@ -17,6 +17,7 @@ struct bench {
     int n;
     struct reduce_order order;
     struct comm_measure *out;
+    bool library;
 };
 
 struct member {
@@ -53,6 +54,26 @@ static int64_t time_reduce(const struct member *m, const struct clock *clock, st
     return took[ROUNDS / 2] > 0 ? took[ROUNDS / 2] : 1;
 }
 
+static int rows_of(size_t bytes)
+{
+    return (int)(bytes / sizeof(float) / COLS);
+}
+
+/* The least size from which the library was always faster than two shots. The first call of it makes what it needs. */
+static size_t library_from(const struct member *m, const struct clock *clock, struct act *bufs)
+{
+    size_t from = COMM_NEVER;
+    bool always = true;
+    time_reduce(m, clock, bufs, 1, COMM_LIBRARY);
+    for (int i = COMM_SIZES - 1; i >= 0; i--) { /* all of them, whatever this member sees: the others do the same */
+        int64_t two = time_reduce(m, clock, bufs, rows_of(library_sizes[i]), COMM_TWOSHOT);
+        int64_t library = time_reduce(m, clock, bufs, rows_of(library_sizes[i]), COMM_LIBRARY);
+        always = always && library < two;
+        from = always ? library_sizes[i] : from;
+    }
+    return from;
+}
+
 static int64_t time_meeting(const struct member *m, const struct clock *clock)
 {
     int64_t t = clock_now(clock);
@@ -70,14 +91,14 @@ static void body(void *arg)
     bool all = true;
     clock_init_real(&clock);
     for (int i = 0; i < 3; i++) {
-        bufs[i] = (struct act){b->ops->alloc(m->device, sizes[COMM_SIZES - 1]), COLS, COLS};
+        bufs[i] = (struct act){b->ops->alloc(m->device, b->library ? library_sizes[COMM_SIZES - 1] : sizes[COMM_SIZES - 1]), COLS, COLS};
         all = all && bufs[i].data;
     }
     if (!all)
         b->ops->comm_abort(b->comm); /* the others do not wait; what was measured stays 0 */
     int64_t meet = all ? time_meeting(m, &clock) : 0;
     for (int i = 0; i < COMM_SIZES && all; i++) {
-        int rows = (int)(sizes[i] / sizeof(float) / COLS);
+        int rows = rows_of(sizes[i]);
         int64_t one = time_reduce(m, &clock, bufs, rows, COMM_ONESHOT), two = time_reduce(m, &clock, bufs, rows, COMM_TWOSHOT);
         if (m->index > 0)
             continue;
@@ -86,6 +107,9 @@ static void body(void *arg)
         b->out->twoshot_ns[i] = two;
         b->out->meet_ns = meet;
     }
+    size_t from = all && b->library ? library_from(m, &clock, bufs) : 0;
+    if (m->index == 0)
+        b->out->library_bytes = from;
     wait_all(m); /* nobody reads this member's memory any more */
     for (int i = 0; i < 3; i++)
         if (bufs[i].data)
@@ -107,7 +131,7 @@ int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, st
                      struct err *e)
 {
     uint8_t lists[3][MAX_RANKS];
-    struct bench b = {.ops = ops, .comm = c, .n = n, .out = out};
+    struct bench b = {.ops = ops, .comm = c, .n = n, .out = out, .library = ops->reduces_by_library && ops->reduces_by_library(devices, n)};
     struct member members[MAX_RANKS];
     int rc = 0, started = 0;
     ASSERT(n >= 2 && n <= MAX_RANKS);

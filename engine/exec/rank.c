@@ -189,6 +189,7 @@ static struct forward_site site_of(const struct rank *r, const struct team *t, i
         site.tp = seat.tp;
         site.all = seat.all;
         site.twoshot_bytes = seat.twoshot_bytes;
+        site.library_bytes = seat.library_bytes;
     }
     return site;
 }

@@ -64,6 +64,8 @@ static void put_comms(struct buf *out, const struct comm_pool *p)
         put_times(out, "bytes", bytes);
         put_times(out, "oneshot_ns", m->oneshot_ns);
         put_times(out, "twoshot_ns", m->twoshot_ns);
+        if (m->library_bytes)
+            buf_printf(out, ",\"library_bytes\":%zu", m->library_bytes);
         buf_putc(out, '}');
     }
     buf_puts(out, "],");

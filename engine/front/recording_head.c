@@ -136,6 +136,8 @@ static void read_comms(struct reader *r, const struct json *list, struct recordi
         read_times(r, j, "bytes", bytes);
         read_times(r, j, "oneshot_ns", m->oneshot_ns);
         read_times(r, j, "twoshot_ns", m->twoshot_ns);
+        if (json_find(j, "library_bytes"))
+            m->library_bytes = (size_t)member(r, j, "library_bytes", 0, (int64_t)COMM_NEVER);
         for (int i = 0; i < COMM_SIZES; i++)
             m->bytes[i] = (size_t)bytes[i];
     }

@@ -47,7 +47,7 @@ struct plan_verb {
     enum kv_fate fate;              /* remap */
     bool closed;                    /* close: or open again */
     uint64_t ranks;                 /* comm */
-    int algorithm;                  /* comm: 0 by size, 1 one-shot, 2 two-shot */
+    int algorithm;                  /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
 };
 
 struct plan {

@@ -166,7 +166,7 @@ void cpu_reduce(struct device *d, const struct reduce_args *a)
         return;
     int units = a->rows * c.row_units, n = meeting_size(a->comm);
     enum comm_algorithm how = meeting_shown(a->comm, 0, c.turn)->algorithm;
-    if (how == COMM_AUTO)
+    if (how == COMM_AUTO || how == COMM_LIBRARY)
         how = (size_t)a->rows * (size_t)a->y.cols * sizeof(float) <= ONESHOT_MOST_BYTES ? COMM_ONESHOT : COMM_TWOSHOT;
     c.unit1 = units;
     if (how == COMM_ONESHOT) {

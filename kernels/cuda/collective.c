@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/meeting.h"
 
 enum { ONESHOT_MOST_BYTES = 256 << 10 };
@@ -33,7 +34,19 @@ void cuda_comm_close(struct comm *c)
     for (int m = 0; m < meeting_size(c); m++)
         for (int turn = 0; turn < 2; turn++)
             mark_free(*meeting_own(c, m, turn));
+    nccl_leave(c);
     meeting_close(c);
+}
+
+void cuda_comm_abort(struct comm *c)
+{
+    meeting_abort(c);
+    nccl_abort(c);
+}
+
+int member_device(const struct comm *c, int member, int turn)
+{
+    return ((const struct mark *)meeting_shown(c, member, turn)->ready)->index;
 }
 
 /* Ranks may change places between steps, and then bring their own device's events. Nobody waits for those of this turn any more: everyone has
@@ -68,7 +81,7 @@ static bool enter(struct device *d, struct comm *c, int me, struct shown *s, int
     gpu_use(d);
     struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
     if (!own || !gpu_ok(d, cudaEventRecord(own->shown, d->stream), "a collective")) {
-        meeting_abort(c);
+        cuda_comm_abort(c);
         return false;
     }
     s->ready = own;
@@ -89,7 +102,7 @@ bool members_signal(struct device *d, struct comm *c, int me, enum signal_way wa
     int turn;
     struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
     if (!own || (signals && !gpu_ok(d, cudaEventRecord(own->shown, d->stream), "a collective"))) {
-        meeting_abort(c);
+        cuda_comm_abort(c);
         return false;
     }
     s.ready = own;
@@ -190,7 +203,7 @@ static bool meet_again(struct device *d, struct comm *c, int me, int turn)
 {
     const struct mark *own = meeting_shown(c, me, turn)->ready;
     if (gpu_failed(d) || !gpu_ok(d, cudaEventRecord(own->summed, d->stream), "reduce")) {
-        meeting_abort(c);
+        cuda_comm_abort(c);
         return false;
     }
     if (!meeting_wait(c))
@@ -214,7 +227,11 @@ void cuda_reduce(struct device *d, const struct reduce_args *a)
         return;
     int n = meeting_size(a->comm);
     enum comm_algorithm how = meeting_shown(a->comm, 0, turn)->algorithm;
-    if (how == COMM_AUTO)
+    if (how == COMM_LIBRARY && nccl_reduce(d, a, turn)) {
+        leave(d);
+        return;
+    }
+    if (how == COMM_AUTO || how == COMM_LIBRARY)
         how = (size_t)elements * sizeof(float) <= ONESHOT_MOST_BYTES ? COMM_ONESHOT : COMM_TWOSHOT;
     struct sum_job j = {.y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols, .accumulate = a->accumulate, .first = 0, .end = elements};
     if (how == COMM_TWOSHOT)
@@ -236,7 +253,7 @@ void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, i
     struct mail m = {.x = x, .rows = rows, .ready = d->posted};
     gpu_use(d);
     if (gpu_failed(d) || !gpu_ok(d, cudaEventRecord(d->posted, d->stream), "send")) {
-        meeting_abort(c);
+        cuda_comm_abort(c);
         return;
     }
     if (!meeting_put(c, me, to, &m))
@@ -250,7 +267,7 @@ void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act
     struct mail m;
     gpu_use(d);
     if (gpu_failed(d)) {
-        meeting_abort(c);
+        cuda_comm_abort(c);
         return;
     }
     if (!meeting_find(c, me, from, &m)) {
@@ -262,7 +279,7 @@ void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act
     bool ok = gpu_ok(d, cudaStreamWaitEvent(d->stream, m.ready, 0), "receive") &&
               (rows == 0 || gpu_ok(d, launch_copy(d->stream, &j), "receive")) && gpu_ok(d, cudaEventRecord(d->posted, d->stream), "receive");
     if (!ok)
-        meeting_abort(c);
+        cuda_comm_abort(c);
     else if (!meeting_take(c, me, from, d->posted))
         fail_peer(d);
     leave(d);

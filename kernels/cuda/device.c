@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
+#include "kernels/cuda/nccl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -239,6 +240,7 @@ static void cuda_close(struct device *d)
         cudaStreamSynchronize(d->stream);
     graphs_close(d);
     lt_close(d->lt);
+    nccl_close(d->nccl);
     loader_close(d);
     mirror_free(d, &d->rows);
     mirror_free(d, &d->blocks);
@@ -274,6 +276,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
         d->lt = lt_open();
+        d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;
         if (!gpu_ok(d, flash_prepare(), "preparing attention"))
             rc = err_set(e, d->error.code, "%s", d->error.text);
     }
@@ -290,6 +293,18 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
 static void cuda_facts(const struct device *d, struct device_facts *out)
 {
     *out = d->facts;
+}
+
+static bool reduces_by_library(struct device *const *devices, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!devices[i]->nccl)
+            return false;
+        for (int k = 0; k < i; k++)
+            if (devices[k]->index == devices[i]->index)
+                return false;
+    }
+    return n > 1;
 }
 
 const struct backend_ops *backend_cuda(void)
@@ -329,10 +344,11 @@ const struct backend_ops *backend_cuda(void)
         .graph_wait = cuda_graph_wait,
         .comm_open = meeting_open,
         .comm_close = cuda_comm_close,
-        .comm_abort = meeting_abort,
+        .comm_abort = cuda_comm_abort,
         .comm_reset = meeting_reset,
         .exchange = cuda_exchange,
         .reduce = cuda_reduce,
+        .reduces_by_library = reduces_by_library,
         .send = cuda_send,
         .receive = cuda_receive,
     };

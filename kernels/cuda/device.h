@@ -101,6 +101,7 @@ struct device {
     bool early;                     /* kernels may begin before the one before them ended */
     struct mirror plans;
     struct flash_step flash;
+    struct nccl_functions *nccl;    /* default mode on several GPUs; NULL: not here */
     struct lt *lt;                  /* default mode; NULL: own kernels only */
     struct sampled *sampled;
     int n_sampled;
@@ -193,6 +194,9 @@ void cuda_reduce(struct device *d, const struct reduce_args *a);
 void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
 void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 void cuda_comm_close(struct comm *c);
+void cuda_comm_abort(struct comm *c);       /* any thread */
+/* The GPU of a member that has met the others in this turn. */
+int member_device(const struct comm *c, int member, int turn);
 /* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a graph it makes their streams part of
  * it. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
