@@ -1,29 +1,46 @@
-/* What becomes of a failure of the CUDA runtime, wherever it strikes: each call of an opening, a step and a move fails in turn (tests/emulator/faults.h), once or from then on. Memory
- * that is not there is E_FULL and passes; anything else breaks the device for good; the other rank hears E_PEER and goes on; nothing is left behind. */
+/* What becomes of a failure of the CUDA runtime, wherever it strikes: each call of an opening, a step and a move fails in turn
+ * (tests/emulator/faults.h), once or from then on. Memory that is not there is E_FULL and passes; anything else breaks the device for good;
+ * the other rank hears E_PEER and goes on; nothing is left behind. */
 #include "tests/emulator/faults.h"
 #include "tests/layout_subject.h"
 
-enum { TOKENS = 21, PROMPT = 18, BLOCK = 16, FAILING = 1, GRAPH_ROWS = 4, ANSWERS = 9 }; /* after each ninth failure the answers are compared too */
+enum {
+    TOKENS = 21,
+    PROMPT = 18,
+    BLOCK = 16,
+    FAILING = 1,
+    GRAPH_ROWS = 4,
+    ANSWERS = 9
+}; /* after each ninth failure the answers are compared too */
 
 struct scene {
     bool fast;
     int ranks;
     struct layout layout;
-    int device;             /* whose calls fail */
+    int device; /* whose calls fail */
 };
 
 static struct node_opts opts_of_scene(const struct scene *s)
 {
-    return (struct node_opts){.ops = backend_cuda(), .n_ranks = s->ranks, .max_rows = 32, .max_logits = 8, .block_tokens = BLOCK, .kv = DT_F16,
-                              .n_blocks = 2 * NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK), .fast = s->fast, .spread = true, .graph_rows = GRAPH_ROWS};
+    return (struct node_opts){.ops = backend_cuda(),
+                              .n_ranks = s->ranks,
+                              .max_rows = 32,
+                              .max_logits = 8,
+                              .block_tokens = BLOCK,
+                              .kv = DT_F16,
+                              .n_blocks = 2 * NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK),
+                              .fast = s->fast,
+                              .spread = true,
+                              .graph_rows = GRAPH_ROWS};
 }
 
 /* As little as there can be of a model of two ranks: every trial runs it anew. */
 static struct model *small_model(enum dtype type)
 {
-    static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\",\"max_position_embeddings\":256,"
-                                 "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":2,"
-                                 "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":128,\"vocab_size\":96,\"tie_word_embeddings\":true}";
+    static const char config[] =
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\",\"max_position_embeddings\":256,"
+        "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":2,"
+        "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":128,\"vocab_size\":96,\"tie_word_embeddings\":true}";
     struct model *m;
     struct err e = {0};
     if (model_open_described(&m, config, type, &e))
@@ -52,10 +69,17 @@ static int run_step(struct work *w, struct layout l, const struct node_seq *seqs
     for (int i = 0; i < n_seqs; i++) {
         row += seqs[i].n;
         wanted[n] = row;
-        rows[n++] = (struct sample_row){.how = i ? &with_penalties : &ways[1], .prompt = w->ids, .n_prompt = 4, .given = -1, .position = (uint64_t)i, .n_top = 2};
+        rows[n++] = (struct sample_row){
+            .how = i ? &with_penalties : &ways[1], .prompt = w->ids, .n_prompt = 4, .given = -1, .position = (uint64_t)i, .n_top = 2};
     }
     memset(w->results, 0, sizeof w->results);
-    struct node_step step = {.place = &w->place, .layout = l, .seqs = seqs, .n_seqs = n_seqs, .n_logits = n, .logit_rows = wanted, .samples = rows,
+    struct node_step step = {.place = &w->place,
+                             .layout = l,
+                             .seqs = seqs,
+                             .n_seqs = n_seqs,
+                             .n_logits = n,
+                             .logit_rows = wanted,
+                             .samples = rows,
                              .results = w->results};
     return node_run(w->node, &step, w->parts);
 }
@@ -241,7 +265,9 @@ static int fail_recording(struct model *m, const struct scene *s, int at, bool f
     bool others = s->ranks == 2 && parts[1 - s->device].rc == 0;
     for (int i = 0; i < s->ranks; i++) {
         int rc = parts[i].rc;
-        bool good = hit == FAULT_NONE ? rc == 0 : i == s->device ? rc == E_DEVICE || (hit == FAULT_MALLOC && rc == E_FULL) : rc == E_PEER || hit == FAULT_STREAM;
+        bool good = hit == FAULT_NONE ? rc == 0
+                    : i == s->device  ? rc == E_DEVICE || (hit == FAULT_MALLOC && rc == E_FULL)
+                                      : rc == E_PEER || hit == FAULT_STREAM;
         if (!good)
             fail_msg("recording, call %d (kind %d): rank %d says %d (%s)", at, (int)hit, i, rc, parts[i].err.text);
     }
@@ -302,7 +328,8 @@ static int fail_playing(struct model *m, const struct scene *s, int at, bool for
 
 static void recording_and_playing(void **state)
 {
-    static const struct scene scenes[] = {{true, 1, {1, 1, 1}, 0}, {true, 2, {1, 2, 1}, 0}, {true, 2, {2, 1, 1}, FAILING}, {false, 2, {1, 2, 1}, FAILING}};
+    static const struct scene scenes[] = {
+        {true, 1, {1, 1, 1}, 0}, {true, 2, {1, 2, 1}, 0}, {true, 2, {2, 1, 1}, FAILING}, {false, 2, {1, 2, 1}, FAILING}};
     (void)state;
     struct model *m = small_model(DT_BF16);
     for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++) {
@@ -342,7 +369,9 @@ static void opening(void **state)
                 node_close(&n);
             n_failed += rc != 0;
             /* a piece of memory that could not be cleared is one that is not there */
-            bool good = hit == FAULT_NONE ? rc == 0 : hit == FAULT_MALLOC ? rc == E_FULL : rc == E_DEVICE || (rc == E_FULL && hit >= FAULT_COPY);
+            bool good = hit == FAULT_NONE     ? rc == 0
+                        : hit == FAULT_MALLOC ? rc == E_FULL
+                                              : rc == E_DEVICE || (rc == E_FULL && hit >= FAULT_COPY);
             if (!good || (rc && !e.text[0]) || fault_live()) {
                 print_error("device %d, call %d (kind %d): %d '%s', %d things are left\n", s.device, at, hit, rc, e.text, fault_live());
                 wrong++;
@@ -446,7 +475,8 @@ static void every_kind_was_seen(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(recording_and_playing), cmocka_unit_test(opening), cmocka_unit_test(loading),
-                                       cmocka_unit_test(moving), cmocka_unit_test(every_kind_was_seen)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(recording_and_playing), cmocka_unit_test(opening),
+        cmocka_unit_test(loading),      cmocka_unit_test(moving),        cmocka_unit_test(every_kind_was_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* All-reduces by the library (tests/emulator/nccl_twin.h): used among ranks on different GPUs in the default mode and nowhere else, near the own algorithms' sums, made anew after a failure,
- * gone with the comms. */
+/* All-reduces by the library (tests/emulator/nccl_twin.h): used among ranks on different GPUs in the default mode and nowhere else, near
+ * the own algorithms' sums, made anew after a failure, gone with the comms. */
 #include <math.h>
 
 #include "tests/emulator/faults.h"
@@ -15,8 +15,15 @@ struct scene {
 
 static void open_scene(struct node *n, struct model *m, const struct scene *s)
 {
-    struct node_opts o = {.ops = backend_cuda(), .n_ranks = RANKS, .max_rows = 32, .max_logits = 32, .block_tokens = BLOCK, .kv = DT_F16,
-                          .n_blocks = NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK), .fast = s->fast, .spread = s->spread};
+    struct node_opts o = {.ops = backend_cuda(),
+                          .n_ranks = RANKS,
+                          .max_rows = 32,
+                          .max_logits = 32,
+                          .block_tokens = BLOCK,
+                          .kv = DT_F16,
+                          .n_blocks = NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK),
+                          .fast = s->fast,
+                          .spread = s->spread};
     open_node(n, m, &o);
     for (int i = 0; i < comm_pool_count(n->pool); i++)
         comm_set_measured(comm_find(n->pool, comm_pool_mask(n->pool, i)), &(struct comm_measure){.library_bytes = s->library_bytes});
@@ -36,7 +43,8 @@ static void answer(struct node *n, struct layout l, struct sample_result out[TOK
         rows[i] = (struct sample_row){.how = &ways[0], .given = -1, .n_top = TOP};
     }
     memset(out, 0, TOKENS * sizeof *out);
-    struct node_step step = {.place = &p, .layout = l, .seqs = &seq, .n_seqs = 1, .n_logits = TOKENS, .logit_rows = wanted, .samples = rows, .results = out};
+    struct node_step step = {
+        .place = &p, .layout = l, .seqs = &seq, .n_seqs = 1, .n_logits = TOKENS, .logit_rows = wanted, .samples = rows, .results = out};
     node_run(n, &step, parts);
     place_free(&p);
 }
@@ -95,7 +103,8 @@ static void used_where_it_may_be(void **state)
     model_close(m);
 }
 
-/* Each rank in turn fails at each of its calls in a step: the others hear of it, though they wait inside the library; then three ranks' pairs go on. */
+/* Each rank in turn fails at each of its calls in a step: the others hear of it, though they wait inside the library; then three ranks'
+ * pairs go on. */
 static void a_member_fails(void **state)
 {
     struct model *m = open_dummy("gqa", DT_BF16, 31);
@@ -166,7 +175,8 @@ static void measured_at_start(void **state)
         struct comm_pool *pool;
         open_scene(&n, m, &(struct scene){true, spread, 0});
         fault_compute(false);
-        assert_int_equal(comm_pool_open(&pool, &(struct comm_pool_setup){.ops = n.ops, .devices = n.devices, .n_ranks = RANKS, .measure = true}, &e), 0);
+        assert_int_equal(
+            comm_pool_open(&pool, &(struct comm_pool_setup){.ops = n.ops, .devices = n.devices, .n_ranks = RANKS, .measure = true}, &e), 0);
         fault_compute(true);
         const struct comm_measure *got = comm_measured(comm_find(pool, 15));
         assert_true(got->oneshot_ns[0] > 0);
@@ -185,7 +195,7 @@ static void measured_at_start(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(used_where_it_may_be), cmocka_unit_test(a_member_fails), cmocka_unit_test(made_anew_after_an_abort),
-                                       cmocka_unit_test(measured_at_start)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(used_where_it_may_be), cmocka_unit_test(a_member_fails),
+                                       cmocka_unit_test(made_anew_after_an_abort), cmocka_unit_test(measured_at_start)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,8 @@ static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct
     return 0;
 }
 
-/* What the library needs for the reducing groups of each layout is made here, not while serving. A group in the order of another base layout makes its own when it first uses it. */
+/* What the library needs for the reducing groups of each layout is made here, not while serving. A group in the order of another base layout makes
+ * its own when it first uses it. */
 static int warm_library(const struct comm_set *c, struct device *const *devices, struct err *e)
 {
     struct comm_measure unused;

@@ -16,7 +16,7 @@ struct part {
 };
 
 struct helper {
-    struct queue *inbox, *done;     /* of struct part */
+    struct queue *inbox, *done; /* of struct part */
     struct thread *thread;
 };
 

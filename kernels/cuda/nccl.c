@@ -14,13 +14,14 @@
 /* How long an abort waits for a member that is inside a call, which enqueues and returns, before it ends the call under it. */
 static const int64_t PATIENCE_NS = 100000000;
 
-/* A member's part. Others read it between the meeting of a sum and the next wait; the communicator itself is used and ended under `inside`. */
+/* A member's part. Others read it between the meeting of a sum and the next wait; the communicator itself is used and ended under `inside`.
+ */
 struct part {
     const struct nccl_functions *f;
-    uint64_t serial;            /* of the communicator, the same at all members; 0: none */
-    int devices[MAX_RANKS];     /* of all members, when it was made */
-    ncclUniqueId id;            /* the first member's: for the one that is being made */
-    bool refused;               /* the library gave no id: not asked again */
+    uint64_t serial;        /* of the communicator, the same at all members; 0: none */
+    int devices[MAX_RANKS]; /* of all members, when it was made */
+    ncclUniqueId id;        /* the first member's: for the one that is being made */
+    bool refused;           /* the library gave no id: not asked again */
     atomic_bool inside;
     _Atomic(ncclComm_t) comm;
 };
@@ -95,7 +96,8 @@ static bool is_whole(const struct comm *c, const int *devices)
     int n = meeting_size(c);
     for (int m = 0; m < n; m++) {
         const struct part *p = part_of(c, m);
-        if (!p || !p->serial || p->serial != part_of(c, 0)->serial || !atomic_load(&p->comm) || memcmp(p->devices, devices, (size_t)n * sizeof *devices))
+        if (!p || !p->serial || p->serial != part_of(c, 0)->serial || !atomic_load(&p->comm) ||
+            memcmp(p->devices, devices, (size_t)n * sizeof *devices))
             return false;
     }
     return true;
@@ -205,12 +207,20 @@ bool nccl_reduce(struct device *d, const struct reduce_args *a, int turn)
 {
     int devices[MAX_RANKS];
     const struct part *first = part_of(a->comm, 0);
-    if (!d->nccl || d->opts.invariant || d->graph || a->part.ld != a->y.cols || (first && first->refused) || !list_devices(a->comm, turn, devices))
+    if (!d->nccl || d->opts.invariant || d->graph || a->part.ld != a->y.cols || (first && first->refused) ||
+        !list_devices(a->comm, turn, devices))
         return false;
     if (!is_whole(a->comm, devices) && !join(d, a->comm, a->me, devices))
         return gpu_failed(d);
-    struct sum_job j = {.planes = {a->part.data}, .lds = {a->part.ld}, .n_planes = 1, .y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols,
-                        .accumulate = a->accumulate, .first = 0, .end = (int64_t)a->rows * a->y.cols};
+    struct sum_job j = {.planes = {a->part.data},
+                        .lds = {a->part.ld},
+                        .n_planes = 1,
+                        .y = a->y.data,
+                        .ldy = a->y.ld,
+                        .cols = a->y.cols,
+                        .accumulate = a->accumulate,
+                        .first = 0,
+                        .end = (int64_t)a->rows * a->y.cols};
     if (!add_own(d, a)) {
         cuda_comm_abort(a->comm);
         return true;

@@ -1,5 +1,6 @@
-/* The functions of NCCL that the backend calls, found at run time: most machines have no use for it, and its header is not needed to build. Types and numbers are those of its
- * documented interface, version 2. Written once at open, any thread reads. Never true: a table of which only some functions were found. */
+/* The functions of NCCL that the backend calls, found at run time: most machines have no use for it, and its header is not needed to build.
+ * Types and numbers are those of its documented interface, version 2. Written once at open, any thread reads. Never true: a table of which
+ * only some functions were found. */
 #ifndef CUDA_NCCL_LOAD_H
 #define CUDA_NCCL_LOAD_H
 
@@ -22,7 +23,7 @@ struct nccl_functions {
     int (*ncclGetUniqueId)(ncclUniqueId *id);
     int (*ncclCommInitRank)(ncclComm_t *c, int n, ncclUniqueId id, int rank); /* waits for all n */
     int (*ncclCommDestroy)(ncclComm_t c);
-    int (*ncclCommAbort)(ncclComm_t c);     /* what is under way ends, also on the other threads' streams */
+    int (*ncclCommAbort)(ncclComm_t c); /* what is under way ends, also on the other threads' streams */
     int (*ncclAllReduce)(const void *from, void *to, size_t n, int type, int op, ncclComm_t c, cudaStream_t s);
     const char *(*ncclGetErrorString)(int rc);
 };

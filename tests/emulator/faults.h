@@ -1,6 +1,7 @@
-/* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then on, and what is made is counted against what is freed. The
- * linker puts faults.c before the emulator's calls in the programs that ask for it (FAULT_CALLS in tests/CMakeLists.txt). Set between steps by the test's thread; counted
- * by the ranks' threads. Never true: a call that frees something and fails. */
+/* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then on, and what is made
+ * is counted against what is freed. The linker puts faults.c before the emulator's calls in the programs that ask for it (FAULT_CALLS in
+ * tests/CMakeLists.txt). Set between steps by the test's thread; counted by the ranks' threads. Never true: a call that frees something and
+ * fails. */
 #ifndef EMULATOR_FAULTS_H
 #define EMULATOR_FAULTS_H
 
@@ -8,12 +9,12 @@
 
 enum fault_kind {
     FAULT_NONE,
-    FAULT_MALLOC,       /* memory of the device or pinned memory: an error that passes */
+    FAULT_MALLOC, /* memory of the device or pinned memory: an error that passes */
     FAULT_LAUNCH,
-    FAULT_COPY,         /* copies and memset */
+    FAULT_COPY, /* copies and memset */
     FAULT_EVENT,
-    FAULT_STREAM,       /* making one, waiting for one */
-    FAULT_GRAPH,        /* recording, making, launching one */
+    FAULT_STREAM, /* making one, waiting for one */
+    FAULT_GRAPH,  /* recording, making, launching one */
     FAULT_KINDS
 };
 

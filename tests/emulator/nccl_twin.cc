@@ -1,5 +1,6 @@
-/* NCCL on the host as its documentation states it: communicators of threads that meet by an id; an all-reduce ends when all members have called it, here before the call returns. An
- * abort lets everybody out. It counts its calls, for tests that ask whether it was used at all. */
+/* NCCL on the host as its documentation states it: communicators of threads that meet by an id; an all-reduce ends when all members have
+ * called it, here before the call returns. An abort lets everybody out. It counts its calls, for tests that ask whether it was used at all.
+ */
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -149,6 +150,15 @@ bool nccl_load(struct nccl_functions *f)
     return !now().absent;
 }
 
-long nccl_twin_sums(void) { return now().sums; }
-long nccl_twin_live(void) { return now().live; }
-void nccl_twin_absent(int yes) { now().absent = yes != 0; }
+long nccl_twin_sums(void)
+{
+    return now().sums;
+}
+long nccl_twin_live(void)
+{
+    return now().live;
+}
+void nccl_twin_absent(int yes)
+{
+    now().absent = yes != 0;
+}

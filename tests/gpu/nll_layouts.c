@@ -1,5 +1,6 @@
-/* The likelihood of a text in the default mode, in every layout of 1, 2, 4 and 8 ranks that share one GPU: within LAYOUT_BOUND of one rank's, and that within CPU_BOUND of the CPU's. The demo
- * model and the text of the float64 reference; over the emulator a small model and few tokens. tests/gpu.sh runs it. usage: nll_layouts [MODEL.gguf] */
+/* The likelihood of a text in the default mode, in every layout of 1, 2, 4 and 8 ranks that share one GPU: within LAYOUT_BOUND of one
+ * rank's, and that within CPU_BOUND of the CPU's. The demo model and the text of the float64 reference; over the emulator a small model and
+ * few tokens. tests/gpu.sh runs it. usage: nll_layouts [MODEL.gguf] */
 #include <math.h>
 
 #include "engine/base/file.h"
@@ -37,44 +38,66 @@ static struct text read_text(int vocab)
     return t;
 }
 
-/* Rows [at, at + n) of the text; each scores the token after it. */
-static int score_chunk(struct node *n, const struct place *p, struct layout l, const struct text *t, const int range[2], double *nll, struct err *e)
+struct scoring {
+    struct node node;
+    struct place place;
+    struct layout layout;
+    const struct text *text;
+    double nll;
+};
+
+/* Rows [first, first + n) of the text; each scores the token after it. */
+static int score_chunk(struct scoring *s, int first, int n, struct err *e)
 {
+    const struct text *t = s->text;
     static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     struct node_part parts[NODE_RANKS];
     struct sample_row rows[CHUNK];
     struct sample_result results[CHUNK];
     int32_t wanted[CHUNK];
-    struct node_seq seq = {0, range[0], range[1], t->ids};
-    for (int i = 0; i < range[1]; i++) {
+    struct node_seq seq = {0, first, n, t->ids};
+    for (int i = 0; i < n; i++) {
         wanted[i] = i;
-        rows[i] = (struct sample_row){.how = &greedy, .given = t->ids[range[0] + i + 1], .n_top = 0};
+        rows[i] = (struct sample_row){.how = &greedy, .given = t->ids[first + i + 1], .n_top = 0};
     }
-    struct node_step step = {.place = p, .layout = l, .seqs = &seq, .n_seqs = 1, .n_logits = range[1], .logit_rows = wanted, .samples = rows, .results = results};
-    int rc = node_run(n, &step, parts);
-    for (int i = 0; i < p->n && rc; i++)
+    struct node_step step = {.place = &s->place,
+                             .layout = s->layout,
+                             .seqs = &seq,
+                             .n_seqs = 1,
+                             .n_logits = n,
+                             .logit_rows = wanted,
+                             .samples = rows,
+                             .results = results};
+    int rc = node_run(&s->node, &step, parts);
+    for (int i = 0; i < s->place.n && rc; i++)
         if (parts[i].rc == rc)
             return err_set(e, rc, "%s", parts[i].err.text);
-    for (int i = 0; i < range[1]; i++)
-        *nll -= (double)results[i].logprob / (t->n - 1);
+    for (int i = 0; i < n; i++)
+        s->nll -= (double)results[i].logprob / (t->n - 1);
     return 0;
 }
 
 static int score(struct model *m, const struct backend_ops *ops, struct layout l, const struct text *t, double *nll, struct err *e)
 {
-    struct node n;
-    struct place p;
+    struct scoring s = {.layout = l, .text = t};
     int ranks = l.sp * l.tp;
-    struct node_opts o = {.ops = ops, .n_ranks = ranks, .threads = ops == backend_cpu() ? thread_cores() : 1, .max_rows = CHUNK, .max_logits = 64,
-                          .block_tokens = BLOCK, .kv = DT_F16, .fast = true, .n_blocks = NODE_SEQS * ((t->n + BLOCK - 1) / BLOCK)};
-    *nll = 0;
-    TRY(node_open(&n, m, &o, e));
-    place_make(&p, (struct layout){ranks, 1, 1}, node_tokens_per_block(&n, ranks), t->n, 0);
+    struct node_opts o = {.ops = ops,
+                          .n_ranks = ranks,
+                          .threads = ops == backend_cpu() ? thread_cores() : 1,
+                          .max_rows = CHUNK,
+                          .max_logits = 64,
+                          .block_tokens = BLOCK,
+                          .kv = DT_F16,
+                          .fast = true,
+                          .n_blocks = NODE_SEQS * ((t->n + BLOCK - 1) / BLOCK)};
+    TRY(node_open(&s.node, m, &o, e));
+    place_make(&s.place, (struct layout){ranks, 1, 1}, node_tokens_per_block(&s.node, ranks), t->n, 0);
     int rc = 0;
     for (int at = 0; at < t->n - 1 && !rc; at += CHUNK)
-        rc = score_chunk(&n, &p, l, t, (const int[2]){at, t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK}, nll, e);
-    place_free(&p);
-    node_close(&n);
+        rc = score_chunk(&s, at, t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK, e);
+    *nll = s.nll;
+    place_free(&s.place);
+    node_close(&s.node);
     return rc;
 }
 

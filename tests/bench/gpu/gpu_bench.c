@@ -1,7 +1,7 @@
-/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of Llama-3.1-8B by
- * type and rows, attention by batch and context. Random data; weights in turn from as many copies as no cache holds. Ratios are to what the same run measures (probe.h): reading device
- * memory, the library's best product of the same shape. Prints a table and the goals G5, G6, G7 and G9; asserts nothing about time.
- * usage: gpu_bench [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
+/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of
+ * Llama-3.1-8B by type and rows, attention by batch and context. Random data; weights in turn from as many copies as no cache holds. Ratios
+ * are to what the same run measures (probe.h): reading device memory, the library's best product of the same shape. Prints a table and the
+ * goals G5, G6, G7 and G9; asserts nothing about time. usage: gpu_bench [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ struct bench {
     struct probe probe;
     struct clock clock;
     double read_gbs, deadline;
-    void *x, *y;            /* activations: X_BYTES of noise, room for what is computed */
+    void *x, *y; /* activations: X_BYTES of noise, room for what is computed */
     bool dry;
     struct verdicts v;
 };
@@ -59,7 +59,8 @@ static void fill(void *p, size_t bytes, uint64_t seed)
     }
 }
 
-/* Bits of any type whose scales are small and finite: f16 and bf16 near 0.01, quantised blocks by their 16-bit fields at the front or the end. */
+/* Bits of any type whose scales are small and finite: f16 and bf16 near 0.01, quantised blocks by their 16-bit fields at the front or the
+ * end. */
 static void *random_weights(enum dtype t, int rows, int cols)
 {
     const struct dtype_info *info = dtype_get(t);
@@ -126,15 +127,18 @@ static void time_linear(struct bench *b, struct linear_bench *l, const struct we
 {
     int32_t *zeros = mem_new_array((size_t)rows, sizeof *zeros);
     struct batch batch = {.n_rows = rows, .ids = zeros, .positions = zeros};
-    l->a = (struct linear_args){.in = LINEAR_PLAIN, .x = {b->x, src->cols, src->cols}, .rows = rows, .n_out = 1,
+    l->a = (struct linear_args){.in = LINEAR_PLAIN,
+                                .x = {b->x, src->cols, src->cols},
+                                .rows = rows,
+                                .n_out = 1,
                                 .out = {{{NULL, 0, src->rows, 0, src->cols}, NULL, {b->y, src->rows, src->rows}}}};
     double us = step_us(b, &batch, run_linear, l, b->dry ? 2 : rows > 256 ? 5 : 20), bytes = (double)b->ops->weight_bytes(l->copies[0]);
     double flops = 2.0 * rows * src->rows * src->cols, library = 0, times;
     if (src->type == DT_BF16)
         library = probe_product(&b->probe, &(struct probe_product){rows, src->rows, src->cols}) * 1e6;
     times = us > 0 ? library / us : 0;
-    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", dtype_get(src->type)->name, src->rows, src->cols, rows, us,
-           bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
+    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", dtype_get(src->type)->name, src->rows,
+           src->cols, rows, us, bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
     printf(library > 0 ? "  %.2f x cuBLASLt (%.1f us)\n" : "\n", times, library);
     if (src->rows < 100000 && rows <= 16)
         worst(&b->v.skinny, times);
@@ -188,13 +192,17 @@ static void time_attention(struct bench *b, const struct attention_case *k, stru
     for (int h = 0; h < Q; h++)
         kv_head[h] = h * KV / Q;
     struct batch batch = {.n_rows = k->n * k->rows, .ids = zeros, .positions = zeros, .n_seqs = k->n, .seqs = seqs};
-    struct attention_bench c = {{.q = {b->x, Q * DIM, Q * DIM}, .out = {b->y, Q * DIM, Q * DIM}, .n_heads = Q, .kv_head = kv_head,
-                                 .kv = {space, 0, TOKENS, KV, DIM}, .scale = 0.088f}};
+    struct attention_bench c = {{.q = {b->x, Q * DIM, Q * DIM},
+                                 .out = {b->y, Q * DIM, Q * DIM},
+                                 .n_heads = Q,
+                                 .kv_head = kv_head,
+                                 .kv = {space, 0, TOKENS, KV, DIM},
+                                 .scale = 0.088f}};
     double us = step_us(b, &batch, run_attention, &c, b->dry ? 1 : 10), bytes = (double)k->n * k->length * KV * DIM * 2 * 2;
     double flops = 4.0 * k->n * Q * DIM * ((double)k->rows * (k->length - k->rows) + (double)k->rows * (k->rows + 1) / 2);
     double of_read = bytes / us / 1e3 / b->read_gbs;
-    printf("attention %3d seqs x %5d rows at %5d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS\n", k->n, k->rows, k->length, us, bytes / us / 1e3, of_read,
-           flops / us / 1e6);
+    printf("attention %3d seqs x %5d rows at %5d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS\n", k->n, k->rows, k->length, us,
+           bytes / us / 1e3, of_read, flops / us / 1e6);
     if (k->goal == OF_DECODE)
         worst(&b->v.attention, of_read);
     if (k->goal == OF_LONE_DECODE)
@@ -234,9 +242,11 @@ static void goal(const struct bench *b, const char *name, double value, double w
 
 static void bench_all(struct bench *b)
 {
-    static const struct attention_case attention[] = {{64, 1, 4096, OF_DECODE},    {1, 1, 32768, OF_LONE_DECODE}, {1, LONG_ROWS, LONG_ROWS, OF_PREFILL}, {128, 1, 2048, OF_DECODE},
-                                                      {1, 1, 1024, OF_NOTHING},    {1, 1, 8192, OF_NOTHING},      {32, 1, 4096, OF_NOTHING},            {1, 1024, 1024, OF_NOTHING},
-                                                      {1, 2048, 4096, OF_NOTHING}, {1, 2048, 16384, OF_NOTHING}};
+    static const struct attention_case attention[] = {
+        {64, 1, 4096, OF_DECODE},    {1, 1, 32768, OF_LONE_DECODE}, {1, LONG_ROWS, LONG_ROWS, OF_PREFILL},
+        {128, 1, 2048, OF_DECODE},   {1, 1, 1024, OF_NOTHING},      {1, 1, 8192, OF_NOTHING},
+        {32, 1, 4096, OF_NOTHING},   {1, 1024, 1024, OF_NOTHING},   {1, 2048, 4096, OF_NOTHING},
+        {1, 2048, 16384, OF_NOTHING}};
     static const struct {
         int rows, cols;
     } shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
@@ -299,8 +309,8 @@ int main(int argc, char **argv)
     b.ops->facts(b.d, &f);
     probe_open(&b.probe, b.dry);
     b.read_gbs = probe_read(&b.probe);
-    printf("%s%s; copy of device memory %.0f GB/s, read and write; reading alone %.0f GB/s\n", f.name, b.dry ? " (dry run: sizes are small, times mean nothing)" : "",
-           probe_copy(&b.probe), b.read_gbs);
+    printf("%s%s; copy of device memory %.0f GB/s, read and write; reading alone %.0f GB/s\n", f.name,
+           b.dry ? " (dry run: sizes are small, times mean nothing)" : "", probe_copy(&b.probe), b.read_gbs);
     b.x = take(&b, X_BYTES);
     b.y = take(&b, LOGITS_BYTES);
     fill_inputs(&b);

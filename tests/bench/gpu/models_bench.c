@@ -1,8 +1,9 @@
-/* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the same run measures of the GPU (probe.h). Weights and caches are
- * random, every layer has its own memory and the bytes of a real model lie there, so no cache answers for it; layers repeat each other's values, not their addresses.
- * Ratios: bytes that a step must read (weights, and the cache of its sequences) over the bandwidth of the reading probe; operations that it must do over the rate of a large
- * product. Prints goals of GPUs (G1 to G4, G8, part of G11) as "G4 0.81 (goal 0.78) ...". Asserts nothing about time.
- * usage: models_bench [--seconds S] [--dry] [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop) */
+/* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the same run measures of
+ * the GPU (probe.h). Weights and caches are random, every layer has its own memory and the bytes of a real model lie there, so no cache
+ * answers for it; layers repeat each other's values, not their addresses. Ratios: bytes that a step must read (weights, and the cache of
+ * its sequences) over the bandwidth of the reading probe; operations that it must do over the rate of a large product. Prints goals of GPUs
+ * (G1 to G4, G8, part of G11) as "G4 0.81 (goal 0.78) ...". Asserts nothing about time. usage: models_bench [--seconds S] [--dry]
+ * [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop) */
 #include <cuda_profiler_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct shape {
     const char *name, *arch;
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     bool tied;
-    enum dtype type;                    /* of the layers' matrices; tables are bf16 */
+    enum dtype type; /* of the layers' matrices; tables are bf16 */
 };
 
 /* By importance: the run may be cut. */
@@ -39,8 +40,8 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 struct step_case {
     int n, rows, length;
 };
-static const struct step_case cases[] = {{1, 1, 1024}, {32, 1, 1024}, {64, 1, 1024}, {8, 1, 1024}, {1, 2048, 2048}, {1, 8192, 8192},
-                                         {1, 1, 8192}, {32, 1, 8192}, {8, 1, 8192},  {64, 1, 8192}};
+static const struct step_case cases[] = {{1, 1, 1024},    {32, 1, 1024}, {64, 1, 1024}, {8, 1, 1024}, {1, 2048, 2048},
+                                         {1, 8192, 8192}, {1, 1, 8192},  {32, 1, 8192}, {8, 1, 8192}, {64, 1, 8192}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* What the goals are about; the worst of all cases that count. 0: not measured. */
@@ -54,7 +55,7 @@ struct bench {
     struct probe probe;
     struct clock clock;
     double read_gbs, copy_gbs, pinned_gbs, tflops, deadline;
-    char *host, *host8;                 /* noise to load weights from; the same as blocks of fp8 */
+    char *host, *host8; /* noise to load weights from; the same as blocks of fp8 */
     size_t host_bytes;
     struct verdicts v;
     bool dry, profile;
@@ -67,7 +68,7 @@ struct subject {
     struct weight **loaded;
     int n_loaded;
     struct layer_weights *layers;
-    struct wview *products;             /* o and down of each layer */
+    struct wview *products; /* o and down of each layer */
     struct weight *embed, *head;
     float *ones;
     struct model_weights weights;
@@ -114,12 +115,14 @@ static struct shape scaled(struct shape s, bool dry)
 static int read_config(struct model_config *c, const struct shape *s, struct err *e)
 {
     char text[700];
-    int n = snprintf(text, sizeof text,
-                     "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"hidden_act\":\"silu\",\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-5,"
-                     "\"rope_theta\":500000.0,\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
-                     "\"intermediate_size\":%d,\"vocab_size\":%d,\"tie_word_embeddings\":%s}",
-                     s->arch, strncmp(s->arch, "Qwen3", 5) ? "llama" : "qwen3", s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn, s->vocab,
-                     s->tied ? "true" : "false");
+    int n = snprintf(
+        text, sizeof text,
+        "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"hidden_act\":\"silu\",\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-5,"
+        "\"rope_theta\":500000.0,\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_"
+        "dim\":%d,"
+        "\"intermediate_size\":%d,\"vocab_size\":%d,\"tie_word_embeddings\":%s}",
+        s->arch, strncmp(s->arch, "Qwen3", 5) ? "llama" : "qwen3", s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
+        s->vocab, s->tied ? "true" : "false");
     return config_from_hf(c, text, (size_t)n, e);
 }
 
@@ -197,8 +200,12 @@ static void load_layer(struct bench *b, struct subject *s, int l)
                                           .v = whole(load(b, s, t, kv, h->hidden), kv, h->hidden),
                                           .gate = whole(load(b, s, t, h->ffn, h->hidden), h->ffn, h->hidden),
                                           .up = whole(load(b, s, t, h->ffn, h->hidden), h->ffn, h->hidden),
-                                          .o = &s->products[2 * l], .down = &s->products[2 * l + 1], .attn_norm = s->ones, .ffn_norm = s->ones,
-                                          .q_norm = norms ? s->ones : NULL, .k_norm = norms ? s->ones : NULL};
+                                          .o = &s->products[2 * l],
+                                          .down = &s->products[2 * l + 1],
+                                          .attn_norm = s->ones,
+                                          .ffn_norm = s->ones,
+                                          .q_norm = norms ? s->ones : NULL,
+                                          .k_norm = norms ? s->ones : NULL};
 }
 
 /* Norms of one: few bytes, one copy of them for all layers. The upload waits for what is under way. */
@@ -252,8 +259,13 @@ static bool open_subject(struct bench *b, struct subject *s, const struct shape 
     upload_ones(b, s);
     s->load_s = now(b) - begun;
     struct wview table = whole(s->embed, s->shape.vocab, s->shape.hidden), head = whole(s->head, s->shape.vocab, s->shape.hidden);
-    s->weights = (struct model_weights){.shard = shard_of(&s->config, (struct layout){1, 1, 1}, 0), .embed = table, .head = head, .out_norm = s->ones,
-                                        .layers = s->layers, .n_o = 1, .n_down = 1};
+    s->weights = (struct model_weights){.shard = shard_of(&s->config, (struct layout){1, 1, 1}, 0),
+                                        .embed = table,
+                                        .head = head,
+                                        .out_norm = s->ones,
+                                        .layers = s->layers,
+                                        .n_o = 1,
+                                        .n_down = 1};
     s->forward = (struct forward){.ops = b->ops, .device = b->device, .config = &s->config, .kv = &s->kv};
     check(forward_init(&s->forward, b->dry ? 64 : MAX_ROWS, MAX_SEQS, 1, &e), &e);
     double gbs = bytes / s->load_s * 1e-9;
@@ -320,8 +332,15 @@ static struct feed *feed_new(const struct step_case *c, int vocab)
         f->logit_rows[s] = (s + 1) * c->rows - 1;
         f->samples[s] = (struct sample_row){.how = &f->greedy, .given = -1, .n_top = -1};
     }
-    f->batch = (struct batch){.n_rows = rows, .ids = f->ids, .positions = f->positions, .n_seqs = c->n, .seqs = f->seqs, .n_logits = c->n,
-                              .logit_rows = f->logit_rows, .samples = f->samples, .results = f->results};
+    f->batch = (struct batch){.n_rows = rows,
+                              .ids = f->ids,
+                              .positions = f->positions,
+                              .n_seqs = c->n,
+                              .seqs = f->seqs,
+                              .n_logits = c->n,
+                              .logit_rows = f->logit_rows,
+                              .samples = f->samples,
+                              .results = f->results};
     return f;
 }
 
@@ -447,15 +466,19 @@ static void run_case(struct bench *b, struct subject *s, const struct shape *sha
     double bytes, flops;
     struct timing t = time_steps(b, s, c);
     least_of(s, c, &bytes, &flops);
-    double read_s = bytes / (b->read_gbs * 1e9), sum_s = b->tflops > 0 ? flops / (b->tflops * 1e12) : 0, roof = read_s > sum_s ? read_s : sum_s;
+    double read_s = bytes / (b->read_gbs * 1e9), sum_s = b->tflops > 0 ? flops / (b->tflops * 1e12) : 0,
+           roof = read_s > sum_s ? read_s : sum_s;
     double rate = flops / t.wall * 1e-12;
     if (c->rows == 1)
-        printf("decode  %-16s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of reading, %.2f of copying  roof %.2f%s\n", shape->name, c->n,
-               c->length, t.wall * 1e3, t.device * 1e3, c->n / t.wall, bytes / t.wall * 1e-9, read_s / t.wall, bytes / t.wall * 1e-9 / b->copy_gbs, roof / t.wall,
-               t.graph ? "" : "  (no graph)");
+        printf("decode  %-16s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of reading, %.2f of copying  "
+               "roof %.2f%s\n",
+               shape->name, c->n, c->length, t.wall * 1e3, t.device * 1e3, c->n / t.wall, bytes / t.wall * 1e-9, read_s / t.wall,
+               bytes / t.wall * 1e-9 / b->copy_gbs, roof / t.wall, t.graph ? "" : "  (no graph)");
     else
-        printf("prefill %-16s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the large product  roof %.2f\n", shape->name, c->rows,
-               t.wall * 1e3, t.device * 1e3, c->rows / t.wall, rate, b->tflops > 0 ? rate / b->tflops : 0, roof / t.wall);
+        printf(
+            "prefill %-16s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the large product  roof %.2f\n",
+            shape->name, c->rows, t.wall * 1e3, t.device * 1e3, c->rows / t.wall, rate, b->tflops > 0 ? rate / b->tflops : 0,
+            roof / t.wall);
     judge(b, shape, c, read_s / t.wall, roof / t.wall, rate);
     fflush(stdout);
 }
@@ -545,14 +568,16 @@ static void goal(const struct bench *b, const char *name, double value, double w
 static void print_goals(const struct bench *b)
 {
     goal(b, "G1", b->v.large_decode, 0.80, "decode, batch 1, 8B bf16, context 1k, of the reading probe; the worse of two models");
-    goal(b, "G2", b->v.fp8_decode, 0.65, "decode, batch 1, 8B with fp8 layers (a byte a weight, bf16 table and cache), context 1k, of the reading probe");
+    goal(b, "G2", b->v.fp8_decode, 0.65,
+         "decode, batch 1, 8B with fp8 layers (a byte a weight, bf16 table and cache), context 1k, of the reading probe");
     goal(b, "G3", b->v.small_decode, 0.60, "decode, batch 1, 0.6B bf16, of the reading probe");
     goal(b, "G4", b->v.batched, 0.78, "decode, batch 32 and 64, 8B bf16, of the higher roof; the worst of the cases");
     goal(b, "G8", b->v.prefill, 0.70, "prefill, 8B bf16, of 989 TFLOPS; the worst of the cases");
     goal(b, "G8b", b->v.prefill_of_best, 0.90, "the same of the large product of this run (either is enough)");
     goal(b, "G8c", b->v.fp8_prefill, 0.55, "prefill, 8B with fp8 layers, of 1979 TFLOPS; the worst of the cases");
     if (b->v.recording > 0)
-        printf("G11 %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording, b->dry ? " [dry run: means nothing]" : "");
+        printf("G11 %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording,
+               b->dry ? " [dry run: means nothing]" : "");
     goal(b, "G11b", b->v.load, 0.80, "loading weights from memory, of the link from pinned memory; the first model");
 }
 
@@ -562,8 +587,8 @@ static void measure_probes(struct bench *b)
     b->read_gbs = probe_read(&b->probe);
     b->pinned_gbs = probe_pinned(&b->probe);
     b->tflops = b->profile ? 0 : probe_rate(&b->probe);
-    printf("probes: copy %.0f GB/s (read and write), read %.0f GB/s, link %.1f GB/s, large bf16 product %.0f TFLOPS%s\n", b->copy_gbs, b->read_gbs, b->pinned_gbs, b->tflops,
-           b->probe.lt ? "" : " (no cuBLASLt here)");
+    printf("probes: copy %.0f GB/s (read and write), read %.0f GB/s, link %.1f GB/s, large bf16 product %.0f TFLOPS%s\n", b->copy_gbs,
+           b->read_gbs, b->pinned_gbs, b->tflops, b->probe.lt ? "" : " (no cuBLASLt here)");
 }
 
 int main(int argc, char **argv)

@@ -100,7 +100,9 @@ static double rate_of(struct probe *p, enum transfer how)
         if (how == READ)
             probe_check(launch_read(p->stream, to, bytes / 16, (uint32_t *)(to + bytes)), "reading");
         else
-            probe_check(cudaMemcpyAsync(to, how == COPY ? from : pinned, bytes, how == COPY ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, p->stream), "copying");
+            probe_check(cudaMemcpyAsync(to, how == COPY ? from : pinned, bytes,
+                                        how == COPY ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, p->stream),
+                        "copying");
         double t = seconds_since(p);
         if (i >= 0)
             took[i] = t;
@@ -194,8 +196,8 @@ static bool prepare(struct probe *p, struct product *t)
     t->inputs = noise(p, (size_t)w->rows * (size_t)w->cols * 2, 2);
     t->outputs = take((size_t)w->rows * (size_t)w->outs * 4);
     t->workspace = take(WORKSPACE);
-    return describe(&p->lt->f, t) &&
-           ok(p->lt->f.cublasLtMatmulAlgoGetHeuristic(p->lt->handle, t->desc, t->w, t->x, t->y, t->y, t->preference, PROPOSALS, t->found, &t->n_found));
+    return describe(&p->lt->f, t) && ok(p->lt->f.cublasLtMatmulAlgoGetHeuristic(p->lt->handle, t->desc, t->w, t->x, t->y, t->y,
+                                                                                t->preference, PROPOSALS, t->found, &t->n_found));
 }
 
 /* Seconds of a product by one proposal; 0: it cannot. */
@@ -208,8 +210,8 @@ static double time_proposal(struct probe *p, struct product *t, const cublasLtMa
         begin(p);
         for (int k = 0; k < calls; k++) {
             const char *w = t->weights + (size_t)(((i + 1) * calls + k) % t->n_copies) * t->weight_bytes;
-            if (!ok(p->lt->f.cublasLtMatmul(p->lt->handle, t->desc, &one, w, t->w, t->inputs, t->x, &zero, t->outputs, t->y, t->outputs, t->y, algo, t->workspace,
-                                            WORKSPACE, p->stream)))
+            if (!ok(p->lt->f.cublasLtMatmul(p->lt->handle, t->desc, &one, w, t->w, t->inputs, t->x, &zero, t->outputs, t->y, t->outputs,
+                                            t->y, algo, t->workspace, WORKSPACE, p->stream)))
                 return 0;
         }
         double s = seconds_since(p) / calls;

@@ -1,5 +1,6 @@
-/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading only, over the link from pinned memory; operations a second of the
- * library's bf16 products. Medians of several rounds, each timed by events. On one thread, the calling one's device. Never true: a product of zeros, a read that a cache could answer. */
+/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading only, over the link
+ * from pinned memory; operations a second of the library's bf16 products. Medians of several rounds, each timed by events. On one thread,
+ * the calling one's device. Never true: a product of zeros, a read that a cache could answer. */
 #ifndef BENCH_GPU_PROBE_H
 #define BENCH_GPU_PROBE_H
 
@@ -26,8 +27,8 @@ enum { PROBE_ROUNDS = 7 };
 struct probe {
     cudaStream_t stream;
     cudaEvent_t begun, ended;
-    struct probe_lt *lt;            /* NULL: the library is not here */
-    bool dry;                       /* over the emulator: small sizes, times that mean nothing */
+    struct probe_lt *lt; /* NULL: the library is not here */
+    bool dry;            /* over the emulator: small sizes, times that mean nothing */
 };
 
 /* A call of CUDA that fails ends the program: these are benches. */
@@ -39,8 +40,8 @@ double probe_copy(struct probe *p);
 double probe_read(struct probe *p);
 double probe_pinned(struct probe *p);
 
-/* y[rows][outs] = x[rows][cols] w[outs][cols]^T in bf16 with f32 sums, by the best of the library's first proposals; weights in turn from as many copies as no cache holds. Seconds
- * of one, 0 without the library. */
+/* y[rows][outs] = x[rows][cols] w[outs][cols]^T in bf16 with f32 sums, by the best of the library's first proposals; weights in turn from
+ * as many copies as no cache holds. Seconds of one, 0 without the library. */
 struct probe_product {
     int rows, outs, cols;
 };
