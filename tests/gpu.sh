@@ -5,13 +5,15 @@
 # which ends with the goals and "N passed, N failed", also when it is interrupted.
 #   GPU_SECONDS=570   all the time there is         GPU_BUILD=build-gpu   where to build         GPU_ARCH=90a-real   (default: what nvidia-smi says)
 #   GPU_MODEL=FILE    the demo model (default: models/weights/*.gguf; what needs it is left out without it)        GPU_PYTHON=python3   for the peer: one that has torch
+#   GPU_BUILT=FOLDER  what tests/gpu/pack.sh packed elsewhere: nothing is built
 #   GPU_DRY=1         over tests/emulator, with small sizes: proves this script and what it runs, on a machine without a GPU; measures nothing
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 results=${1:-gpu-results.txt} dry=${GPU_DRY:-}
 seconds=${GPU_SECONDS:-$([ "$dry" ] && echo 1800 || echo 570)}
-build=${GPU_BUILD:-build-gpu} tests=${GPU_BUILD:-build-gpu}/tests python=${GPU_PYTHON:-python3}
+build=${GPU_BUILT:-${GPU_BUILD:-build-gpu}} python=${GPU_PYTHON:-python3}
+tests=$build/tests
 passed=0 failed=0 left=0 limit=0 running=
 SECONDS=0
 : >"$results"
@@ -94,10 +96,14 @@ if [ ! "$dry" ] && command -v nvidia-smi >/dev/null; then
     [ "$capability" = 90 ] && capability=90a
     GPU_ARCH=${GPU_ARCH:-${capability:+$capability-real}}
 fi
-targets=(moonshift gpu)
-[ "$dry" ] && targets=(gpu_dry test_cuda_ops test_cuda_products test_cuda_flash test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch)
-check "configure" 60 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOONSHIFT_CUDA="$([ "$dry" ] && echo off || echo on)" ${GPU_ARCH:+"-DCMAKE_CUDA_ARCHITECTURES=$GPU_ARCH"} || exit 1
-check "build" 400 cmake --build "$build" --target "${targets[@]}" || exit 1
+if [ -n "${GPU_BUILT:-}" ]; then
+    check "the programs start" 20 "$build/moonshift" --version || exit 1
+else
+    targets=(moonshift gpu)
+    [ "$dry" ] && targets=(gpu_dry test_cuda_ops test_cuda_products test_cuda_flash test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch)
+    check "configure" 60 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOONSHIFT_CUDA="$([ "$dry" ] && echo off || echo on)" ${GPU_ARCH:+"-DCMAKE_CUDA_ARCHITECTURES=$GPU_ARCH"} || exit 1
+    check "build" 400 cmake --build "$build" --target "${targets[@]}" || exit 1
+fi
 moonshift=$(program moonshift)
 
 # ---- right?

@@ -104,6 +104,11 @@ def say(*parts):
     print(*parts, flush=True)
 
 
+def shrunk(batch, length):
+    """The sizes of a dry run, as models_bench has them."""
+    return min(batch, 4), 48 if length > 2048 else 24
+
+
 def run_torch(torch, clock, shape, device, dry):
     model = Model(torch, shape, device)
     cases = [("decode", b, c) for b, c in DECODES]
@@ -111,17 +116,17 @@ def run_torch(torch, clock, shape, device, dry):
     for kind, batch, length in cases:
         if clock.over():
             return say(f"torch {shape[0]}: the time is over, the rest was not run")
-        size = min(length, 64) if dry else length
+        batch, size = shrunk(batch, length) if dry else (batch, length)
         n = size if kind == "prefill" else 1
         try:
-            cache = model.cache(min(batch, 2) if dry else batch, size)
-            ids = torch.randint(0, model.vocab, (len(cache[0][0]), n), device=device)
+            cache = model.cache(batch, size)
+            ids = torch.randint(0, model.vocab, (batch, n), device=device)
             call = lambda: model.step(ids, cache, size - n)  # noqa: E731
             call = clock.captured(call) if kind == "decode" else call
             call()
             ms = clock.median_ms(call, 3 if dry or kind == "prefill" else 15)
-            what = f"batch {batch:2d} context {length:4d}" if kind == "decode" else f"tokens {length:5d}"
-            say(f"torch {kind:7s} {shape[0]:13s} {what} {ms:9.3f} ms {len(cache[0][0]) * n / ms * 1e3:9.0f} tok/s")
+            what = f"batch {batch:2d} context {size:4d}" if kind == "decode" else f"tokens {size:5d}"
+            say(f"torch {kind:7s} {shape[0]:13s} {what} {ms:9.3f} ms {batch * n / ms * 1e3:9.0f} tok/s")
         except RuntimeError as e:
             say(f"torch {kind} {shape[0]} batch {batch} at {length}: {str(e).splitlines()[0][:150]}")
         cache = call = None
@@ -144,15 +149,15 @@ def run_transformers(torch, clock, shape, device, dry):
     for batch, length in DECODES[:3]:
         if clock.over():
             return say(f"transformers {name}: the time is over, the rest was not run")
-        size = 32 if dry else length
+        batch, size = shrunk(batch, length) if dry else (batch, length)
         past = transformers.DynamicCache()
-        prompt = torch.randint(0, vocab, (2 if dry else batch, size - 1), device=device)
+        prompt = torch.randint(0, vocab, (batch, size - 1), device=device)
         model(prompt, past_key_values=past, use_cache=True, logits_to_keep=1)
         token = prompt[:, :1]
         call = lambda: model(token, past_key_values=past, use_cache=True)  # noqa: E731
         call()
         ms = clock.median_ms(call, 3 if dry else 10)
-        say(f"transformers decode  {name:13s} batch {batch:2d} context {length:4d} {ms:9.3f} ms {len(prompt) / ms * 1e3:9.0f} tok/s (eager)")
+        say(f"transformers decode  {name:13s} batch {batch:2d} context {size:4d} {ms:9.3f} ms {batch / ms * 1e3:9.0f} tok/s (eager)")
     return None
 
 

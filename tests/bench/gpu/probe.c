@@ -7,7 +7,7 @@
 #include "engine/base/mem.h"
 #include "kernels/cuda/lt_load.h"
 
-enum { WORKSPACE = 32 << 20, PROPOSALS = 8, MOST_COPIES = 64, CALLS = 20 };
+enum { WORKSPACE = 32 << 20, PROPOSALS = 8, MOST_COPIES = 64, CALLS = 20, FEW_CALLS = 2 };
 static const size_t past_caches = (size_t)320 << 20; /* several times the L2 of any GPU this runs on */
 
 struct probe_lt {
@@ -205,7 +205,8 @@ static double time_proposal(struct probe *p, struct product *t, const cublasLtMa
 {
     float one = 1, zero = 0;
     double took[PROBE_ROUNDS];
-    int calls = p->dry ? 1 : CALLS;
+    double flops = 2.0 * t->what.rows * t->what.outs * t->what.cols;
+    int calls = p->dry ? 1 : flops > 5e10 ? FEW_CALLS : CALLS; /* a round takes some milliseconds at most */
     for (int i = -1; i < PROBE_ROUNDS; i++) {
         begin(p);
         for (int k = 0; k < calls; k++) {
