@@ -354,7 +354,8 @@ static void questions_are_answered(void **state)
                 "local c = view.cover(4, 2) assert(#c == 3 and #c[1] == 4 and #c[2] == 2 and #c[3] == 2) assert(c[1][1] == 0)\n" /* the group of 4 that is */
                 "c = view.cover(8, 1) assert(#c == 1 and #c[1] == 8) c = view.cover(1, 1) assert(#c == 8)\n"
                 "local k = act.comm({ 0, 1 }, 'twoshot') assert(#k.ranks == 2 and k.algorithm == 'twoshot')\n"
-                "local no, why = act.comm({ 0, 2 }) assert(not no and why:sub(1, 15) == 'no communicator', why)\n"
+                "local no, why = act.comm({ 0, 1 }, 'library') assert(not no and why:sub(1, 10) == 'no library', why)\n"
+                "no, why = act.comm({ 0, 2 }) assert(not no and why:sub(1, 15) == 'no communicator', why)\n"
                 "assert(view.group_capacity == 200 * 64 and view.head_tokens == 100 and view.last_switch_ms == 10000)");
     assert_int_equal(r.plan.n_verbs, 1);
     assert_int_equal(r.plan.verbs[0].kind, PLAN_COMM);

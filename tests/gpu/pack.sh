@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 folder=${1:-build-gpu}
 build=${GPU_BUILD:-build-gpu/work}
+# shellcheck disable=SC2016
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOONSHIFT_CUDA=on -DCMAKE_CUDA_ARCHITECTURES="${GPU_ARCH:-90a-real}" \
     '-DCMAKE_BUILD_RPATH=$ORIGIN/lib;$ORIGIN/../lib' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags >/dev/null
 cmake --build "$build" --target moonshift gpu

@@ -130,6 +130,9 @@ def run_torch(torch, clock, shape, device, dry):
         except RuntimeError as e:
             say(f"torch {kind} {shape[0]} batch {batch} at {length}: {str(e).splitlines()[0][:150]}")
         cache = call = None
+    del model
+    if device == "cuda":
+        torch.cuda.empty_cache()
     return None
 
 
