@@ -186,7 +186,7 @@ gaps() {
     local step
     step=$(awk '$1 == "decode" && $2 == "Llama-3.1-8B" && $4 == 1 && $6 == 1024 { print $7; exit }' "$scratch/ours")
     grep '"gpu__time_duration.sum"' "$scratch/ncu" | awk -F'","' -v step="$step" '
-        { v = $NF; gsub(/[",]/, "", v); ns = v * ($(NF - 1) == "us" || $(NF - 1) == "usecond" ? 1000 : $(NF - 1) == "ms" ? 1e6 : 1); sum += ns; n++ }
+        { v = $NF; gsub(/[",]/, "", v); ns = v * ($(NF - 1) == "us" || $(NF - 1) == "usecond" ? 1000 : $(NF - 1) == "ms" || $(NF - 1) == "msecond" ? 1e6 : 1); sum += ns; n++ }
         END { if (!n || !step) { print "G10 not measured: the profiler named no kernel, or there is no step to compare with"; exit 1 }
               printf "G10 %.2f (goal at most 0.05) gaps: a step of %.3f ms, %d kernels (%.1f a layer) of %.3f ms when each runs alone\n", (step - sum / 1e6) / step, step, n, n / 32, sum / 1e6 }'
 }

@@ -576,7 +576,7 @@ static void print_goals(const struct bench *b)
     goal(b, "G8b", b->v.prefill_of_best, 0.90, "the same of the large product of this run (either is enough)");
     goal(b, "G8c", b->v.fp8_prefill, 0.55, "prefill, 8B with fp8 layers, of 1979 TFLOPS; the worst of the cases");
     if (b->v.recording > 0)
-        printf("G11 %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording,
+        printf("G11a %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording,
                b->dry ? " [dry run: means nothing]" : "");
     goal(b, "G11b", b->v.load, 0.80, "loading weights from memory, of the link from pinned memory; the first model");
 }
