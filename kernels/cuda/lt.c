@@ -7,10 +7,17 @@
 
 enum { WORKSPACE = 32 << 20, CHOICES = 2048 };
 
-/* What the library chose for a shape. */
+/* What describes a product to the library. */
+struct call {
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t w, x, y;
+};
+
+/* What the library chose for a shape, and how it is described; only where the bias lies is said anew each time. */
 struct choice {
     struct lt_key key;
     enum { CHOICE_NONE, CHOICE_REFUSED, CHOICE_MADE } state;
+    struct call call;
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -18,13 +25,6 @@ struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
     struct choice *choices;     /* [CHOICES] by hash; a newcomer takes the place of who is there */
-};
-
-/* What one call describes itself with. */
-struct call {
-    cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t w, x, y;
-    cublasLtMatmulPreference_t preference;
 };
 
 static int32_t alignment(const void *p)
@@ -59,15 +59,6 @@ struct lt *lt_open(void)
     return l;
 }
 
-void lt_close(struct lt *l)
-{
-    if (!l)
-        return;
-    l->f.cublasLtDestroy(l->handle);
-    mem_free(l->choices);
-    mem_free(l);
-}
-
 size_t lt_workspace(void)
 {
     return WORKSPACE;
@@ -76,6 +67,11 @@ size_t lt_workspace(void)
 static bool ok(cublasStatus_t s)
 {
     return s == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool set_bias(const struct lt *l, const struct lt_product *p, const struct call *c)
+{
+    return ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
 }
 
 /* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed; x and y are as they should be. */
@@ -88,7 +84,7 @@ static bool describe(const struct lt *l, const struct lt_product *p, struct call
         !ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn)))
         return false;
     if (p->bias && (!ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &with_bias, sizeof with_bias)) ||
-                    !ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias))))
+                    !set_bias(l, p, c)))
         return false;
     return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, half, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
            ok(l->f.cublasLtMatrixLayoutCreate(&c->x, half, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&
@@ -97,8 +93,6 @@ static bool describe(const struct lt *l, const struct lt_product *p, struct call
 
 static void forget(const struct lt *l, struct call *c)
 {
-    if (c->preference)
-        l->f.cublasLtMatmulPreferenceDestroy(c->preference);
     if (c->y)
         l->f.cublasLtMatrixLayoutDestroy(c->y);
     if (c->x)
@@ -107,52 +101,70 @@ static void forget(const struct lt *l, struct call *c)
         l->f.cublasLtMatrixLayoutDestroy(c->w);
     if (c->product)
         l->f.cublasLtMatmulDescDestroy(c->product);
+    memset(c, 0, sizeof *c);
 }
 
-static bool prefer(const struct lt *l, struct call *c, cublasLtMatmulPreferenceAttributes_t what, const void *value, size_t bytes)
+void lt_close(struct lt *l)
 {
-    return ok(l->f.cublasLtMatmulPreferenceSetAttribute(c->preference, what, value, bytes));
+    if (!l)
+        return;
+    for (int i = 0; i < CHOICES; i++)
+        forget(l, &l->choices[i].call);
+    l->f.cublasLtDestroy(l->handle);
+    mem_free(l->choices);
+    mem_free(l);
 }
 
-static bool choose(const struct lt *l, struct call *c, const struct lt_key *k, cublasLtMatmulAlgo_t *algo)
+/* ---- choosing */
+
+static bool set_alignments(const struct lt *l, cublasLtMatmulPreference_t to, const struct lt_key *k)
 {
-    uint64_t most = WORKSPACE;
-    uint32_t w = (uint32_t)k->align_w, x = (uint32_t)k->align_x, y = (uint32_t)k->align_y;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        uint32_t bytes;
+    } all[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)k->align_w}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)k->align_x},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)k->align_y}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)k->align_y}};
+    uint64_t workspace = WORKSPACE;
+    bool good = ok(l->f.cublasLtMatmulPreferenceSetAttribute(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    for (size_t i = 0; i < sizeof all / sizeof *all && good; i++)
+        good = ok(l->f.cublasLtMatmulPreferenceSetAttribute(to, all[i].what, &all[i].bytes, sizeof all[i].bytes));
+    return good;
+}
+
+static bool ask(const struct lt *l, struct choice *c)
+{
     cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulPreference_t how = NULL;
     int n = 0;
-    if (!ok(l->f.cublasLtMatmulPreferenceCreate(&c->preference)) || !prefer(l, c, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most) ||
-        !prefer(l, c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &w, sizeof w) || !prefer(l, c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &x, sizeof x) ||
-        !prefer(l, c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y, sizeof y) || !prefer(l, c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y, sizeof y))
-        return false;
-    if (!ok(l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, c->product, c->w, c->x, c->y, c->y, c->preference, 1, &found, &n)) || n < 1 ||
-        !ok(found.state))
-        return false;
-    *algo = found.algo;
-    return true;
+    bool good = ok(l->f.cublasLtMatmulPreferenceCreate(&how)) && set_alignments(l, how, &c->key) &&
+                ok(l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, c->call.product, c->call.w, c->call.x, c->call.y, c->call.y, how, 1, &found, &n)) &&
+                n > 0 && ok(found.state);
+    if (good)
+        c->algo = found.algo;
+    if (how)
+        l->f.cublasLtMatmulPreferenceDestroy(how);
+    return good;
 }
 
-static struct choice *find_choice(struct lt *l, const struct lt_key *k)
+/* Once for each shape. */
+static struct choice *choose(struct lt *l, const struct lt_product *p)
 {
-    struct choice *c = &l->choices[lt_hash(k) % CHOICES];
-    if (c->state != CHOICE_NONE && memcmp(&c->key, k, sizeof *k) != 0)
-        c->state = CHOICE_NONE;
-    c->key = *k;
+    struct lt_key k = lt_key_of(p);
+    struct choice *c = &l->choices[lt_hash(&k) % CHOICES];
+    if (c->state != CHOICE_NONE && memcmp(&c->key, &k, sizeof k) == 0)
+        return c;
+    forget(l, &c->call);
+    c->key = k;
+    c->state = describe(l, p, &c->call) && ask(l, c) ? CHOICE_MADE : CHOICE_REFUSED;
     return c;
 }
 
 bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void *workspace)
 {
-    struct lt_key key = lt_key_of(p);
-    struct choice *choice = find_choice(l, &key);
-    struct call c = {0};
+    const struct choice *c = choose(l, p);
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
-    bool done = choice->state != CHOICE_REFUSED && describe(l, p, &c);
-    if (done && choice->state == CHOICE_NONE) {
-        done = choose(l, &c, &key, &choice->algo);
-        choice->state = done ? CHOICE_MADE : CHOICE_REFUSED;
-    }
-    done = done && ok(l->f.cublasLtMatmul(l->handle, c.product, &one, p->w, c.w, p->x, c.x, &beta, p->y, c.y, p->y, c.y, &choice->algo, workspace,
-                                          WORKSPACE, s));
-    forget(l, &c);
-    return done;
+    if (c->state != CHOICE_MADE || (p->bias && !set_bias(l, p, &c->call)))
+        return false;
+    return ok(l->f.cublasLtMatmul(l->handle, c->call.product, &one, p->w, c->call.w, p->x, c->call.x, &beta, p->y, c->call.y, p->y, c->call.y, &c->algo,
+                                  workspace, WORKSPACE, s));
 }
