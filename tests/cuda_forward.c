@@ -4,6 +4,12 @@
 
 #include "tests/layout_subject.h"
 
+/* The emulator is slow: cuda_modes has its default mode. */
+#if defined(EMULATED)
+enum { DEFAULT_TOO = 0 };
+#else
+enum { DEFAULT_TOO = 1 };
+#endif
 enum { PROMPT = 14, DECODES = 3, TOKENS = PROMPT + DECODES, TOP = 3, BLOCK = 16 };
 
 struct answer {
@@ -92,7 +98,7 @@ static void check_model(struct model *m, int widest)
             first = ranks == 1 ? gpu : first;
             if (memcmp(&first, &gpu, sizeof gpu))
                 fail_msg("{%d,%d}: not the bits of one rank", layouts[k].sp, layouts[k].tp);
-            if (ranks > 2 && k)
+            if (!DEFAULT_TOO || (ranks > 2 && k))
                 continue;
             answer(m, &(struct variant){backend_cuda(), layouts[k], true}, ids, &gpu);
             near_choices(&cpu, &gpu, layouts[k]);

@@ -6,7 +6,7 @@
 
 #include "tests/layout_subject.h"
 
-enum { SEQS = 4, LENGTH = 24, STEPS = 6, BLOCK = 16, TOP = 3, GRAPHS = 2 };
+enum { SEQS = 4, LENGTH = 24, STEPS = 5, BLOCK = 16, TOP = 3, GRAPHS = 2 };
 static const int sizes[GRAPHS] = {3, 1}; /* 4 sequences at once have none */
 
 /* Counts what was played. */
@@ -220,7 +220,7 @@ static void check_model(struct model *m, int widest)
             if (layouts[k].sp > 1)
                 continue;
             atomic_store(&n_played, 0);
-            due = course(m, layouts[k], true, STEPS / 2);
+            due = course(m, layouts[k], true, 3);
             assert_int_equal(atomic_load(&n_played), due);
         }
     model_close(m);
