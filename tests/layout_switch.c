@@ -26,7 +26,7 @@ enum { N = 100 };
 #else
 enum { N = 1000 };
 #endif
-enum { MAX_OUT = N < 10 ? 8 : 24, AT_ONCE = 24, SOME = N < 10 ? N : N < 60 ? 15 : N / 4, LONG = N < 10 ? 30 : 150 };
+enum { MAX_OUT = N < 10 ? 16 : 24, AT_ONCE = 24, SOME = N < 10 ? N : N < 60 ? 15 : N / 4, LONG = N < 10 ? 30 : 150 };
 
 struct heard {
     int n_tokens, n_ends, ending;
@@ -41,12 +41,14 @@ struct run {
     struct heard heard[N + 1];
     int n, n_ends, n_replies;
     char *reply;
+    bool alike;
 };
 
 struct run_opts {
     int n_requests, ranks, kv_blocks, fail_rank; /* n_requests 0: N */
     uint64_t fail_at_step;
     struct layout start;
+    bool alike;                     /* requests: short prompts, long answers that end together */
     bool waits;                     /* no step is posted before the one under way has been absorbed */
     bool copy_shards, thirds;       /* thirds: sets of three ranks have communicators too */
     struct policy policy;
@@ -58,6 +60,7 @@ static void start_run(struct run *t, struct model *m, const struct run_opts *o)
     struct err e = {0};
     memset(t, 0, sizeof *t);
     t->n = o->n_requests ? o->n_requests : N;
+    t->alike = o->alike;
     clock_init_real(&t->clock);
     const struct model_config *c = model_config(m);
     struct engine_setup s = {.ops = backend_cpu(), .device = {.n_threads = 1}, .model = m,
@@ -133,7 +136,11 @@ static struct request_spec *spec_new(struct run *t, uint64_t tag, int vocab)
     s->arrival_ns = clock_now(&t->clock);
     s->priority = (int)rng_below(&r, 3);
     s->n_prompt = 1 + (int)rng_below(&r, rng_below(&r, 5) && LONG > 40 ? 40 : LONG);
-    s->max_tokens = 1 + (int)rng_below(&r, MAX_OUT - 1);
+    s->max_tokens = 1 + (int)rng_below(&r, N < 10 ? 7 : MAX_OUT - 1);
+    if (t->alike) {
+        s->n_prompt = 1 + (int)(tag % 4);
+        s->max_tokens = MAX_OUT;
+    }
     s->prompt = mem_new_array((size_t)s->n_prompt, sizeof(int32_t));
     for (int i = 0; i < s->n_prompt; i++) /* one of five beginnings */
         s->prompt[i] = (int32_t)rng_at(tag % 5 + (i < 100 ? 0 : tag), (uint64_t)i) % vocab;
@@ -187,9 +194,9 @@ static struct model *open_model(const char *config, enum dtype type)
     return m;
 }
 
-static void one_rank(struct run *quiet, struct model *m, int n)
+static void one_rank(struct run *quiet, struct model *m, const struct run_opts *like)
 {
-    start_run(quiet, m, &(struct run_opts){.n_requests = n, .ranks = 1, .kv_blocks = 512, .waits = true});
+    start_run(quiet, m, &(struct run_opts){.n_requests = like->n_requests, .alike = like->alike, .ranks = 1, .kv_blocks = 512, .waits = true});
     serve_all(quiet, model_config(m)->vocab, NULL);
     stop_run(quiet);
     engine_destroy(quiet->g);
@@ -202,7 +209,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     struct model *m = open_model(config, type);
     struct chaos c = {.every = N < 10 ? 2 : N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
     memset(cancelled, 0, sizeof cancelled);
-    one_rank(&quiet, m, N);
+    one_rank(&quiet, m, &(struct run_opts){.n_requests = N});
     rng_init(&c.rng, (uint64_t)ranks);
     chaos_partitions(&c, ranks);
     start_run(&t, m, &(struct run_opts){.ranks = ranks, .kv_blocks = kv_blocks, .copy_shards = copy_shards, .policy = chaos_policy(&c)});
@@ -350,8 +357,8 @@ static void fixed(const char *config, enum dtype type, struct run_opts o, int tp
     static const struct policy_ops ops = {.step = fixed_step};
     struct model *m = open_model(config, type);
     o.policy = (struct policy){.ops = &ops, .ctx = &tp, .name = "fixed", .sha256 = "fixed"};
-    o.n_requests = SOME;
-    one_rank(&quiet, m, SOME);
+    o.n_requests = o.n_requests ? o.n_requests : SOME;
+    one_rank(&quiet, m, &o);
     start_run(&t, m, &o);
     serve_all(&t, model_config(m)->vocab, NULL);
     stop_run(&t);
@@ -402,6 +409,13 @@ static void a_rank_that_fails_loses_no_request(void **state)
           (struct run_opts){.ranks = 4, .kv_blocks = 256, .fail_rank = 0, .fail_at_step = 7, .start = {2, 1, 1}}, 1);
 }
 
+/* One step after the other is ahead, on ranks that do not see its predecessor end at the same time. */
+static void most_steps_are_ahead(void **state)
+{
+    (void)state;
+    fixed("tests/data/layout_gqa.json", DT_F16, (struct run_opts){.n_requests = 3, .ranks = 2, .kv_blocks = 256, .alike = true}, 2);
+}
+
 static void one_of_two_ranks_fails(void **state)
 {
     (void)state;
@@ -413,7 +427,7 @@ static void a_rank_fails_while_the_partition_changes(void **state)
     (void)state;
     static struct run quiet, t;
     struct model *m = open_model("tests/data/layout_9_3.json", DT_F32);
-    one_rank(&quiet, m, SOME);
+    one_rank(&quiet, m, &(struct run_opts){.n_requests = SOME});
     for (int rank = 0; rank < 4; rank++) {
         struct chaos c = {.every = 10, .budget = 48};
         rng_init(&c.rng, (uint64_t)rank);
@@ -440,12 +454,14 @@ int main(void)
         cmocka_unit_test(heads_28_and_40_on_8_ranks),
         cmocka_unit_test(vocabulary_not_divisible_by_the_ranks),
         cmocka_unit_test(a_second_sharded_copy_gives_the_same_texts),
+        cmocka_unit_test(most_steps_are_ahead),
         cmocka_unit_test(one_of_two_ranks_fails),
         cmocka_unit_test(a_rank_that_fails_loses_no_request),
         cmocka_unit_test(a_rank_fails_while_the_partition_changes),
     };
     const struct CMUnitTest few[] = {
         cmocka_unit_test(switching_never_shows_on_2_ranks_with_little_kv),
+        cmocka_unit_test(most_steps_are_ahead),
         cmocka_unit_test(one_of_two_ranks_fails),
     };
 #if defined(__SANITIZE_THREAD__)

@@ -25,6 +25,7 @@ struct rank {
     struct kv_space kv;
     struct heads heads;
     struct queue *inbox;        /* of struct task */
+    const struct step *on_device; /* the step done last, if the device has what it sampled: the next can be fed with it there */
     struct task held;           /* taken from the inbox and not begun */
     bool holds;
     struct thread *thread;
@@ -258,9 +259,10 @@ static void post_part(struct rank *r, struct work *w, bool fed)
     p->rc = forward_post(&r->forward, &w->site, &p->batch, &posted, &p->err);
     note_failure(r, p);
     w->state = p->rc ? WORK_ENDED : posted ? WORK_POSTED : WORK_NEW;
+    r->on_device = posted && !p->rc ? w->step : r->on_device;
 }
 
-/* All members have ended the step before, or soon will: they wait for nobody by then. */
+/* All members have ended the step before, or soon will: it was made of ops by all of them, and they wait for nobody by now. */
 static void take_tokens(struct work *w)
 {
     struct step_part *p = part_of(w);
@@ -269,24 +271,35 @@ static void take_tokens(struct work *w)
     p->rc = step_take_tokens(w->step, w->share, &p->err);
 }
 
-static void begin_part(struct rank *r, struct work *w)
+/* By ops, from tokens that the host knows. */
+static void run_part(struct rank *r, struct work *w)
 {
     struct step_part *p = part_of(w);
     w->state = WORK_ENDED;
-    if (is_out(r, p, &w->site))
-        return;
     if (w->step->prev)
         take_tokens(w);
     if (p->rc) {
         forward_abandon(r->setup.ops, &w->site);
         return;
     }
-    post_part(r, w, false);
-    if (w->state != WORK_NEW)
-        return;
+    p->batch.fed = false;
     p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
+    r->on_device = NULL;
     note_failure(r, p);
+}
+
+/* Who feeds it on the device must not wait for the others to have ended the step before: one of them may wait for this member to post, too. */
+static void begin_part(struct rank *r, struct work *w)
+{
+    bool fed = w->step->prev != NULL;
     w->state = WORK_ENDED;
+    if (is_out(r, part_of(w), &w->site))
+        return;
+    w->state = WORK_NEW;
+    if (!fed || r->on_device == w->step->prev)
+        post_part(r, w, fed);
+    if (w->state == WORK_NEW)
+        run_part(r, w);
 }
 
 static void finish_part(struct rank *r, struct work *w)

@@ -10,6 +10,8 @@
 
 #include "tests/emulator/graph.h"
 
+enum { MOST_LOOKS = 4 };
+
 struct node {
     std::function<cudaError_t()> run;
     std::vector<int> after;
@@ -30,6 +32,7 @@ struct emulated_stream {
 struct emulated_event {
     std::shared_ptr<capture> in;
     std::vector<int> tail;
+    int looks = 0;                  /* so often it is still to come */
 };
 
 struct emulated_graph {
@@ -145,6 +148,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     if (!e || !s)
         return cudaErrorInvalidValue;
+    e->looks = (int)random_below(MOST_LOOKS);
     e->in = captures(s) ? s->in : nullptr;
     e->tail = captures(s) ? s->tail : std::vector<int>();
     return cudaSuccess;
@@ -172,7 +176,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return !e || recorded(e) ? cudaErrorInvalidValue : cudaSuccess; }
 
-cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
+/* All has been done by now; who asks is told so a little later, sooner or later. */
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    if (!e || recorded(e))
+        return cudaErrorInvalidValue;
+    return e->looks-- > 0 ? cudaErrorNotReady : cudaSuccess;
+}
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
