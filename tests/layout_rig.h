@@ -206,7 +206,7 @@ static inline struct forward_site node_site(const struct node *n, const struct n
     site.group = mask;
     if (s->place->n == 1)
         return site;
-    struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share);
+    struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share, comm_chosen(comm_find(n->pool, mask)));
     site.sp = seat.sp;
     site.tp = seat.tp;
     site.all = seat.all;

@@ -473,7 +473,7 @@ static void seats_match_the_layout(void **state)
         for (int i = 0; i < 12 && 12 % sp == 0; i++)
             for (int j = 0; j < 12; j++) {
                 struct layout l = {sp, 12 / sp, 1};
-                struct comm_seat a = comm_seat(c, l, i), b = comm_seat(c, l, j);
+                struct comm_seat a = comm_seat(c, l, i, comm_chosen(c)), b = comm_seat(c, l, j, comm_chosen(c));
                 if (l.sp > 1)
                     assert_int_equal(a.sp == b.sp, share_t(l, i) == share_t(l, j));
                 if (l.tp > 1)
@@ -481,9 +481,9 @@ static void seats_match_the_layout(void **state)
                 assert_ptr_equal(a.all, b.all);
             }
     comm_choose(c, COMM_ONESHOT);
-    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0).twoshot_bytes == SIZE_MAX);
+    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, comm_chosen(c)).twoshot_bytes == SIZE_MAX);
     comm_choose(c, COMM_TWOSHOT);
-    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0).twoshot_bytes == 0);
+    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, comm_chosen(c)).twoshot_bytes == 0);
     comm_pool_close(pool);
 }
 

@@ -218,10 +218,9 @@ static size_t crossing(const struct comm_measure *m)
     return from;
 }
 
-struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share)
+struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share, enum comm_algorithm how)
 {
     struct comm_seat seat = {c->all, c->all, c->all, 0, 0};
-    enum comm_algorithm how = comm_chosen(c);
     ASSERT(l.sp * l.tp == c->n && share >= 0 && share < c->n);
     for (int i = 0; i < c->n_layouts; i++)
         if (layout_equal(c->layouts[i].layout, (struct layout){l.sp, l.tp, 1})) {

@@ -48,8 +48,8 @@ struct comm_seat {
     size_t twoshot_bytes;           /* all-reduces of so many bytes and more take two shots */
     size_t library_bytes;           /* of so many and more, the library; 0: none do */
 };
-/* The layout has as many ranks as the set. */
-struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share);
+/* The layout has as many ranks as the set. how: what comm_chosen said when the step was built; all its members must take the same. */
+struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share, enum comm_algorithm how);
 /* After a step failed in it: every comm inside is as new. Only while no step runs in it. */
 void comm_reset(struct comm_set *c);
 void comm_reset_within(struct comm_pool *p, uint64_t ranks); /* all sets inside this one */

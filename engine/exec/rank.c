@@ -169,6 +169,7 @@ struct team {
     const int *ranks;           /* by share */
     int tokens_per_block;
     const struct comm_set *comms;
+    enum comm_algorithm algorithm;
 };
 
 /* Tells teams apart whose members find the same views and comms: all of them say the same. */
@@ -185,7 +186,7 @@ static struct forward_site site_of(const struct rank *r, const struct team *t, i
     struct forward_site site = {.weights = weights_view(r->weights, t->layout, share), .tokens_per_block = t->tokens_per_block, .group = order_of(t)};
     ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
-        struct comm_seat seat = comm_seat(t->comms, t->layout, share);
+        struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
         site.sp = seat.sp;
         site.tp = seat.tp;
         site.all = seat.all;
@@ -228,7 +229,7 @@ struct work {
 
 static struct work work_on(const struct rank *r, struct step *s, int share)
 {
-    return (struct work){.step = s, .share = share, .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms}, share)};
+    return (struct work){.step = s, .share = share, .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm}, share)};
 }
 
 static struct step_part *part_of(const struct work *w)
@@ -362,7 +363,7 @@ static void do_move(struct rank *r, struct move *m, int share)
 static void do_graph(struct rank *r, struct graph_task *g, int share)
 {
     struct graph_part *p = &g->parts[share];
-    struct forward_site site = site_of(r, &(struct team){g->layout, g->n_ranks, g->ranks, g->tokens_per_block, g->comms}, share);
+    struct forward_site site = site_of(r, &(struct team){g->layout, g->n_ranks, g->ranks, g->tokens_per_block, g->comms, COMM_AUTO}, share);
     p->rc = forward_record(&r->forward, &site, g->rows, &p->err);
     if (atomic_fetch_sub(&g->left, 1) == 1 && g->ended)
         queue_post(g->ended, &g->rows);

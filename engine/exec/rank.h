@@ -1,7 +1,8 @@
 /* A rank: one worker that owns one device, its weights and its KV memory, and does what is posted to its inbox in order: its part of a step, its part of a
  * move. Threaded, it has a thread and an inbox; otherwise rank_post runs the part at once (virtual time; groups of one, or machines that compute nothing).
  * A device error poisons a rank: every later step fails with it, and its group is told. Created and closed by the engine; after rank_start only the rank's thread
- * touches the device. Never true: two steps of one rank at once. */
+ * touches the device. A step of decodes that follows another may be put behind it
+ * on the device before that one has ended. Never true: two steps of one rank at once, or out of order. */
 #ifndef EXEC_RANK_H
 #define EXEC_RANK_H
 

@@ -1,7 +1,8 @@
 /* A step: one forward of one group, as data. Built by the engine from a forwarded batch of a plan, posted to all ranks of the group at once, absorbed by the
- * engine when the last of them is done, freed. It owns an arena. Ownership moves with the message that carries it; between post and done it is the ranks'.
- * Rule zero: for the length of the step its batch points into requests (sampling settings, timelines for penalties). That is safe
- * because a busy request is neither changed nor freed before the step is absorbed. */
+ * engine when the last of them is done, freed; one that another follows is freed when that one has been absorbed (prev, next). It owns an arena. Ownership moves
+ * with the message that carries it; between post and done it is the ranks'. Rule zero: for the length of the step its batch points into requests (sampling
+ * settings, timelines for penalties). That is safe because a busy request is neither changed nor freed before the step is absorbed: what is appended to the
+ * timeline of one that takes part in two steps is not read by the second, which has no penalties. */
 #ifndef EXEC_STEP_H
 #define EXEC_STEP_H
 
@@ -36,6 +37,7 @@ struct step {
     int ranks[MAX_RANKS];   /* by share */
     int tokens_per_block;
     const struct comm_set *comms; /* NULL: a group of one */
+    enum comm_algorithm algorithm; /* of its all-reduces: a policy may choose another one before all ranks have begun */
     struct step_part *parts;/* [n_ranks] by share */
     atomic_int left;        /* members yet to end */
     struct step_item *items;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/frame.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -120,14 +121,14 @@ static size_t count_blocks(const struct batch *b)
     return n;
 }
 
-bool frame_fits(const struct frame *f, const struct batch *b, int vocab)
+bool frame_fits(const struct frame *f, const struct batch *b)
 {
     if (b->n_rows > f->most_rows || b->n_seqs != b->n_rows || b->n_logits != b->n_rows)
         return false;
     for (int i = 0; i < b->n_rows; i++)
         if (b->seqs[i].row0 != i || b->seqs[i].n_rows != 1 || b->logit_rows[i] != i || b->samples[i].given >= 0)
             return false;
-    return count_blocks(b) + ask_words(b, 0, b->n_rows, vocab) <= WORDS;
+    return count_blocks(b) + ask_words(b, 0, b->n_rows, INT_MAX) <= WORDS; /* not the vocabulary: who samples nothing does not know it */
 }
 
 static void fill_rows(const struct frame *f, const struct batch *b, int rows)

@@ -36,7 +36,7 @@ void frame_close(struct device *d);
 bool frame_set_angles(struct device *d, const struct rope *rope);
 struct step_view frame_view(const struct frame *f, int rows);
 /* Is the batch of that kind, and do its lists fit? The same at all members of a group. */
-bool frame_fits(const struct frame *f, const struct batch *b, int vocab);
+bool frame_fits(const struct frame *f, const struct batch *b);
 /* Fills the host's side, of this turn, from the device's batch and returns how many bytes of it count; 0: no memory, the device's error says so. */
 size_t frame_fill(struct device *d, const struct frame_shape *s);
 /* The most items that attention of so many rows is cut into; parts and slots likewise. */

@@ -168,7 +168,7 @@ static struct graph *find(const struct device *d, const struct graph_key *k, con
         if (g->rows >= b->n_rows && (!found || g->rows < found->rows) && same_key(&g->key, k))
             found = g;
     }
-    return found && frame_fits(&d->frame, b, found->vocab) ? found : NULL;
+    return found && frame_fits(&d->frame, b) ? found : NULL;
 }
 
 static bool send_frame(struct device *d, const struct graph *g)
