@@ -302,6 +302,8 @@ struct backend_ops {
     /* Optional (NULL: rope, then kv_write): both at once; what becomes of k outside of the cache is left open. */
     void (*rope_write)(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
     void (*attention)(struct device *d, const struct attention_args *a);
+    /* Optional (NULL: one after the other): rope_write, then attention of the same q; what becomes of q outside is left open, too. */
+    void (*rope_attention)(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a);
     void (*add)(struct device *d, struct act x, struct act y, int rows);            /* y += x */
     /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */
     void (*gather)(struct device *d, struct act x, int row0, struct act y, int first, int n);

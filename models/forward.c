@@ -83,7 +83,7 @@ static struct kv_view kv_of(const struct run *r, int layer)
     return (struct kv_view){r->f->kv, layer, r->at->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
 }
 
-/* q, k and v of the slice; of all rows for the own heads; turned to their positions; k and v into the cache. */
+/* q, k and v of the slice; of all rows for the own heads. */
 static void project(struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
@@ -93,29 +93,50 @@ static void project(struct run *r, int layer)
     struct linear_args qkv = {
         .in = LINEAR_NORM, .x = s->x, .gain = w->attn_norm, .eps = c->norm_eps, .rows = r->rows, .n_out = 3,
         .out = {{w->q, w->q_bias, s->q_in}, {w->k, w->k_bias, s->k_in}, {w->v, w->v_bias, s->v_in}}};
-    struct rope_args rope = {
-        .q = s->q, .k = s->k, .n_heads = r->sh->own.n_q, .n_kv_heads = r->sh->own.n_kv, .head_dim = c->head_dim,
-        .rows = r->b->n_rows, .q_gain = w->q_norm, .k_gain = w->k_norm, .eps = c->norm_eps};
-    struct kv_view kv = kv_of(r, layer);
     ops->linear(r->f->device, &qkv);
     if (r->sh->layout.sp > 1)
         ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp, .me = r->sh->s, .show = {s->q_in, s->k_in, s->v_in},
                                                             .take = {s->q, s->k, s->v}, .rects = r->out, .n_rects = r->n_out});
-    if (ops->rope_write) {
-        ops->rope_write(r->f->device, &rope, s->v, &kv);
-        return;
-    }
-    ops->rope(r->f->device, &rope);
-    ops->kv_write(r->f->device, s->k, s->v, &kv);
 }
 
+static struct rope_args turn_of(const struct run *r, int layer)
+{
+    const struct model_config *c = r->f->config;
+    const struct layer_weights *w = &r->w->layers[layer];
+    return (struct rope_args){
+        .q = r->s.q, .k = r->s.k, .n_heads = r->sh->own.n_q, .n_kv_heads = r->sh->own.n_kv, .head_dim = c->head_dim,
+        .rows = r->b->n_rows, .q_gain = w->q_norm, .k_gain = w->k_norm, .eps = c->norm_eps};
+}
+
+/* q and k turned to their positions; k and v into the cache. */
+static void store(struct run *r, int layer)
+{
+    const struct backend_ops *ops = r->f->ops;
+    struct rope_args turn = turn_of(r, layer);
+    struct kv_view kv = kv_of(r, layer);
+    if (ops->rope_write) {
+        ops->rope_write(r->f->device, &turn, r->s.v, &kv);
+        return;
+    }
+    ops->rope(r->f->device, &turn);
+    ops->kv_write(r->f->device, r->s.k, r->s.v, &kv);
+}
+
+/* The same, and attention. */
 static void attend(struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
+    const struct backend_ops *ops = r->f->ops;
+    struct rope_args turn = turn_of(r, layer);
     struct attention_args a = {
         .q = r->s.q, .out = r->s.attn, .n_heads = r->sh->own.n_q, .kv_head = r->f->kv_head, .kv = kv_of(r, layer),
         .scale = 1.0f / sqrtf((float)c->head_dim), .window = c->window};
-    r->f->ops->attention(r->f->device, &a);
+    if (ops->rope_attention) {
+        ops->rope_attention(r->f->device, &turn, r->s.v, &a);
+        return;
+    }
+    store(r, layer);
+    ops->attention(r->f->device, &a);
 }
 
 /* A product whose columns the tp group shares: y += in(x) W^T. */
@@ -298,10 +319,12 @@ static void compute(struct run *r)
         layer_end(r, l);
     }
     project(r, last);
-    if (n == 0)
-        meet_all(r);
-    else
+    if (n > 0) {
         attend(r, last);
+    } else {
+        store(r, last);
+        meet_all(r);
+    }
     for (int first = 0; first < n; first += chunk)
         finish_rows(r, (struct span){first, n - first < chunk ? n - first : chunk});
 }

@@ -18,6 +18,8 @@ struct site {
     uint8_t *cache;
     size_t row_bytes, head_bytes, block_bytes;
     float *q, *out;
+    const int32_t *row_seq;     /* for turn */
+    const struct rope_write_job *turn; /* or NULL */
 };
 
 static void put(enum dtype t, uint8_t *row, int i, float x)
@@ -125,12 +127,18 @@ static void run(struct site *s, int sms)
     memset(arrived, 0, MAX_ARRIVED * sizeof *arrived);
     struct flash_job j = {.step = {.seqs = s->seqs, .blocks = s->blocks, .n_rows = s->n_rows, .n_seqs = s->n_seqs}, .q = s->q, .out = s->out, .ldq = ld, .ldo = ld,
                           .window = s->window, .scale = 1.44269504f / sqrtf((float)s->dim), .partial = partial, .arrived = arrived,
-                          .n_slots = plan.n_slots, .n_parts = plan.n_parts};
+                          .n_slots = plan.n_slots, .n_parts = plan.n_parts, .turns = s->turn};
+    j.step.row_seq = s->row_seq;
     j.kv = (struct kv_at){.base = s->cache, .block_bytes = s->block_bytes, .head_bytes = s->head_bytes, .value_at = s->head_bytes / 2, .tokens = s->tokens,
                           .n_heads = s->kv_heads, .head_dim = s->dim, .padded_dim = s->dim, .type = s->type};
     for (int k = 0; k <= s->kv_heads; k++)
         j.first_head[k] = (uint16_t)s->first_head[k];
     assert_true(s->kv_heads * plan.n_slots <= MAX_ARRIVED);
+    if (s->turn) {
+        j.turn = *s->turn;
+        j.turn.write.step = j.step;
+        j.turn.write.kv = j.kv;
+    }
     for (int wide = 0; wide < 2; wide++) {
         *n = wide ? plan.n_wide : plan.n_narrow;
         j.wide = j.early = wide;
@@ -243,6 +251,91 @@ static void caches_of_fp8(void **state)
     try_site(&(struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 48, .window = 70, .first_head = {0, 5}}, lengths, 2, 12);
 }
 
+/* What turning needs beside a site. */
+struct turning {
+    struct rope_write_job job;
+    int32_t *row_seq;
+    float *k, *v, *angles, *gain;
+};
+
+static float *normals(size_t n, struct rng *r)
+{
+    float *x = unified(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)about_normal(r);
+    return x;
+}
+
+static void open_turning(struct turning *t, const struct site *s, int dim, struct rng *r)
+{
+    int ld = s->kv_heads * s->dim;
+    t->k = normals((size_t)(s->n_rows * ld), r);
+    t->v = normals((size_t)(s->n_rows * ld), r);
+    t->angles = normals((size_t)(s->n_rows * dim) + 1, r);
+    t->gain = normals((size_t)s->dim, r);
+    t->row_seq = unified((size_t)s->n_rows * sizeof *t->row_seq);
+    for (int q = 0; q < s->n_seqs; q++)
+        for (int i = 0; i < s->seqs[q].n_rows; i++)
+            t->row_seq[s->seqs[q].row0 + i] = q;
+    t->job = (struct rope_write_job){.q = {.x = s->q, .ld = s->q_heads * s->dim, .rows = s->n_rows, .n_heads = s->q_heads, .head_dim = s->dim, .gain = t->gain,
+                                           .eps = 1e-5f, .angles = t->angles, .dim = dim, .halves = dim % 32 == 0},
+                                     .k = t->k, .k_gain = dim == s->dim ? t->gain : NULL, .write = {.k = t->k, .v = t->v, .ldk = ld, .ldv = ld}};
+}
+
+static void close_turning(struct turning *t)
+{
+    unified_free(t->k);
+    unified_free(t->v);
+    unified_free(t->angles);
+    unified_free(t->gain);
+    unified_free(t->row_seq);
+}
+
+/* One site twice from the same seed: turned by its own kernel and then attended to, and both at once. The same bits, in the cache, too. */
+static void try_turning(struct site base, const int *lengths, int sms, int dim)
+{
+    struct site s[2] = {base, base};
+    struct turning t[2];
+    size_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        struct rng r;
+        rng_init(&r, 21);
+        s[i].q_heads = base.first_head[base.kv_heads];
+        open_site(&s[i], lengths, &r);
+        open_turning(&t[i], &s[i], dim, &r);
+        s[i].row_seq = t[i].row_seq;
+        bytes = 0;
+        for (int q = 0; q < s[i].n_seqs; q++)
+            bytes += (size_t)((s[i].seqs[q].pos0 + s[i].seqs[q].n_rows + base.tokens - 1) / base.tokens) * s[i].block_bytes;
+    }
+    struct rope_write_job first = t[0].job;
+    first.write.step = (struct step_view){.seqs = s[0].seqs, .blocks = s[0].blocks, .row_seq = t[0].row_seq, .n_rows = s[0].n_rows, .n_seqs = s[0].n_seqs};
+    first.write.kv = (struct kv_at){.base = s[0].cache, .block_bytes = s[0].block_bytes, .head_bytes = s[0].head_bytes, .value_at = s[0].head_bytes / 2,
+                                    .tokens = base.tokens, .n_heads = base.kv_heads, .head_dim = base.dim, .padded_dim = base.dim, .type = base.type};
+    assert_int_equal(launch_rope_write(NULL, &first), cudaSuccess);
+    unified_wait();
+    s[1].turn = &t[1].job;
+    run(&s[0], sms);
+    run(&s[1], sms);
+    check_all(&s[0]);
+    assert_memory_equal(s[0].cache, s[1].cache, bytes);
+    assert_memory_equal(s[0].out, s[1].out, (size_t)s[0].n_rows * (size_t)s[0].q_heads * (size_t)base.dim * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        close_turning(&t[i]);
+        close_site(&s[i]);
+    }
+}
+
+static void turning_inside_changes_nothing(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 0, 1, 300, 1, 63, 1, 64, 2, 127, 1, 16, 0}, drafts[] = {4, 61, 3, 0, 1, 200, 0};
+    try_turning((struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths, 132, 64);
+    try_turning((struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 70, .first_head = {0, 8, 15}}, lengths, 2, 128);
+    try_turning((struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, drafts, 132, 20);
+    try_turning((struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 5}}, drafts, 1, 0);
+}
+
 /* What is no number shows in whatever sees it. */
 static void nan_in_fp8_shows(void **state)
 {
@@ -325,7 +418,7 @@ int main(void)
         cmocka_unit_test(decodes_in_one_part), cmocka_unit_test(decodes_in_parts),          cmocka_unit_test(chunks_of_prompts),
         cmocka_unit_test(caches_of_fp8),       cmocka_unit_test(nan_in_fp8_shows),
         cmocka_unit_test(mixed_steps_and_uneven_heads), cmocka_unit_test(windows_slide), cmocka_unit_test(what_it_cannot_it_refuses),
-        cmocka_unit_test(plans_cover_everything_once),
+        cmocka_unit_test(plans_cover_everything_once),  cmocka_unit_test(turning_inside_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -332,6 +332,7 @@ const struct backend_ops *backend_cuda(void)
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .rope_write = cuda_rope_write,
+        .rope_attention = cuda_rope_attention,
         .attention = cuda_attention,
         .add = cuda_add,
         .gather = cuda_gather,

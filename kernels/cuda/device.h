@@ -165,6 +165,7 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads);
 size_t cuda_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
 void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
+void cuda_rope_attention(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a);
 void cuda_attention(struct device *d, const struct attention_args *a);
 void cuda_kv_move(struct device *d, const struct kv_move *m);
 /* graph.c */

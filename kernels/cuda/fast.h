@@ -54,6 +54,8 @@ struct flash_job {
     const int32_t *n_items;
     int most_items;
     bool wide;
+    bool turns;                     /* narrow: first turn q and k and write k and v, as rope_write does; all items are narrow */
+    struct rope_write_job turn;     /* its q is this job's */
     bool early;                     /* as in skinny_job */
     float *partial;                 /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
     uint32_t *arrived;              /* narrow: [kv heads][n_slots], zero between launches */

@@ -5,6 +5,7 @@
  * into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
+#include "kernels/cuda/turn.h"
 
 enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, GROUP_KEYS = 16, SHARED_PAD = 8 };
 
@@ -259,6 +260,43 @@ template <half_type H, int D, int N> __device__ static void mix(struct flash_sta
     }
 }
 
+/* ---- what goes in, for steps of decodes: nobody but this tile reads these queries, nobody but this part these keys */
+
+/* The keys and values of these rows of the step. A call, so that the rounds keep their registers. */
+__device__ __noinline__ static void write_new(const struct rope_write_job &turn, int row, int end)
+{
+    for (row += warp_id(); row < end; row += FLASH_WARPS)
+        turn_into_cache(turn, row, (int)blockIdx.y);
+}
+
+/* The tile's queries, turned, in shared memory; then they are where rows say. */
+template <int D> __device__ static void turn_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D], struct flash_rows *rows)
+{
+    for (int i = warp_id(); i < s.n; i += FLASH_WARPS) {
+        int row = s.seq.row0 + i / s.heads, head = s.head0 + i % s.heads;
+        const float *from = j.q + (int64_t)row * j.ldq + head * D;
+        for (int c = lane_id(); c < D; c += WARP)
+            to[i][c] = from[c];
+        __syncwarp();
+        turn_head(j.turn.q, to[i], row, j.turn.q.gain);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (rows->q[i])
+            rows->q[i] = to[lane_id() / 4 + 8 * i];
+}
+
+/* Where the second round's keys will be, which come later. */
+template <int D> __device__ static inline float (*queries_in(struct flash_space<D, false> *sp))[D]
+{
+    return (float (*)[D])sp->k[1];
+}
+template <int D> __device__ static inline float (*queries_in(struct flash_space<D, true> *sp))[D]
+{
+    return (float (*)[D])sp->raw_k[1];
+}
+
 /* ---- what comes out */
 
 template <int D> __device__ static void store_wide(const struct flash_rows &r, struct flash_state<D> *s)
@@ -363,9 +401,9 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
 
 /* ---- the kernel */
 
-/* Narrow tiles of short fp8 heads: the compiler would spill for the sake of a fifth CTA beside four. 0: its choice. */
+/* Narrow tiles: three CTAs side by side, as flash_plan.c has it, where the compiler left to itself takes more registers, or spills for the sake of a fifth CTA. 0: its choice. */
 template <enum cached C, int D, bool WIDE>
-__global__ void __launch_bounds__(FLASH_THREADS, C == cached::f8 && D == 64 && !WIDE ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
+__global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (D == 64) ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
 {
     enum { N = WIDE ? FLASH_KEYS / GROUP_KEYS : 1 };
     constexpr half_type H = half_of(C);
@@ -381,9 +419,19 @@ __global__ void __launch_bounds__(FLASH_THREADS, C == cached::f8 && D == 64 && !
     struct flash_rows rows;
     struct flash_state<D> state;
     find_rows(j, site, &rows);
-    load_queries<H, D>(j, rows, &state);
+    bool turns = !WIDE && j.turns;
+    if (turns && site.key1 > site.seq.pos0) {
+        int to_row = site.seq.row0 - site.seq.pos0;
+        write_new(j.turn, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
+        __syncthreads();
+    }
     fetch_round<D, F8>(j, site, site.key0, sp, 0);
     copies_close();
+    if (turns)
+        turn_queries<D>(j, site, queries_in<D>(sp), &rows);
+    load_queries<H, D>(j, rows, &state);
+    if (turns)
+        __syncthreads(); /* all have them: the second round may come */
     for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
         if (key + FLASH_KEYS < site.key1)
             fetch_round<D, F8>(j, site, key + FLASH_KEYS, sp, at ^ 1);

@@ -44,13 +44,18 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
     gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
+static struct rope_write_job turn_job(const struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
+{
+    ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
+    return (struct rope_write_job){.q = step_rope(d, a, a->q, a->n_heads, a->q_gain), .k = a->k.data, .k_gain = a->k_gain,
+                                   .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
+}
+
 void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
 {
     if (gpu_failed(d) || a->rows == 0 || !step_blocks(d, kv->tokens_per_block))
         return;
-    ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
-    struct rope_write_job j = {.q = step_rope(d, a, a->q, a->n_heads, a->q_gain), .k = a->k.data, .k_gain = a->k_gain,
-                               .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
+    struct rope_write_job j = turn_job(d, a, v, kv);
     gpu_ok(d, launch_rope_write(d->stream, &j), "rope_write");
 }
 
@@ -122,20 +127,57 @@ static void attend_invariant(struct device *d, const struct attention_args *a)
     gpu_ok(d, launch_attend(d->stream, &j), "attention");
 }
 
-void cuda_attention(struct device *d, const struct attention_args *a)
+static bool attends_fast(const struct device *d, const struct attention_args *a)
+{
+    return !d->opts.invariant && flash_can(a->kv.space->dtype, a->kv.head_dim);
+}
+
+/* Does every kv head have queries? */
+static bool all_heads_asked(const struct flash_job *j)
+{
+    for (int k = 0; k < j->kv.n_heads; k++)
+        if (j->first_head[k] == j->first_head[k + 1])
+            return false;
+    return true;
+}
+
+/* turn: NULL, or to be done before. */
+static void attend_fast(struct device *d, const struct attention_args *a, const struct rope_write_job *turn)
 {
     struct flash_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
-                          .scale = a->scale * 1.44269504f};
+                          .scale = a->scale * 1.44269504f, .step = d->view, .kv = layer_at(&a->kv), .turns = turn};
+    int most = order_heads(a, j.first_head);
+    if (turn)
+        j.turn = *turn;
+    if (turn && !all_heads_asked(&j)) { /* the kernel writes the keys of those who ask for them */
+        gpu_ok(d, launch_rope_write(d->stream, turn), "rope_write");
+        j.turns = false;
+    }
+    cuda_flash(d, &j, most);
+}
+
+void cuda_attention(struct device *d, const struct attention_args *a)
+{
     if (gpu_failed(d) || a->n_heads == 0 || !step_blocks(d, a->kv.tokens_per_block))
         return;
-    if (d->opts.invariant || !flash_can(a->kv.space->dtype, a->kv.head_dim)) {
+    if (attends_fast(d, a))
+        attend_fast(d, a, NULL);
+    else
         attend_invariant(d, a);
+}
+
+void cuda_rope_attention(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a)
+{
+    if (gpu_failed(d) || r->rows == 0 || !step_blocks(d, a->kv.tokens_per_block))
+        return;
+    if (attends_fast(d, a) && a->n_heads > 0) {
+        struct rope_write_job turn = turn_job(d, r, v, &a->kv);
+        ASSERT(a->q.data == r->q.data);
+        attend_fast(d, a, &turn);
         return;
     }
-    int most = order_heads(a, j.first_head);
-    j.step = d->view;
-    j.kv = layer_at(&a->kv);
-    cuda_flash(d, &j, most);
+    cuda_rope_write(d, r, v, &a->kv);
+    cuda_attention(d, a);
 }
 
 /* ---- moves */
