@@ -7,7 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/queue.h"
-#include "engine/exec/graphs.h"
+#include "engine/exec/prepare.h"
 #include "engine/policy.h"
 #include "engine/witness.h"
 #include "models/model.h"
@@ -35,6 +35,7 @@ struct engine_setup {
     double memory_share;            /* (0, 1) */
     int graph_sizes[GRAPH_SIZES];   /* rows of the graphs to record, descending; machines without graphs record none */
     int n_graph_sizes;
+    bool rehearse;                  /* try steps of every layout before anything is served */
     int ahead;                      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as nothing happens that a policy
                                        would want to know. 0: none. Not with a witness; threaded only */
     int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */

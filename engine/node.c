@@ -170,6 +170,13 @@ static int check_setup(const struct engine_setup *s, struct err *e)
     return 0;
 }
 
+/* Rows of a prompt that fills a step. */
+static int largest_step(const struct engine_setup *s)
+{
+    int context = model_config(s->model)->context, rows = s->limits.max_num_batched_tokens;
+    return rows < context ? rows : context;
+}
+
 int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c, struct err *e)
 {
     memset(n, 0, sizeof *n);
@@ -187,8 +194,10 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     for (int i = 0; i < n->n_ranks && !rc; i++)
         rc = rank_start(n->ranks[i], n->n_blocks, e);
     if (!rc)
-        graphs_record(&(struct graphs_setup){.ranks = n->ranks, .comms = n->comms, .shape = &n->shape, .sizes = s->graph_sizes,
-                                             .n_sizes = s->n_graph_sizes, .threaded = s->threaded, .quiet = s->quiet});
+        rc = prepare_ranks(&(struct prepare_setup){.ranks = n->ranks, .comms = n->comms, .shape = &n->shape, .n_blocks = n->n_blocks,
+                                                   .step_rows = s->rehearse ? largest_step(s) : 0, .sizes = s->graph_sizes,
+                                                   .n_sizes = s->n_graph_sizes, .threaded = s->threaded, .quiet = s->quiet},
+                           e);
     if (rc)
         node_close(n);
     return rc;

@@ -413,9 +413,9 @@ int forward_run(struct forward *f, const struct forward_site *at, const struct b
     return rc;
 }
 
-/* ---- recording */
+/* ---- before anything is served */
 
-/* A step of `rows` decodes that never runs. */
+/* A made-up step: `rows` decodes, or a prompt of as many tokens. */
 struct stand_in {
     struct batch batch;
     int32_t *numbers, *zeros;
@@ -443,6 +443,34 @@ static void stand_in_free(struct stand_in *s)
     mem_free(s->zeros);
     mem_free(s->seqs);
     mem_free(s->samples);
+}
+
+/* The same rows as one prompt, whose last logits are wanted. */
+static void stand_in_join(struct stand_in *s, int max_logits)
+{
+    struct batch *b = &s->batch;
+    int skip = b->n_rows > max_logits ? b->n_rows - max_logits : 0;
+    b->positions = s->numbers;
+    b->n_seqs = 1;
+    s->seqs[0] = (struct batch_seq){.n_rows = b->n_rows, .blocks = s->numbers};
+    b->logit_rows += skip;
+    b->n_logits -= skip;
+    b->results = mem_new_array((size_t)b->n_logits, sizeof *b->results);
+}
+
+int forward_rehearse(struct forward *f, const struct forward_site *at, int rows, struct err *e)
+{
+    static const struct sampling usual = {.temperature = 1, .top_p = 0.9f, .top_k = 50, .repetition_penalty = 1};
+    struct stand_in s;
+    ASSERT(rows > 0 && rows <= f->max_rows);
+    stand_in_make(&s, &usual, rows);
+    stand_in_join(&s, f->max_logits);
+    int rc = run_ops(f, at, &s.batch, NULL, e);
+    mem_free(s.batch.results);
+    stand_in_free(&s);
+    if (rc)
+        forward_abandon(f->ops, at);
+    return rc;
 }
 
 static int record(struct forward *f, const struct forward_site *at, const struct batch *b, struct err *e)

@@ -76,6 +76,8 @@ int forward_run(struct forward *f, const struct forward_site *at, const struct b
 int forward_post(struct forward *f, const struct forward_site *at, const struct batch *b, bool *posted, struct err *e);
 bool forward_ended(struct forward *f);
 int forward_wait(struct forward *f, const struct forward_site *at, struct step_time *t, struct err *e);
+/* Runs this member's part of a made-up step and forgets what comes out: a prompt of `rows` tokens in blocks 0, 1, ..., which nobody may use meanwhile. */
+int forward_rehearse(struct forward *f, const struct forward_site *at, int rows, struct err *e);
 /* Records this member's part of steps in which each of `rows` sequences decodes one token; all members record the same in the same order. E_UNSUPPORTED: not on this machine.
  * Any error: such steps are made of ops, and the comms of the site are aborted. */
 int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e);

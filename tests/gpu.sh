@@ -160,7 +160,7 @@ else
     check "NLL of a dummy model in every layout, default mode" 90 "$(program nll_layouts)"
 fi
 for policy in shift flying; do
-    check "500 requests while $policy switches" 75 "$python" -B tests/gpu/requests.py --binary "$moonshift" --policy $policy "${few[@]}" -- "${serve[@]}"
+    check "500 requests while $policy switches" 75 "$python" -B tests/gpu/requests.py --binary "$moonshift" --policy $policy "${few[@]}" -- "${serve[@]}" --max-num-batched-tokens 512 ${dry:+--no-warmup}
 done
 check "switching never shows, every way to interrupt, ranks that fail" 75 "$(program test_gpu_layout_switch)"
 if [ -n "$model" ]; then
@@ -177,6 +177,7 @@ fi
 
 start=()
 for word in "${serve[@]}"; do [ "$word" = --invariant ] || start+=("$word"); done
+[ "$dry" ] && start+=(--max-num-batched-tokens 64)
 check "starting" 60 "$python" -B tests/gpu/starting.py --binary "$moonshift" -- "${start[@]}"
 
 # ---- what only other tools can see

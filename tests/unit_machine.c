@@ -83,13 +83,16 @@ static void a_backend_is_chosen(void **state)
 static void ranks_take_devices_in_turn(void **state)
 {
     char *share[] = {"gpu-memory-utilization"};
-    struct opts o = {.device = "cuda"};
+    struct opts o = {.device = "cuda", .warmup = true};
     struct engine_setup s = {.ops = &full, .n_ranks = 5, .memory_share = 0.4};
     (void)state;
     machine_spread(&o, &s);
     for (int i = 0; i < 5; i++)
         assert_int_equal(s.devices[i], i % 3);
-    assert_true(s.memory_share == 0.9);
+    assert_true(s.memory_share == 0.9 && s.rehearse);
+    o.warmup = false;
+    machine_spread(&o, &s);
+    assert_false(s.rehearse);
     o.given = (struct opts_list){share, 1};
     s = (struct engine_setup){.ops = &full, .n_ranks = 1, .memory_share = 0.4};
     machine_spread(&o, &s);
@@ -99,9 +102,9 @@ static void ranks_take_devices_in_turn(void **state)
     machine_spread(&o, &s);
     assert_int_equal(s.devices[0], 2);
     s = (struct engine_setup){.ops = backend_cpu(), .n_ranks = 2, .memory_share = 0.4};
-    o = (struct opts){.device = "cpu"};
+    o = (struct opts){.device = "cpu", .warmup = true};
     machine_spread(&o, &s);
-    assert_true(s.memory_share == 0.4 && s.devices[1] == 0);
+    assert_true(s.memory_share == 0.4 && s.devices[1] == 0 && !s.rehearse);
 }
 
 static int never_called(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e)

@@ -207,7 +207,7 @@ static void spellings(void **state)
     assert_int_equal(o.origins.n, 2);
     assert_string_equal(o.origins.items[1], "http://b");
     opts_free(&o);
-    accepts(&o, "serve m -tp 1 --enforce-eager --trust-remote-code --tensor-parallel-size=1");
+    accepts(&o, "serve m -tp 1 --no-warmup --enforce-eager --trust-remote-code --tensor-parallel-size=1");
     opts_free(&o);
 }
 

@@ -11,7 +11,7 @@
 
 /* What lies in the inbox. */
 struct task {
-    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_GRAPH } kind;
+    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE } kind;
     int share;
     void *what;
 };
@@ -360,13 +360,13 @@ static void do_move(struct rank *r, struct move *m, int share)
         r->setup.move_done(r->setup.ctx, m);
 }
 
-static void do_graph(struct rank *r, struct graph_task *g, int share)
+static void do_prepare(struct rank *r, struct prepare_task *t, int share)
 {
-    struct graph_part *p = &g->parts[share];
-    struct forward_site site = site_of(r, &(struct team){g->layout, g->n_ranks, g->ranks, g->tokens_per_block, g->comms, COMM_AUTO}, share);
-    p->rc = forward_record(&r->forward, &site, g->rows, &p->err);
-    if (atomic_fetch_sub(&g->left, 1) == 1 && g->ended)
-        queue_post(g->ended, &g->rows);
+    struct prepare_part *p = &t->parts[share];
+    struct forward_site site = site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
+    p->rc = t->what == PREPARE_GRAPH ? forward_record(&r->forward, &site, t->rows, &p->err) : forward_rehearse(&r->forward, &site, t->rows, &p->err);
+    if (atomic_fetch_sub(&t->left, 1) == 1 && t->ended)
+        queue_post(t->ended, &t->rows);
 }
 
 static void body(void *arg)
@@ -384,7 +384,7 @@ static void body(void *arg)
         else if (t.kind == TASK_MOVE)
             do_move(r, t.what, t.share);
         else
-            do_graph(r, t.what, t.share);
+            do_prepare(r, t.what, t.share);
     }
 }
 
@@ -420,13 +420,13 @@ void rank_post_move(struct rank *r, struct move *m, int share)
         do_move(r, m, share);
 }
 
-void rank_post_graph(struct rank *r, struct graph_task *g, int share)
+void rank_prepare(struct rank *r, struct prepare_task *t, int share)
 {
-    ASSERT(r->setup.threaded || g->n_ranks == 1);
+    ASSERT(r->setup.threaded || t->n_ranks == 1);
     if (r->setup.threaded)
-        queue_post(r->inbox, &(struct task){TASK_GRAPH, share, g});
+        queue_post(r->inbox, &(struct task){TASK_PREPARE, share, t});
     else
-        do_graph(r, g, share);
+        do_prepare(r, t, share);
 }
 
 bool rank_has_graphs(const struct rank *r)

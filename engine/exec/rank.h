@@ -7,7 +7,7 @@
 #define EXEC_RANK_H
 
 #include "engine/exec/comm.h"
-#include "engine/exec/graphs.h"
+#include "engine/exec/prepare.h"
 #include "engine/exec/move.h"
 #include "engine/exec/step.h"
 #include "engine/exec/weights.h"
@@ -51,8 +51,8 @@ int rank_start(struct rank *r, int n_blocks, struct err *e);
 /* To all ranks of s->ranks, each with its share, before any other step or move is posted to one of them: so all see one order. */
 void rank_post_step(struct rank *r, struct step *s, int share);
 void rank_post_move(struct rank *r, struct move *m, int share);
-/* To all ranks of g->ranks, before anything else is posted to one of them; g stays until its `left` is 0. */
-void rank_post_graph(struct rank *r, struct graph_task *g, int share);
+/* To all ranks of t->ranks, before anything else is posted to one of them; t stays until its `left` is 0. */
+void rank_prepare(struct rank *r, struct prepare_task *t, int share);
 bool rank_has_graphs(const struct rank *r);
 void rank_close(struct rank *r);    /* does what was posted, then stops; NULL is fine */
 

@@ -104,4 +104,5 @@ void machine_spread(const struct opts *o, struct engine_setup *s)
         s->devices[i] = i % n;
     if (s->ops->n_devices && !is_given(o, "gpu-memory-utilization"))
         s->memory_share = 0.9;
+    s->rehearse = s->ops->n_devices && o->warmup;
 }

@@ -42,7 +42,7 @@ struct opts {
     /* the machine */
     char *device, *isa, *devices;       /* devices: NULL: in turn */
     char *graph_sizes;                  /* NULL: the usual ones */
-    bool invariant, enforce_eager;
+    bool invariant, enforce_eager, warmup;
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;

@@ -79,6 +79,8 @@ static const struct opt_row rows[] = {
      "GPUs: for how many sequences that decode together graphs are recorded at start, like 1,8,64 (default: 1,2,4,8,16,32,48,64,96,128, up to --max-num-seqs)"},
     {"enforce-eager", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(enforce_eager), NULL, "false", 0, 0, NULL,
      "GPUs: record no graphs; every step is made of single launches"},
+    {"warmup", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(warmup), NULL, "true", 0, 0, NULL,
+     "GPUs: try the largest step of every layout before serving (without it a start is sooner, the first requests take longer, and memory may run out while serving)"},
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL, "cores to compute on; 0: those this process may use"},
     {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
      "workers that share the cores and run the model in any layout; 0: as many as the sizes below need"},

@@ -1,0 +1,175 @@
+#include "engine/exec/prepare.h"
+
+#include "engine/base/check.h"
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/exec/rank.h"
+
+struct preparer {
+    const struct prepare_setup *setup;
+    struct queue *ended;
+    int n_layouts, n_done, n_all, n_recorded;
+};
+
+static const struct layout none = {0, 0, 0};
+
+static int count_ranks(uint64_t set)
+{
+    return __builtin_popcountll(set);
+}
+
+/* The next layout that so many ranks can run; none: it was the last. */
+static struct layout next_layout(const struct node_shape *s, int n, int after_tp)
+{
+    for (int tp = after_tp + 1; tp <= n; tp++)
+        if (n % tp == 0 && !s->refusals[n][tp])
+            return (struct layout){n / tp, tp, 1};
+    return none;
+}
+
+static int count_layouts(const struct node_shape *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_sets; i++)
+        for (struct layout l = next_layout(s, count_ranks(s->sets[i]), 0); l.tp; l = next_layout(s, count_ranks(s->sets[i]), l.tp))
+            n++;
+    return n;
+}
+
+/* The first member that failed by itself, else any that failed. */
+static const struct prepare_part *failure(const struct prepare_task *t)
+{
+    const struct prepare_part *found = NULL;
+    ASSERT(atomic_load(&t->left) == 0);
+    for (int i = 0; i < t->n_ranks; i++)
+        if (t->parts[i].rc && (!found || (found->rc == E_PEER && t->parts[i].rc != E_PEER)))
+            found = &t->parts[i];
+    return found;
+}
+
+static struct prepare_task task_of(const struct preparer *r, enum preparation what, uint64_t set, struct layout l)
+{
+    const struct prepare_setup *s = r->setup;
+    int n = count_ranks(set);
+    struct prepare_task t = {.what = what, .layout = l, .tokens_per_block = s->shape->tokens_per_block[n], .ended = r->ended,
+                             .comms = n > 1 ? comm_find(s->comms, set) : NULL};
+    for (int i = 0; i < s->shape->n_ranks; i++)
+        if (set >> i & 1)
+            t.ranks[t.n_ranks++] = i;
+    return t;
+}
+
+static void post(const struct preparer *r, struct prepare_task *t, int rows)
+{
+    t->rows = rows;
+    atomic_store(&t->left, t->n_ranks);
+    for (int i = 0; i < t->n_ranks; i++)
+        rank_prepare(r->setup->ranks[t->ranks[i]], t, i);
+}
+
+/* Until n tasks have ended. */
+static void await(const struct preparer *r, int n)
+{
+    for (int ended; r->ended && n > 0; n--)
+        while (!queue_take(r->ended, &ended))
+            queue_wait(r->ended, -1);
+}
+
+/* ---- rehearsal */
+
+enum { REHEARSALS = 3 };
+
+/* All layouts of all sets, in one order for all ranks: those that share none go side by side. */
+static struct prepare_task *post_rehearsals(const struct preparer *r)
+{
+    const struct prepare_setup *s = r->setup;
+    struct prepare_task *all = mem_new_array((size_t)r->n_layouts * REHEARSALS, sizeof *all), *t = all;
+    for (int i = 0; i < s->shape->n_sets; i++) {
+        int n = count_ranks(s->shape->sets[i]);
+        int64_t room = (int64_t)s->n_blocks * s->shape->tokens_per_block[n];
+        for (struct layout l = next_layout(s->shape, n, 0); l.tp; l = next_layout(s->shape, n, l.tp))
+            for (int k = 0; k < REHEARSALS; k++, t++) {
+                const int sizes[REHEARSALS] = {s->step_rows, 64, 1}; /* as a prompt, by kernels for some rows, as a decode */
+                int rows = sizes[k] < s->step_rows ? sizes[k] : s->step_rows;
+                *t = task_of(r, PREPARE_STEP, s->shape->sets[i], l);
+                post(r, t, rows < room ? rows : (int)room);
+            }
+    }
+    return all;
+}
+
+static int rehearse(const struct preparer *r, const struct clock *clock, struct err *e)
+{
+    int64_t began = clock_now(clock);
+    int rc = 0, n = r->n_layouts * REHEARSALS;
+    struct prepare_task *all = post_rehearsals(r);
+    await(r, n);
+    for (int i = 0; i < n && !rc; i++) {
+        const struct prepare_part *p = failure(&all[i]);
+        if (p)
+            rc = err_set(e, p->rc, "a first step of %d rows in {sp %d, tp %d} on %d rank%s: %s", all[i].rows, all[i].layout.sp, all[i].layout.tp, all[i].n_ranks,
+                         all[i].n_ranks > 1 ? "s" : "", p->err.text);
+    }
+    mem_free(all);
+    if (!rc && !r->setup->quiet)
+        log_info("rank", "Rehearsed steps of up to %d rows in %d layouts in %.2f s", r->setup->step_rows, r->n_layouts, (double)(clock_now(clock) - began) / 1e9);
+    return rc;
+}
+
+/* ---- graphs */
+
+static void show_progress(struct preparer *r, int n)
+{
+    r->n_done += n;
+    if (!r->setup->quiet)
+        log_progress("Recording graphs", r->n_done, r->n_all, "graphs");
+}
+
+/* All sizes of one group in one layout, the largest first: what it needs of memory is enough for the others. */
+static void record_layout(struct preparer *r, uint64_t set, struct layout l)
+{
+    const struct prepare_setup *s = r->setup;
+    struct prepare_task t = task_of(r, PREPARE_GRAPH, set, l);
+    for (int i = 0; i < s->n_sizes; i++) {
+        post(r, &t, s->sizes[i]);
+        await(r, 1);
+        const struct prepare_part *p = failure(&t);
+        if (p) {
+            log_warn("rank", "No graphs for {sp %d, tp %d} on %d rank%s, its steps take longer: %s", l.sp, l.tp, t.n_ranks, t.n_ranks > 1 ? "s" : "", p->err.text);
+            if (t.comms)
+                comm_reset(comm_find(s->comms, set));
+            show_progress(r, s->n_sizes - i);
+            return;
+        }
+        r->n_recorded++;
+        show_progress(r, 1);
+    }
+}
+
+static void record_all(struct preparer *r, const struct clock *clock)
+{
+    const struct prepare_setup *s = r->setup;
+    const struct node_shape *shape = s->shape;
+    int64_t began = clock_now(clock);
+    r->n_all = r->n_layouts * s->n_sizes;
+    for (int i = 0; i < shape->n_sets; i++)
+        for (struct layout l = next_layout(shape, count_ranks(shape->sets[i]), 0); l.tp; l = next_layout(shape, count_ranks(shape->sets[i]), l.tp))
+            record_layout(r, shape->sets[i], l);
+    if (!s->quiet)
+        log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes, s->sizes[0],
+                 (double)(clock_now(clock) - began) / 1e9);
+}
+
+int prepare_ranks(const struct prepare_setup *s, struct err *e)
+{
+    struct preparer r = {.setup = s, .n_layouts = count_layouts(s->shape), .ended = s->threaded ? queue_create(sizeof(int), 0, false) : NULL};
+    struct clock clock;
+    clock_init_real(&clock);
+    int rc = s->step_rows > 0 ? rehearse(&r, &clock, e) : 0;
+    if (!rc && rank_has_graphs(s->ranks[0]) && s->n_sizes > 0)
+        record_all(&r, &clock);
+    if (r.ended)
+        queue_destroy(r.ended);
+    return rc;
+}
