@@ -6,7 +6,7 @@
 
 void detok_init(struct detok *d, const struct tokenizer *t, bool skip_special)
 {
-    *d = (struct detok){.t = t, .skip_special = skip_special, .strip_space = t->space_prefix};
+    *d = (struct detok){.t = t, .skip_special = skip_special, .strip_space = t->space_prefix != PREFIX_NEVER};
 }
 
 /* Bytes at s that one U+FFFD stands for: the longest prefix of some character, at least one. */

@@ -143,14 +143,20 @@ static int encode_byte_level(struct encoder *c, const char *s, size_t n)
 
 /* ---- SentencePiece ---- */
 
+static bool needs_space(enum space_prefix how, const char *s, size_t n, bool first)
+{
+    bool spaced = n && (s[0] == ' ' || (n >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0));
+    return how == PREFIX_ALWAYS || (how != PREFIX_NEVER && !spaced && (first || how == PREFIX_UNLESS_SPACED));
+}
+
 /* The vocabulary here spells U+2581 as a space, so text needs a copy only for the prefix and for a literal
  * U+2581. */
-static void space_out(struct encoder *c, const char *s, size_t n)
+static void space_out(struct encoder *c, const char *s, size_t n, bool first)
 {
     buf_clear(&c->spaced);
     c->generation++;
     buf_reserve(&c->spaced, n + 1);
-    if (c->t->space_prefix)
+    if (needs_space(c->t->space_prefix, s, n, first))
         buf_putc(&c->spaced, ' ');
     while (n) {
         const char *mark = memmem(s, n, "\xE2\x96\x81", 3);
@@ -164,9 +170,9 @@ static void space_out(struct encoder *c, const char *s, size_t n)
     }
 }
 
-static int encode_sentencepiece(struct encoder *c, const char *text, size_t n_text)
+static int encode_sentencepiece(struct encoder *c, const char *text, size_t n_text, bool first)
 {
-    space_out(c, text, n_text);
+    space_out(c, text, n_text, first);
     const char *s = c->spaced.data;
     size_t n = c->spaced.len;
     while (n) {
@@ -196,13 +202,14 @@ static int encode_bytes(struct encoder *c, const char *s, size_t n)
     return 0;
 }
 
-static int encode_plain(struct encoder *c, const char *s, size_t n)
+/* first: at the beginning of the whole text. */
+static int encode_plain(struct encoder *c, const char *s, size_t n, bool first)
 {
     if (!n)
         return 0;
     if (c->t->is_bytes)
         return encode_bytes(c, s, n);
-    return c->t->vocab.style == VOCAB_BYTE_LEVEL ? encode_byte_level(c, s, n) : encode_sentencepiece(c, s, n);
+    return c->t->vocab.style == VOCAB_BYTE_LEVEL ? encode_byte_level(c, s, n) : encode_sentencepiece(c, s, n, first);
 }
 
 static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
@@ -213,12 +220,12 @@ static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
         tokens_put(c->out, c->t->bos);
     TRY(check_room(c));
     while (at < n && added_search(&c->t->added, text, n, at, flags & TOKENIZE_SPECIAL, &m)) {
-        TRY(encode_plain(c, text + at, m.from - at));
+        TRY(encode_plain(c, text + at, m.from - at, at == 0));
         tokens_put(c->out, m.id);
         TRY(check_room(c));
         at = m.to;
     }
-    TRY(encode_plain(c, text + at, n - at));
+    TRY(encode_plain(c, text + at, n - at, at == 0));
     if (flags & TOKENIZE_BOS && c->t->add_eos)
         tokens_put(c->out, c->t->eos);
     return check_room(c);

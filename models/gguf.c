@@ -30,6 +30,7 @@ struct entry {
 
 struct gguf {
     struct file_map map; /* empty when the bytes are the caller's */
+    char *adopted;       /* or NULL */
     const uint8_t *data;
     size_t size, data_start, alignment;
     struct entry *entries;
@@ -462,6 +463,13 @@ int gguf_open_memory(struct gguf **out, const void *data, size_t n, struct err *
     return rc;
 }
 
+int gguf_adopt(struct gguf **out, struct buf *bytes, struct err *e)
+{
+    TRY(gguf_open_memory(out, bytes->data, bytes->len, e));
+    (*out)->adopted = buf_take(bytes);
+    return 0;
+}
+
 int gguf_open(struct gguf **out, const char *path, struct err *e)
 {
     *out = NULL;
@@ -481,6 +489,7 @@ void gguf_close(struct gguf *g)
     if (!g)
         return;
     file_map_close(&g->map);
+    mem_free(g->adopted);
     mem_free(g->entries);
     mem_free(g->entry_order);
     mem_free(g->tensors);

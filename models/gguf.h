@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/err.h"
 #include "kernels/dtype.h"
 
@@ -41,6 +42,8 @@ struct gguf_tensor {
 int gguf_open(struct gguf **out, const char *path, struct err *e);
 /* The same over bytes in memory (fuzzing, tests); data must outlive it. */
 int gguf_open_memory(struct gguf **out, const void *data, size_t n, struct err *e);
+/* The same, and what bytes held is gguf's until gguf_close; after a failure it is still theirs. */
+int gguf_adopt(struct gguf **out, struct buf *bytes, struct err *e);
 void gguf_close(struct gguf *g);
 size_t gguf_file_bytes(const struct gguf *g);
 void gguf_drop_pages(const struct gguf *g);   /* the weights are loaded: give the page cache back (madvise) */

@@ -68,11 +68,24 @@ static int find_whole(struct tokenizer *t, struct err *e)
     return rc;
 }
 
+/* No space in any piece comes after anything else. */
+static bool spaces_begin_pieces(const struct vocab *v)
+{
+    for (int32_t id = 0; id < v->n; id++) {
+        size_t n;
+        const char *s = vocab_text(v, id, &n);
+        for (size_t i = 1; i < n && v->kind[id] == TOKEN_NORMAL; i++)
+            if (s[i] == ' ' && s[i - 1] != ' ')
+                return false;
+    }
+    return true;
+}
+
 /* ---- a list of "left right" ---- */
 
 static int find_part(const struct tokenizer *t, const char *s, size_t n, int32_t *id, char *bytes)
 {
-    int len = vocab_unspell(s, n, bytes);
+    int len = t->vocab.style == VOCAB_BYTE_LEVEL ? vocab_unspell(s, n, bytes) : vocab_plain_spaces(s, n, bytes);
     *id = len > 0 ? vocab_find(&t->vocab, bytes, (size_t)len) : -1;
     return len;
 }
@@ -105,6 +118,7 @@ int merges_from_list(struct tokenizer *t, const struct gguf *g, struct err *e)
         return err_set(e, E_INPUT, "tokenizer.ggml.merges has %zu merges; %d are possible", a.count,
                        BPE_MAX_MERGES);
     TRY(bpe_init(&t->bpe, a.count, e));
+    t->words_by_space = t->vocab.style == VOCAB_SENTENCEPIECE && spaces_begin_pieces(&t->vocab);
     size_t cursor = 0;
     for (size_t i = 0; i < a.count; i++)
         TRY(add_merge(t, i, gguf_array_string(&a, &cursor), e));
@@ -177,15 +191,12 @@ static int split_piece(struct tokenizer *t, int32_t id, double score, struct sco
         if (right >= 0)
             TRY(put_scored(l, m, e));
     }
-    t->words_by_space &= memchr(s, ' ', n) == NULL || s[0] == ' ';
-    for (size_t i = 1; i < n; i++)
-        t->words_by_space &= !(s[i] == ' ' && s[i - 1] != ' ');
     return 0;
 }
 
 static int collect(struct tokenizer *t, const struct gguf_array *scores, struct scored_list *l, struct err *e)
 {
-    t->words_by_space = true;
+    t->words_by_space = spaces_begin_pieces(&t->vocab);
     for (int32_t id = 0; id < t->vocab.n; id++) {
         double score = gguf_array_number(scores, (size_t)id);
         if (isnan(score))

@@ -155,13 +155,26 @@ static int load_byte_level(struct tokenizer *t, const struct gguf *g, struct err
     return merges_from_list(t, g, e);
 }
 
+/* add_space_prefix of a GGUF file; models/hf_words.c says more. */
+static enum space_prefix read_prefix(const struct gguf *g)
+{
+    struct gguf_string how = {"", 0};
+    bool any = true;
+    gguf_bool(g, "tokenizer.ggml.add_space_prefix", &any);
+    gguf_string(g, "moonshift.space_prefix", &how);
+    if (how.len == 13 && memcmp(how.data, "unless-spaced", 13) == 0)
+        return PREFIX_UNLESS_SPACED;
+    if (how.len == 19 && memcmp(how.data, "first-unless-spaced", 19) == 0)
+        return PREFIX_FIRST_UNLESS_SPACED;
+    return any ? PREFIX_ALWAYS : PREFIX_NEVER;
+}
+
 static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     TRY(vocab_load(&t->vocab, g, VOCAB_SENTENCEPIECE, e));
     t->n_vocab = t->vocab.n;
     t->add_bos = true;
-    t->space_prefix = true;
-    gguf_bool(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix);
+    t->space_prefix = read_prefix(g);
     if (t->n_vocab > 2) {
         t->bos = 1; /* SentencePiece's own defaults */
         t->eos = 2;
@@ -174,7 +187,8 @@ static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct 
         return err_set(e, E_INPUT,
                        "the vocabulary has %d of 256 byte tokens and no unknown token: some text has no ids",
                        n_bytes);
-    return merges_from_scores(t, g, e);
+    struct gguf_array merges;
+    return gguf_array(g, "tokenizer.ggml.merges", &merges) ? merges_from_list(t, g, e) : merges_from_scores(t, g, e);
 }
 
 static int load_any(struct tokenizer *t, const struct gguf *g, struct err *e)

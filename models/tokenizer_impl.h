@@ -11,6 +11,14 @@
 #include "models/unicode.h"
 #include "models/vocab.h"
 
+/* SentencePiece: when a space goes before a text, or a piece of one between control tokens. */
+enum space_prefix {
+    PREFIX_NEVER,
+    PREFIX_ALWAYS,
+    PREFIX_UNLESS_SPACED,       /* not where there is one */
+    PREFIX_FIRST_UNLESS_SPACED, /* and at the beginning of the whole only */
+};
+
 struct tokenizer {
     bool is_bytes; /* tokenizer_bytes: no tables at all */
     int n_vocab;
@@ -21,7 +29,7 @@ struct tokenizer {
     struct pretok *pretok; /* byte-level only */
     struct pretok_traits traits;
     bool *whole;         /* merging the token's bytes gives the token: its word needs no merging */
-    bool space_prefix;   /* SentencePiece: a text begins with a space */
+    enum space_prefix space_prefix;
     bool words_by_space; /* SentencePiece: no piece has a space after anything else, so text splits there */
     bool add_bos, add_eos;
     int32_t bos, eos, unknown; /* -1: none */

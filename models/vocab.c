@@ -152,10 +152,9 @@ static int byte_piece(struct gguf_string s)
     return hex(s.data[3]) * 16 + hex(s.data[4]);
 }
 
-/* Spaces for U+2581; returns the length. */
-static size_t plain_spaces(const char *s, size_t n, char *out)
+int vocab_plain_spaces(const char *s, size_t n, char *out)
 {
-    size_t len = 0;
+    int len = 0;
     for (size_t i = 0; i < n;) {
         bool mark = n - i >= 3 && memcmp(s + i, "\xE2\x96\x81", 3) == 0;
         out[len++] = mark ? ' ' : s[i];
@@ -184,7 +183,7 @@ static int store_piece(struct vocab *v, int32_t id, struct gguf_string s, char *
         return 1;
     }
     if (v->style == VOCAB_SENTENCEPIECE && (kind == TOKEN_NORMAL || kind == TOKEN_USER))
-        return (int)plain_spaces(s.data, s.len, out);
+        return vocab_plain_spaces(s.data, s.len, out);
     memcpy(out, s.data, s.len);
     return (int)s.len;
 }

@@ -43,6 +43,8 @@ static inline const char *vocab_text(const struct vocab *v, int32_t id, size_t *
 /* Spelling in GPT-2's alphabet to bytes; out holds at least n. Returns the length, or -1 for a character
  * outside it. */
 int vocab_unspell(const char *s, size_t n, char *out);
+/* The same of SentencePiece's spelling: spaces for U+2581. */
+int vocab_plain_spaces(const char *s, size_t n, char *out);
 /* A name for messages: short and printable. */
 struct vocab_shown {
     char text[64];

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/log.h"
+#include "models/hf_words.h"
 
 int opts_cache_type(const char *name, enum dtype *out, struct err *e)
 {
@@ -34,22 +35,26 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Whose tokenizer and chat template: what --tokenizer names, else the model's file; NULL: neither has one. */
-static const struct gguf *words_file(const struct model_files *f)
+static int open_folder(struct model_files *f, const char *dir, struct err *e)
 {
-    return f->words ? f->words : model_gguf(f->model);
+    int rc = hf_words_open(&f->words, dir, e);
+    if (rc != E_NOTFOUND && rc != E_UNSUPPORTED)
+        return rc;
+    struct err why = *e;
+    return err_set(e, rc, "%.240s; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf", why.text);
 }
 
+/* Whose tokenizer and chat template: what --tokenizer names, else the model's file or folder. */
 static int open_words(struct model_files *f, const struct opts *o, struct err *e)
 {
-    if (o->tokenizer)
+    const char *from = o->tokenizer ? o->tokenizer : o->model;
+    if (is_folder(from))
+        TRY(open_folder(f, from, e));
+    else if (o->tokenizer)
         TRY(gguf_open(&f->words, o->tokenizer, e));
-    if (!words_file(f))
-        return err_set(e, E_INPUT, "%s: tokenizer.json is not read; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf",
-                       o->model);
-    TRY(tokenizer_from_gguf(&f->tokenizer, words_file(f), e));
+    TRY(tokenizer_from_gguf(&f->tokenizer, f->words ? f->words : model_gguf(f->model), e));
     int n = tokenizer_n_vocab(f->tokenizer), vocab = model_config(f->model)->vocab;
-    return n > vocab ? err_set(e, E_INPUT, "--tokenizer: it has %d tokens and the model %d: it is another model's", n, vocab) : 0;
+    return n > vocab ? err_set(e, E_INPUT, "%s: the tokenizer has %d tokens and the model %d: it is another model's", from, n, vocab) : 0;
 }
 
 static int open_files(struct model_files *f, const struct opts *o, struct err *e)

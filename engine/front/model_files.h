@@ -9,7 +9,7 @@
 
 struct model_files {
     struct model *model;
-    struct gguf *words;             /* --tokenizer; NULL: the model's own */
+    struct gguf *words;             /* of --tokenizer, or of the folder; NULL: the model's own */
     struct tokenizer *tokenizer;
 };
 

@@ -9,8 +9,8 @@
 static const struct opt_row rows[] = {
     {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, BOTH, AT(model), "FILE|FOLDER", NULL, 0, 0, NULL,
      "the model, a GGUF file or a folder with config.json and safetensors files; the same as the first word after the command"},
-    {"tokenizer", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(tokenizer), "FILE", NULL, 0, 0, NULL,
-     "a GGUF file whose tokenizer and chat template are used (default: the model's own; folders need one)"},
+    {"tokenizer", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(tokenizer), "FILE|FOLDER", NULL, 0, 0, NULL,
+     "a GGUF file, or a folder with a tokenizer.json, whose tokenizer and chat template are used (default: the model's own)"},
     {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE, AT(names), "NAME", NULL, 0, 0, NULL,
      "what clients call it; may be given several times (default: the file's name)"},
     {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, ALL, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,

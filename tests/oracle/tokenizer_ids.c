@@ -1,4 +1,5 @@
 /* The tokenizer at a pipe, for the oracle and the benchmark in Python.
+ * MODEL: a GGUF file, or a folder with a tokenizer.json.
  *   tokenizer_ids MODEL ids|special|bos   stdin: u32 length and bytes, repeated. stdout: one line of ids for
  * each tokenizer_ids MODEL text              stdin: u32 count and i32 ids, repeated. stdout: u32 length and
  * text, each streamed by id tokenizer_ids MODEL time FILE SECONDS stdout: ids, bytes and seconds of the
@@ -6,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "models/hf_words.h"
 #include "models/tokenizer.h"
 
 static bool read_block(struct buf *b, size_t unit)
@@ -110,7 +113,9 @@ int main(int argc, char **argv)
     struct err e;
     if (argc < 3)
         return fprintf(stderr, "usage: tokenizer_ids MODEL ids|special|bos|text|time ...\n"), 2;
-    if (gguf_open(&g, argv[1], &e) || tokenizer_from_gguf(&t, g, &e))
+    struct stat st;
+    bool folder = stat(argv[1], &st) == 0 && S_ISDIR(st.st_mode);
+    if ((folder ? hf_words_open(&g, argv[1], &e) : gguf_open(&g, argv[1], &e)) || tokenizer_from_gguf(&t, g, &e))
         return fprintf(stderr, "%s\n", e.text), 1;
     gguf_close(g);
     int rc = run(t, argc, argv);

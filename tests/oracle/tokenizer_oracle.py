@@ -9,6 +9,7 @@ them, and both sides merge them by the same list.
 """
 import argparse
 import functools
+import json
 import os
 import random
 import struct
@@ -17,7 +18,7 @@ import sys
 import tempfile
 
 import gguf
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 sys.path.insert(0, os.path.dirname(__file__))
 from tokenizer_tables import CASED  # noqa: E402
@@ -279,6 +280,54 @@ def check_against(binary, name, path, lib, strings, tally):
     check_texts(binary, name, path, lib, want, tally)
 
 
+# ---- folders with a tokenizer.json, as the library itself writes it ----
+
+IN_FOLDERS = {"gpt-2", "mpt", "smollm", "command-r", "llama-bpe", "qwen2", "qwen35", "deepseek-v3", "gpt-4o", "tekken", "phi-3"}
+
+
+def template(lib, bos, eos):
+    """<bos> text <eos>, either or none"""
+    around = {t: lib.token_to_id(t) for t in (bos, eos) if t}
+    single = (f"{bos} " if bos else "") + "$A" + (f" {eos}" if eos else "")
+    return processors.TemplateProcessing(single=single, special_tokens=list(around.items()))
+
+
+def metaspace(lib, scheme):
+    """The same vocabulary with the newer way to spell spaces."""
+    lib = Tokenizer.from_str(lib.to_str())
+    lib.normalizer = None
+    lib.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme=scheme, split=False)
+    return lib
+
+
+def variants(name, lib, path):
+    """(what, the library's tokenizer, its tokenizer_config.json)"""
+    types, tokens = fields(path)["tokenizer.ggml.token_type"], fields(path)["tokenizer.ggml.tokens"]
+    special = [t for t, k in zip(tokens, types) if k == 3]
+    yield name, lib, None
+    if len(special) > 1:
+        both = Tokenizer.from_str(lib.to_str())
+        both.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template(lib, special[0], special[1])])
+        yield name + ", both ends", both, {"bos_token": special[0], "eos_token": {"content": special[1]}}
+    if name == "phi-3":
+        for scheme in ("always", "first", "never"):
+            yield f"{name}, {scheme}", metaspace(lib, scheme), None
+
+
+def check_folder(binary, what, lib, config, strings, folder, tally):
+    site = tempfile.mkdtemp(dir=folder)
+    lib.save(os.path.join(site, "tokenizer.json"), pretty=False)
+    if config:
+        with open(os.path.join(site, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+    rng = random.Random(f"folder {what}")
+    texts = [text(rng) for _ in range(strings)]
+    lib.encode_special_tokens = False
+    want = [x.ids for x in lib.encode_batch(texts, add_special_tokens=True)]
+    for t, g, w in zip(texts, encode(binary, site, [t.encode() for t in texts], "bos"), want):
+        tally.check(f"folder of {what}", t, g, w)
+
+
 def check_texts(binary, name, path, lib, lists, tally):
     """Text of the ids. User-defined tokens stand for their spelling here; the library sends it through the byte alphabet."""
     types = fields(path)["tokenizer.ggml.token_type"]
@@ -322,6 +371,8 @@ def main():
         for name, path, lib in sources(folder, only):
             before = tally.failed
             check_against(args.binary, name, path, lib, args.strings, tally)
+            for what, other, config in variants(name, lib, path) if name in IN_FOLDERS else []:
+                check_folder(args.binary, what, other, config, args.strings // 5, folder, tally)
             print(f"{name}: {'equal' if tally.failed == before else f'{tally.failed - before} differ'}", flush=True)
     print(f"{tally.passed} passed, {tally.failed} failed")
     return 1 if tally.failed else 0
