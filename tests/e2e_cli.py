@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -280,6 +281,49 @@ def keys_stay_out_of_the_log():
     assert code == 0 and "sekrit" not in text
 
 
+def write_folder(to, tokenizer=True):
+    """A small Llama as Hugging Face has it: all zeros but norms and embeddings, so that every token leads to the last one."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 98,
+              "tie_word_embeddings": False}
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [98, 64], "lm_head.weight": [98, 64], "model.norm.weight": [64], layer + "input_layernorm.weight": [64],
+              layer + "post_attention_layernorm.weight": [64], **{f"{layer}self_attn.{p}_proj.weight": [64, 64] for p in "qkvo"},
+              **{f"{layer}mlp.{p}_proj.weight": [64, 64] for p in ("gate", "up", "down")}}
+    head, data = {}, b""
+    for name, shape in shapes.items():
+        n = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        ones = "embed" in name or "norm" in name
+        values = struct.pack("<f", 1.0) * n if ones else b"\0\0\0\0" * n
+        if name.startswith("lm_head"):
+            values = b"\0\0\0\0" * (64 * 96) + struct.pack("<f", 1.0) * 64 + b"\0\0\0\0" * 64  # token 96, "ab"
+        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(head).encode()
+    with open(os.path.join(to, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    vocab = {"\u0120": 0, **{chr(c): c - 32 for c in range(33, 127)}, "end": 95, "ab": 96}
+    files = {"config.json": config, "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"}}
+    if tokenizer:
+        files["tokenizer.json"] = {"model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+    for name, content in files.items():
+        with open(os.path.join(to, name), "w", encoding="utf-8") as f:
+            json.dump(content, f)
+
+
+def a_folder_is_served_with_its_own_tokenizer():
+    with tempfile.TemporaryDirectory() as site, tempfile.TemporaryDirectory() as bare:
+        write_folder(site)
+        write_folder(bare, tokenizer=False)
+        few = ["--kv-cache-memory-bytes", "4MiB", "-t", "1", "-n", "3", "--temperature", "0"]
+        r = run("run", site, *few, "hello")
+        assert r.returncode == 0 and out(r) == "ababab\n", r
+        r = run("run", bare, *few, "hello")
+        assert r.returncode == 1 and "there is no tokenizer.json; name a GGUF file" in err(r), r
+        r = run("run", bare, "--tokenizer", site, *few, "hello")
+        assert r.returncode == 0 and out(r) == "ababab\n", r
+
+
 def policies_are_checked():
     good = run("policy", "check", "policies/fcfs.lua")
     assert good.returncode == 0 and "params" in out(good), good
@@ -295,7 +339,7 @@ def policies_are_checked():
 CASES = [
     version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes, chat_at_a_terminal,
     interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
-    a_taken_port_is_said, keys_stay_out_of_the_log, policies_are_checked,
+    a_taken_port_is_said, keys_stay_out_of_the_log, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
 ]
 
 
