@@ -65,6 +65,7 @@ struct weight_src {
     enum dtype type;
     int rows, cols;
     const void *data;
+    enum f8_scales scales;  /* of DT_F8_SCALED: a promise about data */
 };
 
 /* A window of a weight: what a rank of a layout multiplies with. No bytes are copied to make one. */

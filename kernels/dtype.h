@@ -15,6 +15,10 @@ enum dtype {
     DT_MATRICES = DT_F8, /* those before it are types of matrices */
 };
 
+/* What the scales of a matrix of DT_F8_SCALED are known to share: nothing; each row has one; each 128 x 128 elements have one. */
+enum f8_scales { F8_BY_64, F8_BY_ROW, F8_BY_BLOCK };
+enum { F8_SCALE_BLOCK = 128 };
+
 struct dtype_info {
     const char *name;
     int block;        /* elements per block; 1 for plain types */

@@ -12,7 +12,7 @@
 #include "models/quant_config.h"
 #include "models/safetensors.h"
 
-enum { MAX_FILES = 2048, MAX_PATH = 4096, SCALE_BLOCK = 128, F8_BLOCK = 64, F8_BYTES = 68 };
+enum { MAX_FILES = 2048, MAX_PATH = 4096, F8_BLOCK = 64, F8_BYTES = 68 };
 static const size_t max_index_bytes = 64 << 20, max_config_bytes = 1 << 20;
 
 /* How the scales of a matrix of fp8 lie. */
@@ -190,7 +190,7 @@ static float scale_at(const struct st_tensor *t, int64_t i)
 
 static int64_t blocks_of(int n)
 {
-    return (n + SCALE_BLOCK - 1) / SCALE_BLOCK;
+    return (n + F8_SCALE_BLOCK - 1) / F8_SCALE_BLOCK;
 }
 
 /* Which form the shape has. */
@@ -303,14 +303,16 @@ int checkpoint_bind(struct checkpoint *c, const struct model_config *config, con
 const char *checkpoint_note(const struct checkpoint *c)
 {
     if (c->input_scales)
-        return "fp8 weights: activations stay 16 bit or more, so the scales that the files have for them are not used";
-    return c->quant.fp8 ? "fp8 weights: activations stay 16 bit or more" : NULL;
+        return "fp8 weights: where activations are rounded to fp8, too, that is by what they are, so the scales that the files have for them are not used";
+    return c->quant.fp8 ? "fp8 weights: activations stay 16 bit or more, but in prompts on Hopper GPUs without --invariant" : NULL;
 }
 
-enum dtype checkpoint_type(const struct checkpoint *c, enum tensor_role role, int layer)
+void checkpoint_type(const struct checkpoint *c, enum tensor_role role, int layer, struct weight_src *out)
 {
-    enum dtype t = slot_at(c, role, layer)->weight->type;
-    return t == DT_F8 ? DT_F8_SCALED : t;
+    const struct bound *b = slot_at(c, role, layer);
+    bool fp8 = b->weight->type == DT_F8;
+    out->type = fp8 ? DT_F8_SCALED : b->weight->type;
+    out->scales = !fp8 ? F8_BY_64 : b->form == SCALE_BLOCKS ? F8_BY_BLOCK : F8_BY_ROW;
 }
 
 /* ---- fp8 */
@@ -321,7 +323,7 @@ static float scale_of(const struct bound *b, int row, int col)
         return scale_at(b->scale, 0);
     if (b->form == SCALE_ROW)
         return scale_at(b->scale, row);
-    return scale_at(b->scale, row / SCALE_BLOCK * blocks_of(b->cols) + col / SCALE_BLOCK);
+    return scale_at(b->scale, row / F8_SCALE_BLOCK * blocks_of(b->cols) + col / F8_SCALE_BLOCK);
 }
 
 /* False: there is a NaN. */

@@ -300,7 +300,7 @@ int model_shape(const struct model *m, enum tensor_role role, int layer, struct 
     if (m->gguf)
         out->type = m->tensors[slot_of(role, layer)]->type;
     else if (m->files)
-        out->type = checkpoint_type(m->files, role, layer);
+        checkpoint_type(m->files, role, layer, out);
     else
         out->type = tensor_is_vector(role) ? DT_F32 : m->dummy_type;
     return 0;

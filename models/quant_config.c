@@ -51,7 +51,7 @@ static int read_fp8(struct quant_config *q, const struct json *o, struct err *e)
         return err_set(e, E_UNSUPPORTED, "quantization_config: fp8 format \"%.40s\" is not supported (e4m3 is)", text_of(o, "fmt"));
     if (!allows(o, "activation_scheme", "dynamic", "static"))
         return err_set(e, E_UNSUPPORTED, "quantization_config: activation_scheme \"%.40s\" is not supported (dynamic and static are, and change nothing "
-                                         "here: activations are not quantised)", text_of(o, "activation_scheme"));
+                                         "here: activations are never quantised by scales of a file)", text_of(o, "activation_scheme"));
     q->blocks = field(o, "weight_block_size") != NULL;
     return q->blocks ? check_block(field(o, "weight_block_size"), e) : 0;
 }

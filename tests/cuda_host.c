@@ -18,7 +18,7 @@ static void keys_tell_products_apart(void **state)
     char *base = (char *)0x7f0000000000;
     struct lt_product p = {.w = base, .x = base, .y = (float *)(base + 64), .outs = 4096, .cols = 4096, .rows = 100, .ldw = 4096, .ldx = 4096, .ldy = 4096};
     struct lt_key a = lt_key_of(&p), b;
-    struct lt_product other[6] = {p, p, p, p, p, p};
+    struct lt_product other[8] = {p, p, p, p, p, p, p, p};
     (void)state;
     assert_int_equal(a.align_w, 256);
     assert_int_equal(a.align_y, 64);
@@ -26,9 +26,11 @@ static void keys_tell_products_apart(void **state)
     other[1].w = base + 128;
     other[2].bias = (const float *)base;
     other[3].accumulate = true;
-    other[4].f16 = true;
+    other[4].factors = LT_F16;
     other[5].ldy = 8192;
-    for (int i = 0; i < 6; i++) {
+    other[6].factors = LT_F8_ROWS;
+    other[7].factors = LT_F8_BLOCKS;
+    for (int i = 0; i < 8; i++) {
         b = lt_key_of(&other[i]);
         assert_true(memcmp(&a, &b, sizeof a) != 0 && lt_hash(&a) != lt_hash(&b));
     }

@@ -575,7 +575,7 @@ static void refusals(void **state)
     assert_int_equal(s->ops->open(&d, &(struct device_opts){.index = 4711, .invariant = true}, &e), E_INPUT);
     assert_null(d);
     assert_int_equal(s->ops->begin(s->d, &b, NULL, &e), E_FULL);
-    assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, zeros}, &e), E_UNSUPPORTED);
+    assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, .data = zeros}, &e), E_UNSUPPORTED);
     assert_null(w);
     assert_int_equal(s->ops->kv_block_bytes(DT_Q8_0, 16, 1, 64), 0);
     assert_int_equal(s->ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 64), 0);

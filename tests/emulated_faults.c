@@ -385,7 +385,7 @@ static void opening(void **state)
 static void load_failing(enum dtype type, int rows, int cols)
 {
     size_t bytes = (size_t)rows * dtype_row_bytes(type, cols);
-    struct weight_src src = {type, rows, cols, mem_new(bytes)};
+    struct weight_src src = {type, rows, cols, .data = mem_new(bytes)};
     const struct backend_ops *ops = backend_cuda();
     int n_failed = 0;
     for (int at = 1, hit = 1; hit; at++) {

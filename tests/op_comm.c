@@ -338,7 +338,7 @@ static void break_device(struct member *m)
 {
     static const float weights[64] = {0};
     struct weight *w;
-    struct weight_src src = {DT_F32, 1, 64, weights};
+    struct weight_src src = {DT_F32, 1, 64, .data = weights};
     float x[64] = {0}, y[1];
     if (ops->weight_load(m->device, &w, &src, NULL))
         return;

@@ -126,7 +126,9 @@ static struct weight **cut_at(const struct weights *w, int layer, int slice)
 static int cut_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp, struct err *e)
 {
     const struct dtype_info *info = dtype_get(whole->type);
-    *out = (struct weight_src){whole->type, x->rows, x->cols, NULL};
+    bool same_blocks = x->row0 % F8_SCALE_BLOCK == 0 && x->col0 % F8_SCALE_BLOCK == 0;
+    *out = (struct weight_src){.type = whole->type, .rows = x->rows, .cols = x->cols,
+                               .scales = whole->scales == F8_BY_BLOCK && !same_blocks ? F8_BY_64 : whole->scales};
     if (x->col0 % info->block || x->cols % info->block)
         return err_set(e, E_UNSUPPORTED,
                        "a sharded copy of these weights would cut %s blocks of %d columns at column %d: leave --shift-weights copy out "

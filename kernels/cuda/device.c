@@ -215,6 +215,7 @@ static bool fill_facts(struct device *d)
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
     d->early = p.major >= 9;
+    d->capability = 10 * p.major + p.minor;
     d->facts.memory_bytes = p.totalGlobalMem;
     d->facts.act_bytes = sizeof(float);
     if (p.major < 8) {
@@ -275,9 +276,12 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     gpu_use(d);
     int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
-        d->lt = lt_open();
+        d->lt = lt_open(d->capability);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;
-        if (!gpu_ok(d, flash_prepare(), "preparing attention"))
+        bool ready = gpu_ok(d, flash_prepare(), "preparing attention");
+        if (ready && lt_multiplies_f8(d->lt))
+            ready = gpu_ok(d, f8_prepare(), "preparing fp8");
+        if (!ready)
             rc = err_set(e, d->error.code, "%s", d->error.text);
     }
     if (!rc && o->graph_rows > 0 && !graphs_open(d, o->graph_rows))

@@ -83,7 +83,7 @@ struct flash_step {
 struct device {
     struct device_opts opts;
     struct device_facts facts;
-    int index;
+    int index, capability;          /* capability: 90 is 9.0 */
     cudaStream_t stream;
     cudaEvent_t begun, ended, posted;
     struct heap heap;
@@ -159,6 +159,11 @@ void cuda_linear(struct device *d, const struct linear_args *a);
 void cuda_exact_linear(struct device *d, const struct linear_args *a);
 /* product.c */
 void cuda_product(struct device *d, const struct linear_args *a);
+/* product_f8.c */
+/* What scales an input gets to be multiplied with output i in fp8. F8_BY_64: it is not to be. */
+enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i);
+/* Outputs of one such way, not F8_BY_64. done: of each; what is not was not touched. */
+void cuda_f8_product(struct device *d, const struct linear_args *a, bool done[LINEAR_MAX_OUT]);
 /* flash.c. j: all but the items, their counts and the working memory. most_heads: q heads of one kv head. */
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads);
 /* kv.c */

@@ -169,6 +169,36 @@ struct widen_job {                  /* widen.cu: a window of a quantised matrix,
 };
 cudaError_t launch_widen(cudaStream_t s, const struct widen_job *j);
 
+/* f8.cu: products whose both factors are fp8 (product_f8.c). An input is x ~ scale * code, a scale for each row, or (weights of 128 x 128 blocks) for each 128 columns of a row. */
+enum { F8_GROUP = 128, F8_OUTS = 3 };
+struct f8_scales_job {              /* the scales of a window of weights, as the library wants them */
+    struct weight_window w;
+    float *to;                      /* one for each row; or [blocks of rows][blocks of columns, a multiple of 4], for which row0 and col0 are multiples of 128 */
+    int n;
+};
+struct f8_input_job {
+    const float *x, *x2, *gain;     /* as in narrow_job; x and x2, and their rows, begin at multiples of 16 bytes */
+    uint8_t *codes;                 /* [padded][ld], zeros where there is no row or column */
+    float *scales;                  /* [padded]; or [groups of columns][whole], then [groups][padded - whole] for the other rows */
+    int ldx, ldx2, ld, rows, cols;  /* ld: a multiple of F8_GROUP; cols: of 4 */
+    int whole, padded;
+    float eps;
+    bool groups;
+    struct f8_scales_job out[F8_OUTS]; /* made on the way */
+    int n_out;
+};
+struct f8_settle_job {              /* y = (accumulate: y) + t + bias */
+    const float *t, *bias;          /* either or both; [rows][ldt], [cols] */
+    float *y;
+    int ldt, ldy, rows, cols;
+    bool accumulate;
+};
+/* How many scales a window has in the library's form. */
+int f8_scales_count(const struct weight_window *w);
+cudaError_t f8_prepare(void);       /* once for each device, before the first launch there */
+cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j);
+cudaError_t launch_f8_settle(cudaStream_t s, const struct f8_settle_job *j);
+
 /* kv.cu and attention.cu. */
 struct kv_at {                      /* the cache of one layer */
     uint8_t *base;

@@ -64,7 +64,7 @@ static size_t lay_out(struct weight *w, enum family f, char *base)
     size_t rows = (size_t)w->rows, blocks = rows * (size_t)(w->cols / BLOCK_COLS), supers = rows * (size_t)((w->cols + 255) / 256);
     struct plane_bytes b = plane_bytes(f);
     size_t q = aligned(blocks * (size_t)b.q), h = aligned(blocks * (size_t)b.h), s = aligned(blocks * (size_t)b.s), d = aligned(supers * (size_t)b.d);
-    w->planes = (struct weight_planes){.family = f, .cols = w->cols, .blocks = w->cols / BLOCK_COLS};
+    w->planes = (struct weight_planes){.family = f, .cols = w->cols, .blocks = w->cols / BLOCK_COLS, .scales = w->planes.scales};
     if (is_plain(f)) {
         w->planes.stride = (w->cols + WEIGHT_PAD - 1) / WEIGHT_PAD * WEIGHT_PAD;
         q = aligned(rows * (size_t)w->planes.stride * element_bytes(f));
@@ -186,6 +186,7 @@ int cuda_weight_load(struct device *d, struct weight **out, const struct weight_
     enum family f = families[src->type];
     w->rows = src->rows;
     w->cols = src->cols;
+    w->planes.scales = src->scales;
     w->bytes = lay_out(w, f, NULL);
     w->base = heap_take(&d->heap, w->bytes);
     int rc = w->base ? 0 : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols, dtype_get(src->type)->name);

@@ -5,7 +5,7 @@
 #include "engine/base/mem.h"
 #include "kernels/cuda/lt_load.h"
 
-enum { WORKSPACE = 32 << 20, CHOICES = 2048 };
+enum { WORKSPACE = 32 << 20, CHOICES = 2048, F8_CAPABILITY = 90 };
 
 /* What describes a product to the library. */
 struct call {
@@ -13,7 +13,7 @@ struct call {
     cublasLtMatrixLayout_t w, x, y;
 };
 
-/* What the library chose for a shape, and how it is described; only where the bias lies is said anew each time. */
+/* What the library chose for a shape, and how it is described; only where bias and scales lie is said anew each time. */
 struct choice {
     struct lt_key key;
     enum { CHOICE_NONE, CHOICE_REFUSED, CHOICE_MADE } state;
@@ -24,6 +24,7 @@ struct choice {
 struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
+    bool f8;
     struct choice *choices;     /* [CHOICES] by hash; a newcomer takes the place of who is there */
 };
 
@@ -35,7 +36,7 @@ static int32_t alignment(const void *p)
 
 struct lt_key lt_key_of(const struct lt_product *p)
 {
-    return (struct lt_key){p->outs, p->cols, p->rows, p->ldw, p->ldx, p->ldy, p->f16 | p->accumulate << 1 | (p->bias != NULL) << 2,
+    return (struct lt_key){p->outs, p->cols, p->rows, p->ldw, p->ldx, p->ldy, (int)p->factors | p->accumulate << 2 | (p->bias != NULL) << 3,
                            alignment(p->w), alignment(p->x), alignment(p->y)};
 }
 
@@ -48,15 +49,21 @@ uint32_t lt_hash(const struct lt_key *k)
     return h ^ h >> 15;
 }
 
-struct lt *lt_open(void)
+struct lt *lt_open(int capability)
 {
     struct lt *l = mem_new(sizeof *l);
     if (!lt_load(&l->f) || l->f.cublasLtCreate(&l->handle) != CUBLAS_STATUS_SUCCESS) {
         mem_free(l);
         return NULL;
     }
+    l->f8 = capability == F8_CAPABILITY && l->f.cublasLtGetVersion() >= LT_F8_VERSION;
     l->choices = mem_new_array(CHOICES, sizeof *l->choices);
     return l;
+}
+
+bool lt_multiplies_f8(const struct lt *l)
+{
+    return l && l->f8;
 }
 
 size_t lt_workspace(void)
@@ -69,25 +76,44 @@ static bool ok(cublasStatus_t s)
     return s == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool set_bias(const struct lt *l, const struct lt_product *p, const struct call *c)
+static bool is_f8(const struct lt_product *p)
 {
-    return ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
+    return p->factors == LT_F8_ROWS || p->factors == LT_F8_BLOCKS;
+}
+
+static bool set(const struct lt *l, const struct call *c, int what, const void *value, size_t bytes)
+{
+    return ok(l->f.cublasLtMatmulDescSetAttribute(c->product, (cublasLtMatmulDescAttributes_t)what, value, bytes));
+}
+
+static bool set_pointers(const struct lt *l, const struct lt_product *p, const struct call *c)
+{
+    if (is_f8(p))
+        return set(l, c, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scales, sizeof p->w_scales) &&
+               set(l, c, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scales, sizeof p->x_scales);
+    return !p->bias || set(l, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+}
+
+/* What is done to the sums, and by what. */
+static bool describe_ends(const struct lt *l, const struct lt_product *p, const struct call *c)
+{
+    cublasLtEpilogue_t with_bias = CUBLASLT_EPILOGUE_BIAS;
+    int32_t w = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_BLOCK128, x = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_VEC128;
+    if (is_f8(p) && (p->bias || !set(l, c, LT_A_SCALE_MODE, &w, sizeof w) || !set(l, c, LT_B_SCALE_MODE, &x, sizeof x)))
+        return false;
+    return (!p->bias || set(l, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &with_bias, sizeof with_bias)) && set_pointers(l, p, c);
 }
 
 /* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed; x and y are as they should be. */
 static bool describe(const struct lt *l, const struct lt_product *p, struct call *c)
 {
-    cudaDataType_t half = p->f16 ? CUDA_R_16F : CUDA_R_16BF;
+    cudaDataType_t type = is_f8(p) ? CUDA_R_8F_E4M3 : p->factors == LT_F16 ? CUDA_R_16F : CUDA_R_16BF;
     cublasOperation_t turn = CUBLAS_OP_T;
-    cublasLtEpilogue_t with_bias = CUBLASLT_EPILOGUE_BIAS;
-    if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
-        !ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn)))
+    if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) || !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) ||
+        !describe_ends(l, p, c))
         return false;
-    if (p->bias && (!ok(l->f.cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &with_bias, sizeof with_bias)) ||
-                    !set_bias(l, p, c)))
-        return false;
-    return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, half, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
-           ok(l->f.cublasLtMatrixLayoutCreate(&c->x, half, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&
+    return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, type, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
+           ok(l->f.cublasLtMatrixLayoutCreate(&c->x, type, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&
            ok(l->f.cublasLtMatrixLayoutCreate(&c->y, CUDA_R_32F, (uint64_t)p->outs, (uint64_t)p->rows, p->ldy));
 }
 
@@ -159,11 +185,16 @@ static struct choice *choose(struct lt *l, const struct lt_product *p)
     return c;
 }
 
+bool lt_can(struct lt *l, const struct lt_product *p)
+{
+    return choose(l, p)->state == CHOICE_MADE;
+}
+
 bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void *workspace)
 {
     const struct choice *c = choose(l, p);
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
-    if (c->state != CHOICE_MADE || (p->bias && !set_bias(l, p, &c->call)))
+    if (c->state != CHOICE_MADE || !set_pointers(l, p, &c->call))
         return false;
     return ok(l->f.cublasLtMatmul(l->handle, c->call.product, &one, p->w, c->call.w, p->x, c->call.x, &beta, p->y, c->call.y, p->y, c->call.y, &c->algo,
                                   workspace, WORKSPACE, s));

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #define LT_FUNCTIONS(X)                                                                                      \
+    X(cublasLtGetVersion)                                                                                    \
     X(cublasLtCreate)                                                                                        \
     X(cublasLtDestroy)                                                                                       \
     X(cublasLtMatmulDescCreate)                                                                              \
@@ -19,6 +20,16 @@
     X(cublasLtMatmulPreferenceSetAttribute)                                                                  \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
     X(cublasLtMatmul)
+
+/* Numbers that cublasLt.h names from version 12.9 on; what is loaded may be newer than the header. */
+enum {
+    LT_F8_VERSION = 120900,
+    LT_A_SCALE_MODE = 31,
+    LT_B_SCALE_MODE = 32,
+    LT_SCALE_OUTER_VEC = 3,     /* one for each row of op(A) or column of op(B) */
+    LT_SCALE_VEC128 = 4,        /* one for each 128 elements */
+    LT_SCALE_BLOCK128 = 5       /* one for each 128 x 128 elements */
+};
 
 struct lt_functions {
 #define LT_MEMBER(name) __typeof__(&name) name;

@@ -1,6 +1,6 @@
 /* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type (skinny.cu). Many: inputs rounded to 16 bits once, then the library
  * (lt.c); quantised weights go through tiles that widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a time for the
- * library. Without the library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
+ * library; fp8 ones are multiplied as they are where the library can (product_f8.c). Without the library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
@@ -20,6 +20,12 @@ static size_t aligned(size_t n)
 static enum family family_of(const struct linear_args *a, int i)
 {
     return cuda_window(&a->out[i].w).p.family;
+}
+
+/* As f8_way, but few rows never are. */
+static enum f8_scales way_of(const struct device *d, const struct linear_args *a, int i)
+{
+    return a->rows > FEW_QUANTISED ? f8_way(d, a, i) : F8_BY_64;
 }
 
 /* ---- few rows */
@@ -83,7 +89,7 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
 static void multiply_wide(struct device *d, const struct fast_job *j, const uint16_t *w, int ldw)
 {
     struct lt_product p = {.w = w, .x = j->x, .bias = j->bias, .y = j->y, .outs = j->w.rows, .cols = j->w.cols, .rows = j->rows, .ldw = ldw, .ldx = j->ldx,
-                           .ldy = j->ldy, .f16 = j->w.p.family == FAM_F16, .accumulate = j->accumulate};
+                           .ldy = j->ldy, .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16, .accumulate = j->accumulate};
     if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) && lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
         return;
     if (!gpu_failed(d))
@@ -125,9 +131,23 @@ static void multiply_many(struct device *d, const struct linear_args *a)
     }
 }
 
+/* Both factors in fp8; what the library refuses as 16 bit. */
+static void multiply_f8(struct device *d, const struct linear_args *a)
+{
+    bool done[LINEAR_MAX_OUT];
+    struct linear_args rest = *a;
+    rest.n_out = 0;
+    cuda_f8_product(d, a, done);
+    for (int i = 0; i < a->n_out; i++)
+        if (!done[i])
+            rest.out[rest.n_out++] = a->out[i];
+    if (rest.n_out && !gpu_failed(d))
+        multiply_many(d, &rest);
+}
+
 /* ---- the op */
 
-/* Outputs of one type. */
+/* Outputs of one type, all of which the library can multiply in fp8, or none. */
 static void multiply(struct device *d, const struct linear_args *a)
 {
     enum family f = family_of(a, 0);
@@ -135,6 +155,8 @@ static void multiply(struct device *d, const struct linear_args *a)
         cuda_exact_linear(d, a);
     else if (a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
         multiply_few(d, a);
+    else if (way_of(d, a, 0) != F8_BY_64)
+        multiply_f8(d, a);
     else
         multiply_many(d, a);
 }
@@ -144,8 +166,9 @@ void cuda_product(struct device *d, const struct linear_args *a)
     struct linear_args part = *a;
     for (int first = 0; first < a->n_out && !gpu_failed(d); first += part.n_out) {
         enum family f = family_of(a, first);
+        enum f8_scales way = way_of(d, a, first);
         part.out[0] = a->out[first];
-        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f; part.n_out++)
+        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f && way_of(d, a, first + part.n_out) == way; part.n_out++)
             part.out[part.n_out] = a->out[first + part.n_out];
         multiply(d, &part);
     }

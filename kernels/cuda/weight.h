@@ -26,6 +26,7 @@ struct weight_planes {
     int cols, blocks;           /* of a row */
     int stride;                 /* float types: elements from row to row */
     enum family family;
+    enum f8_scales scales;      /* of fp8 */
 };
 
 /* 32 quantised inputs, as the CPU backend has them: x ~ d * q; s = d * sum of q. */

@@ -173,7 +173,7 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
         data[i] = (uint8_t)(rng_next(&b->rng) & (info->block == 1 ? 0x3b : 0x7b));
     c.w = mem_new_array((size_t)c.copies, sizeof *c.w);
     for (int i = 0; i < c.copies; i++) {
-        struct weight_src src = {t, out, in, data};
+        struct weight_src src = {t, out, in, .data = data};
         ASSERT(b->ops->weight_load(b->device, &c.w[i], &src, NULL) == 0);
     }
     float *x = random_row(b, (size_t)rows * (size_t)in), *y = random_row(b, (size_t)rows * (size_t)out);

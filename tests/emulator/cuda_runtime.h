@@ -140,5 +140,7 @@ template <typename... P, typename... A> static inline cudaError_t cudaLaunchKern
 }
 /* For the CTAs that this thread launches from now on: in which order fibers take their turns. */
 extern "C" void emulator_order(int descending);
+/* Of every device from the next opening on: 90 is 9.0, which it begins with. */
+extern "C" void emulator_capability(int ten_times);
 
 #endif

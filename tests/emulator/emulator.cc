@@ -1,6 +1,7 @@
 /* Fibers for the threads of a CTA, and the host twins of the runtime's calls. */
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -228,6 +229,13 @@ cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()
     return cudaSuccess;
 }
 
+static std::atomic<int> capability{90};
+
+extern "C" void emulator_capability(int ten_times)
+{
+    capability = ten_times;
+}
+
 extern "C" void emulator_order(int descending)
 {
     machine_now()->descending = descending != 0;
@@ -245,7 +253,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
     snprintf(p->name, sizeof p->name, "emulated GPU");
     p->totalGlobalMem = (size_t)4 << 30;
     p->sharedMemPerBlockOptin = 227 << 10;
-    p->major = 9;
+    p->major = capability / 10;
+    p->minor = capability % 10;
     p->multiProcessorCount = 132;
     return cudaSuccess;
 }

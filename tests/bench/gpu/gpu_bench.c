@@ -151,7 +151,7 @@ static void bench_linear(struct bench *b, enum dtype t, int rows_out, int cols)
 {
     static const int rows[] = {1, 16, 2048, 4, 8, 32, 64, 256, 512, 8192};
     struct linear_bench l = {.n_copies = 0};
-    struct weight_src src = {t, rows_out, cols, random_weights(t, rows_out, cols)};
+    struct weight_src src = {t, rows_out, cols, .data = random_weights(t, rows_out, cols)};
     if (!src.data)
         return;
     load_copies(b, &l, &src);

@@ -177,7 +177,7 @@ static struct weight *load(struct bench *b, struct subject *s, enum dtype type, 
     struct err e = {0};
     size_t at = ((size_t)s->n_loaded * 4099 * 64) % ((size_t)1 << 20) / 2 * 2, at8 = (size_t)s->n_loaded * 37 % HOST8_SHIFTS;
     const char *from = type == DT_BF16 ? b->host + at : b->host8 + at8 * (size_t)dtype_get(type)->bytes;
-    struct weight_src src = {type, rows, cols, from};
+    struct weight_src src = {type, rows, cols, .data = from, .scales = F8_BY_ROW}; /* the scales of make_host8 are all the same */
     check(b->ops->weight_load(b->device, &s->loaded[s->n_loaded], &src, &e), &e);
     return s->loaded[s->n_loaded++];
 }

@@ -1,0 +1,232 @@
+/* Products of two fp8 factors: inputs made, given scales and rounded to E4M3 in one pass, while other CTAs bring the weights' scales into the library's form; and what is to be
+ * added to what the library made. Limited by memory.
+ *
+ * A scale is the largest magnitude / 448, but at least SMALLEST: no scale is denormal, zeros are zeros. NaN stays NaN; where there is infinity, it becomes NaN. */
+#include "kernels/cuda/prim.h"
+
+enum { F8_THREADS = 256, F8_WARPS = F8_THREADS / WARP, STEP = 4 * F8_THREADS, KEPT_COLS = 32768 };
+static const float SMALLEST = 0x1p-100f, LARGEST_CODE = 448.0f;
+
+struct four {
+    float v[4];
+};
+
+__device__ static struct four load_four(const float *p)
+{
+    float4 v = *(const float4 *)p;
+    return {{v.x, v.y, v.z, v.w}};
+}
+
+/* Columns c .. c + 3 of the input; past the last: zeros. */
+__device__ static struct four made(const struct f8_input_job &j, const float *x, const float *x2, int c, float scale)
+{
+    if (c >= j.cols)
+        return {};
+    struct four v = load_four(x + c);
+    if (j.gain) {
+        struct four g = load_four(j.gain + c);
+        for (int i = 0; i < 4; i++)
+            v.v[i] = v.v[i] * scale * g.v[i];
+    } else if (x2) {
+        struct four u = load_four(x2 + c);
+        for (int i = 0; i < 4; i++)
+            v.v[i] = v.v[i] / (1.0f + expf(-v.v[i])) * u.v[i];
+    }
+    return v;
+}
+
+/* NaN is no magnitude. */
+__device__ static float largest(const struct four &v, float m)
+{
+    for (int i = 0; i < 4; i++)
+        m = fabsf(v.v[i]) > m ? fabsf(v.v[i]) : m;
+    return m;
+}
+
+__device__ static float scale_for(float m)
+{
+    float s = m / LARGEST_CODE;
+    return s > SMALLEST ? s : SMALLEST;
+}
+
+__device__ static uint32_t codes_of(const struct four &v, float inverse)
+{
+    uint32_t w = 0;
+    for (int i = 0; i < 4; i++)
+        w |= (uint32_t)to_f8_bits(v.v[i] * inverse) << 8 * i;
+    return w;
+}
+
+__device__ static float cta_sum(float v)
+{
+    __shared__ float part[F8_WARPS];
+    for (int k = WARP / 2; k; k /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, k);
+    if (lane_id() == 0)
+        part[warp_id()] = v;
+    __syncthreads();
+    v = 0;
+    for (int w = 0; w < F8_WARPS; w++)
+        v += part[w];
+    return v;
+}
+
+__device__ static float cta_max(float v)
+{
+    __shared__ float part[F8_WARPS];
+    v = warp_max(v);
+    if (lane_id() == 0)
+        part[warp_id()] = v;
+    __syncthreads();
+    for (int w = 0; w < F8_WARPS; w++)
+        v = part[w] > v ? part[w] : v;
+    return v;
+}
+
+/* 1 / rms of the row, where there is a gain. */
+__device__ static float norm_scale(const struct f8_input_job &j, const float *x)
+{
+    float sum = 0;
+    if (!j.gain)
+        return 1;
+    for (int c = 4 * (int)threadIdx.x; c < j.cols; c += STEP) {
+        struct four v = load_four(x + c);
+        for (int i = 0; i < 4; i++)
+            sum = fmaf(v.v[i], v.v[i], sum);
+    }
+    return 1.0f / sqrtf(cta_sum(sum) / (float)j.cols + j.eps);
+}
+
+/* One scale for the row. Every thread meets the same columns twice, and keeps what it made of them where there is room. */
+__device__ static void whole_row(const struct f8_input_job &j, int row, float *kept)
+{
+    const float *x = j.x + (int64_t)row * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)row * j.ldx2 : nullptr;
+    uint32_t *to = (uint32_t *)(j.codes + (int64_t)row * j.ld);
+    float norm = norm_scale(j, x), m = 0;
+    bool keep = j.ld <= KEPT_COLS;
+    for (int c = 4 * (int)threadIdx.x; c < j.ld; c += STEP) {
+        struct four v = made(j, x, x2, c, norm);
+        m = largest(v, m);
+        if (keep)
+            *(float4 *)(kept + c) = make_float4(v.v[0], v.v[1], v.v[2], v.v[3]);
+    }
+    float scale = scale_for(cta_max(m)), inverse = 1.0f / scale;
+    for (int c = 4 * (int)threadIdx.x; c < j.ld; c += STEP)
+        to[c / 4] = codes_of(keep ? load_four(kept + c) : made(j, x, x2, c, norm), inverse);
+    if (threadIdx.x == 0)
+        j.scales[row] = scale;
+}
+
+/* Where the scale of a group of columns of a row goes. */
+__device__ static int64_t place_of(const struct f8_input_job &j, int row, int group)
+{
+    if (row < j.whole)
+        return (int64_t)group * j.whole + row;
+    return (int64_t)(j.ld / F8_GROUP) * j.whole + (int64_t)group * (j.padded - j.whole) + row - j.whole;
+}
+
+/* A scale for each 128 columns, a warp for each. */
+__device__ static void row_in_groups(const struct f8_input_job &j, int row)
+{
+    const float *x = j.x + (int64_t)row * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)row * j.ldx2 : nullptr;
+    uint32_t *to = (uint32_t *)(j.codes + (int64_t)row * j.ld);
+    float norm = norm_scale(j, x);
+    for (int g = warp_id(); g < j.ld / F8_GROUP; g += F8_WARPS) {
+        int c = g * F8_GROUP + 4 * lane_id();
+        struct four v = made(j, x, x2, c, norm);
+        float scale = scale_for(warp_max(largest(v, 0)));
+        to[c / 4] = codes_of(v, 1.0f / scale);
+        if (lane_id() == 0)
+            j.scales[place_of(j, row, g)] = scale;
+    }
+}
+
+__device__ static void empty_row(const struct f8_input_job &j, int row)
+{
+    uint32_t *to = (uint32_t *)(j.codes + (int64_t)row * j.ld);
+    for (int i = (int)threadIdx.x; i < j.ld / 4; i += F8_THREADS)
+        to[i] = 0;
+    for (int g = (int)threadIdx.x; g < (j.groups ? j.ld / F8_GROUP : 1); g += F8_THREADS)
+        j.scales[j.groups ? place_of(j, row, g) : row] = 0;
+}
+
+/* Blocks of 128 columns of a window, as the library counts them: to a multiple of four. */
+__host__ __device__ static int column_blocks(int cols)
+{
+    return ((cols + F8_SCALE_BLOCK - 1) / F8_SCALE_BLOCK + 3) / 4 * 4;
+}
+
+int f8_scales_count(const struct weight_window *w)
+{
+    if (w->p.scales != F8_BY_BLOCK)
+        return w->rows;
+    return ceil_div(w->rows, F8_SCALE_BLOCK) * column_blocks(w->cols);
+}
+
+/* Scale i of the library's form of a window. */
+__device__ static float scale_at(const struct weight_window &w, int i)
+{
+    const float *s = (const float *)w.p.s;
+    int64_t pairs = w.p.blocks / 2; /* of blocks: they share a scale */
+    if (w.p.scales != F8_BY_BLOCK)
+        return s[(w.row0 + i) * pairs + w.col0 / (2 * BLOCK_COLS)];
+    int wide = column_blocks(w.cols), row = i / wide * F8_SCALE_BLOCK, col = i % wide * F8_SCALE_BLOCK;
+    return col < w.cols ? s[(w.row0 + row) * pairs + (w.col0 + col) / (2 * BLOCK_COLS)] : 0;
+}
+
+__device__ static void bring_scales(const struct f8_input_job &j, int at)
+{
+    for (int o = 0; o < j.n_out; o++) {
+        int i = at * F8_THREADS + (int)threadIdx.x, ctas = (j.out[o].n + F8_THREADS - 1) / F8_THREADS;
+        if (at >= 0 && at < ctas && i < j.out[o].n)
+            j.out[o].to[i] = scale_at(j.out[o].w, i);
+        at -= ctas;
+    }
+}
+
+/* CTA: one row, or 256 of the weights' scales. */
+static __global__ void f8_input_kernel(struct f8_input_job j)
+{
+    SHARED_BYTES(bytes);
+    int row = (int)blockIdx.x;
+    if (row >= j.padded)
+        bring_scales(j, row - j.padded);
+    else if (row >= j.rows)
+        empty_row(j, row);
+    else if (j.groups)
+        row_in_groups(j, row);
+    else
+        whole_row(j, row, (float *)bytes);
+}
+
+static __global__ void f8_settle_kernel(struct f8_settle_job j)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
+    if (c >= j.cols)
+        return;
+    float *y = j.y + (int64_t)row * j.ldy + c, v = j.accumulate ? *y : 0;
+    if (j.t)
+        v += j.t[(int64_t)row * j.ldt + c];
+    if (j.bias)
+        v += j.bias[c];
+    *y = v;
+}
+
+cudaError_t f8_prepare(void)
+{
+    return cudaFuncSetAttribute(f8_input_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, KEPT_COLS * (int)sizeof(float));
+}
+
+cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j)
+{
+    size_t kept = j->groups || j->ld > KEPT_COLS ? 0 : (size_t)j->ld * sizeof(float);
+    int ctas = j->padded;
+    for (int o = 0; o < j->n_out; o++)
+        ctas += ceil_div(j->out[o].n, F8_THREADS);
+    return launch(f8_input_kernel, dim3(ctas), dim3(F8_THREADS), kept, s, *j);
+}
+
+cudaError_t launch_f8_settle(cudaStream_t s, const struct f8_settle_job *j)
+{
+    return launch(f8_settle_kernel, dim3(ceil_div(j->cols, F8_THREADS), j->rows), dim3(F8_THREADS), 0, s, *j);
+}

@@ -1,0 +1,168 @@
+/* Products of fp8 weights and inputs rounded to fp8, by the library (lt.c). Where the weights have a scale for each row (or one for all), so has the input; where they have one for
+ * each 128 x 128 elements, the input has one for each 128 columns of a row. Weights are multiplied where they lie; their scales are brought into the library's form along
+ * with the input, every time: a few KiB, in the same launch.
+ *
+ * Scales by blocks make the library ask for rows in multiples of ROWS_STEP. Outputs of other rows go to working memory, and what counts of them is added: of all rows where
+ * that moves fewer bytes than the weights have, else of the last few, which are then multiplied by themselves. Bias is added here, too: the library
+ * has f32 outputs of fp8 factors take no bias but bf16. */
+#include "engine/base/check.h"
+#include "kernels/cuda/device.h"
+
+enum { ROWS_STEP = 8, OUTS_STEP = 16, SUM_BYTES = 64 << 20 }; /* 4 is what the library's documentation asks for; 8 has been seen to be needed */
+
+static size_t aligned(size_t n)
+{
+    return (n + HEAP_ALIGN - 1) / HEAP_ALIGN * HEAP_ALIGN;
+}
+
+static int up_to(int n, int step)
+{
+    return (n + step - 1) / step * step;
+}
+
+static bool is_even(const void *p, int ld)
+{
+    return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
+}
+
+enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i)
+{
+    struct weight_window w = cuda_window(&a->out[i].w);
+    bool inputs = is_even(a->x.data, a->x.ld) && (a->in != LINEAR_SWIGLU || is_even(a->x2.data, a->x2.ld)) && (a->in != LINEAR_NORM || is_even(a->gain, 0));
+    if (w.p.family != FAM_F8 || !lt_multiplies_f8(d->lt) || !inputs || !is_even(a->out[i].y.data, a->out[i].y.ld) || w.rows % OUTS_STEP)
+        return F8_BY_64;
+    if (w.p.scales == F8_BY_BLOCK && (w.row0 % F8_SCALE_BLOCK || w.col0 % F8_SCALE_BLOCK))
+        return F8_BY_64;
+    return w.p.scales;
+}
+
+/* ---- working memory */
+
+/* An input in fp8, and the weights' scales. */
+struct input {
+    struct f8_input_job job;
+    float *sums;                /* [padded - whole][outs of an output]; NULL: all rows are whole */
+};
+
+static int most_outs(const struct linear_args *a)
+{
+    int most = 0;
+    for (int i = 0; i < a->n_out; i++)
+        most = a->out[i].w.rows > most ? a->out[i].w.rows : most;
+    return most;
+}
+
+/* Rows from the first on whose outputs the library writes where they belong. */
+static int whole_rows(const struct linear_args *a, bool groups)
+{
+    if (!groups || a->rows % ROWS_STEP == 0)
+        return a->rows;
+    bool all = 2 * (int64_t)sizeof(float) * a->rows <= a->x.cols && (int64_t)up_to(a->rows, ROWS_STEP) * most_outs(a) * (int64_t)sizeof(float) <= SUM_BYTES;
+    return all ? 0 : a->rows / ROWS_STEP * ROWS_STEP;
+}
+
+/* Bytes of codes, of their scales, of the weights' scales of output i. */
+static size_t code_bytes(const struct f8_input_job *j)
+{
+    return aligned((size_t)j->padded * (size_t)j->ld);
+}
+
+static size_t scale_bytes(const struct f8_input_job *j)
+{
+    return aligned((size_t)j->padded * (size_t)(j->groups ? j->ld / F8_GROUP : 1) * sizeof(float));
+}
+
+static size_t weight_bytes(const struct f8_input_job *j, int i)
+{
+    return aligned((size_t)j->out[i].n * sizeof(float));
+}
+
+/* Room for them, side by side. */
+static bool place_input(struct device *d, struct f8_input_job *j)
+{
+    size_t bytes = code_bytes(j) + scale_bytes(j);
+    for (int i = 0; i < j->n_out; i++)
+        bytes += weight_bytes(j, i);
+    if (!gpu_grow(d, &d->work->inputs, bytes))
+        return false;
+    char *at = d->work->inputs.data;
+    j->codes = (uint8_t *)at;
+    j->scales = (float *)(at += code_bytes(j));
+    at += scale_bytes(j);
+    for (int i = 0; i < j->n_out; at += weight_bytes(j, i++))
+        j->out[i].to = (float *)at;
+    return true;
+}
+
+static bool make_input(struct device *d, const struct linear_args *a, bool groups, struct input *in)
+{
+    int cols = a->x.cols, whole = whole_rows(a, groups), padded = groups ? up_to(a->rows, ROWS_STEP) : a->rows;
+    struct f8_input_job *j = &in->job;
+    *j = (struct f8_input_job){.x = a->x.data, .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL, .gain = a->in == LINEAR_NORM ? a->gain : NULL, .ldx = a->x.ld,
+                               .ldx2 = a->x2.ld, .ld = up_to(cols, F8_GROUP), .rows = a->rows, .cols = cols, .whole = whole, .padded = padded, .eps = a->eps,
+                               .groups = groups, .n_out = a->n_out};
+    for (int i = 0; i < a->n_out; i++) {
+        j->out[i].w = cuda_window(&a->out[i].w);
+        j->out[i].n = f8_scales_count(&j->out[i].w);
+    }
+    if (!place_input(d, j) || !gpu_grow(d, &d->work->workspace, lt_workspace()))
+        return false;
+    if (whole < padded && !gpu_grow(d, &d->work->wide, (size_t)(padded - whole) * (size_t)most_outs(a) * sizeof(float)))
+        return false;
+    in->sums = whole < padded ? d->work->wide.data : NULL;
+    return gpu_ok(d, launch_f8_input(d->stream, j), "inputs in fp8");
+}
+
+/* ---- an output */
+
+/* Its product for the whole rows, or for those behind them. */
+static struct lt_product product_of(const struct linear_args *a, const struct input *in, int i, bool behind)
+{
+    const struct f8_input_job *j = &in->job;
+    const struct weight_window *w = &j->out[i].w;
+    const struct act *y = &a->out[i].y;
+    int first = behind ? j->whole : 0, rows = behind ? j->padded - j->whole : j->whole;
+    int64_t scales = !j->groups ? first : (int64_t)first * (j->ld / F8_GROUP);
+    return (struct lt_product){.w = (const uint8_t *)w->p.q + (int64_t)w->row0 * w->p.cols + w->col0, .x = j->codes + (int64_t)first * j->ld,
+                               .w_scales = j->out[i].to, .x_scales = j->scales + scales, .y = behind ? in->sums : y->data, .outs = w->rows, .cols = w->cols,
+                               .rows = rows, .ldw = w->p.cols, .ldx = j->ld, .ldy = behind ? w->rows : y->ld,
+                               .factors = j->groups ? LT_F8_BLOCKS : LT_F8_ROWS, .accumulate = !behind && a->accumulate};
+}
+
+static void settle(struct device *d, const struct linear_args *a, const struct input *in, int i)
+{
+    const struct linear_out *o = &a->out[i];
+    int whole = in->job.whole;
+    struct f8_settle_job add = {.bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = whole, .cols = o->w.rows, .accumulate = true};
+    struct f8_settle_job rest = {.t = in->sums, .bias = o->bias, .y = act_row(o->y, whole), .ldt = o->w.rows, .ldy = o->y.ld, .rows = a->rows - whole,
+                                 .cols = o->w.rows, .accumulate = a->accumulate};
+    if (whole && o->bias)
+        gpu_ok(d, launch_f8_settle(d->stream, &add), "bias");
+    if (in->sums)
+        gpu_ok(d, launch_f8_settle(d->stream, &rest), "sums");
+}
+
+/* False: the library does not want to, and y is as it was. */
+static bool multiply(struct device *d, const struct linear_args *a, const struct input *in, int i)
+{
+    struct lt_product whole = product_of(a, in, i, false), behind = product_of(a, in, i, true);
+    if ((whole.rows && !lt_can(d->lt, &whole)) || (behind.rows && !lt_can(d->lt, &behind)))
+        return false;
+    if (behind.rows && !lt_multiply(d->lt, d->stream, &behind, d->work->workspace.data))
+        return false;
+    if (whole.rows && !lt_multiply(d->lt, d->stream, &whole, d->work->workspace.data))
+        return false;
+    settle(d, a, in, i);
+    return true;
+}
+
+void cuda_f8_product(struct device *d, const struct linear_args *a, bool done[LINEAR_MAX_OUT])
+{
+    struct input in = {0};
+    for (int i = 0; i < a->n_out; i++)
+        done[i] = false;
+    if (!make_input(d, a, f8_way(d, a, 0) == F8_BY_BLOCK, &in))
+        return;
+    for (int i = 0; i < a->n_out && !gpu_failed(d); i++)
+        done[i] = multiply(d, a, &in, i);
+}
