@@ -227,12 +227,15 @@ static struct device *open_device(bool invariant)
     return d;
 }
 
-/* The device multiplies so at all: under the emulator always, on a GPU if it is a Hopper with a library of version 12.9. */
+/* The device multiplies so at all: a Hopper with a library of version 12.9. */
 static bool can(const struct device *d)
 {
     struct device_facts f;
     backend_cuda()->facts(d, &f);
-    return !strcmp(f.isa, "sm_90");
+    struct lt *l = strcmp(f.isa, "sm_90") ? NULL : lt_open(90);
+    bool yes = lt_multiplies_f8(l);
+    lt_close(l);
+    return yes;
 }
 
 struct run {
@@ -410,6 +413,10 @@ static void check_run(struct device *d, const struct f8_case *c, enum way way, b
     if (products() >= 0 && took != times)
         fail_msg("%s: %d products in fp8, not %d", what, took, times);
     bool taken = products() >= 0 ? times > 0 : times > 0 && can(d);
+    if (taken && products() < 0 && c->rows % 16 && a.exact < 0.01 * a.size) { /* the library may refuse what it likes, but not the plainest */
+        print_message("the library left this to 16 bits: %s\n", what);
+        taken = false;
+    }
     if (!taken) { /* inputs rounded to bf16, and weights */
         if (!(a.exact < 0.006 * a.size) || !(a.rounded > 0.01 * a.size))
             fail_msg("%s", what);
@@ -634,10 +641,12 @@ static void misuse_shows(void **state)
 
 int main(void)
 {
-    if (!unified_here() || f8_prepare() != cudaSuccess) {
+    if (!unified_here()) {
         puts("no GPU here: nothing was checked");
         return 1;
     }
+    if (f8_prepare() != cudaSuccess)
+        cudaGetLastError(); /* not a Hopper: it keeps fewer columns than the longest rows here have */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inputs_to_the_bit),
         cmocka_unit_test(inputs_of_long_rows),

@@ -11,6 +11,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/exec/weights.h"
 #include "models/model.h"
 #include "models/safetensors.h"
 #include "tests/safetensors_build.h"
@@ -162,7 +163,7 @@ static void every_form_is_read(void **state)
         assert_non_null(model_note(m));
         assert_true((strstr(model_note(m), "scales") != NULL) == (f == TENSOR));
         assert_int_equal(model_tensor(m, T_DOWN, 0, &s, &e), 0);
-        assert_true(s.type == DT_F8_SCALED && s.rows == HIDDEN && s.cols == FFN);
+        assert_true(s.type == DT_F8_SCALED && s.rows == HIDDEN && s.cols == FFN && s.scales == (f == BLOCKS ? F8_BY_BLOCK : F8_BY_ROW));
         for (int r = 0; r < HIDDEN; r++) {
             dtype_to_f32(s.type, (const char *)s.data + (size_t)r * dtype_row_bytes(s.type, FFN), row, FFN);
             for (int c = 0; c < FFN; c++) {
@@ -171,12 +172,65 @@ static void every_form_is_read(void **state)
             }
         }
         assert_int_equal(model_tensor(m, T_EMBED, 0, &s, &e), 0);
-        assert_true(s.type == DT_BF16 && s.rows == VOCAB);
+        assert_true(s.type == DT_BF16 && s.rows == VOCAB && s.scales == F8_BY_64);
         assert_int_equal(model_shape(m, T_HEAD, 0, &s, &e), E_NOTFOUND);
         model_loaded(m);
         model_close(m);
         st_free(&b);
     }
+}
+
+/* ---- what is said of scales, also of the pieces of a sharded copy */
+
+static struct {
+    int promises[F8_BY_BLOCK + 1];
+} loaded;
+
+static float scale_of(const struct weight_src *s, int row, int col)
+{
+    float d;
+    memcpy(&d, (const char *)s->data + (size_t)row * dtype_row_bytes(s->type, s->cols) + (size_t)(col / 64) * 68, sizeof d);
+    return d;
+}
+
+static int checking_load(struct device *d, struct weight **out, const struct weight_src *s, struct err *e)
+{
+    for (int row = 0; row < s->rows && s->type == DT_F8_SCALED; row++)
+        for (int col = 0; col < s->cols; col += 64) {
+            bool same = s->scales == F8_BY_ROW     ? scale_of(s, row, col) == scale_of(s, row, 0)
+                        : s->scales == F8_BY_BLOCK ? scale_of(s, row, col) == scale_of(s, row / 128 * 128, col / 128 * 128)
+                                                   : true;
+            if (!same)
+                fail_msg("a matrix of %d x %d: promise %d is broken at %d, %d", s->rows, s->cols, (int)s->scales, row, col);
+        }
+    loaded.promises[s->scales] += s->type == DT_F8_SCALED;
+    return backend_cpu()->weight_load(d, out, s, e);
+}
+
+static void what_is_said_of_scales_holds(void **state)
+{
+    struct backend_ops ops = *backend_cpu();
+    struct device *d;
+    struct err e = {0};
+    (void)state;
+    ops.weight_load = checking_load;
+    assert_int_equal(ops.open(&d, &(struct device_opts){.n_threads = 1, .max_rows = 8, .max_logits = 8}, &e), 0);
+    for (enum form f = TENSOR; f <= BLOCKS; f++) {
+        struct st_build b;
+        struct model *m;
+        struct weights *w;
+        memset(&loaded, 0, sizeof loaded);
+        assert_int_equal(open_built(&m, &b, &(struct change){.form = f}, &e), 0);
+        if (weights_load(&w, &(struct weights_setup){.model = m, .ops = &ops, .device = d, .n_ranks = 2, .copy_shards = true, .quiet = true}, &e))
+            fail_msg("%s", e.text);
+        /* seven matrices and two pieces or more of each; blocks of scales that a cut divides are none */
+        int by_row = loaded.promises[F8_BY_ROW], by_block = loaded.promises[F8_BY_BLOCK], none = loaded.promises[F8_BY_64];
+        assert_true(f == BLOCKS ? by_row == 0 && by_block > 7 + 5 && none > 0 : by_row >= 7 + 14 && by_block == 0 && none == 0);
+        weights_free(w);
+        model_close(m);
+        st_free(&b);
+    }
+    ops.close(d);
 }
 
 static const float zero[] = {0.5f, 0}, negative[] = {-1, 1}, bad[] = {0.5f, NAN}, infinite[] = {INFINITY, 1}, huge[] = {3e38f, 1};
@@ -338,8 +392,8 @@ static void folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_is_read), cmocka_unit_test(what_is_wrong_is_refused), cmocka_unit_test(weights_that_are_no_numbers),
-        cmocka_unit_test(damaged_files),      cmocka_unit_test(folders),
+        cmocka_unit_test(every_form_is_read),          cmocka_unit_test(what_is_said_of_scales_holds), cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(damaged_files),                cmocka_unit_test(folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,8 @@
  * cache. Every pointer is device memory; a launcher only enqueues. On the rank's thread. Never true: a result that depends on timing; but it may depend on the batch
  * (by its number of rows) and on the layout, which the invariant kernels of job.h never do.
  *
- * Activations stay f32 from op to op, as in invariant mode; what goes into a product is rounded to bf16, the residual never is. */
+ * Activations stay f32 from op to op, as in invariant mode; what goes into a product is rounded to bf16 (with weights of fp8, in many rows on a Hopper, to
+ * fp8: product_f8.c), the residual never is. */
 #ifndef CUDA_FAST_H
 #define CUDA_FAST_H
 

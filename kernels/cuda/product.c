@@ -1,6 +1,7 @@
 /* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type (skinny.cu). Many: inputs rounded to 16 bits once, then the library
  * (lt.c); quantised weights go through tiles that widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a time for the
- * library; fp8 ones are multiplied as they are where the library can (product_f8.c). Without the library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
+ * library; fp8 ones are multiplied with inputs of fp8 where the library can (product_f8.c). Without the library tiles do it all. F32 weights go by the invariant kernels, whose
+ * speed is that of a rare case. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"

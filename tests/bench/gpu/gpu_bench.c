@@ -1,5 +1,5 @@
 /* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of
- * Llama-3.1-8B by type and rows, attention by batch and context. Random data; weights in turn from as many copies as no cache holds. Ratios
+ * Llama-3.1-8B by type (of fp8: by the form of its scales) and rows, attention by batch and context. Random data; weights in turn from as many copies as no cache holds. Ratios
  * are to what the same run measures (probe.h): reading device memory, the library's best product of the same shape. Prints a table and the
  * goals G5, G6, G7 and G9; asserts nothing about time. usage: gpu_bench [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { LONG_ROWS = 16384, REPEATS = 6, MOST_COPIES = 32, X_BYTES = 1 << 29, LOGI
 
 /* What the goals are about; the worst of all that count. 0: not measured. */
 struct verdicts {
-    double attention, attention_alone, large, skinny, prefill;
+    double attention, attention_alone, large, large_f8, skinny, prefill;
 };
 
 struct bench {
@@ -71,7 +71,12 @@ static void *random_weights(enum dtype t, int rows, int cols)
         return NULL;
     fill(p, bytes, 7);
     for (size_t i = 0; i < bytes; i += unit) {
-        if (info->block == 1) {
+        if (t == DT_F8_SCALED) { /* the same for all: any form of scales */
+            const float d = 0.002f;
+            memcpy(p + i, &d, sizeof d);
+            for (size_t k = sizeof d; k < unit; k++)
+                p[i + k] &= 0xbf;
+        } else if (info->block == 1) {
             uint16_t h = (uint16_t)((p[i] | p[i + 1] << 8) & 0x80ff) | (t == DT_BF16 ? 0x3c00 : 0x2000);
             memcpy(p + i, &h, 2);
         } else {
@@ -122,7 +127,22 @@ static bool load_copies(const struct bench *b, struct linear_bench *l, const str
     return l->n_copies > 0;
 }
 
-/* rows: how many; the goals are about bf16 without the vocabulary's table. */
+/* The same by the library: factors as they are stored there. */
+static double library_us(struct bench *b, const struct weight_src *src, int rows)
+{
+    bool f8 = src->type == DT_F8_SCALED;
+    if (src->type != DT_BF16 && !(f8 && rows >= 64))
+        return 0;
+    enum probe_factors of = !f8 ? PROBE_BF16 : src->scales == F8_BY_ROW ? PROBE_F8_ROWS : PROBE_F8_BLOCKS;
+    return probe_product(&b->probe, &(struct probe_product){rows, src->rows, src->cols, of}) * 1e6;
+}
+
+static const char *name_of(const struct weight_src *src)
+{
+    return src->type != DT_F8_SCALED ? dtype_get(src->type)->name : src->scales == F8_BY_ROW ? "F8row" : "F8blk";
+}
+
+/* rows: how many; the goals are about bf16 and fp8 without the vocabulary's table. */
 static void time_linear(struct bench *b, struct linear_bench *l, const struct weight_src *src, int rows)
 {
     int32_t *zeros = mem_new_array((size_t)rows, sizeof *zeros);
@@ -133,31 +153,29 @@ static void time_linear(struct bench *b, struct linear_bench *l, const struct we
                                 .n_out = 1,
                                 .out = {{{NULL, 0, src->rows, 0, src->cols}, NULL, {b->y, src->rows, src->rows}}}};
     double us = step_us(b, &batch, run_linear, l, b->dry ? 2 : rows > 256 ? 5 : 20), bytes = (double)b->ops->weight_bytes(l->copies[0]);
-    double flops = 2.0 * rows * src->rows * src->cols, library = 0, times;
-    if (src->type == DT_BF16)
-        library = probe_product(&b->probe, &(struct probe_product){rows, src->rows, src->cols}) * 1e6;
+    double flops = 2.0 * rows * src->rows * src->cols, library = library_us(b, src, rows), times;
     times = us > 0 ? library / us : 0;
-    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", dtype_get(src->type)->name, src->rows,
-           src->cols, rows, us, bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
+    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", name_of(src), src->rows, src->cols,
+            rows, us, bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
     printf(library > 0 ? "  %.2f x cuBLASLt (%.1f us)\n" : "\n", times, library);
     if (src->rows < 100000 && rows <= 16)
         worst(&b->v.skinny, times);
     if (src->rows < 100000 && rows >= 512)
-        worst(&b->v.large, times);
+        worst(src->type == DT_BF16 ? &b->v.large : &b->v.large_f8, times);
     mem_free(zeros);
 }
 
-static void bench_linear(struct bench *b, enum dtype t, int rows_out, int cols)
+static void bench_linear(struct bench *b, const struct weight_src *kind, int rows_out, int cols)
 {
     static const int rows[] = {1, 16, 2048, 4, 8, 32, 64, 256, 512, 8192};
     struct linear_bench l = {.n_copies = 0};
-    struct weight_src src = {t, rows_out, cols, .data = random_weights(t, rows_out, cols)};
+    struct weight_src src = {kind->type, rows_out, cols, .data = random_weights(kind->type, rows_out, cols), .scales = kind->scales};
     if (!src.data)
         return;
     load_copies(b, &l, &src);
     mem_free((void *)src.data);
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !time_is_over(b); i++)
-        if ((size_t)rows[i] * (size_t)rows_out * sizeof(float) <= LOGITS_BYTES && (!b->dry || rows[i] <= 32))
+        if ((size_t)rows[i] * (size_t)rows_out * sizeof(float) <= LOGITS_BYTES && (!b->dry || rows[i] <= 64))
             time_linear(b, &l, &src, rows[i]);
     for (int i = 0; i < l.n_copies; i++)
         b->ops->weight_free(b->d, l.copies[i]);
@@ -250,19 +268,22 @@ static void bench_all(struct bench *b)
     static const struct {
         int rows, cols;
     } shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
-    static const enum dtype types[] = {DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const struct weight_src kinds[] = {{.type = DT_BF16}, {.type = DT_F8_SCALED, .scales = F8_BY_ROW}, {.type = DT_F8_SCALED, .scales = F8_BY_BLOCK},
+                                              {.type = DT_Q8_0}, {.type = DT_Q4_K},                           {.type = DT_Q6_K}};
     int shrink = b->dry ? 16 : 1;
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
         bench_attention(b, attention[i]);
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+    for (size_t t = 0; t < sizeof kinds / sizeof *kinds; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes && !time_is_over(b); s++)
             if (!b->dry || s == 0)
-                bench_linear(b, types[t], shapes[s].rows / shrink, shapes[s].cols / shrink);
+                bench_linear(b, &kinds[t], shapes[s].rows / shrink, shapes[s].cols / shrink);
     if (time_is_over(b))
         printf("the time is over: some were not run\n");
     goal(b, "G5", b->v.attention, 0.90, "decode attention with 1 GB of cache, of the reading probe");
     goal(b, "G5b", b->v.attention_alone, 0.60, "decode attention, one sequence at 32k, of the reading probe");
     goal(b, "G6", b->v.large, 0.95, "products of 512 rows and more, bf16, of cuBLASLt's best; the worst of all shapes");
+    goal(b, "G6b", b->v.large_f8, 0.95,
+         "the same of fp8, both forms of scales, inputs rounded on the way; the library's best is of inputs that are fp8 already");
     goal(b, "G7", b->v.skinny, 1.15, "products of 1 to 16 rows, bf16, times cuBLASLt's best; the worst of all shapes");
     goal(b, "G9", b->v.prefill, 0.60, "causal attention over 16384 tokens, heads of 128, bf16, of 989 TFLOPS");
 }

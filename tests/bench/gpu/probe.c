@@ -137,7 +137,7 @@ struct product {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[PROPOSALS];
     int n_found, n_copies;
-    char *weights, *inputs, *outputs, *workspace;
+    char *weights, *inputs, *outputs, *workspace, *scales;
     size_t weight_bytes;
 };
 
@@ -146,16 +146,43 @@ static bool ok(cublasStatus_t s)
     return s == CUBLAS_STATUS_SUCCESS;
 }
 
+static bool set(const struct lt_functions *f, const struct product *t, int what, const void *value, size_t bytes)
+{
+    return ok(f->cublasLtMatmulDescSetAttribute(t->desc, (cublasLtMatmulDescAttributes_t)what, value, bytes));
+}
+
+static size_t element_bytes(const struct product *t)
+{
+    return t->what.factors == PROBE_BF16 ? 2 : 1;
+}
+
+/* Both factors' scales are the same noise; whatever their form, there are no more of them than this. */
+static size_t scale_bytes(const struct product *t)
+{
+    size_t longest = (size_t)(t->what.outs > t->what.rows ? t->what.outs : t->what.rows);
+    return longest * (size_t)(t->what.cols / 128 + 4) * sizeof(float);
+}
+
+static bool describe_scales(const struct lt_functions *f, const struct product *t)
+{
+    bool rows = t->what.factors == PROBE_F8_ROWS;
+    int32_t w = rows ? LT_SCALE_OUTER_VEC : LT_SCALE_BLOCK128, x = rows ? LT_SCALE_OUTER_VEC : LT_SCALE_VEC128;
+    return t->what.factors == PROBE_BF16 || (set(f, t, LT_A_SCALE_MODE, &w, sizeof w) && set(f, t, LT_B_SCALE_MODE, &x, sizeof x) &&
+                                             set(f, t, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &t->scales, sizeof t->scales) &&
+                                             set(f, t, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &t->scales, sizeof t->scales));
+}
+
 /* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed. */
 static bool describe(const struct lt_functions *f, struct product *t)
 {
     const struct probe_product *w = &t->what;
+    cudaDataType_t type = w->factors == PROBE_BF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
     cublasOperation_t turn = CUBLAS_OP_T;
     uint64_t most = WORKSPACE;
     return ok(f->cublasLtMatmulDescCreate(&t->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
-           ok(f->cublasLtMatmulDescSetAttribute(t->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn)) &&
-           ok(f->cublasLtMatrixLayoutCreate(&t->w, CUDA_R_16BF, (uint64_t)w->cols, (uint64_t)w->outs, w->cols)) &&
-           ok(f->cublasLtMatrixLayoutCreate(&t->x, CUDA_R_16BF, (uint64_t)w->cols, (uint64_t)w->rows, w->cols)) &&
+           set(f, t, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) && describe_scales(f, t) &&
+           ok(f->cublasLtMatrixLayoutCreate(&t->w, type, (uint64_t)w->cols, (uint64_t)w->outs, w->cols)) &&
+           ok(f->cublasLtMatrixLayoutCreate(&t->x, type, (uint64_t)w->cols, (uint64_t)w->rows, w->cols)) &&
            ok(f->cublasLtMatrixLayoutCreate(&t->y, CUDA_R_32F, (uint64_t)w->outs, (uint64_t)w->rows, w->outs)) &&
            ok(f->cublasLtMatmulPreferenceCreate(&t->preference)) &&
            ok(f->cublasLtMatmulPreferenceSetAttribute(t->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
@@ -177,6 +204,7 @@ static void forget(const struct lt_functions *f, struct product *t)
     cudaFree(t->inputs);
     cudaFree(t->outputs);
     cudaFree(t->workspace);
+    cudaFree(t->scales);
 }
 
 static void *noise(struct probe *p, size_t bytes, uint32_t seed)
@@ -186,14 +214,24 @@ static void *noise(struct probe *p, size_t bytes, uint32_t seed)
     return to;
 }
 
+static void *factor(struct probe *p, const struct product *t, size_t bytes, uint32_t seed)
+{
+    if (t->what.factors == PROBE_BF16)
+        return noise(p, bytes, seed);
+    void *to = take(bytes + 16);
+    probe_check(launch_codes(p->stream, to, (bytes + 15) / 16, seed), "noise");
+    return to;
+}
+
 static bool prepare(struct probe *p, struct product *t)
 {
     const struct probe_product *w = &t->what;
-    size_t each = ((size_t)w->outs * (size_t)w->cols * 2 + 255) / 256 * 256, copies = p->dry ? 2 : past_caches / each + 1;
+    size_t each = ((size_t)w->outs * (size_t)w->cols * element_bytes(t) + 255) / 256 * 256, copies = p->dry ? 2 : past_caches / each + 1;
     t->n_copies = (int)(copies < MOST_COPIES ? copies : MOST_COPIES);
     t->weight_bytes = each;
-    t->weights = noise(p, each * (size_t)t->n_copies, 1);
-    t->inputs = noise(p, (size_t)w->rows * (size_t)w->cols * 2, 2);
+    t->weights = factor(p, t, each * (size_t)t->n_copies, 1);
+    t->inputs = factor(p, t, (size_t)w->rows * (size_t)w->cols * element_bytes(t), 2);
+    t->scales = noise(p, scale_bytes(t), 3);
     t->outputs = take((size_t)w->rows * (size_t)w->outs * 4);
     t->workspace = take(WORKSPACE);
     return describe(&p->lt->f, t) && ok(p->lt->f.cublasLtMatmulAlgoGetHeuristic(p->lt->handle, t->desc, t->w, t->x, t->y, t->y,
@@ -238,9 +276,9 @@ double probe_product(struct probe *p, const struct probe_product *what)
     return best;
 }
 
-double probe_rate(struct probe *p)
+double probe_rate(struct probe *p, enum probe_factors of)
 {
     int side = p->dry ? 64 : 8192;
-    double s = probe_product(p, &(struct probe_product){side, side, side});
+    double s = probe_product(p, &(struct probe_product){side, side, side, of});
     return s > 0 ? 2.0 * side * side * side / s * 1e-12 : 0;
 }

@@ -1,4 +1,4 @@
-/* The two kernels of the probes. */
+/* The kernels of the probes. */
 #include "kernels/cuda/prim.h"
 #include "tests/bench/gpu/probe.h"
 
@@ -44,6 +44,16 @@ __global__ static void fill_noise(uint4 *p, size_t n, uint32_t seed)
     }
 }
 
+__global__ static void fill_codes(uint4 *p, size_t n, uint32_t seed)
+{
+    const uint32_t below_two = 0xbfbfbfbfu;
+    for (size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x; at < n; at += (size_t)gridDim.x * THREADS) {
+        uint32_t i = (uint32_t)at * 4;
+        p[at] = make_uint4(mix(i * 2654435761u + seed) & below_two, mix((i + 1) * 2654435761u + seed) & below_two, mix((i + 2) * 2654435761u + seed) & below_two,
+                           mix((i + 3) * 2654435761u + seed) & below_two);
+    }
+}
+
 static unsigned ctas_for(size_t n)
 {
     size_t wanted = (n + THREADS - 1) / THREADS;
@@ -58,4 +68,9 @@ cudaError_t launch_read(cudaStream_t s, const void *p, size_t n, uint32_t *sink)
 cudaError_t launch_noise(cudaStream_t s, void *p, size_t n, uint32_t seed)
 {
     return launch(fill_noise, dim3(ctas_for(n)), dim3(THREADS), 0, s, (uint4 *)p, n, seed);
+}
+
+cudaError_t launch_codes(cudaStream_t s, void *p, size_t n, uint32_t seed)
+{
+    return launch(fill_codes, dim3(ctas_for(n)), dim3(THREADS), 0, s, (uint4 *)p, n, seed);
 }

@@ -1,5 +1,5 @@
 /* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading only, over the link
- * from pinned memory; operations a second of the library's bf16 products. Medians of several rounds, each timed by events. On one thread,
+ * from pinned memory; operations a second of the library's products. Medians of several rounds, each timed by events. On one thread,
  * the calling one's device. Never true: a product of zeros, a read that a cache could answer. */
 #ifndef BENCH_GPU_PROBE_H
 #define BENCH_GPU_PROBE_H
@@ -14,9 +14,10 @@
 extern "C" {
 #endif
 
-/* probe.cu. n: 16-byte words. Noise: bf16 between -0.02 and 0.02, none of it zero for long. */
+/* probe.cu. n: 16-byte words. Noise: bf16 between -0.02 and 0.02, none of it zero for long; codes: E4M3 between -2 and 2. */
 cudaError_t launch_read(cudaStream_t s, const void *p, size_t n, uint32_t *sink);
 cudaError_t launch_noise(cudaStream_t s, void *p, size_t n, uint32_t seed);
+cudaError_t launch_codes(cudaStream_t s, void *p, size_t n, uint32_t seed);
 
 #ifdef __cplusplus
 }
@@ -40,14 +41,17 @@ double probe_copy(struct probe *p);
 double probe_read(struct probe *p);
 double probe_pinned(struct probe *p);
 
-/* y[rows][outs] = x[rows][cols] w[outs][cols]^T in bf16 with f32 sums, by the best of the library's first proposals; weights in turn from
- * as many copies as no cache holds. Seconds of one, 0 without the library. */
+enum probe_factors { PROBE_BF16, PROBE_F8_ROWS, PROBE_F8_BLOCKS };
+/* y[rows][outs] = x[rows][cols] w[outs][cols]^T with f32 sums, by the best of the library's first proposals; weights in turn from as many
+ * copies as no cache holds. Of bf16, or of fp8 with scales for each row of both, or for 128 x 128 elements of w and 128 columns of x.
+ * Seconds of one, 0: the library is not here, or has none. */
 struct probe_product {
     int rows, outs, cols;
+    enum probe_factors factors;
 };
 double probe_product(struct probe *p, const struct probe_product *what);
 /* TFLOPS of a large one. */
-double probe_rate(struct probe *p);
+double probe_rate(struct probe *p, enum probe_factors of);
 
 /* Sorts. */
 double median(double *v, int n);
