@@ -560,9 +560,12 @@ static void invariant_mode_does_not(void **state)
 }
 
 #ifdef EMULATED
-static void check_none(void)
+static void check_none(int capability)
 {
     struct device *d = open_device(false);
+    struct lt *l = lt_open(capability);
+    assert_false(lt_multiplies_f8(l));
+    lt_close(l);
     for (int by = BY_TENSOR; by <= BY_BLOCK; by++)
         check_case(d, &(struct f8_case){.by = by, .rows = 500, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256, .bias = true}, IN_16);
     backend_cuda()->close(d);
@@ -574,7 +577,7 @@ static void other_devices_do_not(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         emulator_capability(others[i]);
-        check_none();
+        check_none(others[i]);
     }
     emulator_capability(90);
 }
@@ -583,9 +586,9 @@ static void other_libraries_do_not(void **state)
 {
     (void)state;
     lt_twin_be(120805);
-    check_none();
+    check_none(90);
     lt_twin_be(0);
-    check_none();
+    check_none(90);
     lt_twin_be(120900);
     struct device *d = open_device(false);
     check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_F8);

@@ -2,6 +2,7 @@
  * (tests/emulator/faults.h), once or from then on. Memory that is not there is E_FULL and passes; anything else breaks the device for good;
  * the other rank hears E_PEER and goes on; nothing is left behind. */
 #include "tests/emulator/faults.h"
+#include "tests/emulator/lt_twin.h"
 #include "tests/layout_subject.h"
 
 enum {
@@ -428,6 +429,46 @@ static void loading(void **state)
     fault_compute(true);
 }
 
+/* A product of two fp8 factors: inputs, scales and sums in working memory, the last rows by themselves. */
+static void multiplying_fp8(void **state)
+{
+    enum { ROWS = 45, OUTS = 48, COLS = 256 };
+    const struct backend_ops *ops = backend_cuda();
+    static const int32_t zeros[ROWS];
+    static float bias[OUTS];
+    const struct batch b = {.n_rows = ROWS, .ids = zeros, .positions = zeros};
+    struct weight_src src = {DT_F8_SCALED, OUTS, COLS, .data = mem_new(OUTS * dtype_row_bytes(DT_F8_SCALED, COLS)), .scales = F8_BY_BLOCK};
+    int n_failed = 0, before = lt_twin_products(CUDA_R_8F_E4M3);
+    (void)state;
+    for (int at = 1, hit = 1; hit; at++) {
+        struct device *d;
+        struct weight *w;
+        struct err e = {0};
+        assert_int_equal(ops->open(&d, &(struct device_opts){.max_rows = 64, .max_logits = 8}, &e), 0);
+        assert_int_equal(ops->weight_load(d, &w, &src, &e), 0);
+        float *x = ops->alloc(d, ROWS * COLS * sizeof(float)), *y = ops->alloc(d, ROWS * OUTS * sizeof(float));
+        struct linear_args a = {.x = {x, COLS, COLS}, .rows = ROWS, .n_out = 1, .out = {{{w, 0, OUTS, 0, COLS}, bias, {y, OUTS, OUTS}}}};
+        fault_arm(0, at, at % 2);
+        int rc = ops->begin(d, &b, NULL, &e);
+        if (!rc) {
+            ops->linear(d, &a);
+            rc = ops->finish(d, NULL, &e);
+        }
+        hit = fault_hit(0);
+        fault_arm(0, 0, false);
+        n_failed += hit != FAULT_NONE;
+        assert_int_equal(rc, hit == FAULT_NONE ? 0 : hit == FAULT_MALLOC ? E_FULL : E_DEVICE);
+        assert_true(!rc || e.text[0]);
+        ops->release(d, x), ops->release(d, y);
+        ops->weight_free(d, w);
+        ops->close(d);
+        assert_int_equal(fault_live(), 0);
+    }
+    print_message("%d calls of a product in fp8 failed in turn\n", n_failed);
+    assert_true(n_failed > 8 && lt_twin_products(CUDA_R_8F_E4M3) > before);
+    mem_free((void *)src.data);
+}
+
 static void moving(void **state)
 {
     (void)state;
@@ -475,6 +516,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(recording_and_playing), cmocka_unit_test(opening),
-        cmocka_unit_test(loading),      cmocka_unit_test(moving),        cmocka_unit_test(every_kind_was_seen)};
+        cmocka_unit_test(loading),      cmocka_unit_test(multiplying_fp8), cmocka_unit_test(moving),        cmocka_unit_test(every_kind_was_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
