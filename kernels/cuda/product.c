@@ -73,11 +73,21 @@ static void multiply_few(struct device *d, const struct linear_args *a)
 
 /* ---- many rows */
 
-/* Inputs in 16 bits, and room for widened weights behind them. */
+static int narrow_ld(const struct linear_args *a)
+{
+    return (a->x.cols + FAST_PAD - 1) / FAST_PAD * FAST_PAD;
+}
+
+static bool narrow_room(struct device *d, const struct linear_args *a)
+{
+    return gpu_grow(d, &d->work->inputs, aligned((size_t)a->rows * (size_t)narrow_ld(a) * sizeof(uint16_t)));
+}
+
+/* Inputs in 16 bits. */
 static bool narrow(struct device *d, const struct linear_args *a, bool f16, struct fast_job *to)
 {
-    int ld = (a->x.cols + FAST_PAD - 1) / FAST_PAD * FAST_PAD;
-    if (!gpu_grow(d, &d->work->inputs, aligned((size_t)a->rows * (size_t)ld * sizeof(uint16_t))))
+    int ld = narrow_ld(a);
+    if (!narrow_room(d, a))
         return false;
     to->x = d->work->inputs.data;
     to->ldx = ld;
@@ -132,12 +142,14 @@ static void multiply_many(struct device *d, const struct linear_args *a)
     }
 }
 
-/* Both factors in fp8; what the library refuses as 16 bit. */
+/* Both factors in fp8; what the library refuses as 16 bit. Memory for that is taken even so: it may refuse fewer rows than were rehearsed. */
 static void multiply_f8(struct device *d, const struct linear_args *a)
 {
     bool done[LINEAR_MAX_OUT];
     struct linear_args rest = *a;
     rest.n_out = 0;
+    if (!narrow_room(d, a) || (a->rows >= WIDEN_ROWS && !gpu_grow(d, &d->work->wide, WIDEN_BYTES)))
+        return;
     cuda_f8_product(d, a, done);
     for (int i = 0; i < a->n_out; i++)
         if (!done[i])

@@ -52,13 +52,26 @@ static int most_outs(const struct linear_args *a)
     return most;
 }
 
+/* So many rows at most have all their outputs pass through working memory: writing and reading them there moves eight bytes each. */
+static int most_sums(const struct linear_args *a)
+{
+    int by_weights = a->x.cols / (2 * (int)sizeof(float)), by_room = (int)(SUM_BYTES / ((size_t)most_outs(a) * sizeof(float)));
+    return (by_weights < by_room ? by_weights : by_room) / ROWS_STEP * ROWS_STEP;
+}
+
 /* Rows from the first on whose outputs the library writes where they belong. */
 static int whole_rows(const struct linear_args *a, bool groups)
 {
     if (!groups || a->rows % ROWS_STEP == 0)
         return a->rows;
-    bool all = 2 * (int64_t)sizeof(float) * a->rows <= a->x.cols && (int64_t)up_to(a->rows, ROWS_STEP) * most_outs(a) * (int64_t)sizeof(float) <= SUM_BYTES;
-    return all ? 0 : a->rows / ROWS_STEP * ROWS_STEP;
+    return a->rows <= most_sums(a) ? 0 : a->rows / ROWS_STEP * ROWS_STEP;
+}
+
+/* What fewer rows than these may need, too, so that a rehearsal of the largest step takes it. */
+static size_t sum_bytes(const struct linear_args *a)
+{
+    int rows = up_to(a->rows, ROWS_STEP), most = most_sums(a) > ROWS_STEP ? most_sums(a) : ROWS_STEP;
+    return (size_t)(rows < most ? rows : most) * (size_t)most_outs(a) * sizeof(float);
 }
 
 /* Bytes of codes, of their scales, of the weights' scales of output i. */
@@ -107,7 +120,7 @@ static bool make_input(struct device *d, const struct linear_args *a, bool group
     }
     if (!place_input(d, j) || !gpu_grow(d, &d->work->workspace, lt_workspace()))
         return false;
-    if (whole < padded && !gpu_grow(d, &d->work->wide, (size_t)(padded - whole) * (size_t)most_outs(a) * sizeof(float)))
+    if (groups && !gpu_grow(d, &d->work->wide, sum_bytes(a)))
         return false;
     in->sums = whole < padded ? d->work->wide.data : NULL;
     return gpu_ok(d, launch_f8_input(d->stream, j), "inputs in fp8");
