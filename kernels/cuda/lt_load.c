@@ -3,6 +3,13 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#if CUBLAS_VERSION >= 120900
+_Static_assert(LT_A_SCALE_MODE == (int)CUBLASLT_MATMUL_DESC_A_SCALE_MODE && LT_B_SCALE_MODE == (int)CUBLASLT_MATMUL_DESC_B_SCALE_MODE &&
+                   LT_SCALE_OUTER_VEC == (int)CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && LT_SCALE_VEC128 == (int)CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F &&
+                   LT_SCALE_BLOCK128 == (int)CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+               "the numbers are the header's");
+#endif
+
 /* The version whose header this was built with, then the name without one. */
 static void *open_library(void)
 {

@@ -3,8 +3,8 @@
  * with the input, every time: a few KiB, in the same launch.
  *
  * Scales by blocks make the library ask for rows in multiples of ROWS_STEP. Outputs of other rows go to working memory, and what counts of them is added: of all rows where
- * that moves fewer bytes than the weights have, else of the last few, which are then multiplied by themselves. Bias is added here, too: the library
- * has f32 outputs of fp8 factors take no bias but bf16. */
+ * that moves fewer bytes than the weights have, else of the last few, which are then multiplied by themselves. Bias is added here, too: to f32 outputs of
+ * fp8 factors the library adds none but of bf16. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
