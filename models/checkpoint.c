@@ -303,7 +303,7 @@ int checkpoint_bind(struct checkpoint *c, const struct model_config *config, con
 const char *checkpoint_note(const struct checkpoint *c)
 {
     if (c->input_scales)
-        return "fp8 weights: where activations are rounded to fp8, too, that is by what they are, so the scales that the files have for them are not used";
+        return "fp8 weights: where activations are rounded to fp8, too, they get scales of their own; those that the files have for them are not used";
     return c->quant.fp8 ? "fp8 weights: activations stay 16 bit or more, but in prompts on Hopper GPUs without --invariant" : NULL;
 }
 
