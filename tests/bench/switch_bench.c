@@ -249,10 +249,10 @@ static void estimate(void)
     estimator_init(&e);
     for (int tp = 1; tp <= 8; tp++)
         for (int i = 0; i < 20; i++)
-            estimator_learn(&e, (struct layout){8 / tp ? 8 / tp : 1, tp, 1}, (struct step_size){i * 10 + 1, i * 100}, 1e6 + i * 1e5);
+            estimator_learn(&e, (struct layout){8 / tp ? 8 / tp : 1, tp, 1}, (struct step_size){.rows = i * 10 + 1, .looked_at = i * 100}, 1e6 + i * 1e5);
     int64_t t0 = clock_now(&c);
     for (int i = 0; i < N; i++)
-        sum += estimator_ns(&e, (struct layout){1, 1 + i % 8, 1}, (struct step_size){i % 512 + 1, i % 4096}, NULL);
+        sum += estimator_ns(&e, (struct layout){1, 1 + i % 8, 1}, (struct step_size){.rows = i % 512 + 1, .looked_at = i % 4096}, NULL);
     printf("estimator_ns: %.1f ns a call (checksum %.3g)\n", (double)(clock_now(&c) - t0) / N, sum);
 }
 
