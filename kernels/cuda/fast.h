@@ -37,6 +37,7 @@ cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
  * tiles. A sequence with up to FLASH_ROWS queries (a decode) is one narrow tile whose cache is cut into parts, and the last part to finish adds them up in order;
  * any other has wide tiles, each over all of its cache. */
 enum { FLASH_TILE = 64, FLASH_ROWS = 16, FLASH_KEYS = 64 }; /* queries of a wide tile and of a narrow one; positions of a round */
+enum { FLASH_HOPPER_TILE = 128 };   /* queries of a wide tile of flash_hopper.cu */
 struct flash_item {
     int32_t seq;
     int32_t tile;                   /* wide: queries FLASH_TILE * tile on; narrow: 0 */
@@ -57,6 +58,7 @@ struct flash_job {
     bool wide;
     bool turns;                     /* narrow: first turn q and k and write k and v, as rope_write does; all items are narrow */
     struct rope_write_job turn;     /* its q is this job's */
+    bool hopper;                    /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
     bool early;                     /* as in skinny_job */
     float *partial;                 /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
     uint32_t *arrived;              /* narrow: [kv heads][n_slots], zero between launches */
@@ -66,6 +68,10 @@ struct flash_job {
 bool flash_can(enum dtype t, int head_dim);
 cudaError_t flash_prepare(void);    /* once for each device, before the first launch there */
 cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j);
+/* flash_hopper.cu: wide tiles on devices of compute capability 9.0; not every type that flash_can. */
+bool flash_hopper_can(enum dtype t, int head_dim);
+cudaError_t flash_hopper_prepare(bool *here); /* as flash_prepare; here: it was compiled for this device */
+cudaError_t launch_flash_hopper(cudaStream_t s, const struct flash_job *j);
 
 #ifdef __cplusplus
 }

@@ -497,6 +497,8 @@ cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j)
         return cudaSuccess;
     if (!flash_can(j->kv.type, j->kv.head_dim))
         return cudaErrorInvalidValue;
+    if (j->wide && j->hopper)
+        return launch_flash_hopper(s, j);
     if (j->kv.type == DT_F8)
         return j->kv.head_dim == 64 ? launch_kind<cached::f8, 64>(s, j) : launch_kind<cached::f8, 128>(s, j);
     if (j->kv.type == DT_F16)

@@ -1,0 +1,454 @@
+/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen where the device has them, else flash.cu's own kernel runs. The
+ * arithmetic is the same: 16-bit queries that are scaled before they are rounded, f32 scores, a running maximum and sum.
+ *
+ * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128 positions at a time, into a ring of slots in shared memory: asynchronous
+ * copies of 16 bytes, swizzled as the products read them, that arrive at the slot's barrier by themselves. Copies and not the tensor memory accelerator, since a paged cache has its blocks
+ * anywhere: 16 positions lie together for certain, no more. The other two have 64 queries each, and most of the registers. They go from the last positions to the first, so
+ * what needs a mask comes first, and as FlashAttention-3 (Shah et al. 2024) has it the scores of a round are multiplied while the weights of the round before are multiplied with their
+ * values, and a group weighs its scores while the other one has the tensor cores: they take turns by two named barriers. Scores become weights in the registers in which
+ * the next product wants them. Tiles with many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end is short.
+ *
+ * Why not cuDNN: one more library at run time, and its paged attention wants blocks in one table with strides of its own. Which of the two is faster nobody has measured here, nor how fast
+ * this is: tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
+#include "kernels/cuda/fast.h"
+#include "kernels/cuda/hopper.h"
+
+enum { KEYS = 128, SLICE = 16, GROUP_QUERIES = 64, GROUPS = FLASH_HOPPER_TILE / GROUP_QUERIES, GROUP_WARPS = GROUP_THREADS / WARP, THREADS = (1 + GROUPS) * GROUP_THREADS };
+/* Registers of a thread that copies and of one that multiplies: as many as the CTA begins with. */
+enum { COPY_REGISTERS = 40, PRODUCT_REGISTERS = 232, FIRST_REGISTERS = 65536 / THREADS / 8 * 8 };
+static_assert(COPY_REGISTERS + GROUPS * PRODUCT_REGISTERS <= (1 + GROUPS) * FIRST_REGISTERS, "more registers than there are");
+enum { TURN_NAME = 1, QUERIES_NAME = TURN_NAME + GROUPS }; /* barriers of each group */
+
+/* Rows of 64 elements, swizzled; heads of 128 have two panels of them. */
+template <int D> struct hopper_space {
+    enum { PANELS = D / 64, SLOTS = D == 128 ? 6 : 8 };
+    uint16_t q[GROUPS][PANELS][GROUP_QUERIES * 64];
+    uint16_t slot[SLOTS][PANELS][KEYS * 64];
+    struct phases full[SLOTS], empty[SLOTS];
+};
+
+/* The slot that is next, and the parity of its phase. Keys and values take slots in the order in which they are used. */
+struct ring {
+    int slot;
+    uint32_t parity;
+};
+
+template <int D> __device__ static inline void ring_next(struct ring *r)
+{
+    if (++r->slot == hopper_space<D>::SLOTS) {
+        r->slot = 0;
+        r->parity ^= 1;
+    }
+}
+
+struct hopper_tile {
+    struct seq_at seq;
+    const uint8_t *head;            /* of block 0 */
+    int head0, heads, first, n;     /* queries first .. first + n - 1 */
+    int groups;                     /* that have queries */
+    int key0, key1, rounds;
+};
+
+#if HOPPER_CODE
+
+__device__ static inline int window_begin(const struct flash_job &j, int position)
+{
+    return j.window > 0 && position >= j.window ? position - j.window + 1 : 0;
+}
+
+__device__ static bool find_tile(const struct flash_job &j, struct hopper_tile *t)
+{
+    int item = (int)blockIdx.x / j.kv.n_heads, kv = (int)blockIdx.x % j.kv.n_heads;
+    if (item >= *j.n_items)
+        return false;
+    struct flash_item it = j.items[item];
+    t->seq = j.step.seqs[it.seq];
+    t->head0 = j.first_head[kv];
+    t->heads = j.first_head[kv + 1] - t->head0;
+    t->head = j.kv.base + (size_t)kv * j.kv.head_bytes;
+    t->first = it.tile * FLASH_HOPPER_TILE;
+    int left = t->seq.n_rows * t->heads - t->first;
+    t->n = left < FLASH_HOPPER_TILE ? left : FLASH_HOPPER_TILE;
+    if (t->n <= 0)
+        return false;
+    t->groups = (t->n + GROUP_QUERIES - 1) / GROUP_QUERIES;
+    t->key0 = window_begin(j, t->seq.pos0 + t->first / t->heads) / KEYS * KEYS;
+    t->key1 = t->seq.pos0 + (t->first + t->n - 1) / t->heads + 1;
+    t->rounds = (t->key1 - t->key0 + KEYS - 1) / KEYS;
+    return true;
+}
+
+/* ---- the group that copies */
+
+/* One slot: keys or values (from = 0 or value_at) of positions key .. key + KEYS - 1; zeros past the last one. Each warp brings slices of 16, which lie in one block. */
+template <int D>
+__device__ static void bring_slot(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp, int key, size_t from, struct ring *at)
+{
+    enum { CHUNKS = D / 8, ROWS = WARP / CHUNKS, SLICES = KEYS / SLICE / GROUP_WARPS };
+    int row = lane_id() / CHUNKS, c = lane_id() % CHUNKS, first = warp_id() * SLICES * SLICE;
+    const uint8_t *source[SLICES];
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) {
+        int position = key + first + i * SLICE;
+        source[i] = t.head;
+        if (position < t.key1) {
+            int block = j.step.blocks[t.seq.block0 + position / j.kv.tokens];
+            source[i] += (size_t)block * j.kv.block_bytes + from + (size_t)(position % j.kv.tokens + row) * (D * 2) + c * 16;
+        }
+    }
+    phases_wait(&sp->empty[at->slot], at->parity ^ 1);
+    uint8_t *to = (uint8_t *)sp->slot[at->slot][c / 8];
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) {
+        int here = t.key1 - key - first - i * SLICE - row; /* rows that there are */
+#pragma unroll
+        for (int k = 0; k < SLICE; k += ROWS)
+            copy_async(to + swizzled_at(first + i * SLICE + row + k, c % 8), k < here ? source[i] + k * D * 2 : t.head, k < here);
+    }
+    phases_arrive_copies(&sp->full[at->slot]);
+    ring_next<D>(at);
+}
+
+/* In the order of use: the keys of a round come before the values of the round before it. */
+template <int D> __device__ static void bring(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
+{
+    struct ring at = {0, 0};
+    for (int round = t.rounds - 1; round >= -1; round--) {
+        if (round >= 0)
+            bring_slot<D>(j, t, sp, t.key0 + round * KEYS, 0, &at);
+        if (round < t.rounds - 1)
+            bring_slot<D>(j, t, sp, t.key0 + (round + 1) * KEYS, j.kv.value_at, &at);
+    }
+    copies_wait_all();
+}
+
+/* ---- the groups that multiply */
+
+/* A group's part of a tile. What a thread's two rows see: positions lo <= p < hi. What is no query sees what the last one does. */
+struct hopper_part {
+    int group, key0;
+    bool turns;                     /* the other group has queries, too */
+    int lo[2], hi[2];
+    int most_lo, least_hi;          /* of all rows of the group */
+};
+
+/* A round's scores and then weights; the sums so far, with their maximum and the sum of weights. */
+template <int D> struct hopper_state {
+    float s[KEYS / 2], o[D / 2], m[2], l[2];
+    uint32_t p[KEYS / 16][4];
+};
+
+__device__ static inline int position_of(const struct hopper_tile &t, int query)
+{
+    return t.seq.pos0 + (t.first + (query < t.n ? query : t.n - 1)) / t.heads;
+}
+
+/* The thread's upper row. */
+__device__ static inline int own_query(int group)
+{
+    return group * GROUP_QUERIES + warp_id() % GROUP_WARPS * 16 + lane_id() / 4;
+}
+
+__device__ static void find_part(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_part *r)
+{
+    r->group = group;
+    r->key0 = t.key0;
+    r->turns = t.groups == GROUPS;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int p = position_of(t, own_query(group) + 8 * i);
+        r->hi[i] = p + 1;
+        r->lo[i] = window_begin(j, p);
+    }
+    r->least_hi = position_of(t, group * GROUP_QUERIES) + 1;
+    r->most_lo = window_begin(j, position_of(t, group * GROUP_QUERIES + GROUP_QUERIES - 1));
+}
+
+/* The group's queries into shared memory, scaled; zeros where there are no more. */
+template <half_type H, int D> __device__ static void put_queries(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_space<D> *sp)
+{
+    enum { CHUNKS = D / 8 };
+#pragma unroll 2
+    for (int i = (int)threadIdx.x % GROUP_THREADS; i < GROUP_QUERIES * CHUNKS; i += GROUP_THREADS) {
+        int r = i / CHUNKS, c = i % CHUNKS, query = group * GROUP_QUERIES + r, at = t.first + query;
+        float4 v = make_float4(0, 0, 0, 0), w = v;
+        if (query < t.n) {
+            const float *q = j.q + (int64_t)(t.seq.row0 + at / t.heads) * j.ldq + (t.head0 + at % t.heads) * D + c * 8;
+            v = ((const float4 *)q)[0];
+            w = ((const float4 *)q)[1];
+        }
+        store_shared((uint8_t *)sp->q[group][c / 8] + swizzled_at(r, c % 8),
+                     make_uint4(pair_of<H>(v.x * j.scale, v.y * j.scale), pair_of<H>(v.z * j.scale, v.w * j.scale),
+                                pair_of<H>(w.x * j.scale, w.y * j.scale), pair_of<H>(w.z * j.scale, w.w * j.scale)));
+    }
+    shared_to_products();
+    named_wait(QUERIES_NAME + group, GROUP_THREADS);
+}
+
+/* Waits until the slot is full; where it is. */
+template <int D> __device__ static inline uint32_t take_slot(struct hopper_space<D> *sp, const struct ring &at)
+{
+    phases_wait(&sp->full[at.slot], at.parity);
+    return shared_address(sp->slot[at.slot]);
+}
+
+/* This warp has read the slot. */
+template <int D> __device__ static inline void leave_slot(struct hopper_space<D> *sp, struct ring *at)
+{
+    __syncwarp();
+    if (lane_id() == 0)
+        phases_arrive(&sp->empty[at->slot]);
+    ring_next<D>(at);
+}
+
+/* Begins the scores of the keys in the slot. */
+template <half_type H, int D> __device__ static inline void score(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
+{
+    enum { Q_PANEL = GROUP_QUERIES * 128, K_PANEL = KEYS * 128 };
+    uint64_t q = operand_at(shared_address(sp->q[group]), 16, ATOM_BYTES), k = operand_at(slot, 16, ATOM_BYTES);
+    products_open();
+#pragma unroll
+    for (int e = 0; e < D / 16; e++)
+        product_shared<H>(s, q + (e / 4 * Q_PANEL + e % 4 * 32) / 16, k + (e / 4 * K_PANEL + e % 4 * 32) / 16, e > 0);
+    products_close();
+}
+
+/* Begins adding the values in the slot by their weights. */
+template <half_type H, int D> __device__ static inline void mix(uint32_t slot, struct hopper_state<D> *st)
+{
+    uint64_t v = operand_at(slot, KEYS * 128, ATOM_BYTES);
+    products_open();
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+        product_registers<H>(st->o, st->p[k], v + k * 2 * ATOM_BYTES / 16, true);
+    products_close();
+}
+
+/* What a query does not see counts nothing. key: position of the first score. */
+__device__ static inline void mask(const struct hopper_part &r, int key, float (&s)[KEYS / 2])
+{
+    if (key >= r.most_lo && key + KEYS <= r.least_hi)
+        return;
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        int p = key + i / 4 * 8 + lane_id() % 4 * 2 + i % 2, row = i / 2 % 2;
+        if (p < r.lo[row] || p >= r.hi[row])
+            s[i] = -INFINITY;
+    }
+}
+
+__device__ static inline float quad_largest(float v)
+{
+    v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 1));
+    return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
+}
+
+/* Scores into weights of the running maximum; by what the sums so far shrink. */
+template <int D> __device__ static inline void weigh(struct hopper_state<D> *st, float shrink[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = st->m[r], sum[2] = {0, 0};
+#pragma unroll
+        for (int i = 2 * r; i < KEYS / 2; i += 4)
+            most = fmaxf(most, fmaxf(st->s[i], st->s[i + 1]));
+        most = quad_largest(most);
+        float zero = most == -INFINITY ? 0 : most;
+        shrink[r] = exp2_fast(st->m[r] - zero);
+#pragma unroll
+        for (int i = 2 * r; i < KEYS / 2; i += 4) {
+            st->s[i] = exp2_fast(st->s[i] - zero);
+            st->s[i + 1] = exp2_fast(st->s[i + 1] - zero);
+            sum[0] += st->s[i];
+            sum[1] += st->s[i + 1];
+        }
+        st->m[r] = most;
+        st->l[r] = st->l[r] * shrink[r] + (sum[0] + sum[1]); /* this thread's columns; the quad is added up at the end */
+    }
+}
+
+/* Weights as the next product wants them: none is larger than 1. */
+template <half_type H, int D> __device__ static inline void pack_weights(struct hopper_state<D> *st)
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) {
+        float low = st->s[2 * i], high = st->s[2 * i + 1];
+        st->p[i / 4][i % 4] = H == half_type::f16 ? pack_f16(low, high) : pack_bf16(low, high);
+    }
+}
+
+template <int D> __device__ static void store(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_state<D> *st)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int query = own_query(group) + 8 * i, at = t.first + query;
+        float l = st->l[i] + __shfl_xor_sync(ALL_LANES, st->l[i], 1);
+        l = l + __shfl_xor_sync(ALL_LANES, l, 2);
+        if (query >= t.n)
+            continue;
+        float *out = j.out + (int64_t)(t.seq.row0 + at / t.heads) * j.ldo + (t.head0 + at % t.heads) * D + lane_id() % 4 * 2, part = l == 0 ? 0 : 1 / l;
+#pragma unroll
+        for (int e = 0; e < D / 8; e++)
+            *(float2 *)(out + 8 * e) = make_float2(st->o[4 * e + 2 * i] * part, st->o[4 * e + 2 * i + 1] * part);
+    }
+}
+
+/* The groups take turns at beginning products: each waits for the other one's to be enqueued, and weighs while they are multiplied. */
+__device__ static inline void wait_for_turn(const struct hopper_part &part)
+{
+    if (part.turns)
+        named_wait(TURN_NAME + part.group, GROUPS * GROUP_THREADS);
+}
+
+/* The second group has nobody to pass the last turn to. */
+__device__ static inline void pass_turn(const struct hopper_part &part, int key)
+{
+    if (part.turns && (part.group == 0 || key > part.key0))
+        named_arrive(TURN_NAME + 1 - part.group, GROUPS * GROUP_THREADS);
+}
+
+/* One round, from its scores to its weights, while those of the round before meet their values. */
+template <half_type H, int D>
+__device__ static inline void round_on(struct hopper_space<D> *sp, const struct hopper_part &part, int key, struct ring *at, struct hopper_state<D> *st)
+{
+    struct ring next = *at;
+    ring_next<D>(&next);
+    uint32_t keys = take_slot<D>(sp, *at), values = take_slot<D>(sp, next);
+    float shrink[2];
+    shared_to_products();
+    wait_for_turn(part);
+    score<H, D>(sp, part.group, keys, st->s);
+    mix<H, D>(values, st);
+    pass_turn(part, key);
+    products_wait<1>();
+    products_done(st->s);
+    leave_slot<D>(sp, at);
+    mask(part, key, st->s);
+    weigh<D>(st, shrink);
+    products_wait<0>();
+    products_done(st->o);
+    leave_slot<D>(sp, at);
+#pragma unroll
+    for (int i = 0; i < D / 2; i++)
+        st->o[i] *= shrink[i / 2 % 2];
+    pack_weights<H, D>(st);
+}
+
+/* Scores and weights of the last positions. */
+template <half_type H, int D>
+__device__ static inline void round_first(struct hopper_space<D> *sp, const struct hopper_part &part, int key, struct ring *at, struct hopper_state<D> *st)
+{
+    float shrink[2];
+#pragma unroll
+    for (int i = 0; i < D / 2; i++)
+        st->o[i] = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        st->m[i] = -INFINITY;
+        st->l[i] = 0;
+    }
+    uint32_t keys = take_slot<D>(sp, *at);
+    shared_to_products();
+    score<H, D>(sp, part.group, keys, st->s);
+    products_wait<0>();
+    products_done(st->s);
+    leave_slot<D>(sp, at);
+    mask(part, key, st->s);
+    weigh<D>(st, shrink);
+    pack_weights<H, D>(st);
+}
+
+template <half_type H, int D> __device__ static void attend(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_space<D> *sp)
+{
+    struct hopper_part part;
+    struct hopper_state<D> st;
+    struct ring at = {0, 0};
+    int last = t.key0 + (t.rounds - 1) * KEYS;
+    find_part(j, t, group, &part);
+    put_queries<H, D>(j, t, group, sp);
+    round_first<H, D>(sp, part, last, &at, &st);
+    if (group == 1 && last > t.key0)
+        pass_turn(part, last);
+    for (int key = last - KEYS; key >= t.key0; key -= KEYS)
+        round_on<H, D>(sp, part, key, &at, &st);
+    uint32_t values = take_slot<D>(sp, at);
+    shared_to_products();
+    mix<H, D>(values, &st);
+    products_wait<0>();
+    products_done(st.o);
+    store<D>(j, t, group, &st);
+}
+
+#endif
+
+template <half_type H, int D> __global__ void __launch_bounds__(THREADS, 1) flash_hopper_kernel(const __grid_constant__ struct flash_job j)
+{
+#if HOPPER_CODE
+    SHARED_BYTES(shared);
+    struct hopper_space<D> *sp = (struct hopper_space<D> *)(shared + (-shared_address(shared) & (ATOM_BYTES - 1)));
+    int group = warp_id() / GROUP_WARPS - 1;
+    struct hopper_tile t;
+    let_next_begin();
+    wait_for_earlier();
+    if (!find_tile(j, &t))
+        return;
+    if (threadIdx.x < hopper_space<D>::SLOTS) {
+        phases_init(&sp->full[threadIdx.x], GROUP_THREADS);
+        phases_init(&sp->empty[threadIdx.x], t.groups * GROUP_WARPS);
+    }
+    __syncthreads();
+    if (group < 0) {
+        registers_give<COPY_REGISTERS>();
+        bring<D>(j, t, sp);
+    } else {
+        registers_take<PRODUCT_REGISTERS>();
+        if (group < t.groups)
+            attend<H, D>(j, t, group, sp);
+    }
+#endif
+}
+
+/* ---- launching */
+
+template <int D> static constexpr int space_bytes(void)
+{
+    return (int)sizeof(struct hopper_space<D>) + ATOM_BYTES; /* the first atom is aligned by hand */
+}
+static_assert(space_bytes<128>() <= 227 << 10 && space_bytes<64>() <= 227 << 10, "more shared memory than there is");
+
+/* A kernel of another architecture is empty and needs next to no registers. */
+template <half_type H, int D> static cudaError_t prepare_one(bool *here)
+{
+    struct cudaFuncAttributes a;
+    cudaError_t e = cudaFuncGetAttributes(&a, flash_hopper_kernel<H, D>);
+    *here = *here && e == cudaSuccess && a.numRegs >= FIRST_REGISTERS;
+    return *here ? cudaFuncSetAttribute(flash_hopper_kernel<H, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, space_bytes<D>()) : e;
+}
+
+cudaError_t flash_hopper_prepare(bool *here)
+{
+    *here = true;
+    cudaError_t e = prepare_one<half_type::f16, 64>(here);
+    e = e ? e : prepare_one<half_type::f16, 128>(here);
+    e = e ? e : prepare_one<half_type::bf16, 64>(here);
+    return e ? e : prepare_one<half_type::bf16, 128>(here);
+}
+
+bool flash_hopper_can(enum dtype t, int head_dim)
+{
+    return (t == DT_F16 || t == DT_BF16) && (head_dim == 64 || head_dim == 128);
+}
+
+template <half_type H, int D> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
+{
+    return launch_early(flash_hopper_kernel<H, D>, dim3((unsigned)j->most_items * (unsigned)j->kv.n_heads), dim3(THREADS), space_bytes<D>(), s, *j);
+}
+
+cudaError_t launch_flash_hopper(cudaStream_t s, const struct flash_job *j)
+{
+    if (!flash_hopper_can(j->kv.type, j->kv.head_dim))
+        return cudaErrorInvalidValue;
+    if (j->kv.type == DT_F16)
+        return j->kv.head_dim == 64 ? launch_one<half_type::f16, 64>(s, j) : launch_one<half_type::f16, 128>(s, j);
+    return j->kv.head_dim == 64 ? launch_one<half_type::bf16, 64>(s, j) : launch_one<half_type::bf16, 128>(s, j);
+}

@@ -1,0 +1,211 @@
+/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp group of four warps whose operands come from shared memory and whose
+ * sums stay in registers (wgmma), barriers in shared memory with phases, copies that arrive at them, registers moved from warp to warp, barriers with names. As the PTX ISA has them
+ * (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has host twins (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is
+ * reached on another architecture (HOPPER_CODE says whether this pass may).
+ *
+ * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the group, d[4 j] and d[4 j + 1] are row 16 w + g, columns 8 j + 2 t and
+ * the next; d[4 j + 2] and d[4 j + 3] row 16 w + g + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1; a[1] row + 8; a[2] and a[3] the same at column + 8: so the sums of
+ * one product, in pairs, are the a of the next.
+ *
+ * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple of 1 KiB; within an atom the 16 bytes c of row r lie at c ^ r
+ * (swizzled_at). What an atom's rows and columns are depends on the operand:
+ *   a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a column of b, and holds 64 k; eight rows on is `stride` bytes away. The next 16 k: 32 bytes on.
+ *   b transposed ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next eight k `stride`. The next 16 k: 2 * stride on. */
+#ifndef CUDA_HOPPER_H
+#define CUDA_HOPPER_H
+
+#include "kernels/cuda/tensor.h"
+
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_CODE 1
+#else
+#define HOPPER_CODE 0
+#endif
+
+enum { GROUP_THREADS = 128, ATOM_BYTES = 1024 };
+
+/* A barrier in shared memory. It begins in phase 0 and goes on to the next one when as many have arrived as it was made for. */
+struct phases {
+    uint64_t word;
+};
+
+#ifdef __CUDACC__
+
+/* Where p is in the CTA's shared memory: atoms are aligned by this address. */
+__device__ static inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ static inline void store_shared(void *p, uint4 v)
+{
+    *(uint4 *)p = v;
+}
+
+/* ---- barriers */
+
+__device__ static inline void phases_init(struct phases *b, int n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
+}
+
+__device__ static inline void phases_arrive(struct phases *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+/* This thread arrives as soon as all its copies so far have. It counts as one. */
+__device__ static inline void phases_arrive_copies(struct phases *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+__device__ static inline bool phases_past(struct phases *b, uint32_t parity)
+{
+    uint32_t past;
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(past) : "r"(shared_address(b)), "r"(parity) : "memory");
+    return past;
+}
+
+/* Until the phase of this parity (0 or 1) is over. The one before the first counts as over, and has parity 1. */
+__device__ static inline void phases_wait(struct phases *b, uint32_t parity)
+{
+    while (!phases_past(b, parity)) {
+    }
+}
+
+/* All copies of this thread, in groups or not. */
+__device__ static inline void copies_wait_all(void)
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Barrier `name`, 1 .. 15, of so many threads: arrive and wait; arrive only. */
+__device__ static inline void named_wait(int name, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+__device__ static inline void named_arrive(int name, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+/* ---- registers: the warps of a group give some of theirs back, or take more (waiting for them) */
+
+template <int N> __device__ static inline void registers_give(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ static inline void registers_take(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- products. All threads of a group take part in each of these. */
+
+/* What this thread has stored in shared memory, and what it knows others have, is seen by products that come after. */
+__device__ static inline void shared_to_products(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Before the first product, and wherever d or a were touched since the last one. */
+__device__ static inline void products_open(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ static inline void products_close(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until all but the latest N closed groups of products are done. Before it nobody may touch their d and a, or write what they read. */
+template <int N> __device__ static inline void products_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* After a wait, for what it was waited for: keeps the compiler from reading d earlier. */
+template <int N> __device__ static inline void products_done(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define OUT8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define OUT32(d, i) OUT8(d, i), OUT8(d, i + 8), OUT8(d, i + 16), OUT8(d, i + 24)
+#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LIST64 \
+    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+/* The last operands: scale-d, imm-scale-a, imm-scale-b, imm-trans-a (only from shared memory), imm-trans-b. */
+#define SHARED_128(type) \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %66, 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64 "}, %64, %65, add, 1, 1, 0, 0;}" \
+                 : OUT32(d, 0), OUT32(d, 32) : "l"(a), "l"(b), "r"((int)add))
+#define REGISTERS_128(type) \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %69, 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64 "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1;}" \
+                 : OUT32(d, 0), OUT32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define REGISTERS_64(type) \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %37, 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LIST32 "}, {%32,%33,%34,%35}, %36, add, 1, 1, 1;}" \
+                 : OUT32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+
+/* a and b as they are in shared memory, N = 128. */
+template <half_type H> __device__ static inline void product_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
+{
+    if constexpr (H == half_type::f16)
+        SHARED_128("f16");
+    else
+        SHARED_128("bf16");
+}
+
+/* a in registers, b transposed in shared memory; N = 128 or 64 by d. */
+template <half_type H> __device__ static inline void product_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add)
+{
+    if constexpr (H == half_type::f16)
+        REGISTERS_128("f16");
+    else
+        REGISTERS_128("bf16");
+}
+
+template <half_type H> __device__ static inline void product_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add)
+{
+    if constexpr (H == half_type::f16)
+        REGISTERS_64("f16");
+    else
+        REGISTERS_64("bf16");
+}
+
+#undef OUT8
+#undef OUT32
+#undef LIST32
+#undef LIST64
+#undef SHARED_128
+#undef REGISTERS_128
+#undef REGISTERS_64
+
+#else
+#include <hopper_twins.h>
+#endif
+
+/* The descriptor of an operand whose first atom begins at `address`; for the next k add bytes / 16. lead and stride: multiples of 16. */
+__device__ static inline uint64_t operand_at(uint32_t address, int lead, int stride)
+{
+    enum { SWIZZLE_128 = 1 };
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)SWIZZLE_128 << 62;
+}
+
+/* Bytes from the beginning of rows of 64 elements, the first at an atom's beginning, to the 16 bytes c of row r. */
+__device__ static inline int swizzled_at(int r, int c)
+{
+    return r * 128 + ((c ^ r) & 7) * 16;
+}
+
+#endif
