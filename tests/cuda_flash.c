@@ -1,4 +1,5 @@
-/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks. */
+/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks; wide ones by Hopper's kernel, too, where there is
+ * such a device. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -7,6 +8,10 @@
 #include "tests/unified.h"
 
 enum { MAX_SEQS = 8, MAX_ITEMS = 256, MAX_ROWS = 400, MAX_BLOCKS = 1024, MAX_ARRIVED = 64 };
+
+#ifdef EMULATED
+void emulator_order(int descending);
+#endif
 
 struct site {
     enum dtype type;
@@ -20,7 +25,20 @@ struct site {
     float *q, *out;
     const int32_t *row_seq;     /* for turn */
     const struct rope_write_job *turn; /* or NULL */
+    bool hopper;
 };
+
+/* Can this device and type have wide tiles by flash_hopper.cu? */
+static bool has_hopper(const struct site *s)
+{
+    struct cudaDeviceProp p;
+    bool here = false;
+    assert_int_equal(cudaGetDeviceProperties(&p, 0), cudaSuccess);
+    if (p.major != 9 || p.minor != 0 || !flash_hopper_can(s->type, s->dim))
+        return false;
+    assert_int_equal(flash_hopper_prepare(&here), cudaSuccess);
+    return here;
+}
 
 static void put(enum dtype t, uint8_t *row, int i, float x)
 {
@@ -113,7 +131,8 @@ static void run(struct site *s, int sms)
     for (int i = 0; i < s->n_seqs; i++)
         seqs[i] = (struct batch_seq){s->seqs[i].row0, s->seqs[i].n_rows, s->seqs[i].pos0, NULL};
     struct batch b = {.n_rows = s->n_rows, .n_seqs = s->n_seqs, .seqs = seqs};
-    struct flash_shape shape = {.kv_heads = s->kv_heads, .most_heads = most_heads(s), .window = s->window, .n_sms = sms};
+    struct flash_shape shape = {.kv_heads = s->kv_heads, .most_heads = most_heads(s), .window = s->window, .n_sms = sms,
+                                .tile = s->hopper ? FLASH_HOPPER_TILE : FLASH_TILE};
     struct flash_item *items = unified(MAX_ITEMS * sizeof *items);
     struct flash_plan plan, counted;
     flash_plan(&counted, &b, &shape, NULL);
@@ -142,6 +161,7 @@ static void run(struct site *s, int sms)
     for (int wide = 0; wide < 2; wide++) {
         *n = wide ? plan.n_wide : plan.n_narrow;
         j.wide = j.early = wide;
+        j.hopper = s->hopper;
         j.items = wide ? items : items + plan.n_wide;
         j.n_items = n;
         j.most_items = *n ? *n + 2 : 0;
@@ -200,6 +220,18 @@ static void try_site(struct site *s, const int *lengths, int sms, uint64_t seed)
     open_site(s, lengths, &r);
     run(s, sms);
     check_all(s);
+    s->hopper = has_hopper(s);
+    for (int descending = 0; s->hopper && descending < 2; descending++) {
+        memset(s->out, 0xff, (size_t)s->n_rows * (size_t)s->q_heads * (size_t)s->dim * sizeof *s->out);
+#ifdef EMULATED
+        emulator_order(descending); /* copies come late, or at once */
+#endif
+        run(s, sms);
+        check_all(s);
+    }
+#ifdef EMULATED
+    emulator_order(0);
+#endif
     close_site(s);
 }
 
@@ -356,6 +388,58 @@ static void nan_in_fp8_shows(void **state)
     close_site(&s);
 }
 
+/* Several rounds of positions and tiles of queries, chunks that begin in the middle, both or one group of queries; all sizes of blocks and of groups of heads. */
+static void long_prompts(void **state)
+{
+    (void)state;
+    static const int one[] = {290, 0, 1, 40, 0}, chunk[] = {100, 431, 0}, mixed[] = {40, 0, 130, 257, 17, 383, 2, 30, 0}, tiny[] = {18, 0, 17, 127, 0};
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, one, 132, 20);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 256, .first_head = {0, 1}}, one, 132, 21);
+    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 64, .first_head = {0, 2, 4}}, chunk, 132, 22);
+    try_site(&(struct site){.type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 48, .first_head = {0, 7}}, mixed, 132, 23);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 32, .first_head = {0, 8}}, tiny, 132, 24);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 150, .first_head = {0, 1, 4}}, mixed, 132, 25);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 300, .first_head = {0, 1}}, chunk, 132, 26);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 64, .window = 3, .first_head = {0, 2}}, mixed, 132, 27);
+}
+
+/* What a query does not see may be anything that is a number, what no query sees anything at all: positions after the last one are NaN here (open_site), a value that is infinite
+ * shows in those that see it alone. */
+static void what_is_not_seen_does_not_count(void **state)
+{
+    (void)state;
+    static const int lengths[] = {140, 0, 0};
+    struct site s = {.type = DT_BF16, .dim = 128, .kv_heads = 1, .q_heads = 2, .tokens = 256, .first_head = {0, 2}};
+    struct rng r;
+    rng_init(&r, 14);
+    open_site(&s, lengths, &r);
+    s.hopper = has_hopper(&s);
+    put(s.type, cached(&s, 0, 0, 133, false), 5, 1e30f);
+    run(&s, 132);
+    for (int row = 0; row < 133; row++)
+        for (int h = 0; h < 2; h++)
+            check_query(&s, 0, row, 0, h);
+    close_site(&s);
+}
+
+/* Every tile of every sequence with many queries once, those that see most first. */
+static void check_wide(const struct batch *b, const struct flash_shape *shape, const struct flash_item *items, int n)
+{
+    int wanted = 0;
+    for (int i = 0; i < b->n_seqs; i++) {
+        int queries = b->seqs[i].n_rows * shape->most_heads;
+        for (int tile = 0; queries > FLASH_ROWS && tile * shape->tile < queries; tile++, wanted++) {
+            int found = 0;
+            for (int k = 0; k < n; k++)
+                found += items[k].seq == i && items[k].tile == tile;
+            assert_int_equal(found, 1);
+        }
+    }
+    assert_int_equal(n, wanted);
+    for (int k = 1; k < n; k++)
+        assert_true(items[k].key1 - items[k].key0 <= items[k - 1].key1 - items[k - 1].key0);
+}
+
 /* Random batches: every query of every sequence is in one item, every position it sees in one part. */
 static void plans_cover_everything_once(void **state)
 {
@@ -365,6 +449,7 @@ static void plans_cover_everything_once(void **state)
     for (int round = 0; round < 500; round++) {
         struct batch_seq seqs[MAX_SEQS];
         struct flash_shape shape = {.kv_heads = 1 + (int)rng_below(&r, 8), .most_heads = 1 + (int)rng_below(&r, 9), .n_sms = 1 + (int)rng_below(&r, 200),
+                                    .tile = rng_below(&r, 2) ? FLASH_TILE : FLASH_HOPPER_TILE,
                                     .window = rng_below(&r, 2) ? 0 : 1 + (int)rng_below(&r, 300)};
         struct batch b = {.n_seqs = 1 + (int)rng_below(&r, MAX_SEQS), .seqs = seqs};
         for (int i = 0; i < b.n_seqs; i++, b.n_rows += seqs[i - 1].n_rows)
@@ -373,25 +458,23 @@ static void plans_cover_everything_once(void **state)
         flash_plan(&p, &b, &shape, NULL);
         struct flash_item *items = mem_new_array((size_t)(p.n_wide + p.n_narrow + 1), sizeof *items);
         flash_plan(&p, &b, &shape, items);
-        int slots = 0, parts = 0, at = 0;
-        for (int wide = 1; wide >= 0; wide--)
-            for (int i = 0; i < b.n_seqs; i++) {
-                int queries = seqs[i].n_rows * shape.most_heads, end = seqs[i].pos0 + seqs[i].n_rows, tile = 0;
-                if (!queries || (queries > FLASH_ROWS) != wide)
-                    continue;
-                for (; wide && tile * FLASH_TILE < queries; tile++, at++)
-                    assert_true(items[at].seq == i && items[at].tile == tile);
-                int key = items[at].key0, n = items[at].n_parts, lowest = shape.window && seqs[i].pos0 >= shape.window ? seqs[i].pos0 - shape.window + 1 : 0;
-                for (int k = 0; !wide && k < n; k++, at++) {
-                    assert_true(items[at].seq == i && items[at].part == k && items[at].n_parts == n && items[at].key0 == key && items[at].key1 > key);
-                    assert_true(key % FLASH_KEYS == 0 && (k > 0 || (key <= lowest && key + FLASH_KEYS > lowest)));
-                    assert_true(n == 1 || (items[at].slot == slots && items[at].part0 == parts));
-                    key = items[at].key1;
-                }
-                assert_true(wide || key == end);
-                slots += !wide && n > 1;
-                parts += !wide && n > 1 ? n : 0;
+        int slots = 0, parts = 0, at = p.n_wide;
+        check_wide(&b, &shape, items, p.n_wide);
+        for (int i = 0; i < b.n_seqs; i++) {
+            int end = seqs[i].pos0 + seqs[i].n_rows, lowest = shape.window && seqs[i].pos0 >= shape.window ? seqs[i].pos0 - shape.window + 1 : 0;
+            if (seqs[i].n_rows == 0 || seqs[i].n_rows * shape.most_heads > FLASH_ROWS)
+                continue;
+            int key = items[at].key0, n = items[at].n_parts;
+            for (int k = 0; k < n; k++, at++) {
+                assert_true(items[at].seq == i && items[at].part == k && items[at].n_parts == n && items[at].key0 == key && items[at].key1 > key);
+                assert_true(key % FLASH_KEYS == 0 && (k > 0 || (key <= lowest && key + FLASH_KEYS > lowest)));
+                assert_true(n == 1 || (items[at].slot == slots && items[at].part0 == parts));
+                key = items[at].key1;
             }
+            assert_true(key == end);
+            slots += n > 1;
+            parts += n > 1 ? n : 0;
+        }
         assert_true(at == p.n_wide + p.n_narrow && slots == p.n_slots && parts == p.n_parts);
         mem_free(items);
     }
@@ -405,6 +488,13 @@ static void what_it_cannot_it_refuses(void **state)
     assert_false(flash_can(DT_F16, 80));
     assert_true(flash_can(DT_BF16, 128));
     assert_true(flash_can(DT_F8, 64));
+    assert_false(flash_hopper_can(DT_F8, 64));
+    assert_false(flash_hopper_can(DT_F32, 128));
+    assert_false(flash_hopper_can(DT_F16, 80));
+    j.wide = j.hopper = true;
+    assert_int_equal(launch_flash(NULL, &j), cudaErrorInvalidValue);
+    j.kv.type = DT_F8;
+    assert_int_equal(launch_flash(NULL, &j), cudaErrorInvalidValue);
     assert_int_equal(flash_prepare(), cudaSuccess);
 }
 
@@ -416,6 +506,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_in_one_part), cmocka_unit_test(decodes_in_parts),          cmocka_unit_test(chunks_of_prompts),
+        cmocka_unit_test(long_prompts),        cmocka_unit_test(what_is_not_seen_does_not_count),
         cmocka_unit_test(caches_of_fp8),       cmocka_unit_test(nan_in_fp8_shows),
         cmocka_unit_test(mixed_steps_and_uneven_heads), cmocka_unit_test(windows_slide), cmocka_unit_test(what_it_cannot_it_refuses),
         cmocka_unit_test(plans_cover_everything_once),  cmocka_unit_test(turning_inside_changes_nothing),

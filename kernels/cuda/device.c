@@ -216,6 +216,7 @@ static bool fill_facts(struct device *d)
     d->n_sms = p.multiProcessorCount;
     d->early = p.major >= 9;
     d->capability = 10 * p.major + p.minor;
+    d->hopper = d->capability == 90 && !d->opts.plain_kernels;
     d->facts.memory_bytes = p.totalGlobalMem;
     d->facts.act_bytes = sizeof(float);
     if (p.major < 8) {
@@ -262,6 +263,17 @@ static void cuda_close(struct device *d)
     mem_free(d);
 }
 
+/* A program that was built without Hopper's code takes the other kernel. */
+static bool prepare_attention(struct device *d)
+{
+    bool here = false;
+    cudaError_t rc = flash_prepare();
+    if (rc == cudaSuccess && d->hopper)
+        rc = flash_hopper_prepare(&here);
+    d->hopper = here;
+    return gpu_ok(d, rc, "preparing attention");
+}
+
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
@@ -278,7 +290,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     if (!rc && !o->invariant) {
         d->lt = lt_open(d->capability);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;
-        bool ready = gpu_ok(d, flash_prepare(), "preparing attention");
+        bool ready = prepare_attention(d);
         if (ready && lt_multiplies_f8(d->lt))
             ready = gpu_ok(d, f8_prepare(), "preparing fp8");
         if (!ready)

@@ -99,6 +99,7 @@ struct device {
     struct work step_work, graph_work, *work; /* work: of the step, or of the graph that is being recorded */
     /* default mode */
     bool early;                     /* kernels may begin before the one before them ended */
+    bool hopper;                    /* prompts by flash_hopper.cu */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl;    /* default mode on several GPUs; NULL: not here */

@@ -40,8 +40,8 @@ enum { FLASH_TILE = 64, FLASH_ROWS = 16, FLASH_KEYS = 64 }; /* queries of a wide
 enum { FLASH_HOPPER_TILE = 128 };   /* queries of a wide tile of flash_hopper.cu */
 struct flash_item {
     int32_t seq;
-    int32_t tile;                   /* wide: queries FLASH_TILE * tile on; narrow: 0 */
-    int32_t key0, key1;             /* narrow: positions of this part; key0 a multiple of FLASH_KEYS */
+    int32_t tile;                   /* wide: queries FLASH_TILE (FLASH_HOPPER_TILE) * tile on; narrow: 0 */
+    int32_t key0, key1;             /* narrow: positions of this part; key0 a multiple of FLASH_KEYS. wide: about what it sees, by which the plan orders */
     int32_t part, n_parts;          /* narrow; n_parts 1: no sum */
     int32_t slot, part0;            /* narrow, n_parts > 1: such tiles are numbered 0, 1, ...; so are their parts, from part0 on */
 };

@@ -5,7 +5,7 @@
 
 static bool same_shape(const struct flash_shape *a, const struct flash_shape *b)
 {
-    return a->kv_heads == b->kv_heads && a->most_heads == b->most_heads && a->window == b->window && a->n_sms == b->n_sms;
+    return a->kv_heads == b->kv_heads && a->most_heads == b->most_heads && a->window == b->window && a->n_sms == b->n_sms && a->tile == b->tile;
 }
 
 /* Counts and items on their way to the device. Layers of another shape (a window on every other one) take a new place of the mirror. */
@@ -70,7 +70,9 @@ static bool make_room(struct device *d, const struct flash_shape *shape, int hea
 
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
 {
-    struct flash_shape shape = {.kv_heads = j->kv.n_heads, .most_heads = most_heads, .window = j->window, .n_sms = d->n_sms};
+    j->hopper = d->hopper && flash_hopper_can(j->kv.type, j->kv.head_dim);
+    struct flash_shape shape = {.kv_heads = j->kv.n_heads, .most_heads = most_heads, .window = j->window, .n_sms = d->n_sms,
+                                .tile = j->hopper ? FLASH_HOPPER_TILE : FLASH_TILE};
     if (!(d->graph ? record_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
         return;
     const struct flash_plan *p = &d->flash.plan;

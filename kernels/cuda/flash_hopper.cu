@@ -10,8 +10,8 @@
  *
  * Why not cuDNN: one more library at run time, and its paged attention wants blocks in one table with strides of its own. Which of the two is faster nobody has measured here, nor how fast
  * this is: tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
-#include "kernels/cuda/fast.h"
 #include "kernels/cuda/hopper.h"
+#include "kernels/cuda/fast.h"
 
 enum { KEYS = 128, SLICE = 16, GROUP_QUERIES = 64, GROUPS = FLASH_HOPPER_TILE / GROUP_QUERIES, GROUP_WARPS = GROUP_THREADS / WARP, THREADS = (1 + GROUPS) * GROUP_THREADS };
 /* Registers of a thread that copies and of one that multiplies: as many as the CTA begins with. */

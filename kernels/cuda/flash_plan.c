@@ -1,5 +1,7 @@
 #include "kernels/cuda/flash_plan.h"
 
+#include <stdlib.h>
+
 /* CTAs that run side by side on one multiprocessor: what shared memory allows for heads of 128. */
 enum { CTAS_PER_SM = 3 };
 
@@ -20,9 +22,15 @@ static bool is_wide(const struct flash_shape *s, const struct batch_seq *q)
     return q->n_rows * s->most_heads > FLASH_ROWS;
 }
 
+/* Of the round in which the query at this position sees its first key. */
+static int key_from(const struct flash_shape *s, int position)
+{
+    return s->window > 0 && position >= s->window ? (position - s->window + 1) / FLASH_KEYS * FLASH_KEYS : 0;
+}
+
 static int first_key(const struct flash_shape *s, const struct batch_seq *q)
 {
-    return s->window > 0 && q->pos0 >= s->window ? (q->pos0 - s->window + 1) / FLASH_KEYS * FLASH_KEYS : 0;
+    return key_from(s, q->pos0);
 }
 
 static int count_rounds(const struct flash_shape *s, const struct batch_seq *q)
@@ -32,10 +40,24 @@ static int count_rounds(const struct flash_shape *s, const struct batch_seq *q)
 
 static void cut_wide(struct cutting *c, int seq, const struct batch_seq *q)
 {
-    int queries = q->n_rows * c->shape->most_heads;
-    for (int tile = 0; tile * FLASH_TILE < queries; tile++, c->plan->n_wide++)
+    const struct flash_shape *s = c->shape;
+    int queries = q->n_rows * s->most_heads;
+    for (int tile = 0; tile * s->tile < queries; tile++, c->plan->n_wide++) {
+        int end = (tile + 1) * s->tile < queries ? (tile + 1) * s->tile : queries;
         if (c->items)
-            c->items[c->plan->n_wide] = (struct flash_item){.seq = seq, .tile = tile, .n_parts = 1};
+            c->items[c->plan->n_wide] = (struct flash_item){.seq = seq, .tile = tile, .n_parts = 1, .key0 = key_from(s, q->pos0 + tile * s->tile / s->most_heads),
+                                                            .key1 = q->pos0 + (end - 1) / s->most_heads + 1};
+    }
+}
+
+/* Most positions first: what begins last is short, and all multiprocessors end at about the same time. */
+static int by_keys(const void *a, const void *b)
+{
+    const struct flash_item *x = a, *y = b;
+    int more = (y->key1 - y->key0) - (x->key1 - x->key0);
+    if (more)
+        return more;
+    return x->seq != y->seq ? x->seq - y->seq : x->tile - y->tile;
 }
 
 static void cut_narrow(struct cutting *c, int seq, const struct batch_seq *q)
@@ -69,6 +91,8 @@ void flash_plan(struct flash_plan *p, const struct batch *b, const struct flash_
     for (int i = 0; i < b->n_seqs; i++)
         if (b->seqs[i].n_rows > 0 && is_wide(s, &b->seqs[i]))
             cut_wide(&c, i, &b->seqs[i]);
+    if (items && p->n_wide > 1)
+        qsort(items, (size_t)p->n_wide, sizeof *items, by_keys);
     for (int i = 0; i < b->n_seqs; i++)
         if (b->seqs[i].n_rows > 0 && !is_wide(s, &b->seqs[i]))
             cut_narrow(&c, i, &b->seqs[i]);

@@ -9,6 +9,7 @@
 struct flash_shape {
     int kv_heads, most_heads;       /* most q heads of one kv head */
     int window, n_sms;
+    int tile;                       /* queries of a wide tile: FLASH_TILE or FLASH_HOPPER_TILE */
 };
 
 struct flash_plan {
@@ -18,7 +19,7 @@ struct flash_plan {
 
 /* CTAs that run side by side. */
 int flash_places(const struct flash_shape *s);
-/* items NULL: only counts. Else the wide ones come first, n_wide of them, then the narrow ones. */
+/* items NULL: only counts. Else the wide ones come first, n_wide of them, those with most positions in front; then the narrow ones. */
 void flash_plan(struct flash_plan *p, const struct batch *b, const struct flash_shape *s, struct flash_item *items);
 
 #endif

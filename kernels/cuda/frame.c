@@ -39,8 +39,8 @@ static size_t lay_out(struct frame *f)
 static int most_items(const struct device *d, int rows)
 {
     struct flash_plan wide, narrow;
-    frame_plan(&narrow, &(struct flash_shape){.kv_heads = 1, .most_heads = 1, .n_sms = d->n_sms}, rows);
-    frame_plan(&wide, &(struct flash_shape){.kv_heads = 1, .most_heads = ATTEND_MAX_KV, .n_sms = d->n_sms}, rows);
+    frame_plan(&narrow, &(struct flash_shape){.kv_heads = 1, .most_heads = 1, .n_sms = d->n_sms, .tile = FLASH_TILE}, rows);
+    frame_plan(&wide, &(struct flash_shape){.kv_heads = 1, .most_heads = ATTEND_MAX_KV, .n_sms = d->n_sms, .tile = FLASH_TILE}, rows);
     return wide.n_wide > narrow.n_narrow ? wide.n_wide : narrow.n_narrow;
 }
 
@@ -106,7 +106,7 @@ void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows)
     int parts = flash_places(s) / s->kv_heads + rows;
     *p = (struct flash_plan){0};
     if (s->most_heads > FLASH_ROWS)
-        p->n_wide = rows * ((s->most_heads + FLASH_TILE - 1) / FLASH_TILE);
+        p->n_wide = rows * ((s->most_heads + s->tile - 1) / s->tile);
     else
         *p = (struct flash_plan){.n_narrow = parts, .n_slots = rows, .n_parts = parts};
 }

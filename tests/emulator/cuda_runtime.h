@@ -55,6 +55,15 @@ uint64_t emulator_swap(uint64_t v, int src);
 /* Every lane's v. */
 void emulator_gather(uint32_t v, uint32_t all[32]);
 int emulator_lane();
+/* The running fiber's place in its CTA. */
+int emulator_thread();
+/* Until ready(ctx), which other fibers make true, or what comes when all of them wait. */
+void emulator_wait_until(bool (*ready)(void *), void *ctx);
+bool emulator_descends();
+/* hopper.cc: of the CTA that runs. stalls: every fiber waits; false: nothing comes any more. */
+void emulator_cta_begins(int n_threads, size_t shared_bytes);
+bool emulator_cta_stalls();
+void emulator_cta_ends();
 
 template <typename T> static inline T emulator_shuffle(T v, int src)
 {
@@ -113,6 +122,16 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes)
 {
     return bytes >= 0 && bytes <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+struct cudaFuncAttributes {
+    int numRegs;
+};
+/* Every kernel is there, as if compiled for the device. */
+template <typename... P> static inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, void (*)(P...))
+{
+    a->numRegs = 255;
+    return cudaSuccess;
 }
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };

@@ -34,7 +34,7 @@ thread_local unsigned char *emulator_dynamic;
 
 namespace {
 
-enum state { RUNNING, AT_WARP, AT_CTA, ENDED };
+enum state { RUNNING, AT_WARP, AT_CTA, UNTIL, ENDED };
 
 struct fiber {
     void *at;
@@ -42,6 +42,8 @@ struct fiber {
     enum state state;
     dim3 thread;
     unsigned swaps;
+    bool (*ready)(void *);          /* UNTIL */
+    void *ctx;
 };
 
 struct machine {
@@ -118,6 +120,8 @@ bool run_cta(struct machine *m, unsigned n)
         bool ran = false, ended = true;
         for (unsigned k = 0; k < n; k++) {
             fiber *f = &m->fibers[m->descending ? n - 1 - k : k];
+            if (f->state == UNTIL && f->ready(f->ctx))
+                f->state = RUNNING;
             if (f->state == RUNNING) {
                 ran = true;
                 m->now = f;
@@ -131,7 +135,7 @@ bool run_cta(struct machine *m, unsigned n)
         bool released = release(m, 0, n, AT_CTA);
         for (unsigned w = 0; w < n; w += LANES)
             released = release(m, w, LANES, AT_WARP) || released;
-        if (!ran && !released)
+        if (!ran && !released && !emulator_cta_stalls())
             return false;
     }
 }
@@ -174,6 +178,25 @@ void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned
 int emulator_lane()
 {
     return (int)(own->now - own->fibers.data()) % LANES;
+}
+
+int emulator_thread()
+{
+    return (int)(own->now - own->fibers.data());
+}
+
+bool emulator_descends()
+{
+    return own->descending;
+}
+
+void emulator_wait_until(bool (*ready)(void *), void *ctx)
+{
+    if (ready(ctx))
+        return;
+    own->now->ready = ready;
+    own->now->ctx = ctx;
+    wait_as(UNTIL);
 }
 
 void __syncthreads()
@@ -221,10 +244,12 @@ cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()
         for (unsigned y = 0; y < c->gridDim.y; y++)
             for (unsigned x = 0; x < c->gridDim.x; x++) {
                 set_up(m, c, dim3(x, y, z), n);
+                emulator_cta_begins((int)n, c->dynamicSmemBytes);
                 if (!run_cta(m, n)) {
                     fprintf(stderr, "emulator: the threads of a CTA wait for each other in different places\n");
                     abort();
                 }
+                emulator_cta_ends();
             }
     return cudaSuccess;
 }
