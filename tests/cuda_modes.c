@@ -28,6 +28,14 @@ static int open_default(struct device **out, const struct device_opts *o, struct
     return backend_cuda()->open(out, &with, e);
 }
 
+/* As a device does that has no kernels of its own kind. */
+static int open_plain(struct device **out, const struct device_opts *o, struct err *e)
+{
+    struct device_opts with = *o;
+    with.plain_kernels = true;
+    return open_default(out, &with, e);
+}
+
 /* Feeds tokens [at, at + n) of every text in one step and notes how likely what follows was. */
 static void feed(struct node *n, struct place *p, struct layout l, struct text *t, const int at[2])
 {
@@ -141,6 +149,7 @@ struct subject {
     enum dtype type, kv;
     int ranks;
     enum f8_scales scales;
+    bool plain;
 };
 
 /* ---- */
@@ -181,7 +190,7 @@ static void check_within(const struct subject *with, const double bounds[2])
     struct err e = {0};
     struct rng r;
     char what[128];
-    with_default.open = open_default;
+    with_default.open = with->plain ? open_plain : open_default;
     if (with->scales) {
         scales = with->scales;
         cpu.weight_load = load_cpu;
@@ -195,14 +204,14 @@ static void check_within(const struct subject *with, const double bounds[2])
             exact.ids[s][i] = fast.ids[s][i] = (int32_t)rng_below(&r, (uint64_t)model_config(m)->vocab);
     read_texts(m, &cpu, single, 1, kv, &exact);
     read_texts(m, &with_default, layouts, ranks < 3 ? ranks : 3, kv, &fast);
-    snprintf(what, sizeof what, "%s, %s, cache %s, %d ranks", config, dtype_get(type)->name, dtype_get(kv)->name, ranks);
+    snprintf(what, sizeof what, "%s, %s, cache %s, %d ranks%s", config, dtype_get(type)->name, dtype_get(kv)->name, ranks, with->plain ? ", plain kernels" : "");
     compare(&exact, &fast, what, bounds);
     model_close(m);
 }
 
 static void check(const char *config, enum dtype type, enum dtype kv, int ranks)
 {
-    check_within(&(struct subject){config, type, kv, ranks, F8_BY_64}, near);
+    check_within(&(struct subject){config, type, kv, ranks, F8_BY_64, false}, near);
 }
 
 static void one_rank(void **state)
@@ -223,6 +232,7 @@ static void types_of_weights(void **state)
 {
     (void)state;
     check("tests/data/layout_mqa.json", DT_F16, DT_F16, 1);
+    check_within(&(struct subject){"tests/data/layout_mqa.json", DT_F16, DT_F16, 1, F8_BY_64, true}, near);
     check("tests/data/layout_wide.json", DT_Q4_K, DT_F16, 1);
     check("tests/data/layout_gqa.json", DT_F8_SCALED, DT_F8, 1);
 }
@@ -232,10 +242,10 @@ static void inputs_in_fp8(void **state)
 {
     static const double of_fp8[2] = {0.12, 0.03};
     (void)state;
-    check_within(&(struct subject){"tests/data/layout_gqa.json", DT_F8_SCALED, DT_F16, 1, F8_BY_ROW}, of_fp8);
-    check_within(&(struct subject){"tests/data/layout_gqa.json", DT_F8_SCALED, DT_F16, 1, F8_BY_BLOCK}, of_fp8);
-    check_within(&(struct subject){"tests/data/layout_wide.json", DT_F8_SCALED, DT_F16, 2, F8_BY_BLOCK}, of_fp8);
-    check_within(&(struct subject){"tests/data/layout_9_3.json", DT_F8_SCALED, DT_F16, 4, F8_BY_ROW}, of_fp8);
+    check_within(&(struct subject){"tests/data/layout_gqa.json", DT_F8_SCALED, DT_F16, 1, F8_BY_ROW, false}, of_fp8);
+    check_within(&(struct subject){"tests/data/layout_gqa.json", DT_F8_SCALED, DT_F16, 1, F8_BY_BLOCK, false}, of_fp8);
+    check_within(&(struct subject){"tests/data/layout_wide.json", DT_F8_SCALED, DT_F16, 2, F8_BY_BLOCK, false}, of_fp8);
+    check_within(&(struct subject){"tests/data/layout_9_3.json", DT_F8_SCALED, DT_F16, 4, F8_BY_ROW, false}, of_fp8);
 #ifdef EMULATED
     assert_true(lt_twin_products(CUDA_R_8F_E4M3) > 100);
 #endif

@@ -376,7 +376,7 @@ void emulator_cta_begins(int n_threads, size_t shared_bytes)
         t.begun = 0;
         t.seen = c.stores;
         t.closed.clear();
-        t.registers = 65536 / n_threads / 8 * 8;
+        t.registers = n_threads > 256 ? 65536 / n_threads / 8 * 8 : 248;
         for (struct sums &s : t.sums)
             s.d = nullptr;
     }

@@ -1,0 +1,91 @@
+/* What the twins of Hopper's instructions are for: every mistake in the use of them is seen, by the end of the program or in what comes out; and which devices take the kernel that is made of
+ * them. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "kernels/cuda/device.h"
+#include "tests/emulator/hopper_wrong.h"
+
+void emulator_capability(int major, int minor);
+
+enum { SUMS = 128 };
+
+static void right_use_passes(void **state)
+{
+    (void)state;
+    float out[SUMS];
+    hopper_mistake(NO_MISTAKE, out);
+    for (int i = 0; i < SUMS; i++)
+        assert_true(out[i] == 16.0f);
+}
+
+/* A process of its own dies of it. */
+static void end_by(enum mistake m)
+{
+    float out[SUMS];
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        fclose(stderr);
+        signal(SIGABRT, SIG_DFL);
+        alarm(60);
+        hopper_mistake(m, out);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+        fail_msg("mistake %d went by, status %d", (int)m, status);
+}
+
+static void mistakes_end_the_program(void **state)
+{
+    (void)state;
+    for (int m = NO_OPEN; m < NO_WAIT; m++)
+        end_by((enum mistake)m);
+}
+
+static void mistakes_show(void **state)
+{
+    (void)state;
+    float out[SUMS];
+    for (int m = NO_WAIT; m <= NO_PHASE; m++) {
+        hopper_mistake((enum mistake)m, out);
+        for (int i = 0; i < SUMS; i++)
+            if (m == WRITTEN_UNDER_WAY ? out[i] != 16.0f : !isnan(out[i])) /* what is written is lost */
+                fail_msg("mistake %d: %g", m, (double)out[i]);
+    }
+}
+
+static void only_90_has_it(void **state)
+{
+    (void)state;
+    static const struct {
+        int major, minor;
+        bool plain, hopper;
+    } cases[] = {{9, 0, false, true}, {9, 0, true, false}, {8, 0, false, false}, {10, 0, false, false}, {9, 1, false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct device *d;
+        struct err e = {0};
+        emulator_capability(cases[i].major, cases[i].minor);
+        assert_int_equal(backend_cuda()->open(&d, &(struct device_opts){.max_rows = 16, .max_logits = 4, .plain_kernels = cases[i].plain}, &e), 0);
+        assert_int_equal(d->hopper, cases[i].hopper);
+        backend_cuda()->close(d);
+    }
+    emulator_capability(9, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(right_use_passes), cmocka_unit_test(mistakes_end_the_program), cmocka_unit_test(mistakes_show),
+                                       cmocka_unit_test(only_90_has_it)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
