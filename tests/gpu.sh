@@ -100,7 +100,7 @@ if [ -n "${GPU_BUILT:-}" ]; then
     check "the programs start" 20 "$build/moonshift" --version || exit 1
 else
     targets=(moonshift gpu)
-    [ "$dry" ] && targets=(gpu_dry test_cuda_ops test_cuda_products test_cuda_f8 test_cuda_flash test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch)
+    [ "$dry" ] && targets=(gpu_dry test_cuda_ops test_cuda_products test_cuda_f8 test_cuda_flash test_cuda_hopper test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch)
     check "configure" 60 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOONSHIFT_CUDA="$([ "$dry" ] && echo off || echo on)" ${GPU_ARCH:+"-DCMAKE_CUDA_ARCHITECTURES=$GPU_ARCH"} || exit 1
     check "build" 400 cmake --build "$build" --target "${targets[@]}" || exit 1
 fi
@@ -111,6 +111,7 @@ moonshift=$(program moonshift)
 check "every op beside the CPU" 100 "$(program test_gpu_cuda_ops)"
 check "few-row products, tiles, inputs beside float64" 60 "$(program test_gpu_cuda_products)"
 check "products of two fp8 factors beside float64" 60 "$(program test_gpu_cuda_f8)"
+[ "$dry" ] || [ "${capability:-}" = 90a ] && check "warp groups' products beside plain ones" 30 "$(program test_gpu_cuda_hopper)"
 check "attention beside float64" 60 "$(program test_gpu_cuda_flash)"
 check "likelihoods of the default mode beside the CPU" 60 "$(program test_gpu_cuda_modes)"
 

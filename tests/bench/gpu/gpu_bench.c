@@ -1,5 +1,6 @@
 /* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of
- * Llama-3.1-8B by type (of fp8: by the form of its scales) and rows, attention by batch and context. Random data; weights in turn from as many copies as no cache holds. Ratios
+ * Llama-3.1-8B by type (of fp8: by the form of its scales) and rows, attention by batch and context (prompts also by the kernel for all
+ * devices, where this one has its own). Random data; weights in turn from as many copies as no cache holds. Ratios
  * are to what the same run measures (probe.h): reading device memory, the library's best product of the same shape. Prints a table and the
  * goals G5, G6, G7 and G9; asserts nothing about time. usage: gpu_bench [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
 #include <stdio.h>
@@ -16,12 +17,12 @@ enum { LONG_ROWS = 16384, REPEATS = 6, MOST_COPIES = 32, X_BYTES = 1 << 29, LOGI
 
 /* What the goals are about; the worst of all that count. 0: not measured. */
 struct verdicts {
-    double attention, attention_alone, large, large_f8, skinny, prefill;
+    double attention, attention_alone, large, large_f8, skinny, prefill, prefill_times;
 };
 
 struct bench {
     const struct backend_ops *ops;
-    struct device *d;
+    struct device *d, *plain; /* plain: the same without kernels of its compute capability alone; NULL: there are none */
     struct probe probe;
     struct clock clock;
     double read_gbs, deadline;
@@ -216,11 +217,18 @@ static void time_attention(struct bench *b, const struct attention_case *k, stru
                                  .kv_head = kv_head,
                                  .kv = {space, 0, TOKENS, KV, DIM},
                                  .scale = 0.088f}};
+    struct bench with_plain = *b;
+    with_plain.d = b->plain;
     double us = step_us(b, &batch, run_attention, &c, b->dry ? 1 : 10), bytes = (double)k->n * k->length * KV * DIM * 2 * 2;
     double flops = 4.0 * k->n * Q * DIM * ((double)k->rows * (k->length - k->rows) + (double)k->rows * (k->rows + 1) / 2);
     double of_read = bytes / us / 1e3 / b->read_gbs;
     printf("attention %3d seqs x %5d rows at %5d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS\n", k->n, k->rows, k->length, us,
            bytes / us / 1e3, of_read, flops / us / 1e6);
+    if (k->rows > 1 && b->plain) {
+        double plain = step_us(&with_plain, &batch, run_attention, &c, b->dry ? 1 : 10);
+        printf("   by the kernel for all devices  %21.1f us  %60.1f TFLOPS  (%.2f times the time)\n", plain, flops / plain / 1e6, plain / us);
+        worst(&b->v.prefill_times, plain / us);
+    }
     if (k->goal == OF_DECODE)
         worst(&b->v.attention, of_read);
     if (k->goal == OF_LONE_DECODE)
@@ -286,6 +294,7 @@ static void bench_all(struct bench *b)
          "the same of fp8, both forms of scales, inputs rounded on the way; the library's best is of inputs that are fp8 already");
     goal(b, "G7", b->v.skinny, 1.15, "products of 1 to 16 rows, bf16, times cuBLASLt's best; the worst of all shapes");
     goal(b, "G9", b->v.prefill, 0.60, "causal attention over 16384 tokens, heads of 128, bf16, of 989 TFLOPS");
+    goal(b, "G9b", b->v.prefill_times, 1.00, "attention of prompts, times the kernel for all devices; the worst of all cases");
 }
 
 static void *take(struct bench *b, size_t bytes)
@@ -328,6 +337,8 @@ int main(int argc, char **argv)
     b.deadline = (double)clock_now(&b.clock) * 1e-9 + budget;
     check(b.ops->open(&b.d, &(struct device_opts){.max_rows = LONG_ROWS, .max_logits = 64}, &e), &e);
     b.ops->facts(b.d, &f);
+    if (!strcmp(f.isa, "sm_90"))
+        check(b.ops->open(&b.plain, &(struct device_opts){.max_rows = LONG_ROWS, .max_logits = 64, .plain_kernels = true}, &e), &e);
     probe_open(&b.probe, b.dry);
     b.read_gbs = probe_read(&b.probe);
     printf("%s%s; copy of device memory %.0f GB/s, read and write; reading alone %.0f GB/s\n", f.name,
@@ -339,6 +350,8 @@ int main(int argc, char **argv)
     b.ops->release(b.d, b.x);
     b.ops->release(b.d, b.y);
     probe_close(&b.probe);
+    if (b.plain)
+        b.ops->close(b.plain);
     b.ops->close(b.d);
     return 0;
 }
