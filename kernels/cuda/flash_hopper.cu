@@ -15,7 +15,7 @@
 
 enum { KEYS = 128, SLICE = 16, GROUP_QUERIES = 64, GROUPS = FLASH_HOPPER_TILE / GROUP_QUERIES, GROUP_WARPS = GROUP_THREADS / WARP, THREADS = (1 + GROUPS) * GROUP_THREADS };
 /* Registers of a thread that copies and of one that multiplies: as many as the CTA begins with. */
-enum { COPY_REGISTERS = 40, PRODUCT_REGISTERS = 232, FIRST_REGISTERS = 65536 / THREADS / 8 * 8 };
+enum { COPY_REGISTERS = 56, PRODUCT_REGISTERS = 224, FIRST_REGISTERS = 65536 / THREADS / 8 * 8 };
 static_assert(COPY_REGISTERS + GROUPS * PRODUCT_REGISTERS <= (1 + GROUPS) * FIRST_REGISTERS, "more registers than there are");
 enum { TURN_NAME = 1, QUERIES_NAME = TURN_NAME + GROUPS }; /* barriers of each group */
 
@@ -80,31 +80,52 @@ __device__ static bool find_tile(const struct flash_job &j, struct hopper_tile *
 
 /* ---- the group that copies */
 
-/* One slot: keys or values (from = 0 or value_at) of positions key .. key + KEYS - 1; zeros past the last one. Each warp brings slices of 16, which lie in one block. */
-template <int D>
-__device__ static void bring_slot(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp, int key, size_t from, struct ring *at)
-{
+/* What this thread copies of a round's keys: 16 bytes of every ROWS-th row of its warp's slices, which lie in one block each. */
+template <int D> struct hopper_source {
     enum { CHUNKS = D / 8, ROWS = WARP / CHUNKS, SLICES = KEYS / SLICE / GROUP_WARPS };
-    int row = lane_id() / CHUNKS, c = lane_id() % CHUNKS, first = warp_id() * SLICES * SLICE;
-    const uint8_t *source[SLICES];
+    const uint8_t *at[SLICES];
+};
+
+template <int D> __device__ static inline void find_source(const struct flash_job &j, const struct hopper_tile &t, int key, struct hopper_source<D> *s)
+{
+    enum { CHUNKS = hopper_source<D>::CHUNKS, SLICES = hopper_source<D>::SLICES };
 #pragma unroll
     for (int i = 0; i < SLICES; i++) {
-        int position = key + first + i * SLICE;
-        source[i] = t.head;
+        int position = key + (warp_id() * SLICES + i) * SLICE;
+        s->at[i] = t.head;
         if (position < t.key1) {
             int block = j.step.blocks[t.seq.block0 + position / j.kv.tokens];
-            source[i] += (size_t)block * j.kv.block_bytes + from + (size_t)(position % j.kv.tokens + row) * (D * 2) + c * 16;
+            s->at[i] += (size_t)block * j.kv.block_bytes + (size_t)(position % j.kv.tokens + lane_id() / CHUNKS) * (D * 2) + lane_id() % CHUNKS * 16;
         }
     }
+}
+
+/* left: positions from the slot's first one to the last there is; ALL: enough. */
+template <int D, bool ALL> __device__ static inline void copy_slot(const struct hopper_source<D> &s, size_t offset, int left, uint8_t *slot)
+{
+    enum { CHUNKS = hopper_source<D>::CHUNKS, ROWS = hopper_source<D>::ROWS, SLICES = hopper_source<D>::SLICES };
+    int row = lane_id() / CHUNKS, c = lane_id() % CHUNKS, first = warp_id() * SLICES * SLICE, swizzled = swizzled_at(row, c % 8);
+    uint8_t *to = slot + c / 8 * (KEYS * 128) + first * 128;
+#pragma unroll
+    for (int i = 0; i < SLICES; i++)
+#pragma unroll
+        for (int k = 0; k < SLICE; k += ROWS) { /* row + k, swizzled: row < ROWS, and k is a multiple of it */
+            uint8_t *at = to + (swizzled ^ k % 8 * 16) + (i * SLICE + k) * 128;
+            bool there = ALL || first + i * SLICE + row + k < left;
+            copy_async(at, s.at[i] + offset + (there ? k * D * 2 : 0), there);
+        }
+}
+
+/* One slot: keys, or values at an offset, of positions key .. key + KEYS - 1; zeros past the last one. */
+template <int D>
+__device__ static void bring_slot(const struct hopper_tile &t, struct hopper_space<D> *sp, int key, const struct hopper_source<D> &s, size_t offset, struct ring *at)
+{
+    uint8_t *slot = (uint8_t *)sp->slot[at->slot];
     phases_wait(&sp->empty[at->slot], at->parity ^ 1);
-    uint8_t *to = (uint8_t *)sp->slot[at->slot][c / 8];
-#pragma unroll
-    for (int i = 0; i < SLICES; i++) {
-        int here = t.key1 - key - first - i * SLICE - row; /* rows that there are */
-#pragma unroll
-        for (int k = 0; k < SLICE; k += ROWS)
-            copy_async(to + swizzled_at(first + i * SLICE + row + k, c % 8), k < here ? source[i] + k * D * 2 : t.head, k < here);
-    }
+    if (key + KEYS <= t.key1)
+        copy_slot<D, true>(s, offset, KEYS, slot);
+    else
+        copy_slot<D, false>(s, offset, t.key1 - key, slot);
     phases_arrive_copies(&sp->full[at->slot]);
     ring_next<D>(at);
 }
@@ -113,12 +134,17 @@ __device__ static void bring_slot(const struct flash_job &j, const struct hopper
 template <int D> __device__ static void bring(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
 {
     struct ring at = {0, 0};
-    for (int round = t.rounds - 1; round >= -1; round--) {
-        if (round >= 0)
-            bring_slot<D>(j, t, sp, t.key0 + round * KEYS, 0, &at);
-        if (round < t.rounds - 1)
-            bring_slot<D>(j, t, sp, t.key0 + (round + 1) * KEYS, j.kv.value_at, &at);
+    struct hopper_source<D> now, before;
+    int last = t.key0 + (t.rounds - 1) * KEYS;
+    find_source<D>(j, t, last, &before);
+    bring_slot<D>(t, sp, last, before, 0, &at);
+    for (int key = last - KEYS; key >= t.key0; key -= KEYS) {
+        find_source<D>(j, t, key, &now);
+        bring_slot<D>(t, sp, key, now, 0, &at);
+        bring_slot<D>(t, sp, key + KEYS, before, j.kv.value_at, &at);
+        before = now;
     }
+    bring_slot<D>(t, sp, t.key0, before, j.kv.value_at, &at);
     copies_wait_all();
 }
 
@@ -386,7 +412,7 @@ template <half_type H, int D> __global__ void __launch_bounds__(THREADS, 1) flas
 #if HOPPER_CODE
     SHARED_BYTES(shared);
     struct hopper_space<D> *sp = (struct hopper_space<D> *)(shared + (-shared_address(shared) & (ATOM_BYTES - 1)));
-    int group = warp_id() / GROUP_WARPS - 1;
+    int group = __shfl_sync(ALL_LANES, warp_id() / GROUP_WARPS, 0) - 1; /* the same for the whole warp, as the compiler now knows */
     struct hopper_tile t;
     let_next_begin();
     wait_for_earlier();
@@ -441,7 +467,10 @@ bool flash_hopper_can(enum dtype t, int head_dim)
 
 template <half_type H, int D> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
-    return launch_early(flash_hopper_kernel<H, D>, dim3((unsigned)j->most_items * (unsigned)j->kv.n_heads), dim3(THREADS), space_bytes<D>(), s, *j);
+    dim3 grid((unsigned)j->most_items * (unsigned)j->kv.n_heads);
+    if (j->early)
+        return launch_early(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
+    return launch(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
 }
 
 cudaError_t launch_flash_hopper(cudaStream_t s, const struct flash_job *j)

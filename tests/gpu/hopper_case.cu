@@ -9,32 +9,30 @@ template <half_type H, int N, bool REGISTERS> __global__ void __launch_bounds__(
     SHARED_BYTES(shared);
     uint8_t *base = shared + (-shared_address(shared) & (ATOM_BYTES - 1));
     float d[N / 2];
-    uint32_t a[CASE_STEPS][4];
     for (int i = (int)threadIdx.x * 4; i < c.bytes / 4; i += GROUP_THREADS * 4)
         store_shared(base + i * 4, make_uint4(c.image[i], c.image[i + 1], c.image[i + 2], c.image[i + 3]));
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         d[i] = c.d[(int)threadIdx.x * (N / 2) + i];
-#pragma unroll
-    for (int i = 0; REGISTERS && i < CASE_STEPS * 4; i++)
-        a[i / 4][i % 4] = i / 4 < c.steps ? c.a[(i / 4 * GROUP_THREADS + (int)threadIdx.x) * 4 + i % 4] : 0;
     shared_to_products();
     __syncthreads();
-    products_open();
-#pragma unroll
-    for (int i = 0; i < CASE_STEPS; i++) {
+#pragma unroll 1
+    for (int i = 0; i < c.steps; i++) {
         uint64_t at_a = c.a_bits | (shared_address(base + c.a_at[i]) & 0x3ffff) >> 4, at_b = c.b_bits | (shared_address(base + c.b_at[i]) & 0x3ffff) >> 4;
-        if (i >= c.steps)
-            break;
+        uint32_t a[4] = {};
+#pragma unroll
+        for (int k = 0; REGISTERS && k < 4; k++)
+            a[k] = c.a[(i * GROUP_THREADS + (int)threadIdx.x) * 4 + k];
+        products_open();
         if constexpr (REGISTERS)
-            product_registers<H>(d, a[i], at_b, true);
+            product_registers<H>(d, a, at_b, true);
         else
             product_shared<H>(d, at_a, at_b, true);
+        products_close();
+        products_wait<0>();
+        products_done(d);
         (void)at_a;
     }
-    products_close();
-    products_wait<0>();
-    products_done(d);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         c.d[(int)threadIdx.x * (N / 2) + i] = d[i];
