@@ -1,5 +1,5 @@
-/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks; wide ones by Hopper's kernel, too, where there is
- * such a device. */
+/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks; wide ones by
+ * Hopper's kernel, too, where there is such a device. */
 #include <math.h>
 
 #include "engine/base/mem.h"

@@ -1,6 +1,6 @@
-/* Products of a warp group (kernels/cuda/hopper.h) over plain matrices that are laid out here, after the tables of the PTX ISA, atom by atom: every swizzle, both orders, distances between
- * atoms that are no neighbours, several steps of k within an atom. Small whole numbers, so every sum is exact. Over the emulator it shows that the twins read descriptors as the ISA
- * says; on a GPU that the ISA was understood. */
+/* Products of a warp group (kernels/cuda/hopper.h) over plain matrices that are laid out here, after the tables of the PTX ISA, atom by atom: every
+ * swizzle, both orders, distances between atoms that are no neighbours, several steps of k within an atom. Small whole numbers, so every sum is exact.
+ * Over the emulator it shows that the twins read descriptors as the ISA says; on a GPU that the ISA was understood. */
 #include "engine/base/rng.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/hopper_case.h"

@@ -1,5 +1,5 @@
-/* What the twins of Hopper's instructions are for: every mistake in the use of them is seen, by the end of the program or in what comes out; and which devices take the kernel that is made of
- * them. */
+/* What the twins of Hopper's instructions are for: every mistake in the use of them is seen, by the end of the program or in what comes out; and which
+ * devices take the kernel that is made of them. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,15 +1,19 @@
-/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen where the device has them, else flash.cu's own kernel runs. The
- * arithmetic is the same: 16-bit queries that are scaled before they are rounded, f32 scores, a running maximum and sum.
+/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen where the device has them, else
+ * flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are scaled before they are rounded, f32 scores, a running maximum and sum.
  *
- * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128 positions at a time, into a ring of slots in shared memory: asynchronous
- * copies of 16 bytes, swizzled as the products read them, that arrive at the slot's barrier by themselves. Copies and not the tensor memory accelerator, since a paged cache has its blocks
- * anywhere: 16 positions lie together for certain, no more. The other two have 64 queries each, and most of the registers. They go from the last positions to the first, so
- * what needs a mask comes first, and as FlashAttention-3 (Shah et al. 2024) has it the scores of a round are multiplied while the weights of the round before are multiplied with their
- * values, and a group weighs its scores while the other one has the tensor cores: they take turns by two named barriers. Scores become weights in the registers in which
- * the next product wants them. Tiles with many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end is short.
+ * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128 positions at a time, into a ring of
+ * slots in shared memory: asynchronous copies of 16 bytes, swizzled as the products read them, that arrive at the slot's barrier by themselves. Copies
+ * and not the tensor memory accelerator, since a paged cache has its blocks anywhere: 16 positions lie together for certain, no more. The other two have
+ * 64 queries each, and most of the registers. They go from the last positions to the first, so what needs a mask comes first, and as in FlashAttention-3
+ * (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and values of the round before, and one group weighs its scores
+ * while the other one has the tensor cores: they take turns by two barriers with names. Scores become weights in the registers in which the next product
+ * wants them. Tiles that see many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end is short.
  *
- * Why not cuDNN: one more library at run time, and its paged attention wants blocks in one table with strides of its own. Which of the two is faster nobody has measured here, nor how fast
- * this is: tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
+ * In a round of heads of 128 the tensor cores of a multiprocessor have 2 * 16 products of 64 cycles each, while a scheduler issues some 500 instructions
+ * for each of its two weighing warps and some 170 for its copying one (counted in the machine code): the products are meant to be what it waits for.
+ *
+ * Why not cuDNN: one more library at run time, and blocks of any size anywhere in the pool, heads of a kv head as rows of one tile, and windows are all
+ * this needs. Which of the two is faster, or how fast this is, has not been measured: tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/fast.h"
 

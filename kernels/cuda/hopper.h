@@ -1,16 +1,19 @@
-/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp group of four warps whose operands come from shared memory and whose
- * sums stay in registers (wgmma), barriers in shared memory with phases, copies that arrive at them, registers moved from warp to warp, barriers with names. As the PTX ISA has them
- * (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has host twins (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is
- * reached on another architecture (HOPPER_CODE says whether this pass may).
+/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp group of four warps whose operands
+ * come from shared memory and whose sums stay in registers (wgmma), barriers in shared memory with phases, copies that arrive at them, registers moved
+ * from warp to warp, barriers with names. As the PTX ISA has them (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has
+ * host twins (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is reached on another architecture (HOPPER_CODE says
+ * whether this pass may).
  *
- * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the group, d[4 j] and d[4 j + 1] are row 16 w + g, columns 8 j + 2 t and
- * the next; d[4 j + 2] and d[4 j + 3] row 16 w + g + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1; a[1] row + 8; a[2] and a[3] the same at column + 8: so the sums of
- * one product, in pairs, are the a of the next.
+ * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the group, d[4 j] and d[4 j + 1] are
+ * row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2] and d[4 j + 3] row 16 w + g + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1;
+ * a[1] row + 8; a[2] and a[3] the same at column + 8: so the sums of one product, in pairs, are the a of the next.
  *
- * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple of 1 KiB; within an atom the 16 bytes c of row r lie at c ^ r
- * (swizzled_at). What an atom's rows and columns are depends on the operand:
- *   a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a column of b, and holds 64 k; eight rows on is `stride` bytes away. The next 16 k: 32 bytes on.
- *   b transposed ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next eight k `stride`. The next 16 k: 2 * stride on. */
+ * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple of 1 KiB; within an atom the 16
+ * bytes c of row r lie at c ^ r (swizzled_at). What an atom's rows and columns are depends on the operand:
+ *   a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a column of b, and holds 64 k; eight rows on is `stride`
+ *    bytes away. The next 16 k: 32 bytes on.
+ *   b transposed ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next eight k `stride`.
+ *    The next 16 k: 2 * stride on. */
 #ifndef CUDA_HOPPER_H
 #define CUDA_HOPPER_H
 
