@@ -25,7 +25,7 @@ struct site {
     float *q, *out;
     const int32_t *row_seq;     /* for turn */
     const struct rope_write_job *turn; /* or NULL */
-    bool hopper;
+    bool hopper, either;        /* either: the other kernel's test is slow, and not needed where Hopper's is run */
 };
 
 /* Can this device and type have wide tiles by flash_hopper.cu? */
@@ -176,15 +176,33 @@ static void run(struct site *s, int sms)
     unified_free(n);
 }
 
-static void check_query(const struct site *s, int seq, int row, int kv, int head)
+/* What the cache has of one kv head of a sequence, [position][element]. */
+static double *widened(const struct site *s, int seq, int kv, bool value)
 {
-    int p = s->seqs[seq].pos0 + row, lo = s->window && p >= s->window ? p - s->window + 1 : 0, at = s->seqs[seq].row0 + row;
-    const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)head) * (size_t)s->dim, *out = s->out + (q - s->q);
+    int n = s->seqs[seq].pos0 + s->seqs[seq].n_rows;
+    double *all = mem_new_array((size_t)n * (size_t)s->dim, sizeof *all);
+    for (int k = 0; k < n; k++) {
+        const uint8_t *row = cached(s, seq, kv, k, value);
+        for (int c = 0; c < s->dim; c++)
+            all[(size_t)k * (size_t)s->dim + (size_t)c] = get(s->type, row, c);
+    }
+    return all;
+}
+
+struct query {
+    int seq, row, head;
+    const double *keys, *values; /* widened */
+};
+
+static void check_query(const struct site *s, const struct query *y)
+{
+    int p = s->seqs[y->seq].pos0 + y->row, lo = s->window && p >= s->window ? p - s->window + 1 : 0, at = s->seqs[y->seq].row0 + y->row;
+    const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)y->head) * (size_t)s->dim, *out = s->out + (q - s->q);
     double *w = mem_new_array((size_t)p + 1, sizeof *w), most = -1e300, sum = 0, scale = 1 / sqrt((double)s->dim);
     for (int k = lo; k <= p; k++) {
-        const uint8_t *key = cached(s, seq, kv, k, false);
+        const double *key = y->keys + (size_t)k * (size_t)s->dim;
         for (int c = 0; c < s->dim; c++)
-            w[k] += (double)q[c] * get(s->type, key, c) * scale;
+            w[k] += (double)q[c] * key[c] * scale;
         most = w[k] > most ? w[k] : most;
     }
     for (int k = lo; k <= p; k++)
@@ -192,24 +210,33 @@ static void check_query(const struct site *s, int seq, int row, int kv, int head
     for (int c = 0; c < s->dim; c++) {
         double v = 0, size = 0;
         for (int k = lo; k <= p; k++) {
-            double t = w[k] / sum * get(s->type, cached(s, seq, kv, k, true), c);
+            double t = w[k] / sum * y->values[(size_t)k * (size_t)s->dim + (size_t)c];
             v += t;
             size += fabs(t);
         }
         double bound = size * (s->type == DT_BF16 ? 1.6e-2 : 2e-3) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
         if (!(fabs((double)out[c] - v) <= bound))
-            fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", seq, row, head, c, (double)out[c], v, bound);
+            fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", y->seq, y->row, y->head, c, (double)out[c], v, bound);
     }
     mem_free(w);
+}
+
+static void check_rows(const struct site *s, int seq, int n_rows)
+{
+    for (int kv = 0; kv < s->kv_heads; kv++) {
+        double *keys = widened(s, seq, kv, false), *values = widened(s, seq, kv, true);
+        for (int row = 0; row < n_rows; row++)
+            for (int h = s->first_head[kv]; h < s->first_head[kv + 1]; h++)
+                check_query(s, &(struct query){seq, row, h, keys, values});
+        mem_free(keys);
+        mem_free(values);
+    }
 }
 
 static void check_all(const struct site *s)
 {
     for (int q = 0; q < s->n_seqs; q++)
-        for (int row = 0; row < s->seqs[q].n_rows; row++)
-            for (int kv = 0; kv < s->kv_heads; kv++)
-                for (int h = s->first_head[kv]; h < s->first_head[kv + 1]; h++)
-                    check_query(s, q, row, kv, h);
+        check_rows(s, q, s->seqs[q].n_rows);
 }
 
 /* By the other kernel; when its copies arrive must not show. */
@@ -239,8 +266,10 @@ static void try_site(struct site *s, const int *lengths, int sms, uint64_t seed)
     rng_init(&r, seed);
     s->q_heads = s->first_head[s->kv_heads];
     open_site(s, lengths, &r);
-    run(s, sms);
-    check_all(s);
+    if (!s->either || !has_hopper(s)) {
+        run(s, sms);
+        check_all(s);
+    }
     s->hopper = has_hopper(s);
     if (s->hopper)
         try_hopper(s, sms);
@@ -406,13 +435,13 @@ static void long_prompts(void **state)
     (void)state;
     static const int one[] = {290, 0, 1, 40, 0}, chunk[] = {100, 431, 0}, mixed[] = {40, 0, 130, 257, 17, 383, 2, 30, 0}, tiny[] = {18, 0, 17, 127, 0};
     try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, one, 132, 20);
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 256, .first_head = {0, 1}}, one, 132, 21);
-    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 64, .first_head = {0, 2, 4}}, chunk, 132, 22);
-    try_site(&(struct site){.type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 48, .first_head = {0, 7}}, mixed, 132, 23);
-    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 32, .first_head = {0, 8}}, tiny, 132, 24);
+    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 256, .first_head = {0, 1}}, one, 132, 21);
+    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 64, .first_head = {0, 2, 4}}, chunk, 132, 22);
+    try_site(&(struct site){.either = true, .type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 48, .first_head = {0, 7}}, mixed, 132, 23);
+    try_site(&(struct site){.either = true, .type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 32, .first_head = {0, 8}}, tiny, 132, 24);
     try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 150, .first_head = {0, 1, 4}}, mixed, 132, 25);
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 300, .first_head = {0, 1}}, chunk, 132, 26);
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 64, .window = 3, .first_head = {0, 2}}, mixed, 132, 27);
+    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 300, .first_head = {0, 1}}, chunk, 132, 26);
+    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 64, .window = 3, .first_head = {0, 2}}, mixed, 132, 27);
 }
 
 /* What a query does not see may be anything that is a number, what no query sees anything at all: positions after the last one are NaN here (open_site), a value that is infinite
@@ -428,9 +457,7 @@ static void what_is_not_seen_does_not_count(void **state)
     s.hopper = has_hopper(&s);
     put(s.type, cached(&s, 0, 0, 133, false), 5, 1e30f);
     run(&s, 132);
-    for (int row = 0; row < 133; row++)
-        for (int h = 0; h < 2; h++)
-            check_query(&s, 0, row, 0, h);
+    check_rows(&s, 0, 133);
     close_site(&s);
 }
 
