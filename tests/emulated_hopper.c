@@ -14,7 +14,8 @@
 #include "kernels/cuda/device.h"
 #include "tests/emulator/hopper_wrong.h"
 
-void emulator_capability(int major, int minor);
+void emulator_capability(int ten_times);
+int emulator_registers(int n);
 
 enum { SUMS = 128 };
 
@@ -65,27 +66,30 @@ static void mistakes_show(void **state)
     }
 }
 
-static void only_90_has_it(void **state)
+static void only_code_for_90_has_it(void **state)
 {
     (void)state;
     static const struct {
-        int major, minor;
+        int capability, registers;
         bool plain, hopper;
-    } cases[] = {{9, 0, false, true}, {9, 0, true, false}, {8, 0, false, false}, {10, 0, false, false}, {9, 1, false, false}};
+    } cases[] = {{90, 255, false, true}, {90, 255, true, false}, {80, 255, false, false}, {100, 255, false, false}, {91, 255, false, false},
+                 {90, 10, false, false}}; /* compiled for another architecture: empty */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct device *d;
         struct err e = {0};
-        emulator_capability(cases[i].major, cases[i].minor);
+        emulator_capability(cases[i].capability);
+        emulator_registers(cases[i].registers);
         assert_int_equal(backend_cuda()->open(&d, &(struct device_opts){.max_rows = 16, .max_logits = 4, .plain_kernels = cases[i].plain}, &e), 0);
         assert_int_equal(d->hopper, cases[i].hopper);
         backend_cuda()->close(d);
     }
-    emulator_capability(9, 0);
+    emulator_capability(90);
+    emulator_registers(255);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(right_use_passes), cmocka_unit_test(mistakes_end_the_program), cmocka_unit_test(mistakes_show),
-                                       cmocka_unit_test(only_90_has_it)};
+                                       cmocka_unit_test(only_code_for_90_has_it)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,10 +127,11 @@ template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*)
 struct cudaFuncAttributes {
     int numRegs;
 };
-/* Every kernel is there, as if compiled for the device. */
+/* The same for every kernel: as if compiled for the device, unless told (emulator_registers). */
+extern "C" int emulator_registers(int n);
 template <typename... P> static inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, void (*)(P...))
 {
-    a->numRegs = 255;
+    a->numRegs = emulator_registers(0);
     return cudaSuccess;
 }
 
