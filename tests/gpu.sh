@@ -200,7 +200,8 @@ else
 fi
 if command -v compute-sanitizer >/dev/null && [ ! "$dry" ]; then
     check "compute-sanitizer memcheck" 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/test_gpu_cuda_ops"
-    check "compute-sanitizer racecheck" 100 compute-sanitizer --tool racecheck --error-exitcode 9 "$tests/test_gpu_cuda_flash"
+    check "compute-sanitizer memcheck, attention" 60 compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/test_gpu_cuda_flash"
+    check "compute-sanitizer racecheck" 100 compute-sanitizer --tool racecheck --error-exitcode 9 "$tests/test_gpu_cuda_flash" --plain
 else
     say "compute-sanitizer is not here: not run"
 fi

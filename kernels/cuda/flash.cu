@@ -1,8 +1,9 @@
-/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values come into shared memory
- * by asynchronous copies, 64 positions a round, while the round before is multiplied. The heads that share a kv head are rows of one tile, so its cache is
- * read once for all of them. fp8 caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16 queries and sees every key;
- * limited by tensor cores. Narrow ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the cache, so a long one is cut
- * into parts that run side by side. */
+/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values come into
+ * shared memory by asynchronous copies, 64 positions a round, while the round before is multiplied. The heads that share a kv head are rows of one tile,
+ * so its cache is read once for all of them. fp8 caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16
+ * queries and sees every key; limited by tensor cores (where the device is of compute capability 9.0, flash_hopper.cu has them, but for fp8). Narrow
+ * ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the cache, so a long one is cut into parts that run side
+ * by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/turn.h"
