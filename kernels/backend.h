@@ -33,7 +33,7 @@ struct device_opts {
     int index;              /* which device of its kind; cpu: ignored */
     uint64_t peers;         /* cuda: bits of the devices whose memory it must read, for groups */
     bool invariant;         /* cuda: every sum in the CPU's order; the cpu does nothing else */
-    bool plain_kernels;     /* cuda: no kernel that is for one compute capability alone; tests and benchmarks compare them */
+    bool plain_kernels;     /* cuda: own kernels that every device has, none for one compute capability alone; tests and benchmarks compare them */
     int n_threads;          /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
     const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;           /* most rows (tokens) of a step */
