@@ -248,8 +248,8 @@ static void submit(struct engine *g, struct request_spec *s)
 static void cancel(struct engine *g, uint64_t tag, enum ending how)
 {
     struct request *r = request_find_tag(&g->world.requests, tag);
-    if (!r)
-        return; /* it has had its ending */
+    if (!r || r->cancelled)
+        return; /* it has had its ending, or has one that waits for a step */
     if (g->setup.witness && g->setup.witness->cancelled)
         g->setup.witness->cancelled(g->setup.witness->ctx, g->now_ns, r, how);
     g->changed = true;

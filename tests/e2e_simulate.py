@@ -214,6 +214,6 @@ with tempfile.TemporaryDirectory() as where:
     for check in (results_agree, formats, mistakes, troubled_policies_are_told):
         check(where)
         print("ok", check.__name__)
-for check in (described_machines, interrupts):
+for check in (described_machines, interrupts) if "MOONSHIFT_SLOW" not in os.environ else (interrupts,):
     check()
     print("ok", check.__name__)
