@@ -29,6 +29,26 @@ static void one_request(void **state)
     close_rig(&t);
 }
 
+/* Two cancels while a step is under way: what the first one said is how it ends. */
+static void the_first_ending_stands(void **state)
+{
+    (void)state;
+    struct rig t;
+    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 64});
+    submit(&t, spec_new(&t, 1, 20, 40));
+    run_until(&t, clock_now(&t.clock) + 5500000);
+    int tokens = t.heard[1].n_tokens;
+    assert_true(tokens > 0 && t.heard[1].n_ends == 0);
+    post(&t, IN_CANCEL, 1, END_STOP, NULL);
+    post(&t, IN_CANCEL, 1, END_ABORT, NULL);
+    run_until(&t, INT64_MAX);
+    assert_int_equal(t.heard[1].n_ends, 1);
+    assert_int_equal(t.heard[1].ending, END_STOP);
+    assert_int_equal(t.heard[1].n_tokens, tokens);
+    check_books(&t);
+    close_rig(&t);
+}
+
 /* Texts of a random load must equal those of each request alone, whatever the pool, the batch and the cancels. */
 static void texts_do_not_depend_on_the_schedule(void **state)
 {
@@ -364,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_request),
         cmocka_unit_test(texts_do_not_depend_on_the_schedule),
+        cmocka_unit_test(the_first_ending_stands),
         cmocka_unit_test(refusals),
         cmocka_unit_test(drain_then_stop),
         cmocka_unit_test(bad_policies_cost_only_their_steps),
