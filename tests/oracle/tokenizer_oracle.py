@@ -305,7 +305,7 @@ def variants(name, lib, path):
     types, tokens = fields(path)["tokenizer.ggml.token_type"], fields(path)["tokenizer.ggml.tokens"]
     special = [t for t, k in zip(tokens, types) if k == 3]
     yield name, lib, None
-    if len(special) > 1:
+    if len(special) > 1 and name in ("smollm", "phi-3"):
         both = Tokenizer.from_str(lib.to_str())
         both.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template(lib, special[0], special[1])])
         yield name + ", both ends", both, {"bos_token": special[0], "eos_token": {"content": special[1]}}
@@ -347,7 +347,7 @@ def sources(folder, only):
     for name, kind in kinds().items():
         if only and name not in only:
             continue
-        path = os.path.join(SHARED, f"ggml-vocab-{own.get(name) or lent.get(name, 'qwen2')}.gguf")
+        path = os.path.join(SHARED, f"ggml-vocab-{own.get(name) or lent.get(name, 'gpt-2')}.gguf")
         if name == "smollm" and os.path.exists(DEMO):
             path = DEMO
         elif name not in own:
