@@ -265,25 +265,40 @@ static void add_end(struct words *w, int32_t id)
         w->ends[w->n_ends++] = id;
 }
 
+/* A token that the config names must be there: without its end a model would not stop. */
+static int find_named(const struct words *w, const char *key, int32_t *id, struct err *e)
+{
+    const char *text = named_token(w->config, key);
+    *id = find_piece(w, text);
+    return !text || *id >= 0 ? 0 : err_set(e, E_INPUT, "the %s of tokenizer_config.json, \"%s\", is none of its tokens", key, vocab_show(text, strlen(text)).text);
+}
+
+static void add_numbered_end(struct words *w, const struct json *number)
+{
+    int64_t id;
+    if (json_i64(number, &id) && id >= 0 && id < w->n)
+        add_end(w, (int32_t)id);
+}
+
 /* eos_token, then what generation_config.json adds. */
-static void read_ends(struct words *w)
+static int read_ends(struct words *w, struct err *e)
 {
     const struct json *more = get(w->generation, "eos_token_id");
-    int64_t id;
-    add_end(w, find_piece(w, named_token(w->config, "eos_token")));
-    if (json_i64(more, &id) && id < w->n)
-        add_end(w, (int32_t)id);
+    int32_t eos;
+    TRY(find_named(w, "eos_token", &eos, e));
+    add_end(w, eos);
+    add_numbered_end(w, more);
     for (const struct json *m = json_type(more) == JSON_ARRAY ? json_first(more) : NULL; m; m = json_next(m))
-        if (json_i64(m, &id) && id < w->n)
-            add_end(w, (int32_t)id);
+        add_numbered_end(w, m);
+    return 0;
 }
 
 static int read_around(struct words *w, struct err *e)
 {
     const struct json *p = get(w->tokenizer, "post_processor"), *bos = get(w->config, "add_bos_token"), *eos = get(w->config, "add_eos_token");
-    w->bos = find_piece(w, named_token(w->config, "bos_token"));
+    TRY(find_named(w, "bos_token", &w->bos, e));
     w->unknown = find_piece(w, json_text(get(w->model, "unk_token")));
-    read_ends(w);
+    TRY(read_ends(w, e));
     if (is(p, "type", "Sequence"))
         for (const struct json *s = json_first(get(p, "processors")); s; s = json_next(s))
             TRY(read_processor(w, s, e));

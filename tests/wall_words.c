@@ -155,7 +155,7 @@ static void all_ends_are_found(void **state)
     (void)state;
     struct made m;
     const int32_t *ends;
-    makes(&m, &(struct parts){0}, "{\"eos_token\":\"<|end|>\"}", "{\"eos_token_id\":[100,99,5000,\"x\"]}", NULL);
+    makes(&m, &(struct parts){0}, "{\"eos_token\":\"<|end|>\"}", "{\"eos_token_id\":[-4294967296,100,99,5000,\"x\"]}", NULL);
     assert_int_equal(tokenizer_end_ids(m.t, &ends), 2);
     assert_true(ends[0] == 99 && ends[1] == 100);
     drop(&m);
@@ -240,6 +240,19 @@ static void nonsense_is_refused(void **state)
     refused(&(struct parts){.merges = "[\"h q\"]"}, E_INPUT, "not in the vocabulary");
 }
 
+static void tokens_that_the_config_names_are_there(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err e = {0};
+    assert_int_equal(make(&m, &(struct parts){0}, "{\"bos_token\":\"<s>\"}", NULL, NULL, &e), E_INPUT);
+    assert_non_null(strstr(e.text, "the bos_token of tokenizer_config.json, \"<s>\", is none of its tokens"));
+    assert_int_equal(make(&m, &(struct parts){0}, "{\"eos_token\":{\"content\":\"</s>\"}}", NULL, NULL, &e), E_INPUT);
+    assert_non_null(strstr(e.text, "eos_token"));
+    makes(&m, &(struct parts){0}, "{\"bos_token\":null}", NULL, NULL);
+    drop(&m);
+}
+
 static void files_that_are_missing_or_broken(void **state)
 {
     (void)state;
@@ -311,6 +324,7 @@ int main(void)
         cmocka_unit_test(known_ways_to_cut),
         cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(tokens_that_the_config_names_are_there),
         cmocka_unit_test(files_that_are_missing_or_broken),
         cmocka_unit_test(spaces_in_four_ways),
     };
