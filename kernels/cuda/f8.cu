@@ -57,20 +57,6 @@ __device__ static uint32_t codes_of(const struct four &v, float inverse)
     return w;
 }
 
-__device__ static float cta_sum(float v)
-{
-    __shared__ float part[F8_WARPS];
-    for (int k = WARP / 2; k; k /= 2)
-        v += __shfl_xor_sync(ALL_LANES, v, k);
-    if (lane_id() == 0)
-        part[warp_id()] = v;
-    __syncthreads();
-    v = 0;
-    for (int w = 0; w < F8_WARPS; w++)
-        v += part[w];
-    return v;
-}
-
 __device__ static float cta_max(float v)
 {
     __shared__ float part[F8_WARPS];
@@ -94,7 +80,7 @@ __device__ static float norm_scale(const struct f8_input_job &j, const float *x)
         for (int i = 0; i < 4; i++)
             sum = fmaf(v.v[i], v.v[i], sum);
     }
-    return 1.0f / sqrtf(cta_sum(sum) / (float)j.cols + j.eps);
+    return 1.0f / sqrtf(cta_sum<F8_WARPS>(sum) / (float)j.cols + j.eps);
 }
 
 /* One scale for the row. Every thread meets the same columns twice, and keeps what it made of them where there is room. */

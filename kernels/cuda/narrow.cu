@@ -3,20 +3,6 @@
 
 enum { NARROW_THREADS = 256 };
 
-__device__ static float cta_sum(float v)
-{
-    __shared__ float part[NARROW_THREADS / WARP];
-    for (int k = WARP / 2; k; k /= 2)
-        v += __shfl_xor_sync(ALL_LANES, v, k);
-    if (lane_id() == 0)
-        part[warp_id()] = v;
-    __syncthreads();
-    v = 0;
-    for (int w = 0; w < NARROW_THREADS / WARP; w++)
-        v += part[w];
-    return v;
-}
-
 __device__ static float narrowed(const struct narrow_job &j, const float *x, const float *x2, int c, float scale)
 {
     if (c >= j.cols)
@@ -35,7 +21,7 @@ static __global__ void narrow_kernel(struct narrow_job j)
     if (j.gain) {
         for (int c = (int)threadIdx.x; c < j.cols; c += NARROW_THREADS)
             sum = fmaf(x[c], x[c], sum);
-        scale = 1.0f / sqrtf(cta_sum(sum) / (float)j.cols + j.eps);
+        scale = 1.0f / sqrtf(cta_sum<NARROW_THREADS / WARP>(sum) / (float)j.cols + j.eps);
     }
     for (int i = (int)threadIdx.x; i < j.ldy / 2; i += NARROW_THREADS) {
         float lo = narrowed(j, x, x2, 2 * i, scale), hi = narrowed(j, x, x2, 2 * i + 1, scale);

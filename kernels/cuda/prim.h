@@ -125,6 +125,21 @@ __device__ static inline float warp_max(float v)
     return v;
 }
 
+/* The sum over a CTA of WARPS warps, the same in all its threads; once in a kernel, or with a barrier between. */
+template <int WARPS> __device__ static inline float cta_sum(float v)
+{
+    __shared__ float part[WARPS];
+    for (int k = WARP / 2; k; k /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, k);
+    if (lane_id() == 0)
+        part[warp_id()] = v;
+    __syncthreads();
+    v = 0;
+    for (int w = 0; w < WARPS; w++)
+        v += part[w];
+    return v;
+}
+
 /* 1 / rms, the same in all lanes of the warp; lanes 0..15 have the sums. */
 __device__ static inline float rms_inverse(const float *x, int n, float eps)
 {

@@ -8,7 +8,7 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
-enum { ROWS_STEP = 8, OUTS_STEP = 16, SUM_BYTES = 64 << 20 }; /* 4 is what the library's documentation asks for; 8 has been seen to be needed */
+enum { ROWS_STEP = 8, OUTS_STEP = 16, SUM_BYTES = 64 << 20 }; /* 4 is what the library's documentation asks for; other users of it found 8 to be needed */
 
 static size_t aligned(size_t n)
 {
