@@ -411,7 +411,11 @@ static int run(struct app *a, struct err *e)
     struct openai_text words = {a->tokenizer, a->chat, piece(a->tokenizer, tokenizer_bos(a->tokenizer)),
                                 piece(a->tokenizer, tokenizer_eos(a->tokenizer)), tokenizer_n_vocab(a->tokenizer),
                                 engine_node(a->engine)->limits.max_model_len};
-    struct terminal_setup s = {&a->opts, &words, &a->clock, engine_inbox(a->engine), engine_outbox(a->engine)};
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    char history[PATH_MAX];
+    places_history(a->opts.history, getenv("XDG_STATE_HOME"), getenv("HOME"), history);
+    struct terminal_setup s = {&a->opts, &words, &a->clock, engine_inbox(a->engine), engine_outbox(a->engine), history,
+                               .smart = term && *term && strcmp(term, "dumb") != 0, .colour = !no_color || !*no_color};
     int rc = terminal_run(&s, e);
     stop_engine(a);
     mem_free(words.bos);

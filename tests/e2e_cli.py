@@ -110,10 +110,10 @@ def answers_on_pipes():
 class Terminal:
     """The program on a pseudo-terminal of its own."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, **env):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(BINARY, [BINARY, *args], ENV)
+            os.execve(BINARY, [BINARY, *args], {**ENV, "TERM": "xterm", **env})
         self.text = b""
 
     def until(self, pattern, seconds=WAIT_S):
@@ -144,8 +144,8 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def chat_at_a_terminal():
-    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "6")
+def _chat(term):
+    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "6", "--history", "off", TERM=term)
     t.until(rb"/help tells the rest.*> ")
     t.type(b"hello\n")
     first = t.until(rb"\[(\d+) tokens in, (\d+) of them cached.* (\d+) out")
@@ -166,11 +166,60 @@ def chat_at_a_terminal():
     assert t.end() == 0
 
 
+def chat_with_line_editing():
+    _chat("xterm")
+
+
+def chat_at_a_terminal_that_edits_nothing():
+    _chat("dumb")
+
+
+def typed_lines_are_edited_and_kept():
+    with tempfile.TemporaryDirectory() as home:
+        state = {"XDG_STATE_HOME": home}
+        kept = os.path.join(home, "moonshift", "history")
+        t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "2", **state)
+        t.until(rb"> ")
+        t.type("h\u00e4lo\x02l\n".encode())  # Ctrl-B: one to the left
+        t.until(rb" out")
+        t.until(rb"> ")
+        t.type(b"\x04")
+        assert t.end() == 0
+        assert "h\u00e4llo\n" in open(kept, encoding="utf-8").read() and os.stat(kept).st_mode & 0o077 == 0
+        t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "2", **state)
+        t.until(rb"> ")
+        t.type(b"\x1b[A and more\n")  # the arrow up
+        t.until(rb" out")
+        t.until(rb"> ")
+        t.type(b"/quit\n")
+        assert t.end() == 0
+        assert "h\u00e4llo\\040and\\040more\n" in open(kept, encoding="utf-8").read()
+
+
+def no_colours_where_none_are_wanted():
+    for env, wanted in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        t = Terminal("run", *DUMMY, "--chat-template", "chatml", "-n", "2", "--history", "off", **env)
+        t.until(rb"> ")
+        t.type(b"hello\n")
+        seen = t.until(rb"hello\r\n(.*)\[\d+ tokens in").group(1)
+        assert (b"\x1b[2m" in seen) == wanted, (env, seen)
+        t.until(rb"> ")
+        t.type(b"/quit\n")
+        assert t.end() == 0
+
+
+def piped_text_comes_before_the_question():
+    together = run("run", *DUMMY, "--raw", "-n", "12", "--temperature", "0", "abc\n\nwhat is this?")
+    piped = run("run", *DUMMY, "--raw", "-n", "12", "--temperature", "0", "what is this?", stdin="abc\n")
+    alone = run("run", *DUMMY, "--raw", "-n", "12", "--temperature", "0", "what is this?")
+    assert piped.returncode == 0 and piped.stdout == together.stdout != alone.stdout, (piped, together, alone)
+
+
 def interrupts_stop_the_answer_only():
-    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "--device", "sim", "--sim-step-us", "20000")
+    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "--device", "sim", "--sim-step-us", "20000", "--history", "off")
     t.until(rb"> ")
     t.type(b"talk for long\n")
-    t.until(rb"talk for long\r\n.+")  # the answer has begun
+    t.until(rb"<unused")  # the answer has begun
     t.type(b"\x03")
     t.until(rb"; stopped\]")
     t.until(rb"> ")
@@ -337,7 +386,8 @@ def policies_are_checked():
 
 
 CASES = [
-    version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes, chat_at_a_terminal,
+    version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes,
+    piped_text_comes_before_the_question, chat_with_line_editing, chat_at_a_terminal_that_edits_nothing, typed_lines_are_edited_and_kept, no_colours_where_none_are_wanted,
     interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
     a_taken_port_is_said, keys_stay_out_of_the_log, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
 ]

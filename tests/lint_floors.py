@@ -17,6 +17,7 @@ HOMES = {  # header pattern: pattern of the files that may include it
     r"(lua|lauxlib|lualib|luajit|luaconf)\.h(pp)?": r"lua/.*",
     r"openssl/.*": r"engine/base/hash\.c",
     r"pcre2\.h": r"models/.*",
+    r"histedit\.h": r"engine/front/line_editor\.c",
     r"(\w*mmintrin|immintrin|arm_neon)\.h|simde/.*": r"kernels/cpu/.*",
     r"cuda.*|nccl.*|cublas.*": r"kernels/cuda/.*",
     r"assert\.h|setjmp\.h": r"(?!)",

@@ -19,6 +19,7 @@ pc:libcjson               | run  | libcjson-dev     | cjson-devel         | cjso
 pc:libevent_pthreads      | run  | libevent-dev     | libevent-devel      | libevent
 pc:luajit                 | run  | libluajit-5.1-dev| luajit-devel        | luajit
 pc:libpcre2-8             | run  | libpcre2-dev     | pcre2-devel         | pcre2
+pc:libedit                | run  | libedit-dev      | libedit-devel       | libedit
 pc:libcrypto              | run  | libssl-dev       | openssl-devel       | openssl
 cmd:python3               | run  | python3          | python3             | python
 py:pip                    | run  | python3-pip      | python3-pip         | python-pip

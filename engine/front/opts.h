@@ -66,6 +66,7 @@ struct opts {
     double temperature, top_p, min_p;
     int64_t top_k, max_tokens;
     bool raw;
+    char *history;                      /* a file, or "off"; NULL: the usual place */
     /* policy check */
     char *file;
     /* simulate */

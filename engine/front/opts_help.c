@@ -98,11 +98,13 @@ static const char serve_head[] =
 static const char run_head[] =
     "moonshift run MODEL [PROMPT] [flags]\n"
     "\n"
-    "Answers PROMPT (or what comes on standard input, when that is not a terminal) and leaves; without either it chats:\n"
-    "Ctrl-C stops an answer, Ctrl-D or /quit ends, /help tells the rest.\n"
+    "Answers PROMPT and leaves. What comes on standard input, when that is not a terminal, is put before PROMPT, or is the prompt.\n"
+    "Without either it chats, with line editing and a history: Ctrl-C stops an answer, Ctrl-D or /quit ends, /help tells the rest.\n"
+    "NO_COLOR is heeded.\n"
     "\n"
     "  moonshift run model.gguf \"What is the capital of France?\"\n"
-    "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n";
+    "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n"
+    "  cat notes.txt | moonshift run model.gguf \"Sum this up in a sentence.\"\n";
 
 static const char simulate_head[] =
     "moonshift simulate --trace FILE|GENERATOR [--policy NAME|FILE ...] [flags]\n"

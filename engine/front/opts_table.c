@@ -145,6 +145,8 @@ static const struct opt_row rows[] = {
     {"top-k", NULL, 0, OPT_COUNT, GROUP_CHAT, IN_RUN, AT(top_k), "K", "0", 0, 1 << 30, NULL, "0: all"},
     {"min-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(min_p), "P", "0", 0, 1, NULL, NULL},
     {"raw", NULL, 0, OPT_SWITCH, GROUP_CHAT, IN_RUN, AT(raw), NULL, "false", 0, 0, NULL, "continue the text as it is, without a chat template"},
+    {"history", NULL, 0, OPT_TEXT, GROUP_CHAT, IN_RUN, AT(history), "FILE", NULL, 0, 0, NULL,
+     "where typed lines are kept; off: nowhere (default: moonshift/history in $XDG_STATE_HOME or ~/.local/state)"},
 
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_REPRODUCE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
      "describes the machine in the runs that leave it open (default: h200x8-fitted)"},

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Puts the first readable FOLDER/FILE of all places into found. */
@@ -47,4 +48,33 @@ int places_description(const char *asked, const char *folder, char out[PATH_MAX]
     if (snprintf(file, sizeof file, "%s.json", asked) < (int)sizeof file && look_for(folder, file, out))
         return 0;
     return err_set(e, E_NOTFOUND, "there is no %s/%.60s.json: use a name from %s or the path of a file", folder, asked, folder);
+}
+
+static void make_folders(char *path)
+{
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        mkdir(path, 0700);
+        *at = '/';
+    }
+}
+
+void places_history(const char *given, const char *state, const char *home, char out[PATH_MAX])
+{
+    int n = 0;
+    out[0] = 0;
+    if (given && !strcmp(given, "off"))
+        return;
+    if (given) {
+        snprintf(out, PATH_MAX, "%s", given);
+        return;
+    }
+    if (state && *state == '/')
+        n = snprintf(out, PATH_MAX, "%s/moonshift/history", state);
+    else if (home && *home == '/')
+        n = snprintf(out, PATH_MAX, "%s/.local/state/moonshift/history", home);
+    if (n <= 0 || n >= PATH_MAX)
+        out[0] = 0;
+    else
+        make_folders(out);
 }

@@ -12,4 +12,8 @@ void places_policies(const char *given, char out[PATH_MAX]);
 /* A path (it has a '/' or ends in .json) as it is, else FOLDER/NAME.json where it is found. E_NOTFOUND. */
 int places_description(const char *asked, const char *folder, char out[PATH_MAX], struct err *e);
 
+/* Where the lines typed at `moonshift run` are kept: what was given, else moonshift/history under state ($XDG_STATE_HOME) or home's .local/state, whose folders
+ * are made. state and home may be NULL. "": nowhere ("off" was given, or there is no home). */
+void places_history(const char *given, const char *state, const char *home, char out[PATH_MAX]);
+
 #endif

@@ -11,6 +11,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/engine.h"
+#include "engine/front/line_editor.h"
 
 enum { INPUT_BYTES = 64 << 20, READ_BYTES = 4096 };
 
@@ -18,6 +19,8 @@ struct terminal {
     struct terminal_setup setup;
     int interrupts;                 /* signalfd of SIGINT */
     bool screen, keyboard;          /* stdout, stdin is a terminal */
+    bool dim;                       /* the numbers, on stderr */
+    struct line_editor *editor;     /* NULL: lines come as the terminal gives them */
     bool at_end;                    /* of the input */
     struct buf input;               /* read and not used yet */
     struct buf messages;            /* JSON objects with commas between */
@@ -110,31 +113,55 @@ static bool read_some(struct terminal *t)
     return true;
 }
 
-/* The next line, without its end; one that ends in a backslash goes on in the next. false: the input is over. */
-static bool read_line(struct terminal *t, struct buf *line)
+/* As line_editor_read, without an editor. */
+static enum line_result read_plainly(struct terminal *t, const char *prompt, struct buf *line)
 {
     buf_clear(line);
-    put(STDOUT_FILENO, "> ");
+    put(STDOUT_FILENO, prompt);
     for (;;) {
         char *end = t->input.len ? memchr(t->input.data, '\n', t->input.len) : NULL;
         if (end || (t->at_end && t->input.len)) {
             size_t n = end ? (size_t)(end - t->input.data) : t->input.len;
-            bool more = end && n && t->input.data[n - 1] == '\\';
-            buf_put(line, t->input.data, more ? n - 1 : n);
+            buf_put(line, t->input.data, n);
             buf_cut(&t->input, end ? n + 1 : n);
-            if (!more)
-                return true;
-            buf_putc(line, '\n');
-            put(STDOUT_FILENO, ". ");
-        } else if (t->at_end) {
-            put(STDOUT_FILENO, "\n");
-            return line->len > 0;
-        } else if (!read_some(t)) {
-            buf_clear(line);
+            return LINE_READ;
+        }
+        if (t->at_end)
+            return LINE_OVER;
+        if (!read_some(t)) {
             buf_clear(&t->input);
-            put(STDOUT_FILENO, "\n(Ctrl-D or /quit ends)\n> ");
+            return LINE_INTERRUPTED;
         }
     }
+}
+
+/* The next question: a line, with those after it while one ends in a backslash. false: the input is over. */
+static bool read_question(struct terminal *t, struct buf *question)
+{
+    struct buf line = {0};
+    const char *prompt = "> ";
+    bool more = true;
+    buf_clear(question);
+    while (more) {
+        enum line_result got = t->editor ? line_editor_read(t->editor, prompt, &line) : read_plainly(t, prompt, &line);
+        if (got == LINE_OVER) {
+            put(STDOUT_FILENO, "\n");
+            break;
+        }
+        if (got == LINE_INTERRUPTED) {
+            buf_clear(question);
+            put(STDOUT_FILENO, "\n(Ctrl-D or /quit ends)\n");
+            prompt = "> ";
+            continue;
+        }
+        more = line.len && line.data[line.len - 1] == '\\';
+        buf_put(question, line.data, more ? line.len - 1 : line.len);
+        if (more)
+            buf_putc(question, '\n');
+        prompt = ". ";
+    }
+    buf_free(&line);
+    return !more || question->len > 0;
 }
 
 /* ---- a question to the engine */
@@ -301,22 +328,37 @@ static int turn(struct terminal *t, const struct buf *text, struct answer *a, st
 
 /* ---- one answer, or many */
 
+/* All of the standard input. E_GONE: Ctrl-C came. */
+static int read_input(struct terminal *t, struct err *e)
+{
+    while (!t->at_end && t->input.len < INPUT_BYTES)
+        if (!read_some(t))
+            return err_set(e, E_GONE, "stopped before the end of the standard input");
+    return t->at_end ? 0 : err_set(e, E_INPUT, "the standard input is longer than %d MiB", INPUT_BYTES >> 20);
+}
+
+/* What comes on standard input and the question of the command line, in this order, with an empty line between: `cat FILE | moonshift run M "Sum this up."` */
+static int gather(struct terminal *t, struct buf *text, struct err *e)
+{
+    const char *asked = t->setup.opts->prompt;
+    if (!t->keyboard)
+        TRY(read_input(t, e));
+    size_t n = t->input.len;
+    while ((asked || !t->setup.opts->raw) && n && t->input.data[n - 1] == '\n')
+        n--;
+    buf_put(text, t->input.data, n);
+    if (asked)
+        buf_printf(text, "%s%s", n ? "\n\n" : "", asked);
+    return 0;
+}
+
 static int once(struct terminal *t, struct err *e)
 {
     struct buf text = {0};
     struct answer a = {0};
-    if (t->setup.opts->prompt)
-        buf_puts(&text, t->setup.opts->prompt);
-    while (!t->setup.opts->prompt && !t->at_end && t->input.len < INPUT_BYTES)
-        if (!read_some(t))
-            break;
-    if (!t->setup.opts->prompt) {
-        size_t n = t->input.len;
-        while (!t->setup.opts->raw && n && t->input.data[n - 1] == '\n')
-            n--;
-        buf_put(&text, t->input.data, n);
-    }
-    int rc = turn(t, &text, &a, e);
+    int rc = gather(t, &text, e);
+    if (!rc)
+        rc = turn(t, &text, &a, e);
     if (!rc && !(t->shown.len && t->shown.data[t->shown.len - 1] == '\n'))
         put(STDOUT_FILENO, "\n");
     buf_free(&text);
@@ -326,23 +368,26 @@ static int once(struct terminal *t, struct err *e)
 static const char help_text[] = "  /clear          forget the conversation\n"
                                 "  /quit           end (or Ctrl-D)\n"
                                 "  Ctrl-C          stop the answer\n"
-                                "  a line that ends in \\ goes on in the next\n";
+                                "  a line that ends in \\ goes on in the next\n"
+                                "  arrow keys      edit the line, look back at earlier ones; Ctrl-R searches them\n";
 
 static void put_numbers(const struct terminal *t, const struct answer *a)
 {
     char line[200];
     double rest = a->all_s - a->first_s;
     int n = snprintf(line, sizeof line, "%s[%d tokens in, %d of them cached; first after %.2f s; %d out, %.1f a second%s]%s\n",
-                     t->screen ? "\x1b[2m" : "", a->n_prompt, a->n_cached, a->first_s, a->n_output,
-                     a->n_output > 1 && rest > 0 ? (a->n_output - 1) / rest : 0.0, a->stopped ? "; stopped" : "", t->screen ? "\x1b[0m" : "");
+                     t->dim ? "\x1b[2m" : "", a->n_prompt, a->n_cached, a->first_s, a->n_output,
+                     a->n_output > 1 && rest > 0 ? (a->n_output - 1) / rest : 0.0, a->stopped ? "; stopped" : "", t->dim ? "\x1b[0m" : "");
     write_all(STDERR_FILENO, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
 }
 
-static int chat(struct terminal *t)
+static void chat(struct terminal *t)
 {
     struct buf line = {0};
+    if (t->setup.smart)
+        t->editor = line_editor_open(t->interrupts, t->setup.history);
     put(STDOUT_FILENO, "Ctrl-C stops an answer, Ctrl-D ends, /help tells the rest.\n");
-    while (read_line(t, &line)) {
+    while (read_question(t, &line)) {
         struct err e = {0};
         struct answer a;
         if (!line.len)
@@ -365,8 +410,8 @@ static int chat(struct terminal *t)
         put(STDOUT_FILENO, "\n");
         put_numbers(t, &a);
     }
+    line_editor_close(t->editor);
     buf_free(&line);
-    return 0;
 }
 
 int terminal_run(const struct terminal_setup *s, struct err *e)
@@ -382,7 +427,12 @@ int terminal_run(const struct terminal_setup *s, struct err *e)
     t.screen = isatty(STDOUT_FILENO);
     t.keyboard = isatty(STDIN_FILENO);
     clear_messages(&t);
-    int rc = s->opts->prompt || !t.keyboard ? once(&t, e) : chat(&t);
+    t.dim = s->smart && s->colour && isatty(STDERR_FILENO);
+    int rc = 0;
+    if (s->opts->prompt || !t.keyboard)
+        rc = once(&t, e);
+    else
+        chat(&t);
     close(t.interrupts);
     sigprocmask(SIG_SETMASK, &old, NULL);
     buf_free(&t.input);

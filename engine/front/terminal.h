@@ -14,6 +14,9 @@ struct terminal_setup {
     const struct openai_text *words;
     struct clock *clock;
     struct queue *inbox, *outbox;   /* of a threaded engine that runs */
+    const char *history;            /* the file that typed lines are kept in; "": none */
+    bool smart;                     /* the terminal, where there is one, knows more than plain lines */
+    bool colour;                    /* is not unwanted */
 };
 
 /* 0 when every answer came to an end; else what went wrong with the last one. */
