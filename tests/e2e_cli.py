@@ -316,9 +316,18 @@ def a_taken_port_is_said():
     assert r.returncode == 1 and str(port) in err(r) and "in use" in err(r), err(r)
 
 
-def keys_stay_out_of_the_log():
-    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--api-key", "sekrit=team", "--enable-log-requests")
+def keys_stay_out_of_the_log_and_the_process_list():
+    keys = tempfile.NamedTemporaryFile("w")
+    keys.write("# ours\nfiled=sekrit filed\n")
+    keys.flush()
+    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--api-key", "sekrit=team", "--admin-key=sekrit-root", "--api-key-file", keys.name, "--enable-log-requests")
     try:
+        with open(f"/proc/{s.p.pid}/cmdline", "rb") as f:
+            words = f.read()
+        assert b"sekrit" not in words and b"--api-key\0***********\0--admin-key=***********\0" in words, words
+        request = urllib.request.Request(s.url + "/v1/models", headers={"Authorization": "Bearer filed=sekrit"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as r:
+            assert r.status == 200
         try:
             s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
             raise AssertionError("no key was needed")
@@ -389,7 +398,7 @@ CASES = [
     version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes,
     piped_text_comes_before_the_question, chat_with_line_editing, chat_at_a_terminal_that_edits_nothing, typed_lines_are_edited_and_kept, no_colours_where_none_are_wanted,
     interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
-    a_taken_port_is_said, keys_stay_out_of_the_log, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
+    a_taken_port_is_said, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
 ]
 
 

@@ -19,7 +19,7 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 
-enum { FAKE_EOS = 257, FAKE_MAX = 4096 };
+enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 
 struct fake_request {
     struct request_spec *spec;
@@ -35,6 +35,9 @@ struct fake {
     bool draining, drained;
     int pause_us;                   /* between two rounds of tokens */
     int prompt_pause_ms;            /* before a sequence's first token */
+    struct fake_seen {              /* of the n-th sequence, at n % FAKE_SEEN; written before it counts as submitted */
+        char name[NAME_BYTES], tenant[NAME_BYTES], salt[2 * NAME_BYTES];
+    } seen[FAKE_SEEN];
     _Atomic int n_submitted, n_ended, n_cancelled, n_live_now;
     int policy_code;                /* what IN_POLICY is answered with */
 };
@@ -158,11 +161,20 @@ static void fake_policy(struct fake *f, const struct engine_message *m)
     fake_reply(f, m->tag, f->policy_code, f->policy_code ? "start: error" : text);
 }
 
+static void fake_look(struct fake *f, const struct request_spec *s)
+{
+    struct fake_seen *seen = &f->seen[f->n_submitted % FAKE_SEEN];
+    snprintf(seen->name, sizeof seen->name, "%s", s->name);
+    snprintf(seen->tenant, sizeof seen->tenant, "%s", s->tenant);
+    snprintf(seen->salt, sizeof seen->salt, "%.127s", s->salt);
+}
+
 /* false: stop. */
 static bool fake_take(struct fake *f, struct engine_message *m)
 {
     switch (m->kind) {
     case IN_SUBMIT:
+        fake_look(f, m->payload);
         f->live[f->n_live++] = (struct fake_request){.spec = m->payload};
         atomic_fetch_add(&f->n_submitted, 1);
         atomic_store(&f->n_live_now, f->n_live);

@@ -183,7 +183,7 @@ static inline struct reply site_reply(int fd, struct buf *ahead)
 static inline void site_post_on(int fd, const char *method, const char *path, const char *extra, const char *body)
 {
     struct buf out = {0};
-    buf_printf(&out, "%s %s HTTP/1.1\r\nHost: t\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, extra ? extra : "", strlen(body), body);
+    buf_printf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, extra ? extra : "", strlen(body), body);
     site_send(fd, out.data, out.len);
     buf_free(&out);
 }

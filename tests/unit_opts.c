@@ -348,9 +348,29 @@ static void help_names_every_flag(void **state)
     opts_free(&o);
 }
 
+static void keys_are_wiped_from_the_command_line(void **state)
+{
+    (void)state;
+    char words[][40] = {"moonshift", "serve", "m", "--api-key", "sk-one=team", "--api_key=sk-two", "--admin-key", "root", "--port", "9000"};
+    char *argv[11] = {0};
+    for (int i = 0; i < 10; i++)
+        argv[i] = words[i];
+    struct opts o;
+    struct err e = {0};
+    assert_int_equal(opts_parse(&o, &(struct opts_input){.argc = 10, .argv = argv}, &e), 0);
+    assert_true(o.api_keys.n == 2 && !strcmp(o.api_keys.items[0], "sk-one=team") && !strcmp(o.api_keys.items[1], "sk-two"));
+    assert_string_equal(o.admin_keys.items[0], "root");
+    assert_string_equal(words[4], "***********");
+    assert_string_equal(words[5], "--api_key=******");
+    assert_string_equal(words[7], "****");
+    assert_string_equal(words[9], "9000");
+    opts_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_wiped_from_the_command_line),
         cmocka_unit_test(defaults_come_from_the_table),    cmocka_unit_test(every_row_works), cmocka_unit_test(what_a_simulation_needs),
         cmocka_unit_test(human_sizes),                     cmocka_unit_test(spellings),
         cmocka_unit_test(wrong_words_name_the_nearest),    cmocka_unit_test(what_is_not_offered_says_so),

@@ -533,7 +533,7 @@ static void keys_name_tenants_and_cors_is_by_list(void **state)
         {"/v1/models", "", 401}, {"/v1/models", "Authorization: Bearer nope\r\n", 401}, {"/v1/models", "Authorization: Basic sk-alpha\r\n", 401},
         {"/v1/models", "Authorization: Bearer sk-alpha\r\n", 200}, {"/v1/models", "authorization: bearer sk-beta\r\n", 200},
         {"/v1/models", "Authorization: Bearer sk-alpha=tenant-a\r\n", 401}, {"/v1/models", "Authorization: Bearer c2VjcmV0==\r\n", 200},
-        {"/health", "", 200}, {"/metrics", "", 200}, {"/v1/nope", "", 401},
+        {"/health", "", 200}, {"/metrics", "", 200}, {"/v1/nope", "", 401}, {"/tokenizer_info", "", 401}, {"/nope", "", 401},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct reply r = site_do(s.port, "GET", cases[i].path, cases[i].header, "");

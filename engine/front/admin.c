@@ -8,6 +8,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
+enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
+
 /* An operator's request that waits for somebody. */
 struct wait {
     struct admin *admin;
@@ -346,13 +348,18 @@ static bool matches(const char *pattern, const char *path)
     return pattern[n - 1] == '/' ? strncmp(pattern, path, n) == 0 && path[n] : strcmp(pattern, path) == 0;
 }
 
-static bool let_in(struct admin *a, struct http_exchange *x)
+bool admin_admit(struct admin *a, struct http_exchange *x)
 {
+    x->max_body = ADMIN_BODY;
+    if (!hosts_know(&a->hosts, http_head_find(&x->head, "host"))) {
+        refuse(x, 403, "unknown_host", "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
+        return false;
+    }
     if (http_head_find(&x->head, "origin")) {
         refuse(x, 403, "forbidden", "admin routes are not for browsers");
         return false;
     }
-    if (auth_tenant(&a->auth, http_head_find(&x->head, "authorization")))
+    if (auth_find(&a->auth, http_head_find(&x->head, "authorization")))
         return true;
     log_warn("admin", "%s %s without a valid key", http_method_name(x->head.method), x->head.path);
     http_add_header(x, "WWW-Authenticate", "Bearer");
@@ -362,8 +369,6 @@ static bool let_in(struct admin *a, struct http_exchange *x)
 
 void admin_handle(struct admin *a, struct http_exchange *x)
 {
-    if (!let_in(a, x))
-        return;
     bool path = false;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (!matches(table[i].path, x->head.path))

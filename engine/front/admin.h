@@ -1,5 +1,6 @@
 /* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers
- * are kept out (a request with an Origin is refused). Everything that changes something is logged. Front thread
+ * are kept out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its own name
+ * mean this machine). Everything that changes something is logged. Front thread
  * only. Never true: an admin route on the public listener.
  *
  * - GET /admin/policy: the live policy, the one before, generations, params, strikes
@@ -16,6 +17,7 @@
 #define FRONT_ADMIN_H
 
 #include "engine/front/auth.h"
+#include "engine/front/hosts.h"
 #include "engine/front/openai.h"
 #include "engine/front/policies.h"
 
@@ -24,10 +26,12 @@ struct admin {
     struct openai *openai;
     struct policies *policies;
     struct auth auth; /* no key: open */
+    struct hosts hosts;
     void (*drain)(void *ctx);
     void *drain_ctx;
 };
 
-void admin_handle(struct admin *a, struct http_exchange *x);
+bool admin_admit(struct admin *a, struct http_exchange *x); /* false: answered */
+void admin_handle(struct admin *a, struct http_exchange *x); /* who was let in */
 
 #endif

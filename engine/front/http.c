@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/front/hosts.h"
 #include "engine/front/http_conn.h"
 
 static void default_limits(struct http_limits *l)
@@ -200,6 +201,18 @@ int http_port(const struct http *h, bool admin)
         if (h->listeners[i].admin == admin)
             return h->listeners[i].port;
     return 0;
+}
+
+bool http_is_loopback(const struct http *h, bool admin)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    char host[HOST_BYTES];
+    for (int i = 0; i < h->n_listeners; i++)
+        if (h->listeners[i].admin == admin)
+            return getsockname(h->listeners[i].fd, (struct sockaddr *)&a, &n) == 0 &&
+                   getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST) == 0 && hosts_is_loopback(host);
+    return false;
 }
 
 void http_close_listeners(struct http *h)

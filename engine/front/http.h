@@ -30,6 +30,7 @@ struct http_limits { /* 0 = the default */
 struct http_exchange {
     struct http_head head;
     struct buf body;          /* whole; a handler may take it */
+    size_t max_body;          /* bytes of it; 0: the server's limit. set by admit */
     int64_t began_ns;         /* when its head was complete */
     bool admin;               /* came through the second listener */
     bool answered, streaming; /* begun; being streamed */
@@ -49,6 +50,9 @@ struct http_setup {
     struct clock *clock;
     struct http_limits limits;
     void *ctx;
+    /* A head is whole and nothing of its body was read or asked for (100 Continue). True: let it in. False: it was answered; what
+     * the client still sends of the body is read away, bounded, and the connection ends. NULL: all come in. */
+    bool (*admit)(void *ctx, struct http_exchange *x);
     void (*handle)(void *ctx, struct http_exchange *x);
     /* An exchange ended: answered, or gone (status 499). For counts and the access log. */
     void (*done)(void *ctx, const struct http_exchange *x, int64_t now_ns);
@@ -62,6 +66,7 @@ void http_destroy(struct http *h); /* open exchanges are gone */
  * listeners. */
 int http_listen(struct http *h, const char *host, int port, bool admin, struct err *e);
 int http_port(const struct http *h, bool admin); /* 0: none */
+bool http_is_loopback(const struct http *h, bool admin); /* the address that is listened on; false also when there is none */
 void http_close_after_answers(
     struct http *h); /* draining: idle connections close, the others after their answer */
 void http_close_listeners(struct http *h);

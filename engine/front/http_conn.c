@@ -77,6 +77,51 @@ static void dispatch(struct http_conn *c)
     h->setup.handle(h->setup.ctx, &c->x);
 }
 
+static bool has_body(const struct http_head *h)
+{
+    return h->chunked || h->content_length > 0;
+}
+
+/* The doors are asked before a byte of the body is read. Who is refused is answered at once, and ends when a body would follow. */
+static bool admitted(struct http_conn *c)
+{
+    struct http *h = c->http;
+    struct http_exchange *x = &c->x;
+    bool keep_alive = x->head.keep_alive;
+    if (!h->setup.admit)
+        return true;
+    x->head.keep_alive = keep_alive && !has_body(&x->head);
+    c->step = CONN_ANSWER;
+    h->n_exchanges++;
+    if (!h->setup.admit(h->setup.ctx, x))
+        return false;
+    h->n_exchanges--;
+    c->step = CONN_HEAD;
+    x->head.keep_alive = keep_alive;
+    return true;
+}
+
+static size_t body_limit(const struct http_conn *c)
+{
+    size_t most = c->http->setup.limits.body;
+    return c->x.max_body && c->x.max_body < most ? c->x.max_body : most;
+}
+
+static void begin_body(struct http_conn *c)
+{
+    if (c->x.head.content_length > (int64_t)body_limit(c)) {
+        conn_fail(c, 413, "the request body is too large");
+    } else if (has_body(&c->x.head)) {
+        c->step = CONN_BODY;
+        c->chunks = (struct http_chunks){0};
+        if (c->x.head.expect_continue && !c->in.len)
+            buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        conn_touch(c);
+    } else {
+        dispatch(c);
+    }
+}
+
 /* True when it got somewhere. */
 static bool step_head(struct http_conn *c)
 {
@@ -97,26 +142,17 @@ static bool step_head(struct http_conn *c)
     c->x.conn = c;
     c->x.admin = c->admin;
     c->since_ns = c->x.began_ns = clock_now(h->setup.clock);
-    if (rc) {
+    if (rc)
         conn_fail(c, c->x.head.status, e.text);
-    } else if (c->x.head.content_length > (int64_t)h->setup.limits.body) {
-        conn_fail(c, 413, "the request body is too large");
-    } else if (c->x.head.chunked || c->x.head.content_length > 0) {
-        c->step = CONN_BODY;
-        c->chunks = (struct http_chunks){0};
-        if (c->x.head.expect_continue && !c->in.len)
-            buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
-        conn_touch(c);
-    } else {
-        dispatch(c);
-    }
+    else if (admitted(c))
+        begin_body(c);
     return true;
 }
 
 static int take_body(struct http_conn *c, bool *whole)
 {
     struct http_exchange *x = &c->x;
-    size_t used = 0, limit = c->http->setup.limits.body;
+    size_t used = 0, limit = body_limit(c);
     int rc = 0;
     if (x->head.chunked) {
         struct http_bytes in = {c->in.data, c->in.len};

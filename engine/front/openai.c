@@ -134,9 +134,10 @@ static void order_done(struct text_job *job)
 
 /* ---- the request */
 
-/* The client's request id when it is a plain word, else a new one. */
-static void choose_id(struct openai *o, const struct http_exchange *x, char out[NAME_BYTES])
+/* The client's request id when it is a plain word, else a new one. Clients may send the same word twice: the engine's name gets more. */
+static void choose_id(struct openai *o, const struct http_exchange *x, struct openai_order *r, char out[NAME_BYTES])
 {
+    const char *kind = r->route == ROUTE_CHAT ? "chatcmpl" : "cmpl";
     const char *given = http_head_find(&x->head, "x-request-id");
     size_t n = given ? strlen(given) : 0;
     if (n && n < NAME_BYTES &&
@@ -145,6 +146,11 @@ static void choose_id(struct openai *o, const struct http_exchange *x, char out[
     else
         snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng),
                  rng_next(&o->front->rng));
+    snprintf(r->id, sizeof r->id, "%s-%s", kind, out);
+    if (out[0] && given && strcmp(out, given) == 0)
+        snprintf(r->name, sizeof r->name, "%s-%.37s-%016" PRIx64, kind, out, rng_next(&o->front->rng));
+    else
+        snprintf(r->name, sizeof r->name, "%.63s", r->id);
 }
 
 static double header_ms(const struct http_exchange *x, const char *name)
@@ -156,7 +162,7 @@ static double header_ms(const struct http_exchange *x, const char *name)
 }
 
 static struct pending *make_pending(struct openai *o, struct http_exchange *x, enum openai_route route,
-                                    const char *tenant)
+                                    const struct auth_key *key)
 {
     struct front *f = o->front;
     struct pending *p = mem_new(sizeof *p);
@@ -175,16 +181,16 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     r->slo_tpot_ms = header_ms(x, "x-llm-d-slo-tpot-ms");
     r->random = rng_next(&f->rng);
     r->max_specs = f->max_live && f->max_live < MAX_SPECS ? f->max_live : MAX_SPECS;
-    snprintf(r->tenant, sizeof r->tenant, "%s", tenant);
+    snprintf(r->tenant, sizeof r->tenant, "%s", key->tenant);
+    snprintf(r->salt, sizeof r->salt, "%s", key->salt);
     char id[NAME_BYTES];
-    choose_id(o, x, id);
-    snprintf(r->id, sizeof r->id, "%s-%s", route == ROUTE_CHAT ? "chatcmpl" : "cmpl", id);
+    choose_id(o, x, r, id);
     http_add_header(x, "X-Request-Id", id);
     fault_set(&r->fault, 503, "stopping", NULL, "the server is stopping");
     return p;
 }
 
-void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const char *tenant)
+void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const struct auth_key *key)
 {
     struct front *f = o->front;
     if (f->draining || (f->max_live && f->n_live >= f->max_live)) {
@@ -193,7 +199,7 @@ void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route 
         return;
     }
     enum text_lane lane = x->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG;
-    struct pending *p = make_pending(o, x, route, tenant);
+    struct pending *p = make_pending(o, x, route, key);
     x->user = p;
     x->gone = order_gone;
     x->drop_on_eof = true;

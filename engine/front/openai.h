@@ -5,6 +5,7 @@
 #ifndef FRONT_OPENAI_H
 #define FRONT_OPENAI_H
 
+#include "engine/front/auth.h"
 #include "engine/front/front.h"
 #include "engine/front/openai_answer.h"
 
@@ -18,7 +19,7 @@ struct openai {
 
 void openai_init(struct openai *o, struct front *f);
 void openai_free(struct openai *o); /* no event may follow */
-void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const char *tenant);
+void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const struct auth_key *key);
 void openai_event(
     struct openai *o,
     const struct engine_event *ev); /* TOKEN, PROMPT_LOGPROBS, END; the payload stays the caller's */

@@ -72,9 +72,9 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
 {
     const struct openai_params *p = &o->params;
     struct request_spec *s = mem_new(sizeof *s);
-    snprintf(s->name, sizeof s->name, "%.63s", o->id);
+    snprintf(s->name, sizeof s->name, "%s", o->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", o->tenant);
-    snprintf(s->salt, sizeof s->salt, "%s\x1f%s", o->tenant, p->salt);
+    snprintf(s->salt, sizeof s->salt, "%s\x1f%s", o->salt, p->salt);
     s->priority = p->priority;
     s->arrival_ns = o->arrival_ns;
     s->slo_ttft_ms = o->slo_ttft_ms;

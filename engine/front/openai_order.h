@@ -16,7 +16,9 @@ struct openai_order {
     int n_names;
     enum openai_route route;
     struct buf body;
-    char tenant[NAME_BYTES], id[NAME_BYTES + 16]; /* id: "chatcmpl-..." */
+    char tenant[NAME_BYTES], id[NAME_BYTES + 16]; /* id: "chatcmpl-...", with the client's own word where it gave one */
+    char name[NAME_BYTES];                        /* the engine's: no two are alike */
+    char salt[NAME_BYTES];                        /* whose prefix cache */
     int64_t arrival_ns;
     double slo_ttft_ms, slo_tpot_ms;
     uint64_t random; /* for requests without a seed */

@@ -339,7 +339,10 @@ static int flag(struct parse *p, const char *word)
         value = next_word(p);
     if (!value)
         return err_set(p->e, E_INPUT, "%s needs a value (%s)", name, r->value);
-    return assign(p, r, name, value, FROM_LINE);
+    int rc = assign(p, r, name, value, FROM_LINE);
+    if (r->where & SECRET) /* a copy is kept; this one everybody on the machine can read */
+        memset((char *)(uintptr_t)value, '*', strlen(value));
+    return rc;
 }
 
 /* A word that is no flag: the model, then the prompt (run); the file (policy check). */
@@ -567,7 +570,10 @@ void opts_free(struct opts *o)
     list_drop(&o->policies);
     list_drop(&o->comm_sets);
     list_drop(&o->api_keys);
+    list_drop(&o->api_key_files);
     list_drop(&o->admin_keys);
+    list_drop(&o->admin_key_files);
+    list_drop(&o->admin_hosts);
     list_drop(&o->origins);
     list_drop(&o->only);
     list_drop(&o->objectives);

@@ -53,7 +53,7 @@ struct opts {
     /* the server */
     char *host;
     int64_t port;
-    struct opts_list api_keys, admin_keys, origins;
+    struct opts_list api_keys, api_key_files, admin_keys, admin_key_files, origins, admin_hosts;
     char *admin_listen;                 /* ADDRESS:PORT, or "off" */
     /* logs */
     char *log_level, *log_format;
@@ -100,7 +100,8 @@ struct opts_input {
     char *const *env;                   /* as main's envp; NULL: none */
 };
 
-/* E_INPUT: what is wrong, with the nearest right word; E_UNSUPPORTED: a flag of vLLM's that is not offered here; E_NOTFOUND, E_SYS: the
+/* Keys among the words of the command line are overwritten there once read: what is left shows in the list of processes.
+ * E_INPUT: what is wrong, with the nearest right word; E_UNSUPPORTED: a flag of vLLM's that is not offered here; E_NOTFOUND, E_SYS: the
  * config file. o must be freed in every case. */
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);

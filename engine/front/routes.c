@@ -7,6 +7,8 @@
 #include "engine/front/tokens_api.h"
 
 enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST };
+/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON. */
+enum { OPEN = 1, JSON = 2, SMALL_BODY = 65536 };
 
 /* ---- small answers */
 
@@ -131,19 +133,19 @@ static void get_tokenizer_info(struct routes *r, struct http_exchange *x)
     tokens_api_info(r->front, x);
 }
 
-static const char *tenant_of(struct routes *r, const struct http_exchange *x)
+static const struct auth_key *key_of(const struct routes *r, const struct http_exchange *x)
 {
-    return auth_tenant(&r->auth, http_head_find(&x->head, "authorization"));
+    return auth_find(&r->auth, http_head_find(&x->head, "authorization"));
 }
 
 static void post_chat(struct routes *r, struct http_exchange *x)
 {
-    openai_handle(r->openai, x, ROUTE_CHAT, tenant_of(r, x));
+    openai_handle(r->openai, x, ROUTE_CHAT, key_of(r, x));
 }
 
 static void post_completions(struct routes *r, struct http_exchange *x)
 {
-    openai_handle(r->openai, x, ROUTE_COMPLETIONS, tenant_of(r, x));
+    openai_handle(r->openai, x, ROUTE_COMPLETIONS, key_of(r, x));
 }
 
 static void not_offered(struct routes *r, struct http_exchange *x)
@@ -161,32 +163,32 @@ static void not_offered(struct routes *r, struct http_exchange *x)
 
 struct route {
     const char *path; /* one that ends in '/' takes everything below */
-    int methods;
+    int methods, traits;
     void (*handle)(struct routes *r, struct http_exchange *x);
 };
 
 static const struct route table[] = {
-    {"/v1/chat/completions", POST, post_chat},
-    {"/v1/completions", POST, post_completions},
-    {"/v1/models", GET, get_models},
-    {"/v1/models/", GET, get_model},
-    {"/health", GET, get_health},
-    {"/ping", GET | POST, get_ping},
-    {"/metrics", GET, get_metrics},
-    {"/tokenize", POST, post_tokenize},
-    {"/detokenize", POST, post_detokenize},
-    {"/tokenizer_info", GET, get_tokenizer_info},
-    {"/version", GET, get_version},
-    {"/load", GET, get_load},
-    {"/v1/responses", POST, not_offered},
-    {"/v1/messages", POST, not_offered},
-    {"/v1/embeddings", POST, not_offered},
-    {"/v1/rerank", POST, not_offered},
-    {"/v1/score", POST, not_offered},
-    {"/v1/audio/", POST, not_offered},
-    {"/v1/images/", POST, not_offered},
-    {"/v1/files", GET | POST, not_offered},
-    {"/v1/batches", GET | POST, not_offered},
+    {"/v1/chat/completions", POST, JSON, post_chat},
+    {"/v1/completions", POST, JSON, post_completions},
+    {"/v1/models", GET, 0, get_models},
+    {"/v1/models/", GET, 0, get_model},
+    {"/health", GET, OPEN, get_health},
+    {"/ping", GET | POST, OPEN, get_ping},
+    {"/metrics", GET, OPEN, get_metrics},
+    {"/tokenize", POST, JSON, post_tokenize},
+    {"/detokenize", POST, JSON, post_detokenize},
+    {"/tokenizer_info", GET, 0, get_tokenizer_info},
+    {"/version", GET, OPEN, get_version},
+    {"/load", GET, OPEN, get_load},
+    {"/v1/responses", POST, 0, not_offered},
+    {"/v1/messages", POST, 0, not_offered},
+    {"/v1/embeddings", POST, 0, not_offered},
+    {"/v1/rerank", POST, 0, not_offered},
+    {"/v1/score", POST, 0, not_offered},
+    {"/v1/audio/", POST, 0, not_offered},
+    {"/v1/images/", POST, 0, not_offered},
+    {"/v1/files", GET | POST, 0, not_offered},
+    {"/v1/batches", GET | POST, 0, not_offered},
 };
 
 static const struct route *find_route(const char *path)
@@ -244,10 +246,23 @@ static void wrong_method(const struct route *t, struct http_exchange *x)
     front_fault(x, &f);
 }
 
-void routes_handle(struct routes *r, struct http_exchange *x)
+static bool is_json(const char *type)
+{
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    return n == strlen("application/json") && strncasecmp(type, "application/json", n) == 0;
+}
+
+static bool refuse(struct http_exchange *x, const struct fault *f)
+{
+    front_fault(x, f);
+    return false;
+}
+
+bool routes_admit(struct routes *r, struct http_exchange *x)
 {
     struct fault f;
     const char *origin = http_head_find(&x->head, "origin");
+    const struct route *t = find_route(x->head.path);
     bool allowed = origin_allowed(r, origin);
     if (allowed) {
         http_add_header(x, "Access-Control-Allow-Origin", origin);
@@ -256,21 +271,31 @@ void routes_handle(struct routes *r, struct http_exchange *x)
     }
     if (x->head.method == HTTP_OPTIONS) {
         preflight(x, allowed);
-        return;
+        return false;
     }
-    if (auth_guards(x->head.path) && !tenant_of(r, x)) {
+    if (!(t && t->traits & OPEN) && !key_of(r, x)) {
         http_add_header(x, "WWW-Authenticate", "Bearer");
         fault_set(&f, 401, "invalid_api_key", NULL, "a valid API key is needed: Authorization: Bearer KEY");
-        front_fault(x, &f);
-        return;
+        return refuse(x, &f);
     }
-    const struct route *t = find_route(x->head.path);
     if (!t) {
         fault_set(&f, 404, "not_found", NULL, "there is no %.200s here", x->head.path);
-        front_fault(x, &f);
-    } else if (!(t->methods & 1 << x->head.method)) {
-        wrong_method(t, x);
-    } else {
-        t->handle(r, x);
+        return refuse(x, &f);
     }
+    if (!(t->methods & 1 << x->head.method)) {
+        wrong_method(t, x);
+        return false;
+    }
+    /* Any page may have its reader's browser post a form or plain text anywhere, unasked; JSON it may post only where CORS lets it. */
+    if (t->traits & JSON && origin && !is_json(http_head_find(&x->head, "content-type"))) {
+        fault_set(&f, 415, "unsupported_media_type", NULL, "from a browser, %s wants Content-Type: application/json", t->path);
+        return refuse(x, &f);
+    }
+    x->max_body = t->traits & JSON ? 0 : SMALL_BODY;
+    return true;
+}
+
+void routes_handle(struct routes *r, struct http_exchange *x)
+{
+    find_route(x->head.path)->handle(r, x);
 }

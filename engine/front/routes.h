@@ -1,5 +1,5 @@
 /* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path
- * checks). Front thread only. */
+ * checks), which are asked when a head is whole: who may not come in sends no body. Front thread only. */
 #ifndef FRONT_ROUTES_H
 #define FRONT_ROUTES_H
 
@@ -14,7 +14,8 @@ struct routes {
     int n_origins;
 };
 
-void routes_handle(struct routes *r, struct http_exchange *x);
+bool routes_admit(struct routes *r, struct http_exchange *x); /* false: answered */
+void routes_handle(struct routes *r, struct http_exchange *x); /* who was let in */
 /* The index in counts of the route that this exchange took. */
 int routes_count_index(struct front *f, const struct http_exchange *x);
 

@@ -66,6 +66,12 @@ static void handle(void *ctx, struct http_exchange *x)
         routes_handle(&s->routes, x);
 }
 
+static bool admit(void *ctx, struct http_exchange *x)
+{
+    struct server *s = ctx;
+    return x->admin ? admin_admit(&s->admin, x) : routes_admit(&s->routes, x);
+}
+
 static void exchange_done(void *ctx, const struct http_exchange *x, int64_t now)
 {
     struct server *s = ctx;
@@ -235,22 +241,44 @@ static void init_front(struct server *s)
         .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
 }
 
-static bool is_loopback(const char *host)
+static int read_keys(struct auth *a, const char *const *paths, int n, struct err *e)
 {
-    return host &&
-           (strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0);
+    for (int i = 0; i < n; i++)
+        TRY(auth_read(a, paths[i], e));
+    return 0;
 }
 
 static int add_keys(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
     for (int i = 0; i < u->n_api_keys; i++)
-        TRY(auth_add(&s->routes.auth, u->api_keys[i], e));
-    bool has_key = u->admin_key && *u->admin_key;
-    if (u->admin_host && !has_key && !is_loopback(u->admin_host))
-        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key, or listen on 127.0.0.1",
-                       u->admin_host);
-    return has_key ? auth_add(&s->admin.auth, u->admin_key, e) : 0;
+        TRY(auth_add_spec(&s->routes.auth, u->api_keys[i], e));
+    TRY(read_keys(&s->routes.auth, u->api_key_files, u->n_api_key_files, e));
+    if (u->admin_key && *u->admin_key)
+        TRY(auth_add(&s->admin.auth, u->admin_key, "", e)); /* whole: it has no tenant */
+    TRY(read_keys(&s->admin.auth, u->admin_key_files, u->n_admin_key_files, e));
+    if (!s->routes.auth.n)
+        return 0;
+    struct buf text = {0};
+    auth_describe(&s->routes.auth, &text);
+    log_info("server", "API: %s", text.data);
+    buf_free(&text);
+    return 0;
+}
+
+/* What the address really is can be said only once it is bound: a name may mean anything. Nobody is let in before. */
+static int listen_all(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    TRY(http_listen(s->front.http, u->host, u->port, false, e));
+    if (!u->admin_host)
+        return 0;
+    TRY(http_listen(s->front.http, u->admin_host, u->admin_port, true, e));
+    bool local = http_is_loopback(s->front.http, true);
+    s->admin.hosts = (struct hosts){u->admin_hosts, u->n_admin_hosts, u->admin_host, local};
+    if (!local && !s->admin.auth.n)
+        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key-file, or listen on 127.0.0.1", u->admin_host);
+    return 0;
 }
 
 static int start_parts(struct server *s, struct err *e)
@@ -262,6 +290,7 @@ static int start_parts(struct server *s, struct err *e)
                            .clock = u->clock,
                            .limits = u->http,
                            .ctx = s,
+                           .admit = admit,
                            .handle = handle,
                            .done = exchange_done,
                            .error_body = error_body};
@@ -277,8 +306,7 @@ static int start_parts(struct server *s, struct err *e)
         return err_set(e, E_SYS, "no events for the server");
     loop_arm(s->on_outbox);
     loop_arm(s->on_text);
-    TRY(http_listen(s->front.http, u->host, u->port, false, e));
-    return u->admin_host ? http_listen(s->front.http, u->admin_host, u->admin_port, true, e) : 0;
+    return listen_all(s, e);
 }
 
 int server_create(struct server **out, const struct server_setup *u, struct err *e)

@@ -23,13 +23,19 @@ struct server;
 struct server_setup {
     const char *host;            /* NULL: every address */
     int port;                    /* 0: any free one (server_port) */
-    const char *const *api_keys; /* KEY or KEY=TENANT; none: open */
+    const char *const *api_keys; /* KEY or KEY=TENANT; none here and in the files: open */
     int n_api_keys;
+    const char *const *api_key_files; /* lines of KEY or KEY TENANT */
+    int n_api_key_files;
     const char *const *origins; /* CORS: allowed origins, or "*"; none: CORS is off */
     int n_origins;
     const char *admin_host; /* NULL: no admin listener */
     int admin_port;
-    const char *admin_key; /* NULL or "": none, which a loopback address allows only */
+    const char *admin_key; /* NULL or "": none; without any, it listens on a loopback address or not at all */
+    const char *const *admin_key_files;
+    int n_admin_key_files;
+    const char *const *admin_hosts; /* names that it answers to besides loopback and admin_host; "*": any */
+    int n_admin_hosts;
     struct http_limits http;
     int max_text_jobs; /* requests being read at once, per lane; 0: 512 */
     int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
