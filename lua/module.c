@@ -4,8 +4,10 @@
  * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
  * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(),
  * e:load { trace = "poisson:rate=4,requests=100" }, e:swap {
- * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine. */
+ * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine; a call, in whatever order and with
+ * whatever arguments, that ends the process instead of raising. */
 #include <lauxlib.h>
+#include <limits.h>
 #include <lua.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,9 +20,18 @@
 #include "engine/front/arrivals.h"
 #include "lua/groups.h"
 #include "lua/host.h"
+#include "lua/module_read.h"
 #include "lua/value.h"
 
-enum { MAX_RESULTS = 1 << 16 };
+enum {
+    MAX_RESULTS = 1 << 16,
+    MAX_PROMPT = 1 << 20,
+    MAX_PROMPT_TOKENS = 1 << 28,    /* of all requests together: 1 GiB */
+    MAX_BLOCKS = 1 << 22,           /* of all ranks together */
+    MAX_OPEN = 48,                  /* engines at once; each has a thread, and Lua does not know how large they are */
+    MAX_FRUITLESS = 1000000,        /* scheduling points in a row that run nothing */
+};
+static const double MAX_SECONDS = 1e9;
 static const int64_t START_NS = 1000000000; /* what a spec calls time 0: the engine takes 0 for "never" */
 
 struct result {
@@ -60,9 +71,11 @@ struct rig {
     struct scheduled *items;
     struct step_record *steps;
     struct pending *pending;        /* in order of time */
-    int n_results, n_items, n_steps, n_pending, cap_items, cap_steps;
+    int n_results, n_items, n_steps, n_pending, cap_items, cap_steps, cap_results;
+    int64_t n_prompt_tokens;        /* of all requests */
     uint64_t step_seen;
     int n_ranks;
+    bool open;                      /* it counts as one of MAX_OPEN */
     struct buf text;                /* scratch that must outlive a raise */
     int reply_code;
     struct buf reply;
@@ -78,53 +91,17 @@ static struct rig *check_rig(lua_State *L)
 
 /* ---- reading tables */
 
-static double number(lua_State *L, int table, const char *field, double otherwise)
-{
-    lua_getfield(L, table, field);
-    double v = lua_isnil(L, -1) ? otherwise : luaL_checknumber(L, -1);
-    lua_pop(L, 1);
-    return v;
-}
-
-static bool flag(lua_State *L, int table, const char *field, bool otherwise)
-{
-    lua_getfield(L, table, field);
-    bool v = lua_isnil(L, -1) ? otherwise : lua_toboolean(L, -1);
-    lua_pop(L, 1);
-    return v;
-}
-
-/* Copies a text field; cap holds it whole or it raises. */
-static void text_field(lua_State *L, int table, const char *field, char *out, size_t cap)
-{
-    lua_getfield(L, table, field);
-    const char *s = luaL_optstring(L, -1, "");
-    if (strlen(s) >= cap)
-        luaL_error(L, "%s is too long", field);
-    snprintf(out, cap, "%s", s);
-    lua_pop(L, 1);
-}
-
-static void check_names(lua_State *L, int table, const char *names)
-{
-    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
-        char padded[80];
-        snprintf(padded, sizeof padded, " %.60s ",
-                 lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "(a number)");
-        if (!strstr(names, padded))
-            luaL_error(L, "unknown field%s; there are:%s", padded, names);
-    }
-}
-
 /* The policy that a table names: policy = FILE or source = TEXT (and name), params = { ... }. 0, or a code
  * with e. Pushes nothing. */
 static int load_policy(lua_State *L, struct rig *r, int table, struct policy *out, struct err *e)
 {
     char path[512], name[NAME_BYTES];
-    text_field(L, table, "policy", path, sizeof path);
-    text_field(L, table, "name", name, sizeof name);
+    read_text(L, table, "policy", path, sizeof path);
+    read_text(L, table, "name", name, sizeof name);
     buf_clear(&r->text);
     lua_getfield(L, table, "params");
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TTABLE)
+        luaL_error(L, "params must be a table, not a %s", luaL_typename(L, -1));
     if (lua_type(L, -1) == LUA_TTABLE)
         value_write(L, lua_gettop(L), &r->text);
     lua_pop(L, 1);
@@ -134,11 +111,14 @@ static int load_policy(lua_State *L, struct rig *r, int table, struct policy *ou
     buf_clear(&r->text);
     lua_getfield(L, table, "source");
     size_t n;
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "source must be a text, not a %s", luaL_typename(L, -1));
     const char *source = lua_tolstring(L, -1, &n);
     if (!source) {
-        int rc = file_read(&r->text, path, LUA_SOURCE_BYTES + 1, e);
-        if (rc)
-            return rc;
+        if (!*path)
+            return err_set(e, E_INPUT, "which policy? policy = FILE, or source = TEXT");
+        read_find_file(L, path, sizeof path);
+        TRY(file_read(&r->text, path, LUA_SOURCE_BYTES + 1, e));
         source = r->text.data ? r->text.data : "";
         n = r->text.len;
         const char *slash = strrchr(path, '/');
@@ -221,13 +201,19 @@ static void record_step(struct rig *r)
     }
 }
 
-static void turn(struct rig *r)
+/* All that can be done now. A policy may find something new to ask for at every scheduling point, for ever: false then. */
+static bool turn(struct rig *r)
 {
-    while (engine_turn(r->engine))
+    int n = 0, n_steps = r->n_steps;
+    while (n < MAX_FRUITLESS && engine_turn(r->engine)) {
         record_step(r);
+        n = r->n_steps == n_steps ? n + 1 : 0;
+        n_steps = r->n_steps;
+    }
     struct engine_event ev;
     while (queue_take(engine_outbox(r->engine), &ev))
         take_event(r, &ev);
+    return n < MAX_FRUITLESS;
 }
 
 static void post(struct rig *r, const struct engine_message *m)
@@ -245,11 +231,17 @@ static void send_pending(struct rig *r)
     memmove(r->pending, r->pending + n, (size_t)r->n_pending * sizeof *r->pending);
 }
 
-static void run_until(struct rig *r, int64_t until)
+/* False: scheduling points followed one another without end and ran nothing. */
+static bool run_until(struct rig *r, int64_t until)
 {
+    int n = 0, n_steps = r->n_steps;
     for (;;) {
         send_pending(r);
-        turn(r);
+        bool live = turn(r);
+        n = r->n_steps == n_steps ? n + 1 : 0;
+        n_steps = r->n_steps;
+        if (!live || n == MAX_FRUITLESS)
+            return false;
         int64_t next = engine_next_ns(r->engine), now = clock_now(&r->clock);
         if (r->n_pending && r->pending[0].at_ns < next)
             next = r->pending[0].at_ns;
@@ -259,15 +251,23 @@ static void run_until(struct rig *r, int64_t until)
     }
     if (until != INT64_MAX && until > clock_now(&r->clock))
         clock_advance_to(&r->clock, until);
+    return true;
+}
+
+static int fruitless(lua_State *L, const struct rig *r)
+{
+    return luaL_error(L, "%d scheduling points in a row ran nothing at %f s: the policy asks for something again and again (use run_until, or let it end)",
+                      MAX_FRUITLESS, (double)(clock_now(&r->clock) - START_NS) * 1e-9);
 }
 
 /* Posts a message that is answered, and waits for the answer: code in reply_code, text in reply. */
-static void ask(struct rig *r, enum engine_in kind, void *payload, size_t n)
+static void ask(lua_State *L, struct rig *r, enum engine_in kind, void *payload, size_t n)
 {
     r->reply_code = 0;
     buf_clear(&r->reply);
     post(r, &(struct engine_message){.kind = kind, .payload = payload, .n = n});
-    turn(r);
+    if (!turn(r))
+        fruitless(L, r);
 }
 
 static int answer(lua_State *L, struct rig *r)
@@ -292,19 +292,36 @@ static void put_pending(struct rig *r, int64_t at_ns, const struct engine_messag
     r->pending[i] = (struct pending){at_ns, *m};
 }
 
-/* prompt: a number of tokens (a text of its own), or a list of token ids. */
-static void read_prompt(lua_State *L, struct request_spec *s, uint64_t tag)
+/* prompt: a number of tokens (a text of its own), or a list of token ids. How many there are; it has to be looked at before anything is made that a raise would
+ * leave behind. */
+static int check_prompt(lua_State *L, const struct rig *r)
 {
     lua_getfield(L, 2, "prompt");
     bool is_list = lua_type(L, -1) == LUA_TTABLE;
-    double n = is_list ? (double)lua_objlen(L, -1) : luaL_optnumber(L, -1, 16);
-    s->n_prompt = n >= 1 && n <= 1 << 20 ? (int)n : 0;
-    s->prompt = mem_new_array((size_t)s->n_prompt + 1, sizeof *s->prompt);
-    for (int i = 0; i < s->n_prompt; i++) {
+    size_t n = is_list ? lua_objlen(L, -1) : 0;
+    if (is_list && (n < 1 || n > MAX_PROMPT))
+        luaL_error(L, "prompt must have 1 to %d tokens", MAX_PROMPT);
+    for (int i = 1; i <= (int)n; i++) {
+        lua_rawgeti(L, -1, i);
+        double id = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : -1;
+        if (!(id >= 0 && id < model_config(r->model)->vocab) || id != floor(id))
+            luaL_error(L, "prompt: entry %d is no token id: a whole number from 0 to %d", i, model_config(r->model)->vocab - 1);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return is_list ? (int)n : (int)read_whole(L, 2, "prompt", 16, 1, MAX_PROMPT);
+}
+
+static void read_prompt(lua_State *L, struct request_spec *s, uint64_t tag, int n)
+{
+    lua_getfield(L, 2, "prompt");
+    bool is_list = lua_type(L, -1) == LUA_TTABLE;
+    s->n_prompt = n;
+    s->prompt = mem_new_array((size_t)n, sizeof *s->prompt);
+    for (int i = 0; i < n; i++) {
         if (is_list)
             lua_rawgeti(L, -1, i + 1);
-        s->prompt[i] =
-            is_list ? (int32_t)lua_tonumber(L, -1) : (int32_t)((tag * 7919 + (uint64_t)i * 31) % 1000);
+        s->prompt[i] = is_list ? (int32_t)lua_tonumber(L, -1) : (int32_t)((tag * 7919 + (uint64_t)i * 31) % 1000);
         if (is_list)
             lua_pop(L, 1);
     }
@@ -314,39 +331,51 @@ static void read_prompt(lua_State *L, struct request_spec *s, uint64_t tag)
 static void read_request(lua_State *L, struct request_spec *s, const struct rig *r)
 {
     char at[32];
-    text_field(L, 2, "name", s->name, sizeof s->name);
-    text_field(L, 2, "tenant", s->tenant, sizeof s->tenant);
+    read_text(L, 2, "name", s->name, sizeof s->name);
+    read_text(L, 2, "tenant", s->tenant, sizeof s->tenant);
     snprintf(at, sizeof at, "r%d", r->n_results + 1);
     if (!*s->name)
         snprintf(s->name, sizeof s->name, "%s", at);
-    s->priority = (int)number(L, 2, "priority", 0);
-    s->max_tokens = (int)number(L, 2, "max_tokens", 16);
-    s->slo_ttft_ms = number(L, 2, "slo_ttft_ms", 0);
-    s->slo_tpot_ms = number(L, 2, "slo_tpot_ms", 0);
-    s->leader = (uint64_t)number(L, 2, "leader", 0);
+    s->priority = (int)read_whole(L, 2, "priority", 0, INT_MIN, INT_MAX);
+    s->max_tokens = (int)read_whole(L, 2, "max_tokens", 16, 1, MAX_PROMPT);
+    s->slo_ttft_ms = read_number(L, 2, "slo_ttft_ms", 0, 0, 1e9);
+    s->slo_tpot_ms = read_number(L, 2, "slo_tpot_ms", 0, 0, 1e9);
+    s->leader = (uint64_t)read_whole(L, 2, "leader", 0, 0, r->n_results);
     s->sampling =
         (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+}
+
+/* A place for the outcome of one more request; NULL: there are too many. */
+static struct result *add_result(struct rig *r, const char *name, int n_prompt)
+{
+    if (r->n_results == MAX_RESULTS || r->n_prompt_tokens + n_prompt > MAX_PROMPT_TOKENS)
+        return NULL;
+    r->n_prompt_tokens += n_prompt;
+    r->results = grown(r->results, r->n_results, &r->cap_results, sizeof *r->results);
+    struct result *x = &r->results[r->n_results++];
+    *x = (struct result){.retry_after_s = -1};
+    snprintf(x->name, NAME_BYTES, "%s", name);
+    return x;
 }
 
 static int m_submit(lua_State *L)
 {
     struct rig *r = check_rig(L);
     luaL_checktype(L, 2, LUA_TTABLE);
-    check_names(L, 2, " prompt max_tokens tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
+    read_names(L, 2, " prompt max_tokens tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
     struct request_spec fields = {0};
-    double now = (double)(clock_now(&r->clock) - START_NS) * 1e-9, at = number(L, 2, "at", now);
+    double now = (double)(clock_now(&r->clock) - START_NS) * 1e-9, at = read_number(L, 2, "at", now, 0, MAX_SECONDS);
+    int n_prompt = check_prompt(L, r);
     read_request(L, &fields, r);
-    if (r->n_results == MAX_RESULTS || at < now)
-        return luaL_error(L, at < now ? "at %f is in the past" : "too many requests", at);
+    if (at < now)
+        return luaL_error(L, "at = %f is in the past: it is %f now", at, now);
+    if (!add_result(r, fields.name, n_prompt))
+        return luaL_error(L, "too many requests for one engine: at most %d, of %d prompt tokens together", MAX_RESULTS, MAX_PROMPT_TOKENS);
     struct request_spec *s = mem_new(sizeof *s); /* nothing raises from here on */
     *s = fields;
-    s->tag = (uint64_t)r->n_results + 1;
-    read_prompt(L, s, s->tag);
+    s->tag = (uint64_t)r->n_results;
+    read_prompt(L, s, s->tag, n_prompt);
     s->arrival_ns = START_NS + (int64_t)llround(at * 1e9);
-    r->results = mem_resize(r->results, (size_t)r->n_results + 1, sizeof *r->results);
-    r->results[r->n_results] = (struct result){.retry_after_s = -1};
-    snprintf(r->results[r->n_results].name, NAME_BYTES, "%s", s->name);
-    r->n_results++;
     put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
     lua_pushnumber(L, r->n_results);
     return 1;
@@ -355,10 +384,14 @@ static int m_submit(lua_State *L)
 static int m_cancel(lua_State *L)
 {
     struct rig *r = check_rig(L);
-    post(r, &(struct engine_message){
-                .kind = IN_CANCEL, .tag = (uint64_t)luaL_checknumber(L, 2), .code = END_ABORT});
-    turn(r);
-    return 0;
+    uint64_t tag = (uint64_t)read_whole_argument(L, 2, "a request's number", 1, r->n_results);
+    send_pending(r);
+    for (int i = 0; i < r->n_pending; i++)
+        if (r->pending[i].message.kind == IN_SUBMIT && ((struct request_spec *)r->pending[i].message.payload)->tag == tag)
+            return luaL_error(L, "request %s has not arrived yet: run_until(%f) first", r->results[tag - 1].name,
+                              (double)(r->pending[i].at_ns - START_NS) * 1e-9);
+    post(r, &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
+    return turn(r) ? 0 : fruitless(L, r);
 }
 
 /* The rows of a trace, from now on. Nothing of it raises. */
@@ -371,11 +404,14 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         int rc = arrivals_next(a, &row, &end, e);
         if (rc || end)
             return rc;
-        if (r->n_results == MAX_RESULTS)
-            return err_set(e, E_FULL, "too many requests: at most %d", MAX_RESULTS);
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "row-%llu", (unsigned long long)row.index);
+        if (!add_result(r, name, row.n_prompt))
+            return err_set(e, E_FULL, "too many requests for one engine: at most %d, of %d prompt tokens together (requests = N takes the first N)",
+                           MAX_RESULTS, MAX_PROMPT_TOKENS);
         struct request_spec *s = mem_new(sizeof *s);
-        s->tag = (uint64_t)r->n_results + 1;
-        snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row.index);
+        s->tag = (uint64_t)r->n_results;
+        snprintf(s->name, sizeof s->name, "%s", name);
         snprintf(s->tenant, sizeof s->tenant, "%s", row.tenant);
         snprintf(s->salt, sizeof s->salt, "%s", row.tenant);
         s->priority = row.priority;
@@ -388,9 +424,6 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         s->slo_tpot_ms = row.slo_tpot_ms;
         s->arrival_ns = base + row.arrival_ns;
         uint64_t tag = s->tag;
-        r->results = mem_resize(r->results, (size_t)r->n_results + 1, sizeof *r->results);
-        r->results[r->n_results] = (struct result){.retry_after_s = -1};
-        snprintf(r->results[r->n_results++].name, NAME_BYTES, "%s", s->name);
         put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
         if (row.cancel_ns)
             put_pending(r, base + row.cancel_ns, &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
@@ -403,11 +436,12 @@ static int m_load(lua_State *L)
     struct rig *r = check_rig(L);
     char spec[512], hashes[512];
     luaL_checktype(L, 2, LUA_TTABLE);
-    check_names(L, 2, " trace hashes seed requests seconds ");
-    text_field(L, 2, "trace", spec, sizeof spec);
-    text_field(L, 2, "hashes", hashes, sizeof hashes);
-    struct arrivals_setup s = {.spec = spec, .hashes = *hashes ? hashes : NULL, .seed = (uint64_t)number(L, 2, "seed", 0),
-                               .max_requests = (uint64_t)number(L, 2, "requests", 0), .max_seconds = number(L, 2, "seconds", 0)};
+    read_names(L, 2, " trace hashes seed requests seconds ");
+    read_text(L, 2, "trace", spec, sizeof spec);
+    read_text(L, 2, "hashes", hashes, sizeof hashes);
+    struct arrivals_setup s = {.spec = spec, .hashes = *hashes ? hashes : NULL, .seed = (uint64_t)read_whole(L, 2, "seed", 0, 0, INT64_C(1) << 53),
+                               .max_requests = (uint64_t)read_whole(L, 2, "requests", 0, 0, INT64_C(1) << 53),
+                               .max_seconds = read_number(L, 2, "seconds", 0, 0, MAX_SECONDS)};
     struct arrivals *a = NULL;
     struct err e = {0};
     int first = r->n_results + 1, rc = arrivals_open(&a, &s, &e);
@@ -423,14 +457,15 @@ static int m_load(lua_State *L)
 
 static int m_run_until(lua_State *L)
 {
-    run_until(check_rig(L), START_NS + (int64_t)llround(luaL_checknumber(L, 2) * 1e9));
-    return 0;
+    struct rig *r = check_rig(L);
+    double until = read_number_argument(L, 2, "the time", -MAX_SECONDS, MAX_SECONDS);
+    return run_until(r, START_NS + (int64_t)llround(until * 1e9)) ? 0 : fruitless(L, r);
 }
 
 static int m_run(lua_State *L)
 {
-    run_until(check_rig(L), INT64_MAX);
-    return 0;
+    struct rig *r = check_rig(L);
+    return run_until(r, INT64_MAX) ? 0 : fruitless(L, r);
 }
 
 static int m_now(lua_State *L)
@@ -493,10 +528,7 @@ static int m_result(lua_State *L)
 {
     static const char *const endings[] = {"none", "stop", "length", "abort", "error", "refused"};
     struct rig *r = check_rig(L);
-    double tag = luaL_checknumber(L, 2);
-    if (!(tag >= 1 && tag <= r->n_results))
-        return luaL_error(L, "no request %f", tag);
-    const struct result *x = &r->results[(int)tag - 1];
+    const struct result *x = &r->results[read_whole_argument(L, 2, "a request's number", 1, r->n_results) - 1];
     lua_newtable(L);
     set_text(L, "name", x->name);
     set_text(L, "ending", endings[x->ending]);
@@ -578,7 +610,7 @@ static int m_switches(lua_State *L)
 static int m_metrics(lua_State *L)
 {
     struct rig *r = check_rig(L);
-    ask(r, IN_METRICS, NULL, 0);
+    ask(L, r, IN_METRICS, NULL, 0);
     lua_pushlstring(L, r->reply.data ? r->reply.data : "", r->reply.len);
     return 1;
 }
@@ -588,7 +620,7 @@ static int m_state(lua_State *L)
 {
     struct rig *r = check_rig(L);
     struct err e = {0};
-    ask(r, IN_STATE, NULL, 0);
+    ask(L, r, IN_STATE, NULL, 0);
     struct json *j = json_parse(r->reply.data, r->reply.len, NULL, &e);
     if (!j)
         return luaL_error(L, "%s", e.text);
@@ -604,7 +636,7 @@ static int m_swap(lua_State *L)
     struct err e = {0};
     struct policy p;
     luaL_checktype(L, 2, LUA_TTABLE);
-    check_names(L, 2, " policy source name params ");
+    read_names(L, 2, " policy source name params ");
     if (load_policy(L, r, 2, &p, &e)) {
         lua_pushnil(L);
         lua_pushstring(L, e.text);
@@ -612,14 +644,14 @@ static int m_swap(lua_State *L)
     }
     struct policy *moved = mem_new(sizeof *moved);
     *moved = p;
-    ask(r, IN_POLICY, moved, 0);
+    ask(L, r, IN_POLICY, moved, 0);
     return answer(L, r);
 }
 
 static int m_rollback(lua_State *L)
 {
     struct rig *r = check_rig(L);
-    ask(r, IN_ROLLBACK, NULL, 0);
+    ask(L, r, IN_ROLLBACK, NULL, 0);
     return answer(L, r);
 }
 
@@ -630,8 +662,63 @@ static int m_set(lua_State *L)
     luaL_checktype(L, 2, LUA_TTABLE);
     buf_clear(&r->text);
     value_write(L, 2, &r->text);
-    ask(r, IN_PARAMS, mem_strndup(r->text.data, r->text.len), r->text.len);
+    ask(L, r, IN_PARAMS, mem_strndup(r->text.data, r->text.len), r->text.len);
     return answer(L, r);
+}
+
+/* ---- functions */
+
+/* The models of specs, as config.json has them: what a step of them costs is said apart. */
+static const char model_of_one[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":1024,\"max_position_embeddings\":8192,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
+static const char model_of_ranks[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":1024,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":8,\"vocab_size\":1024,\"max_position_embeddings\":131072,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
+
+static int open_model(lua_State *L, struct rig *r, struct err *e)
+{
+    char path[512];
+    read_text(L, 1, "model", path, sizeof path);
+    if (!*path)
+        return model_open_described(&r->model, r->n_ranks > 1 ? model_of_ranks : model_of_one, DT_BF16, e);
+    read_find_file(L, path, sizeof path);
+    return model_open_dummy(&r->model, path, DT_BF16, 1, e);
+}
+
+static struct engine_setup read_setup(lua_State *L, struct rig *r)
+{
+    struct engine_setup s = {.ops = backend_sim(), .model = r->model, .kv_dtype = DT_F16, .block_size = 16, .n_ranks = r->n_ranks,
+                             .fail_rank = (int)read_whole(L, 1, "fail_rank", 0, 0, r->n_ranks - 1),
+                             .fail_at_step = (uint64_t)read_whole(L, 1, "fail_at_step", 0, 0, INT64_C(1) << 53),
+                             .clock = &r->clock, .quiet = true};
+    int blocks = (int)read_whole(L, 1, "kv_blocks", 1024, 1, MAX_BLOCKS / r->n_ranks), size = (int)read_whole(L, 1, "group_size", 0, 0, r->n_ranks);
+    const struct model_config *c = model_config(r->model);
+    s.device.sim_step_ns = (int64_t)(read_number(L, 1, "step_us", 1000, 0, 1e9) * 1e3);
+    s.device.sim_row_ns = (int64_t)(read_number(L, 1, "row_us", 10, 0, 1e6) * 1e3);
+    s.limits = (struct limits){.max_num_seqs = (int)read_whole(L, 1, "max_num_seqs", 256, 1, 4096),
+                               .max_num_batched_tokens = (int)read_whole(L, 1, "max_num_batched_tokens", 2048, 1, 1 << 20),
+                               .max_num_queued_reqs = (int)read_whole(L, 1, "max_num_queued_reqs", 0, 0, 65536),
+                               .max_num_queued_tokens = read_whole(L, 1, "max_num_queued_tokens", 0, 0, INT64_C(1) << 40),
+                               .park_ns = (int64_t)(read_number(L, 1, "park_s", 10, 0, 86400) * 1e9),
+                               .starvation_ns = (int64_t)(read_number(L, 1, "starvation_s", 0, 0, 86400) * 1e9),
+                               .prefix_caching = read_flag(L, 1, "prefix_caching", false)};
+    s.start = (struct layout){size ? size : 0, size ? 1 : 0, 1}; /* as many groups of so many ranks as there is room for; 0: one */
+    s.kv_bytes =
+        (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    snprintf(s.model_name, sizeof s.model_name, "sim");
+    return s;
+}
+
+/* How many engines of this Lua state are open, after this change. */
+static int count_open(lua_State *L, int change)
+{
+    lua_getfield(L, LUA_REGISTRYINDEX, "moonshift.open");
+    int n = (int)lua_tonumber(L, -1) + change;
+    lua_pushnumber(L, n);
+    lua_setfield(L, LUA_REGISTRYINDEX, "moonshift.open");
+    lua_pop(L, 1);
+    return n;
 }
 
 static int m_close(lua_State *L)
@@ -639,6 +726,7 @@ static int m_close(lua_State *L)
     struct rig *r = luaL_checkudata(L, 1, "moonshift.engine");
     for (int i = 0; i < r->n_pending; i++)
         request_spec_free(r->pending[i].message.payload);
+    r->n_pending = 0; /* they never arrive */
     if (r->engine) {
         post(r, &(struct engine_message){.kind = IN_STOP});
         run_until(r, INT64_MAX);
@@ -654,66 +742,49 @@ static int m_close(lua_State *L)
     mem_free(r->pending);
     buf_free(&r->text);
     buf_free(&r->reply);
+    if (r->open)
+        count_open(L, -1);
     memset(r, 0, sizeof *r);
     return 0;
 }
 
-/* ---- functions */
-
-static struct engine_setup read_setup(lua_State *L, struct rig *r)
+/* An engine that is nothing yet; whatever becomes of it, m_close puts away. On top of the stack. */
+static struct rig *new_rig(lua_State *L)
 {
-    struct engine_setup s = {.ops = backend_sim(),
-                             .model = r->model,
-                             .kv_dtype = DT_F16,
-                             .block_size = 16,
-                             .n_ranks = (int)number(L, 1, "ranks", 1),
-                             .fail_rank = (int)number(L, 1, "fail_rank", 0),
-                             .fail_at_step = (uint64_t)number(L, 1, "fail_at_step", 0),
-                             .clock = &r->clock,
-                             .quiet = true};
-    int blocks = (int)number(L, 1, "kv_blocks", 1024), size = (int)number(L, 1, "group_size", 0);
-    const struct model_config *c = model_config(r->model);
-    s.device.sim_step_ns = (int64_t)(number(L, 1, "step_us", 1000) * 1e3);
-    s.device.sim_row_ns = (int64_t)(number(L, 1, "row_us", 10) * 1e3);
-    s.limits = (struct limits){.max_num_seqs = (int)number(L, 1, "max_num_seqs", 256),
-                               .max_num_batched_tokens = (int)number(L, 1, "max_num_batched_tokens", 2048),
-                               .max_num_queued_reqs = (int)number(L, 1, "max_num_queued_reqs", 0),
-                               .max_num_queued_tokens = (int64_t)number(L, 1, "max_num_queued_tokens", 0),
-                               .park_ns = (int64_t)(number(L, 1, "park_s", 10) * 1e9),
-                               .starvation_ns = (int64_t)(number(L, 1, "starvation_s", 0) * 1e9),
-                               .prefix_caching = flag(L, 1, "prefix_caching", false)};
-    s.start = (struct layout){size ? size : 0, size ? 1 : 0, 1}; /* as many groups of so many ranks as there is room for; 0: one */
-    s.kv_bytes =
-        (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
-    snprintf(s.model_name, sizeof s.model_name, "sim");
-    return s;
+    if (count_open(L, 0) >= MAX_OPEN)
+        lua_gc(L, LUA_GCCOLLECT, 0); /* those that nobody can reach any more */
+    if (count_open(L, 0) >= MAX_OPEN)
+        luaL_error(L, "%d engines are open: close those that are done (e:close())", MAX_OPEN);
+    struct rig *r = lua_newuserdata(L, sizeof *r);
+    memset(r, 0, sizeof *r);
+    luaL_getmetatable(L, "moonshift.engine");
+    lua_setmetatable(L, -2);
+    count_open(L, 1);
+    r->open = true;
+    clock_init_virtual(&r->clock, START_NS);
+    return r;
 }
 
 static int l_engine(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    check_names(L, 1,
+    read_names(L, 1,
                 " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
                 "max_num_queued_tokens kv_blocks step_us "
                 "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s ");
-    struct rig *r = lua_newuserdata(L, sizeof *r);
+    struct rig *r = new_rig(L);
     struct err e = {0};
-    memset(r, 0, sizeof *r);
-    luaL_getmetatable(L, "moonshift.engine");
-    lua_setmetatable(L, -2);
-    clock_init_virtual(&r->clock, START_NS);
-    r->n_ranks = (int)number(L, 1, "ranks", 1);
-    char model[512];
-    const char *otherwise = r->n_ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json";
-    text_field(L, 1, "model", model, sizeof model);
-    if (lua_watchdog_start(&r->dog, &e) ||
-        model_open_dummy(&r->model, *model ? model : otherwise, DT_BF16, 1, &e))
+    r->n_ranks = (int)read_whole(L, 1, "ranks", 1, 1, MAX_RANKS);
+    if (lua_watchdog_start(&r->dog, &e) || open_model(L, r, &e))
         return luaL_error(L, "%s", e.text);
     struct engine_setup s = read_setup(L, r);
+    lua_getfield(L, 1, "params");
     lua_getfield(L, 1, "policy");
     lua_getfield(L, 1, "source");
     bool native = lua_isnil(L, -1) && lua_isnil(L, -2);
+    if (native && !lua_isnil(L, -3))
+        return luaL_error(L, "params are a policy's: name it, policy = FILE");
     lua_settop(L, 2);
     if (native)
         policy_fcfs(&s.policy);
@@ -772,6 +843,8 @@ int luaopen_moonshift(lua_State *L)
     luaL_newmetatable(L, "moonshift.engine");
     lua_pushcfunction(L, m_close);
     lua_setfield(L, -2, "__gc");
+    lua_pushboolean(L, 0); /* a spec that asks for the metatable gets false, and so cannot put it on anything else */
+    lua_setfield(L, -2, "__metatable");
     lua_newtable(L);
     luaL_register(L, NULL, methods);
     lua_setfield(L, -2, "__index");
