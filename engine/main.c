@@ -19,6 +19,7 @@
 #include "engine/front/opts.h"
 #include "engine/front/places.h"
 #include "engine/front/policy_params.h"
+#include "engine/front/policy_ref.h"
 #include "engine/front/reproduce.h"
 #include "engine/front/record.h"
 #include "engine/front/server.h"
@@ -152,33 +153,34 @@ static int start_lua(struct app *a, struct err *e)
     return 0;
 }
 
-/* A policy as --policy names it: "native", a path (it has a '/' or ends in .lua), or a name in the policy folder. */
-static int load_policy(struct app *a, const char *asked, const struct opts_list *given, struct policy *out, struct err *e)
+static int read_policy(struct app *a, const struct policy_ref *ref, struct policy *out, struct err *e)
 {
-    size_t n = strlen(asked);
-    bool is_path = strchr(asked, '/') || (n > 4 && !strcmp(asked + n - 4, ".lua"));
-    if (!strcmp(asked, "native")) {
-        policy_fcfs(out);
-        return 0;
-    }
-    if (!is_path && !a->policy_dir[0])
-        return err_set(e, E_NOTFOUND, "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
-    int len = is_path ? snprintf(a->policy_path, sizeof a->policy_path, "%s", asked)
-                      : snprintf(a->policy_path, sizeof a->policy_path, "%s/%s.lua", a->policy_dir, asked);
-    if (len >= (int)sizeof a->policy_path)
-        return err_set(e, E_INPUT, "--policy: the path is too long");
+    TRY(policy_ref_path(ref, a->policy_dir, a->policy_path, e));
     name_policy(a, a->policy_path);
     struct buf source = {0}, params = {0};
     struct lua_opts boot = a->lua;
     boot.relaxed = true;
-    int rc = policy_params_json(a->opts.policy_params_file, given, &params, e);
+    int rc = policy_params_json(a->opts.policy_params_file, &ref->params, &params, e);
     if (!rc)
         rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
     buf_free(&source);
     buf_free(&params);
-    return rc ? err_prefix(e, rc, "--policy %s", asked) : 0;
+    return rc;
+}
+
+/* A policy as --policy names it (engine/front/policy_ref.h), with these params where it has none of its own. */
+static int load_policy(struct app *a, const char *asked, const struct opts_list *given, struct policy *out, struct err *e)
+{
+    struct policy_ref ref;
+    int rc = policy_ref_read(&ref, asked, given, e);
+    if (!rc && !strcmp(ref.name, "native"))
+        policy_fcfs(out);
+    else if (!rc && (rc = read_policy(a, &ref, out, e)) != 0)
+        err_prefix(e, rc, "--policy %s", asked);
+    policy_ref_free(&ref);
+    return rc;
 }
 
 static int open_policy(struct app *a, struct err *e)

@@ -87,7 +87,7 @@ static void a_good_policy_goes_live(void **state)
     assert_string_equal(json_text(json_find(json_find(j, "active"), "name")), "mine");
     json_free(j);
     json_free(admin("PUT", "/admin/policies/mine.lua", fcfs.data, 200));
-    j = admin("PUT", "/admin/policies/other", "", 200); /* the file of that name */
+    j = admin("PUT", "/admin/policies/other?from=folder", "", 200); /* the file of that name */
     assert_string_equal(json_text(json_find(json_find(j, "active"), "name")), "other");
     json_free(j);
     assert_int_equal(reloads("ok"), before + 3);
@@ -128,8 +128,28 @@ static void a_broken_policy_says_where(void **state)
         n++;
     }
     assert_int_equal(reloads("validate"), before + n);
-    json_free(admin("PUT", "/admin/policies/missing", "", 400)); /* no such file */
+    json_free(admin("PUT", "/admin/policies/missing?from=folder", "", 400)); /* no such file */
     assert_int_equal(reloads("unreadable"), 1);
+}
+
+/* A client that forgot the body, or whose file was empty, changes nothing. */
+static void an_empty_body_is_refused(void **state)
+{
+    (void)state;
+    int64_t before = reloads("ok");
+    static const struct {
+        const char *path, *body, *says;
+    } cases[] = {
+        {"/admin/policies/other", "", "the body is empty"},
+        {"/admin/policies/other?from=disk", "", "from may only be folder"},
+        {"/admin/policies/other?from=folder", "return {}", "which of them"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *j = admin("PUT", cases[i].path, cases[i].body, 400);
+        assert_non_null(strstr(json_text(json_find(json_find(j, "error"), "message")), cases[i].says));
+        json_free(j);
+    }
+    assert_int_equal(reloads("ok"), before);
 }
 
 static void names_and_sizes_are_checked(void **state)
@@ -204,7 +224,7 @@ static bool reaches(const char *result, int64_t want)
 static void edits_of_the_live_file_go_live(void **state)
 {
     (void)state;
-    json_free(admin("PUT", "/admin/policies/fcfs", "", 200));
+    json_free(admin("PUT", "/admin/policies/fcfs?from=folder", "", 200));
     usleep(200000);
     int64_t ok = reloads("ok"), bad = reloads("validate");
     struct buf edited = {0};
@@ -220,7 +240,7 @@ static void edits_of_the_live_file_go_live(void **state)
     assert_int_equal(reloads("validate"), bad + 1);
     write_policy("fcfs", fcfs.data, fcfs.len);
     assert_true(reaches("ok", ok + 2));
-    json_free(admin("PUT", "/admin/policies/other", "", 200)); /* now the other one is live, and watched */
+    json_free(admin("PUT", "/admin/policies/other?from=folder", "", 200)); /* now the other one is live, and watched */
     write_policy("other", fcfs.data, fcfs.len);
     assert_true(reaches("ok", ok + 4));
     buf_free(&edited);
@@ -230,6 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_policy_goes_live),
+        cmocka_unit_test(an_empty_body_is_refused),
         cmocka_unit_test(a_broken_policy_says_where),
         cmocka_unit_test(names_and_sizes_are_checked),
         cmocka_unit_test(checking_changes_nothing),

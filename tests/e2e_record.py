@@ -203,7 +203,7 @@ def four_ranks(folder):
 
 def switches_and_orders(folder):
     path = f"{folder}/flying.rec"
-    orders = [("PUT", "/admin/policies/static", None), ("POST", "/admin/policy/rollback", None), ("PUT", "/admin/policies/priority", None)]
+    orders = [("PUT", "/admin/policies/static?from=folder", None), ("POST", "/admin/policy/rollback", None), ("PUT", "/admin/policies/priority?from=folder", None)]
     recorded(path, 4, "--policy", "flying", "--ranks", "4", "--policy-param", "many=3", "--max-park-seconds", "0.2", orders=orders)
     text = open(path).read()
     assert text.count("\ng ") == 2 and text.count("\nb ") == 1

@@ -147,12 +147,27 @@ static void put_policy(struct admin *a, struct http_exchange *x)
     }
     if (!source_ok(a, x))
         return;
-    if (!x->body.len && !a->policies->dir) {
-        refuse(x, 400, "no_source",
-               "the body is empty and the server has no policy directory to read from (--policy-dir)");
+    char from[16] = "";
+    http_query_find(x->head.query, "from", from, sizeof from);
+    bool folder = !strcmp(from, "folder");
+    if (*from && !folder) {
+        refuse(x, 400, "invalid_from", "from may only be folder: the file of that name in the server's policy folder");
         return;
     }
-    log_info("admin", "policy %s: %zu bytes to load", name, x->body.len);
+    if (!x->body.len != folder) {
+        refuse(x, 400, "no_source", folder ? "a body and ?from=folder: which of them?"
+                                           : "the body is empty: send the policy's text (curl --data-binary @FILE.lua), or ask with ?from=folder for the "
+                                             "file of that name in the server's policy folder");
+        return;
+    }
+    if (folder && !a->policies->dir) {
+        refuse(x, 400, "no_source", "the server has no policy folder to read from (--policy-dir)");
+        return;
+    }
+    if (folder)
+        log_info("admin", "policy %s: to be read from %s", name, a->policies->dir);
+    else
+        log_info("admin", "policy %s: %zu bytes to load", name, x->body.len);
     struct wait *w = make_wait(a, x, load_gone);
     if (policies_load(a->policies, name, &x->body, load_done, w) == 0)
         return;

@@ -25,8 +25,8 @@ static const struct opt_row rows[] = {
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL, "of dummy weights, of the answers of moonshift run, and of generated traffic"},
 
-    {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE", "fcfs", 0, 0, NULL,
-     "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder; native: no script"},
+    {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
+     "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder, with parameters of its own; native: no script"},
     {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SIMULATE, AT(policies), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
      "who decides, as in serve, with parameters of its own; several times: each in a run of its own, side by side"},
     {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,

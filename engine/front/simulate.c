@@ -58,43 +58,9 @@ static void say_done(struct simulation *m, const struct simulate_run *run)
 
 /* ---- a run */
 
-/* "policies/shift.lua:threshold=256,budget=4096": the policy and its own parameters. What is taken apart lives in text. */
-static void split_policy(char *text, struct opts_list *params)
-{
-    char *at = strchr(text, ':');
-    while (at && !strchr(at, '='))
-        at = NULL;
-    if (!at)
-        return;
-    *at++ = 0;
-    for (char *comma; at; at = comma) {
-        comma = strchr(at, ',');
-        if (comma)
-            *comma++ = 0;
-        params->items = mem_resize(params->items, (size_t)params->n + 1, sizeof *params->items);
-        params->items[params->n++] = at;
-    }
-}
-
 static int open_policy(const struct simulate_setup *s, const char *asked, struct policy *out, struct err *e)
 {
-    const struct opts_list *all = &s->opts->policy_params;
-    struct opts_list params = {0};
-    char *text = mem_strdup(asked);
-    for (int i = 0; i < all->n; i++) {
-        params.items = mem_resize(params.items, (size_t)params.n + 1, sizeof *params.items);
-        params.items[params.n++] = all->items[i];
-    }
-    split_policy(text, &params);
-    int rc = 0;
-    for (int i = all->n; i < params.n && !rc; i++)
-        if (!strchr(params.items[i], '=') || params.items[i][0] == '=')
-            rc = err_set(e, E_INPUT, "--policy %.60s: parameters are NAME=VALUE, not '%.40s'", asked, params.items[i]);
-    if (!rc)
-        rc = s->open_policy(s->ctx, text, &params, out, e);
-    mem_free(params.items);
-    mem_free(text);
-    return rc;
+    return s->open_policy(s->ctx, asked, &s->opts->policy_params, out, e);
 }
 
 static int open_arrivals(const struct opts *o, struct arrivals **out, struct err *e)
