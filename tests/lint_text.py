@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, files, read  # noqa: E402
+from source import Rules, everything, files, read  # noqa: E402
 
 EVERYTHING = files(".c", ".h", ".cu", ".lua", ".py", ".sh", ".md", ".txt", top=("engine", "kernels", "lua", "models", "policies", "tests"))
 TOP = ["README.md", "CMakeLists.txt", "CMakePresets.json", "run", "test", ".ci/run"]
@@ -48,6 +48,14 @@ def shell():
             yield f"{path}: {r.stderr.strip()}"
 
 
+def beside():
+    """What lies beside the repository is nobody else's: tests/data or a package has what the tests need."""
+    for path in everything():
+        for n, line in enumerate(open(path, "rb"), 1):
+            if re.search(rb"\.\./shared\b", line) and path != SELF:
+                yield f"{path}:{n}: {line.strip()[:100].decode(errors='replace')}"
+
+
 def umbrella():
     for path in files(".h"):
         text = re.sub(r"/\*.*?\*/", "", read(path), flags=re.S)
@@ -63,6 +71,7 @@ rules.check("no umbrella headers", umbrella())
 rules.check("nothing left for later", matches(r"\b(TODO|FIXME|XXX|HACK|TBD)\b", EVERYTHING + TOP))
 rules.check("no path of one machine", matches(r"(?<![\w.])/(home|root|Users|work|mnt|opt)/", EVERYTHING + TOP))
 PRODUCT = [f for f in EVERYTHING if not f.startswith("tests/")] + TOP
+rules.check("no file from beside the repository", beside())
 rules.check("no host", matches(r"https?://(?!127\.0\.0\.1)[A-Za-z0-9-]+\.[A-Za-z0-9]", PRODUCT))
 rules.check("no registry", matches(r"pythonhosted|pypi\.org|debian\.org|huggingface\.co", EVERYTHING + TOP))
 rules.check("shell scripts parse", shell())

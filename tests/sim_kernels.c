@@ -1,4 +1,4 @@
-/* The kernels of the H200 description against measured times (../shared/data/h200), on rows that were kept out of its fit (held() of models/hardware/fit_h200.py) and on
+/* The kernels of the H200 description against measured times (tests/data/h200.tar.xz), on rows that were kept out of its fit (held() of models/hardware/fit_h200.py) and on
  * all rows. Mean absolute error: at most 10% for GEMM, 5% for attention, 10% for collectives. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,8 +34,8 @@ static double tell(const char *what, const char *which, const struct sum *s)
 
 static FILE *open_rows(const char *name)
 {
-    char path[128], line[256];
-    snprintf(path, sizeof path, "../shared/data/h200/%s.csv", name);
+    char path[1024], line[256];
+    snprintf(path, sizeof path, TEST_DATA "/h200/%s.csv", name);
     FILE *f = fopen(path, "r");
     if (!f || !fgets(line, sizeof line, f))
         fail_msg("%s is needed", path);

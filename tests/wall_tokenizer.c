@@ -19,7 +19,7 @@
 #include "tests/pcre_known.h"
 #include "tests/tiny_vocab.h"
 
-#define VOCABS "../shared/data/vocab/ggml-vocab-"
+#define VOCABS TEST_DATA "/vocab/ggml-vocab-"
 #define MARK "\n__ggml_vocab_test__\n"
 
 static struct tokenizer *from_bytes(const struct buf *file)

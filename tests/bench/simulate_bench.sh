@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# simulate_bench.sh [BINARY]: processor time and memory of moonshift simulate on one core, medians of three runs each: the slices of 15 minutes from
-# ../shared and an hour of 100 requests/s over 8 groups. Prints simulated seconds per second of processor time.
+# simulate_bench.sh [BINARY]: processor time and memory of moonshift simulate on one core, medians of three runs each: the slices of 15 minutes of
+# models/papers and an hour of 100 requests/s over 8 groups. Prints simulated seconds per second of processor time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=${1:-build/moonshift} traces=../shared/data/traces
+binary=${1:-build/moonshift} traces=models/papers
 
 # run NAME FLAGS...
 run() {

@@ -17,6 +17,13 @@ def files(*endings, top=FLOORS):
     return sorted(found)
 
 
+def everything():
+    """Every file of the repository, whatever it is."""
+    for where, folders, names in os.walk("."):
+        folders[:] = [f for f in folders if f not in (".git", "weights", ".venv", "__pycache__") and not f.startswith("build")]
+        yield from (os.path.relpath(os.path.join(where, n)) for n in sorted(names))
+
+
 def read(path):
     with open(path, encoding="utf-8") as f:
         return f.read()

@@ -175,7 +175,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--binary", help="the program chat_render")
     p.add_argument("--write", help="only write the snippets and what jinja2 makes of them to this file")
-    p.add_argument("--templates", default="../shared/data/templates")
+    p.add_argument("--templates", default="tests/data/templates")
     p.add_argument("--gguf", help="also the template of this model file")
     p.add_argument("--random", type=int, default=3000)
     p.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""The tokenizer against its truths: the expected ids of ../shared/data/vocab, and the `tokenizers` library, built from the same
+"""The tokenizer against its truths: the expected ids of tests/data/vocab.tar.xz, and the `tokenizers` library, built from the same
 vocabulary files with the pre-tokenizers and normalizers that the models publish.
 
     python tests/oracle/tokenizer_oracle.py --binary build/tests/tokenizer_ids [--strings 10000] [--only qwen2,...]
@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 sys.path.insert(0, os.path.dirname(__file__))
 from tokenizer_tables import CASED  # noqa: E402
 
-SHARED = os.environ.get("MOONSHIFT_VOCAB", "../shared/data/vocab")
+VOCABS = "build/tests/data/vocab"  # the build unpacks it
 DEMO = "models/weights/SmolLM2-135M-Instruct.Q4_1.gguf"
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -250,8 +250,8 @@ def decode(binary, path, lists):
 
 def check_expected(binary, tally):
     found = 0
-    for name in sorted(os.listdir(SHARED)) if os.path.isdir(SHARED) else []:
-        path = os.path.join(SHARED, name)
+    for name in sorted(os.listdir(VOCABS)) if os.path.isdir(VOCABS) else []:
+        path = os.path.join(VOCABS, name)
         if not name.endswith(".gguf"):
             continue
         found += 1
@@ -263,7 +263,7 @@ def check_expected(binary, tally):
         for t, got, ids in zip(texts, encode(binary, path, [t.encode() for t in texts]), want):
             tally.check(f"expected ids of {name}", t, got, ids)
     if not found:
-        print(f"no vocabularies in {SHARED}: expected ids not checked")
+        print(f"no vocabularies in {VOCABS}: expected ids not checked")
         tally.failed += 1
 
 
@@ -347,14 +347,14 @@ def sources(folder, only):
     for name, kind in kinds().items():
         if only and name not in only:
             continue
-        path = os.path.join(SHARED, f"ggml-vocab-{own.get(name) or lent.get(name, 'gpt-2')}.gguf")
+        path = os.path.join(VOCABS, f"ggml-vocab-{own.get(name) or lent.get(name, 'gpt-2')}.gguf")
         if name == "smollm" and os.path.exists(DEMO):
             path = DEMO
         elif name not in own:
             path = renamed(path, name, folder)
         yield name, path, library_bpe(fields(path), kind)
     if not only or "phi-3" in only:
-        path = os.path.join(SHARED, "ggml-vocab-phi-3.gguf")
+        path = os.path.join(VOCABS, "ggml-vocab-phi-3.gguf")
         yield "phi-3", path, library_sentencepiece(fields(path))
 
 
