@@ -169,6 +169,8 @@ static int start_new(struct live *l, struct policy *p, struct world *w, int64_t 
         plan_apply(plan);
     plan_free(plan);
     mem_free(plan);
+    if (!verdict_stands(v) && e && e->code == E_INPUT)
+        return E_INPUT; /* what it was asked for cannot be on this node: these are its own words */
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 

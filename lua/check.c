@@ -49,12 +49,12 @@ static struct lua_opts off_stage(const struct check *c)
     return o;
 }
 
-static int rehearse_once(const struct check *c, bool several, struct buf *out, struct err *e)
+static int rehearse_once(const struct check *c, bool several, struct buf *out, int *n_unfit, struct err *e)
 {
     struct script *s;
     struct lua_opts o = off_stage(c);
     TRY(open_with_params(c, &o, &s, e));
-    int rc = rehearse(s, several, out, e);
+    int rc = rehearse(s, several, out, n_unfit, e);
     char file[NAME_BYTES + 8];
     snprintf(file, sizeof file, "%s.lua", s->name);
     if (rc && e && strncmp(e->text, file, strlen(file)) != 0)
@@ -63,24 +63,40 @@ static int rehearse_once(const struct check *c, bool several, struct buf *out, s
     return rc;
 }
 
-/* Two fresh machines have to decide the same. n: bytes of decisions; differ: they do not. */
+/* Two fresh machines have to decide the same. n: bytes of decisions; differ: they do not. n_unfit: worlds that the params do not fit, counted twice. */
 struct tried {
     size_t n;
     bool differ;
+    int n_unfit;
 };
 
-static int rehearse_twice(const struct check *c, bool several, struct tried *t, struct err *e)
+static int rehearse_with(const struct check *c, bool several, struct tried *t, struct err *e)
 {
     struct buf a = {0}, b = {0};
-    int rc = rehearse_once(c, several, &a, e);
+    *t = (struct tried){0};
+    int rc = rehearse_once(c, several, &a, &t->n_unfit, e);
     if (!rc)
-        rc = rehearse_once(c, several, &b, e);
+        rc = rehearse_once(c, several, &b, &t->n_unfit, e);
     t->n = a.len;
     t->differ = !rc && (a.len != b.len || memcmp(a.data, b.data, a.len) != 0);
     if (t->differ)
         rc = err_set(e, E_POLICY, "%.60s: two fresh runs on the same views decide differently", c->name);
     buf_free(&a);
     buf_free(&b);
+    return rc;
+}
+
+/* Worlds that its params do not fit have seen nothing of its code: so the default params are tried, too. */
+static int rehearse_twice(const struct check *c, bool several, struct tried *t, struct err *e)
+{
+    struct check plain = *c;
+    struct tried more;
+    plain.params_json = NULL;
+    TRY(rehearse_with(c, several, t, e));
+    if (!c->params_json || !t->n_unfit)
+        return 0;
+    int rc = rehearse_with(&plain, several, &more, e);
+    t->differ = more.differ;
     return rc;
 }
 
@@ -100,24 +116,41 @@ static int rehearse_all(const struct check *c, struct err *e)
     if (c->report && rc)
         buf_printf(c->report, "dry runs on 2, 4 and 8 ranks: for one rank only: %s\n", several.text);
     else if (c->report)
-        buf_printf(c->report, "dry runs on 2, 4 and 8 ranks: the same (%zu bytes of decisions)\n", t.n);
+        buf_printf(c->report, "dry runs on 2, 4 and 8 ranks: the same (%zu bytes of decisions)%s\n", t.n,
+                   t.n_unfit ? "; with the default params where the policy says that these do not fit" : "");
     return 0;
 }
 
 /* ---- the report */
 
+/* With the params given, or the default ones where those do not fit the made-up node. */
+static int open_that_fits(const struct check *c, const struct node_facts *node, struct script **out, struct err *e)
+{
+    struct check plain = *c;
+    struct lua_opts o = off_stage(c);
+    plain.params_json = NULL;
+    o.watchdog = NULL;
+    TRY(open_with_params(c, &o, out, e));
+    if (!c->params_json || script_fits(*out, node, NULL) != E_INPUT)
+        return 0;
+    script_close(*out);
+    return open_with_params(&plain, &o, out, e);
+}
+
 /* Bytecodes of one admit and one step at n requests; a machine without a watchdog counts them. */
 static int measure(const struct check *c, int n, uint64_t cost[HOOK_COUNT], struct err *e)
 {
     struct script *s;
-    struct lua_opts o = off_stage(c);
-    o.watchdog = NULL;
-    TRY(open_with_params(c, &o, &s, e));
     struct rehearsal r;
     rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 16384, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
     rehearsal_crowd(&r, n, 7);
     struct node_facts node = rehearsal_node(&r);
     struct view v = rehearsal_view(&r);
+    int rc = open_that_fits(c, &node, &s, e);
+    if (rc) {
+        rehearsal_free(&r);
+        return rc;
+    }
     struct request *last = r.world.waiting.n ? r.world.waiting.items[r.world.waiting.n - 1] : NULL;
     struct admission a = {.key = 0};
     plan_begin(&r.plan, r.now_ns);
@@ -171,6 +204,7 @@ static void put_summary(const struct check *c, const struct script *s)
     for (int h = 0; h < HOOK_COUNT; h++)
         if (s->hooks[h] != LUA_NOREF)
             buf_printf(c->report, " %s", policy_hook_name((enum policy_hook)h));
+    buf_puts(c->report, s->fits_ref != LUA_NOREF ? " fits" : "");
     buf_puts(c->report, "\nneeds:");
     put_columns("waiting", s->bind.waiting.mask, c->report);
     put_columns("running", s->bind.running.mask, c->report);

@@ -299,6 +299,20 @@ int params_set(struct params *p, const char *json, size_t n, struct err *e)
     return rc;
 }
 
+struct param_value *params_keep(const struct params *p)
+{
+    struct param_value *kept = mem_new_array((size_t)(p->n ? p->n : 1), sizeof *kept);
+    for (int i = 0; i < p->n; i++)
+        kept[i] = p->items[i].now;
+    return kept;
+}
+
+void params_restore(struct params *p, const struct param_value *kept)
+{
+    for (int i = 0; i < p->n; i++)
+        p->items[i].now = kept[i];
+}
+
 /* ---- out */
 
 static void write_number(double v, struct buf *out)

@@ -44,6 +44,9 @@ void params_free(struct params *p);
 void params_declare(struct params *p, lua_State *L, int index);
 /* Sets the values named in a JSON object: all, or none and E_INPUT. */
 int params_set(struct params *p, const char *json, size_t n, struct err *e);
+/* The values of now, to be given back by params_restore, or freed. */
+struct param_value *params_keep(const struct params *p);
+void params_restore(struct params *p, const struct param_value *kept);
 /* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","doc":".."},...} */
 void params_write(const struct params *p, struct buf *out);
 /* Writes the values into the table at index. A body. */

@@ -58,7 +58,8 @@ void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed);
 
 /* The loader's dry runs, rehearse_scenes.c: the script decides several worlds, from empty to overfull, over several
  * steps; what it decided is appended to out. E_POLICY with the cause and the world's name when a call does not
- * stand. First those of one rank; then, with several = true, those of 2, 4 and 8 ranks in many partitions. */
-int rehearse(struct script *s, bool several, struct buf *out, struct err *e);
+ * stand. First those of one rank; then, with several = true, those of 2, 4 and 8 ranks in many partitions.
+ * *n_unfit counts the worlds that its params do not fit: there it was not tried. */
+int rehearse(struct script *s, bool several, struct buf *out, int *n_unfit, struct err *e);
 
 #endif

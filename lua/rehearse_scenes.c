@@ -94,7 +94,7 @@ struct rehearsing {
     struct buf *out;
     struct err *e;
     const char *scene;
-    int rc;
+    int rc, n_unfit;
 };
 
 static int judge(struct rehearsing *x, const char *hook, enum verdict v)
@@ -107,6 +107,23 @@ static int judge(struct rehearsing *x, const char *hook, enum verdict v)
         err_set(x->e, E_POLICY, "%.250s (dry run of %s on %s)", cause.text, hook, x->scene);
     }
     return x->rc;
+}
+
+/* False: this is no world for its params, or the call does not stand. */
+static bool starts(struct rehearsing *x)
+{
+    struct rehearsal *r = x->r;
+    struct node_facts node = rehearsal_node(r);
+    struct view before = rehearsal_view(r);
+    plan_begin(&r->plan, r->now_ns);
+    enum verdict v = script_start(x->script, &node, &before, &r->plan, x->e);
+    if (!verdict_stands(v) && x->e->code == E_INPUT) {
+        buf_printf(x->out, "does not fit: %s\n", x->e->text);
+        *x->e = (struct err){0};
+        x->n_unfit++;
+        return false;
+    }
+    return !judge(x, "start", v);
 }
 
 static void admit_all(struct rehearsing *x)
@@ -146,14 +163,10 @@ static bool runs_nothing(const struct rehearsal *r)
 static void run_scene(struct rehearsing *x, const struct scene *scene)
 {
     struct rehearsal *r = x->r;
-    struct node_facts node = rehearsal_node(r);
-    struct view before;
     fill(r, scene);
     twist(r, scene->twist);
     buf_printf(x->out, "-- %s\n", scene->name);
-    before = rehearsal_view(r);
-    plan_begin(&r->plan, r->now_ns);
-    if (judge(x, "start", script_start(x->script, &node, &before, &r->plan, x->e)))
+    if (!starts(x))
         return;
     rehearsal_transcribe(r, x->out);
     rehearsal_advance(r, 0, NULL, NULL); /* its orders are carried out */
@@ -174,7 +187,7 @@ static void run_scene(struct rehearsing *x, const struct scene *scene)
     }
 }
 
-int rehearse(struct script *s, bool several, struct buf *out, struct err *e)
+int rehearse(struct script *s, bool several, struct buf *out, int *n_unfit, struct err *e)
 {
     struct err mine = {0};
     const struct scene *scenes = several ? several_ranks : one_rank;
@@ -186,6 +199,7 @@ int rehearse(struct script *s, bool several, struct buf *out, struct err *e)
         script_forget(s);
         run_scene(&x, &scenes[i]);
         rehearsal_free(&r);
+        *n_unfit += x.n_unfit;
         if (x.rc)
             return x.rc;
     }

@@ -46,7 +46,7 @@ struct vm_budget script_generous(const struct script *s)
 /* ---- loading */
 
 static const char *const fields[] = {"api",   "doc",    "params", "needs",  "start", "step",
-                                     "admit", "finish", "export", "import", "tests"};
+                                     "admit", "finish", "export", "import", "tests", "fits"};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static const char *const hook_fields[HOOK_COUNT] = {"start", "admit", "step", "finish", "export", "import"};
@@ -110,6 +110,18 @@ static void read_hooks(lua_State *L, int table, struct script *s)
         luaL_error(L, "step is missing: step = function(view, act, p) ... end");
 }
 
+static void read_fits(lua_State *L, int table, struct script *s)
+{
+    lua_getfield(L, table, "fits");
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        return;
+    }
+    if (lua_type(L, -1) != LUA_TFUNCTION)
+        luaL_error(L, "fits must be a function, not a %s", luaL_typename(L, -1));
+    s->fits_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
 static void read_tests(lua_State *L, int table, struct script *s)
 {
     lua_getfield(L, table, "tests");
@@ -155,6 +167,7 @@ static void run_chunk(lua_State *L, void *arg)
     params_declare(&s->params, L, table + 1);
     lua_settop(L, table);
     read_hooks(L, table, s);
+    read_fits(L, table, s);
     read_tests(L, table, s);
     /* The host's own tables do not count against the policy. */
     struct vm *vm = &s->vm;
@@ -200,7 +213,7 @@ int script_open(struct script **out, const char *name, const char *source, size_
 {
     struct script *s = mem_new(sizeof *s);
     s->opts = *o;
-    s->tests_ref = LUA_NOREF;
+    s->tests_ref = s->fits_ref = LUA_NOREF;
     for (int h = 0; h < HOOK_COUNT; h++)
         s->hooks[h] = LUA_NOREF;
     int rc = script_name(s->name, name, e);
@@ -287,6 +300,38 @@ static void begin(lua_State *L, struct call *c, enum policy_hook h, enum freshne
     bind_push(b, L, c->script->hooks[h]);
 }
 
+struct fitting {
+    struct script *script;
+    const struct node_facts *node;
+    bool fits;
+    char why[300];
+};
+
+static void body_fits(lua_State *L, void *arg)
+{
+    struct fitting *f = arg;
+    struct bind *b = &f->script->bind;
+    bind_push(b, L, f->script->fits_ref);
+    vm_host_enter(vm_of(L));
+    bind_push_node(L, f->node);
+    vm_host_leave(vm_of(L));
+    bind_push(b, L, b->params_ref);
+    lua_call(L, 2, 2);
+    f->fits = lua_toboolean(L, -2);
+    if (!f->fits && lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "fits returned neither true nor a reason: return true, or false and a text");
+    if (!f->fits)
+        vm_escape(f->why, sizeof f->why, lua_tostring(L, -1), lua_objlen(L, -1));
+}
+
+int script_fits(struct script *s, const struct node_facts *node, struct err *e)
+{
+    struct fitting f = {.script = s, .node = node, .fits = true};
+    if (s->fits_ref != LUA_NOREF && !verdict_stands(vm_call(&s->vm, script_generous(s), body_fits, &f, e)))
+        return E_POLICY;
+    return f.fits ? 0 : err_set(e, E_INPUT, "%s.lua: %s", s->name, f.why);
+}
+
 static void body_start(lua_State *L, void *arg)
 {
     struct call *c = arg;
@@ -308,6 +353,10 @@ enum verdict script_start(struct script *s, const struct node_facts *node, const
 {
     struct call c = {.node = node, .view = v};
     s->bind.comms = node->comms;
+    if (script_fits(s, node, e))
+        return VERDICT_ERROR;
+    s->node = *node;
+    s->started = true;
     if (!has(s, HOOK_START))
         return VERDICT_OK;
     s->bind.plan = p;
@@ -458,8 +507,23 @@ static void body_params(lua_State *L, void *arg)
     vm_host_leave(&s->vm);
 }
 
+static int write_params(struct script *s, struct err *e)
+{
+    return verdict_stands(vm_call(&s->vm, script_generous(s), body_params, s, e)) ? 0 : E_POLICY;
+}
+
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e)
 {
-    TRY(params_set(&s->params, json, n, e));
-    return verdict_stands(vm_call(&s->vm, script_generous(s), body_params, s, e)) ? 0 : E_POLICY;
+    struct param_value *before = params_keep(&s->params);
+    int rc = params_set(&s->params, json, n, e);
+    if (!rc)
+        rc = write_params(s, e);
+    if (!rc && s->started)
+        rc = script_fits(s, &s->node, e);
+    if (rc) {
+        params_restore(&s->params, before);
+        write_params(s, NULL);
+    }
+    mem_free(before);
+    return rc;
 }

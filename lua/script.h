@@ -16,6 +16,9 @@ struct script {
     struct params params;
     int hooks[HOOK_COUNT];          /* registry references; LUA_NOREF: the policy has no such hook */
     int tests_ref, n_tests;
+    int fits_ref;                   /* LUA_NOREF: it fits every node */
+    struct node_facts node;         /* where it was started; valid as long as that node is */
+    bool started;
     struct bind bind;
 };
 
@@ -28,7 +31,10 @@ int script_open(struct script **out, const char *name, const char *source, size_
                 struct err *e);
 void script_close(struct script *s); /* NULL is fine */
 
+/* May its params be, on this node? E_INPUT: no, with the policy's own words; E_POLICY: the call did not stand. */
+int script_fits(struct script *s, const struct node_facts *node, struct err *e);
 /* The hooks, as verdicts (engine/policy.h says what each means). */
+/* start: an error whose code is E_INPUT when its params do not fit the node. */
 enum verdict script_start(struct script *s, const struct node_facts *node, const struct view *v, struct plan *p,
                           struct err *e);
 enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
@@ -38,6 +44,7 @@ enum verdict script_finish(struct script *s, const struct request *r, enum endin
                            struct err *e);
 enum verdict script_export(struct script *s, struct buf *out, struct err *e);
 enum verdict script_import(struct script *s, const char *json, size_t n, struct err *e);
+/* All or nothing: where the policy runs already, the values also have to fit its node. */
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e);
 /* The next view is of another world (dry runs). */
 void script_forget(struct script *s);

@@ -22,6 +22,17 @@ local function wanted(view, now, p)
   return width, why
 end
 
+-- Which sizes a group may have, and whether this is one.
+local function sizes_of(facts, wanted)
+  local seen, text, found = {}, "", false
+  for _, set in ipairs(facts.sets) do
+    if not seen[#set] then text = text .. (text == "" and "" or ", ") .. string.format("%d", #set) end
+    seen[#set] = true
+    found = found or #set == wanted
+  end
+  return found, text
+end
+
 -- The premium requests among the first in the queue, and the others.
 local function split(waiting)
   local mine, others = {}, {}
@@ -71,6 +82,15 @@ return {
   },
 
   needs = { "waiting.first", "running.computed", "running.remaining" },
+
+  fits = function(facts, p)
+    local narrow, sizes = sizes_of(facts, p.narrow)
+    if not narrow then return false, string.format("narrow=%d: on %d ranks a group can have %s of them", p.narrow, facts.n_ranks, sizes) end
+    if p.premium_width > 0 and not sizes_of(facts, p.premium_width) then
+      return false, string.format("premium_width=%d: on %d ranks a group can have %s of them", p.premium_width, facts.n_ranks, sizes)
+    end
+    return true
+  end,
 
   start = function(facts) node, premium, n_premium = facts, {}, 0 end,
 

@@ -4,13 +4,18 @@
 
 local node -- what never changes
 
--- The least tensor parallel layout whose weights leave the reserve free. Replicated weights take the same in any layout, so
--- they ask for no tensor parallelism at all.
+-- Is it a layout that the params ask for?
+local function is_asked(layout, p)
+  return (p.base_sp == 0 or layout.sp == p.base_sp) and (p.base_tp == 0 or layout.tp == p.base_tp)
+end
+
+-- The layout that the params name; else the least tensor parallel one whose weights leave the reserve free. Replicated
+-- weights take the same in any layout, so they ask for no tensor parallelism at all.
 local function base_of(size, p)
   local best, least
   for _, layout in ipairs(node.layouts[size] or {}) do
     local bytes = node.residency == "replicated" and node.weight_bytes or node.weight_bytes / layout.tp
-    if layout.sp == p.base_sp and layout.tp == p.base_tp then return layout end
+    if p.base_sp + p.base_tp > 0 and is_asked(layout, p) then return layout end
     if not least or (least > node.memory_bytes * (1 - p.reserve) and bytes < least) then best, least = layout, bytes end
   end
   return best
@@ -47,14 +52,23 @@ return {
     threshold = { default = 512, min = 1, max = 1e6, doc = "tokens of a step (those not cached) above which the base layout runs" },
     hysteresis = { default = 0.1, min = 0, max = 0.9, doc = "share of the threshold by which a step must be past it to change the layout" },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
-    base_sp = { default = 0, min = 0, type = "integer", doc = "base layout; 0: the least tensor parallel one that memory allows" },
-    base_tp = { default = 0, min = 0, type = "integer", doc = "the same" },
+    base_sp = { default = 0, min = 0, type = "integer", doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one that memory allows" },
+    base_tp = { default = 0, min = 0, type = "integer", doc = "the same; 0: what base_sp leaves" },
     reserve = { default = 0.3, min = 0, max = 1, doc = "share of a rank's memory that is kept for KV when the base layout is chosen" },
     preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
     ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
   },
 
   needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+
+  fits = function(facts, p)
+    local runs = ""
+    for _, layout in ipairs(facts.layouts[facts.n_ranks]) do
+      if is_asked(layout, p) then return true end
+      runs = runs .. string.format("%ssp=%d,tp=%d", runs == "" and "" or "; ", layout.sp, layout.tp)
+    end
+    return false, string.format("base_sp=%d, base_tp=%d is no layout of all %d ranks; these run: %s", p.base_sp, p.base_tp, facts.n_ranks, runs)
+  end,
 
   start = function(facts, act, p)
     node = facts

@@ -4,10 +4,10 @@ local node    -- what never changes
 local ordered -- the partition that was asked for last; "wider": one for a request that no group of it could hold
 
 -- The first `count` sets of ranks of this size that live and do not overlap.
-local function choose(size, count, dead)
+local function choose(size, count, dead, all)
   local sets, taken = {}, {}
   for _, rank in ipairs(dead) do taken[rank] = true end
-  for _, set in ipairs(node.sets) do
+  for _, set in ipairs(all) do
     local free = #set == size and #sets < count
     for _, rank in ipairs(set) do free = free and not taken[rank] end
     if free then
@@ -18,6 +18,27 @@ local function choose(size, count, dead)
   return sets
 end
 
+-- How wide tensor parallelism is: as asked for, or all that dp and sp leave.
+local function tp_of(n_ranks, p)
+  return p.tp > 0 and p.tp or math.max(1, math.floor(n_ranks / (p.dp * p.sp)))
+end
+
+-- "1, 2 or 4"
+local function listed(numbers)
+  local text = ""
+  for i, n in ipairs(numbers) do text = text .. (i == 1 and "" or i == #numbers and " or " or ", ") .. string.format("%d", n) end
+  return text
+end
+
+-- The sizes of groups that a whole partition can be made of.
+local function sizes_of(facts)
+  local sizes = {}
+  for size = 1, facts.n_ranks do
+    if facts.n_ranks % size == 0 and #choose(size, facts.n_ranks / size, {}, facts.sets) == facts.n_ranks / size then table.insert(sizes, size) end
+  end
+  return sizes
+end
+
 -- Asks for the partition when it is another one than before: at the start, after a change of params, when a rank failed. A
 -- request that no group of it can hold gets a wider one, until the node is empty.
 local function arrange(view, act, p)
@@ -26,11 +47,11 @@ local function arrange(view, act, p)
     ordered = "wider"
   end
   if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
-  local tp = p.tp > 0 and p.tp or math.max(1, math.floor(node.n_ranks / (p.dp * p.sp)))
+  local tp = tp_of(node.n_ranks, p)
   local dead = #view.dead_ranks
   local same = type(ordered) == "table" and ordered.dp == p.dp and ordered.sp == p.sp and ordered.tp == tp and ordered.dead == dead
   if same then return end
-  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks), string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
+  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks, node.sets), string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
   if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
   for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
   ordered = { dp = p.dp, sp = p.sp, tp = tp, dead = dead }
@@ -74,6 +95,20 @@ return {
   },
 
   needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+
+  fits = function(facts, p)
+    local tp, n = tp_of(facts.n_ranks, p), facts.n_ranks
+    local asked = string.format("dp=%d, sp=%d, tp=%d", p.dp, p.sp, tp)
+    local groups = "groups can have " .. listed(sizes_of(facts)) .. " of them"
+    if p.dp * p.sp * tp ~= n then return false, string.format("%s is not the %d ranks: dp * sp * tp has to be %d, and %s", asked, n, n, groups) end
+    if #choose(p.sp * tp, p.dp, {}, facts.sets) < p.dp then return false, string.format("%s: %d ranks, but %s (--comm-sets adds sets)", asked, n, groups) end
+    local runs = ""
+    for _, layout in ipairs(facts.layouts[p.sp * tp]) do
+      if layout.sp == p.sp and layout.tp == tp then return true end
+      runs = runs .. string.format("%ssp=%d,tp=%d", runs == "" and ": " or "; ", layout.sp, layout.tp)
+    end
+    return false, string.format("%s: the model does not run so; groups of %d ranks run%s", asked, p.sp * tp, runs == "" and " nothing: take smaller ones" or runs)
+  end,
 
   start = function(facts, act, p, view)
     node, ordered = facts, nil

@@ -14,7 +14,7 @@ BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 NODE = ["--hf-config", "tests/data/sim_ranks.json", "--ranks", "4", "--kv-cache-memory-bytes", "16MiB", "--sim-step-us", "5000", "--sim-row-us", "20"]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 LOAD = ["--trace", "gamma:rate=12,burstiness=0.3,requests=150,input=20-900,output=5-60", "--seed", "7"]
-WAIT_S = 120
+WAIT_S = 400
 
 
 def simulate(*args):
@@ -146,7 +146,14 @@ def mistakes(folder):
         ([*NODE, *base, "--policy", "fcfs", "--policy", "static:nope=1"], 1, "nope"),
         ([*NODE, *base, "--policy", "fcfs:budget=1,nonsense"], 1, "NAME=VALUE"),
         ([*NODE, *base, "--policy", loop], 1, "loop.lua"),
-        ([*NODE, *base, "-tp", "3"], 1, "3"),
+        ([*NODE, *base, "-tp", "3"], 1, "leave 1 of the 4 ranks idle: --ranks 3 or 6"),
+        # a label that promises a layout is that layout, or nothing runs under it
+        ([*NODE, *base, "--policy", "static:sp=3"], 1, "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp has to be 4, and groups can have 1, 2 or 4 of them"),
+        ([*NODE, *base, "--policy", "static:sp=16"], 1, "sp=16, tp=1 is not the 4 ranks"),
+        ([*NODE, *base, "--policy", "fcfs", "--policy", "static:dp=3"], 1, "--policy static:dp=3: static.lua: dp=3, sp=1, tp=1 is not the 4 ranks"),
+        ([*NODE, *base, "--policy", "static:dp=4,tp=2"], 1, "dp=4, sp=1, tp=2 is not the 4 ranks"),
+        ([*NODE, *base, "--policy", "shift:base_sp=3"], 1, "base_sp=3, base_tp=0 is no layout of all 4 ranks"),
+        ([*NODE, *base, "--policy", "flying:narrow=3"], 1, "narrow=3: on 4 ranks a group can have 1, 2, 4 of them"),
         (["--hardware", "no-such", "--model", "llama-3.3-70b-fp8", *base], 1, "no models/hardware/no-such.json"),
         (["--hardware", "h200x8-fitted", "--model", "no-such", *base], 1, "no models/no-such.json"),
         (["--hardware", bad, "--model", "llama-3.3-70b-fp8", *base], 1, "bad.csv"),
@@ -158,7 +165,8 @@ def mistakes(folder):
         ([*NODE, *base, "--max-num-seqs", "0"], 2, "--max-num-seqs"),
     ):
         r = simulate(*args)
-        assert r.returncode == code and says in r.stderr, (args, r.returncode, r.stderr)
+        assert r.returncode == code and says in r.stderr and not r.stdout, (args, r.returncode, r.stdout, r.stderr)
+        assert "simulated seconds" not in r.stderr or "--json" in args, r.stderr  # found before anything ran
         assert r.stderr.count("moonshift: ") == 1, r.stderr
     assert "--trace FILE|GENERATOR" in good("--help").stdout
 

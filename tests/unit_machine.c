@@ -115,6 +115,24 @@ static int never_called(struct device *d, const struct graph_call *c, const stru
 
 static const struct backend_ops graphing = {.name = "cuda", .n_devices = three, .graph_begin = never_called};
 
+static void groups_leave_no_rank_idle(void **state)
+{
+    static const struct {
+        int ranks, sp, tp, dp, n; /* n: ranks in the end; 0: refused */
+    } cases[] = {{3, 0, 2, 0, 0}, {4, 0, 2, 0, 4}, {0, 0, 2, 0, 2}, {5, 2, 2, 0, 0}, {8, 2, 2, 0, 8}, {8, 0, 0, 3, 0}, {8, 0, 0, 2, 8}, {3, 0, 0, 0, 3}, {2, 0, 4, 0, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct opts o = {.ranks = cases[i].ranks, .sp = cases[i].sp, .tp = cases[i].tp, .dp = cases[i].dp, .shift_weights = "none"};
+        struct engine_setup s = {0};
+        struct err e = {0};
+        assert_int_equal(machine_ranks(&o, &s, &e), cases[i].n ? 0 : E_INPUT);
+        if (cases[i].n)
+            assert_int_equal(s.n_ranks, cases[i].n);
+        if (i == 0)
+            assert_non_null(strstr(e.text, "leave 1 of the 3 ranks idle: --ranks 2 or 4"));
+    }
+}
+
 static void sizes_of_graphs(void **state)
 {
     static const char *const bad[] = {"", "a", "1,", "0", "-1", "513", "1;2", "1,,2", "64",
@@ -148,6 +166,7 @@ static void sizes_of_graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen), cmocka_unit_test(ranks_take_devices_in_turn),
+                                       cmocka_unit_test(groups_leave_no_rank_idle),
                                        cmocka_unit_test(sizes_of_graphs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

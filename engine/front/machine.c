@@ -66,6 +66,9 @@ int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
     if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
         return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
                        s->n_ranks);
+    if (s->n_ranks % (sp * tp))
+        return err_set(e, E_INPUT, "groups of %d ranks (tensor parallel %d times sequence parallel %d) leave %d of the %d ranks idle: --ranks %d or %d", sp * tp, tp, sp,
+                       s->n_ranks % (sp * tp), s->n_ranks, s->n_ranks / (sp * tp) * sp * tp, (s->n_ranks / (sp * tp) + 1) * sp * tp);
     if (given)
         s->start = (struct layout){sp, tp, 1};
     s->copy_shards = strcmp(o->shift_weights, "copy") == 0;

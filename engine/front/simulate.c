@@ -166,14 +166,36 @@ static char *label_of(const char *asked)
     return buf_take(&b);
 }
 
-/* A policy that cannot be loaded is better found before another one has run for minutes. */
+/* Takes the policy. A recording's node is opened only with what was recorded. */
+static int try_policy(const struct simulate_setup *s, struct policy *p, struct err *e)
+{
+    struct engine_setup engine = *s->engine;
+    struct engine *g = NULL;
+    struct clock clock;
+    if (s->recorded) {
+        if (p->ops->destroy)
+            p->ops->destroy(p->ctx);
+        return 0;
+    }
+    clock_init_virtual(&clock, 1);
+    engine.clock = &clock;
+    engine.threaded = false;
+    engine.policy = *p;
+    int rc = engine_create(&g, &engine, e);
+    if (!rc)
+        engine_destroy(g);
+    return rc;
+}
+
+/* A policy that cannot be loaded, or does not fit the node, is better found before another one has run for minutes. */
 static int try_policies(const struct simulate_setup *s, struct err *e)
 {
     for (int i = 0; i < s->opts->policies.n; i++) {
         struct policy p = {0};
         TRY(open_policy(s, s->opts->policies.items[i], &p, e));
-        if (p.ops->destroy)
-            p.ops->destroy(p.ctx);
+        int rc = try_policy(s, &p, e);
+        if (rc)
+            return err_prefix(e, rc, "--policy %.60s", s->opts->policies.items[i]);
     }
     return 0;
 }

@@ -153,4 +153,12 @@ describe("flying", function()
       h.clean(e)
     end)
   end)
+
+  it("refuses widths that no group can have", function()
+    for _, params in ipairs { { narrow = 3 }, { narrow = 8 }, { premium_width = 3 } } do
+      local ok, why = pcall(require("moonshift").engine, { policy = "policies/flying.lua", ranks = 4, params = params })
+      assert.is_false(ok)
+      assert.is_truthy(tostring(why):find("on 4 ranks a group can have 1, 2, 4 of them", 1, true), why)
+    end
+  end)
 end)

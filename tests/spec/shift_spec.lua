@@ -108,4 +108,20 @@ describe("shift", function()
       end)
     end
   end)
+
+  it("takes a base layout by one of its sizes, and refuses one that there is not", function()
+    for _, case in ipairs { { { base_sp = 2 }, 2, 2 }, { { base_tp = 4 }, 1, 4 }, { { base_sp = 2, base_tp = 2 }, 2, 2 }, { {}, 4, 1 } } do
+      case[1].threshold, case[1].hysteresis = 1, 0
+      h.with({ policy = "policies/shift.lua", ranks = 4, params = case[1] }, function(e)
+        e:submit { prompt = 300, max_tokens = 3 }
+        e:run()
+        assert.same({ case[2], case[3] }, { e:schedule()[1].sp, e:schedule()[1].tp })
+      end)
+    end
+    for _, params in ipairs { { base_sp = 3 }, { base_sp = 4, base_tp = 4 }, { base_tp = 8 } } do
+      local ok, why = pcall(require("moonshift").engine, { policy = "policies/shift.lua", ranks = 4, params = params })
+      assert.is_false(ok)
+      assert.is_truthy(tostring(why):find("is no layout of all 4 ranks; these run: sp=4,tp=1; sp=2,tp=2; sp=1,tp=4", 1, true), why)
+    end
+  end)
 end)

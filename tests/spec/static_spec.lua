@@ -65,4 +65,40 @@ describe("static", function()
       h.clean(e)
     end)
   end)
+
+  it("refuses what cannot be, at the start, at a swap and at a change of params, and says what can", function()
+    for _, case in ipairs {
+      { 8, { sp = 3 }, "dp=1, sp=3, tp=2 is not the 8 ranks: dp * sp * tp has to be 8, and groups can have 1, 2, 4 or 8 of them" },
+      { 8, { sp = 16 }, "sp=16, tp=1 is not the 8 ranks" },
+      { 8, { dp = 3 }, "dp=3, sp=1, tp=2 is not the 8 ranks" },
+      { 8, { dp = 8, tp = 2 }, "dp=8, sp=1, tp=2 is not the 8 ranks" },
+      { 6, { dp = 2 }, "6 ranks, but groups can have 1, 2 or 6 of them (--comm-sets adds sets)" },
+      { 8, { tp = 8 }, "dp=1, sp=1, tp=8: the model does not run so", "tests/data/sim_model.json" },
+    } do
+      local ok, why = pcall(require("moonshift").engine, static { ranks = case[1], params = case[2], model = case[4] })
+      assert.is_false(ok)
+      assert.is_truthy(tostring(why):find(case[3], 1, true), why)
+      if not case[4] then
+        h.with(static { ranks = case[1] }, function(e)
+          local ids, before = crowd(e, 10), e:state()
+          local done, reason = e:set(case[2])
+          assert.is_nil(done)
+          assert.is_truthy(reason:find(case[3], 1, true), reason)
+          assert.same(before, e:state()) -- the values of before are the policy's still
+          e:run()
+          for _, id in ipairs(ids) do assert.equal("length", e:result(id).ending) end
+          assert.equal(tostring(case[1]), h.sizes(e))
+        end)
+      end
+    end
+    h.with({ policy = "policies/fcfs.lua", ranks = 4 }, function(e)
+      local ids = crowd(e, 10)
+      local done, reason = e:swap { policy = "policies/static.lua", params = { dp = 3 } }
+      assert.is_nil(done)
+      assert.is_truthy(reason:find("is not the 4 ranks", 1, true), reason)
+      e:run()
+      for _, id in ipairs(ids) do assert.equal("length", e:result(id).ending) end
+      assert.is_truthy(e:state().policy.last_error:find("is not the 4 ranks", 1, true))
+    end)
+  end)
 end)
