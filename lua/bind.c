@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "lua/script.h"
+#include "lua/strict.h"
 #include "lua/verbs.h"
 
 static const char *const scalar_names[SCALAR_COUNT] = {
@@ -97,8 +98,10 @@ static void make_view(struct bind *b, lua_State *L, int needs)
     lua_createtable(L, 0, SCALAR_COUNT + 8);
     int view = lua_gettop(L);
     columns_create(&b->waiting, L, columns_needed(L, needs, "waiting"));
+    strict_guard_queue(L, "waiting");
     lua_setfield(L, view, "waiting");
     columns_create(&b->running, L, columns_needed(L, needs, "running"));
+    strict_guard_queue(L, "running");
     lua_setfield(L, view, "running");
     groups_create(&b->groups, L);
     orders_create(&b->orders, L);
@@ -108,6 +111,7 @@ static void make_view(struct bind *b, lua_State *L, int needs)
         lua_pushnumber(L, 0);
         lua_setfield(L, view, scalar_names[i]);
     }
+    strict_guard(L, "view");
     b->view_ref = keep(L);
 }
 
@@ -123,9 +127,11 @@ void bind_create(struct bind *b, lua_State *L, struct script *s, int needs)
     make_keys(b, L);
     make_view(b, L, needs);
     lua_createtable(L, 0, F_FIELD_COUNT);
+    strict_guard(L, "a request");
     b->request_pointer = lua_topointer(L, -1);
     b->request_ref = keep(L);
     lua_newtable(L);
+    strict_guard(L, "p (the params)");
     b->params_ref = keep(L);
     bind_write_params(b, L);
 }
@@ -373,7 +379,10 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     lua_pushboolean(L, admitted_before(b, r));
     lua_rawset(L, keys + 1);
     put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
-    if (how != END_NONE) {
+    if (how == END_NONE) { /* what only finish knows */
+        put_text(L, keys, F_CACHED, NULL);
+        put_text(L, keys, F_TTFT, NULL);
+    } else {
         put_number(L, keys, F_CACHED, r->n_prefix_first);
         put_number(L, keys, F_TTFT,
                    r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
@@ -458,4 +467,5 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
     put_field(L, "head_dim", n->heads.head_dim);
     lua_setfield(L, -2, "heads");
     put_shape(L, n->shape);
+    strict_guard(L, "node");
 }

@@ -3,6 +3,8 @@
 #include <lauxlib.h>
 #include <string.h>
 
+#include "lua/strict.h"
+
 enum { TABLE_BYTES = 3 << 10 }; /* of one group, at most */
 
 static const char *const fact_names[GROUP_FACT_COUNT] = {
@@ -76,6 +78,8 @@ void groups_create(struct groups *g, lua_State *L)
         lua_rawseti(L, -2, i + 1);
     }
     g->keys_ref = keep(L);
+    strict_push(L, "a group");
+    g->meta_ref = keep(L);
     make_lists(g, L);
     groups_hang(g, L);
 }
@@ -153,7 +157,7 @@ static void write_facts(struct group_table *t, lua_State *L, int keys, const dou
     lua_settop(L, keys);
 }
 
-static void make_table(struct group_table *t, lua_State *L, const struct world *w, const struct group *g)
+static void make_table(const struct groups *all, struct group_table *t, lua_State *L, const struct world *w, const struct group *g)
 {
     int tpb = kv_place(&w->kv, g->place)->tokens_per_block;
     drop_table(t, L);
@@ -170,6 +174,8 @@ static void make_table(struct group_table *t, lua_State *L, const struct world *
     lua_pushvalue(L, -1);
     t->layout_ref = keep(L);
     lua_setfield(L, -2, "layout");
+    push(L, all->meta_ref);
+    lua_setmetatable(L, -2);
     t->ref = keep(L);
     t->id = g->id;
 }
@@ -259,7 +265,7 @@ bool groups_sync(struct groups *g, lua_State *L, const struct view *v)
         bool fresh = t->id != group->id;
         read_facts(v, group, now);
         if (fresh)
-            make_table(t, L, v->world, group);
+            make_table(g, t, L, v->world, group);
         else if (i == looked_at)
             good = check_table(g, t, L, keys);
         write_facts(t, L, keys, now, fresh);

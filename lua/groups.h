@@ -35,7 +35,7 @@ struct group_table {
 };
 
 struct groups {
-    int keys_ref, list_ref, idle_ref;
+    int keys_ref, meta_ref, list_ref, idle_ref;
     struct group_table tables[MAX_RANKS]; /* by slot of the partition */
     int n_listed, listed[MAX_RANKS];
     int n_idle;

@@ -228,7 +228,8 @@ static void send_pending(struct rig *r)
     while (n < r->n_pending && r->pending[n].at_ns <= clock_now(&r->clock))
         post(r, &r->pending[n++].message);
     r->n_pending -= n;
-    memmove(r->pending, r->pending + n, (size_t)r->n_pending * sizeof *r->pending);
+    if (n && r->n_pending)
+        memmove(r->pending, r->pending + n, (size_t)r->n_pending * sizeof *r->pending);
 }
 
 /* False: scheduling points followed one another without end and ran nothing. */

@@ -88,9 +88,10 @@ static void read_api(lua_State *L, int table)
 static void read_doc(lua_State *L, int table, struct script *s)
 {
     lua_getfield(L, table, "doc");
-    if (lua_type(L, -1) != LUA_TSTRING)
-        luaL_error(L, "doc is missing: say in one line what the policy does");
-    vm_escape(s->doc, sizeof s->doc, lua_tostring(L, -1), lua_objlen(L, -1));
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "doc must be a text, not a %s: say in one line what the policy does", luaL_typename(L, -1));
+    if (!lua_isnil(L, -1))
+        vm_escape(s->doc, sizeof s->doc, lua_tostring(L, -1), lua_objlen(L, -1));
     lua_pop(L, 1);
 }
 

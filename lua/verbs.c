@@ -8,6 +8,7 @@
 #include "lua/nearest.h"
 #include "lua/sandbox.h"
 #include "lua/script.h"
+#include "lua/strict.h"
 
 /* ---- answers and arguments */
 
@@ -282,6 +283,7 @@ void verbs_create(struct bind *b, lua_State *L)
         lua_pushcclosure(L, not_offered, 1);
         lua_setfield(L, -2, absent[i]);
     }
+    strict_guard(L, "act");
     b->act_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     lua_pushcfunction(L, act_log);
     sandbox_add(L, "log");

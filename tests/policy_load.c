@@ -61,6 +61,7 @@ static void good_ones_load(void **state)
                                         "policies/flying.lua", "policies/static.lua", "policies/auto.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
+    expect_good("return { api = 1, " STEP "}"); /* doc is for readers */
     expect_good("#!/usr/bin/luajit\n" POLICY(""));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct buf b = {0};
@@ -115,7 +116,8 @@ static void syntax_and_shape(void **state)
         {"return {}", "x.lua: api is missing: write api = 1"},
         {"return { api = 2 }", "api 2 is not offered; this build has api 1"},
         {"return { api = '1' }", "api is missing"},
-        {"return { api = 1 }", "doc is missing"},
+        {"return { api = 1 }", "step is missing"},
+        {"return { api = 1, doc = 5 }", "doc must be a text, not a number"},
         {"return { api = 1, doc = 'x' }", "step is missing"},
         {"return { api = 1, doc = 'x', step = 5 }", "step must be a function, not a number"},
         {"return { api = 1, doc = 'x', stpe = function() end }",
@@ -162,7 +164,7 @@ static void syntax_and_shape(void **state)
         {POLICY("admit = function() return 'soon' end, "), "admit returned a string; a sort key is a number"},
         {POLICY("admit = function(r, view) return 0 / 0 end, "), "not finite"},
         {POLICY("finish = function(r) return r.nothing.here end, "),
-         "x.lua:1: attempt to index field 'nothing'"},
+         "x.lua:1: a request has no 'nothing'"},
         {POLICY("start = function(node) error(node.model) end, "), "x.lua:1: rehearsal"},
         {"local n = 0\nreturn { api = 1, doc = 'x', admit = function(r) return #tostring(rng) + n end, " STEP
          "}",
