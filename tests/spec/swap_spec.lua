@@ -49,7 +49,7 @@ describe("a swap", function()
       local id = e:submit { max_tokens = 30 }
       e:run_until(0.01)
       for source, why in pairs {
-        ["return {\n  api = 1, doc = 'x', step = function(view, act, p)\n    act.forwrad(1)\n  end }"] = "bad.lua:3: attempt to call field 'forwrad'",
+        ["return {\n  api = 1, doc = 'x', step = function(view, act, p)\n    act.forwrad(1)\n  end }"] = "bad.lua:3: act has no 'forwrad'; did you mean 'forward'?",
         ["return {\n  api = 1,, }"] = "bad.lua:2: unexpected symbol near ','",
         ["local x = 1\nlocal t = os.time()\nreturn {}"] = "bad.lua:2: 'os' is not offered",
         ["return { api = 1, doc = 'x', stp = function() end }"] = "bad.lua: unknown field 'stp'; did you mean 'step'?",
