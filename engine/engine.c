@@ -228,7 +228,7 @@ static void submit(struct engine *g, struct request_spec *s)
     }
     int rc = world_submit(&g->world, s, now, &r, &e);
     if (rc) {
-        turn_away(g, s, rc == E_FULL ? 503 : 400, rc == E_FULL ? retry_after(g, now) : -1, e.text);
+        turn_away(g, s, rc == E_INPUT ? 400 : 503, rc == E_FULL ? retry_after(g, now) : -1, e.text);
         return;
     }
     tell_submitted(g, s, r);
@@ -479,10 +479,19 @@ static void post_all(struct engine *g, const struct plan *p)
         engine_follow(g, steps[i]);
 }
 
+void engine_note_change(struct engine *g)
+{
+    bool awaited = g->wake_ns > 0;
+    for (int i = 0; i < g->world.partition.n_groups; i++)
+        awaited |= !partition_slot(&g->world.partition, i)->idle;
+    g->changed |= !live_is_restless(&g->live) || !awaited;
+}
+
 /* What the plan says beyond the world: refusals, log lines, steps. */
 static void enact(struct engine *g, struct plan *p)
 {
     plan_apply(p);
+    g->wake_ns = p->wake_ns;
     engine_post_moves(g);
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
@@ -494,9 +503,8 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_COMM && comm_find(g->devices.comms, v->ranks)) /* a rank alone has none, and needs none */
             comm_choose(comm_find(g->devices.comms, v->ranks), (enum comm_algorithm)v->algorithm);
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
-            g->changed = true; /* what is possible now is another thing: ask again */
+            engine_note_change(g);
     }
-    g->wake_ns = p->wake_ns;
     post_all(g, p);
 }
 
@@ -527,6 +535,8 @@ bool engine_turn(struct engine *g)
     int n_unparked = world_unpark(&g->world, now, &g->unpark_ns);
     if (n_unparked)
         g->changed = true; /* somebody can run now who could not: asleep, nobody else would say so */
+    if (g->world.partition.dead_ranks)
+        engine_end_misfits(g);
     note_idle(g);
     if (!should_decide(g, now)) {
         if (did || waited || n_unparked)

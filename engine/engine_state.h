@@ -56,12 +56,18 @@ void engine_follow(struct engine *g, struct step *s);
 /* To the inboxes of all its ranks. */
 void engine_post(struct engine *g, struct step *s);
 
+/* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once. One that has done nothing else for a while is
+ * not, if a step is under way or it has said when it wants to be woken. */
+void engine_note_change(struct engine *g);
+
 /* switch.c */
 void engine_post_moves(struct engine *g);
 void engine_move_done(struct engine *g, struct move *m);    /* frees it */
 bool engine_switch(struct engine *g);
 /* After a failed step has been absorbed: the node goes on without this rank. */
 void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why);
+/* Ranks have failed: who fits none that are left would wait for ever. It ends with an error, now or when it has outgrown them. */
+void engine_end_misfits(struct engine *g);
 
 /* report.c */
 char *engine_metrics_text(struct engine *g, size_t *n);     /* heap */

@@ -62,7 +62,9 @@ static void clean_slate(struct live *l, int64_t now_ns)
     l->n_strikes = 0;
     l->n_slow = 0;
     memset(l->strike_steps, 0, sizeof l->strike_steps);
-    l->last_swap_ns = l->last_progress_ns = now_ns;
+    l->last_swap_ns = now_ns;
+    l->n_barren = 0;
+    l->barren_since_ns = 0;
 }
 
 /* The active policy may not go on: the last good version takes over, else the native one. It starts afresh, with its own old state. */
@@ -80,6 +82,8 @@ static void revert(struct live *l, const char *why)
     destroy(&bad);
     l->n_strikes = 0;
     l->n_slow = 0;
+    l->n_barren = 0;
+    l->barren_since_ns = 0;
 }
 
 static void strike_slow(struct live *l, uint64_t step)
@@ -274,29 +278,58 @@ static bool could_run(const struct world *w)
     return false;
 }
 
-/* Work could run, and the plan neither runs any nor says when it will. */
-static bool is_stalled(struct live *l, const struct view *v, const struct plan *p, struct err *e)
+/* Is a group in a step, or kept out of one by an order that only waits for steps and copies to end? Then something will happen by itself. */
+static bool is_under_way(const struct view *v)
 {
-    if (!plan_is_empty(p) || !could_run(v->world)) {
-        l->last_progress_ns = v->now_ns;
-        l->n_barren = 0;
+    return v->n_idle < v->world->partition.n_groups;
+}
+
+/* Does the plan change what can run next? */
+static bool changes_partition(const struct plan *p)
+{
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_SWITCH || p->verbs[i].kind == PLAN_REMAP || p->verbs[i].kind == PLAN_CLOSE)
+            return true;
+    return false;
+}
+
+static bool refuses_somebody(const struct plan *p)
+{
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_REFUSE)
+            return true;
+    return false;
+}
+
+static void note_progress(struct live *l)
+{
+    l->n_barren = 0;
+    l->barren_since_ns = 0;
+}
+
+/* Work could run, and the plan neither runs any nor says when it will: for so long at most may it wait for its wake, or for an order that drains. */
+static bool is_stalled(struct live *l, const struct view *v, struct plan *p, struct err *e)
+{
+    if (!plan_is_empty(p) || refuses_somebody(p) || !could_run(v->world)) {
+        note_progress(l);
         return false;
     }
-    bool changes = false; /* what can run next may be another thing: it is asked again at once, but not for ever */
-    for (int i = 0; i < p->n_verbs; i++) {
-        enum plan_verb_kind k = p->verbs[i].kind;
-        if (k == PLAN_REFUSE)
-            return false;
-        changes |= k == PLAN_SWITCH || k == PLAN_REMAP || k == PLAN_CLOSE;
-    }
+    bool changes = changes_partition(p), drains = v->world->partition.n_pending > 0;
+    l->barren_since_ns = l->barren_since_ns ? l->barren_since_ns : v->now_ns;
     if (changes && ++l->n_barren <= LIVE_MAX_BARREN)
+        return false; /* what can run next may be another thing: it is asked again at once, but not for ever */
+    if (is_under_way(v))
         return false;
-    if (v->n_idle < v->world->partition.n_groups || v->world->partition.n_pending)
-        return false; /* a step is under way, or an order waits: something will happen */
-    if (p->wake_ns && v->now_ns - l->last_progress_ns < MAX_IDLE_WAIT_NS)
+    int64_t until = l->barren_since_ns + MAX_IDLE_WAIT_NS;
+    if ((p->wake_ns || (drains && !changes)) && v->now_ns < until) {
+        p->wake_ns = p->wake_ns && p->wake_ns < until ? p->wake_ns : until;
         return false;
-    err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n,
-            v->world->running.n, changes ? " (it changes the partition time and again)" : p->wake_ns ? " (it has only asked to be woken for 5 s)" : " and asks for no wake");
+    }
+    err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n, v->world->running.n,
+            changes       ? " (it changes the partition time and again)"
+            : drains      ? " (an order waits for requests to end, and none of them runs)"
+            : p->wake_ns  ? " (it has only asked to be woken for 5 s)"
+                          : " and asks for no wake");
     return true;
 }
 
@@ -323,6 +356,21 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
     return false;
 }
 
+/* Is no group large enough for it, whoever leaves, and none asked for that would be? */
+static bool fits_no_group(const struct world *w, const struct request *r)
+{
+    struct partition *t = (struct partition *)&w->partition; /* only looked at */
+    for (int i = 0; i < t->n_groups; i++)
+        if (kv_blocks_for(&w->kv, partition_slot(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
+            return false;
+    for (int i = 0; i < t->n_pending; i++) {
+        const struct switch_order *o = &t->pending[i].order;
+        if (!o->release && r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[__builtin_popcountll(o->mask)])
+            return false;
+    }
+    return true;
+}
+
 /* Has somebody who ranks after r begun since r waits? */
 static bool is_overtaken(const struct world *w, const struct request *r)
 {
@@ -334,27 +382,31 @@ static bool is_overtaken(const struct world *w, const struct request *r)
     return false;
 }
 
-/* Somebody has waited too long although there was room: moves them to the front for the native policy. Who stands behind one that has no room waits for that
- * one, as long as nobody overtakes it. */
+/* Somebody has waited too long although there was room, or could be: moves them to the front for the native policy. Who stands behind one that has no room waits for
+ * that one, as long as nobody overtakes it. */
 static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
     struct world *w = p->world;
-    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns || !has_room(p))
+    bool room = has_room(p);
+    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns)
         return false;
     l->next_starvation_check_ns = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         if (r->plan_serial == p->serial || !world_eligible(w, r))
             continue;
-        if (!fits_somewhere(p, r)) {
+        bool homeless = fits_no_group(w, r);
+        if (!homeless && !room)
+            continue;
+        if (!homeless && !fits_somewhere(p, r)) {
             if (!is_overtaken(w, r))
                 return false;
             continue;
         }
         if (v->now_ns - r->waiting_since_ns < w->limits.starvation_ns)
             continue;
-        err_set(e, E_POLICY, "request %.40s has waited %.1f s with room for it", r->spec->name,
-                (double)(v->now_ns - r->waiting_since_ns) * 1e-9);
+        err_set(e, E_POLICY, "request %.40s has waited %.1f s %s", r->spec->name, (double)(v->now_ns - r->waiting_since_ns) * 1e-9,
+                homeless ? "and fits no group: view.narrowest says which would hold it" : "with room for it");
         world_rekey(w, r, -1e300);
         return true;
     }

@@ -21,9 +21,10 @@ struct live {
     uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
     uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
     int n_strikes;
-    int n_barren;                           /* plans in a row that change the partition and run nothing */
+    int n_barren;                           /* plans in a row that change the partition and run nothing although something could run */
+    int64_t barren_since_ns;                /* the first of the plans in a row that run nothing although something could run; 0: the last one was not so */
     uint64_t slow_from, n_slow;             /* slow calls since step slow_from */
-    int64_t last_swap_ns, last_progress_ns, next_starvation_check_ns;
+    int64_t last_swap_ns, next_starvation_check_ns;
     char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
 };
@@ -43,6 +44,11 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 void live_admit(struct live *l, const struct request *r, const struct view *v, struct admission *a);
 /* Fills the plan: the policy's when its call stands and is lawful, else the native one's. */
 void live_step(struct live *l, const struct view *v, struct plan *p);
+/* Has it done nothing but change the partition for so many plans that it need not be asked at once again? */
+static inline bool live_is_restless(const struct live *l)
+{
+    return l->n_barren > LIVE_MAX_BARREN;
+}
 void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v);
 void live_idle(struct live *l);
 

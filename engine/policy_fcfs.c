@@ -26,7 +26,7 @@ static void widen(const struct view *v, struct plan *p)
     for (int i = 0; i < w->shape.n_sets; i++) {
         int n = __builtin_popcountll(w->shape.sets[i]);
         bool holds = !r || r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[n];
-        if ((none ? n > best : n < best) && holds && !(w->shape.sets[i] & w->partition.dead_ranks) && (!w->shape.refusals[n][1] || !w->shape.refusals[n][n])) {
+        if ((none ? n > best : n < best) && holds && !(w->shape.sets[i] & w->partition.dead_ranks) && shape_runs(&w->shape, n)) {
             best = n;
             o.mask = w->shape.sets[i];
         }

@@ -1,4 +1,5 @@
 /* What the engine does to carry out changes of the partition: counts their time, posts the copies, takes back what landed, and goes on without a rank that failed. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -78,7 +79,7 @@ void engine_move_done(struct engine *g, struct move *m)
     if (n > 0)
         w->cost.move_ns_per_token += 0.1 * ((double)took / n - w->cost.move_ns_per_token);
     g->n_moving--;
-    g->changed = true;
+    engine_note_change(g);
     if (g->setup.witness && g->setup.witness->moved)
         g->setup.witness->moved(g->setup.witness->ctx, g->now_ns, m);
     world_move_done(w, v);
@@ -130,7 +131,7 @@ bool engine_switch(struct engine *g)
             if (!g->setup.quiet)
                 say_switch(&p->events[i]);
         }
-    g->changed = true;
+    engine_note_change(g);
     return true;
 }
 
@@ -141,6 +142,20 @@ static void end_all(struct engine *g, const char *why)
         if (r && !r->busy)
             engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
     }
+}
+
+void engine_end_misfits(struct engine *g)
+{
+    struct world *w = &g->world;
+    const struct req_queue *queues[] = {&w->waiting, &w->running};
+    char why[200];
+    snprintf(why, sizeof why, "ranks of this server have failed, and those that are left hold no more than %lld tokens of a request", (long long)world_capacity(w));
+    for (int q = 0; q < 2; q++)
+        for (int i = queues[q]->n - 1; i >= 0; i--) {
+            struct request *r = queues[q]->items[i];
+            if (!r->busy && !world_suffices(w, r))
+                engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
+        }
 }
 
 void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why)

@@ -133,23 +133,9 @@ static const char *read_order(lua_State *L, int opts, struct switch_order *o)
     return why ? why : base ? base : named;
 }
 
-/* Is it so already, with nothing under way that would change it? Then there is no order to give. */
-static bool is_so(struct plan *p, const struct switch_order *o)
-{
-    struct partition *t = &p->world->partition;
-    for (int i = 0; i < t->n_pending; i++)
-        if (t->pending[i].order.mask & o->mask)
-            return false;
-    return o->release ? (o->mask & ~t->free_ranks) == 0 : partition_match(t, o->mask, o->base) != NULL;
-}
-
 static int give(lua_State *L, const struct switch_order *o)
 {
     lua_settop(L, 0);
-    if (is_so(verb_orders(L), o)) {
-        lua_pushboolean(L, 1);
-        return 1;
-    }
     return verb_answer(L, plan_switch(verb_orders(L), o));
 }
 
@@ -368,7 +354,7 @@ static int disturbs(const struct partition *p, uint64_t set)
 static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
 {
     int n = __builtin_popcountll(set);
-    return !(set & (w->partition.dead_ranks | taken)) && (!w->shape.refusals[n][1] || !w->shape.refusals[n][n]);
+    return !(set & (w->partition.dead_ranks | taken)) && shape_runs(&w->shape, n);
 }
 
 /* The narrowest set that caches so many tokens; among equals the one that disturbs the fewest, then the first. 0: there is none. */

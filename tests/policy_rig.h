@@ -22,6 +22,8 @@ enum { RIG_TAGS = 1024 };
 struct rig_knobs {
     int seqs, batched, blocks;      /* 0: 16, 64, 256 */
     int ranks, group_size;          /* 0: 1 rank; one group of all */
+    int fail_rank;                  /* fails in its fail_at_step-th step (0: never) */
+    uint64_t fail_at_step;
     double starvation_s;
     size_t heap_bytes;
     int64_t hard_ns;
@@ -65,6 +67,8 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                              .block_size = 16,
                              .n_ranks = k->ranks ? k->ranks : 1,
                              .start = {k->group_size, k->group_size ? 1 : 0, 1},
+                             .fail_rank = k->fail_rank,
+                             .fail_at_step = k->fail_at_step,
                              .clock = &t->clock,
                              .quiet = true};
     policy_fcfs(&s.policy);

@@ -220,7 +220,7 @@ static void end_failed(struct openai *o, struct openai_choice *c, const struct e
     struct fault f;
     const char *why = ev->payload ? ev->payload : NULL;
     int status = ev->code == END_REFUSED ? (ev->http_status ? ev->http_status : 503)
-                 : ev->code == END_ERROR ? 500
+                 : ev->code == END_ERROR ? (ev->http_status ? ev->http_status : 500)
                                          : 503;
     const char *code = ev->code == END_ERROR   ? "engine_error"
                        : ev->code == END_ABORT ? "stopping"
@@ -232,7 +232,7 @@ static void end_failed(struct openai *o, struct openai_choice *c, const struct e
               : ev->code == END_ABORT ? "the server is stopping"
                                       : "the request was refused");
     f.retry_after_s = ev->code == END_REFUSED ? ev->retry_after_s : -1;
-    if (status == 503 && f.retry_after_s < 0)
+    if (status == 503 && f.retry_after_s < 0 && ev->code != END_ERROR)
         f.retry_after_s = 1;
     c->ended = true;
     c->answer->n_ended++;

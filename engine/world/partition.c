@@ -144,9 +144,20 @@ static bool same_order_given(const struct switch_order *a, const struct switch_o
 }
 
 /* Is what the order asks for so already? */
-static bool is_done(struct partition *p, const struct switch_order *o)
+static bool is_done(const struct partition *p, const struct switch_order *o)
 {
-    return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match(p, o->mask, o->base) != NULL;
+    return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match((struct partition *)p, o->mask, o->base) != NULL;
+}
+
+bool partition_stands(const struct partition *p, const struct switch_order *o)
+{
+    bool overlaps = false;
+    for (int i = 0; i < p->n_pending; i++) {
+        if (same_order_given(&p->pending[i].order, o))
+            return true;
+        overlaps |= (p->pending[i].order.mask & o->mask) != 0;
+    }
+    return !overlaps && is_done(p, o);
 }
 
 static bool in_pool(const struct node_shape *s, uint64_t mask)
@@ -171,8 +182,8 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)";
     if (!is_identity(o->base) && o->base.sp * o->base.tp != n)
         return "base: sp * tp is not the number of ranks";
-    if (w->shape.refusals[n][1] && w->shape.refusals[n][n])
-        return w->shape.refusals[n][n]; /* no layout at all runs on so many */
+    if (!shape_runs(&w->shape, n))
+        return w->shape.refusals[n][n];
     ranks_by_share(o->mask, o->base, ranks);
     if (kv_place_find(&w->kv, ranks, n) < 0 && w->kv.n_places == MAX_PLACES)
         return "too many different rank orders have been used";
@@ -209,19 +220,19 @@ static void mark_groups(struct partition *p)
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns)
 {
     struct partition *p = &w->partition;
-    for (int i = 0; i < p->n_pending; i++)
-        if (same_order_given(&p->pending[i].order, o))
-            return; /* it waits already */
+    struct switch_pending s = {.order = *o, .since_ns = now_ns, .deadline_ns = now_ns + o->max_wait_ns, .forced = o->when == WHEN_HARD};
+    if (partition_stands(p, o))
+        return;
     for (int i = p->n_pending - 1; i >= 0; i--)
-        if (p->pending[i].order.mask & o->mask) {
+        if (p->pending[i].order.mask & o->mask) { /* who has to wait for these ranks waits no longer because the order changes */
+            s.deadline_ns = p->pending[i].deadline_ns < s.deadline_ns ? p->pending[i].deadline_ns : s.deadline_ns;
             record(p, &p->pending[i], now_ns, true);
             remove_pending(p, i);
         }
     if (!is_done(p, o)) {
         ASSERT(p->n_pending < MAX_RANKS);
-        struct switch_pending *s = &p->pending[p->n_pending++];
-        *s = (struct switch_pending){.order = *o, .serial = p->next_serial++, .since_ns = now_ns, .forced = o->when == WHEN_HARD};
-        s->deadline_ns = now_ns + o->max_wait_ns;
+        s.serial = p->next_serial++;
+        p->pending[p->n_pending++] = s;
     }
     mark_groups(p);
 }
@@ -440,8 +451,7 @@ static void regroup(struct world *w, uint64_t ranks, int64_t now_ns)
         for (int i = 0; i < w->shape.n_sets; i++) {
             uint64_t s = w->shape.sets[i];
             int n = __builtin_popcountll(s);
-            bool runs = !w->shape.refusals[n][1] || !w->shape.refusals[n][n];
-            if ((s & ~ranks) == 0 && runs && n > __builtin_popcountll(best))
+            if ((s & ~ranks) == 0 && shape_runs(&w->shape, n) && n > __builtin_popcountll(best))
                 best = s;
         }
         if (!best)

@@ -33,6 +33,12 @@ struct node_shape {
     const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1];     /* [ranks][tp]: why it cannot run, or NULL; sp = ranks / tp */
 };
 
+/* Does any layout run on so many ranks? */
+static inline bool shape_runs(const struct node_shape *s, int n_ranks)
+{
+    return !s->refusals[n_ranks][1] || !s->refusals[n_ranks][n_ranks];
+}
+
 /* A group of ranks that runs one forward together. */
 struct group {
     int id;                         /* names it in plans; never used again; 0: an empty slot */
@@ -113,7 +119,9 @@ struct group *partition_match(struct partition *p, uint64_t mask, struct layout 
 
 /* Why this order cannot be given now, or NULL. An order for what already is (or is asked for already) is no error. */
 const char *partition_refusal(struct world *w, const struct switch_order *o);
-/* Gives a lawful order. It replaces waiting orders that overlap it. Carried out by partition_advance. */
+/* Would this order change nothing? It waits already, or it is so and nothing waits that would change it. */
+bool partition_stands(const struct partition *p, const struct switch_order *o);
+/* Gives a lawful order. It replaces waiting orders that overlap it, and waits no longer than they would have. Carried out by partition_advance. */
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns);
 /* Carries out every order that is ready; groups change, sequences meet their fate, moves appear in w->moves. Returns how many. */
 int partition_advance(struct world *w, int64_t now_ns);

@@ -157,6 +157,8 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
     for (int i = 0; i < p->n_batches; i++)
         if (p->batches[i]->forwarded && o->when == WHEN_HARD && p->batches[i]->site->mask & o->mask)
             return plan_no(p, "this plan forwards a batch on one of these ranks");
+    if (partition_stands(&p->world->partition, o))
+        return true;
     struct switch_order *copy = arena_new(&p->arena, sizeof *copy);
     *copy = *o;
     plan_add_verb(p, PLAN_SWITCH, NULL)->order = copy;
@@ -196,6 +198,20 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
     return true;
 }
 
+/* What is so already, with no verb before this one that says otherwise, is not said again. */
+static void shut(struct plan *p, const struct group *g, bool closed)
+{
+    bool is = g->shut;
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_CLOSE && p->verbs[i].group == g->id)
+            is = p->verbs[i].closed;
+    if (is == closed)
+        return;
+    struct plan_verb *v = plan_add_verb(p, PLAN_CLOSE, NULL);
+    v->group = g->id;
+    v->closed = closed;
+}
+
 bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
 {
     struct world *w = p->world;
@@ -205,9 +221,7 @@ bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
     if (how == WHEN_HARD && !g->idle)
         return plan_no(p, "the group is running a step: a hard preempt takes effect at its end");
     if (how != WHEN_HARD) {
-        struct plan_verb *v = plan_add_verb(p, PLAN_CLOSE, NULL);
-        v->group = group;
-        v->closed = true;
+        shut(p, g, true);
         return true;
     }
     for (int i = 0; i < w->running.n; i++) {
@@ -220,9 +234,10 @@ bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
 
 bool plan_open_group(struct plan *p, int group)
 {
-    if (!partition_find(&p->world->partition, group))
+    const struct group *g = partition_find(&p->world->partition, group);
+    if (!g)
         return plan_no(p, "no such group (any more)");
-    plan_add_verb(p, PLAN_CLOSE, NULL)->group = group;
+    shut(p, g, false);
     return true;
 }
 

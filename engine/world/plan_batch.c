@@ -164,6 +164,13 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
     return e;
 }
 
+/* Would it find room in this group were nobody else there? */
+static bool fits_empty(const struct plan_batch *b, const struct request *r)
+{
+    const struct kv_pool *kv = &b->plan->world->kv;
+    return kv_blocks_for(kv, b->site->place, r->n_tokens) <= kv->n_blocks;
+}
+
 static const char *why_not_here(const struct plan_batch *b, const struct request *r)
 {
     const struct plan *p = b->plan;
@@ -178,6 +185,8 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
         return "its KV is being copied";
     if (!partition_admits(&w->partition, b->site, r))
         return "the group admits nobody: an order waits for it";
+    if (!fits_empty(b, r))
+        return "it needs more KV cache than the group has";
     return NULL;
 }
 
@@ -282,7 +291,8 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
-        if (r->n_moving || (r->paused && r->place != b->site->place) || !partition_admits(&w->partition, b->site, r))
+        bool fits = fits_empty(b, r) && (!r->paused || r->place == b->site->place);
+        if (!fits || r->n_moving || !partition_admits(&w->partition, b->site, r))
             continue; /* it is not for this group now: those behind it may well be */
         if (!b->anybody && !route_here(b, r))
             continue;

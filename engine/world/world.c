@@ -106,16 +106,41 @@ static void note_arrival(struct world *w, int64_t now_ns)
     w->last_arrival_ns = now_ns;
 }
 
+/* Tokens that the widest group of these ranks can cache. */
+static int64_t capacity_without(const struct world *w, uint64_t dead)
+{
+    int most = 0;
+    for (int i = 0; i < w->shape.n_sets; i++) {
+        int n = __builtin_popcountll(w->shape.sets[i]);
+        bool may_be = !(w->shape.sets[i] & dead) && shape_runs(&w->shape, n);
+        most = may_be && w->shape.tokens_per_block[n] > most ? w->shape.tokens_per_block[n] : most;
+    }
+    return (int64_t)w->kv.n_blocks * most;
+}
+
+int64_t world_capacity(const struct world *w)
+{
+    return capacity_without(w, w->partition.dead_ranks);
+}
+
+bool world_suffices(const struct world *w, const struct request *r)
+{
+    int need = request_output(r) ? r->n_tokens : r->spec->n_prompt + r->spec->max_tokens;
+    return need <= world_capacity(w);
+}
+
 /* Can this request ever run here? */
 static int check_fits(const struct world *w, const struct request_spec *s, struct err *e)
 {
     const struct limits *l = &w->limits;
+    int64_t all = capacity_without(w, 0), left = world_capacity(w);
     if (s->n_prompt >= l->max_model_len + (s->max_tokens == 0))
         return err_set(e, E_INPUT, "the prompt has %d tokens; the model's context is %d tokens", s->n_prompt, l->max_model_len);
     int n = s->n_prompt + (s->max_tokens < l->max_model_len - s->n_prompt ? s->max_tokens : l->max_model_len - s->n_prompt);
-    if (n > world_capacity(w))
-        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n,
-                       (long long)world_capacity(w));
+    if (n > all)
+        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n, (long long)all);
+    if (n > left)
+        return err_set(e, E_DEVICE, "the request needs KV cache for %d tokens; ranks have failed, and those that are left hold %lld", n, (long long)left);
     return 0;
 }
 
@@ -158,17 +183,6 @@ void world_rekey(struct world *w, struct request *r, double key)
     queue_delete(queue_of(w, r), r);
     r->key = key;
     queue_insert(queue_of(w, r), r);
-}
-
-int64_t world_capacity(const struct world *w)
-{
-    int most = 0;
-    for (int i = 0; i < w->shape.n_sets; i++) {
-        int n = __builtin_popcountll(w->shape.sets[i] & ~w->partition.dead_ranks);
-        bool whole = !(w->shape.sets[i] & w->partition.dead_ranks);
-        most = whole && w->shape.tokens_per_block[n] > most ? w->shape.tokens_per_block[n] : most;
-    }
-    return (int64_t)w->kv.n_blocks * most;
 }
 
 /* The prefix key of the first (i + 1) * KV_UNIT tokens of its timeline. */

@@ -112,8 +112,10 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
 void world_commit(struct world *w, struct request *r, int n_computed);
 /* The one ending: leaves its queue, gives its blocks back, frees the request. */
 void world_end(struct world *w, struct request *r, enum ending how);
-/* Tokens that the widest possible group can cache: what a single request may need at most. */
+/* Tokens that the widest possible group of living ranks can cache: what a single request may need at most. */
 int64_t world_capacity(const struct world *w);
+/* Do the living ranks suffice for it: for all that it asked for as long as it has no output, afterwards for what it has so far (it may well end by itself)? */
+bool world_suffices(const struct world *w, const struct request *r);
 /* Conservation: blocks, requests, queues. false = a bug; called when idle. */
 bool world_check(const struct world *w);
 /* Is there anything that could run now? */
