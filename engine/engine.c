@@ -411,74 +411,6 @@ static bool should_decide(const struct engine *g, int64_t now)
     return world_has_work(&g->world) || (!g->saw_empty && !g->world.requests.n_live);
 }
 
-static struct step *post(struct engine *g, struct plan_batch *b)
-{
-    struct group *grp = b->site;
-    struct step_site site = {.world = &g->world, .group = grp, .comms = comm_find(g->devices.comms, grp->mask)};
-    struct step *s = step_build(b, &site);
-    for (int i = 0; i < b->n_items; i++)
-        b->items[i].request->busy = true;
-    grp->idle = false;
-    grp->layout = b->layout;
-    grp->busy_since_ns = g->now_ns;
-    s->ahead = b->ahead >= 0 && b->ahead < g->setup.ahead ? b->ahead : g->setup.ahead;
-    engine_post(g, s);
-    return s;
-}
-
-void engine_post(struct engine *g, struct step *s)
-{
-    s->posted_ns = g->now_ns;
-    for (int i = 0; i < s->n_ranks && !g->setup.play; i++) /* in all members' inboxes before anything else: every rank sees the same order */
-        rank_post_step(g->devices.ranks[s->ranks[i]], s, i);
-}
-
-/* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and look at nothing. */
-static void pad_steps(struct engine *g, struct step **steps, int n)
-{
-    int64_t slowest = 0;
-    int rows = 0;
-    for (int i = 0; i < n; i++)
-        rows = steps[i]->size.rows > rows ? steps[i]->size.rows : rows;
-    for (int i = 0; i < n; i++) {
-        struct step_size padded = steps[i]->size;
-        padded.rows = rows;
-        int64_t ns = g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), steps[i]->layout, &padded);
-        slowest = ns > slowest ? ns : slowest;
-    }
-    for (int i = 0; i < n; i++)
-        if (steps[i]->parts[0].time.ns < slowest)
-            steps[i]->parts[0].time.ns = slowest;
-}
-
-/* In virtual time: when it will have ended. */
-static void add_step(struct engine *g, struct step *s)
-{
-    const struct engine_play *play = g->setup.play;
-    if (play && !play->step_ns) {
-        timetable_hold(&g->under_way, (struct timetable_entry){.step = s});
-        return;
-    }
-    if (play)
-        s->parts[0].time.ns = play->step_ns(play->ctx, s);
-    timetable_add_step(&g->under_way, s);
-}
-
-static void post_all(struct engine *g, const struct plan *p)
-{
-    struct step *steps[MAX_RANKS];
-    int n = 0;
-    for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded)
-            steps[n++] = post(g, p->batches[i]);
-    if (g->setup.lockstep)
-        pad_steps(g, steps, n);
-    for (int i = 0; i < n && !g->setup.threaded; i++)
-        add_step(g, steps[i]);
-    for (int i = 0; i < n; i++)
-        engine_follow(g, steps[i]);
-}
-
 void engine_note_change(struct engine *g)
 {
     bool awaited = g->wake_ns > 0;
@@ -505,7 +437,7 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
             engine_note_change(g);
     }
-    post_all(g, p);
+    engine_post_plan(g, p);
 }
 
 static void note_idle(struct engine *g)

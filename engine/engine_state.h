@@ -1,4 +1,4 @@
-/* What the files of the engine share: its state. Included by engine.c, absorb.c, switch.c and report.c only; everyone else sees engine.h. */
+/* What the files of the engine share: its state. Included by the engine's own files only; everyone else sees engine.h. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -53,8 +53,10 @@ void engine_absorb(struct engine *g, struct step *s);
 
 /* ahead.c: puts the next step behind the newest one of its group, where that is lawful and nothing has happened; see there. */
 void engine_follow(struct engine *g, struct step *s);
-/* To the inboxes of all its ranks. */
-void engine_post(struct engine *g, struct step *s);
+
+/* post.c */
+void engine_post_plan(struct engine *g, const struct plan *p);  /* every batch that the plan forwards */
+void engine_post(struct engine *g, struct step *s);             /* to the inboxes of all its ranks */
 
 /* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once. One that has done nothing else for a while is
  * not, if a step is under way or it has said when it wants to be woken. */
