@@ -17,9 +17,12 @@ static void default_limits(struct http_limits *l)
     l->body = l->body ? l->body : (size_t)64 << 20;
     l->bodies = l->bodies ? l->bodies : (size_t)1 << 30;
     l->backlog = l->backlog ? l->backlog : (size_t)1 << 20;
+    l->rate = l->rate ? l->rate : 1024;
     l->connections = l->connections ? l->connections : 4096;
+    l->admin_connections = l->admin_connections ? l->admin_connections : 64;
     l->idle_s = l->idle_s ? l->idle_s : 75;
     l->receive_s = l->receive_s ? l->receive_s : 30;
+    l->body_s = l->body_s ? l->body_s : 600;
     l->send_s = l->send_s ? l->send_s : 30;
 }
 
@@ -70,6 +73,7 @@ int http_create(struct http **out, const struct http_setup *s, struct err *e)
     struct http *h = mem_new(sizeof *h);
     h->setup = *s;
     default_limits(&h->setup.limits);
+    rooms_init(h);
     list_init(&h->conns);
     list_init(&h->dirty);
     list_init(&h->dead);
@@ -94,26 +98,9 @@ void http_destroy(struct http *h)
     http_close_connections(h);
     loop_event_free(h->tick);
     loop_after(h->setup.loop, NULL, NULL);
+    rooms_free(h);
     mem_free(h->scratch);
     mem_free(h);
-}
-
-/* At the limit the connection that has idled longest makes room. */
-static bool make_room(struct http *h)
-{
-    if (h->n_conns < h->setup.limits.connections)
-        return true;
-    struct http_conn *oldest = NULL;
-    LIST_EACH(pos, &h->conns)
-    {
-        struct http_conn *c = LIST_ENTRY(pos, struct http_conn, all);
-        bool idle = c->step == CONN_LINGER || (c->step == CONN_HEAD && !c->in.len && !conn_backlog(c));
-        if (idle && (!oldest || c->since_ns < oldest->since_ns))
-            oldest = c;
-    }
-    if (oldest)
-        conn_kill(oldest);
-    return oldest != NULL;
 }
 
 static void turn_away(int fd)
@@ -128,15 +115,18 @@ static void on_accept(void *ctx)
 {
     struct http_listener *l = ctx;
     for (int i = 0; i < 64; i++) {
-        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage from = {0};
+        socklen_t n = sizeof from;
+        int fd = accept4(l->fd, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             l->paused = true; /* until the next tick: the event would fire without pause */
             loop_disarm(l->event);
         }
         if (fd < 0)
             return;
-        if (make_room(l->http))
-            conn_open(l->http, fd, l->admin);
+        uint64_t address = room_address_key(&from);
+        if (room_make(l->http, l->admin, address))
+            conn_open(l->http, fd, l->admin, address);
         else
             turn_away(fd);
     }
@@ -238,7 +228,7 @@ void http_close_connections(struct http *h)
 
 int http_n_connections(const struct http *h)
 {
-    return h->n_conns;
+    return h->rooms[false].n_conns + h->rooms[true].n_conns;
 }
 
 int http_n_exchanges(const struct http *h)

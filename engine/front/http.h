@@ -2,8 +2,9 @@
  * mean: a handler gets an exchange (one request and its answer) and answers now or later, whole or as a
  * stream. Front thread only. Bytes put into an answer leave at the end of the loop's turn, one write a
  * connection. Reading never stops while an answer is under way, so a client that leaves is noticed at once;
- * bytes sent ahead (pipelining) wait, bounded. A reader that is too slow loses its connection: bounded
- * backlog, bounded time. The parser and the connection are our own, over plain events: evhttp of libevent 2.1
+ * bytes sent ahead (pipelining) wait, bounded. A sender or a reader that is too slow loses its connection: bounded
+ * backlog, bounded time, a least rate. Where there is no room (connections of a listener or an address, bytes of bodies), those
+ * who hold most for least go, not the newcomer (http_room.c). The parser and the connection are our own, over plain events: evhttp of libevent 2.1
  * ends the process on a pipelined byte once reading goes on during an answer, and without reading it does not
  * see a client leave. Never true: an exchange answered twice; an exchange touched after its answer ended or
  * after its gone() ran. */
@@ -18,13 +19,17 @@ struct http;
 struct http_conn;
 
 struct http_limits { /* 0 = the default */
-    size_t body;     /* bytes of one request body; 64 MiB */
-    size_t bodies;   /* of all bodies being received; 1 GiB */
-    size_t backlog;  /* unsent bytes of one stream; 1 MiB */
-    int connections; /* 4096 */
-    int idle_s;      /* keep-alive without a request; 75 */
-    int receive_s;   /* a head, or a pause within a body; 30 */
-    int send_s;      /* a client that takes nothing; 30 */
+    size_t body;           /* bytes of one request body; 64 MiB */
+    size_t bodies;         /* of all bodies being received, of each listener; 1 GiB. The largest goes when there are more */
+    size_t backlog;        /* unsent bytes of one stream; 1 MiB */
+    size_t rate;           /* bytes a second at which a body must come, and an answer be taken, over receive_s and send_s; 1024 */
+    int connections;       /* of the public listener; 4096, or what the system's limit of files allows */
+    int per_address;       /* of them from one address (IPv6: one network of 64 bits); half of them */
+    int admin_connections; /* of the admin listener, which are none of those; 64 */
+    int idle_s;            /* keep-alive without a request; 75 */
+    int receive_s;         /* a whole head; and see rate; 30 */
+    int body_s;            /* a whole body; 600 */
+    int send_s;            /* see rate; 30 */
 };
 
 struct http_exchange {

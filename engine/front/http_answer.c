@@ -180,6 +180,8 @@ void conn_fail(struct http_conn *c, int status, const char *why)
 {
     struct http_exchange *x = &c->x;
     struct buf body = {0};
+    if (status == 503)
+        http_add_header(x, "Retry-After", "1");
     c->http->setup.error_body(status, why, &body);
     x->head.keep_alive = false;
     x->head.minor = 1;
@@ -188,6 +190,7 @@ void conn_fail(struct http_conn *c, int status, const char *why)
     if (c->step != CONN_ANSWER)
         c->http->n_exchanges++;
     c->step = CONN_ANSWER;
+    room_count_body(c);
     http_answer(x, status, "application/json", body.data, body.len);
     buf_free(&body);
 }

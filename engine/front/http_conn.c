@@ -36,8 +36,6 @@ static void end_exchange(struct http_conn *c)
 {
     struct http *h = c->http;
     struct http_exchange *x = &c->x;
-    if (c->step == CONN_BODY)
-        h->body_bytes -= x->body.len;
     if (c->step == CONN_ANSWER) {
         if (x->gone)
             x->gone(x);
@@ -56,6 +54,9 @@ void conn_kill(struct http_conn *c)
         return;
     c->dead = true;
     end_exchange(c);
+    c->step = CONN_LINGER;
+    room_count_body(c);
+    room_leave(c);
     loop_event_free(c->on_read);
     loop_event_free(c->on_write);
     close(c->fd);
@@ -63,16 +64,14 @@ void conn_kill(struct http_conn *c)
     buf_free(&c->out);
     list_remove(&c->dirty_node);
     list_remove(&c->all);
-    c->http->n_conns--;
     list_push_back(&c->http->dead, &c->all);
 }
 
 static void dispatch(struct http_conn *c)
 {
     struct http *h = c->http;
-    if (c->step == CONN_BODY)
-        h->body_bytes -= c->x.body.len;
     c->step = CONN_ANSWER;
+    room_count_body(c);
     h->n_exchanges++;
     h->setup.handle(h->setup.ctx, &c->x);
 }
@@ -113,6 +112,7 @@ static void begin_body(struct http_conn *c)
         conn_fail(c, 413, "the request body is too large");
     } else if (has_body(&c->x.head)) {
         c->step = CONN_BODY;
+        c->receiving = (struct conn_pace){.since_ns = c->since_ns};
         c->chunks = (struct http_chunks){0};
         if (c->x.head.expect_continue && !c->in.len)
             buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -130,6 +130,10 @@ static bool step_head(struct http_conn *c)
     while (c->head_seen == 0 && blank + 1 < c->in.len && memcmp(c->in.data + blank, "\r\n", 2) == 0)
         blank += 2;
     buf_cut(&c->in, blank);
+    if (c->head_seen == 0 && c->in.len == 1 && c->in.data[0] == '\r')
+        return false; /* half an empty line is no beginning yet: nor is its time that of a head */
+    if (c->head_seen == 0 && c->in.len)
+        c->since_ns = clock_now(h->setup.clock);
     size_t n = c->in.len ? http_head_length(c->in.data, c->in.len, &c->head_seen) : 0;
     if (n == 0 && c->in.len > HTTP_MAX_HEAD)
         conn_fail(c, 431, "the request head is too large");
@@ -152,7 +156,7 @@ static bool step_head(struct http_conn *c)
 static int take_body(struct http_conn *c, bool *whole)
 {
     struct http_exchange *x = &c->x;
-    size_t used = 0, limit = body_limit(c);
+    size_t used = 0, limit = body_limit(c), before = x->body.len;
     int rc = 0;
     if (x->head.chunked) {
         struct http_bytes in = {c->in.data, c->in.len};
@@ -165,23 +169,22 @@ static int take_body(struct http_conn *c, bool *whole)
         *whole = x->body.len == (size_t)x->head.content_length;
     }
     buf_cut(&c->in, used);
+    c->receiving.bytes += x->body.len - before;
     return rc;
 }
 
 static bool step_body(struct http_conn *c)
 {
     struct http *h = c->http;
-    size_t before = c->x.body.len;
     bool whole = false;
     int rc = c->in.len ? take_body(c, &whole) : 0;
-    h->body_bytes += c->x.body.len - before;
-    if (rc == 0 && h->body_bytes > h->setup.limits.bodies) {
-        h->body_bytes -= c->x.body.len;
-        conn_fail(c, 503, "too many large requests at once; try again later");
-        return true;
-    }
+    struct http_conn *largest;
+    room_count_body(c);
+    while ((largest = room_largest_body(h, c->room)))
+        conn_fail(largest, 503, "too many large requests at once; try again later");
+    if (c->step != CONN_BODY)
+        return true; /* it was itself the largest */
     if (rc) {
-        h->body_bytes -= c->x.body.len;
         conn_fail(c, rc == E_FULL ? 413 : 400,
                   rc == E_FULL ? "the request body is too large" : "malformed chunked body");
         return true;
@@ -244,8 +247,6 @@ static void on_read(void *ctx)
         linger(c, (size_t)n);
         return;
     }
-    if (c->step == CONN_BODY || (c->step == CONN_HEAD && c->in.len == 0))
-        c->since_ns = clock_now(c->http->setup.clock);
     buf_put(&c->in, c->http->scratch, (size_t)n);
     if (c->step == CONN_ANSWER && c->in.len > CONN_AHEAD) {
         /* Leaving it unread would hide the end of the connection behind it. */
@@ -285,7 +286,7 @@ static int send_some(struct http_conn *c)
         return E_GONE;
     if (n > 0) {
         c->out_at += (size_t)n;
-        c->sent_ns = 0;
+        c->sending.bytes += (size_t)n;
     }
     if (c->out_at == c->out.len) {
         c->out_at = 0;
@@ -309,11 +310,11 @@ void conn_flush(struct http_conn *c)
         return;
     }
     if (conn_backlog(c)) {
-        if (!c->sent_ns)
-            c->sent_ns = clock_now(c->http->setup.clock);
+        if (!c->sending.since_ns)
+            c->sending = (struct conn_pace){.since_ns = clock_now(c->http->setup.clock)};
         loop_arm(c->on_write);
     } else {
-        c->sent_ns = 0;
+        c->sending.since_ns = 0;
         loop_disarm(c->on_write);
     }
     if (c->closing && c->step != CONN_ANSWER && c->step != CONN_LINGER && !conn_backlog(c))
@@ -322,40 +323,45 @@ void conn_flush(struct http_conn *c)
         advance(c);
 }
 
+/* Each stretch of so many seconds must have its share of bytes: an average could be paid for in advance. */
+static bool is_slow(const struct http_conn *c, struct conn_pace *p, int seconds, int64_t now)
+{
+    if (!p->since_ns || now - p->since_ns <= seconds * INT64_C(1000000000))
+        return false;
+    bool slow = p->bytes < c->http->setup.limits.rate * (size_t)seconds;
+    *p = (struct conn_pace){.since_ns = now};
+    return slow;
+}
+
 void conn_check_time(struct http_conn *c, int64_t now)
 {
     const struct http_limits *l = &c->http->setup.limits;
-    int64_t second = 1000000000;
-    if (c->sent_ns && now - c->sent_ns > l->send_s * second) {
+    int64_t second = 1000000000, age = now - c->since_ns;
+    bool idle = c->step == CONN_HEAD && !c->in.len && !conn_backlog(c);
+    if (is_slow(c, &c->sending, l->send_s, now) || (c->step == CONN_LINGER && age > CONN_LINGER_S * second) ||
+        (idle && (age > l->idle_s * second || c->http->draining))) {
         conn_kill(c);
         return;
     }
-    int64_t age = now - c->since_ns;
-    bool idle = c->step == CONN_HEAD && !c->in.len && !conn_backlog(c);
-    if ((c->step == CONN_LINGER && age > CONN_LINGER_S * second) ||
-        (idle && (age > l->idle_s * second || c->http->draining)))
-        conn_kill(c);
-    else if ((c->step == CONN_BODY || (c->step == CONN_HEAD && c->in.len)) && !c->closing &&
-             age > l->receive_s * second) {
-        if (c->step == CONN_BODY)
-            c->http->body_bytes -= c->x.body.len;
+    bool late_head = c->step == CONN_HEAD && c->in.len && age > l->receive_s * second;
+    bool late_body = c->step == CONN_BODY && (is_slow(c, &c->receiving, l->receive_s, now) || age > l->body_s * second);
+    if ((late_head || late_body) && !c->closing)
         conn_fail(c, 408, "the request did not arrive in time");
-    }
 }
 
-void conn_open(struct http *h, int fd, bool admin)
+void conn_open(struct http *h, int fd, bool admin, uint64_t address)
 {
     int on = 1, idle = 60;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     struct http_conn *c = mem_new(sizeof *c);
-    *c = (struct http_conn){.http = h, .fd = fd, .admin = admin, .chunk_at = SIZE_MAX};
+    *c = (struct http_conn){.http = h, .room = &h->rooms[admin], .address = address, .fd = fd, .admin = admin, .chunk_at = SIZE_MAX};
     c->x.conn = c;
     c->since_ns = clock_now(h->setup.clock);
     list_init(&c->dirty_node);
     list_push_back(&h->conns, &c->all);
-    h->n_conns++;
+    room_enter(c);
     c->on_read = loop_fd(h->setup.loop, fd, LOOP_READ, on_read, c);
     c->on_write = loop_fd(h->setup.loop, fd, LOOP_WRITE, on_write, c);
     if (!c->on_read || !c->on_write)

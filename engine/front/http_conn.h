@@ -4,7 +4,10 @@
 #ifndef FRONT_HTTP_CONN_H
 #define FRONT_HTTP_CONN_H
 
+#include <sys/socket.h>
+
 #include "engine/base/list.h"
+#include "engine/base/map.h"
 #include "engine/front/http.h"
 
 enum conn_step {
@@ -23,8 +26,18 @@ enum {
     CONN_LINGER_S = 2
 };
 
+/* What the connections of one listener hold together. Each listener has its own: who fills the public one does not keep the operator out. */
+struct http_room {
+    int n_conns, max_conns, per_address; /* per_address 0: no bound */
+    size_t body_bytes, max_bodies;       /* in bodies being received */
+    struct map by_address;               /* address_key -> how many connections */
+    int64_t said_ns;                     /* when it was last said in the log that there is no room */
+};
+
 struct http_conn {
     struct http *http;
+    struct http_room *room;
+    uint64_t address; /* whose limit it counts for */
     int fd;
     enum conn_step step;
     bool admin, dead, doomed, eof, closing, advancing, dirty, writing;
@@ -36,8 +49,12 @@ struct http_conn {
     size_t chunk_at; /* of out: where the open chunk's size goes; SIZE_MAX: no chunk is open */
     size_t linger_bytes;
     struct http_chunks chunks;
-    int64_t since_ns; /* step began, or last byte of a body */
-    int64_t sent_ns;  /* last progress in sending; set when a backlog begins */
+    size_t counted;   /* of its body, in the room */
+    int64_t since_ns; /* the step began, of a head with its first byte */
+    struct conn_pace { /* has enough come, or gone, since then? */
+        int64_t since_ns; /* 0: nobody asks */
+        size_t bytes;
+    } receiving, sending;
     int64_t put_ns;
     struct http_exchange x;
 };
@@ -46,8 +63,8 @@ struct http_conn {
 struct http {
     struct http_setup setup;
     struct list conns, dirty, dead;
-    int n_conns, n_exchanges;
-    size_t body_bytes; /* in bodies being received */
+    struct http_room rooms[2]; /* of the public and of the admin listener */
+    int n_exchanges;
     bool draining;
     struct http_listener {
         struct http *http;
@@ -61,7 +78,7 @@ struct http {
     char *scratch; /* CONN_READ bytes */
 };
 
-void conn_open(struct http *h, int fd, bool admin);
+void conn_open(struct http *h, int fd, bool admin, uint64_t address);
 void conn_kill(struct http_conn *c); /* closes at once; an exchange under way is gone */
 void conn_flush(struct http_conn *c);
 void conn_check_time(struct http_conn *c, int64_t now_ns);
@@ -71,6 +88,17 @@ static inline size_t conn_backlog(const struct http_conn *c)
 {
     return c->out.len - c->out_at;
 }
+
+/* http_room.c */
+void rooms_init(struct http *h);
+void rooms_free(struct http *h);
+uint64_t room_address_key(const struct sockaddr_storage *a);
+/* Room for one more from this address: who idles longest, or sends its request slowest, goes. false: everybody is busy. */
+bool room_make(struct http *h, bool admin, uint64_t address);
+void room_enter(struct http_conn *c);
+void room_leave(struct http_conn *c);
+void room_count_body(struct http_conn *c); /* what it holds of its body by now: nothing unless it is receiving one */
+struct http_conn *room_largest_body(struct http *h, const struct http_room *r); /* NULL: it is within its bound */
 
 /* http_answer.c */
 void conn_fail(struct http_conn *c, int status,

@@ -1,5 +1,6 @@
 /* HTTP bytes through a live connection: a socket pair, the real connection code, and a handler that answers whole, in pieces, later, or never.
- * 0xFF bytes in the input cut it into writes with turns of the loop between them. Checked: heads keep their promises, every exchange ends
+ * 0xFF bytes in the input cut it into writes with turns of the loop between them,
+ * after some of which half a minute has gone. Doors refuse /private. Checked: heads keep their promises, every exchange ends
  * once, nothing is left behind. */
 #include <fcntl.h>
 #include <stdint.h>
@@ -35,10 +36,23 @@ static void check_head(const struct http_head *h)
     http_query_find(h->query, "name", out, sizeof out);
 }
 
+static bool admit(void *ctx, struct http_exchange *x)
+{
+    (void)ctx;
+    ASSERT(!x->body.len && !x->answered);
+    x->max_body = strcmp(x->head.path, "/small") == 0 ? 8 : 0;
+    if (strcmp(x->head.path, "/private") != 0)
+        return true;
+    http_answer(x, 401, "text/plain", "no", 2);
+    return false;
+}
+
 static void handle(void *ctx, struct http_exchange *x)
 {
     struct handler *h = ctx;
     h->n_handled++;
+    ASSERT(strcmp(x->head.path, "/private") != 0);
+    ASSERT(!x->max_body || x->body.len <= x->max_body);
     check_head(&x->head);
     ASSERT(!h->waiting);
     if (strcmp(x->head.path, "/stream") == 0) {
@@ -88,6 +102,13 @@ static void answer_waiting(struct handler *h)
         http_answer(x, 503, "text/plain", "later", 5);
 }
 
+static void wait_long(struct http *http, struct clock *clock)
+{
+    clock_advance_to(clock, clock_now(clock) + 31000000000);
+    LIST_EACH_SAFE(pos, tmp, &http->conns)
+    conn_check_time(LIST_ENTRY(pos, struct http_conn, all), clock_now(clock));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct loop *loop;
@@ -96,13 +117,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct clock clock;
     int pair[2];
     clock_init_virtual(&clock, 1000000000);
-    struct http_setup s = {.clock = &clock, .limits = {.body = 4096, .bodies = 8192, .backlog = 4096}, .ctx = &h, .handle = handle,
+    struct http_setup s = {.clock = &clock, .limits = {.body = 4096, .bodies = 8192, .backlog = 4096}, .ctx = &h, .admit = admit, .handle = handle,
                            .done = done, .error_body = error_body};
     ASSERT(loop_create(&loop, NULL) == 0);
     s.loop = loop;
     ASSERT(http_create(&http, &s, NULL) == 0);
     ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
-    conn_open(http, pair[0], false);
+    conn_open(http, pair[0], false, 0);
     for (size_t at = 0; at < size;) {
         const uint8_t *cut = memchr(data + at, 0xFF, size - at);
         size_t n = cut ? (size_t)(cut - (data + at)) : size - at;
@@ -111,6 +132,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         drain(pair[1]);
         if (cut && at % 3 == 0)
             answer_waiting(&h);
+        if (cut && at % 4 == 0)
+            wait_long(http, &clock);
         http_flush(http);
         at += n + 1;
     }
