@@ -337,6 +337,15 @@ static int admin_address(const struct opts *o, char host[256], int *port, struct
     return 0;
 }
 
+/* Before the model is loaded, which may take minutes: are the ports free? */
+static int check_addresses(struct app *a, struct err *e)
+{
+    struct server_setup s = {.host = a->opts.host, .port = (int)a->opts.port};
+    TRY(admin_address(&a->opts, a->admin_host, &s.admin_port, e));
+    s.admin_host = a->admin_host[0] ? a->admin_host : NULL;
+    return server_can_listen(&s, e);
+}
+
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -385,6 +394,7 @@ static int serve(struct app *a, struct err *e)
     opts_show(&a->opts, &given);
     log_info("main", "Moonshift " VERSION ": %s", given.data ? given.data : "defaults");
     buf_free(&given);
+    TRY(check_addresses(a, e));
     TRY(open_parts(a, e));
     TRY(open_server(a, e));
     if (a->opts.dry_run) {

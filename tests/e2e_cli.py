@@ -312,8 +312,10 @@ def a_taken_port_is_said():
         held.bind(("127.0.0.1", 0))
         held.listen()
         port = held.getsockname()[1]
-        r = run("serve", *DUMMY, "--port", str(port), "--admin-listen", "off")
-    assert r.returncode == 1 and str(port) in err(r) and "in use" in err(r), err(r)
+        for flags, says in ((["--port", str(port), "--admin-listen", "off"], "--port"), (["--port", "0", "--admin-listen", f"127.0.0.1:{port}"], "--admin-listen")):
+            r = run("serve", *DUMMY, *flags)
+            assert r.returncode == 1 and str(port) in err(r) and "in use" in err(r) and says in err(r), err(r)
+            assert "Loading" not in err(r), "it was known before the model was loaded"
 
 
 def keys_stay_out_of_the_log_and_the_process_list():

@@ -132,7 +132,8 @@ static void on_accept(void *ctx)
     }
 }
 
-static int bind_one(const struct addrinfo *a, int *port)
+/* A socket bound to this address, which listens if it shall; -1 and errno. */
+static int bind_one(const struct addrinfo *a, bool listens, int *port)
 {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1;
     if (fd < 0)
@@ -141,7 +142,7 @@ static int bind_one(const struct addrinfo *a, int *port)
     struct sockaddr_storage got;
     socklen_t n = sizeof got;
     char service[16];
-    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0 ||
+    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || (listens && listen(fd, 1024) < 0) ||
         getsockname(fd, (struct sockaddr *)&got, &n) < 0 ||
         getnameinfo((struct sockaddr *)&got, n, NULL, 0, service, sizeof service, NI_NUMERICSERV)) {
         int saved = errno;
@@ -155,10 +156,9 @@ static int bind_one(const struct addrinfo *a, int *port)
     return fd;
 }
 
-int http_listen(struct http *h, const char *host, int port, bool admin, struct err *e)
+/* The first of the host's addresses that can be had. */
+static int bind_any(const char *host, int port, bool listens, struct http_listener *out, struct err *e)
 {
-    if (h->n_listeners == 2)
-        return err_set(e, E_FULL, "at most 2 listeners");
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
                     *list = NULL;
     char service[16];
@@ -166,19 +166,36 @@ int http_listen(struct http *h, const char *host, int port, bool admin, struct e
     int rc = getaddrinfo(host && *host ? host : NULL, service, &hints, &list);
     if (rc)
         return err_set(e, E_INPUT, "cannot listen on host %s: %s", host ? host : "*", gai_strerror(rc));
-    int fd = -1, bound = 0;
-    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
-        fd = bind_one(a, &bound);
+    out->fd = -1;
+    for (const struct addrinfo *a = list; a && out->fd < 0; a = a->ai_next)
+        out->fd = bind_one(a, listens, &out->port);
     int why = errno;
     freeaddrinfo(list);
-    if (fd < 0)
+    if (out->fd < 0)
         return err_set(e, E_SYS, "cannot listen on %s port %d: %s", host ? host : "*", port, strerror(why));
-    struct http_listener *l = &h->listeners[h->n_listeners++];
-    *l = (struct http_listener){.http = h, .fd = fd, .port = bound, .admin = admin};
-    l->event = loop_fd(h->setup.loop, fd, LOOP_READ, on_accept, l);
+    return 0;
+}
+
+int http_can_listen(const char *host, int port, struct err *e)
+{
+    struct http_listener l = {0};
+    TRY(bind_any(host, port, false, &l, e));
+    close(l.fd);
+    return 0;
+}
+
+int http_listen(struct http *h, const char *host, int port, bool admin, struct err *e)
+{
+    if (h->n_listeners == 2)
+        return err_set(e, E_FULL, "at most 2 listeners");
+    struct http_listener *l = &h->listeners[h->n_listeners];
+    *l = (struct http_listener){.http = h, .admin = admin};
+    TRY(bind_any(host, port, true, l, e));
+    h->n_listeners++;
+    l->event = loop_fd(h->setup.loop, l->fd, LOOP_READ, on_accept, l);
     if (!l->event) {
         h->n_listeners--;
-        close(fd);
+        close(l->fd);
         return err_set(e, E_SYS, "no event for the listener");
     }
     loop_arm(l->event);

@@ -70,6 +70,8 @@ void http_destroy(struct http *h); /* open exchanges are gone */
 /* Binds and listens; port 0 picks one (http_port). E_INPUT: bad host; E_SYS: in use and the like. At most 2
  * listeners. */
 int http_listen(struct http *h, const char *host, int port, bool admin, struct err *e);
+/* Whether this address could be had now; takes nothing. The same errors. */
+int http_can_listen(const char *host, int port, struct err *e);
 int http_port(const struct http *h, bool admin); /* 0: none */
 bool http_is_loopback(const struct http *h, bool admin); /* the address that is listened on; false also when there is none */
 void http_close_after_answers(

@@ -266,14 +266,25 @@ static int add_keys(struct server *s, struct err *e)
     return 0;
 }
 
+static int name_address(int rc, bool admin, struct err *e)
+{
+    return rc ? err_prefix(e, rc, admin ? "the port of /admin (--admin-listen; unless given, the one after --port)" : "the server's port (--host, --port)") : 0;
+}
+
+int server_can_listen(const struct server_setup *u, struct err *e)
+{
+    TRY(name_address(http_can_listen(u->host, u->port, e), false, e));
+    return u->admin_host ? name_address(http_can_listen(u->admin_host, u->admin_port, e), true, e) : 0;
+}
+
 /* What the address really is can be said only once it is bound: a name may mean anything. Nobody is let in before. */
 static int listen_all(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
-    TRY(http_listen(s->front.http, u->host, u->port, false, e));
+    TRY(name_address(http_listen(s->front.http, u->host, u->port, false, e), false, e));
     if (!u->admin_host)
         return 0;
-    TRY(http_listen(s->front.http, u->admin_host, u->admin_port, true, e));
+    TRY(name_address(http_listen(s->front.http, u->admin_host, u->admin_port, true, e), true, e));
     bool local = http_is_loopback(s->front.http, true);
     s->admin.hosts = (struct hosts){u->admin_hosts, u->n_admin_hosts, u->admin_host, local};
     if (!local && !s->admin.auth.n)
