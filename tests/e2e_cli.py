@@ -135,6 +135,7 @@ class Terminal:
 
     def end(self):
         while True:
+            assert select.select([self.fd], [], [], WAIT_S)[0], "it does not end"
             try:
                 if not os.read(self.fd, 65536):
                     break

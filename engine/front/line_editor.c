@@ -129,6 +129,7 @@ enum line_result line_editor_read(struct line_editor *d, const char *prompt, str
     d->prompt = prompt;
     d->interrupted = false;
     el_resize(d->edit); /* it may have changed while an answer ran */
+    el_set(d->edit, EL_PREP_TERM, 1); /* before the prompt is seen: what is typed after it must meet the editor, not the terminal's own */
     const char *text = el_gets(d->edit, &n);
     if (d->interrupted)
         return LINE_INTERRUPTED;
