@@ -364,7 +364,7 @@ static int open_server(struct app *a, struct err *e)
         .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
                  .connections = (int)o->max_connections, .per_address = (int)o->connections_per_address},
         .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
-        .log_requests = o->log_requests,
+        .text_s = o->text_s > 0 ? o->text_s : -1, .log_requests = o->log_requests,
         .names = o->names.n ? (const char *const *)o->names.items : a->names, .n_names = o->names.n ? o->names.n : 1,
         .root = o->model ? o->model : a->served,
         .tokenizer = a->tokenizer, .chat = a->chat, .chat_source = a->chat ? a->chat_source.data : NULL,

@@ -4,7 +4,7 @@
 
 #include "engine/base/mem.h"
 
-enum { SHORT_WORD = 40, MAX_PROBES = 512 };
+enum { SHORT_WORD = 40, MAX_PROBES = 512, MERGE_WORK = 32 /* a merge takes as long as so many bytes of other work */ };
 
 #define NO_RANK UINT32_MAX
 #define EMPTY UINT64_MAX
@@ -105,6 +105,8 @@ struct long_word {
     uint32_t *next, *prev, *rank;
     uint64_t *heap;
     size_t n_heap;
+    struct cancel *cancel;
+    struct err *e;
 };
 
 static void heap_push(struct long_word *w, uint64_t v)
@@ -143,15 +145,19 @@ static void rank_pair(struct long_word *w, uint32_t i)
         heap_push(w, (uint64_t)w->rank[i] << 32 | i);
 }
 
-static size_t merge_list(struct long_word *w, size_t n)
+static int merge_list(struct long_word *w, size_t *n_symbols)
 {
+    size_t n = *n_symbols;
     for (size_t i = 0; i < n; i++) {
         w->next[i] = i + 1 < n ? (uint32_t)i + 1 : NONE;
         w->prev[i] = i ? (uint32_t)i - 1 : NONE;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        TRY(cancel_check(w->cancel, MERGE_WORK, w->e));
         rank_pair(w, (uint32_t)i);
+    }
     while (w->n_heap) {
+        TRY(cancel_check(w->cancel, MERGE_WORK, w->e));
         uint64_t top = heap_pop(w);
         uint32_t i = (uint32_t)top, j = w->next[i];
         if (w->rank[i] != top >> 32)
@@ -168,7 +174,8 @@ static size_t merge_list(struct long_word *w, size_t n)
     size_t out = 0;
     for (uint32_t i = 0; i != NONE; i = w->next[i])
         w->sym[out++] = w->sym[i];
-    return out;
+    *n_symbols = out;
+    return 0;
 }
 
 static int merge_long(const struct bpe *b, struct bpe_scratch *s, int32_t *sym, size_t *n, struct err *e)
@@ -176,18 +183,18 @@ static int merge_long(const struct bpe *b, struct bpe_scratch *s, int32_t *sym, 
     /* Every merge removes one symbol and pushes two pairs, so 3n bounds what is ever pushed. */
     size_t bytes = *n * (3 * sizeof(uint64_t) + 3 * sizeof(uint32_t));
     if (s->bytes < bytes) {
-        bpe_scratch_free(s);
+        mem_free(s->memory);
+        s->bytes = 0;
         s->memory = mem_try(bytes);
         if (!s->memory)
             return err_set(e, E_FULL, "no memory to tokenise a word of %zu bytes", *n);
         s->bytes = bytes;
     }
-    struct long_word w = {.b = b, .sym = sym, .heap = s->memory};
+    struct long_word w = {.b = b, .sym = sym, .heap = s->memory, .cancel = s->cancel, .e = e};
     w.next = (uint32_t *)(w.heap + 3 * *n);
     w.prev = w.next + *n;
     w.rank = w.prev + *n;
-    *n = merge_list(&w, *n);
-    return 0;
+    return merge_list(&w, n);
 }
 
 int bpe_merge(const struct bpe *b, struct bpe_scratch *s, int32_t *symbols, size_t *n, struct err *e)

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/err.h"
+#include "engine/base/cancel.h"
 
 enum {
     BPE_ID_BITS = 21, /* a pair of ids and a rank share 64 bits */
@@ -26,6 +26,7 @@ struct bpe {
 struct bpe_scratch { /* for long words; zero it, free it */
     void *memory;
     size_t bytes;
+    struct cancel *cancel; /* looked at while a long word is merged; NULL: none */
 };
 
 /* n_merges at most BPE_MAX_MERGES. */
@@ -35,7 +36,7 @@ void bpe_free(struct bpe *b);
  * the table. */
 int bpe_set(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged, struct err *e);
 /* Merges symbols[0..*n) in place, lowest rank first, leftmost first: n log n. Negative ids are not allowed.
- */
+ * E_FULL: no memory; what cancel_check says. */
 int bpe_merge(const struct bpe *b, struct bpe_scratch *s, int32_t *symbols, size_t *n, struct err *e);
 void bpe_scratch_free(struct bpe_scratch *s);
 

@@ -57,7 +57,7 @@ static void fill_globals(struct run *r, const struct json *context)
 int chat_render(const struct chat_template *t, const struct chat_input *in, struct buf *out, struct err *e)
 {
     const struct chat_limits *l = &in->limits;
-    struct run r = {.t = &t->t, .out = out, .out_base = out->len, .line = 1, .now = in->now};
+    struct run r = {.t = &t->t, .out = out, .out_base = out->len, .line = 1, .now = in->now, .cancel = in->cancel};
     if (in->context && json_type(in->context) != JSON_OBJECT)
         return err_set(e, E_INPUT, "the context of a chat template must be an object, not %s",
                        json_type_name(in->context));

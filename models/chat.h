@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/cancel.h"
 #include "engine/base/err.h"
 #include "engine/base/json.h"
 
@@ -29,10 +30,11 @@ struct chat_input {
                                     add_generation_prompt, bos_token, eos_token, and chat_template_kwargs' members */
     int64_t now;                 /* Unix seconds for strftime_now (local time) */
     struct chat_limits limits;
+    struct cancel *cancel;       /* looked at every few steps; NULL: nobody cancels */
 };
 
 /* Renders into out (appended). E_INPUT: the template raised (raise_exception's text) or met wrong data, with its line;
- * E_FULL: a bound was passed. On failure out holds nothing new. */
+ * E_FULL: a bound was passed, or the time is up; E_GONE: cancelled. On failure out holds nothing new. */
 int chat_render(const struct chat_template *t, const struct chat_input *in, struct buf *out, struct err *e);
 
 /* A template for models that carry none, by name: "chatml", "llama2", "llama3", "mistral". NULL: no such name. */

@@ -4,7 +4,7 @@
 #include "engine/base/mem.h"
 #include "models/tokenizer_impl.h"
 
-enum { CACHE_SLOTS = 4096, CACHE_FROM_BYTES = 4096, SHORT_SYMBOLS = 64, MAX_TEXT = 1 << 30, MAX_CACHED = 64 };
+enum { CACHE_SLOTS = 4096, CACHE_FROM_BYTES = 4096, SHORT_SYMBOLS = 64, MAX_TEXT = 1 << 30, MAX_CACHED = 64, WORD_WORK = 16 };
 
 /* A word that this text had before, and where its ids stand in the output: nothing is copied. */
 struct cached {
@@ -17,6 +17,7 @@ struct encoder {
     const struct tokenizer *t;
     struct tokens *out;
     size_t first, max; /* ids in out before; most to add (0: no limit) */
+    struct cancel *cancel;
     struct bpe_scratch scratch;
     int32_t *symbols; /* for long words */
     size_t cap_symbols;
@@ -59,6 +60,7 @@ static int merge_word(struct encoder *c, const char *s, size_t n)
 static int encode_word(void *ctx, const char *s, size_t n)
 {
     struct encoder *c = ctx;
+    TRY(cancel_check(c->cancel, n + WORD_WORK, c->e));
     int32_t id = vocab_find(&c->t->vocab, s, n);
     if (id >= 0 && (c->t->whole[id] || c->t->traits.ignore_merges)) {
         tokens_put(c->out, id);
@@ -198,6 +200,7 @@ static int encode_bytes(struct encoder *c, const char *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         tokens_put(c->out, (unsigned char)s[i]);
         TRY(check_room(c));
+        TRY(cancel_check(c->cancel, 1, c->e));
     }
     return 0;
 }
@@ -220,6 +223,7 @@ static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
         tokens_put(c->out, c->t->bos);
     TRY(check_room(c));
     while (at < n && added_search(&c->t->added, text, n, at, flags & TOKENIZE_SPECIAL, &m)) {
+        TRY(cancel_check(c->cancel, m.to - at, c->e));
         TRY(encode_plain(c, text + at, m.from - at, at == 0));
         tokens_put(c->out, m.id);
         TRY(check_room(c));
@@ -231,15 +235,16 @@ static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
     return check_room(c);
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens,
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, struct tokenize_how how,
                      struct tokens *out, struct err *e)
 {
     if (n > MAX_TEXT)
         return err_set(e, E_INPUT, "the text is %zu bytes long; %d are possible", n, MAX_TEXT);
-    struct encoder c = {.t = t, .out = out, .first = out->len, .max = max_tokens, .e = e};
+    struct encoder c = {.t = t, .out = out, .first = out->len, .max = how.max_tokens, .cancel = how.cancel, .e = e};
+    c.scratch.cancel = how.cancel;
     if (n >= CACHE_FROM_BYTES)
         c.cache = mem_try_array(CACHE_SLOTS, sizeof *c.cache); /* without it, only slower */
-    int rc = encode_all(&c, text, n, flags);
+    int rc = encode_all(&c, text, n, how.flags);
     if (rc)
         out->len = c.first;
     bpe_scratch_free(&c.scratch);

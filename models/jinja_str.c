@@ -46,7 +46,7 @@ struct value j_strip(struct run *r, struct value string, struct value chars, int
     uint32_t cp;
     while ((sides & SIDE_LEFT) && from < to) {
         size_t len = (size_t)decode(s + from, to - from, &cp);
-        if (!has_char(chars.u.s, s + from, len))
+        if (!j_charge(r, chars.u.s->len / 64) || !has_char(chars.u.s, s + from, len))
             break;
         from += len;
     }
@@ -54,7 +54,7 @@ struct value j_strip(struct run *r, struct value string, struct value chars, int
         size_t at = to - 1;
         while (at > from && ((unsigned char)s[at] & 0xC0) == 0x80)
             at--;
-        if (!has_char(chars.u.s, s + at, to - at))
+        if (!j_charge(r, chars.u.s->len / 64) || !has_char(chars.u.s, s + at, to - at))
             break;
         to = at;
     }
@@ -246,6 +246,7 @@ static void split_text_right(struct run *r, struct items *all, struct value stri
 {
     size_t to = string.u.s->len;
     const char *s = string.u.s->data;
+    j_charge(r, to / 16 * (sep->len / 16 + 1));
     for (size_t at = to; max != 0 && at >= sep->len && !j_failed(r);) {
         if (at <= to && memcmp(s + at - sep->len, sep->data, sep->len) == 0) {
             j_push(r, all, j_part(r, string, at, to));

@@ -6,7 +6,7 @@
 
 #include "engine/base/utf8.h"
 
-enum { DEPTH_MAX = 1200 };
+enum { DEPTH_MAX = 1200, STEP_WORK = 64 /* a step takes as long as so many bytes of plain work */ };
 
 static struct value fail_va(struct run *r, int code, const char *fmt, va_list ap)
 {
@@ -17,6 +17,15 @@ static struct value fail_va(struct run *r, int code, const char *fmt, va_list ap
     text[utf8_whole(text, strlen(text))] = 0;
     err_set(&r->error, code, "line %d: %s", r->line, text);
     return j_of(J_UNDEFINED);
+}
+
+static void fail(struct run *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct run *r, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail_va(r, code, fmt, ap);
+    va_end(ap);
 }
 
 struct value j_fail(struct run *r, const char *fmt, ...)
@@ -49,9 +58,19 @@ bool j_enter(struct run *r)
     return true;
 }
 
+/* Work that is no step still takes time: false (and failed) when the run is given up. */
+static bool tick(struct run *r, size_t work)
+{
+    struct err e = {0};
+    int rc = cancel_check(r->cancel, work, &e);
+    if (rc)
+        fail(r, rc, "%s", e.text);
+    return !rc;
+}
+
 bool j_charge(struct run *r, size_t steps)
 {
-    if (j_failed(r))
+    if (j_failed(r) || !tick(r, (steps + 1) * STEP_WORK))
         return false;
     if (r->steps_left < steps) {
         j_full(r, "the template takes too many steps");
@@ -68,6 +87,8 @@ void *j_alloc(struct run *r, size_t bytes)
         return NULL;
     }
     r->memory_left -= bytes;
+    if (!tick(r, bytes / 4 + 1))
+        return NULL;
     return arena_new(&r->arena, bytes);
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/cancel.h"
 #include "engine/base/err.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
@@ -153,6 +154,7 @@ struct run {
     int depth; /* of C calls */
     int line;
     int64_t now;
+    struct cancel *cancel;
     struct err error; /* code 0: none */
     struct buf *out;
     struct value *globals; /* by the template's list of free names */

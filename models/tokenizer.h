@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/cancel.h"
 #include "engine/base/err.h"
 #include "models/gguf.h"
 
@@ -31,12 +32,16 @@ enum {
     TOKENIZE_BOS = 1,        /* what the model's add_bos says (and add_eos), at the ends */
     TOKENIZE_SPECIAL = 2,    /* text that spells a control token becomes it; else it is plain text */
 };
+struct tokenize_how {
+    int flags;
+    size_t max_tokens;       /* 0: no limit */
+    struct cancel *cancel;   /* NULL: nobody cancels */
+};
 /* Appends the ids of text (any bytes; what is not UTF-8 goes through byte tokens) to out; user-defined tokens are always found.
  * The ids are those of the `tokenizers` library with the model's published settings: some models compose the text first (NFC), and
  * a byte for which a byte-level vocabulary has no token (a few control characters, in some) is left out. E_INPUT when this adds
- * more than max_tokens (0 = no limit), and out is as before. n log n in n, for hostile text too. */
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags, size_t max_tokens, struct tokens *out,
-                     struct err *e);
+ * more than max_tokens, E_GONE or E_FULL when it is given up; then out is as before. n log n in n, for hostile text too. */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, struct tokenize_how how, struct tokens *out, struct err *e);
 
 int tokenizer_n_vocab(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);   /* -1: none */

@@ -64,7 +64,7 @@ static void check_ids(const struct tokenizer *t, const char *text, size_t n, int
     struct tokens ids = {0};
     struct buf got = {0};
     struct err e = {0};
-    if (tokenizer_encode(t, text, n, flags, 0, &ids, &e))
+    if (tokenizer_encode(t, text, n, (struct tokenize_how){.flags = flags}, &ids, &e))
         fail_msg("%s", e.text);
     for (size_t i = 0; i < ids.len; i++)
         buf_printf(&got, "%s%d", i ? " " : "", ids.ids[i]);
@@ -348,10 +348,10 @@ static void test_limits(void **state)
     struct tokens ids = {0};
     struct err e = {0};
     tokens_put(&ids, 7);
-    assert_int_equal(tokenizer_encode(t, "hello hello x", 13, 0, 2, &ids, &e), E_INPUT);
+    assert_int_equal(tokenizer_encode(t, "hello hello x", 13, (struct tokenize_how){.max_tokens = 2}, &ids, &e), E_INPUT);
     assert_non_null(strstr(e.text, "longer than 2 tokens"));
     assert_int_equal(ids.len, 1);
-    assert_int_equal(tokenizer_encode(t, "hello hello", 11, 0, 2, &ids, &e), 0);
+    assert_int_equal(tokenizer_encode(t, "hello hello", 11, (struct tokenize_how){.max_tokens = 2}, &ids, &e), 0);
     assert_int_equal(ids.len, 3);
     tokens_free(&ids);
     tokenizer_free(t);
@@ -364,7 +364,7 @@ static void check_stream(const struct tokenizer *t, const char *text, size_t n, 
     struct tokens ids = {0};
     struct buf out = {0};
     struct detok d;
-    assert_int_equal(tokenizer_encode(t, text, n, TOKENIZE_SPECIAL, 0, &ids, NULL), 0);
+    assert_int_equal(tokenizer_encode(t, text, n, (struct tokenize_how){.flags = TOKENIZE_SPECIAL}, &ids, NULL), 0);
     detok_init(&d, t, false);
     for (size_t i = 0; i < ids.len; i++) {
         size_t before = out.len;
@@ -465,8 +465,8 @@ static void test_cache_and_length_do_not_matter(void **state)
             buf_putc(&word, (char)('a' + rng_below(&r, rng_below(&r, 2) ? 26 : 3)));
         for (int i = 0; i < 100 || text.len < 5000; i++)
             buf_put(&text, word.data, word.len);
-        assert_int_equal(tokenizer_encode(t, word.data, word.len, 0, 0, &one, NULL), 0);
-        assert_int_equal(tokenizer_encode(t, text.data, text.len, 0, 0, &all, NULL), 0);
+        assert_int_equal(tokenizer_encode(t, word.data, word.len, (struct tokenize_how){0}, &one, NULL), 0);
+        assert_int_equal(tokenizer_encode(t, text.data, text.len, (struct tokenize_how){0}, &all, NULL), 0);
         assert_int_equal(all.len, one.len * (text.len / word.len));
         for (size_t i = 0; i < all.len; i++)
             assert_int_equal(all.ids[i], one.ids[i % one.len]);
@@ -489,7 +489,7 @@ static void encode_job(void *arg)
     struct buf text = {0};
     for (int i = 0; i < 3000; i++)
         buf_printf(&text, "word%d and some more, it's \xC3\xA9\xCC\x81 ", i % 37);
-    tokenizer_encode(j->t, text.data, text.len, 0, 0, &j->ids, NULL);
+    tokenizer_encode(j->t, text.data, text.len, (struct tokenize_how){0}, &j->ids, NULL);
     buf_free(&text);
 }
 

@@ -145,7 +145,7 @@ static void check_round_trip(const struct tokenizer *t, const char *text)
 {
     struct tokens ids = {0};
     struct buf out = {0};
-    assert_int_equal(tokenizer_encode(t, text, strlen(text), 0, 0, &ids, NULL), 0);
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), (struct tokenize_how){0}, &ids, NULL), 0);
     tokenizer_decode(t, ids.ids, ids.len, false, &out);
     assert_string_equal(out.data, text);
     tokens_free(&ids);

@@ -89,7 +89,7 @@ static void encodes(const struct tokenizer *t, const char *text, const int32_t *
     struct tokens ids = {0};
     struct err e;
     size_t n = 0;
-    assert_int_equal(tokenizer_encode(t, text, strlen(text), TOKENIZE_BOS | TOKENIZE_SPECIAL, 0, &ids, &e), 0);
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), (struct tokenize_how){.flags = TOKENIZE_BOS | TOKENIZE_SPECIAL}, &ids, &e), 0);
     while (wanted[n] >= 0)
         n++;
     assert_int_equal(ids.len, n);

@@ -31,6 +31,13 @@ void clock_advance_to(struct clock *c, int64_t ns)
     atomic_store_explicit(&c->now_ns, ns, memory_order_release);
 }
 
+int64_t clock_thread_cpu(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 int64_t clock_wall_seconds(void)
 {
     return (int64_t)time(NULL);

@@ -16,6 +16,7 @@ void clock_init_real(struct clock *c);
 void clock_init_virtual(struct clock *c, int64_t start_ns);
 int64_t clock_now(const struct clock *c);
 void clock_advance_to(struct clock *c, int64_t ns); /* virtual only; going back is a bug */
+int64_t clock_thread_cpu(void);                     /* CPU time that the calling thread has used, ns */
 int64_t clock_wall_seconds(void);                   /* Unix time, for "created" fields and logs only */
 
 #endif

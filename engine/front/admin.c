@@ -228,7 +228,7 @@ static void check_policy(struct admin *a, struct http_exchange *x)
         return;
     }
     struct check_job *c = mem_new(sizeof *c);
-    *c = (struct check_job){.job = {check_run, check_done, x->body.len},
+    *c = (struct check_job){.job = {.run = check_run, .done = check_done, .bytes = x->body.len},
                             .x = x,
                             .lua = a->policies->lua,
                             .source = x->body,

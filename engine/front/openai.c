@@ -114,7 +114,9 @@ static void start(struct openai *o, struct openai_order *order, struct http_exch
 
 static void order_gone(struct http_exchange *x)
 {
-    ((struct pending *)x->user)->x = NULL;
+    struct pending *p = x->user;
+    p->x = NULL;
+    cancel_ask(&p->order.job.cancel);
 }
 
 static void order_done(struct text_job *job)
@@ -123,7 +125,7 @@ static void order_done(struct text_job *job)
     struct openai *o = p->openai;
     o->n_orders--;
     o->front->n_live--;
-    if (o->front->stopped && !p->order.fault.status)
+    if (o->front->stopped)
         fault_set(&p->order.fault, 503, "stopping", NULL, "the server is stopping");
     if (p->x && p->order.fault.status)
         front_fault(p->x, &p->order.fault);
@@ -169,7 +171,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     p->openai = o;
     p->x = x;
     struct openai_order *r = &p->order;
-    r->job = (struct text_job){openai_order_read, order_done, x->body.len};
+    r->job = (struct text_job){.run = openai_order_read, .done = order_done, .bytes = x->body.len};
     r->words = &f->words;
     r->names = f->names;
     r->n_names = f->n_names;

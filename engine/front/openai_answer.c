@@ -27,6 +27,8 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
         detok_init(&c->detok, a->words->tokenizer, a->params.skip_special);
         stop_scan_init(&c->scan, &a->params.stops);
     }
+    for (int i = 0; i < a->prompts.n; i++)
+        a->n_prompt += a->prompts.items[i].n;
     openai_frame_prepare(a);
     return a;
 }
@@ -127,6 +129,7 @@ bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
         return false;
     begin(c);
     c->n_output++;
+    a->n_output++;
     if (is_shown(c, ev))
         detok_put(&c->detok, ev->token, &c->text);
     add_logprobs(c, ev->token, ev->payload);

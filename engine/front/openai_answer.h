@@ -40,6 +40,7 @@ struct openai_answer {
     bool force_usage;
     struct openai_choice *choices;
     int n_choices, n_ended;
+    int n_prompt, n_output; /* tokens of all prompts; of all choices so far */
     void *owner;                        /* heap: what x->user points to; freed with the answer */
     struct openai_answer *next, **link; /* of all answers */
 };

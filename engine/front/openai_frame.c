@@ -33,11 +33,7 @@ void openai_frame_prepare(struct openai_answer *a)
 
 static struct shape_usage usage(const struct openai_answer *a, bool final)
 {
-    struct shape_usage u = {.n_cached = final ? 0 : -1};
-    for (int i = 0; i < a->prompts.n; i++)
-        u.n_prompt += a->prompts.items[i].n;
-    for (int i = 0; i < a->n_choices; i++)
-        u.n_output += a->choices[i].n_output;
+    struct shape_usage u = {.n_prompt = a->n_prompt, .n_output = a->n_output, .n_cached = final ? 0 : -1};
     for (int i = 0; final && i < a->n_choices;
          i += a->params.n) /* a prompt counts once, however many choices it has */
         u.n_cached += a->choices[i].n_cached;

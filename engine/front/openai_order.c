@@ -111,7 +111,8 @@ static int read_body(struct openai_order *o, const struct json *body)
 {
     TRY(openai_params_read(&o->params, o->route, body, o->words->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
-    TRY(openai_prompts_read(o->words, &o->params, body, &o->prompts, &o->fault));
+    const struct openai_reading r = {o->words, &o->params, &o->job.cancel};
+    TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault));
     return make_specs(o);
 }
 

@@ -5,6 +5,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
+enum { DECODE_WORK = 16 /* of a token, in bytes of plain work */ };
+
 /* ---- messages */
 
 static int put_parts(const struct json *parts, struct buf *text, struct fault *f)
@@ -184,23 +186,42 @@ static int put_context(struct buf *out, const struct openai_text *t, const struc
     return 0;
 }
 
+/* s[0..n) backwards; NULL: no memory. */
+static char *backwards(const char *s, size_t n)
+{
+    char *out = mem_try(n ? n : 1);
+    for (size_t i = 0; out && i < n; i++)
+        out[i] = s[n - 1 - i];
+    return out;
+}
+
+/* Where s[0..n) stands last in text. memmem is linear, so the last place is found backwards: looking on behind each place that it finds from the
+ * front would cost the product of both lengths when they are all one letter. */
+static int find_last(const struct buf *text, const char *s, size_t n, const char **found, struct fault *f)
+{
+    char *rev_text = backwards(text->data, text->len), *rev_s = backwards(s, n), *at = NULL;
+    bool ok = rev_text && rev_s;
+    if (ok)
+        at = memmem(rev_text, text->len, rev_s, n);
+    *found = at ? text->data + text->len - (size_t)(at - rev_text) - n : NULL;
+    mem_free(rev_text);
+    mem_free(rev_s);
+    return ok ? 0 : fault_set(f, 503, "overloaded", NULL, "no memory to read the messages");
+}
+
 /* continue_final_message: the text ends where the last message's text ends. */
 static int cut_after_final(const struct json *context, struct buf *out, struct fault *f)
 {
     const struct json *last = NULL;
     for (const struct json *m = json_first(json_find(context, "messages")); m; m = json_next(m))
         last = m;
-    const char *s = json_text(json_find(last, "content"));
-    size_t n = s ? strlen(s) : 0;
-    while (n && strchr(" \t\r\n", s[n - 1]))
+    const char *s = json_text(json_find(last, "content")), *at = NULL;
+    size_t n = s ? strlen(s) : 0, lead = s ? strspn(s, " \t\r\n") : 0;
+    while (n > lead && strchr(" \t\r\n", s[n - 1]))
         n--;
-    size_t lead = s ? strspn(s, " \t\r\n") : 0;
-    s = s && lead < n ? s + lead : NULL;
-    n -= s ? lead : 0;
-    const char *at = NULL;
-    for (const char *from = out->data;
-         s && (from = memmem(from, out->len - (size_t)(from - out->data), s, n)); from++)
-        at = from;
+    n -= n > lead ? lead : n;
+    if (n)
+        TRY(find_last(out, s + lead, n, &at, f));
     if (!at)
         return fault_set(f, 400, "invalid_value", "continue_final_message",
                          "the last message has no text, or the chat template does not show it as it is: it "
@@ -210,26 +231,24 @@ static int cut_after_final(const struct json *context, struct buf *out, struct f
     return 0;
 }
 
-static int render(const struct openai_text *t, const struct openai_params *p, const struct json *context,
-                  struct buf *out, struct fault *f)
+static int render(const struct openai_reading *r, const struct json *context, struct buf *out, struct fault *f)
 {
     struct err e = {0};
-    struct chat_input in = {.context = context, .now = clock_wall_seconds()};
-    if (chat_render(t->chat, &in, out, &e))
+    struct chat_input in = {.context = context, .now = clock_wall_seconds(), .cancel = r->cancel};
+    if (chat_render(r->text->chat, &in, out, &e))
         return fault_set(f, 400, "template_error", "messages", "the chat template: %s", e.text);
-    return p->continue_final ? cut_after_final(context, out, f) : 0;
+    return r->params->continue_final ? cut_after_final(context, out, f) : 0;
 }
 
-int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                  struct buf *out, struct fault *f)
+int openai_render(const struct openai_reading *r, const struct json *body, struct buf *out, struct fault *f)
 {
-    if (!t->chat)
+    if (!r->text->chat)
         return fault_set(
             f, 400, "no_chat_template", "messages",
             "this model has no chat template; use /v1/completions, or start the server with --chat-template");
     struct buf text = {0};
     struct err e = {0};
-    int rc = put_context(&text, t, p, body, f);
+    int rc = put_context(&text, r->text, r->params, body, f);
     struct json *context = rc ? NULL
                               : json_parse(text.data, text.len,
                                            &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
@@ -238,24 +257,42 @@ int openai_render(const struct openai_text *t, const struct openai_params *p, co
         rc = fault_set(f, 400, "invalid_value", "messages",
                        "the messages cannot be given to the chat template: %s", e.text);
     if (!rc)
-        rc = render(t, p, context, out, f);
+        rc = render(r, context, out, f);
     json_free(context);
     return rc;
 }
 
 /* ---- token ids */
 
-int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out,
+int openai_encode(const struct openai_reading *r, const struct buf *text, bool add_special, struct tokens *out,
                   struct fault *f)
 {
+    const struct openai_text *t = r->text;
     struct err e = {0};
-    int flags = TOKENIZE_SPECIAL | (add_special ? TOKENIZE_BOS : 0);
     /* Past the model's length only the count is of interest, and that only within reason. */
-    size_t most = (size_t)t->max_model_len * 16 + 65536;
-    if (tokenizer_encode(t->tokenizer, text->data ? text->data : "", text->len, flags, most, out, &e))
+    struct tokenize_how how = {.flags = TOKENIZE_SPECIAL | (add_special ? TOKENIZE_BOS : 0),
+                               .max_tokens = (size_t)t->max_model_len * 16 + 65536,
+                               .cancel = r->cancel};
+    if (tokenizer_encode(t->tokenizer, text->data ? text->data : "", text->len, how, out, &e))
         return fault_set(f, 400, "context_length_exceeded", "prompt",
                          "the prompt cannot be used: %s; the model's length is %d tokens", e.text,
                          t->max_model_len);
+    return 0;
+}
+
+int openai_decode(const struct openai_reading *r, const struct tokens *ids, bool skip_special, struct buf *out,
+                  struct fault *f)
+{
+    struct detok d;
+    struct err e = {0};
+    detok_init(&d, r->text->tokenizer, skip_special);
+    for (size_t i = 0; i < ids->len; i++) {
+        size_t before = out->len;
+        detok_put(&d, ids->ids[i], out);
+        if (cancel_check(r->cancel, out->len - before + DECODE_WORK, &e))
+            return fault_set(f, 400, "too_long", NULL, "the text of these tokens: %s", e.text);
+    }
+    detok_flush(&d, out);
     return 0;
 }
 
@@ -304,44 +341,41 @@ static int add_prompt(const struct openai_text *t, const struct openai_params *p
     return 0;
 }
 
-static int add_text(const struct openai_text *t, const struct openai_params *p, const struct buf *text,
-                    struct openai_prompts *out, struct fault *f)
+static int add_text(const struct openai_reading *r, const struct buf *text, struct openai_prompts *out, struct fault *f)
 {
     struct tokens ids = {0};
-    int rc = openai_encode(t, text, p->add_special, &ids, f);
+    int rc = openai_encode(r, text, r->params->add_special, &ids, f);
     if (!rc)
-        rc = add_prompt(t, p, &ids, out, f);
+        rc = add_prompt(r->text, r->params, &ids, out, f);
     tokens_free(&ids);
     return rc;
 }
 
-static int add_ids(const struct openai_text *t, const struct openai_params *p, const struct json *list,
-                   struct openai_prompts *out, struct fault *f)
+static int add_ids(const struct openai_reading *r, const struct json *list, struct openai_prompts *out, struct fault *f)
 {
     struct tokens ids = {0};
-    int rc = openai_read_ids(list, "prompt", t->n_vocab, SIZE_MAX, &ids, f);
+    int rc = openai_read_ids(list, "prompt", r->text->n_vocab, SIZE_MAX, &ids, f);
     if (!rc)
-        rc = add_prompt(t, p, &ids, out, f);
+        rc = add_prompt(r->text, r->params, &ids, out, f);
     tokens_free(&ids);
     return rc;
 }
 
-static int add_one(const struct openai_text *t, const struct openai_params *p, const struct json *v,
-                   struct openai_prompts *out, struct fault *f)
+static int add_one(const struct openai_reading *r, const struct json *v, struct openai_prompts *out, struct fault *f)
 {
     if (json_type(v) == JSON_ARRAY)
-        return add_ids(t, p, v, out, f);
+        return add_ids(r, v, out, f);
     if (json_type(v) != JSON_STRING)
         return fault_set(f, 400, "invalid_type", "prompt",
                          "'prompt' must be a string, an array of strings, of token ids, or of arrays of "
                          "token ids; it has %s",
                          json_type_name(v));
     struct buf text = {.data = (char *)(uintptr_t)json_text(v), .len = strlen(json_text(v))}; /* read only */
-    return add_text(t, p, &text, out, f);
+    return add_text(r, &text, out, f);
 }
 
-static int read_completions(const struct openai_text *t, const struct openai_params *p,
-                            const struct json *body, struct openai_prompts *out, struct fault *f)
+static int read_completions(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,
+                            struct fault *f)
 {
     const struct json *v = json_find(body, "prompt"), *first = json_first(v);
     if (!v || json_type(v) == JSON_NULL)
@@ -353,36 +387,39 @@ static int read_completions(const struct openai_text *t, const struct openai_par
                          "'prompt' has %zu entries; at most %d are accepted", n, OPENAI_MAX_PROMPTS);
     out->items = mem_new_array(n, sizeof *out->items);
     if (!many)
-        return add_one(t, p, v, out, f);
+        return add_one(r, v, out, f);
     for (; first; first = json_next(first))
-        TRY(add_one(t, p, first, out, f));
+        TRY(add_one(r, first, out, f));
     return 0;
 }
 
-static void read_echo(const struct openai_text *t, const struct openai_params *p, struct openai_prompts *out)
+static int read_echo(const struct openai_reading *r, struct openai_prompts *out, struct fault *f)
 {
-    for (int i = 0; p->echo && i < out->n; i++) {
+    for (int i = 0; r->params->echo && i < out->n; i++) {
+        struct openai_prompt *q = &out->items[i];
         struct buf text = {0};
-        tokenizer_decode(t->tokenizer, out->items[i].ids, (size_t)out->items[i].n, p->skip_special, &text);
-        out->items[i].n_echo = text.len;
-        out->items[i].echo = buf_take(&text);
+        const struct tokens ids = {.ids = q->ids, .len = (size_t)q->n};
+        int rc = openai_decode(r, &ids, r->params->skip_special, &text, f);
+        q->n_echo = text.len;
+        q->echo = buf_take(&text);
+        TRY(rc);
     }
+    return 0;
 }
 
-int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                        struct openai_prompts *out, struct fault *f)
+int openai_prompts_read(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,
+                        struct fault *f)
 {
     *out = (struct openai_prompts){0};
-    if (p->route == ROUTE_COMPLETIONS) {
-        TRY(read_completions(t, p, body, out, f));
-        read_echo(t, p, out);
-        return 0;
+    if (r->params->route == ROUTE_COMPLETIONS) {
+        TRY(read_completions(r, body, out, f));
+        return read_echo(r, out, f);
     }
     struct buf text = {0};
     out->items = mem_new_array(1, sizeof *out->items);
-    int rc = openai_render(t, p, body, &text, f);
+    int rc = openai_render(r, body, &text, f);
     if (!rc)
-        rc = add_text(t, p, &text, out, f);
+        rc = add_text(r, &text, out, f);
     buf_free(&text);
     return rc;
 }

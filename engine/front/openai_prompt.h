@@ -30,13 +30,22 @@ struct openai_prompts {
     int n;
 };
 
-int openai_prompts_read(const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                        struct openai_prompts *out, struct fault *f);
+/* One reading: of which model, as what, and whether anybody still waits for it. */
+struct openai_reading {
+    const struct openai_text *text;
+    const struct openai_params *params;
+    struct cancel *cancel; /* NULL: nobody cancels */
+};
+
+int openai_prompts_read(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,
+                        struct fault *f);
 void openai_prompts_free(struct openai_prompts *ps);
 /* The template's text for body's messages. */
-int openai_render(const struct openai_text *t, const struct openai_params *p, const struct json *body,
-                  struct buf *out, struct fault *f);
-int openai_encode(const struct openai_text *t, const struct buf *text, bool add_special, struct tokens *out,
+int openai_render(const struct openai_reading *r, const struct json *body, struct buf *out, struct fault *f);
+int openai_encode(const struct openai_reading *r, const struct buf *text, bool add_special, struct tokens *out,
+                  struct fault *f);
+/* The text of ids. E_GONE, E_FULL: given up. */
+int openai_decode(const struct openai_reading *r, const struct tokens *ids, bool skip_special, struct buf *out,
                   struct fault *f);
 
 #endif

@@ -54,6 +54,7 @@ struct opts {
     char *host;
     int64_t port;
     struct opts_list api_keys, api_key_files, admin_keys, admin_key_files, origins, admin_hosts;
+    double text_s;                      /* 0: no bound */
     char *admin_listen;                 /* ADDRESS:PORT, or "off" */
     int64_t max_connections, connections_per_address; /* per address 0: half of all */
     int64_t body_bytes, bodies_bytes, client_rate, body_s;

@@ -125,6 +125,8 @@ static const struct opt_row rows[] = {
      "clients must bring one of these; its tenant is what policies and metrics see. --api-key-file keeps keys off the command line"},
     {"api-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(api_key_files), "FILE", NULL, 0, 0, NULL,
      "the same from a file: one KEY or KEY TENANT a line; may be given several times"},
+    {"max-text-seconds", NULL, 0, OPT_NUMBER, GROUP_SERVER, IN_SERVE, AT(text_s), "S", "10", 0, 3600, NULL,
+     "CPU time that reading one request may take (template, tokens; a tenth of it for bodies under 64 KiB); 0: no bound"},
     {"allowed-origins", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(origins), "ORIGIN", NULL, 0, 0, NULL,
      "browsers from there may call (CORS); * for any; [\"a\",\"b\"] works too"},
     {"max-connections", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(max_connections), "N", "4096", 1, 1e6, NULL,

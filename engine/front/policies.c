@@ -131,7 +131,7 @@ static void done(struct text_job *job)
 
 static int post(struct policies *p, struct policy_job *j)
 {
-    j->job = (struct text_job){run, done, j->source.len};
+    j->job = (struct text_job){.run = run, .done = done, .bytes = j->source.len};
     j->policies = p;
     j->lua = p->lua;
     j->result = RELOAD_REFUSED;

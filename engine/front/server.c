@@ -306,7 +306,9 @@ static int start_parts(struct server *s, struct err *e)
                            .done = exchange_done,
                            .error_body = error_body};
     TRY(http_create(&s->front.http, &h, e));
-    TRY(text_create(&s->front.text, u->max_text_jobs ? u->max_text_jobs : 512, e));
+    double text_s = u->text_s < 0 ? 0 : u->text_s > 0 ? u->text_s : 10;
+    struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
+    TRY(text_create(&s->front.text, &l, e));
     struct policies_setup p = {&s->front,      s->loop,        u->lua,     u->policy_dir,
                                u->policy_name, u->policy_path, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));

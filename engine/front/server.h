@@ -38,6 +38,7 @@ struct server_setup {
     int n_admin_hosts;
     struct http_limits http;
     int max_text_jobs; /* requests being read at once, per lane; 0: 512 */
+    double text_s;     /* CPU seconds that reading one request may take; 0: 10, < 0: no bound */
     int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
                           max_num_queued_reqs */
     int ping_s;        /* SSE comment after so many silent seconds; 0: 5; < 0: never */

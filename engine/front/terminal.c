@@ -282,9 +282,10 @@ static int chat_prompt(struct terminal *t, struct tokens *ids, struct err *e)
     struct buf body = {0}, text = {0};
     buf_printf(&body, "{\"messages\":[%s]}", t->messages.data);
     struct json *j = json_parse(body.data, body.len, NULL, e);
-    int rc = j ? openai_render(t->setup.words, &p, j, &text, &f) : E_INPUT;
+    const struct openai_reading r = {t->setup.words, &p, NULL};
+    int rc = j ? openai_render(&r, j, &text, &f) : E_INPUT;
     if (!rc)
-        rc = openai_encode(t->setup.words, &text, false, ids, &f);
+        rc = openai_encode(&r, &text, false, ids, &f);
     if (rc && j)
         err_set(e, rc, "%s", f.text);
     json_free(j);
@@ -296,7 +297,8 @@ static int chat_prompt(struct terminal *t, struct tokens *ids, struct err *e)
 static int raw_prompt(struct terminal *t, const struct buf *text, struct tokens *ids, struct err *e)
 {
     struct fault f = {0};
-    int rc = openai_encode(t->setup.words, text, true, ids, &f);
+    const struct openai_reading r = {t->setup.words, NULL, NULL};
+    int rc = openai_encode(&r, text, true, ids, &f);
     if (rc)
         return err_set(e, rc, "%s", f.text);
     return check_length(t, ids, e);

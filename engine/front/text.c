@@ -7,6 +7,7 @@ struct lane {
     struct text *text;
     struct queue *inbox; /* of struct text_job *; NULL ends the lane */
     struct thread *thread;
+    int64_t budget_ns; /* of a job; 0: no bound */
 };
 
 struct text {
@@ -14,6 +15,7 @@ struct text {
     struct queue *back; /* of struct text_job * */
     int max_jobs, pending[TEXT_LANES];
     size_t bytes; /* of bodies handed over and not collected */
+    struct list jobs; /* under way; front thread */
 };
 
 /* Which lane it runs on travels in the message: a job knows nothing of lanes. */
@@ -34,16 +36,21 @@ static void run_lane(void *arg)
         }
         if (!s.job)
             return;
-        s.job->run(s.job);
+        cancel_begin(&s.job->cancel, l->budget_ns);
+        if (!cancel_asked(&s.job->cancel))
+            s.job->run(s.job);
         queue_post(l->text->back, &s);
     }
 }
 
-int text_create(struct text **out, int max_jobs, struct err *e)
+int text_create(struct text **out, const struct text_limits *limits, struct err *e)
 {
     static const char *const names[] = {"text-short", "text-long", "text-policy"};
     struct text *t = mem_new(sizeof *t);
-    t->max_jobs = max_jobs;
+    t->max_jobs = limits->jobs;
+    list_init(&t->jobs);
+    t->lanes[TEXT_SHORT].budget_ns = (int64_t)(limits->short_s * 1e9);
+    t->lanes[TEXT_LONG].budget_ns = (int64_t)(limits->long_s * 1e9);
     t->back = queue_create(sizeof(struct slip), 0, true);
     int rc = t->back ? 0 : err_set(e, E_SYS, "no queue for the text workers");
     for (int i = 0; i < TEXT_LANES && !rc; i++) {
@@ -63,6 +70,8 @@ void text_destroy(struct text *t)
     if (!t)
         return;
     struct slip s, end = {0};
+    LIST_EACH(at, &t->jobs)
+        cancel_ask(&LIST_ENTRY(at, struct text_job, under_way)->cancel);
     for (int i = 0; i < TEXT_LANES; i++) {
         if (t->lanes[i].inbox) {
             while (queue_take(t->lanes[i].inbox,
@@ -85,6 +94,7 @@ int text_post(struct text *t, enum text_lane lane, struct text_job *job)
         return E_FULL;
     t->pending[lane]++;
     t->bytes += job->bytes;
+    list_push_back(&t->jobs, &job->under_way);
     struct slip s = {job, lane, job->bytes};
     queue_post(t->lanes[lane].inbox, &s);
     return 0;
@@ -102,6 +112,7 @@ void text_collect(struct text *t)
     while (queue_take(t->back, &s)) {
         t->pending[s.lane]--;
         t->bytes -= s.bytes;
+        list_remove(&s.job->under_way);
         s.job->done(s.job);
     }
 }

@@ -5,6 +5,8 @@
 #include "engine/base/mem.h"
 #include "engine/front/openai_shape.h"
 
+enum { PIECE_WORK = 32 /* of a token string, in bytes of plain work */ };
+
 struct token_job {
     struct text_job job; /* first */
     const struct openai_text *words;
@@ -20,19 +22,23 @@ static bool flag(const struct json *body, const char *name, bool otherwise)
     return json_type(v) == JSON_BOOL ? json_true(v) : otherwise;
 }
 
-static void put_pieces(const struct token_job *t, const struct tokens *ids, struct buf *out)
+static int put_pieces(struct token_job *t, const struct tokens *ids, struct buf *out)
 {
     struct buf piece = {0};
+    struct err e = {0};
+    int rc = 0;
     buf_puts(out, ",\"token_strs\":[");
-    for (size_t i = 0; i < ids->len; i++) {
+    for (size_t i = 0; i < ids->len && !rc; i++) {
         buf_clear(&piece);
         tokenizer_piece(t->words->tokenizer, ids->ids[i], &piece);
         if (i)
             buf_putc(out, ',');
         buf_put_json(out, piece.data ? piece.data : "", piece.len);
+        rc = cancel_check(&t->job.cancel, piece.len + PIECE_WORK, &e);
     }
     buf_putc(out, ']');
     buf_free(&piece);
+    return rc ? fault_set(&t->fault, 400, "too_long", NULL, "the tokens' strings: %s", e.text) : 0;
 }
 
 static int text_of(struct token_job *t, const struct json *body, struct buf *text, bool *special)
@@ -43,7 +49,8 @@ static int text_of(struct token_job *t, const struct json *body, struct buf *tex
                                   .add_generation_prompt = flag(body, "add_generation_prompt", true),
                                   .continue_final = flag(body, "continue_final_message", false)};
         *special = flag(body, "add_special_tokens", false);
-        return openai_render(t->words, &p, body, text, &t->fault);
+        const struct openai_reading r = {t->words, &p, &t->job.cancel};
+        return openai_render(&r, body, text, &t->fault);
     }
     if (json_type(prompt) != JSON_STRING)
         return fault_set(&t->fault, 400, "missing_parameter", "prompt",
@@ -60,16 +67,15 @@ static int tokenize(struct token_job *t, const struct json *body)
     struct err e = {0};
     bool special = true;
     int rc = text_of(t, body, &text, &special);
-    int flags = TOKENIZE_SPECIAL | (special ? TOKENIZE_BOS : 0);
-    if (!rc &&
-        tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, flags, 0, &ids, &e))
+    struct tokenize_how how = {.flags = TOKENIZE_SPECIAL | (special ? TOKENIZE_BOS : 0), .cancel = &t->job.cancel};
+    if (!rc && tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, how, &ids, &e))
         rc = fault_set(&t->fault, 400, "invalid_value", "prompt", "the text cannot be tokenised: %s", e.text);
     if (!rc) {
         buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len,
                    t->words->max_model_len);
         shape_put_ids(&t->out, ids.ids, ids.len);
         if (flag(body, "return_token_strs", false))
-            put_pieces(t, &ids, &t->out);
+            rc = put_pieces(t, &ids, &t->out);
         buf_putc(&t->out, '}');
     }
     tokens_free(&ids);
@@ -85,8 +91,9 @@ static int detokenize(struct token_job *t, const struct json *body)
         return fault_set(&t->fault, 400, "missing_parameter", "tokens", "'tokens' is missing");
     int rc = openai_read_ids(list, "tokens", t->words->n_vocab, SIZE_MAX, &ids, &t->fault);
     struct buf text = {0};
+    const struct openai_reading r = {t->words, NULL, &t->job.cancel};
     if (!rc)
-        tokenizer_decode(t->words->tokenizer, ids.ids, ids.len, false, &text);
+        rc = openai_decode(&r, &ids, false, &text, &t->fault);
     buf_puts(&t->out, "{\"prompt\":");
     buf_put_json(&t->out, text.data ? text.data : "", text.len);
     buf_putc(&t->out, '}');
@@ -106,6 +113,8 @@ static void run(struct text_job *job)
                   body ? "not an object" : e.text);
     else
         t->work(t, body);
+    if (cancel_asked(&t->job.cancel))
+        fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     json_free(body);
 }
 
@@ -123,7 +132,9 @@ static void done(struct text_job *job)
 
 static void gone(struct http_exchange *x)
 {
-    ((struct token_job *)x->user)->x = NULL;
+    struct token_job *t = x->user;
+    t->x = NULL;
+    cancel_ask(&t->job.cancel);
 }
 
 static void post(struct front *f, struct http_exchange *x,
@@ -131,11 +142,12 @@ static void post(struct front *f, struct http_exchange *x,
 {
     struct token_job *t = mem_new(sizeof *t);
     *t = (struct token_job){
-        .job = {run, done, x->body.len}, .words = &f->words, .x = x, .body = x->body, .work = work};
+        .job = {.run = run, .done = done, .bytes = x->body.len}, .words = &f->words, .x = x, .body = x->body, .work = work};
     fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     x->body = (struct buf){0};
     x->user = t;
     x->gone = gone;
+    x->drop_on_eof = true;
     if (text_post(f->text, t->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG, &t->job) == 0)
         return;
     x->gone = NULL;

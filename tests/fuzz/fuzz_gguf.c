@@ -66,7 +66,7 @@ static void ask_tokenizer(const struct gguf *g)
     if (tokenizer_from_gguf(&t, g, &e))
         return;
     for (int flags = 0; flags < 4; flags++)
-        tokenizer_encode(t, text, sizeof text - 1, flags, 0, &ids, &e);
+        tokenizer_encode(t, text, sizeof text - 1, (struct tokenize_how){.flags = flags}, &ids, &e);
     for (size_t i = 0; i < ids.len; i++)
         ASSERT(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_vocab(t));
     tokenizer_decode(t, ids.ids, ids.len, false, &out);

@@ -20,7 +20,7 @@ static void use(const struct gguf *g)
     if (tokenizer_from_gguf(&t, g, &e))
         return;
     for (int flags = 0; flags < 4; flags++)
-        if (tokenizer_encode(t, text, sizeof text - 1, flags, 0, &ids, &e) == 0)
+        if (tokenizer_encode(t, text, sizeof text - 1, (struct tokenize_how){.flags = flags}, &ids, &e) == 0)
             for (size_t i = 0; i < ids.len; i++)
                 ASSERT(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_vocab(t));
     tokenizer_decode(t, ids.ids, ids.len, false, &out);

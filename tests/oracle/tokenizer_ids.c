@@ -33,7 +33,7 @@ static int print_ids(const struct tokenizer *t, int flags)
     struct err e;
     while (read_block(&text, 1)) {
         ids.len = 0;
-        if (tokenizer_encode(t, text.data, text.len, flags, 0, &ids, &e))
+        if (tokenizer_encode(t, text.data, text.len, (struct tokenize_how){.flags = flags}, &ids, &e))
             printf("error: %s", e.text);
         for (size_t i = 0; i < ids.len; i++)
             printf(i ? " %d" : "%d", ids.ids[i]);
@@ -80,7 +80,7 @@ static int print_time(const struct tokenizer *t, const char *path, double second
     do {
         int64_t start = clock_now(&clock);
         ids.len = 0;
-        if (tokenizer_encode(t, text.data, text.len, 0, 0, &ids, &e))
+        if (tokenizer_encode(t, text.data, text.len, (struct tokenize_how){0}, &ids, &e))
             return fprintf(stderr, "%s\n", e.text), 1;
         double s = (double)(clock_now(&clock) - start) * 1e-9;
         best = best == 0 || s < best ? s : best;
