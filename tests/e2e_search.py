@@ -128,6 +128,45 @@ def tune_mistakes(folder):
     assert r.returncode == 1 and "at most 100" in r.stderr, r.stderr
 
 
+SHAPE = """
+return { api = 1, doc = "Some params do nothing, one does nothing past the step's limit, one cannot be everything.",
+  params = {
+    budget = { default = 256, min = 1, type = "integer" }, idle = { default = 4, min = 0, max = 9 }, cat = { default = "tom", choices = { "tom", "kitty" } },
+    width = { default = 1, min = 1, max = 8, type = "integer" },
+  },
+  fits = function(node, p) return p.width % 2 == 1, "the width has to be odd, not " .. string.format("%d", p.width) end,
+  step = function(view, act, p)
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting, p.budget)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end }
+"""
+
+
+def no_difference(folder):
+    """What changes nothing is told, and stays at its default; what cannot be is no point at all."""
+    shape, out = write(folder, "shape.lua", SHAPE), os.path.join(folder, "shape.json")
+    r = call("tune", "--policy", shape, *NODE, *LOAD, "--objective", "p50 TTFT", "--param", "budget=64..65536", "--param", "idle", "--param", "cat", "--param", "width",
+             "--budget", "16", "--json", out)
+    assert r.returncode == 0, r.stderr
+    data = json.load(open(out))
+    best = data["points"][data["best"]]["params"]
+    assert best["idle"] == 4 and best["cat"] == "tom" and best["width"] == 1 and data["no_difference"] == ["cat", "idle"], r.stdout
+    assert "No difference: cat, wherever it was tried" in r.stdout and "No difference: idle, wherever it was tried" in r.stdout, r.stdout
+    edge = int(re.search(r"No difference: budget above (\d+)$", r.stdout, re.M).group(1))
+    assert 256 < edge <= 6000 and best["budget"] >= edge, r.stdout  # a step takes 4096 tokens
+    refused = [p for p in data["points"] if "refused" in p]
+    told = re.search(r"Refused +(\d+) points more, .*the first: shape.lua: the width has to be odd, not \d", r.stdout)
+    assert told and int(told.group(1)) == len(refused) > 0 and not any(p["feasible"] or p["front"] or p["values"] for p in refused), r.stdout
+    assert all(p["params"]["width"] % 2 for p in data["points"] if p not in refused)
+    assert len([p for p in data["points"] if p not in refused]) >= 6, "refused points have taken the places of others"
+    r = call("tune", "--policy", shape, *NODE, *LOAD, "--objective", "p50 TTFT", "--param", "idle", "--policy-param", "width=2")
+    assert r.returncode == 1 and "the width has to be odd, not 2" in r.stderr, r.stderr
+
+
 def interrupts(folder):
     hill = write(folder, "hill.lua", HILL)
     p = subprocess.Popen([BINARY, "tune", "--policy", hill, *NODE, *LOAD, "--objective", "p50 TTFT", "--budget", "10000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -200,7 +239,7 @@ def complete():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (tune_mistakes, numbers) if "ASAN_OPTIONS" in os.environ else (optimum, fronts, tune_mistakes, interrupts, numbers):
+    for check in (tune_mistakes, numbers) if "ASAN_OPTIONS" in os.environ else (optimum, fronts, no_difference, tune_mistakes, interrupts, numbers):
         check(where)
         print("ok", check.__name__)
 complete()

@@ -12,14 +12,21 @@
 #include "engine/front/tune_metric.h"
 #include "engine/front/tune_space.h"
 
-enum { MAX_BOUNDS = 8, MAX_VALUES = 2 + MAX_BOUNDS, ROUND = 4, SHORTER = 4, LEAST_ROWS = 64 };
+enum { MAX_BOUNDS = 8, MAX_VALUES = 2 + MAX_BOUNDS, ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8, HALVINGS = 4 };
 
 struct point {
     double u[TUNE_MAX];
     double values[MAX_VALUES];      /* objectives, then what is bounded */
     double excess;                  /* how far past the bounds, summed; 0: all are kept */
     bool whole, known, withdrawn;   /* run on the whole trace; it has values; the policy did not live to the end */
+    bool refused;                   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than another */
     char *failure;
+};
+
+/* Of one param, around the best: where it makes no difference. */
+struct plateau {
+    bool low, high, home;           /* the low end of its range, the high end, its default does as well */
+    double edge;                    /* one end of two does as well: all from there to this coordinate do */
 };
 
 struct search {
@@ -34,6 +41,7 @@ struct search {
     int n_points;
     int n_spent, n_planned;         /* simulations */
     double n_finished, n_rows;      /* of the default's run: a point that loses requests is not better */
+    struct plateau plateaus[TUNE_MAX];
     struct rng rng;
 };
 
@@ -65,6 +73,7 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     p->failure = x->failure;
     x->failure = NULL;
     p->known = run != NULL;
+    p->refused = !run && p->failure;
     for (int i = 0; i < s->n_objectives + s->n_bounds && p->known; i++)
         p->known = tune_metric_of(i < s->n_objectives ? &s->objectives[i] : &s->bounds[i - s->n_objectives].metric, run, &p->values[i]);
     if (run && !p->known && !p->failure)
@@ -93,9 +102,9 @@ static int run_points(struct search *s, struct point *points, int n, struct err 
     int rc = jobs_run(&j, e);
     for (int i = 0; i < n; i++) {
         take_result(s, &points[i], &items[i]);
+        s->n_spent += points[i].known || !points[i].refused;
         mem_free(items[i].words);
     }
-    s->n_spent += n;
     jobs_clear(&j);
     mem_free(items);
     for (int i = 0; i < own.n; i++)
@@ -278,20 +287,48 @@ static void sort_best(const struct search *s, struct point *points, int n, int k
     }
 }
 
+/* Moves those that were refused to all that is kept. Returns how many are left. */
+static int put_refused_aside(struct search *s, struct point *points, int n)
+{
+    int left = 0;
+    for (int i = 0; i < n; i++) {
+        if (points[i].refused) {
+            points[i].whole = true; /* on any part of the trace */
+            keep(s, &points[i], 1);
+        } else {
+            points[left++] = points[i];
+        }
+    }
+    return left;
+}
+
+/* Points all over the box. For each that is refused the next one is tried, up to a limit. *n: as many as there are in the end. */
+static int run_wide(struct search *s, struct point *wide, int *n, bool whole, struct err *e)
+{
+    int have = 0, next = 0, rc = 0;
+    double shift[TUNE_MAX];
+    for (int d = 0; d < TUNE_MAX; d++)
+        shift[d] = rng_unit(&s->rng);
+    while (have < *n && next < PATIENCE * *n && !rc) {
+        int from = have;
+        for (; have < *n; have++) {
+            wide[have] = (struct point){.whole = whole};
+            spread_point(s, shift, next++, &wide[have]);
+        }
+        rc = run_points(s, wide + from, have - from, e);
+        have = from + put_refused_aside(s, wide + from, have - from);
+    }
+    *n = have;
+    return rc;
+}
+
 /* A wide look: many points of a quarter of the trace, the best of them on the whole of it. */
 static int explore(struct search *s, int n_short, int n_whole, struct err *e)
 {
     bool shortened = s->n_rows >= LEAST_ROWS;
     int n = shortened ? n_short : n_short / SHORTER + n_whole;
     struct point *wide = mem_new_array((size_t)n + 1, sizeof *wide);
-    double shift[TUNE_MAX];
-    for (int d = 0; d < TUNE_MAX; d++)
-        shift[d] = rng_unit(&s->rng);
-    for (int i = 0; i < n; i++) {
-        spread_point(s, shift, i, &wide[i]);
-        wide[i].whole = !shortened;
-    }
-    int rc = run_points(s, wide, n, e);
+    int rc = run_wide(s, wide, &n, !shortened, e);
     if (!shortened) {
         keep(s, wide, n);
         mem_free(wide);
@@ -317,7 +354,8 @@ static int explore(struct search *s, int n_short, int n_whole, struct err *e)
 static int refine(struct search *s, int n, struct err *e)
 {
     double radius = 0.25;
-    for (int done = 0; done < n; radius = fmax(radius * 0.75, 0.01)) {
+    int tried = 0;
+    for (int done = 0; done < n && tried < PATIENCE * n; radius = fmax(radius * 0.75, 0.01)) {
         struct point round[ROUND];
         int k = 0, most = n - done < ROUND ? n - done : ROUND;
         for (int tries = 0; k < most && tries < 100; tries++) {
@@ -326,13 +364,92 @@ static int refine(struct search *s, int n, struct err *e)
         }
         if (k == 0)
             break; /* there is nothing new this near */
-        int rc = run_points(s, round, k, e);
+        int before = s->n_spent, rc = run_points(s, round, k, e);
         keep(s, round, k);
         if (rc)
             return rc;
-        done += k;
+        done += s->n_spent - before;
+        tried += k;
     }
     return 0;
+}
+
+/* ---- what the best owes to each param */
+
+static bool does_as_well(const struct search *s, const struct point *a, const struct point *b)
+{
+    return a->known && b->known && a->excess == b->excess && same_values(s, a, b);
+}
+
+/* Runs the best with one param elsewhere, for k params at once. as_well[i]: it came to the same. */
+static int run_moved(struct search *s, const struct point *best, int k, const int *params, const double *to, bool *as_well, struct err *e)
+{
+    struct point *tries = mem_new_array((size_t)k + 1, sizeof *tries);
+    for (int i = 0; i < k; i++) {
+        tries[i] = *best;
+        tries[i].failure = NULL;
+        tries[i].u[params[i]] = to[i];
+    }
+    int rc = run_points(s, tries, k, e);
+    for (int i = 0; i < k; i++) {
+        as_well[i] = does_as_well(s, &tries[i], best);
+        mem_free(tries[i].failure);
+    }
+    mem_free(tries);
+    return rc;
+}
+
+/* Where the plateaus begin that reach one end of their range, as near as a few halvings come. */
+static int find_edges(struct search *s, const struct point *best, struct err *e)
+{
+    double differs[TUNE_MAX], middle[TUNE_MAX];
+    int params[TUNE_MAX], k = 0;
+    bool as_well[TUNE_MAX];
+    for (int d = 0; d < s->space.n; d++) {
+        struct plateau *p = &s->plateaus[d];
+        p->edge = best->u[d];
+        if (s->space.params[d].kind <= TUNE_INTEGER && p->low != p->high)
+            params[k++] = d;
+    }
+    for (int i = 0; i < k; i++)
+        differs[i] = s->plateaus[params[i]].low ? 1 : 0;
+    for (int n = 0; n < HALVINGS && k; n++) {
+        for (int i = 0; i < k; i++)
+            middle[i] = (differs[i] + s->plateaus[params[i]].edge) / 2;
+        TRY(run_moved(s, best, k, params, middle, as_well, e));
+        for (int i = 0; i < k; i++)
+            *(as_well[i] ? &s->plateaus[params[i]].edge : &differs[i]) = middle[i];
+    }
+    return 0;
+}
+
+/* A search ends anywhere on a plateau, and calls it the best: so each param is tried at both ends of its range and at its default. Those that do as well there go back. */
+static int look_around(struct search *s, struct err *e)
+{
+    int params[3 * TUNE_MAX], at = best_of(s), k = 0;
+    double to[3 * TUNE_MAX];
+    bool as_well[3 * TUNE_MAX];
+    if (at < 0)
+        return 0;
+    for (int d = 0; d < s->space.n; d++)
+        for (int i = 0; i < 3; i++) {
+            params[k] = d;
+            to[k++] = i < 2 ? i : s->space.params[d].by_default;
+        }
+    TRY(run_moved(s, &s->points[at], k, params, to, as_well, e));
+    struct point home = s->points[at];
+    for (int d = 0; d < s->space.n; d++) {
+        s->plateaus[d] = (struct plateau){.low = as_well[3 * d], .high = as_well[3 * d + 1], .home = as_well[3 * d + 2], };
+        if (s->plateaus[d].home)
+            home.u[d] = s->space.params[d].by_default;
+    }
+    TRY(find_edges(s, &s->points[at], e));
+    home.failure = NULL;
+    int rc = run_points(s, &home, 1, e); /* together they may not be what they are alone */
+    if (!rc && does_as_well(s, &home, &s->points[at]))
+        memcpy(s->points[at].u, home.u, sizeof home.u);
+    mem_free(home.failure);
+    return rc;
 }
 
 static int search_all(struct search *s, struct err *e)
@@ -353,7 +470,9 @@ static int search_all(struct search *s, struct err *e)
         s->n_planned = budget;
     if (!rc && wide > 0)
         rc = explore(s, wide * SHORTER, whole, e);
-    return !rc && rest > 0 ? refine(s, rest, e) : rc;
+    if (!rc && rest > 0)
+        rc = refine(s, rest, e);
+    return rc ? rc : look_around(s, e);
 }
 
 /* ---- results */
@@ -394,6 +513,45 @@ static void put_front(const struct search *s, int best, struct buf *out)
     mem_free(front);
 }
 
+/* Points that cannot be: how many, and the first reason. */
+static void put_refused(const struct search *s, struct buf *out)
+{
+    int n = 0, first = 0;
+    for (int i = s->n_points - 1; i >= 0; i--)
+        if (s->points[i].refused) {
+            n++;
+            first = i;
+        }
+    if (n)
+        buf_printf(out, "Refused  %d points more, which cannot be run and do not count; the first: %.300s\n", n, s->points[first].failure);
+}
+
+static bool makes_no_difference(const struct plateau *p)
+{
+    return p->low && p->high && p->home;
+}
+
+/* Where the best could as well be elsewhere: a limit that a param runs into is no optimum. */
+static void put_plateaus(const struct search *s, int best, struct buf *out)
+{
+    struct buf edge = {0}, mine = {0};
+    for (int d = 0; d < s->space.n; d++) {
+        const struct plateau *p = &s->plateaus[d];
+        const char *name = s->space.params[d].name;
+        buf_clear(&edge);
+        buf_clear(&mine);
+        tune_space_value(&s->space, d, p->edge, &edge);
+        tune_space_value(&s->space, d, s->points[best].u[d], &mine);
+        bool wide = s->space.params[d].kind <= TUNE_INTEGER && p->low != p->high && strcmp(edge.data, mine.data) != 0;
+        if (makes_no_difference(p))
+            buf_printf(out, "No difference: %s, wherever it was tried: it stays as it is\n", name);
+        else if (wide)
+            buf_printf(out, "No difference: %s %s %s%s\n", name, p->low ? "below" : "above", edge.data, p->home ? "; its default is there" : "");
+    }
+    buf_free(&edge);
+    buf_free(&mine);
+}
+
 static void put_head(const struct search *s, struct buf *out)
 {
     buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->o->policies.items[0], s->o->trace, s->n_rows, (unsigned long long)s->o->seed);
@@ -406,7 +564,9 @@ static void put_head(const struct search *s, struct buf *out)
     }
     for (int i = 0; i < s->space.n_left; i++)
         buf_printf(out, "%s %s", i ? "," : "\nLeft     for want of bounds (--param NAME=LOW..HIGH):", s->space.left[i]);
-    buf_printf(out, "\nRuns     %d simulations in virtual time: predictions of a fitted model, never measurements\n\n", s->n_spent);
+    buf_printf(out, "\nRuns     %d simulations in virtual time: predictions of a fitted model, never measurements\n", s->n_spent);
+    put_refused(s, out);
+    buf_putc(out, '\n');
 }
 
 static void put_json_point(const struct search *s, const struct point *p, bool front, struct buf *out)
@@ -421,7 +581,12 @@ static void put_json_point(const struct search *s, const struct point *p, bool f
         buf_putc(out, ':');
         json_put_double(out, p->values[i]);
     }
-    buf_printf(out, "},\"feasible\":%s,\"front\":%s}", p->known && p->excess <= 0 ? "true" : "false", front ? "true" : "false");
+    buf_printf(out, "},\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false", front ? "true" : "false");
+    if (p->refused) {
+        buf_puts(out, ",\"refused\":");
+        buf_put_json(out, p->failure, strlen(p->failure));
+    }
+    buf_putc(out, '}');
 }
 
 static int write_files(const struct search *s, int best, struct err *e)
@@ -430,7 +595,14 @@ static int write_files(const struct search *s, int best, struct err *e)
     int rc = 0;
     if (s->o->json) {
         buf_puts(&out, "{\"format\":\"moonshift-tune-1\",\"best\":");
-        buf_printf(&out, "%d,\"points\":[", best);
+        buf_printf(&out, "%d,\"no_difference\":[", best);
+        const char *comma = "";
+        for (int d = 0; d < s->space.n; d++)
+            if (makes_no_difference(&s->plateaus[d])) {
+                buf_printf(&out, "%s\"%s\"", comma, s->space.params[d].name);
+                comma = ",";
+            }
+        buf_puts(&out, "],\"points\":[");
         for (int i = 0; i < s->n_points; i++) {
             buf_puts(&out, i ? ",\n" : "\n");
             put_json_point(s, &s->points[i], in_front(s, i), &out);
@@ -461,6 +633,7 @@ static int tell(const struct search *s, struct err *e)
         tune_space_json(&s->space, s->points[best].u, &out);
         buf_putc(&out, '\n');
     }
+    put_plateaus(s, best, &out);
     fputs(out.data, stdout);
     buf_free(&out);
     TRY(write_files(s, best, e));
