@@ -118,7 +118,7 @@ static const char simulate_head[] =
     "What serve --record wrote brings its own machine and limits. Under the policy that was live then, every decision is compared with the recorded\n"
     "one (exit status 1 where they differ); under any other, steps take what a model fitted to the recorded ones says.\n"
     "\n"
-    "  moonshift simulate --trace tuesday.rec --policy flying --policy flying:many=8\n";
+    "  moonshift simulate --trace tuesday.rec --policy flying --policy flying:many=2\n";
 
 static const char reproduce_head[] =
     "moonshift reproduce [--only WORD ...] [--bars] [flags]\n"
