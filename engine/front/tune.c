@@ -7,43 +7,9 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
-#include "engine/base/rng.h"
-#include "engine/front/jobs.h"
-#include "engine/front/tune_metric.h"
-#include "engine/front/tune_space.h"
+#include "engine/front/tune_inner.h"
 
-enum { MAX_BOUNDS = 8, MAX_VALUES = 2 + MAX_BOUNDS, ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8, HALVINGS = 4 };
-
-struct point {
-    double u[TUNE_MAX];
-    double values[MAX_VALUES];      /* objectives, then what is bounded */
-    double excess;                  /* how far past the bounds, summed; 0: all are kept */
-    bool whole, known, withdrawn;   /* run on the whole trace; it has values; the policy did not live to the end */
-    bool refused;                   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than another */
-    char *failure;
-};
-
-/* Of one param, around the best: where it makes no difference. */
-struct plateau {
-    bool low, high, home;           /* the low end of its range, the high end, its default does as well */
-    double edge;                    /* one end of two does as well: all from there to this coordinate do */
-};
-
-struct search {
-    const struct opts *o;
-    struct tune_space space;
-    struct tune_metric objectives[2];
-    struct tune_bound bounds[MAX_BOUNDS];
-    int n_objectives, n_bounds;
-    struct opts_list words;         /* of a simulation, but for the policy's params */
-    struct job_signals signals;
-    struct point *points;
-    int n_points;
-    int n_spent, n_planned;         /* simulations */
-    double n_finished, n_rows;      /* of the default's run: a point that loses requests is not better */
-    struct plateau plateaus[TUNE_MAX];
-    struct rng rng;
-};
+enum { ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8 };
 
 /* ---- running points */
 
@@ -92,7 +58,7 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     p->excess += p->withdrawn; /* what was measured is another policy's */
 }
 
-static int run_points(struct search *s, struct point *points, int n, struct err *e)
+int tune_run_points(struct search *s, struct point *points, int n, struct err *e)
 {
     struct job *items = mem_new_array((size_t)n + 1, sizeof *items);
     struct opts_list own = {0};
@@ -174,7 +140,7 @@ static bool dominates(const struct search *s, const struct point *a, const struc
     return better;
 }
 
-static bool same_values(const struct search *s, const struct point *a, const struct point *b)
+bool tune_same_values(const struct search *s, const struct point *a, const struct point *b)
 {
     return !memcmp(a->values, b->values, (size_t)(s->n_objectives + s->n_bounds) * sizeof *a->values);
 }
@@ -184,13 +150,13 @@ static bool in_front(const struct search *s, int k)
     const struct point *p = &s->points[k];
     for (int i = 0; i < s->n_points; i++) {
         const struct point *q = &s->points[i];
-        if (i != k && q->known && q->whole && (dominates(s, q, p) || (i < k && same_values(s, q, p))))
+        if (i != k && q->known && q->whole && (dominates(s, q, p) || (i < k && tune_same_values(s, q, p))))
             return false;
     }
     return p->known && p->whole;
 }
 
-static int best_of(const struct search *s)
+int tune_best(const struct search *s)
 {
     int best = -1;
     for (int i = 0; i < s->n_points; i++)
@@ -252,7 +218,7 @@ static bool known_already(const struct search *s, const struct point *p, const s
 /* Where the next step begins: mostly at the best, else anywhere on the front. */
 static const struct point *parent(struct search *s)
 {
-    int n = 0, best = best_of(s), pick = -1;
+    int n = 0, best = tune_best(s), pick = -1;
     double chance = s->n_objectives > 1 ? 0.25 : 0.75;
     bool take_best = rng_unit(&s->rng) < chance;
     for (int i = 0; i < s->n_points && !take_best; i++)
@@ -315,7 +281,7 @@ static int run_wide(struct search *s, struct point *wide, int *n, bool whole, st
             wide[have] = (struct point){.whole = whole};
             spread_point(s, shift, next++, &wide[have]);
         }
-        rc = run_points(s, wide + from, have - from, e);
+        rc = tune_run_points(s, wide + from, have - from, e);
         have = from + put_refused_aside(s, wide + from, have - from);
     }
     *n = have;
@@ -345,7 +311,7 @@ static int explore(struct search *s, int n_short, int n_whole, struct err *e)
         mem_free(wide[i].failure);
     n_whole = n_whole < n ? n_whole : n;
     if (!rc)
-        rc = run_points(s, wide, n_whole, e);
+        rc = tune_run_points(s, wide, n_whole, e);
     keep(s, wide, n_whole);
     mem_free(wide);
     return rc;
@@ -364,7 +330,7 @@ static int refine(struct search *s, int n, struct err *e)
         }
         if (k == 0)
             break; /* there is nothing new this near */
-        int before = s->n_spent, rc = run_points(s, round, k, e);
+        int before = s->n_spent, rc = tune_run_points(s, round, k, e);
         keep(s, round, k);
         if (rc)
             return rc;
@@ -374,84 +340,6 @@ static int refine(struct search *s, int n, struct err *e)
     return 0;
 }
 
-/* ---- what the best owes to each param */
-
-static bool does_as_well(const struct search *s, const struct point *a, const struct point *b)
-{
-    return a->known && b->known && a->excess == b->excess && same_values(s, a, b);
-}
-
-/* Runs the best with one param elsewhere, for k params at once. as_well[i]: it came to the same. */
-static int run_moved(struct search *s, const struct point *best, int k, const int *params, const double *to, bool *as_well, struct err *e)
-{
-    struct point *tries = mem_new_array((size_t)k + 1, sizeof *tries);
-    for (int i = 0; i < k; i++) {
-        tries[i] = *best;
-        tries[i].failure = NULL;
-        tries[i].u[params[i]] = to[i];
-    }
-    int rc = run_points(s, tries, k, e);
-    for (int i = 0; i < k; i++) {
-        as_well[i] = does_as_well(s, &tries[i], best);
-        mem_free(tries[i].failure);
-    }
-    mem_free(tries);
-    return rc;
-}
-
-/* Where the plateaus begin that reach one end of their range, as near as a few halvings come. */
-static int find_edges(struct search *s, const struct point *best, struct err *e)
-{
-    double differs[TUNE_MAX], middle[TUNE_MAX];
-    int params[TUNE_MAX], k = 0;
-    bool as_well[TUNE_MAX];
-    for (int d = 0; d < s->space.n; d++) {
-        struct plateau *p = &s->plateaus[d];
-        p->edge = best->u[d];
-        if (s->space.params[d].kind <= TUNE_INTEGER && p->low != p->high)
-            params[k++] = d;
-    }
-    for (int i = 0; i < k; i++)
-        differs[i] = s->plateaus[params[i]].low ? 1 : 0;
-    for (int n = 0; n < HALVINGS && k; n++) {
-        for (int i = 0; i < k; i++)
-            middle[i] = (differs[i] + s->plateaus[params[i]].edge) / 2;
-        TRY(run_moved(s, best, k, params, middle, as_well, e));
-        for (int i = 0; i < k; i++)
-            *(as_well[i] ? &s->plateaus[params[i]].edge : &differs[i]) = middle[i];
-    }
-    return 0;
-}
-
-/* A search ends anywhere on a plateau, and calls it the best: so each param is tried at both ends of its range and at its default. Those that do as well there go back. */
-static int look_around(struct search *s, struct err *e)
-{
-    int params[3 * TUNE_MAX], at = best_of(s), k = 0;
-    double to[3 * TUNE_MAX];
-    bool as_well[3 * TUNE_MAX];
-    if (at < 0)
-        return 0;
-    for (int d = 0; d < s->space.n; d++)
-        for (int i = 0; i < 3; i++) {
-            params[k] = d;
-            to[k++] = i < 2 ? i : s->space.params[d].by_default;
-        }
-    TRY(run_moved(s, &s->points[at], k, params, to, as_well, e));
-    struct point home = s->points[at];
-    for (int d = 0; d < s->space.n; d++) {
-        s->plateaus[d] = (struct plateau){.low = as_well[3 * d], .high = as_well[3 * d + 1], .home = as_well[3 * d + 2], };
-        if (s->plateaus[d].home)
-            home.u[d] = s->space.params[d].by_default;
-    }
-    TRY(find_edges(s, &s->points[at], e));
-    home.failure = NULL;
-    int rc = run_points(s, &home, 1, e); /* together they may not be what they are alone */
-    if (!rc && does_as_well(s, &home, &s->points[at]))
-        memcpy(s->points[at].u, home.u, sizeof home.u);
-    mem_free(home.failure);
-    return rc;
-}
-
 static int search_all(struct search *s, struct err *e)
 {
     int budget = (int)s->o->budget, wide = budget * 2 / 5, whole = budget > 5 ? budget / 5 : 1, rest = budget - 1 - wide - whole;
@@ -459,7 +347,7 @@ static int search_all(struct search *s, struct err *e)
     for (int d = 0; d < s->space.n; d++)
         first.u[d] = s->space.params[d].by_default;
     s->n_planned = 1 + wide * SHORTER + whole + (rest > 0 ? rest : 0);
-    int rc = run_points(s, &first, 1, e);
+    int rc = tune_run_points(s, &first, 1, e);
     keep(s, &first, 1);
     if (!rc && first.withdrawn)
         return err_set(e, E_POLICY, "with its own params the policy is withdrawn for its strikes on this trace: moonshift simulate says which%s",
@@ -472,7 +360,7 @@ static int search_all(struct search *s, struct err *e)
         rc = explore(s, wide * SHORTER, whole, e);
     if (!rc && rest > 0)
         rc = refine(s, rest, e);
-    return rc ? rc : look_around(s, e);
+    return rc ? rc : tune_look_around(s, e);
 }
 
 /* ---- results */
@@ -526,32 +414,6 @@ static void put_refused(const struct search *s, struct buf *out)
         buf_printf(out, "Refused  %d points more, which cannot be run and do not count; the first: %.300s\n", n, s->points[first].failure);
 }
 
-static bool makes_no_difference(const struct plateau *p)
-{
-    return p->low && p->high && p->home;
-}
-
-/* Where the best could as well be elsewhere: a limit that a param runs into is no optimum. */
-static void put_plateaus(const struct search *s, int best, struct buf *out)
-{
-    struct buf edge = {0}, mine = {0};
-    for (int d = 0; d < s->space.n; d++) {
-        const struct plateau *p = &s->plateaus[d];
-        const char *name = s->space.params[d].name;
-        buf_clear(&edge);
-        buf_clear(&mine);
-        tune_space_value(&s->space, d, p->edge, &edge);
-        tune_space_value(&s->space, d, s->points[best].u[d], &mine);
-        bool wide = s->space.params[d].kind <= TUNE_INTEGER && p->low != p->high && strcmp(edge.data, mine.data) != 0;
-        if (makes_no_difference(p))
-            buf_printf(out, "No difference: %s, wherever it was tried: it stays as it is\n", name);
-        else if (wide)
-            buf_printf(out, "No difference: %s %s %s%s\n", name, p->low ? "below" : "above", edge.data, p->home ? "; its default is there" : "");
-    }
-    buf_free(&edge);
-    buf_free(&mine);
-}
-
 static void put_head(const struct search *s, struct buf *out)
 {
     buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->o->policies.items[0], s->o->trace, s->n_rows, (unsigned long long)s->o->seed);
@@ -598,7 +460,7 @@ static int write_files(const struct search *s, int best, struct err *e)
         buf_printf(&out, "%d,\"no_difference\":[", best);
         const char *comma = "";
         for (int d = 0; d < s->space.n; d++)
-            if (makes_no_difference(&s->plateaus[d])) {
+            if (tune_makes_no_difference(&s->plateaus[d])) {
                 buf_printf(&out, "%s\"%s\"", comma, s->space.params[d].name);
                 comma = ",";
             }
@@ -623,7 +485,7 @@ static int write_files(const struct search *s, int best, struct err *e)
 static int tell(const struct search *s, struct err *e)
 {
     struct buf out = {0};
-    int best = best_of(s);
+    int best = tune_best(s);
     if (best < 0)
         return 0;
     put_head(s, &out);
@@ -633,7 +495,7 @@ static int tell(const struct search *s, struct err *e)
         tune_space_json(&s->space, s->points[best].u, &out);
         buf_putc(&out, '\n');
     }
-    put_plateaus(s, best, &out);
+    tune_put_plateaus(s, best, &out);
     fputs(out.data, stdout);
     buf_free(&out);
     TRY(write_files(s, best, e));
