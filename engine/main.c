@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
+#include "engine/front/guard.h"
 #include "engine/front/machine.h"
 #include "engine/front/model_files.h"
 #include "engine/front/opts.h"
@@ -55,6 +56,7 @@ struct app {
     struct engine *engine;
     struct thread *engine_thread;
     struct server *server;
+    struct guard *guard;            /* serve: from when the model stands */
 };
 
 /* ---- the model and its text */
@@ -311,6 +313,7 @@ static void close_parts(struct app *a)
     gguf_close(a->words);
     model_close(a->model);
     sim_machine_close(a->machine);
+    guard_end(a->guard); /* last: it bounds all of this */
 }
 
 /* ---- serve */
@@ -370,7 +373,7 @@ static int open_server(struct app *a, struct err *e)
         .tokenizer = a->tokenizer, .chat = a->chat, .chat_source = a->chat ? a->chat_source.data : NULL,
         .n_vocab = tokenizer_n_vocab(a->tokenizer), .max_model_len = l->max_model_len,
         .clock = &a->clock, .inbox = engine_inbox(a->engine), .outbox = engine_outbox(a->engine),
-        .lua = &a->lua, .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
+        .guard = a->guard, .lua = &a->lua, .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
         .policy_name = a->policy_name[0] ? a->policy_name : NULL, .policy_path = a->policy_path[0] ? a->policy_path : NULL,
     };
     return server_create(&a->server, &s, e);
@@ -396,6 +399,7 @@ static int serve(struct app *a, struct err *e)
     buf_free(&given);
     TRY(check_addresses(a, e));
     TRY(open_parts(a, e));
+    TRY(guard_start(&a->guard, (int)a->opts.shutdown_s, e));
     TRY(open_server(a, e));
     if (a->opts.dry_run) {
         log_info("main", "Dry run: everything fits; nothing was served.");
@@ -406,7 +410,7 @@ static int serve(struct app *a, struct err *e)
     int rc = server_run(a->server);
     stop_engine(a);
     log_info("main", rc ? "Stopped." : "Drained, all answers ended.");
-    return 0;
+    return rc ? err_set(e, E_GONE, "stopped before every answer had ended") : 0;
 }
 
 /* ---- run */

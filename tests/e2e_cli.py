@@ -304,8 +304,22 @@ def a_second_signal_stops_at_once():
     stream.read(10)
     begin = time.monotonic()
     code, text = s.stop(signal.SIGTERM, signal.SIGTERM)
-    assert time.monotonic() - begin < 30 and "Stopped." in text, (code, text)
+    assert time.monotonic() - begin < 30 and code == 1 and "Stopped." in text, (code, text)
     stream.close()
+
+
+def an_end_takes_no_longer_than_allowed():
+    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "200000", "--max-model-len", "8k", "--shutdown-timeout", "1")
+    model = json.loads(s.get("/v1/models")[1])["data"][0]["id"]
+    stream = s.post("/v1/completions", {"model": model, "prompt": "abc", "max_tokens": 5000, "stream": True})
+    stream.read(10)
+    begin = time.monotonic()
+    s.p.send_signal(signal.SIGTERM)
+    rest = stream.read()
+    code, text = s.stop()
+    assert time.monotonic() - begin < 60 and code == 1, (code, text)
+    assert b"stopping" in rest and b"[DONE]" not in rest, rest[-300:]
+    assert "--shutdown-timeout" in text, text
 
 
 def a_taken_port_is_said():
@@ -401,7 +415,7 @@ CASES = [
     version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes,
     piped_text_comes_before_the_question, chat_with_line_editing, chat_at_a_terminal_that_edits_nothing, typed_lines_are_edited_and_kept, no_colours_where_none_are_wanted,
     interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
-    a_taken_port_is_said, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
+    an_end_takes_no_longer_than_allowed, a_taken_port_is_said, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
 ]
 
 

@@ -47,7 +47,7 @@ static inline void site_init(struct site *s)
     assert_int_equal(chat_compile(&s->chat, site_template, strlen(site_template), &e), 0);
     s->setup = (struct server_setup){.host = "127.0.0.1", .admin_host = "127.0.0.1", .names = site_names, .n_names = 2,
                                      .tokenizer = s->tokenizer, .chat = s->chat, .chat_source = site_template, .n_vocab = 512,
-                                     .max_model_len = 4096, .clock = &s->clock, .no_signals = true};
+                                     .max_model_len = 4096, .clock = &s->clock};
 }
 
 static inline void site_start(struct site *s)

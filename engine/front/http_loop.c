@@ -86,14 +86,6 @@ struct loop_event *loop_every(struct loop *l, int ms, loop_fn fn, void *ctx)
     return v;
 }
 
-struct loop_event *loop_signal(struct loop *l, int signo, loop_fn fn, void *ctx)
-{
-    struct loop_event *v = make(l, signo, EV_SIGNAL | EV_PERSIST, fn, ctx);
-    if (v)
-        loop_arm(v);
-    return v;
-}
-
 void loop_arm(struct loop_event *v)
 {
     if (!v->armed)

@@ -1,4 +1,4 @@
-/* The front's event loop: file descriptors, timers and signals as callbacks on one thread, over libevent.
+/* The front's event loop: file descriptors and timers as callbacks on one thread, over libevent.
  * After every callback the loop calls `after`, where the HTTP server sends what the callback left in its
  * connections' buffers: one write a connection, however many events arrived. Never true: two callbacks at
  * once. */
@@ -24,7 +24,6 @@ void loop_after(struct loop *l, loop_fn fn, void *ctx);
 /* Made disarmed; stays armed until loop_disarm. NULL when the system refuses. */
 struct loop_event *loop_fd(struct loop *l, int fd, enum loop_kind kind, loop_fn fn, void *ctx);
 struct loop_event *loop_every(struct loop *l, int ms, loop_fn fn, void *ctx);     /* armed */
-struct loop_event *loop_signal(struct loop *l, int signo, loop_fn fn, void *ctx); /* armed */
 void loop_arm(struct loop_event *v);
 void loop_disarm(struct loop_event *v);
 void loop_again(struct loop_event *v);      /* its callback runs once more in the next turn */

@@ -52,7 +52,7 @@ struct opts {
     double sim_step_us, sim_row_us;
     /* the server */
     char *host;
-    int64_t port;
+    int64_t port, shutdown_s;
     struct opts_list api_keys, api_key_files, admin_keys, admin_key_files, origins, admin_hosts;
     double text_s;                      /* 0: no bound */
     char *admin_listen;                 /* ADDRESS:PORT, or "off" */

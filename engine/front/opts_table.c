@@ -121,6 +121,8 @@ static const struct opt_row rows[] = {
 
     {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL, "where to listen; 0.0.0.0: everywhere"},
     {"port", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(port), "N", "8000", 0, 65535, NULL, "0: any free one"},
+    {"shutdown-timeout", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(shutdown_s), "SECONDS", "60", 0, 86400, NULL,
+     "after SIGTERM or SIGINT answers have so long to end; then they end with an error, and the process with status 1. A second signal does that at once"},
     {"api-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(api_keys), "KEY[=TENANT]", NULL, 0, 0, NULL,
      "clients must bring one of these; its tenant is what policies and metrics see. --api-key-file keeps keys off the command line"},
     {"api-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(api_key_files), "FILE", NULL, 0, 0, NULL,

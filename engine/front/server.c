@@ -21,7 +21,7 @@ struct server {
     struct policies policies;
     struct admin admin;
     struct loop *loop;
-    struct loop_event *on_outbox, *on_text, *on_tick, *on_term, *on_int;
+    struct loop_event *on_outbox, *on_text, *on_tick, *on_guard;
     struct engine_event *events; /* EVENT_BATCH */
     int64_t drain_ns;            /* when draining began; 0: not */
     bool engine_drained, stopped_hard;
@@ -144,6 +144,8 @@ void server_drain(struct server *s)
     s->drain_ns = clock_now(s->setup.clock);
     s->front.draining = true;
     log_info("server", "draining: %d sequences are under way", s->front.n_live);
+    if (s->setup.guard)
+        guard_note_drain(s->setup.guard);
     http_close_after_answers(s->front.http);
 }
 
@@ -166,13 +168,16 @@ static void stop_now(struct server *s)
     loop_stop(s->loop);
 }
 
-static void on_signal(void *ctx)
+static void on_guard(void *ctx)
 {
     struct server *s = ctx;
-    if (s->drain_ns)
-        stop_now(s);
-    else
-        server_drain(s);
+    enum guard_word word;
+    while ((word = guard_take(s->setup.guard)) != GUARD_NOTHING && !s->stopped_hard) {
+        if (word == GUARD_STOP)
+            stop_now(s);
+        else
+            server_drain(s);
+    }
     push_drain(s);
 }
 
@@ -184,13 +189,9 @@ static void drain_by_admin(void *ctx)
 static void on_tick(void *ctx)
 {
     struct server *s = ctx;
-    int64_t now = clock_now(s->setup.clock);
-    openai_tick(&s->openai, now);
+    openai_tick(&s->openai, clock_now(s->setup.clock));
     push_drain(s);
     check_drained(s);
-    if (s->drain_ns && s->setup.drain_s > 0 && now - s->drain_ns > s->setup.drain_s * INT64_C(1000000000) &&
-        !s->stopped_hard)
-        stop_now(s);
 }
 
 /* ---- making */
@@ -315,10 +316,13 @@ static int start_parts(struct server *s, struct err *e)
     s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
     s->on_tick = loop_every(s->loop, 250, on_tick, s);
-    if (!s->on_outbox || !s->on_text || !s->on_tick)
+    s->on_guard = u->guard ? loop_fd(s->loop, guard_fd(u->guard), LOOP_READ, on_guard, s) : NULL;
+    if (!s->on_outbox || !s->on_text || !s->on_tick || (u->guard && !s->on_guard))
         return err_set(e, E_SYS, "no events for the server");
     loop_arm(s->on_outbox);
     loop_arm(s->on_text);
+    if (s->on_guard)
+        loop_arm(s->on_guard);
     return listen_all(s, e);
 }
 
@@ -343,18 +347,13 @@ int server_port(const struct server *s, bool admin)
 int server_run(struct server *s)
 {
     signal(SIGPIPE, SIG_IGN);
-    if (!s->setup.no_signals) {
-        s->on_term = loop_signal(s->loop, SIGTERM, on_signal, s);
-        s->on_int = loop_signal(s->loop, SIGINT, on_signal, s);
-    }
     loop_run(s->loop);
     http_flush(s->front.http); /* last words */
     s->front.stopped = true;
     http_close_listeners(s->front.http);
     http_close_connections(s->front.http);
-    loop_event_free(s->on_term);
-    loop_event_free(s->on_int);
-    s->on_term = s->on_int = NULL;
+    loop_event_free(s->on_guard);
+    s->on_guard = NULL;
     return s->stopped_hard ? E_GONE : 0;
 }
 
@@ -374,6 +373,7 @@ void server_destroy(struct server *s)
     asks_free(&s->front.asks);
     auth_free(&s->routes.auth);
     auth_free(&s->admin.auth);
+    loop_event_free(s->on_guard);
     loop_event_free(s->on_outbox);
     loop_event_free(s->on_text);
     loop_event_free(s->on_tick);

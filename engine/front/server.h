@@ -1,6 +1,6 @@
 /* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine
  * stands, runs it on the main thread, and takes it down. SIGTERM or SIGINT drains: /health and new work
- * answer 503, streams go on to their end; a second signal stops at once. The port opens when the engine
+ * answer 503, streams go on to their end; a second signal, or --shutdown-timeout, stops at once (guard.h). The port opens when the engine
  * stands: before that a connection is refused, from then on /health says 200, while draining 503. Order at
  * the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy ->
  * engine_destroy. Never true: a sequence handed to the engine after server_run returned. */
@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/err.h"
 #include "engine/base/queue.h"
+#include "engine/front/guard.h"
 #include "engine/front/http.h"
 #include "models/chat.h"
 #include "models/tokenizer.h"
@@ -42,10 +43,9 @@ struct server_setup {
     int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
                           max_num_queued_reqs */
     int ping_s;        /* SSE comment after so many silent seconds; 0: 5; < 0: never */
-    int drain_s;       /* a drain that takes longer becomes a stop; 0: no bound */
     bool force_usage;  /* --enable-force-include-usage */
     bool log_requests; /* a line for each answer */
-    bool no_signals;   /* SIGTERM and SIGINT are somebody else's (tests) */
+    struct guard *guard; /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody says so (tests) */
     /* the model */
     const char *const *names; /* served names, at least one */
     int n_names;
@@ -69,8 +69,7 @@ struct server_setup {
 int server_can_listen(const struct server_setup *s, struct err *e);
 /* Binds and listens, starts the text workers. E_INPUT: bad host, key or name; E_SYS: address in use. */
 int server_create(struct server **out, const struct server_setup *s, struct err *e);
-/* Serves until drained (returns 0) or stopped at once (E_GONE). Installs handlers for SIGTERM and SIGINT,
- * ignores SIGPIPE. */
+/* Serves until drained (returns 0) or stopped at once (E_GONE). Ignores SIGPIPE. */
 int server_run(struct server *s);
 void server_drain(struct server *s); /* as a first signal; on the thread of server_run, or before it */
 int server_port(const struct server *s, bool admin);
