@@ -7,7 +7,7 @@
 
 static bool nothing_happened(const struct engine *g)
 {
-    return !g->changed && !g->stopping && !g->world.partition.n_pending && !(g->wake_ns && g->now_ns >= g->wake_ns);
+    return !g->changed && !g->stopping && !g->world.partition.n_pending && !(g->live.wake_ns && g->now_ns >= g->live.wake_ns);
 }
 
 /* Blocks for the token that s samples, and for the one after it. */

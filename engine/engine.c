@@ -285,7 +285,6 @@ static void swap_policy(struct engine *g, const struct engine_message *m)
     int rc = live_swap(&g->live, p, &g->world, g->now_ns, &e);
     g->live.last_swap_seconds = (double)(clock_now(g->setup.clock) - g->now_ns) * 1e-9;
     mem_free(p);
-    g->wake_ns = 0;
     g->changed = true;
     reply_policy(g, m->tag, rc, &e);
 }
@@ -293,6 +292,7 @@ static void swap_policy(struct engine *g, const struct engine_message *m)
 static void set_params(struct engine *g, const struct engine_message *m)
 {
     struct err e = {0};
+    live_settle(&g->live, &g->world, g->now_ns);
     int rc = g->live.active.ops->params_set
                  ? g->live.active.ops->params_set(g->live.active.ctx, m->payload, m->n, &e)
                  : err_set(&e, E_UNSUPPORTED, "the policy %s has no params", g->live.active.name);
@@ -403,7 +403,7 @@ static bool can_wake(const struct engine *g)
 
 static bool should_decide(const struct engine *g, int64_t now)
 {
-    bool woken = g->wake_ns && now >= g->wake_ns;
+    bool woken = g->live.wake_ns && now >= g->live.wake_ns;
     if (woken && can_wake(g))
         return true;
     if (!g->changed || !may_decide(g))
@@ -413,7 +413,7 @@ static bool should_decide(const struct engine *g, int64_t now)
 
 void engine_note_change(struct engine *g)
 {
-    bool awaited = g->wake_ns > 0;
+    bool awaited = g->live.wake_ns > 0;
     for (int i = 0; i < g->world.partition.n_groups; i++)
         awaited |= !partition_slot(&g->world.partition, i)->idle;
     g->changed |= !live_is_restless(&g->live) || !awaited;
@@ -423,7 +423,7 @@ void engine_note_change(struct engine *g)
 static void enact(struct engine *g, struct plan *p)
 {
     plan_apply(p);
-    g->wake_ns = p->wake_ns;
+    g->live.wake_ns = p->wake_ns;
     engine_post_moves(g);
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
@@ -432,8 +432,6 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_REFUSE)
             engine_end_request(g, v->request, &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
                                                                  *v->text ? v->text : "refused by the policy"});
-        if (v->kind == PLAN_COMM && comm_find(g->devices.comms, v->ranks)) /* a rank alone has none, and needs none */
-            comm_choose(comm_find(g->devices.comms, v->ranks), (enum comm_algorithm)v->algorithm);
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
             engine_note_change(g);
     }
@@ -463,6 +461,8 @@ bool engine_turn(struct engine *g)
 {
     bool did = ingest(g), waited = g->world.partition.n_pending > 0;
     int64_t now = look_at_clock(g);
+    if (live_settle(&g->live, &g->world, now))
+        did = g->changed = true;
     did |= engine_switch(g);
     int n_unparked = world_unpark(&g->world, now, &g->unpark_ns);
     if (n_unparked)
@@ -509,8 +509,8 @@ struct request *engine_find(struct engine *g, uint64_t tag)
 int64_t engine_next_ns(const struct engine *g)
 {
     int64_t t = timetable_next_ns(&g->under_way), order = partition_next_ns(&g->world.partition);
-    if (g->wake_ns && g->wake_ns < t && can_wake(g))
-        t = g->wake_ns;
+    if (g->live.wake_ns && g->live.wake_ns < t && can_wake(g))
+        t = g->live.wake_ns;
     t = order < t ? order : t;
     return g->unpark_ns < t ? g->unpark_ns : t;
 }

@@ -1,4 +1,4 @@
-#include "engine/live.h"
+#include "engine/live_inner.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,22 +11,20 @@
 
 static const int64_t MAX_IDLE_WAIT_NS = 5000000000; /* a policy may wake itself for so long without running what could run */
 
-/* A call that a witness says was cut off is not made: nothing of it would count. */
-static bool is_cut(const struct live *l, enum policy_hook h, enum verdict *v)
+bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v)
 {
     const struct witness *w = l->witness;
     return w && w->cut && w->cut(w->ctx, h, v);
 }
 
-/* Every verdict of a policy passes through here. */
-static enum verdict heard(const struct live *l, enum policy_hook h, enum verdict v)
+enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v)
 {
     if (l->witness && l->witness->judged)
         l->witness->judged(l->witness->ctx, h, &v);
     return v;
 }
 
-static void destroy(struct policy *p)
+void live_destroy(struct policy *p)
 {
     if (p->ops && p->ops->destroy)
         p->ops->destroy(p->ctx);
@@ -45,45 +43,26 @@ void live_init(struct live *l, const struct node_facts *node, bool quiet)
 
 void live_free(struct live *l)
 {
-    destroy(&l->active);
-    destroy(&l->previous);
+    live_destroy(&l->active);
+    live_destroy(&l->previous);
 }
 
-static void note_error(struct live *l, const char *what, enum verdict v, const struct err *e)
+void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e)
 {
     snprintf(l->last_error, sizeof l->last_error, "%s: %s: %s", what, verdict_name(v), e->text);
     if (!l->quiet)
         log_warn("policy", "%s (%.12s) %s: %s: %s", l->active.name, l->active.sha256, what, verdict_name(v), e->text);
 }
 
-/* Forgets the strikes: somebody else is live now. */
-static void clean_slate(struct live *l, int64_t now_ns)
-{
-    l->n_strikes = 0;
-    l->n_slow = 0;
-    memset(l->strike_steps, 0, sizeof l->strike_steps);
-    l->last_swap_ns = now_ns;
-    l->n_barren = 0;
-    l->barren_since_ns = 0;
-}
-
-/* The active policy may not go on: the last good version takes over, else the native one. It starts afresh, with its own old state. */
+/* The active policy may not go on: none of its functions is called any more, and live_settle puts another in its place. The native one always may: where it can run
+ * nothing, nobody can. */
 static void revert(struct live *l, const char *why)
 {
-    struct policy bad = l->active;
-    l->active = l->has_previous ? l->previous : l->native;
-    l->has_previous = false;
-    memset(&l->previous, 0, sizeof l->previous);
-    l->active.generation = ++l->next_generation;
-    l->n_reverts++;
-    if (!l->quiet)
-        log_error("policy", "%s (%.12s) is withdrawn: %s; %s (%.12s) decides from now on", bad.name, bad.sha256, why,
-                  l->active.name, l->active.sha256);
-    destroy(&bad);
-    l->n_strikes = 0;
-    l->n_slow = 0;
-    l->n_barren = 0;
-    l->barren_since_ns = 0;
+    if (l->active.ops == l->native.ops)
+        return;
+    if (!l->fallen)
+        snprintf(l->why_fallen, sizeof l->why_fallen, "%s", why);
+    l->fallen = true;
 }
 
 static void strike_slow(struct live *l, uint64_t step)
@@ -116,128 +95,12 @@ static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const s
         strike_slow(l, step);
         return true;
     }
-    note_error(l, policy_hook_name(hook), v, e);
+    live_note_error(l, policy_hook_name(hook), v, e);
     if (verdict_torn(v))
         revert(l, "its call was cut off, so its state may be half changed");
     else
         strike(l, step);
     return false;
-}
-
-/* ---- swap */
-
-static int import_old(struct live *l, struct policy *p, struct err *e)
-{
-    if (!l->active.ops->export_state || !p->ops->import_state)
-        return 0;
-    struct buf state = {0};
-    struct err why = {0};
-    int rc = 0;
-    enum verdict v;
-    if (!is_cut(l, HOOK_EXPORT, &v))
-        v = heard(l, HOOK_EXPORT, l->active.ops->export_state(l->active.ctx, &state, &why));
-    l->calls[HOOK_EXPORT]++;
-    l->verdicts[HOOK_EXPORT][v]++;
-    if (!verdict_stands(v)) { /* the old one is on its way out: its failure costs its state, not the swap */
-        note_error(l, "export", v, &why);
-    } else if (state.len) {
-        if (!is_cut(l, HOOK_IMPORT, &v))
-            v = heard(l, HOOK_IMPORT, p->ops->import_state(p->ctx, state.data, state.len, e));
-        l->calls[HOOK_IMPORT]++;
-        l->verdicts[HOOK_IMPORT][v]++;
-        if (!verdict_stands(v))
-            rc = err_prefix(e, E_POLICY, "import: %s", verdict_name(v));
-    }
-    buf_free(&state);
-    return rc;
-}
-
-/* The new policy begins; the orders that it gives for the partition count from now on. */
-static int start_new(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
-{
-    TRY(import_old(l, p, e));
-    if (!p->ops->start)
-        return 0;
-    struct view view;
-    struct plan *plan = mem_new(sizeof *plan);
-    view_init(&view, w, now_ns);
-    plan_init(plan, w);
-    plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
-    plan_begin(plan, now_ns);
-    enum verdict v;
-    if (!is_cut(l, HOOK_START, &v))
-        v = heard(l, HOOK_START, p->ops->start(p->ctx, &l->node, &view, plan, e));
-    l->calls[HOOK_START]++;
-    l->verdicts[HOOK_START][v]++;
-    if (verdict_stands(v))
-        plan_apply(plan);
-    plan_free(plan);
-    mem_free(plan);
-    if (!verdict_stands(v) && e && e->code == E_INPUT)
-        return E_INPUT; /* what it was asked for cannot be on this node: these are its own words */
-    return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
-}
-
-int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
-{
-    int rc = start_new(l, p, w, now_ns, e);
-    if (rc) {
-        l->n_refused_swaps++;
-        snprintf(l->last_error, sizeof l->last_error, "swap to %s: %s", p->name, e ? e->text : "refused");
-        if (!l->quiet)
-            log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?", l->active.name);
-        destroy(p);
-        return rc;
-    }
-    destroy(&l->previous);
-    l->previous = l->active;
-    l->has_previous = true;
-    l->active = *p;
-    memset(p, 0, sizeof *p);
-    l->active.generation = ++l->next_generation;
-    l->n_swaps++;
-    clean_slate(l, now_ns);
-    if (!l->quiet)
-        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name, l->active.sha256,
-                 l->active.generation, l->previous.name, l->previous.sha256);
-    live_rekey(l, w, now_ns);
-    return 0;
-}
-
-int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e)
-{
-    if (!l->has_previous)
-        return err_set(e, E_NOTFOUND, "there is no previous policy to go back to");
-    struct policy now = l->active;
-    l->active = l->previous;
-    l->previous = now;
-    l->active.generation = ++l->next_generation;
-    l->n_rollbacks++;
-    clean_slate(l, now_ns);
-    if (!l->quiet)
-        log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256, l->active.generation);
-    live_rekey(l, w, now_ns);
-    return 0;
-}
-
-void live_rekey(struct live *l, struct world *w, int64_t now_ns)
-{
-    struct view v;
-    view_init(&v, w, now_ns);
-    struct req_queue *queues[] = {&w->waiting, &w->running};
-    for (int q = 0; q < 2; q++) {
-        int n = queues[q]->n;
-        if (!n)
-            continue;
-        struct request **all = mem_new_array((size_t)n, sizeof *all); /* rekeying moves them in the queue */
-        memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
-        for (int i = 0; i < n; i++) {
-            struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
-            live_admit(l, all[i], &v, &a);
-            world_rekey(w, all[i], a.key); /* who is in already stays in: a refusal here has no meaning */
-        }
-        mem_free(all);
-    }
 }
 
 /* ---- calls */
@@ -246,12 +109,12 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
 {
     const struct admission fallback = *a;
     l->n_decisions[0]++;
-    if (!l->active.ops->admit)
+    if (l->fallen || !l->active.ops->admit)
         return;
     struct err e = {0};
     enum verdict verdict;
-    if (!is_cut(l, HOOK_ADMIT, &verdict))
-        verdict = heard(l, HOOK_ADMIT, l->active.ops->admit(l->active.ctx, r, v, a, &e));
+    if (!live_cut(l, HOOK_ADMIT, &verdict))
+        verdict = live_heard(l, HOOK_ADMIT, l->active.ops->admit(l->active.ctx, r, v, a, &e));
     if (verdict_stands(verdict) && !a->refused && !isfinite(a->key)) {
         verdict = VERDICT_MALFORMED;
         err_set(&e, E_POLICY, "admit returned a key that is not a finite number");
@@ -260,19 +123,25 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
         *a = fallback;
 }
 
+/* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
+static bool is_stranded(const struct world *w, const struct request *r)
+{
+    struct partition *t = (struct partition *)&w->partition; /* only looked at */
+    for (int i = 0; i < t->n_groups && r->paused; i++)
+        if (partition_slot(t, i)->place == r->place)
+            return false;
+    return r->paused;
+}
+
 /* Is there anything that a plan could run now? Parked requests whose placement no group has, and those whose KV is on its way, have to wait in any case. */
 static bool could_run(const struct world *w)
 {
-    struct partition *p = (struct partition *)&w->partition; /* only looked at */
     for (int i = 0; i < w->running.n; i++)
         if (!w->running.items[i]->busy)
             return true;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        bool home = !r->paused;
-        for (int k = 0; k < p->n_groups && !home; k++)
-            home = partition_slot(p, k)->place == r->place;
-        if (home && !r->n_moving && world_eligible(w, r))
+        if (!is_stranded(w, r) && !r->n_moving && world_eligible(w, r))
             return true;
     }
     return false;
@@ -343,14 +212,14 @@ static bool has_room(const struct plan *p)
     return p->n_running < l->max_num_seqs && rows < l->max_num_batched_tokens && !p->pressed;
 }
 
-/* Has any group that may take it room for the whole of it? */
+/* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by the policy that it takes nobody. */
 static bool fits_somewhere(const struct plan *p, const struct request *r)
 {
     struct partition *t = &p->world->partition;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_slot(t, i);
         int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + p->world->kv.n_blocks / 100;
-        if (!g->held && partition_admits(t, g, r) && (!r->paused || r->place == g->place) && need <= plan_blocks(p, g->id))
+        if (!g->held && (!r->paused || r->place == g->place) && need <= plan_blocks(p, g->id))
             return true;
     }
     return false;
@@ -393,7 +262,7 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
     l->next_starvation_check_ns = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (r->plan_serial == p->serial || !world_eligible(w, r))
+        if (r->plan_serial == p->serial || !world_eligible(w, r) || is_stranded(w, r))
             continue;
         bool homeless = fits_no_group(w, r);
         if (!homeless && !room)
@@ -413,12 +282,18 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
     return false;
 }
 
+/* The native policy decides this step. Where the cause is work that was left undone, what the policy has closed and ordered may be why, and would bind the native one,
+ * too: it ends first. */
 static void decide_native(struct live *l, const struct view *v, struct plan *p, enum verdict cause)
 {
     struct err e;
+    struct view fresh;
     l->fallbacks[cause]++;
+    if (cause == VERDICT_STALLED || cause == VERDICT_STARVED)
+        partition_let_go(p->world, v->now_ns);
+    view_init(&fresh, p->world, v->now_ns);
     plan_begin(p, v->now_ns);
-    l->native.ops->step(l->native.ctx, v, p, &e);
+    l->native.ops->step(l->native.ctx, &fresh, p, &e);
 }
 
 void live_step(struct live *l, const struct view *v, struct plan *p)
@@ -426,8 +301,8 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
     struct err e = {0};
     plan_begin(p, v->now_ns);
     enum verdict verdict;
-    if (!is_cut(l, HOOK_STEP, &verdict))
-        verdict = heard(l, HOOK_STEP, l->active.ops->step(l->active.ctx, v, p, &e));
+    if (!live_cut(l, HOOK_STEP, &verdict))
+        verdict = live_heard(l, HOOK_STEP, l->active.ops->step(l->active.ctx, v, p, &e));
     if (verdict_stands(verdict) && is_stalled(l, v, p, &e))
         verdict = VERDICT_STALLED;
     else if (verdict_stands(verdict) && is_starved(l, v, p, &e))
@@ -445,16 +320,16 @@ void live_finish(struct live *l, const struct request *r, enum ending how, const
 {
     struct err e = {0};
     enum verdict verdict;
-    if (!l->active.ops->finish)
+    if (l->fallen || !l->active.ops->finish)
         return;
-    if (!is_cut(l, HOOK_FINISH, &verdict))
-        verdict = heard(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e));
+    if (!live_cut(l, HOOK_FINISH, &verdict))
+        verdict = live_heard(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e));
     judge(l, HOOK_FINISH, verdict, &e, v->world->step);
 }
 
 void live_idle(struct live *l)
 {
-    if (l->active.ops->idle)
+    if (!l->fallen && l->active.ops->idle)
         l->active.ops->idle(l->active.ctx);
 }
 

@@ -1,5 +1,6 @@
 /* The live policy: who decides now, who decided before, what each did wrong, and the native policy underneath. Every call of a policy goes through here and comes back
- * with a decision that stands: the policy's own, or the native one. Owned by the engine, engine thread only. Never true: no policy is live. */
+ * with a decision that stands: the policy's own, or the native one. Calls are made and judged in live.c; who comes after whom, and what ends with a policy, is in
+ * succession.c. Owned by the engine, engine thread only. Never true: no policy is live; anything that a policy has set going outlives it. */
 #ifndef ENGINE_LIVE_H
 #define ENGINE_LIVE_H
 
@@ -11,6 +12,8 @@ enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_B
 struct live {
     struct policy active, previous, native;
     bool has_previous;
+    bool fallen;                    /* the active one is withdrawn: it is not called any more, and somebody else is to take its place */
+    char why_fallen[200];
     struct node_facts node;
     const struct witness *witness;  /* NULL: nobody; set by the engine */
     bool quiet;
@@ -21,6 +24,7 @@ struct live {
     uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
     uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
     int n_strikes;
+    int64_t wake_ns;                        /* when the active one wants to be asked again; 0: never */
     int n_barren;                           /* plans in a row that change the partition and run nothing although something could run */
     int64_t barren_since_ns;                /* the first of the plans in a row that run nothing although something could run; 0: the last one was not so */
     uint64_t slow_from, n_slow;             /* slow calls since step slow_from */
@@ -32,11 +36,14 @@ struct live {
 void live_init(struct live *l, const struct node_facts *node, bool quiet);
 void live_free(struct live *l);
 
-/* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, calls start, asks admit for new keys of all
- * requests. On failure the old policy goes on and e says why. */
+/* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, ends what the old one left behind, calls start, asks admit for new
+ * keys of all requests. On failure the old policy goes on, with all that it has ordered, and e says why. */
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e);
-/* Back to the previous good policy. E_NOTFOUND when there is none. */
+/* Back to the previous good policy, whose start is called again. E_NOTFOUND when there is none; E_POLICY when it cannot start: then the native one serves. */
 int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e);
+/* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True: so it was. Only in a turn, or before an order
+ * about policies is obeyed: what a recording can say the moment of. */
+bool live_settle(struct live *l, struct world *w, int64_t now_ns);
 /* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
 void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 

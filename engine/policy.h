@@ -59,7 +59,7 @@ struct policy {
 
 struct policy_ops {
     /* Each returns a verdict and, when it does not stand, the cause (file:line: text) in e. Slots may be NULL: nothing happens, the call is OK. */
-    /* start may give orders for the partition through p (which is dropped when the call does not stand). */
+    /* start: each time that the policy takes over. It may give orders for the partition through p (which is dropped when the call does not stand). */
     enum verdict (*start)(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e);
     enum verdict (*admit)(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e);
     enum verdict (*step)(void *ctx, const struct view *v, struct plan *p, struct err *e);

@@ -36,11 +36,38 @@ static void widen(const struct view *v, struct plan *p)
         plan_switch(p, &o);
 }
 
+/* Does this parked request's KV lie where a group is, or is it on its way? */
+static bool has_home(const struct world *w, const struct request *r)
+{
+    const struct partition *t = &w->partition;
+    for (int i = 0; i < t->n_groups; i++)
+        if (t->groups[t->order[i]].place == r->place)
+            return true;
+    return r->n_moving > 0;
+}
+
+/* Whom another policy has parked where no group is any more would wait until the time to be parked is up: moves to a group that has room, or begins again. */
+static void bring_home(const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    for (int i = 0; i < w->waiting.n; i++) {
+        const struct request *r = w->waiting.items[i];
+        if (!r->paused || has_home(w, r))
+            continue;
+        bool moves = false;
+        for (int k = 0; k < v->n_idle && !moves; k++)
+            moves = plan_remap(p, r->id, v->idle[k], FATE_MIGRATE);
+        if (!moves && v->n_idle)
+            plan_preempt(p, r->id, PREEMPT_RECOMPUTE);
+    }
+}
+
 static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     (void)ctx;
     (void)e;
     widen(v, p);
+    bring_home(v, p);
     for (int i = 0; i < v->n_idle; i++) {
         struct plan_batch *b = plan_batch(p, v->idle[i]);
         if (!b)

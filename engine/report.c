@@ -189,7 +189,7 @@ static void put_event(struct buf *out, const struct switch_event *e, int64_t now
     put_order(out, &e->order);
     buf_printf(out, ",\"outcome\":\"%s\",\"ago_s\":%.3f,\"wait_ms\":%.3f,\"cutover_ms\":%.3f,\"moved_bytes\":%" PRIu64
                     ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,\"worst_stall_ms\":%.3f,\"streams_open\":%d}",
-               e->failure ? "failure" : e->superseded ? "superseded" : "done", (double)(now - e->done_ns) * 1e-9,
+               e->failure ? "failure" : e->dropped ? "dropped" : e->superseded ? "superseded" : "done", (double)(now - e->done_ns) * 1e-9,
                (double)(e->done_ns - e->asked_ns) * 1e-6, (double)e->cutover_ns * 1e-6, e->bytes, e->n_kept, e->n_moved, e->n_parked,
                e->n_recomputed, (double)e->worst_stall_ns * 1e-6, e->n_open);
 }

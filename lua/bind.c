@@ -270,8 +270,7 @@ void bind_forget(struct bind *b, lua_State *L)
         ((struct batch_handle *)lua_touserdata(L, -1))->batch = NULL;
         lua_pop(L, 1);
     }
-    if (b->n_admitted)
-        memset(b->admitted, 0, (size_t)b->n_admitted * sizeof *b->admitted);
+    bind_forget_admitted(b);
 }
 
 static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
@@ -333,6 +332,12 @@ static void put_text(lua_State *L, int keys, enum field f, const char *v)
     else
         lua_pushnil(L);
     lua_rawset(L, keys + 1);
+}
+
+void bind_forget_admitted(struct bind *b)
+{
+    if (b->n_admitted)
+        memset(b->admitted, 0, (size_t)b->n_admitted * sizeof *b->admitted);
 }
 
 void bind_note_admitted(struct bind *b, const struct request *r)

@@ -81,6 +81,7 @@ void bind_push(const struct bind *b, lua_State *L, int ref);
 void bind_push_request(struct bind *b, lua_State *L, const struct request *r, enum ending how);
 /* This script has given r a key: when it is asked again, the request says so. */
 void bind_note_admitted(struct bind *b, const struct request *r);
+void bind_forget_admitted(struct bind *b);
 void bind_push_node(lua_State *L, const struct node_facts *node);
 const char *ending_name(enum ending how);
 /* Keys as interned strings: faster to push than C strings. */

@@ -358,6 +358,7 @@ enum verdict script_start(struct script *s, const struct node_facts *node, const
         return VERDICT_ERROR;
     s->node = *node;
     s->started = true;
+    bind_forget_admitted(&s->bind); /* while another policy was live, the keys were its own */
     if (!has(s, HOOK_START))
         return VERDICT_OK;
     s->bind.plan = p;

@@ -294,7 +294,7 @@ int act_comm(lua_State *L)
     lua_createtable(L, 0, 8);
     groups_push_ranks(L, mask);
     lua_setfield(L, -2, "ranks");
-    lua_pushstring(L, algorithms[algorithm >= 0 ? algorithm : set ? (int)comm_chosen(set) : 0]);
+    lua_pushstring(L, algorithms[algorithm >= 0 ? algorithm : partition_algorithm(b->plan->world, mask)]);
     lua_setfield(L, -2, "algorithm");
     if (set)
         put_measures(L, comm_measured(set));

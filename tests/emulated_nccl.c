@@ -152,7 +152,7 @@ static void made_anew_after_an_abort(void **state)
     open_scene(&n, m, &(struct scene){true, true, 1});
     answer_well(&n, l, before);
     assert_int_equal(nccl_twin_live(), RANKS);
-    struct comm_seat seat = comm_seat(comm_find(n.pool, 15), l, 0, comm_chosen(comm_find(n.pool, 15)));
+    struct comm_seat seat = comm_seat(comm_find(n.pool, 15), l, 0, COMM_AUTO);
     n.ops->comm_abort(seat.tp);
     assert_int_equal(nccl_twin_live(), 0);
     comm_reset_within(n.pool, ~0ull);
@@ -182,10 +182,8 @@ static void measured_at_start(void **state)
         assert_true(got->oneshot_ns[0] > 0);
         assert_true(spread ? got->library_bytes > 0 : got->library_bytes == 0);
         assert_true(spread ? nccl_twin_live() >= RANKS : nccl_twin_live() == 0);
-        comm_choose(comm_find(pool, 15), COMM_LIBRARY);
-        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, comm_chosen(comm_find(pool, 15))).library_bytes, spread);
-        comm_choose(comm_find(pool, 15), COMM_TWOSHOT);
-        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, comm_chosen(comm_find(pool, 15))).library_bytes, 0);
+        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, COMM_LIBRARY).library_bytes, spread);
+        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, COMM_TWOSHOT).library_bytes, 0);
         comm_pool_close(pool);
         node_close(&n);
         assert_int_equal(nccl_twin_live(), 0);

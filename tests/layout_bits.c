@@ -23,8 +23,7 @@ static int check_width(struct subject *s, struct rng *rng, int n, int max_logits
     o.n_blocks = place_make(&sizes, (struct layout){n, 1, 1}, 16, LEN, 0);
     place_free(&sizes);
     open_node(&node, s->model, &o);
-    if (n > 1)
-        comm_choose(comm_find(node.pool, ((uint64_t)1 << n) - 1), how);
+    node.algorithm = how;
     for (int i = 0; i <= n_layouts; i++) {
         bool all = i == n_layouts;
         struct place p;

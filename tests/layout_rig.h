@@ -30,6 +30,7 @@ struct node {
     struct model *model;            /* the caller's */
     struct weights *weights;
     struct comm_pool *pool;
+    enum comm_algorithm algorithm;  /* of all-reduces */
     int n_ranks;
     struct device *devices[NODE_RANKS];
     struct forward forwards[NODE_RANKS];
@@ -206,7 +207,7 @@ static inline struct forward_site node_site(const struct node *n, const struct n
     site.group = mask;
     if (s->place->n == 1)
         return site;
-    struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share, comm_chosen(comm_find(n->pool, mask)));
+    struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share, n->algorithm);
     site.sp = seat.sp;
     site.tp = seat.tp;
     site.all = seat.all;

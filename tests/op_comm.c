@@ -443,7 +443,6 @@ static void the_pool_has_aligned_powers_of_two_and_the_whole(void **state)
         assert_int_equal(comm_ranks(c), __builtin_popcountll(comm_pool_mask(pool, i)));
         for (int k = 0; k < COMM_SIZES; k++)
             assert_true(m->bytes[k] > 0 && m->oneshot_ns[k] > 0 && m->twoshot_ns[k] > 0);
-        assert_int_equal(comm_chosen(c), COMM_AUTO);
     }
     comm_pool_close(pool);
     s = (struct comm_pool_setup){.ops = ops, .devices = devices, .n_ranks = 6, .extra = extra, .n_extra = 3};
@@ -473,17 +472,15 @@ static void seats_match_the_layout(void **state)
         for (int i = 0; i < 12 && 12 % sp == 0; i++)
             for (int j = 0; j < 12; j++) {
                 struct layout l = {sp, 12 / sp, 1};
-                struct comm_seat a = comm_seat(c, l, i, comm_chosen(c)), b = comm_seat(c, l, j, comm_chosen(c));
+                struct comm_seat a = comm_seat(c, l, i, COMM_AUTO), b = comm_seat(c, l, j, COMM_AUTO);
                 if (l.sp > 1)
                     assert_int_equal(a.sp == b.sp, share_t(l, i) == share_t(l, j));
                 if (l.tp > 1)
                     assert_int_equal(a.tp == b.tp, share_s(l, i) == share_s(l, j));
                 assert_ptr_equal(a.all, b.all);
             }
-    comm_choose(c, COMM_ONESHOT);
-    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, comm_chosen(c)).twoshot_bytes == SIZE_MAX);
-    comm_choose(c, COMM_TWOSHOT);
-    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, comm_chosen(c)).twoshot_bytes == 0);
+    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, COMM_ONESHOT).twoshot_bytes == SIZE_MAX);
+    assert_true(comm_seat(c, (struct layout){1, 12, 1}, 0, COMM_TWOSHOT).twoshot_bytes == 0);
     comm_pool_close(pool);
 }
 

@@ -362,6 +362,124 @@ static void a_newer_order_takes_the_place_of_waiting_ones(void **state)
     tear_down(&b);
 }
 
+/* Bound softly for a request that was cancelled meanwhile, all ranks came together for nobody. */
+static void an_order_ends_with_its_requests(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 2, 64);
+    bind_now(&b, 1, FATE_MIGRATE);
+    bind_now(&b, 2, FATE_MIGRATE);
+    struct request *running = submit(&b, 40, 100);
+    step(&b, 1);
+    struct request *a = submit(&b, 40, 300), *c = submit(&b, 40, 500);
+    struct switch_order o = order(3, FATE_MIGRATE);
+    o.when = WHEN_SOFT;
+    o.named[0] = a->id;
+    o.named[1] = c->id;
+    o.n_named = 2;
+    assert_null(partition_refusal(&b.w, &o));
+    partition_ask(&b.w, &o, ++b.now);
+    world_end(&b.w, a, END_ABORT);
+    assert_int_equal(partition_advance(&b.w, ++b.now), 0);
+    assert_int_equal(b.w.partition.n_pending, 1); /* somebody is left */
+    assert_true(group_of(&b, 1)->closed);
+    world_end(&b.w, c, END_ABORT);
+    assert_int_equal(partition_advance(&b.w, ++b.now), 0);
+    assert_int_equal(b.w.partition.n_pending, 0);
+    assert_false(group_of(&b, 1)->closed);
+    assert_true(partition_event(&b.w.partition, 3)->dropped);
+    assert_int_equal(partition_advance(&b.w, b.now += 1000), 0); /* its time would be up */
+    assert_non_null(group_of(&b, 1));
+    assert_non_null(partition_refusal(&b.w, &o)); /* for nobody from the beginning */
+    world_end(&b.w, running, END_ABORT);
+    tear_down(&b);
+}
+
+/* The same order for somebody else was taken for the first one, and that one let in. */
+static void the_same_order_for_another_is_for_that_one(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 2, 64);
+    bind_now(&b, 1, FATE_MIGRATE);
+    bind_now(&b, 2, FATE_MIGRATE);
+    submit(&b, 40, 100);
+    step(&b, 1);
+    struct request *a = submit(&b, 40, 300), *c = submit(&b, 40, 500);
+    struct switch_order o = order(3, FATE_MIGRATE);
+    int64_t asked = ++b.now;
+    o.when = WHEN_SOFT;
+    o.n_named = 1;
+    o.named[0] = a->id;
+    o.max_wait_ns = 1000;
+    partition_ask(&b.w, &o, asked);
+    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), a) && !partition_admits(&b.w.partition, group_of(&b, 2), c));
+    o.named[0] = c->id;
+    partition_ask(&b.w, &o, ++b.now);
+    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), c) && !partition_admits(&b.w.partition, group_of(&b, 2), a));
+    assert_int_equal(b.w.partition.n_pending, 1);
+    assert_int_equal(partition_next_ns(&b.w.partition), asked + 1000); /* asking does not put it off */
+    o.max_wait_ns = 50;
+    partition_ask(&b.w, &o, ++b.now);
+    assert_int_equal(partition_next_ns(&b.w.partition), b.now + 50);
+    assert_int_equal(partition_advance(&b.w, b.now + 50), 1);
+    tear_down(&b);
+}
+
+static void nobody_moves_into_a_closed_group(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 2, 64);
+    bind_now(&b, 1, FATE_MIGRATE);
+    bind_now(&b, 2, FATE_MIGRATE);
+    group_of(&b, 2)->closed = group_of(&b, 2)->held = true;
+    submit(&b, 40, 100);
+    step(&b, 1);
+    group_of(&b, 2)->closed = group_of(&b, 2)->held = false;
+    group_of(&b, 2)->shut = true;
+    struct switch_order o = order(1, FATE_MIGRATE);
+    o.release = true;
+    partition_ask(&b.w, &o, ++b.now);
+    assert_int_equal(partition_advance(&b.w, b.now), 1);
+    assert_int_equal(group_of(&b, 2)->n_running, 0);
+    assert_true(b.w.waiting.items[0]->paused);
+    tear_down(&b);
+}
+
+static void what_was_ordered_ends_when_it_is_let_go(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 4, 64);
+    bind_now(&b, 3, FATE_MIGRATE);
+    assert_int_equal((int)b.w.partition.free_ranks, 12);
+    partition_let_go(&b.w, ++b.now);
+    assert_int_equal((int)b.w.partition.free_ranks, 12); /* by no order: the node began so */
+    bind_now(&b, 12, FATE_MIGRATE);
+    group_of(&b, 3)->shut = true;
+    group_of(&b, 12)->idle = false;
+    partition_set_algorithm(&b.w, 15, 2);
+    bind_now(&b, 15, FATE_MIGRATE); /* waits for a step to end */
+    assert_true(group_of(&b, 3)->held);
+    struct partition before = b.w.partition;
+    partition_let_go(&b.w, ++b.now);
+    assert_int_equal(b.w.partition.n_pending, 0);
+    assert_true(!group_of(&b, 3)->shut && !group_of(&b, 3)->closed && !group_of(&b, 3)->held);
+    assert_int_equal(partition_algorithm(&b.w, 15), 0);
+    b.w.partition = before;
+    assert_true(group_of(&b, 3)->held && partition_algorithm(&b.w, 15) == 2 && world_check(&b.w));
+    group_of(&b, 12)->idle = true;
+    partition_let_go(&b.w, ++b.now);
+    bind_now(&b, 2, FATE_MIGRATE);
+    assert_int_equal((int)b.w.partition.left_out, 1);
+    partition_let_go(&b.w, ++b.now);
+    assert_non_null(group_of(&b, 1));
+    assert_true(!b.w.partition.free_ranks && !b.w.partition.left_out && world_check(&b.w));
+    tear_down(&b);
+}
+
 static void a_lost_rank_takes_only_what_lay_on_it(void **state)
 {
     (void)state;
@@ -489,6 +607,10 @@ int main(void)
         cmocka_unit_test(tokens_folded_into_the_prompt_counted_twice),
         cmocka_unit_test(orders_wait_as_they_should),
         cmocka_unit_test(a_newer_order_takes_the_place_of_waiting_ones),
+        cmocka_unit_test(an_order_ends_with_its_requests),
+        cmocka_unit_test(the_same_order_for_another_is_for_that_one),
+        cmocka_unit_test(nobody_moves_into_a_closed_group),
+        cmocka_unit_test(what_was_ordered_ends_when_it_is_let_go),
         cmocka_unit_test(a_lost_rank_takes_only_what_lay_on_it),
         cmocka_unit_test(a_copy_from_a_lost_rank_does_not_count),
         cmocka_unit_test(no_room_to_copy_means_parked),

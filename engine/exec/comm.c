@@ -1,7 +1,5 @@
 #include "engine/exec/comm.h"
 
-#include <stdatomic.h>
-
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/exec/comm_measure.h"
@@ -19,7 +17,6 @@ struct comm_set {
     struct comm *all;
     struct layout_comms *layouts;       /* those with sp > 1 and tp > 1 */
     struct comm_measure measured;
-    atomic_int algorithm;               /* read by ranks as their part begins */
 };
 
 struct comm_pool {
@@ -43,7 +40,6 @@ static int open_groups(const struct comm_set *c, struct comm ***out, int n_group
 static int open_set(struct comm_set *c, const struct backend_ops *ops, uint64_t ranks, struct err *e)
 {
     *c = (struct comm_set){.ops = ops, .ranks = ranks, .n = count_ranks(ranks)};
-    atomic_init(&c->algorithm, COMM_AUTO);
     c->layouts = mem_new_array((size_t)c->n, sizeof *c->layouts);
     TRY(ops->comm_open(&c->all, c->n, e));
     for (int sp = 2; sp < c->n; sp++) {
@@ -195,16 +191,6 @@ const struct comm_measure *comm_measured(const struct comm_set *c)
 void comm_set_measured(struct comm_set *c, const struct comm_measure *m)
 {
     c->measured = *m;
-}
-
-void comm_choose(struct comm_set *c, enum comm_algorithm a)
-{
-    atomic_store(&c->algorithm, (int)a);
-}
-
-enum comm_algorithm comm_chosen(const struct comm_set *c)
-{
-    return (enum comm_algorithm)atomic_load(&c->algorithm);
 }
 
 /* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to outweigh a meeting. */

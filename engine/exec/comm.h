@@ -39,16 +39,13 @@ struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks);
 int comm_ranks(const struct comm_set *c);
 const struct comm_measure *comm_measured(const struct comm_set *c);
 void comm_set_measured(struct comm_set *c, const struct comm_measure *m);   /* of another machine that is played here */
-/* For the steps that begin from now on. auto picks by size from what was measured. */
-void comm_choose(struct comm_set *c, enum comm_algorithm a);
-enum comm_algorithm comm_chosen(const struct comm_set *c);
 /* The comms of one share of the set in a layout: its SP group (same t, member index s), its TP group (same s, member index t), all (member index share). */
 struct comm_seat {
     struct comm *sp, *tp, *all;
     size_t twoshot_bytes;           /* all-reduces of so many bytes and more take two shots */
     size_t library_bytes;           /* of so many and more, the library; 0: none do */
 };
-/* The layout has as many ranks as the set. how: what comm_chosen said when the step was built; all its members must take the same. */
+/* The layout has as many ranks as the set. how: auto picks by size from what was measured; all members of a step must take the same. */
 struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share, enum comm_algorithm how);
 /* After a step failed in it: every comm inside is as new. Only while no step runs in it. */
 void comm_reset(struct comm_set *c);

@@ -103,7 +103,7 @@ static void fill_group(struct step *s, struct layout layout, const struct step_s
         s->ranks[i] = g->ranks[i];
     s->tokens_per_block = kv_place(&at->world->kv, g->place)->tokens_per_block;
     s->comms = at->comms;
-    s->algorithm = at->comms ? comm_chosen(at->comms) : COMM_AUTO;
+    s->algorithm = (enum comm_algorithm)partition_algorithm(at->world, at->group->mask);
     atomic_store(&s->left, g->n_ranks);
     s->parts = arena_new(&s->arena, (size_t)g->n_ranks * sizeof *s->parts);
 }

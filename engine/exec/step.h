@@ -37,7 +37,7 @@ struct step {
     int ranks[MAX_RANKS];   /* by share */
     int tokens_per_block;
     const struct comm_set *comms; /* NULL: a group of one */
-    enum comm_algorithm algorithm; /* of its all-reduces: a policy may choose another one before all ranks have begun */
+    enum comm_algorithm algorithm; /* of its all-reduces, the same for all ranks: a policy may choose another one before they have begun */
     struct step_part *parts;/* [n_ranks] by share */
     atomic_int left;        /* members yet to end */
     struct step_item *items;

@@ -110,6 +110,7 @@ static struct group *create(struct world *w, uint64_t mask, struct layout base, 
     g->place = kv_place_open(&w->kv, g->ranks, g->n_ranks, w->shape.tokens_per_block[g->n_ranks]);
     ASSERT(g->place >= 0);
     p->free_ranks &= ~mask;
+    p->left_out &= ~mask;
     int at = p->n_groups++;
     for (; at > 0 && first_rank(partition_slot(p, at - 1)) > first_rank(g); at--)
         p->order[at] = p->order[at - 1];
@@ -138,9 +139,19 @@ static bool is_named(const struct switch_order *o, req_id id)
     return false;
 }
 
+static bool same_named(const struct switch_order *a, const struct switch_order *b)
+{
+    for (int i = 0; i < a->n_named; i++)
+        if (!is_named(b, a->named[i]))
+            return false;
+    return a->n_named == b->n_named;
+}
+
+/* The same but for the words of its reason. */
 static bool same_order_given(const struct switch_order *a, const struct switch_order *b)
 {
-    return a->release == b->release && a->mask == b->mask && a->when == b->when && a->fate == b->fate && same_order(a->base, b->base);
+    return a->release == b->release && a->mask == b->mask && a->when == b->when && a->fate == b->fate && a->max_wait_ns == b->max_wait_ns &&
+           same_order(a->base, b->base) && same_named(a, b);
 }
 
 /* Is what the order asks for so already? */
@@ -160,12 +171,34 @@ bool partition_stands(const struct partition *p, const struct switch_order *o)
     return !overlaps && is_done(p, o);
 }
 
-static bool in_pool(const struct node_shape *s, uint64_t mask)
+/* The place of a set of ranks in the shape; -1: it is none of them. */
+static int find_set(const struct node_shape *s, uint64_t mask)
 {
     for (int i = 0; i < s->n_sets; i++)
         if (s->sets[i] == mask)
-            return true;
-    return false;
+            return i;
+    return -1;
+}
+
+int partition_algorithm(const struct world *w, uint64_t ranks)
+{
+    int i = find_set(&w->shape, ranks);
+    return i < 0 ? 0 : w->partition.algorithms[i];
+}
+
+void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm)
+{
+    int i = find_set(&w->shape, ranks);
+    ASSERT(i >= 0);
+    w->partition.algorithms[i] = algorithm;
+}
+
+static bool is_for_nobody(const struct world *w, const struct switch_order *o)
+{
+    for (int i = 0; i < o->n_named; i++)
+        if (request_find(&w->requests, o->named[i]))
+            return false;
+    return o->n_named > 0;
 }
 
 const char *partition_refusal(struct world *w, const struct switch_order *o)
@@ -176,9 +209,11 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return "no such ranks";
     if (o->mask & p->dead_ranks)
         return "one of these ranks has failed";
+    if (is_for_nobody(w, o))
+        return "none of the requests that the order is for is here (any more)";
     if (o->release)
         return NULL;
-    if (!in_pool(&w->shape, o->mask))
+    if (find_set(&w->shape, o->mask) < 0)
         return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)";
     if (!is_identity(o->base) && o->base.sp * o->base.tp != n)
         return "base: sp * tp is not the number of ranks";
@@ -215,6 +250,15 @@ static void mark_groups(struct partition *p)
             g->held |= p->pending[k].forced;
         }
     }
+}
+
+/* Nobody is left who wants it. */
+static void drop_order(struct partition *p, int i, int64_t now_ns)
+{
+    uint64_t serial = p->pending[i].serial;
+    record(p, &p->pending[i], now_ns, true);
+    partition_event(p, serial)->dropped = true;
+    remove_pending(p, i);
 }
 
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns)
@@ -315,6 +359,7 @@ static void begin_switch(struct round *u, const struct switch_pending *s)
         struct group *g = partition_slot(p, i);
         if (g->mask & s->order.mask) {
             take_orphans(u, g, s->serial);
+            p->left_out |= g->mask;
             dissolve(p, g);
         }
     }
@@ -331,7 +376,7 @@ static struct group *best_home(struct round *u, const struct request *r)
     for (int i = 0; i < n; i++) {
         struct group *g = u->n_created ? partition_find(p, u->created[i]) : partition_slot(p, i);
         int shared = __builtin_popcountll(g->mask & from) > 0;
-        if (g->held || g->closed || kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
+        if (g->held || g->closed || g->shut || kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
             continue;
         if (shared > best_shared || (shared == best_shared && g->n_running < best->n_running)) {
             best = g;
@@ -394,6 +439,10 @@ static void finish_round(struct round *u)
 int partition_advance(struct world *w, int64_t now_ns)
 {
     struct partition *p = &w->partition;
+    for (int i = p->n_pending - 1; i >= 0; i--)
+        if (is_for_nobody(w, &p->pending[i].order))
+            drop_order(p, i, now_ns);
+    mark_groups(p);
     if (!p->n_pending)
         return 0;
     struct round *u = mem_new(sizeof *u);
@@ -443,7 +492,7 @@ static void lose_kv(struct world *w, int rank, int64_t now_ns)
     }
 }
 
-/* The living ranks of a lost group form the largest groups there may be. */
+/* These free ranks, of a lost group or left out, form the largest groups there may be. */
 static void regroup(struct world *w, uint64_t ranks, int64_t now_ns)
 {
     while (ranks) {
@@ -467,6 +516,7 @@ void partition_lose(struct world *w, int rank, int64_t now_ns)
     uint64_t living = 0, bit = 1ull << rank;
     p->dead_ranks |= bit;
     p->free_ranks &= ~bit;
+    p->left_out &= ~bit;
     for (int i = p->n_pending - 1; i >= 0; i--)
         if (p->pending[i].order.mask & bit) {
             record(p, &p->pending[i], now_ns, true);
@@ -494,6 +544,21 @@ void partition_lose(struct world *w, int rank, int64_t now_ns)
     p->events[s.serial % SWITCH_EVENTS].failure = true;
 }
 
+/* ---- a policy goes */
+
+void partition_let_go(struct world *w, int64_t now_ns)
+{
+    struct partition *p = &w->partition;
+    for (int i = p->n_pending - 1; i >= 0; i--)
+        drop_order(p, i, now_ns);
+    for (int i = 0; i < p->n_groups; i++)
+        partition_slot(p, i)->shut = false;
+    memset(p->algorithms, 0, sizeof p->algorithms);
+    regroup(w, p->left_out, now_ns);
+    p->left_out = 0;
+    mark_groups(p);
+}
+
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns)
 {
     struct switch_event *e = partition_event(p, r->switched_by);
@@ -509,7 +574,7 @@ bool partition_check(const struct world *w)
     struct partition *p = (struct partition *)&w->partition; /* only looked at */
     uint64_t seen = p->free_ranks | p->dead_ranks;
     int running = 0;
-    if (p->free_ranks & p->dead_ranks)
+    if (p->free_ranks & p->dead_ranks || p->left_out & ~p->free_ranks)
         return false;
     for (int i = 0; i < p->n_groups; i++) {
         const struct group *g = partition_slot(p, i);

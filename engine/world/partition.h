@@ -2,7 +2,8 @@
  * A switch is an order to bind ranks into one group, or to release a group's ranks; groups that overlap it are dissolved when it is carried out, and each of their
  * sequences meets the fate that the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
  * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only.
- * Never true: a rank in two groups; a group that takes a step while an order holds it; an order that waits past its deadline.
+ * What a policy has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
+ * Never true: a rank in two groups; a group that takes a step while an order holds it; an order that waits past its deadline, or for nobody.
  * Source: bind and release of Flying Serving, with its failures as rules (seeds.md A3, B3). */
 #ifndef WORLD_PARTITION_H
 #define WORLD_PARTITION_H
@@ -88,7 +89,8 @@ struct switch_event {
     int n_kept, n_moved, n_parked, n_recomputed;
     int n_open;                     /* streams that have had no token since */
     int64_t worst_stall_ns;         /* longest time between two tokens that any of its streams saw across it */
-    bool superseded;                /* another order took its ranks before it was carried out */
+    bool superseded;                /* it was not carried out: another order took its ranks, or it was */
+    bool dropped;                   /* because nobody is left who wants it: its policy has gone, or everybody whom it was for */
     bool failure;                   /* a rank failed: nobody's order */
 };
 
@@ -100,6 +102,8 @@ struct partition {
     int order[MAX_RANKS];           /* slots in use, by first rank */
     int n_groups;
     uint64_t free_ranks, dead_ranks;/* in no group; failed */
+    uint64_t left_out;              /* of the free: their group went by an order, and no order has put them into another */
+    int algorithms[MAX_SETS];       /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm; 0: by size */
     uint64_t epoch, next_serial;
     struct switch_pending pending[MAX_RANKS];
     int n_pending;
@@ -123,7 +127,10 @@ const char *partition_refusal(struct world *w, const struct switch_order *o);
 bool partition_stands(const struct partition *p, const struct switch_order *o);
 /* Gives a lawful order. It replaces waiting orders that overlap it, and waits no longer than they would have. Carried out by partition_advance. */
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns);
-/* Carries out every order that is ready; groups change, sequences meet their fate, moves appear in w->moves. Returns how many. */
+/* Whoever gave orders here has gone: those that wait are dropped, closed groups open, algorithms are by size again, and ranks that were left out form groups. Groups
+ * stay as they are, with their base layouts. Undone by putting the struct back as it was. */
+void partition_let_go(struct world *w, int64_t now_ns);
+/* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet their fate, moves appear in w->moves. Returns how many. */
 int partition_advance(struct world *w, int64_t now_ns);
 /* When an order becomes hard by itself; INT64_MAX: none does. */
 int64_t partition_next_ns(const struct partition *p);
@@ -132,6 +139,9 @@ int64_t partition_next_ns(const struct partition *p);
 void partition_lose(struct world *w, int rank, int64_t now_ns);
 /* May this waiting request start on this group now? */
 bool partition_admits(const struct partition *p, const struct group *g, const struct request *r);
+/* The all-reduces of these ranks (enum comm_algorithm; 0: by size), and from now on. They are a set of the shape. */
+int partition_algorithm(const struct world *w, uint64_t ranks);
+void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm);
 /* A stream had a token (or ended) after a switch that touched it. */
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns);
 struct switch_event *partition_event(struct partition *p, uint64_t serial); /* NULL: forgotten */

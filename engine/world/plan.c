@@ -317,6 +317,7 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
     case PLAN_PREEMPT: world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns); break;
     case PLAN_REMAP: world_regroup(w, v->request, g); break;
     case PLAN_CLOSE: g->shut = v->closed; break;
+    case PLAN_COMM: partition_set_algorithm(w, v->ranks, v->algorithm); break;
     default: break; /* orders follow the batches; the rest is the caller's */
     }
 }

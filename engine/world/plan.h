@@ -105,8 +105,8 @@ bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const c
 bool plan_wake(struct plan *p, double after_ms);    /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);           /* no forward */
-/* Carries out preemptions, remaps, orders, starts and block reservations of the forwarded batches; cannot fail. Refusals, log lines and the choice of
- * communicators are the caller's to act on. */
+/* Carries out preemptions, remaps, orders, choices of algorithms, starts and block reservations of the forwarded batches; cannot fail. Refusals and log lines are
+ * the caller's to act on. */
 void plan_apply(struct plan *p);
 
 #endif

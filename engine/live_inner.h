@@ -1,0 +1,14 @@
+/* What the two halves of the live policy share: live.c (calls and verdicts) and succession.c (who comes next). Included by these two only. */
+#ifndef ENGINE_LIVE_INNER_H
+#define ENGINE_LIVE_INNER_H
+
+#include "engine/live.h"
+
+/* A call that a witness says was cut off is not made: nothing of it would count. */
+bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v);
+/* Every verdict of a policy passes through here. */
+enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v);
+void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e);
+void live_destroy(struct policy *p);
+
+#endif

@@ -1,0 +1,186 @@
+/* Who decides next: a swap, a rollback, a withdrawal. All three go through begin(), so that whichever way a policy ceases to be live, the same becomes of what it
+ * has set going (policies/README.md, "What a policy leaves behind"). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/live_inner.h"
+
+static int import_old(struct live *l, struct policy *p, struct err *e)
+{
+    if (!l->active.ops->export_state || !p->ops->import_state)
+        return 0;
+    struct buf state = {0};
+    struct err why = {0};
+    int rc = 0;
+    enum verdict v;
+    if (!live_cut(l, HOOK_EXPORT, &v))
+        v = live_heard(l, HOOK_EXPORT, l->active.ops->export_state(l->active.ctx, &state, &why));
+    l->calls[HOOK_EXPORT]++;
+    l->verdicts[HOOK_EXPORT][v]++;
+    if (!verdict_stands(v)) { /* the old one is on its way out: its failure costs its state, not the swap */
+        live_note_error(l, "export", v, &why);
+    } else if (state.len) {
+        if (!live_cut(l, HOOK_IMPORT, &v))
+            v = live_heard(l, HOOK_IMPORT, p->ops->import_state(p->ctx, state.data, state.len, e));
+        l->calls[HOOK_IMPORT]++;
+        l->verdicts[HOOK_IMPORT][v]++;
+        if (!verdict_stands(v))
+            rc = err_prefix(e, E_POLICY, "import: %s", verdict_name(v));
+    }
+    buf_free(&state);
+    return rc;
+}
+
+/* What p's start orders counts from now on. */
+static int call_start(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    if (!p->ops->start)
+        return 0;
+    struct view view;
+    struct plan *plan = mem_new(sizeof *plan);
+    view_init(&view, w, now_ns);
+    plan_init(plan, w);
+    plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
+    plan_begin(plan, now_ns);
+    enum verdict v;
+    if (!live_cut(l, HOOK_START, &v))
+        v = live_heard(l, HOOK_START, p->ops->start(p->ctx, &l->node, &view, plan, e));
+    l->calls[HOOK_START]++;
+    l->verdicts[HOOK_START][v]++;
+    if (verdict_stands(v))
+        plan_apply(plan);
+    plan_free(plan);
+    mem_free(plan);
+    if (!verdict_stands(v) && e && e->code == E_INPUT)
+        return E_INPUT; /* what it was asked for cannot be on this node: these are its own words */
+    return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
+}
+
+/* p takes the place of the active policy: what that one left behind ends, and p's start is called. When it fails, all is as it was. */
+static int begin(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    struct partition *before = mem_new(sizeof *before);
+    *before = w->partition;
+    partition_let_go(w, now_ns);
+    int rc = call_start(l, p, w, now_ns, e);
+    if (rc)
+        w->partition = *before;
+    mem_free(before);
+    return rc;
+}
+
+/* The active policy is another one than before: a clean slate, a key of its own for every request, and nobody's wake. */
+static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
+{
+    l->active.generation = ++l->next_generation;
+    l->fallen = false;
+    l->n_strikes = l->n_barren = 0;
+    l->barren_since_ns = 0;
+    l->n_slow = 0;
+    memset(l->strike_steps, 0, sizeof l->strike_steps);
+    l->last_swap_ns = now_ns;
+    l->wake_ns = 0;
+    live_rekey(l, w, now_ns);
+}
+
+int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    live_settle(l, w, now_ns);
+    int rc = import_old(l, p, e);
+    if (!rc)
+        rc = begin(l, p, w, now_ns, e);
+    if (rc) {
+        l->n_refused_swaps++;
+        snprintf(l->last_error, sizeof l->last_error, "swap to %s: %s", p->name, e ? e->text : "refused");
+        if (!l->quiet)
+            log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?", l->active.name);
+        live_destroy(p);
+        return rc;
+    }
+    live_destroy(&l->previous);
+    l->previous = l->active;
+    l->has_previous = true;
+    l->active = *p;
+    memset(p, 0, sizeof *p);
+    l->n_swaps++;
+    count_from_now(l, w, now_ns);
+    if (!l->quiet)
+        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name, l->active.sha256,
+                 l->active.generation, l->previous.name, l->previous.sha256);
+    return 0;
+}
+
+/* The policy of before takes over from the active one, which is the caller's from now on; the native one does where that cannot start. */
+static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *e)
+{
+    struct policy before = l->has_previous ? l->previous : l->native;
+    int rc = begin(l, &before, w, now_ns, e);
+    if (rc) {
+        err_prefix(e, rc, "%s cannot begin again, so the engine's own policy decides", before.name);
+        snprintf(l->last_error, sizeof l->last_error, "%s", e->text);
+        if (!l->quiet)
+            log_error("policy", "%s", e->text);
+        live_destroy(&before);
+        before = l->native;
+        begin(l, &before, w, now_ns, NULL); /* it has no start that could fail */
+    }
+    l->active = before;
+    l->has_previous = false;
+    memset(&l->previous, 0, sizeof l->previous);
+    return rc;
+}
+
+bool live_settle(struct live *l, struct world *w, int64_t now_ns)
+{
+    struct err e = {0};
+    if (!l->fallen)
+        return false;
+    struct policy bad = l->active;
+    go_back(l, w, now_ns, &e);
+    l->n_reverts++;
+    if (!l->quiet)
+        log_error("policy", "%s (%.12s) is withdrawn: %s; %s (%.12s) decides from now on", bad.name, bad.sha256, l->why_fallen, l->active.name,
+                  l->active.sha256);
+    live_destroy(&bad);
+    count_from_now(l, w, now_ns);
+    return true;
+}
+
+int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e)
+{
+    live_settle(l, w, now_ns);
+    if (!l->has_previous)
+        return err_set(e, E_NOTFOUND, "there is no previous policy to go back to");
+    struct policy from = l->active;
+    int rc = go_back(l, w, now_ns, e);
+    l->previous = from;
+    l->has_previous = true;
+    l->n_rollbacks++;
+    count_from_now(l, w, now_ns);
+    if (!l->quiet && !rc)
+        log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256, l->active.generation);
+    return rc;
+}
+
+void live_rekey(struct live *l, struct world *w, int64_t now_ns)
+{
+    struct view v;
+    view_init(&v, w, now_ns);
+    struct req_queue *queues[] = {&w->waiting, &w->running};
+    for (int q = 0; q < 2; q++) {
+        int n = queues[q]->n;
+        if (!n)
+            continue;
+        struct request **all = mem_new_array((size_t)n, sizeof *all); /* rekeying moves them in the queue */
+        memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
+        for (int i = 0; i < n; i++) {
+            struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
+            live_admit(l, all[i], &v, &a);
+            world_rekey(w, all[i], a.key); /* who is in already stays in: a refusal here has no meaning */
+        }
+        mem_free(all);
+    }
+}
