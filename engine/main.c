@@ -364,7 +364,7 @@ static int open_server(struct app *a, struct err *e)
         .api_key_files = (const char *const *)o->api_key_files.items, .n_api_key_files = o->api_key_files.n,
         .admin_key_files = (const char *const *)o->admin_key_files.items, .n_admin_key_files = o->admin_key_files.n,
         .admin_hosts = (const char *const *)o->admin_hosts.items, .n_admin_hosts = o->admin_hosts.n,
-        .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
+        .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .answers = (size_t)o->answers_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
                  .connections = (int)o->max_connections, .per_address = (int)o->connections_per_address},
         .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
         .text_s = o->text_s > 0 ? o->text_s : -1, .log_requests = o->log_requests,

@@ -35,6 +35,37 @@ static void grows_and_stays_terminated(void **state)
     assert_true(!b.data && !b.len && !b.cap);
 }
 
+/* With a limit everything up to it is kept, nothing after the first piece that did not fit, and no memory is no abort. */
+static void a_limit_is_kept(void **state)
+{
+    (void)state;
+    struct buf b = {.limit = 100};
+    for (int i = 0; i < 9; i++)
+        buf_puts(&b, "0123456789");
+    assert_false(b.over);
+    buf_put(&b, "0123456789x", 11);
+    assert_true(b.over && b.len == 90);
+    buf_putc(&b, 'y');
+    buf_printf(&b, "%d", 7);
+    buf_put_json(&b, "z", 1);
+    assert_true(b.len == 90 && b.data[90] == 0 && !buf_reserve(&b, 1));
+    buf_cut(&b, 80);
+    assert_string_equal(b.data, "0123456789");
+    buf_clear(&b);
+    for (int i = 0; i < 10; i++)
+        buf_printf(&b, "%s", "0123456789");
+    assert_true(!b.over && b.len == 100 && b.cap == 101);
+    buf_free(&b);
+    assert_int_equal(b.limit, 100);
+    b.limit = SIZE_MAX / 8; /* more than any machine has */
+    assert_false(buf_reserve(&b, SIZE_MAX / 16));
+    assert_true(b.over && !b.data && !b.len);
+    buf_cut(&b, 0);
+    char *nothing = buf_take(&b);
+    assert_string_equal(nothing, "");
+    mem_free(nothing);
+}
+
 static void empty_ones_are_fine(void **state)
 {
     (void)state;
@@ -132,7 +163,7 @@ static void json_of_random_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_and_stays_terminated), cmocka_unit_test(empty_ones_are_fine),
+        cmocka_unit_test(grows_and_stays_terminated), cmocka_unit_test(a_limit_is_kept), cmocka_unit_test(empty_ones_are_fine),
         cmocka_unit_test(cut_and_take),               cmocka_unit_test(numbers),
         cmocka_unit_test(json_escapes),               cmocka_unit_test(json_of_random_bytes),
     };

@@ -278,6 +278,98 @@ static void the_largest_body_goes(void **state)
     site_stop(&s);
 }
 
+static int connect_narrow(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static int64_t unsent_bytes(const struct site *s)
+{
+    struct reply r = site_do(s->admin_port, "GET", "/admin/state", NULL, "");
+    const char *at = strstr(r.body.data, "\"unsent_bytes\":");
+    assert_non_null(at);
+    int64_t n = strtoll(at + strlen("\"unsent_bytes\":"), NULL, 10);
+    reply_free(&r);
+    return n;
+}
+
+/* A request for /tokenize whose answer has about nine bytes for each of n letters. */
+static void put_long_body(struct buf *body, int n)
+{
+    buf_clear(body);
+    buf_puts(body, "{\"return_token_strs\":true,\"prompt\":\"");
+    for (int i = 0; i < n; i++)
+        buf_putc(body, 'a');
+    buf_puts(body, "\"}");
+}
+
+/* Whole answers that nobody takes: together they hold no more than they may, those who take theirs get them whole, and the rest end. */
+static void untaken_answers_are_bounded(void **state)
+{
+    (void)state;
+    enum { READERS = 24, PROMPT = 600000, MOST = 24 << 20 };
+    struct site s;
+    struct buf body = {0};
+    int fds[READERS];
+    int64_t highest = 0;
+    start(&s, (struct http_limits){.answers = MOST, .send_s = 3, .rate = 100000});
+    put_long_body(&body, PROMPT);
+    for (int i = 0; i < READERS; i++) {
+        fds[i] = connect_narrow(s.port);
+        site_post_on(fds[i], "POST", "/tokenize", NULL, body.data);
+        int64_t n = unsent_bytes(&s);
+        highest = n > highest ? n : highest;
+        if (n > MOST)
+            fail_msg("%lld bytes wait to be taken", (long long)n);
+        if (i % 8 == 7) {
+            struct reply r = site_do(s.port, "POST", "/tokenize", NULL, body.data);
+            assert_int_equal(r.status, 200);
+            assert_true(r.body.len > 7 * PROMPT && r.body.data[r.body.len - 1] == '}');
+            reply_free(&r);
+        }
+    }
+    assert_true(highest > MOST / 2); /* the bound was at work */
+    int64_t end = now_ms() + 60000;
+    while (unsent_bytes(&s) > 0) /* nobody reads: all are ended */
+        assert_true(now_ms() < end && usleep(100000) == 0);
+    for (int i = 0; i < READERS; i++)
+        close(fds[i]);
+    /* one that would be more than its share is not held at all */
+    put_long_body(&body, 2 * PROMPT);
+    struct reply r = site_do(s.port, "POST", "/tokenize", NULL, body.data);
+    assert_int_equal(r.status, 507);
+    reply_free(&r);
+    buf_free(&body);
+    site_stop(&s);
+}
+
+/* A reader that takes a little now and then keeps nothing alive. */
+static void sipping_readers_end(void **state)
+{
+    (void)state;
+    struct site s;
+    struct buf body = {0};
+    start(&s, (struct http_limits){.send_s = 1, .rate = 10000});
+    put_long_body(&body, 3000000);
+    int fd = connect_narrow(s.port);
+    site_post_on(fd, "POST", "/tokenize", NULL, body.data);
+    int64_t end = now_ms() + 60000;
+    while (unsent_bytes(&s) == 0)
+        assert_true(now_ms() < end && usleep(10000) == 0);
+    while (unsent_bytes(&s) > 0) {
+        char sip[300];
+        assert_true(now_ms() < end && usleep(100000) == 0);
+        (void)!recv(fd, sip, sizeof sip, MSG_DONTWAIT);
+    }
+    close(fd);
+    buf_free(&body);
+    site_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +378,8 @@ int main(void)
         cmocka_unit_test(trickles_take_no_place_from_others),
         cmocka_unit_test(the_busy_stay),
         cmocka_unit_test(the_largest_body_goes),
+        cmocka_unit_test(untaken_answers_are_bounded),
+        cmocka_unit_test(sipping_readers_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

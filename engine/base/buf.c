@@ -17,32 +17,51 @@ void buf_init(struct buf *b)
 void buf_free(struct buf *b)
 {
     mem_free(b->data);
-    buf_init(b);
+    *b = (struct buf){.limit = b->limit};
 }
 
 void buf_clear(struct buf *b)
 {
     b->len = 0;
+    b->over = false;
     if (b->data)
         b->data[0] = 0;
 }
 
-void buf_reserve(struct buf *b, size_t more)
+/* Within its limit, where it has one: then no memory is no bug. */
+static bool try_grow(struct buf *b, size_t need, size_t cap)
+{
+    size_t most = b->limit + 1;
+    cap = cap < most ? cap : most;
+    char *p = need <= most ? mem_try_resize(b->data, cap, 1) : NULL;
+    b->over = p == NULL;
+    if (p) {
+        b->data = p;
+        b->cap = cap;
+    }
+    return p != NULL;
+}
+
+bool buf_reserve(struct buf *b, size_t more)
 {
     size_t need = b->len + more + 1;
     ASSERT(need > more && need < SIZE_MAX / 4);
-    if (need <= b->cap)
-        return;
+    if (b->over || need <= b->cap)
+        return !b->over;
     size_t cap = b->cap ? b->cap * 2 : 64;
     while (cap < need)
         cap *= 2;
+    if (b->limit)
+        return try_grow(b, need, cap);
     b->data = mem_resize(b->data, cap, 1);
     b->cap = cap;
+    return true;
 }
 
 void buf_put(struct buf *b, const void *p, size_t n)
 {
-    buf_reserve(b, n);
+    if (!buf_reserve(b, n))
+        return;
     if (n)
         memcpy(b->data + b->len, p, n);
     b->len += n;
@@ -67,10 +86,11 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
     ASSERT(n >= 0);
-    buf_reserve(b, (size_t)n);
-    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
+    if (buf_reserve(b, (size_t)n)) {
+        vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
+        b->len += (size_t)n;
+    }
     va_end(again);
-    b->len += (size_t)n;
 }
 
 void buf_put_u64(struct buf *b, unsigned long long v)
@@ -136,6 +156,8 @@ void buf_cut(struct buf *b, size_t n)
 
 char *buf_take(struct buf *b)
 {
+    b->over = false;
+    b->limit = 0;
     buf_reserve(b, 0);
     b->data[b->len] = 0;
     char *p = b->data;

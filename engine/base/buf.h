@@ -1,5 +1,7 @@
 /* A growable run of bytes, owned by whoever holds the struct. Zero it (or buf_init) before use, buf_free after.
- * data is always NUL-terminated once anything was put. One thread at a time. Never true: len > cap. */
+ * data is always NUL-terminated once anything was put. One thread at a time. Never true: len > cap.
+ * With a limit (what clients can make grow has one) nothing that is put ever aborts: the first thing that would pass the limit, or for which
+ * there is no memory, is left out, and so is all that follows; `over` tells. Without one, no memory is a bug. */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
 
@@ -9,12 +11,14 @@
 struct buf {
     char *data;
     size_t len, cap;
+    size_t limit; /* bytes; 0: none */
+    bool over;    /* something was left out; until buf_clear */
 };
 
 void buf_init(struct buf *b);
-void buf_free(struct buf *b);
+void buf_free(struct buf *b);                         /* empty again; a limit stays */
 void buf_clear(struct buf *b);                        /* len = 0, memory kept */
-void buf_reserve(struct buf *b, size_t more);         /* room for `more` further bytes and a NUL */
+bool buf_reserve(struct buf *b, size_t more);         /* room for `more` further bytes and a NUL; false: over */
 void buf_put(struct buf *b, const void *p, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);

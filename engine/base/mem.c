@@ -41,6 +41,12 @@ void *mem_resize(void *p, size_t count, size_t size)
     return p;
 }
 
+void *mem_try_resize(void *p, size_t count, size_t size)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(count, size, &bytes) ? NULL : realloc(p, bytes ? bytes : 1);
+}
+
 void mem_free(void *p)
 {
     free(p);

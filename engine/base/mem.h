@@ -11,6 +11,7 @@ void *mem_new_array(size_t count, size_t size);     /* zeroed, overflow checked 
 void *mem_try(size_t bytes);                        /* zeroed; NULL on failure */
 void *mem_try_array(size_t count, size_t size);     /* zeroed; NULL on failure or overflow */
 void *mem_resize(void *p, size_t count, size_t size); /* contents kept, new part NOT zeroed; ASSERTs */
+void *mem_try_resize(void *p, size_t count, size_t size); /* the same; NULL on failure or overflow, and p is as it was */
 void mem_free(void *p);                             /* NULL is fine */
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);         /* copies n bytes and adds a NUL */

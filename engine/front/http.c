@@ -17,6 +17,7 @@ static void default_limits(struct http_limits *l)
     l->body = l->body ? l->body : (size_t)64 << 20;
     l->bodies = l->bodies ? l->bodies : (size_t)1 << 30;
     l->backlog = l->backlog ? l->backlog : (size_t)1 << 20;
+    l->answers = l->answers ? l->answers : (size_t)1 << 30;
     l->rate = l->rate ? l->rate : 1024;
     l->connections = l->connections ? l->connections : 4096;
     l->admin_connections = l->admin_connections ? l->admin_connections : 64;
@@ -42,6 +43,7 @@ void http_flush(struct http *h)
         c->dirty = false;
         conn_flush(c);
     }
+    room_bound_unsent(h, NULL, 0);
     LIST_EACH_SAFE(pos, tmp, &h->dead)
     {
         list_remove(pos);
@@ -259,4 +261,9 @@ size_t http_backlog(const struct http *h)
     LIST_EACH(pos, &h->conns)
     n += conn_backlog(LIST_ENTRY(pos, struct http_conn, all));
     return n;
+}
+
+size_t http_max_answer(const struct http *h)
+{
+    return h->setup.limits.answers / 4;
 }

@@ -22,6 +22,7 @@ struct http_limits { /* 0 = the default */
     size_t body;           /* bytes of one request body; 64 MiB */
     size_t bodies;         /* of all bodies being received, of each listener; 1 GiB. The largest goes when there are more */
     size_t backlog;        /* unsent bytes of one stream; 1 MiB */
+    size_t answers;        /* unsent bytes of all connections; 1 GiB. The largest goes when there are more; one answer has a quarter at most */
     size_t rate;           /* bytes a second at which a body must come, and an answer be taken, over receive_s and send_s; 1024 */
     int connections;       /* of the public listener; 4096, or what the system's limit of files allows */
     int per_address;       /* of them from one address (IPv6: one network of 64 bits); half of them */
@@ -81,12 +82,13 @@ void http_close_connections(struct http *h); /* at once */
 int http_n_connections(const struct http *h);
 int http_n_exchanges(const struct http *h); /* being answered */
 size_t http_backlog(const struct http *h);  /* unsent bytes in all */
+size_t http_max_answer(const struct http *h); /* bytes of one */
 void http_flush(struct http *h);            /* send what is there now, e.g. between two batches of tokens */
 
 /* ---- answering */
 void http_add_header(struct http_exchange *x, const char *name,
                      const char *value); /* before the answer; value must be one line */
-/* The whole answer. type may be NULL with n 0. The exchange is over. */
+/* The whole answer. type may be NULL with n 0. The exchange is over. One that is larger than http_max_answer becomes a 507. */
 void http_answer(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 /* A streamed answer: begin, put as often as wanted (straight into the returned buffer: append only), end. */
 void http_stream_begin(struct http_exchange *x, int status, const char *type);

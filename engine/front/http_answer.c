@@ -4,6 +4,8 @@
 #include "engine/base/check.h"
 #include "engine/front/http_conn.h"
 
+enum { LARGE_ANSWER = 65536 };
+
 const char *http_reason(int status)
 {
     static const struct {
@@ -93,15 +95,31 @@ static bool has_body(const struct http_exchange *x, int status)
     return x->head.method != HTTP_HEAD && status != 204 && status != 304;
 }
 
+static void answer_too_large(struct http_exchange *x)
+{
+    struct buf body = {0};
+    x->conn->http->setup.error_body(507, "the answer is larger than this server holds for anyone; ask for less at once", &body);
+    http_answer(x, 507, "application/json", body.data, body.len);
+    buf_free(&body);
+}
+
 void http_answer(struct http_exchange *x, int status, const char *type, const char *body, size_t n)
 {
     struct http_conn *c = x->conn;
+    if (n > http_max_answer(c->http) && status != 507) {
+        answer_too_large(x);
+        return;
+    }
+    /* Small ones are looked at when the turn ends: errors are answered where connections are being walked, and none may go there. */
+    if (n > LARGE_ANSWER)
+        room_bound_unsent(c->http, c, n);
     put_head(x, status, type);
     if (status != 204)
         buf_printf(&c->out, "Content-Length: %zu\r\n", n);
     buf_puts(&c->out, "\r\n");
     if (has_body(x, status))
         buf_put(&c->out, body, n);
+    room_count_unsent(c);
     finish(x);
 }
 
@@ -142,6 +160,10 @@ void conn_chunk_close(struct http_conn *c)
 {
     if (c->chunk_at == SIZE_MAX)
         return;
+    if (c->out.over) { /* its beginning may not be there: the connection ends */
+        c->chunk_at = SIZE_MAX;
+        return;
+    }
     static const char digits[] = "0123456789abcdef";
     size_t n = c->out.len - c->chunk_at - CONN_CHUNK_HEAD;
     ASSERT(n < 1ull << 32);

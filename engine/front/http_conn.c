@@ -56,6 +56,7 @@ void conn_kill(struct http_conn *c)
     end_exchange(c);
     c->step = CONN_LINGER;
     room_count_body(c);
+    room_count_unsent(c);
     room_leave(c);
     loop_event_free(c->on_read);
     loop_event_free(c->on_write);
@@ -113,6 +114,7 @@ static void begin_body(struct http_conn *c)
     } else if (has_body(&c->x.head)) {
         c->step = CONN_BODY;
         c->receiving = (struct conn_pace){.since_ns = c->since_ns};
+        c->x.body.limit = body_limit(c);
         c->chunks = (struct http_chunks){0};
         if (c->x.head.expect_continue && !c->in.len)
             buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -184,6 +186,10 @@ static bool step_body(struct http_conn *c)
         conn_fail(largest, 503, "too many large requests at once; try again later");
     if (c->step != CONN_BODY)
         return true; /* it was itself the largest */
+    if (c->x.body.over) {
+        conn_fail(c, 503, "there is no memory for this request now; try again later");
+        return true;
+    }
     if (rc) {
         conn_fail(c, rc == E_FULL ? 413 : 400,
                   rc == E_FULL ? "the request body is too large" : "malformed chunked body");
@@ -248,7 +254,7 @@ static void on_read(void *ctx)
         return;
     }
     buf_put(&c->in, c->http->scratch, (size_t)n);
-    if (c->step == CONN_ANSWER && c->in.len > CONN_AHEAD) {
+    if (c->in.over || (c->step == CONN_ANSWER && c->in.len > CONN_AHEAD)) {
         /* Leaving it unread would hide the end of the connection behind it. */
         conn_kill(c);
         return;
@@ -305,10 +311,11 @@ void conn_flush(struct http_conn *c)
     if (c->dead)
         return;
     conn_chunk_close(c);
-    if (c->doomed || send_some(c)) {
+    if (c->doomed || c->out.over || send_some(c)) {
         conn_kill(c);
         return;
     }
+    room_count_unsent(c);
     if (conn_backlog(c)) {
         if (!c->sending.since_ns)
             c->sending = (struct conn_pace){.since_ns = clock_now(c->http->setup.clock)};
@@ -358,6 +365,8 @@ void conn_open(struct http *h, int fd, bool admin, uint64_t address)
     struct http_conn *c = mem_new(sizeof *c);
     *c = (struct http_conn){.http = h, .room = &h->rooms[admin], .address = address, .fd = fd, .admin = admin, .chunk_at = SIZE_MAX};
     c->x.conn = c;
+    c->in.limit = CONN_AHEAD + 2 * CONN_READ;
+    c->out.limit = h->setup.limits.answers;
     c->since_ns = clock_now(h->setup.clock);
     list_init(&c->dirty_node);
     list_push_back(&h->conns, &c->all);

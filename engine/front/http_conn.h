@@ -50,6 +50,7 @@ struct http_conn {
     size_t linger_bytes;
     struct http_chunks chunks;
     size_t counted;   /* of its body, in the room */
+    size_t unsent;    /* of its backlog, in http's */
     int64_t since_ns; /* the step began, of a head with its first byte */
     struct conn_pace { /* has enough come, or gone, since then? */
         int64_t since_ns; /* 0: nobody asks */
@@ -64,6 +65,7 @@ struct http {
     struct http_setup setup;
     struct list conns, dirty, dead;
     struct http_room rooms[2]; /* of the public and of the admin listener */
+    size_t unsent; /* as the connections were counted last */
     int n_exchanges;
     bool draining;
     struct http_listener {
@@ -98,6 +100,9 @@ bool room_make(struct http *h, bool admin, uint64_t address);
 void room_enter(struct http_conn *c);
 void room_leave(struct http_conn *c);
 void room_count_body(struct http_conn *c); /* what it holds of its body by now: nothing unless it is receiving one */
+void room_count_unsent(struct http_conn *c);
+/* Ends those that hold most unsent bytes, but for `but`, until there is room for `more`. Only where no list of connections is being walked. */
+void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more);
 struct http_conn *room_largest_body(struct http *h, const struct http_room *r); /* NULL: it is within its bound */
 
 /* http_answer.c */

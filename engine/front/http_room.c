@@ -169,3 +169,31 @@ struct http_conn *room_largest_body(struct http *h, const struct http_room *r)
     }
     return found;
 }
+
+void room_count_unsent(struct http_conn *c)
+{
+    size_t now = c->dead ? 0 : conn_backlog(c);
+    c->http->unsent += now - c->unsent;
+    c->unsent = now;
+}
+
+static struct http_conn *largest_unsent(struct http *h, const struct http_conn *but)
+{
+    struct http_conn *found = NULL;
+    LIST_EACH(pos, &h->conns)
+    {
+        struct http_conn *c = LIST_ENTRY(pos, struct http_conn, all);
+        if (c != but && c->unsent && (!found || c->unsent > found->unsent))
+            found = c;
+    }
+    return found;
+}
+
+void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more)
+{
+    struct http_conn *c;
+    while (h->unsent + more > h->setup.limits.answers && (c = largest_unsent(h, but))) {
+        log_warn("http", "answers that nobody takes hold more than they may (--max-answer-memory): a reader of %zu bytes is ended", c->unsent);
+        conn_kill(c);
+    }
+}

@@ -57,7 +57,7 @@ struct opts {
     double text_s;                      /* 0: no bound */
     char *admin_listen;                 /* ADDRESS:PORT, or "off" */
     int64_t max_connections, connections_per_address; /* per address 0: half of all */
-    int64_t body_bytes, bodies_bytes, client_rate, body_s;
+    int64_t body_bytes, bodies_bytes, answers_bytes, client_rate, body_s;
     /* logs */
     char *log_level, *log_format;
     bool disable_log_stats, log_requests;

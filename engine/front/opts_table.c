@@ -138,6 +138,8 @@ static const struct opt_row rows[] = {
     {"max-body-bytes", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(body_bytes), "BYTES", "64MiB", 1024, 1 << 30, NULL, "of one request"},
     {"max-body-memory", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(bodies_bytes), "BYTES", "1GiB", 1024, TERA, NULL,
      "of all requests that are being received; the largest of them gets 503 when there are more"},
+    {"max-answer-memory", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(answers_bytes), "BYTES", "1GiB", 65536, TERA, NULL,
+     "of all answers that wait to be taken; who leaves most untaken is cut off when there are more, and one answer may have a quarter"},
     {"max-body-seconds", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(body_s), "S", "600", 1, 86400, NULL, "that one request may take to come"},
     {"min-client-rate", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(client_rate), "BYTES", "1024", 1, 1e9, NULL,
      "a second, over 30 s each: who sends a request or takes an answer more slowly is cut off"},
