@@ -23,6 +23,8 @@ static void observe_end(struct engine *g, const struct request *r, int64_t now)
     metrics_observe(m, H_PROMPT_TOKENS, s->n_prompt);
     metrics_observe(m, H_GENERATION_TOKENS, output);
     metrics_observe(m, H_MAX_TOKENS, s->max_tokens);
+    if (!s->leader)
+        metrics_observe(m, H_N, s->n_siblings ? s->n_siblings : 1);
     metrics_observe(m, H_PREEMPTIONS, r->n_preempted);
     if (r->first_scheduled_ns)
         metrics_observe(m, H_QUEUE, (double)(r->first_scheduled_ns - s->arrival_ns) * 1e-9);

@@ -359,6 +359,10 @@ void engine_take(struct engine *g, struct engine_message *m)
     case IN_STOP: stop_all(g); break;
     case IN_STEP_DONE: engine_absorb(g, m->payload); break;
     case IN_MOVE_DONE: engine_move_done(g, m->payload); break;
+    case IN_POLICY_REFUSED:
+        live_refused(&g->live, m->payload);
+        mem_free(m->payload);
+        break;
     }
 }
 

@@ -76,6 +76,7 @@ enum engine_in {
     IN_STOP,        /* end everything now (END_ABORT) and return from engine_run */
     IN_STEP_DONE,   /* from a rank: payload struct step * */
     IN_MOVE_DONE,   /* from a rank: payload struct move * */
+    IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not answered */
 };
 
 struct engine_message {

@@ -39,6 +39,8 @@ void live_free(struct live *l);
 /* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, ends what the old one left behind, calls start, asks admit for new
  * keys of all requests. On failure the old policy goes on, with all that it has ordered, and e says why. */
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e);
+/* A policy that was to go live did not get so far; why begins with its name. */
+void live_refused(struct live *l, const char *why);
 /* Back to the previous good policy, whose start is called again. E_NOTFOUND when there is none; E_POLICY when it cannot start: then the native one serves. */
 int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e);
 /* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True: so it was. Only in a turn, or before an order

@@ -367,6 +367,7 @@ static int open_server(struct app *a, struct err *e)
         .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .answers = (size_t)o->answers_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
                  .connections = (int)o->max_connections, .per_address = (int)o->connections_per_address},
         .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
+        .max_num_seqs = l->max_num_seqs, .max_num_batched_tokens = l->max_num_batched_tokens,
         .text_s = o->text_s > 0 ? o->text_s : -1, .log_requests = o->log_requests,
         .names = o->names.n ? (const char *const *)o->names.items : a->names, .n_names = o->names.n ? o->names.n : 1,
         .root = o->model ? o->model : a->served,

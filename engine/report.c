@@ -48,7 +48,7 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     put_gauge(out, "vllm:kv_cache_usage_perc", "Held KV blocks, 0 to 1.", label, kv_usage(w));
     put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
     put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, kv.cached);
-    put_gauge(out, "moonshift:kv_blocks_total", "All KV blocks.", label, kv.total);
+    put_gauge(out, "moonshift:kv_blocks", "All KV blocks.", label, kv.total);
     put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
               w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));

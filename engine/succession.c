@@ -86,6 +86,12 @@ static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
     live_rekey(l, w, now_ns);
 }
 
+void live_refused(struct live *l, const char *why)
+{
+    l->n_refused_swaps++;
+    snprintf(l->last_error, sizeof l->last_error, "%s", why);
+}
+
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
     live_settle(l, w, now_ns);

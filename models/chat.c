@@ -40,6 +40,15 @@ void chat_free(struct chat_template *t)
     mem_free(t);
 }
 
+bool chat_takes(const struct chat_template *t, const char *name)
+{
+    size_t n = strlen(name);
+    for (int i = 0; i < t->t.n_free_names; i++)
+        if (t->t.free_names[i].n == n && memcmp(t->t.free_names[i].s, name, n) == 0)
+            return true;
+    return false;
+}
+
 /* The values of the names that the template takes from outside. */
 static void fill_globals(struct run *r, const struct json *context)
 {

@@ -5,6 +5,7 @@
 #ifndef MODELS_CHAT_H
 #define MODELS_CHAT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,8 @@ struct chat_template;
 /* Compiles source. E_INPUT "line N: ..." for a bad template, E_UNSUPPORTED "line N: ..." for what is not offered. */
 int chat_compile(struct chat_template **out, const char *source, size_t n, struct err *e);
 void chat_free(struct chat_template *t);
+/* Does it take this name from its context anywhere? If not, what the context has there changes nothing. */
+bool chat_takes(const struct chat_template *t, const char *name);
 
 struct chat_limits {
     size_t steps;      /* interpreter steps; 0 = 10 million */

@@ -38,7 +38,7 @@ struct fake {
     struct fake_seen {              /* of the n-th sequence, at n % FAKE_SEEN; written before it counts as submitted */
         char name[NAME_BYTES], tenant[NAME_BYTES], salt[2 * NAME_BYTES];
     } seen[FAKE_SEEN];
-    _Atomic int n_submitted, n_ended, n_cancelled, n_live_now;
+    _Atomic int most_live, n_submitted, n_ended, n_cancelled, n_live_now;
     int policy_code;                /* what IN_POLICY is answered with */
 };
 
@@ -177,6 +177,7 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         fake_look(f, m->payload);
         f->live[f->n_live++] = (struct fake_request){.spec = m->payload};
         atomic_fetch_add(&f->n_submitted, 1);
+        f->most_live = f->n_live > f->most_live ? f->n_live : f->most_live;
         atomic_store(&f->n_live_now, f->n_live);
         if (f->prompt_pause_ms)
             usleep((unsigned)f->prompt_pause_ms * 1000);
@@ -198,6 +199,7 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         return false;
     case IN_STEP_DONE:
     case IN_MOVE_DONE: break;
+    case IN_POLICY_REFUSED: mem_free(m->payload); break;
     }
     return true;
 }

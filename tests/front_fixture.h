@@ -29,7 +29,7 @@ struct site {
 };
 
 static const char *const site_names[] = {"fake-model", "alias/of it"};
-static const char site_template[] = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
+static const char site_template[] = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if tools %}{% endif %}";
 
 static inline void site_serve(void *arg)
 {

@@ -3,6 +3,7 @@
  * changes nothing. */
 #include "tests/front_fixture.h"
 
+#include "engine/front/guard.h"
 #include "models/pretok.h"
 #include "tests/tiny_vocab.h"
 
@@ -206,7 +207,7 @@ static const char slow_template[] = "{% for a in range(3000) %}{% for b in range
 static const char slow_body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}";
 enum { CROWD = 40 };
 
-static void start_slow_site(double text_s)
+static void start_slow_site(double text_s, struct guard *guard)
 {
     struct err e = {0};
     site_init(&site);
@@ -214,7 +215,7 @@ static void start_slow_site(double text_s)
     assert_int_equal(chat_compile(&site.chat, slow_template, strlen(slow_template), &e), 0);
     site.setup.chat = site.chat;
     site.setup.text_s = text_s;
-    site.setup.drain_s = 1;
+    site.setup.guard = guard;
     site_start(&site);
 }
 
@@ -231,7 +232,7 @@ static double one_slow_request(void)
 static void a_text_that_takes_too_long_is_given_up(void **state)
 {
     (void)state;
-    start_slow_site(0.1); /* 0.01 s on the short lane */
+    start_slow_site(0.1, NULL); /* 0.01 s on the short lane */
     static const char *const routes[] = {"/tokenize", CHAT};
     for (int i = 0; i < 2; i++) {
         struct reply r = site_do(site.port, "POST", routes[i], NULL, slow_body);
@@ -259,7 +260,7 @@ static void wait_until_no_text_job_is_left(void)
 static void text_work_ends_when_its_client_goes(void **state)
 {
     (void)state;
-    start_slow_site(-1);
+    start_slow_site(-1, NULL);
     int fds[CROWD];
     double one = one_slow_request(), from = cpu_seconds();
     for (int i = 0; i < CROWD; i++) {
@@ -277,8 +278,10 @@ static void text_work_ends_when_its_client_goes(void **state)
 static void an_end_waits_for_no_text_work(void **state)
 {
     (void)state;
-    start_slow_site(-1);
+    struct guard *guard;
     int fds[CROWD];
+    assert_int_equal(guard_start(&guard, 1, NULL), 0);
+    start_slow_site(-1, guard);
     double one = one_slow_request(), from = cpu_seconds();
     for (int i = 0; i < CROWD; i++) {
         fds[i] = site_connect(site.port);
@@ -287,6 +290,7 @@ static void an_end_waits_for_no_text_work(void **state)
     struct reply r = site_do(site.admin_port, "POST", "/admin/drain", NULL, ""); /* a second later it becomes a stop */
     reply_free(&r);
     thread_join(site.thread);
+    guard_end(guard);
     assert_int_equal(site.rc, E_GONE);
     fake_stop(&site.engine);
     server_destroy(site.server);

@@ -1,6 +1,8 @@
 /* The OpenAI routes over the fake engine: shapes that clients depend on, every parameter's range, errors, keys, CORS, cancelling and draining. */
 #include "tests/front_fixture.h"
 
+#include "engine/front/openai_order.h"
+
 static struct site site;
 static const char *const keys[] = {"sk-alpha=tenant-a", "sk-beta=tenant-b", "c2VjcmV0=="};
 
@@ -292,7 +294,7 @@ static void streamed_text_equals_the_whole_one(void **state)
         buf_free(&b);
         char whole[400];
         snprintf(whole, sizeof whole, "%s", bodies[i]);
-        memcpy(strstr(whole, "\"stream\":true"), "\"user\" :    1", 13);
+        memcpy(strstr(whole, "\"stream\":true"), "\"seed\" :    1", 13);
         struct json *j = post("/v1/completions", whole, 200);
         for (const struct json *c = json_first(at(j, "choices")); c; c = json_next(c)) {
             int64_t k = num(c, "index");
@@ -425,6 +427,131 @@ static void bad_requests_name_what_is_wrong(void **state)
         json_free(j);
     }
     assert_int_equal(site.engine.n_submitted, before);
+}
+
+/* What would change the answer and is not offered here is refused by name; what is off, or has the right type, passes. */
+static void nothing_is_ignored_in_silence(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *field, *param; /* param NULL: it passes */
+    } cases[] = {
+        {"/v1/completions", "\"lora\":[{\"id\":0,\"scale\":1}]", "lora"}, {"/v1/completions", "\"lora\":[]", NULL},
+        {"/v1/completions", "\"typical_p\":0.9", "typical_p"}, {"/v1/completions", "\"typical_p\":1.0", NULL},
+        {"/v1/completions", "\"mirostat\":2", "mirostat"}, {"/v1/completions", "\"mirostat\":0", NULL},
+        {"/v1/completions", "\"repeat_penalty\":1.1", "repeat_penalty"}, {"/v1/completions", "\"n_predict\":5", "n_predict"},
+        {"/v1/completions", "\"n_predict\":-1", NULL}, {"/v1/completions", "\"extra_body\":{\"prompt_logprobs\":2}", "extra_body"},
+        {"/v1/completions", "\"top_logprobs\":2", "top_logprobs"}, {"/v1/completions", "\"max_completion_tokens\":9", "max_completion_tokens"},
+        {"/v1/completions", "\"continue_final_message\":true", "continue_final_message"}, {"/v1/completions", "\"continue_final_message\":false", NULL},
+        {"/v1/completions", "\"add_generation_prompt\":true", NULL}, {"/v1/completions", "\"prompt_logprobs\":2,\"stream\":true", "prompt_logprobs"},
+        {"/v1/completions", "\"user\":5", "user"}, {"/v1/completions", "\"request_id\":[1]", "request_id"}, {"/v1/completions", "\"user\":null", NULL},
+        {"/v1/completions", "\"user\":\"me\",\"request_id\":\"r\",\"metadata\":{},\"some_new_field\":7", NULL},
+        {"/v1/chat/completions", "\"chat_template\":\"{{ 1 }}\"", "chat_template"}, {"/v1/chat/completions", "\"tools\":{}", "tools"},
+        {"/v1/chat/completions", "\"tools\":[5]", "tools"}, {"/v1/chat/completions", "\"tools\":[{\"type\":\"function\"}]", "tools"},
+        {"/v1/chat/completions", "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", NULL},
+        {"/v1/chat/completions", "\"parallel_tool_calls\":1", "parallel_tool_calls"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool chat = strcmp(cases[i].path, "/v1/chat/completions") == 0;
+        char body[300];
+        snprintf(body, sizeof body, "{%s,%s,\"max_tokens\":2}", chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", cases[i].field);
+        struct json *j = post(cases[i].path, body, cases[i].param ? 400 : 200);
+        if (cases[i].param)
+            assert_string_equal(json_text(at(at(j, "error"), "param")), cases[i].param);
+        json_free(j);
+    }
+}
+
+/* A template that never looks at tools would answer with prose. */
+static void tools_that_the_template_ignores_are_refused(void **state)
+{
+    (void)state;
+    struct site s;
+    struct err e = {0};
+    site_init(&s);
+    chat_free(s.chat);
+    assert_int_equal(chat_compile(&s.chat, "{{ messages }}", 14, &e), 0);
+    s.setup.chat = s.chat;
+    site_start(&s);
+    static const char *const choices[] = {"\"auto\"", "\"none\""};
+    for (int i = 0; i < 2; i++) {
+        char body[300];
+        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":2,\"tool_choice\":%s,"
+                                    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", choices[i]);
+        struct reply r = site_do(s.port, "POST", "/v1/chat/completions", NULL, body);
+        assert_int_equal(r.status, i ? 200 : 400);
+        assert_true(i || strstr(r.body.data, "--chat-template"));
+        reply_free(&r);
+    }
+    site_stop(&s);
+}
+
+/* One request with many sequences: it has half of the places, queues no more than a step of prompts, and leaves room for others. */
+static void a_request_takes_no_more_than_its_places(void **state)
+{
+    (void)state;
+    struct site s;
+    site_init(&s);
+    s.setup.max_num_seqs = 8;
+    s.setup.max_num_batched_tokens = 64;
+    s.setup.max_live = 40;
+    site_start(&s);
+    int fd = site_connect(s.port);
+    site_post_on(fd, "POST", "/v1/completions", NULL, "{\"prompt\":\"HANG\",\"n\":16,\"max_tokens\":9}");
+    assert_true(site_has_seen(&s, 4)); /* each begins as soon as it is there, so only the places count */
+    struct reply r = site_do(s.port, "POST", "/v1/completions", NULL, "{\"prompt\":\"SAY:other\"}");
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    assert_int_equal(s.engine.n_submitted, 5);
+    r = site_do(s.port, "POST", "/v1/completions", NULL, "{\"prompt\":\"SAY:a\",\"n\":30}"); /* 16 and 30 are more than 40 */
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "asks for 30 sequences, and there is room for 24"));
+    assert_non_null(reply_header(&r, "retry-after:"));
+    reply_free(&r);
+    close(fd);
+    assert_true(site_settles(&s));
+    r = site_do(s.port, "POST", "/v1/completions", NULL, "{\"prompt\":[\"SAY:ab\",\"SAY:cd\",\"SAY:ef\"],\"n\":10}"); /* all of them come in the end */
+    assert_int_equal(r.status, 200);
+    struct json *j = parsed(&r.body);
+    assert_int_equal(json_count(at(j, "choices")), 30);
+    for (int i = 0; i < 30; i++)
+        assert_string_equal(json_text(at(item(at(j, "choices"), i), "text")), i < 10 ? "ab" : i < 20 ? "cd" : "ef");
+    json_free(j);
+    reply_free(&r);
+    assert_true(s.engine.most_live <= 5);
+    site_stop(&s);
+}
+
+/* The sequences of a request share its lists: they cost memory once. */
+static void lists_are_shared_by_sequences(void **state)
+{
+    (void)state;
+    enum { VOCAB = 50000 };
+    struct tokenizer *t;
+    struct err e = {0};
+    assert_int_equal(tokenizer_bytes(&t, VOCAB, &e), 0);
+    const struct openai_text words = {.tokenizer = t, .bos = (char *)(uintptr_t)"", .eos = (char *)(uintptr_t)"", .n_vocab = VOCAB, .max_model_len = 100};
+    struct openai_order *o = mem_new(sizeof *o);
+    *o = (struct openai_order){.words = &words, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
+    buf_puts(&o->body, "{\"max_tokens\":1,\"n\":4,\"logit_bias\":{\"5\":1},\"prompt\":[\"a\",\"b\"],\"allowed_token_ids\":[0");
+    for (int i = VOCAB - 1; i > 0; i--)
+        buf_printf(&o->body, ",%d", i);
+    buf_puts(&o->body, "]}");
+    openai_order_read(&o->job);
+    assert_int_equal(o->fault.status, 0);
+    assert_int_equal(o->n_specs, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_ptr_equal(o->specs[i]->sampling.allowed, o->specs[0]->sampling.allowed);
+        assert_ptr_equal(o->specs[i]->sampling.bias, o->specs[0]->sampling.bias);
+        assert_int_equal(o->specs[i]->sampling.n_allowed, VOCAB);
+        assert_int_equal(o->specs[i]->n_siblings, 4);
+    }
+    struct request_spec *last = o->specs[7];
+    o->specs[7] = NULL;
+    openai_order_free(o);
+    assert_int_equal(last->sampling.allowed[VOCAB - 1], VOCAB - 1); /* it outlives the others */
+    request_spec_free(last);
+    tokenizer_free(t);
 }
 
 static void good_requests_pass(void **state)
@@ -702,6 +829,10 @@ int main(void)
         cmocka_unit_test(failures_after_the_headers_are_error_events),
         cmocka_unit_test(refusals_carry_status_and_retry_after),
         cmocka_unit_test(bad_requests_name_what_is_wrong),
+        cmocka_unit_test(nothing_is_ignored_in_silence),
+        cmocka_unit_test(tools_that_the_template_ignores_are_refused),
+        cmocka_unit_test(a_request_takes_no_more_than_its_places),
+        cmocka_unit_test(lists_are_shared_by_sequences),
         cmocka_unit_test(good_requests_pass),
         cmocka_unit_test(too_long_prompts_say_the_numbers),
         cmocka_unit_test(models_are_listed),

@@ -10,13 +10,22 @@
 
 enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
 
+enum { LOGGED_PARAMS = 500 };
+
 /* An operator's request that waits for somebody. */
 struct wait {
     struct admin *admin;
     struct http_exchange *x;
     uint64_t tag;
     char name[POLICY_NAME_MAX + 1];
+    char *given; /* params, for the log; NULL: none */
 };
+
+static void free_wait(struct wait *w)
+{
+    mem_free(w->given);
+    mem_free(w);
+}
 
 static struct wait *make_wait(struct admin *a, struct http_exchange *x, void (*gone)(struct http_exchange *))
 {
@@ -31,7 +40,7 @@ static void ask_gone(struct http_exchange *x)
 {
     struct wait *w = x->user;
     asks_forget(&w->admin->front->asks, w->tag);
-    mem_free(w);
+    free_wait(w);
 }
 
 static void ask(struct admin *a, struct http_exchange *x, enum engine_in kind, struct buf *payload, ask_fn fn)
@@ -51,7 +60,7 @@ static void refuse(struct http_exchange *x, int status, const char *code, const 
 static void answer_json(struct wait *w, const char *text, size_t n)
 {
     http_answer(w->x, 200, "application/json", text, n);
-    mem_free(w);
+    free_wait(w);
 }
 
 /* The engine's own answer, or its refusal. */
@@ -63,7 +72,7 @@ static void pass_on(void *ctx, const struct ask_reply *r)
         return;
     }
     refuse(w->x, r->code == E_NOTFOUND ? 409 : 400, err_name(r->code), r->text);
-    mem_free(w);
+    free_wait(w);
 }
 
 /* ---- policies */
@@ -95,7 +104,7 @@ static void load_gone(struct http_exchange *x)
 {
     struct wait *w = x->user;
     policies_forget(w->admin->policies, w);
-    mem_free(w);
+    free_wait(w);
 }
 
 static void load_done(void *ctx, const struct policy_outcome *o)
@@ -110,7 +119,7 @@ static void load_done(void *ctx, const struct policy_outcome *o)
                   : o->result == RELOAD_UNREADABLE ? "policy_unreadable"
                                                    : "policy_refused",
                   o->text);
-    mem_free(w);
+    free_wait(w);
 }
 
 /* The policy's name without ".lua". */
@@ -172,7 +181,7 @@ static void put_policy(struct admin *a, struct http_exchange *x)
     if (policies_load(a->policies, name, &x->body, load_done, w) == 0)
         return;
     x->gone = NULL;
-    mem_free(w);
+    free_wait(w);
     front_refuse_busy(x, "too many policies are being loaded");
 }
 
@@ -246,6 +255,17 @@ static void check_policy(struct admin *a, struct http_exchange *x)
     front_refuse_busy(x, "too many policies are being loaded");
 }
 
+/* What the log says is what happened: the policy may refuse. */
+static void params_came(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    if (r->code == 0)
+        log_info("admin", "policy params: %s", w->given);
+    else
+        log_warn("admin", "policy params refused: %s: %.300s", w->given, r->text);
+    pass_on(ctx, r);
+}
+
 static void patch_params(struct admin *a, struct http_exchange *x)
 {
     struct err e = {0};
@@ -257,8 +277,9 @@ static void patch_params(struct admin *a, struct http_exchange *x)
         refuse(x, 400, "invalid_json", e.code ? e.text : "the body must be an object of params");
         return;
     }
-    log_info("admin", "policy params: %.500s", x->body.data);
-    ask(a, x, IN_PARAMS, &x->body, pass_on);
+    char *given = mem_strndup(x->body.data, x->body.len < LOGGED_PARAMS ? x->body.len : LOGGED_PARAMS);
+    ask(a, x, IN_PARAMS, &x->body, params_came);
+    ((struct wait *)x->user)->given = given;
 }
 
 static void rolled_back(void *ctx, const struct ask_reply *r)

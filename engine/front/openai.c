@@ -50,9 +50,23 @@ static void cancel(struct openai *o, struct openai_choice *c, enum ending how)
     queue_post(o->front->inbox, &m);
 }
 
+/* What was not handed over yet never will be. */
+static void take_back(struct openai *o, struct openai_answer *a)
+{
+    for (int i = a->n_given; i < a->n_choices; i++) {
+        a->choices[i].ended = true;
+        a->n_ended++;
+        o->n_behind--;
+        o->front->n_live--;
+    }
+    a->n_given = a->n_choices;
+}
+
 static void cancel_all(struct openai *o, struct openai_answer *a)
 {
-    for (int i = 0; i < a->n_choices; i++)
+    int n = a->n_given;
+    take_back(o, a);
+    for (int i = 0; i < n; i++)
         cancel(o, &a->choices[i], END_ABORT);
 }
 
@@ -78,20 +92,46 @@ static void fail(struct openai *o, struct openai_answer *a, const struct fault *
 
 /* ---- submitting */
 
-static void submit(struct openai *o, struct openai_order *order, struct openai_answer *a)
+static void submit(struct openai *o, struct openai_answer *a, int i)
 {
-    for (int i = 0; i < a->n_choices; i++) {
-        struct openai_choice *c = &a->choices[i];
-        struct request_spec *s = order->specs[i];
-        order->specs[i] = NULL;
-        c->tag = s->tag = ++o->next_tag;
-        s->leader = i % a->params.n ? a->choices[i - i % a->params.n].tag : 0;
-        map_set(&o->by_tag, c->tag, (uintptr_t)c);
-        o->front->n_live++;
-        o->front->counts.n_submitted++;
-        struct engine_message m = {.kind = IN_SUBMIT, .tag = c->tag, .payload = s};
-        queue_post(o->front->inbox, &m);
+    struct openai_choice *c = &a->choices[i];
+    struct request_spec *s = c->spec;
+    int first = i - i % a->params.n;
+    c->spec = NULL;
+    c->tag = s->tag = ++o->next_tag;
+    s->leader = i > first ? a->choices[first].tag : 0;
+    if (i) /* it queues from now on, not since its request came */
+        s->arrival_ns = clock_now(o->front->clock);
+    map_set(&o->by_tag, c->tag, (uintptr_t)c);
+    a->n_with_engine++;
+    a->unstarted += c->cost;
+    o->n_behind--;
+    o->front->counts.n_submitted++;
+    struct engine_message m = {.kind = IN_SUBMIT, .tag = c->tag, .payload = s};
+    queue_post(o->front->inbox, &m);
+}
+
+/* A request of many sequences neither takes all places nor queues them all at once: it has half of the places at most, and no more prompt tokens that wait
+ * than a step takes, so that whoever comes next is behind one step of it, not behind all of it. Its others follow as these start and end. */
+static void hand_over(struct openai *o, struct openai_answer *a)
+{
+    const struct front *f = o->front;
+    int places = f->places > 1 ? f->places / 2 : f->places;
+    while (a->n_given < a->n_choices) {
+        const struct openai_choice *c = &a->choices[a->n_given];
+        if (a->n_with_engine && ((places && a->n_with_engine >= places) || (f->step_tokens && a->unstarted && a->unstarted + c->cost > f->step_tokens)))
+            return;
+        submit(o, a, a->n_given++);
     }
+}
+
+static void note_started(struct openai *o, struct openai_choice *c)
+{
+    if (c->started)
+        return;
+    c->started = true;
+    c->answer->unstarted -= c->cost;
+    hand_over(o, c->answer);
 }
 
 static void start(struct openai *o, struct openai_order *order, struct http_exchange *x)
@@ -109,7 +149,20 @@ static void start(struct openai *o, struct openai_order *order, struct http_exch
     o->n_answers++;
     x->user = a->owner;
     x->gone = answer_gone;
-    submit(o, order, a);
+    o->n_behind += a->n_choices;
+    f->n_live += a->n_choices;
+    hand_over(o, a);
+}
+
+/* The queue's places are counted by sequence; one that had room alone may have none with all that it asks for. */
+static void check_room(struct openai *o, struct openai_order *order)
+{
+    const struct front *f = o->front;
+    if (order->fault.status || !f->max_live || f->n_live + order->n_specs <= f->max_live)
+        return;
+    fault_set(&order->fault, 503, "overloaded", NULL, "the queue is full: the request asks for %d sequences, and there is room for %d; try again later",
+              order->n_specs, f->max_live > f->n_live ? f->max_live - f->n_live : 0);
+    order->fault.retry_after_s = 1;
 }
 
 static void order_gone(struct http_exchange *x)
@@ -127,6 +180,7 @@ static void order_done(struct text_job *job)
     o->front->n_live--;
     if (o->front->stopped)
         fault_set(&p->order.fault, 503, "stopping", NULL, "the server is stopping");
+    check_room(o, &p->order);
     if (p->x && p->order.fault.status)
         front_fault(p->x, &p->order.fault);
     else if (p->x)
@@ -183,7 +237,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     r->slo_tpot_ms = header_ms(x, "x-llm-d-slo-tpot-ms");
     r->random = rng_next(&f->rng);
     r->max_specs = f->max_live && f->max_live < MAX_SPECS ? f->max_live : MAX_SPECS;
-    snprintf(r->tenant, sizeof r->tenant, "%s", key->tenant);
+    snprintf(r->tenant, sizeof r->tenant, "%s", *key->tenant ? key->tenant : "default");
     snprintf(r->salt, sizeof r->salt, "%s", key->salt);
     char id[NAME_BYTES];
     choose_id(o, x, r, id);
@@ -247,10 +301,13 @@ static void take_end(struct openai *o, struct openai_choice *c, const struct eng
     map_remove(&o->by_tag, c->tag);
     o->front->n_live--;
     o->front->counts.n_ended++;
+    a->n_with_engine--;
     if (ev->code == END_STOP || ev->code == END_LENGTH || c->stopped)
         openai_answer_end(c, ev);
     else
         end_failed(o, c, ev);
+    note_started(o, c);
+    hand_over(o, a);
     if (a->n_ended == a->n_choices)
         drop_answer(o, a);
 }
@@ -268,8 +325,11 @@ void openai_event(struct openai *o, const struct engine_event *ev)
         take_end(o, c, ev);
     else if (ev->kind == EV_PROMPT_LOGPROBS)
         openai_answer_prompt(c, ev->payload);
-    else if (openai_answer_token(c, ev))
-        cancel(o, c, END_STOP);
+    else {
+        note_started(o, c);
+        if (openai_answer_token(c, ev))
+            cancel(o, c, END_STOP);
+    }
 }
 
 void openai_tick(struct openai *o, int64_t now)

@@ -15,6 +15,7 @@ struct openai {
     struct openai_answer *answers;
     uint64_t next_tag;
     int n_answers, n_orders; /* with the engine; with the text workers */
+    int n_behind;            /* sequences of answers that are not handed to the engine yet */
 };
 
 void openai_init(struct openai *o, struct front *f);

@@ -7,6 +7,8 @@
 #include "engine/front/front.h"
 #include "engine/front/openai_frame.h"
 
+enum { SIBLING_COST = 32 };
+
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model)
 {
     struct openai_answer *a = mem_new(sizeof *a);
@@ -24,6 +26,9 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     for (int i = 0; i < a->n_choices; i++) {
         struct openai_choice *c = &a->choices[i];
         *c = (struct openai_choice){.answer = a, .index = i, .prompt = i / a->params.n, .stop_id = -1};
+        c->spec = o->specs[i];
+        o->specs[i] = NULL;
+        c->cost = i % a->params.n ? SIBLING_COST : c->spec->n_prompt; /* a sibling finds the prompt in the cache */
         detok_init(&c->detok, a->words->tokenizer, a->params.skip_special);
         stop_scan_init(&c->scan, &a->params.stops);
     }
@@ -37,6 +42,7 @@ void openai_answer_free(struct openai_answer *a)
 {
     for (int i = 0; i < a->n_choices; i++) {
         struct openai_choice *c = &a->choices[i];
+        request_spec_free(c->spec);
         stop_scan_free(&c->scan);
         buf_free(&c->text);
         buf_free(&c->prompt_logprobs);

@@ -24,6 +24,9 @@ struct openai_choice {
     size_t chars;                          /* for text_offset */
     struct tokens ids;                     /* for return_token_ids */
     int n_output, n_cached, stop_id;       /* stop_id: the client's stop token that ended it, -1: none */
+    struct request_spec *spec;             /* until it is handed to the engine */
+    int cost;                              /* prompt tokens that it makes others wait for until it has started */
+    bool started;                          /* the engine gave it a token or an ending */
     bool begun, stopped, cancelled, ended; /* stopped: by a stop string */
     enum ending ending;
 };
@@ -40,12 +43,13 @@ struct openai_answer {
     bool force_usage;
     struct openai_choice *choices;
     int n_choices, n_ended;
+    int n_given, n_with_engine, unstarted; /* choices handed to the engine; of them, without an ending; prompt tokens of those not started */
     int n_prompt, n_output; /* tokens of all prompts; of all choices so far */
     void *owner;                        /* heap: what x->user points to; freed with the answer */
     struct openai_answer *next, **link; /* of all answers */
 };
 
-/* Takes params and prompts out of the order. */
+/* Takes params, prompts and specs out of the order. */
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model);
 void openai_answer_free(struct openai_answer *a);
 

@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
+#include "engine/base/shared.h"
 
 enum { ORDER_MAX_TOKENS = 16 << 20 }; /* prompt tokens of all sequences of one request */
 
@@ -47,11 +48,8 @@ static void fill_sampling(struct sampling *s, const struct openai_params *p, uin
                            .n_prompt_logprobs = p->n_prompt_logprobs,
                            .n_bias = p->n_bias,
                            .n_allowed = p->n_allowed};
-    if (p->n_bias) {
-        s->bias = mem_new_array((size_t)p->n_bias, sizeof *s->bias);
-        memcpy(s->bias, p->bias, (size_t)p->n_bias * sizeof *s->bias);
-    }
-    s->allowed = copy_ids(p->allowed, p->n_allowed);
+    s->bias = shared_hold(p->bias);
+    s->allowed = shared_hold(p->allowed);
 }
 
 static void fill_stop_ids(struct request_spec *s, const struct openai_order *o)
@@ -75,6 +73,7 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
     snprintf(s->name, sizeof s->name, "%s", o->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", o->tenant);
     snprintf(s->salt, sizeof s->salt, "%s\x1f%s", o->salt, p->salt);
+    s->n_siblings = p->n;
     s->priority = p->priority;
     s->arrival_ns = o->arrival_ns;
     s->slo_ttft_ms = o->slo_ttft_ms;

@@ -6,7 +6,9 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/shared.h"
 #include "engine/base/utf8.h"
+#include "engine/front/openai_offer.h"
 
 static int bad(struct fault *f, const char *param, const char *what, const struct json *got)
 {
@@ -92,52 +94,32 @@ static int read_field(struct openai_params *p, const struct field *d, const stru
     return 0;
 }
 
+/* Another row of the same name is this route's. */
+static bool has_twin(const struct openai_params *p, const struct field *d)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(fields[i].name, d->name) == 0 && fields[i].routes & 1 << p->route)
+            return true;
+    return false;
+}
+
+/* A switch of the other route that stands where it stands anyway asks for nothing. */
+static bool is_default(const struct openai_params *p, const struct field *d, const struct json *v)
+{
+    return d->kind == FIELD_BOOL && json_type(v) == JSON_BOOL && json_true(v) == *(const bool *)((const char *)p + d->at);
+}
+
 static int read_fields(struct openai_params *p, const struct json *body, struct fault *f)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const struct json *v = json_find(body, fields[i].name);
-        if (v && json_type(v) != JSON_NULL && fields[i].routes & 1 << p->route)
+        if (!v || json_type(v) == JSON_NULL)
+            continue;
+        if (fields[i].routes & 1 << p->route)
             TRY(read_field(p, &fields[i], v, f));
-    }
-    return 0;
-}
-
-/* ---- what is not offered */
-
-static bool says_nothing(const struct json *v)
-{
-    return json_type(v) == JSON_NULL || (json_type(v) == JSON_BOOL && !json_true(v)) ||
-           ((json_type(v) == JSON_ARRAY || json_type(v) == JSON_OBJECT) && !json_first(v)) ||
-           (json_type(v) == JSON_STRING && !*json_text(v));
-}
-
-static int refuse_unsupported(const struct json *body, struct fault *f)
-{
-    static const struct {
-        const char *name, *hint;
-    } refused[] = {
-        {"guided_json", "structured output is not offered; ask for JSON in the prompt and check the answer"},
-        {"guided_regex", "structured output is not offered"},
-        {"guided_choice",
-         "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens"},
-        {"guided_grammar", "structured output is not offered"},
-        {"structured_outputs",
-         "structured output is not offered; ask for JSON in the prompt and check the answer"},
-        {"grammar", "structured output is not offered"},
-        {"json_schema", "structured output is not offered; ask for JSON in the prompt and check the answer"},
-        {"suffix", "text insertion is not offered; put the suffix into the prompt"},
-        {"use_beam_search", "beam search is not offered; use n with a temperature"},
-        {"bad_words", "use logit_bias with -100 for the tokens"},
-        {"functions", "functions were replaced by tools"},
-        {"function_call", "functions were replaced by tools"},
-        {"audio", "this server answers with text only"},
-        {"prompt_embeds", "prompts are text or token ids here"},
-    };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const struct json *v = json_find(body, refused[i].name);
-        if (v && !says_nothing(v))
-            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s",
-                             refused[i].name, refused[i].hint);
+        else if (!has_twin(p, &fields[i]) && !is_default(p, &fields[i], v))
+            return fault_set(f, 400, "unsupported_parameter", fields[i].name, "'%s' is a field of %s, not of this route", fields[i].name,
+                             p->route == ROUTE_CHAT ? "/v1/completions" : "/v1/chat/completions");
     }
     return 0;
 }
@@ -157,24 +139,6 @@ static int check_response_format(const struct json *body, struct fault *f)
                          "in the prompt and check the answer",
                          type);
     return 0;
-}
-
-static int check_tools(const struct json *body, struct fault *f)
-{
-    const struct json *choice = json_find(body, "tool_choice"), *tools = json_find(body, "tools");
-    if (tools && json_type(tools) != JSON_NULL && json_type(tools) != JSON_ARRAY)
-        return bad(f, "tools", "an array", tools);
-    if (!choice || json_type(choice) == JSON_NULL)
-        return 0;
-    const char *word = json_text(choice);
-    if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0))
-        return 0;
-    if (word && strcmp(word, "required") != 0)
-        return fault_set(f, 400, "invalid_value", "tool_choice",
-                         "'tool_choice' must be \"none\" or \"auto\"");
-    return fault_set(f, 400, "unsupported_parameter", "tool_choice",
-                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are "
-                     "not parsed from the text");
 }
 
 /* best_of: only as n. */
@@ -266,19 +230,17 @@ static int read_allowed(struct openai_params *p, const struct json *body, int n_
         return 0;
     struct tokens ids = {0};
     int rc = openai_read_ids(v, "allowed_token_ids", n_vocab, (size_t)n_vocab, &ids, f);
-    p->allowed = ids.ids;
-    p->n_allowed = (int)ids.len;
-    TRY(rc);
-    if (p->n_allowed == 0)
-        return fault_set(f, 400, "invalid_value", "allowed_token_ids",
-                         "'allowed_token_ids' is empty: no token could follow");
-    qsort(p->allowed, (size_t)p->n_allowed, sizeof *p->allowed, by_id);
-    int n = 1;
-    for (int i = 1; i < p->n_allowed; i++)
-        if (p->allowed[i] != p->allowed[n - 1])
-            p->allowed[n++] = p->allowed[i];
-    p->n_allowed = n;
-    return 0;
+    if (!rc && !ids.len)
+        rc = fault_set(f, 400, "invalid_value", "allowed_token_ids", "'allowed_token_ids' is empty: no token could follow");
+    if (!rc) {
+        qsort(ids.ids, ids.len, sizeof *ids.ids, by_id);
+        p->allowed = shared_new(ids.len, sizeof *p->allowed);
+        for (size_t i = 0; i < ids.len; i++)
+            if (!i || ids.ids[i] != ids.ids[i - 1])
+                p->allowed[p->n_allowed++] = ids.ids[i];
+    }
+    tokens_free(&ids);
+    return rc;
 }
 
 static int by_token(const void *a, const void *b)
@@ -306,7 +268,7 @@ static int read_bias(struct openai_params *p, const struct json *body, int n_voc
     if (n > SAMPLING_MAX_BIAS)
         return fault_set(f, 400, "invalid_value", "logit_bias",
                          "'logit_bias' has %zu entries; at most %d are accepted", n, SAMPLING_MAX_BIAS);
-    p->bias = mem_new_array(n ? n : 1, sizeof *p->bias);
+    p->bias = shared_new(n ? n : 1, sizeof *p->bias);
     for (const struct json *v = json_first(map); v; v = json_next(v)) {
         int64_t id = id_of_key(json_key(v));
         if (id < 0 || id >= n_vocab)
@@ -415,46 +377,9 @@ static int check_together(struct openai_params *p, const struct json *body, stru
 static bool known(const char *name)
 {
     static const char *const others[] = {
-        "model",
-        "prompt",
-        "messages",
-        "stop",
-        "stop_token_ids",
-        "allowed_token_ids",
-        "logit_bias",
-        "seed",
-        "cache_salt",
-        "stream_options",
-        "response_format",
-        "tools",
-        "tool_choice",
-        "best_of",
-        "user",
-        "request_id",
-        "chat_template_kwargs",
-        "reasoning_effort",
-        "documents",
-        "metadata",
-        "store",
-        "service_tier",
-        "parallel_tool_calls",
-        "session_id",
-        "vllm_xargs",
-        "spaces_between_special_tokens",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "structured_outputs",
-        "grammar",
-        "json_schema",
-        "suffix",
-        "use_beam_search",
-        "bad_words",
-        "functions",
-        "function_call",
-        "audio",
-        "prompt_embeds",
+        "model", "prompt", "messages", "stop", "stop_token_ids", "allowed_token_ids", "logit_bias",
+        "seed", "cache_salt", "stream_options", "response_format", "tools", "tool_choice",
+        "best_of", "chat_template_kwargs",
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i].name) == 0)
@@ -462,7 +387,7 @@ static bool known(const char *name)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(name, others[i]) == 0)
             return true;
-    return false;
+    return openai_names_field(name);
 }
 
 static void note_unknown(const struct json *body)
@@ -490,10 +415,11 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
         return fault_set(f, 400, "invalid_type", NULL, "the body must be a JSON object, not %s",
                          json_type_name(body));
     note_unknown(body);
-    TRY(refuse_unsupported(body, f));
+    TRY(openai_refuse_unoffered(body, f));
+    TRY(openai_check_labels(body, f));
     TRY(read_fields(p, body, f));
     TRY(check_response_format(body, f));
-    TRY(check_tools(body, f));
+    TRY(openai_check_tools(body, f));
     TRY(check_best_of(p, body, f));
     TRY(read_stop(p, body, f));
     TRY(read_stop_ids(p, body, n_vocab, f));
@@ -508,8 +434,8 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
 void openai_params_free(struct openai_params *p)
 {
     stops_free(&p->stops);
-    mem_free(p->bias);
-    mem_free(p->allowed);
+    shared_drop(p->bias);
+    shared_drop(p->allowed);
     p->bias = NULL;
     p->allowed = NULL;
 }

@@ -1,8 +1,7 @@
 /* The parameters of a completion request, read from its JSON body and checked one by one: types, ranges, and
  * what is not offered here (refused by name, never ignored). Unknown fields are accepted, as every client
- * expects, and named in a debug line. Tools are shown to the template (tool_choice "auto"); a call that the
- * model writes comes back as text: calls can be neither forced nor parsed, and forcing one is refused. This
- * is the wall for JSON bodies: behind it every value is in range. Pure; any thread. */
+ * expects, and named in a debug line; a field of the other route is refused. This is the wall for JSON bodies:
+ * behind it every value is in range. Pure; any thread. */
 #ifndef FRONT_OPENAI_PARAMS_H
 #define FRONT_OPENAI_PARAMS_H
 
@@ -34,9 +33,9 @@ struct openai_params {
     struct stops stops;
     int32_t stop_ids[OPENAI_MAX_STOP_IDS];
     int n_stop_ids;
-    struct logit_bias *bias; /* sorted, owned */
+    struct logit_bias *bias; /* sorted; shared by the sequences */
     int n_bias;
-    int32_t *allowed; /* sorted, owned */
+    int32_t *allowed; /* sorted; shared by the sequences */
     int n_allowed;
     char salt[OPENAI_MAX_SALT + 1];
 };

@@ -4,6 +4,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/front/openai_offer.h"
 
 enum { DECODE_WORK = 16 /* of a token, in bytes of plain work */ };
 
@@ -170,9 +171,7 @@ static int put_context(struct buf *out, const struct openai_text *t, const struc
         json_write(out, v, NULL);
     }
     /* Of equal keys the last one counts: what follows cannot be overridden. */
-    const char *choice = json_text(json_find(body, "tool_choice"));
-    put_copy(out, body, "tools",
-             json_first(json_find(body, "tools")) && !(choice && strcmp(choice, "none") == 0));
+    put_copy(out, body, "tools", openai_wants_tools(body));
     if (json_find(body, "documents"))
         put_copy(out, body, "documents", true);
     if (json_find(body, "reasoning_effort"))
@@ -246,6 +245,10 @@ int openai_render(const struct openai_reading *r, const struct json *body, struc
         return fault_set(
             f, 400, "no_chat_template", "messages",
             "this model has no chat template; use /v1/completions, or start the server with --chat-template");
+    if (openai_wants_tools(body) && !chat_takes(r->text->chat, "tools"))
+        return fault_set(f, 400, "unsupported_parameter", "tools",
+                         "this model's chat template shows the model no tools, so it could not call one: leave 'tools' away, or start the server with a "
+                         "--chat-template that has them");
     struct buf text = {0};
     struct err e = {0};
     int rc = put_context(&text, r->text, r->params, body, f);

@@ -80,6 +80,11 @@ static void remember(struct policies *p, const struct policy_job *j, const char 
         p->front->counts.last_reload_s = v->at_s;
     else
         log_warn("policy", "refused: %s", text);
+    bool engine_knows = j->result == RELOAD_OK || j->result == RELOAD_INIT_ERROR;
+    if (!engine_knows && !p->front->stopped) {
+        struct engine_message m = {.kind = IN_POLICY_REFUSED, .payload = mem_strdup(text)};
+        queue_post(p->front->inbox, &m);
+    }
 }
 
 static void finish(struct policy_job *j, const char *text)

@@ -152,7 +152,7 @@ void server_drain(struct server *s)
 /* IN_DRAIN goes out once nothing is on its way to the engine any more. */
 static void push_drain(struct server *s)
 {
-    if (!s->drain_ns || s->openai.n_orders || s->front.stopped)
+    if (!s->drain_ns || s->openai.n_orders || s->openai.n_behind || s->front.stopped)
         return;
     s->front.stopped = true;
     struct engine_message m = {.kind = IN_DRAIN};
@@ -230,6 +230,8 @@ static void init_front(struct server *s)
     f->chat_source = u->chat_source;
     f->created_s = clock_wall_seconds();
     f->max_live = u->max_live;
+    f->places = u->max_num_seqs;
+    f->step_tokens = u->max_num_batched_tokens;
     f->ping_s = u->ping_s == 0 ? 5 : u->ping_s < 0 ? 0 : u->ping_s;
     f->force_usage = u->force_usage;
     asks_init(&f->asks, u->inbox);

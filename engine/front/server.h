@@ -42,6 +42,7 @@ struct server_setup {
     double text_s;     /* CPU seconds that reading one request may take; 0: 10, < 0: no bound */
     int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
                           max_num_queued_reqs */
+    int max_num_seqs, max_num_batched_tokens; /* of the engine: what one request may take of it follows from them; 0: no bound */
     int ping_s;        /* SSE comment after so many silent seconds; 0: 5; < 0: never */
     bool force_usage;  /* --enable-force-include-usage */
     bool log_requests; /* a line for each answer */

@@ -26,6 +26,7 @@ static const struct {
     [H_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS_125},
     [H_GENERATION_TOKENS] = {"vllm:request_generation_tokens", "Output tokens of a request.", TOKENS_125},
     [H_MAX_TOKENS] = {"vllm:request_params_max_tokens", "max_tokens of a request.", TOKENS_125},
+    [H_N] = {"vllm:request_params_n", "n of a request, once for each of its prompts.", {1, 2, 5, 10, 20}},
     [H_ITERATION_TOKENS] = {"vllm:iteration_tokens_total",
                             "Tokens of a step.",
                             {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}},

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/shared.h"
 
 void request_spec_free(struct request_spec *s)
 {
@@ -11,8 +12,8 @@ void request_spec_free(struct request_spec *s)
         return;
     mem_free(s->prompt);
     mem_free(s->stop_ids);
-    mem_free(s->sampling.bias);
-    mem_free(s->sampling.allowed);
+    shared_drop(s->sampling.bias);
+    shared_drop(s->sampling.allowed);
     mem_free(s->given_keys);
     mem_free(s);
 }

@@ -26,6 +26,7 @@ enum ending {
 struct request_spec {
     uint64_t tag;                   /* the front's own name for it, given back in every event; unique, not 0 */
     uint64_t leader;                /* tag of the first of n > 1 siblings (0: none): this one waits until the leader's prompt is computed */
+    int n_siblings;                 /* n of the client's request: sequences of this prompt; 0 counts as 1 */
     char name[NAME_BYTES];          /* the client's request id, for logs */
     char tenant[NAME_BYTES];        /* "" = the default tenant; trusted: it comes from the key */
     char salt[NAME_BYTES + 1088];   /* prefix-cache salt: tenant and cache_salt */
@@ -38,7 +39,7 @@ struct request_spec {
     int min_tokens;
     int32_t *stop_ids;              /* end ids of the model (unless ignore_eos) and the client's */
     int n_stop_ids;
-    struct sampling sampling;       /* its arrays are owned by the spec */
+    struct sampling sampling;       /* its arrays are held by the spec */
     struct kv_key *given_keys;      /* prefix keys of its first units when the text is not the real one (replays of recordings); owned; NULL: made from the text */
     int n_given_keys;
 };

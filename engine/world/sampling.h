@@ -23,9 +23,9 @@ struct sampling {
     int n_logprobs;             /* top logprobs per output token; -1: none, 0: the chosen token's only */
     int n_prompt_logprobs;      /* the same for the prompt's tokens */
     int n_bias;
-    struct logit_bias *bias;    /* owned by the request's spec; sorted by token */
+    struct logit_bias *bias;    /* sorted by token; shared (base/shared.h) by the sequences of a request, held by each spec */
     int n_allowed;              /* 0: all tokens are allowed */
-    int32_t *allowed;           /* owned; sorted */
+    int32_t *allowed;           /* sorted; shared in the same way */
 };
 
 #endif

@@ -305,6 +305,7 @@ void world_start(struct world *w, struct request *r, struct group *g, int64_t no
     if (!r->first_scheduled_ns) {
         r->first_scheduled_ns = now_ns;
         r->n_prefix_first = r->n_prefix;
+        metrics_add(w->metrics, C_PROMPT_CACHED, (uint64_t)r->n_prefix);
     }
     r->last_scheduled_ns = now_ns;
 }
@@ -361,8 +362,10 @@ struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place,
     m->first_token = r->n_computed;
     m->n_tokens = n_blocks * kv_place(&w->kv, place)->tokens_per_block;
     metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
-    if (!r->n_preempted) /* its first admission: what usage reports */
+    if (!r->n_preempted) { /* its first admission: what usage reports */
+        metrics_add(w->metrics, C_PROMPT_CACHED, (uint64_t)(m->n_tokens - r->n_prefix_first));
         r->n_prefix_first = m->n_tokens;
+    }
     r->n_computed = r->n_prefix = m->n_tokens;
     return m;
 }
