@@ -86,6 +86,64 @@ def results_agree(folder):
     assert other.stdout != r.stdout
 
 
+def inside(node, text_size):
+    """The boxes of everything in a picture, of texts by the widest that a sans-serif font draws them."""
+    for x in node.getElementsByTagName("*"):
+        value = lambda k: float(x.getAttribute(k) or 0)
+        if x.tagName == "text" and not x.parentNode.getAttribute("transform"):
+            size = float(x.parentNode.getAttribute("font-size") or text_size)
+            wide = 0.6 * size * len("".join(t.data for t in x.childNodes if t.nodeType == t.TEXT_NODE))
+            left = value("x") - wide * {"start": 0, "middle": 0.5, "end": 1}[x.getAttribute("text-anchor")]
+            yield left, value("y") - size * 0.8, left + wide, value("y") + size * 0.25
+        elif x.tagName == "line":
+            yield min(value("x1"), value("x2")), min(value("y1"), value("y2")), max(value("x1"), value("x2")), max(value("y1"), value("y2"))
+        elif x.tagName == "rect" and not x.getAttribute("width").endswith("%"):
+            yield value("x"), value("y"), value("x") + value("width"), value("y") + value("height")
+        elif x.tagName == "polyline":
+            for p in x.getAttribute("points").split():
+                a, b = map(float, p.split(","))
+                yield a, b, a, b
+        elif x.tagName == "path" and x.getAttribute("transform"):
+            a, b = map(float, re.match(r"translate\(([-.\d]+) ([-.\d]+)\)", x.getAttribute("transform")).groups())
+            yield a - 5, b - 5, a + 5, b + 5
+
+
+def pictures_can_be_read(folder):
+    """Of 2, 4 and 8 policies: labelled axes, everything inside the picture, no line that another hides, SLOs, switches and dp by name."""
+    policies = ["shift", "static:dp=4", "flying:many=3,few=1,narrow=1,premium=-2,min_gap_ms=50", "auto", "static:dp=2,sp=2", "fcfs", "native", "shift:threshold=64,budget=512"]
+    texts = lambda d, c: ["".join(t.data for t in x.childNodes if t.nodeType == t.TEXT_NODE) for x in d.getElementsByTagName("text") if x.getAttribute("class") == c]
+    of = lambda d, c: [x for x in d.getElementsByTagName("*") if x.getAttribute("class") == c]
+    for n, slo in ((2, False), (4, True), (8, True)):
+        where, limits = f"{folder}/plots{n}", ["--slo-ttft-ms", "300", "--slo-tpot-ms", "40"] if slo else []
+        good(*NODE, *LOAD, *[w for p in policies[:n] for w in ("--policy", p)], *limits, "--plots", where, "--json", f"{folder}/p.json")
+        runs = json.load(open(f"{folder}/p.json"))["runs"]
+        for name in ("throughput", "queue", "kv", "layouts", "ttft", "tpot", "completion"):
+            d = xml.dom.minidom.parse(f"{where}/{name}.svg")
+            svg = d.documentElement
+            width, height = map(float, svg.getAttribute("viewBox").split()[2:])
+            assert (width, height) == (float(svg.getAttribute("width")), float(svg.getAttribute("height")))
+            for a, b, x, y in inside(svg, 12):
+                assert 0 <= a <= x <= width and 0 <= b <= y <= height, (name, n, a, b, x, y)
+            ticks = texts(d, "tick-x")
+            assert len(ticks) >= 3 and len(set(ticks)) == len(ticks), (name, n, ticks)
+            legend, wanted = texts(d, "legend"), [p for p in policies[:n]]
+            switched = [r for r in runs if r["n_switches"]]
+            assert switched and bool([x for x in legend if "switch" in x]) == (name in ("throughput", "queue", "kv", "layouts")), (name, legend)
+            if name == "layouts":
+                assert len(texts(d, "label")) == n and any(x.startswith("dp 4, sp 1, tp 1") for x in legend), legend
+                marks = len(of(d, "switch"))
+                assert len(switched) <= marks <= sum(r["n_switches"] for r in runs), marks
+                continue
+            assert len(texts(d, "tick-y")) >= 3 and legend[:n] == wanted, (name, legend)
+            lines = of(d, "run")
+            assert len(lines) == n == len({(x.getAttribute("stroke"), x.getAttribute("stroke-dasharray")) for x in lines}) == len({x.getAttribute("stroke-dasharray") for x in lines})
+            marks = of(d, "mark")
+            assert len({x.getAttribute("d") for x in marks}) == n and len({x.getAttribute("transform") for x in marks}) == len(marks), (name, n)
+            assert len([x for x in of(d, "slo") if x.tagName == "line"]) == (slo and name in ("ttft", "tpot")), name
+            if slo and name in ("ttft", "tpot"):
+                assert texts(d, "slo") == [f"SLO: {300 if name == 'ttft' else 40} ms"] and texts(d, "slo")[0] in legend
+
+
 def write(folder, name, text):
     path = os.path.join(folder, name)
     with open(path, "w") as f:
@@ -219,7 +277,7 @@ def interrupts():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (results_agree, formats, mistakes, troubled_policies_are_told):
+    for check in (results_agree, pictures_can_be_read, formats, mistakes, troubled_policies_are_told):
         check(where)
         print("ok", check.__name__)
 for check in (described_machines, interrupts) if "MOONSHIFT_SLOW" not in os.environ else (interrupts,):

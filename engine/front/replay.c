@@ -32,7 +32,8 @@ static void merge_bins(struct replay *r)
             int32_t layout = other ? b->layout : sum.layout;
             uint64_t tokens = other ? b->layout_tokens : sum.layout_tokens;
             sum = (struct replay_bin){sum.n_arrived + b->n_arrived, sum.n_ended + b->n_ended, sum.n_prefill_tokens + b->n_prefill_tokens,
-                                      sum.n_output_tokens + b->n_output_tokens, b->n_running, b->n_waiting, b->n_groups, b->kv_used, layout, tokens};
+                                      sum.n_output_tokens + b->n_output_tokens, b->n_running, b->n_waiting, b->n_groups, b->kv_used, layout, tokens,
+                                      other ? b->layout_groups : sum.layout_groups};
         }
         r->bins[i / 2] = sum;
     }
@@ -112,6 +113,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
     if (n > bin->layout_tokens || bin->layout == k) {
         bin->layout_tokens = bin->layout == k ? bin->layout_tokens + n : n;
         bin->layout = k;
+        bin->layout_groups = engine_world(d->g)->partition.n_groups;
     }
     ASSERT(d->n_steps < MAX_RANKS);
     d->steps[d->n_steps++] = (struct running_step){b->group, k, b->site->n_steps, now};

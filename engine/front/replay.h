@@ -33,6 +33,7 @@ struct replay_bin {
     double kv_used;                 /* share of the fullest rank's blocks that sequences hold */
     int32_t layout;                 /* of the most tokens in it: index into layouts; -1: nothing ran */
     uint64_t layout_tokens;         /* of that layout */
+    int32_t layout_groups;          /* how many groups there were when it ran last */
 };
 
 struct replay_switch {
