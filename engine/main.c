@@ -504,7 +504,7 @@ static int run_simulation(struct app *a, struct err *e)
     a->lua.hard_ns = INT64_C(500000000);
     a->lua.quiet = true;
     struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .recorded = as_recorded ? &a->recorded : NULL,
-                                 .machine = as_recorded ? a->recorded.words : machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
+                                 .machine = as_recorded ? a->recorded.words : machine, .described = a->machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
                                  .open_policy = simulated_policy, .ctx = a};
     return simulate(&sim, e);
 }

@@ -189,6 +189,42 @@ def described_machines():
     assert blocks[1] > blocks[0] * 1.5, blocks
 
 
+def what_was_not_measured_is_flagged(folder):
+    """Figures that rest on extrapolation are marked, and a line says which table was left, how far, and for how much of the time."""
+    hardware = json.load(open("models/hardware/h200x8.json"))
+    os.symlink(os.path.abspath("models/hardware/h200-kernels.json"), f"{folder}/h200-kernels.json")
+    hardware["devices"]["v"], hardware["name"] = 16, "sixteen"
+    load = ["--model", "qwen3-32b-fp8", "--trace", "poisson:rate=2,requests=12,input=500-3000,output=20", "--json", f"{folder}/o.json"]
+
+    def outside(machine, *args):
+        r = good("--hardware", machine, *load, *args)
+        return r.stdout, [(x["label"], x["outside"]) for x in json.load(open(f"{folder}/o.json"))["runs"]]
+
+    sixteen = write(folder, "sixteen.json", json.dumps(hardware))
+    text, ((_, tp), (_, dp)) = outside(sixteen, "--policy", "static:tp=8,dp=2", "--policy", "static:sp=16")
+    reduce = [t for t in tp["tables"] if t["table"].startswith("all_reduce")]
+    assert not reduce, tp
+    exchange = [t for t in dp["tables"] if t["table"] == "all_to_all"][0]
+    assert exchange["axis"] == "devices" and exchange["measured"] == [2, 8] and exchange["high"] == 16 and exchange["low"] is None
+    assert 0.01 < exchange["share"] <= dp["share"] <= 1 and abs(sum(t["share"] for t in dp["tables"]) / dp["share"] - 1) < 1e-9
+    line = re.search(r"^static:sp=16: ~ ([\d.]+)% of the step time was priced outside of what was measured, by extrapolation: (.*)$", text, re.M)
+    assert line and abs(float(line.group(1)) - 100 * dp["share"]) < 0.06 and "all_to_all" in line.group(2) and "(devices up to 16, measured 2 to 8)" in line.group(2), text
+    assert all(c.startswith("~") for c in re.search(r"^TTFT p50 \(ms\) +(.*)$", text, re.M).group(1).split()), text
+    # the formulas describe groups of 2, 4 and 8; on eight devices nothing is marked
+    fitted = json.load(open("models/hardware/h200x8-fitted.json"))
+    fitted["devices"]["v"] = 16
+    text, ((_, tp), (_, dp)) = outside(write(folder, "fitted.json", json.dumps(fitted)), "--policy", "static:tp=16", "--policy", "static:dp=16")
+    assert {t["table"] for t in tp["tables"]} == {"all_reduce", "all_reduce_eager"} and dp == {"share": 0, "tables": []}, (tp, dp)
+    cells = re.search(r"^TTFT p50 \(ms\) +(.*)$", text, re.M).group(1).split()
+    assert cells[0].startswith("~") and not cells[1].startswith("~") and "static:dp=16: ~" not in text, text
+    text, runs = outside("h200x8-fitted", "--policy", "static:tp=8")
+    assert "~" not in text and runs[0][1]["share"] == 0
+    # more bytes in a message than were measured, and a prompt longer than any
+    text, ((_, long),) = outside("h200x8", "--policy", "shift:budget=131072", "--max-num-batched-tokens", "131072", "--max-model-len", "40000", "--trace",
+                                 "batch:requests=3,input=30000,output=2")
+    assert any(t["table"].startswith("prefill") and t["axis"] == "new tokens" and 16384 < t["high"] for t in long["tables"]), long
+
+
 def mistakes(folder):
     bad = write(folder, "bad.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,five,5\n")
     loop = write(folder, "loop.lua", "return { api = 1, doc = 'Never ends.', step = function(view, act) while true do end end }\n")
@@ -277,7 +313,7 @@ def interrupts():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (results_agree, pictures_can_be_read, formats, mistakes, troubled_policies_are_told):
+    for check in (results_agree, pictures_can_be_read, what_was_not_measured_is_flagged, formats, mistakes, troubled_policies_are_told):
         check(where)
         print("ok", check.__name__)
 for check in (described_machines, interrupts) if "MOONSHIFT_SLOW" not in os.environ else (interrupts,):

@@ -202,7 +202,8 @@ static void put_mark(struct buf *out, int style, double x, double y)
 /* Colours come again after the eighth, hatched by a dashed edge. */
 static void put_area(struct buf *out, int style, const double box[4], const char *class)
 {
-    buf_printf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"", class, box[0], box[1], box[2], box[3], styles[style % CHART_STYLES].colour);
+    buf_printf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"", class, box[0], box[1], box[2], box[3],
+               styles[style % CHART_STYLES].colour);
     buf_puts(out, style >= CHART_STYLES ? " fill-opacity=\"0.35\" stroke=\"black\" stroke-dasharray=\"2 2\"/>\n" : "/>\n");
 }
 
@@ -211,7 +212,8 @@ static void put_key(struct buf *out, const struct chart_entry *e, double x, doub
     const struct style *s = &styles[e->style % CHART_STYLES];
     switch (e->key) {
     case KEY_LINE:
-        buf_printf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n", x, y, x + KEY - 6, y, s->colour, s->dash);
+        buf_printf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n", x, y, x + KEY - 6, y,
+                   s->colour, s->dash);
         put_mark(out, e->style, x + (KEY - 6) / 2.0, y);
         break;
     case KEY_AREA: put_area(out, e->style, (double[]){x + 12, y - 6, KEY - 20, 11}, "key"); break;
@@ -272,7 +274,8 @@ void chart_open(struct chart *c)
     put_ticks(c, true);
     if (c->y.name)
         put_ticks(c, false);
-    buf_printf(&c->svg, "<rect class=\"frame\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n", c->left, c->top, RIGHT - c->left, c->bottom - c->top);
+    buf_printf(&c->svg, "<rect class=\"frame\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n", c->left, c->top, RIGHT - c->left,
+               c->bottom - c->top);
     put_names(c);
     put_legend(c, &c->svg, c->bottom + 62);
 }

@@ -73,6 +73,7 @@ struct replay_setup {
     uint64_t seed;                  /* of the prompts' text */
     int vocab;
     int64_t front_ns;               /* from arrival to submission */
+    void (*forwarded)(void *ctx, struct layout l, const struct step_size *size); /* each step that is run; may be NULL */
     bool (*poll)(void *ctx, const struct replay *r, int64_t now_ns, int64_t n_live); /* every few thousand events; true: stop. May be NULL */
     void *ctx;
 };

@@ -18,6 +18,7 @@ struct simulation {
     bool screen;                    /* stderr is a terminal */
     int64_t begun_ns, shown_ns;
     const char *label;              /* of the present run */
+    struct simulate_run *run;
 };
 
 /* ---- what the user sees meanwhile */
@@ -46,6 +47,13 @@ static bool poll_run(void *ctx, const struct replay *r, int64_t now_ns, int64_t 
         m->shown_ns = now;
     }
     return interrupted(m);
+}
+
+static void account(void *ctx, struct layout l, const struct step_size *size)
+{
+    const struct simulation *m = ctx;
+    const struct simulate_setup *s = m->report.setup;
+    sim_machine_account(s->described, &(struct sim_step){l, (int)s->opts->weight_tp, *size}, m->run->outside);
 }
 
 static void say_done(struct simulation *m, const struct simulate_run *run)
@@ -143,7 +151,9 @@ static int run_policy(struct simulation *m, const char *asked, struct simulate_r
     int rc = open_policy(s, asked, &engine.policy, e);
     if (!rc) {
         struct replay_setup r = {.engine = &engine, .arrivals = arrivals, .seed = s->opts->seed, .vocab = model_config(engine.model)->vocab, .front_ns = s->front_ns,
-                                 .poll = poll_run, .ctx = m};
+                                 .forwarded = s->described ? account : NULL, .poll = poll_run, .ctx = m};
+        m->run = run;
+        run->outside = s->described ? sim_outside_new() : NULL;
         memcpy(run->sha256, engine.policy.sha256, sizeof run->sha256);
         m->begun_ns = clock_now(&m->clock);
         rc = s->recorded ? run_recorded(m, asked, run, &r, e) : replay_run(&run->replay, &r, e);
@@ -283,6 +293,7 @@ int simulate(const struct simulate_setup *s, struct err *e)
         reenact_free(&m.report.runs[i].recorded.exact);
         replay_free(&m.report.runs[i].replay);
         tally_free(&m.report.runs[i].tally);
+        sim_outside_free(m.report.runs[i].outside);
         mem_free((char *)m.report.runs[i].label);
     }
     mem_free(m.report.runs);

@@ -8,12 +8,14 @@
 #include "engine/front/opts.h"
 #include "engine/front/simulate_recorded.h"
 #include "engine/front/tally.h"
+#include "kernels/sim/machine.h"
 
 struct simulate_setup {
     const struct opts *opts;
     const struct engine_setup *engine;  /* the node and the limits; no policy */
     const struct recorded_machine *recorded; /* the trace is a recording, on its own machine; NULL: not so. Its setups take the place of engine */
     const char *machine;            /* the machine in words, for the head of the table */
+    const struct sim_machine *described; /* its kernels; NULL: two costs, or a recording */
     int64_t front_ns;               /* from a request's arrival until the engine hears of it: HTTP and tokenizer */
     /* asked: NAME or FILE; params: NAME=VALUE. The policy is the caller's. */
     int (*open_policy)(void *ctx, const char *asked, const struct opts_list *params, struct policy *out, struct err *e);
@@ -27,6 +29,7 @@ struct simulate_run {
     struct replay replay;
     struct tally tally;
     struct recorded_result recorded;
+    struct sim_outside *outside;    /* of a described machine, else NULL */
 };
 
 struct simulate_report {

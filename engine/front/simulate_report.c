@@ -29,9 +29,12 @@ static void put_row(const struct simulate_report *r, struct buf *out, const char
     buf_putc(out, '\n');
 }
 
-static void cell_number(char *cell, double v, int digits)
+static const double WORTH_A_MARK = 0.001; /* share of the step time */
+
+/* A figure that follows from what steps took; one that rests on prices outside of what was measured is marked. */
+static void cell_timed(const struct simulate_run *run, char *cell, double v, int digits)
 {
-    snprintf(cell, CELL_BYTES, "%.*f", digits, v);
+    snprintf(cell, CELL_BYTES, "%s%.*f", sim_outside_share(run->outside) >= WORTH_A_MARK ? "~" : "", digits, v);
 }
 
 enum count { N_REQUESTS, N_FINISHED, N_REFUSED, N_FAILED, N_UNFINISHED, N_SWITCHES, N_PREEMPTIONS, N_STEPS, N_DECISIONS };
@@ -53,7 +56,7 @@ static void cell_latency(const struct simulate_run *run, int detail, char *cell)
     if (ns < 0)
         snprintf(cell, CELL_BYTES, "-");
     else
-        cell_number(cell, (double)ns * 1e-6, 2);
+        cell_timed(run, cell, (double)ns * 1e-6, 2);
 }
 
 enum rate { R_SECONDS, R_THROUGHPUT, R_OUTPUT, R_PEAK, R_REQUESTS, R_GOODPUT, R_GOOD_SHARE, R_KV, R_CACHED };
@@ -67,7 +70,7 @@ static void cell_rate(const struct simulate_run *run, int detail, char *cell)
                              [R_KV] = 100 * run->replay.kv_high, [R_CACHED] = 100 * (double)t->n_cached_tokens / prompts};
     static const int digits[] = {[R_SECONDS] = 3, [R_THROUGHPUT] = 1, [R_OUTPUT] = 1, [R_PEAK] = 1, [R_REQUESTS] = 3,
                                  [R_GOODPUT] = 3, [R_GOOD_SHARE] = 1, [R_KV] = 1, [R_CACHED] = 1};
-    cell_number(cell, values[detail], digits[detail]);
+    cell_timed(run, cell, values[detail], digits[detail]);
 }
 
 static void put_head(const struct simulate_report *r, struct buf *out)
@@ -113,6 +116,11 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
             buf_printf(out, "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n", run->label,
                        json_text(json_find(json_find(policy, "active"), "name")),
                        json_number(json_find(by, "starved")) > 0 ? " (--starvation-seconds sets how long a request may wait beside room)" : "");
+        if (sim_outside_share(run->outside) >= WORTH_A_MARK) {
+            buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ", run->label, 100 * sim_outside_share(run->outside));
+            sim_outside_words(run->outside, out);
+            buf_putc(out, '\n');
+        }
         if (run->replay.stopped)
             buf_printf(out, "%s: stopped at %.1f s; %llu requests had not finished\n", run->label, (double)run->replay.end_ns * 1e-9,
                        (unsigned long long)run->tally.n_unfinished);
@@ -340,6 +348,10 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     json_layouts(out, p);
     json_series(out, run);
     json_policy(out, p);
+    if (run->outside) {
+        buf_puts(out, ",\"outside\":");
+        sim_outside_json(run->outside, out);
+    }
     if (recorded) {
         buf_puts(out, ",\"recording\":");
         recorded_json(recorded, &run->recorded, out);

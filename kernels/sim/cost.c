@@ -37,15 +37,47 @@ static double by_group(const double v[SIM_GROUPS], int g)
 
 /* ---- kernels. With a table: the roofline of the peaks plus a fixed time, times the measured utilisation. */
 
-double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, double k)
+static double noted(const struct sim_machine *m, enum sim_table_kind kind, const double *x, double ns)
+{
+    if (m->outside)
+        sim_outside_note(m->outside, &m->tables, kind, x, ns);
+    return ns;
+}
+
+/* Past the last point of an axis a kernel takes what it takes there, and as much more for each more as between the last two points. `ends` are the times at these two
+ * points. On rows kept out this is nearer than the last utilisation for decode attention and FP8 GEMMs, and for nothing else (models/hardware/README.md). */
+static double beyond(const struct sim_table *t, int axis, const double ends[2], double x)
+{
+    const double *last = &t->axis[axis][t->size[axis] - 1];
+    return ends[1] + most(0, ends[1] - ends[0]) / (last[0] - last[-1]) * (x - last[0]);
+}
+
+static bool is_beyond(const struct sim_table *t, int axis, double x)
+{
+    return t->size[axis] > 1 && x > t->axis[axis][t->size[axis] - 1];
+}
+
+static double gemm_in_grid(const struct sim_machine *m, int bits, double rows, double n, double k)
 {
     const struct sim_hardware *h = &m->hardware;
     const struct sim_table *t = &m->tables.of[bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16];
+    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, w = bits / 8;
+    double roof = most(2 * rows * n * k / peak, ((n * k + rows * k) * w + rows * n * 2) / h->memory_rate);
+    return (roof * 1e9 + 4000) * sim_table_at(t, (double[]){n, k, rows});
+}
+
+double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, double k)
+{
+    const struct sim_hardware *h = &m->hardware;
+    enum sim_table_kind kind = bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16;
+    const struct sim_table *t = &m->tables.of[kind];
     double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, share = bits == 8 ? h->fp8_share : h->bf16_share, w = bits / 8;
-    if (t->n_axes) {
-        double roof = most(2 * rows * n * k / peak, ((n * k + rows * k) * w + rows * n * 2) / h->memory_rate);
-        return (roof * 1e9 + 4000) * sim_table_at(t, (double[]){n, k, rows});
+    if (t->n_axes && bits == 8 && is_beyond(t, 2, rows)) {
+        const double *last = &t->axis[2][t->size[2] - 1], ends[2] = {gemm_in_grid(m, bits, last[-1], n, k), gemm_in_grid(m, bits, last[0], n, k)};
+        return noted(m, kind, (double[]){n, k, rows}, beyond(t, 2, ends, rows));
     }
+    if (t->n_axes)
+        return noted(m, kind, (double[]){n, k, rows}, gemm_in_grid(m, bits, rows, n, k));
     double bytes = n * k * w / (h->memory_rate * h->gemm_memory_share), flop = 2 * rows * n * k / (peak * share);
     return smooth_max(bytes, flop) * 1e9 + h->gemm_fixed;
 }
@@ -53,55 +85,64 @@ double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, d
 double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads, int kv_heads)
 {
     const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16];
+    enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16;
+    const struct sim_table *t = &m->tables.of[kind];
     double dim = m->model.head_dim, flop = 4 * looked_at * heads * dim;
     if (t->n_axes) { /* a chunk with a past: as the whole prompt that has as much to look at */
         double roof = flop / (h->bf16_peak * 0.65) + rows * (heads + kv_heads) * 2 * dim * 2 / h->memory_rate;
-        double whole = sqrt(2 * looked_at / n);
-        return (roof * 1e9 + 6000) * sim_table_at(t, (double[]){dim, (double)heads / kv_heads, whole, n, heads});
+        const double x[] = {dim, (double)heads / kv_heads, sqrt(2 * looked_at / n), n, heads};
+        return noted(m, kind, x, (roof * 1e9 + 6000) * sim_table_at(t, x));
     }
     return flop / (h->bf16_peak * h->prefill_share) * 1e9;
+}
+
+static double decode_in_grid(const struct sim_machine *m, double n, double each, int heads, int kv_heads)
+{
+    const struct sim_hardware *h = &m->hardware;
+    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16];
+    double dim = m->model.head_dim, looked_at = n * each, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
+    double roof = most(bytes / h->memory_rate, 4 * looked_at * heads * dim / h->bf16_peak);
+    return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, each, n * kv_heads});
 }
 
 double cost_decode_attention(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
 {
     const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16];
-    double dim = m->model.head_dim, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
-    if (t->n_axes) {
-        double roof = most(bytes / h->memory_rate, 4 * looked_at * heads * dim / h->bf16_peak);
-        return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, looked_at / n, n * kv_heads});
+    enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16;
+    const struct sim_table *t = &m->tables.of[kind];
+    double dim = m->model.head_dim, each = looked_at / n;
+    const double x[] = {dim, each, n * kv_heads};
+    if (t->n_axes && is_beyond(t, 2, x[2])) {
+        const double *last = &t->axis[2][t->size[2] - 1];
+        const double ends[2] = {decode_in_grid(m, last[-1] / kv_heads, each, heads, kv_heads), decode_in_grid(m, last[0] / kv_heads, each, heads, kv_heads)};
+        return noted(m, kind, x, beyond(t, 2, ends, x[2]));
     }
-    return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
+    if (t->n_axes)
+        return noted(m, kind, x, decode_in_grid(m, n, each, heads, kv_heads));
+    return looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8) / (h->memory_rate * h->kv_read_share) * 1e9;
 }
 
-static double from_table(const struct sim_table *t, int g, double wire, double bytes)
+static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire, double by_formula)
 {
-    return (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, (double[]){g, bytes});
+    const struct sim_table *t = &m->tables.of[kind];
+    return noted(m, kind, x, t->n_axes ? (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, x) : by_formula);
 }
 
 double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph)
 {
     const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[graph ? TABLE_REDUCE : TABLE_REDUCE_EAGER];
-    double wire = 2.0 * (g - 1) / g * bytes;
+    double wire = 2.0 * (g - 1) / g * bytes, formula = h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
     if (g < 2)
         return 0;
-    if (t->n_axes)
-        return from_table(t, g, wire, bytes);
     if (bytes <= h->small_bytes)
-        return by_group(h->small_alpha, g) + wire / by_group(h->small_rate, g) * 1e9;
-    return h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
+        formula = by_group(h->small_alpha, g) + wire / by_group(h->small_rate, g) * 1e9;
+    return collective(m, graph ? TABLE_REDUCE : TABLE_REDUCE_EAGER, (double[]){g, bytes}, wire, formula);
 }
 
 static double exchange(const struct sim_machine *m, enum sim_table_kind kind, int g, double bytes)
 {
-    const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[kind];
     double wire = (g - 1.0) / g * bytes;
-    if (g < 2)
-        return 0;
-    return t->n_axes ? from_table(t, g, wire, bytes) : h->exchange_alpha + wire / h->exchange_rate * 1e9;
+    return g < 2 ? 0 : collective(m, kind, (double[]){g, bytes}, wire, m->hardware.exchange_alpha + wire / m->hardware.exchange_rate * 1e9);
 }
 
 double cost_all_to_all(const struct sim_machine *m, int g, double bytes)
@@ -212,25 +253,41 @@ static double host(const struct run *r)
     return h->host_step + (r->g > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs + h->host_prefill_row * r->s->chunk_rows;
 }
 
+/* What is priced from now on happens so often in the step. */
+static void happens(const struct sim_machine *m, double times)
+{
+    if (m->outside)
+        m->outside->times = times;
+}
+
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)
 {
     struct run r = begin(m, l, s);
+    struct step_cost c = {0};
     double layers = r.c->n_layers;
     bool graph = s->rows <= r.h->graph_rows;
-    struct step_cost c = {
-        .linear = layers * linear(&r),
-        .attention = layers * attention(&r),
-        .reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph),
-        .exchange = layers * exchanges(&r, graph),
-        .elementwise = layers * elementwise(&r),
-        .head = head(&r, weight_tp > 1 ? weight_tp : 1),
-        .host = host(&r),
-    };
+    happens(m, layers);
+    c.linear = layers * linear(&r);
+    c.attention = layers * attention(&r);
+    c.exchange = layers * exchanges(&r, graph);
+    c.elementwise = layers * elementwise(&r);
+    happens(m, 2 * layers);
+    c.reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph);
+    happens(m, 1);
+    c.head = head(&r, weight_tp > 1 ? weight_tp : 1);
+    c.host = host(&r);
     double device = c.linear + c.attention + c.reduce + c.exchange + c.elementwise;
     c.launch = graph ? 0 : most(0, layers * r.h->eager_layer - device);
     device += c.launch + c.head;
     c.total = r.h->host_overlaps ? most(device, c.host) : device + c.host;
     return c;
+}
+
+void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s, struct sim_outside *sum)
+{
+    struct sim_machine noting = *m;
+    noting.outside = sum;
+    sum->total_ns += cost_parts(&noting, l, weight_tp, s).total;
 }
 
 int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)

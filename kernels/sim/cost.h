@@ -21,6 +21,8 @@ struct step_cost {
 /* pp is 1 and weight_tp (device_opts.sim_weight_tp; 0 counts as 1) divides tp: the engine refuses other layouts. */
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
 int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
+/* Adds what such a step takes, and what of it is priced outside of what was measured. */
+void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s, struct sim_outside *sum);
 /* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all layers. */
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far);
 /* What a change of the partition takes from each rank of it. */

@@ -5,6 +5,7 @@
 
 #include "engine/base/buf.h"
 #include "kernels/sim/machine.h"
+#include "kernels/sim/outside.h"
 #include "kernels/sim/table.h"
 
 enum { SIM_GROUPS = 3 }; /* collectives are described for groups of 2, 4 and 8 */
@@ -32,6 +33,7 @@ struct sim_machine {
     struct sim_hardware hardware;
     struct sim_model model;
     struct sim_tables tables;       /* measured kernels; empty: the formulas alone */
+    struct sim_outside *outside;    /* where prices outside of the tables are noted; NULL: nowhere. Set in a copy for one call only */
     char *config_path;
     char name[64];
 };

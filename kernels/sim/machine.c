@@ -309,6 +309,11 @@ int64_t sim_machine_front_ns(const struct sim_machine *m)
     return cost_front(m);
 }
 
+void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum)
+{
+    cost_outside(m, step->layout, step->weight_shares, &step->size, sum);
+}
+
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e)
 {
     static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise", "head", "launch", "host", "total"};

@@ -7,11 +7,13 @@
 
 #include <stdint.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/err.h"
 #include "engine/world/estimate.h"
 #include "engine/world/layout.h"
 
 struct sim_machine;
+struct sim_outside;
 
 struct sim_step {
     struct layout layout;
@@ -30,6 +32,16 @@ int sim_machine_ranks(const struct sim_machine *m);
 /* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, host, or the total. E_NOTFOUND lists them;
  * E_INPUT: the layout does not fit the machine. */
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e);
+/* An account of what was priced outside of the measured tables. Made empty; the maker frees it. */
+struct sim_outside *sim_outside_new(void);
+void sim_outside_free(struct sim_outside *o); /* NULL is fine */
+void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum); /* one step more */
+/* The share of the step time, 0 to 1. NULL: 0. */
+double sim_outside_share(const struct sim_outside *o);
+/* "all_reduce 12.3% (devices up to 16, measured 2 to 8); ..." */
+void sim_outside_words(const struct sim_outside *o, struct buf *out);
+/* {"share":0.123,"tables":[{"table":"all_reduce","share":..,"axis":"devices","measured":[2,8],"low":null,"high":16}]} */
+void sim_outside_json(const struct sim_outside *o, struct buf *out);
 /* What a request costs before the engine hears of it: HTTP and tokenizer. */
 int64_t sim_machine_front_ns(const struct sim_machine *m);
 

@@ -152,3 +152,16 @@ double sim_table_at(const struct sim_table *t, const double *x)
     }
     return sum / 1000;
 }
+
+int sim_table_leaves(const struct sim_table *t, const double *x)
+{
+    for (int a = 0; a < t->n_axes; a++)
+        if (x[a] < t->axis[a][0] || x[a] > t->axis[a][t->size[a] - 1])
+            return a;
+    return -1;
+}
+
+const char *sim_table_name(enum sim_table_kind kind)
+{
+    return kinds[kind].name;
+}

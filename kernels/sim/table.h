@@ -34,5 +34,8 @@ struct sim_tables {
 int sim_tables_read(struct sim_tables *t, const struct json *object, const char *name, struct err *e);
 void sim_tables_free(struct sim_tables *t);
 double sim_table_at(const struct sim_table *t, const double *x);
+/* The first axis along which x lies outside of the grid; -1: none. */
+int sim_table_leaves(const struct sim_table *t, const double *x);
+const char *sim_table_name(enum sim_table_kind kind);
 
 #endif
