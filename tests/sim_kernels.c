@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "kernels/sim/cost.h"
 
 static struct sim_machine *machine;
@@ -152,6 +153,100 @@ static void collectives(void **state)
     collective_of("nccl_2.29.2", "all_gather");
 }
 
+/* ---- past the end of the grid: tables that end earlier, and the rows that they lack */
+
+/* The table with its last axis only up to `most`. The caller frees values. */
+static struct sim_table cut(const struct sim_table *t, double most)
+{
+    struct sim_table c = *t;
+    int last = t->n_axes - 1, outer = 1;
+    for (c.size[last] = 0; t->axis[last][c.size[last]] <= most;)
+        c.size[last]++;
+    for (int a = 0; a < last; a++)
+        outer *= t->size[a];
+    c.values = mem_new_array((size_t)outer * (size_t)c.size[last], sizeof *c.values);
+    for (int i = 0; i < outer; i++)
+        memcpy(c.values + i * c.size[last], t->values + i * t->size[last], (size_t)c.size[last] * sizeof *c.values);
+    return c;
+}
+
+/* s[0]: as it is priced; s[1]: by the utilisation of the grid's end, as it was before. */
+static void compare(const char *what, double most, const struct sum s[2])
+{
+    char cut_at[40];
+    snprintf(cut_at, sizeof cut_at, "<%g", most);
+    double is = tell(what, cut_at, &s[0]), held = tell(what, "edge", &s[1]);
+    assert_true(s[0].n > 300);
+    if (!(is < held * 0.8 && is < 0.25))
+        fail_msg("%s past %g: %.1f%% is not much better than %.1f%%", what, most, 100 * is, 100 * held);
+}
+
+static double decode_roof(double n, double len, int q, int kv, int dim)
+{
+    return fmax(n * len * kv * dim * 2 * (machine->model.kv_bits / 8) / machine->hardware.memory_rate, 4 * n * len * q * dim / machine->hardware.bf16_peak) * 1e9 + 8000;
+}
+
+static void decode_past(const char *dtype, int bits, double most)
+{
+    enum sim_table_kind kind = bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16;
+    struct sim_table whole = machine->tables.of[kind];
+    FILE *f = open_rows("decode_attention_fa3");
+    char line[256], type[16], what[64];
+    struct sum s[2] = {{0}};
+    int b, len, q, kv, dim;
+    double us;
+    machine->model.kv_bits = bits;
+    machine->tables.of[kind] = cut(&whole, most);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "%15[^,],%d,%d,%d,%d,%d,%lf", type, &b, &len, &q, &kv, &dim, &us) == 7 && !strcmp(type, dtype) && b * kv > most) {
+            double edge = most / kv;
+            machine->model.head_dim = dim;
+            put(&s[0], cost_decode_attention(machine, b, (double)b * len, q, kv), us);
+            put(&s[1], cost_decode_attention(machine, edge, edge * len, q, kv) * decode_roof(b, len, q, kv, dim) / decode_roof(edge, len, q, kv, dim), us);
+        }
+    fclose(f);
+    mem_free(machine->tables.of[kind].values);
+    machine->tables.of[kind] = whole;
+    snprintf(what, sizeof what, "decode attention %s", dtype);
+    compare(what, most, s);
+}
+
+static double gemm_roof(double m, double n, double k)
+{
+    return fmax(2 * m * n * k / machine->hardware.fp8_peak, (n * k + m * k + m * n * 2) / machine->hardware.memory_rate) * 1e9 + 4000;
+}
+
+static void gemm_past(double most)
+{
+    struct sim_table whole = machine->tables.of[TABLE_GEMM_FP8];
+    FILE *f = open_rows("gemm");
+    char line[256], type[16];
+    struct sum s[2] = {{0}};
+    int m, n, k;
+    double us;
+    machine->tables.of[TABLE_GEMM_FP8] = cut(&whole, most);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "%15[^,],%d,%d,%d,%lf", type, &m, &n, &k, &us) == 5 && !strcmp(type, "fp8") && m > most) {
+            put(&s[0], cost_gemm(machine, 8, m, n, k), us);
+            put(&s[1], cost_gemm(machine, 8, most, n, k) * gemm_roof(m, n, k) / gemm_roof(most, n, k), us);
+        }
+    fclose(f);
+    mem_free(machine->tables.of[TABLE_GEMM_FP8].values);
+    machine->tables.of[TABLE_GEMM_FP8] = whole;
+    compare("gemm fp8", most, s);
+}
+
+static void past_the_grid_time_goes_on(void **state)
+{
+    (void)state;
+    decode_past("bfloat16", 16, 512);
+    decode_past("bfloat16", 16, 2048);
+    decode_past("fp8", 8, 512);
+    decode_past("fp8", 8, 2048);
+    gemm_past(1024);
+    gemm_past(4096);
+}
+
 static int open_machine(void **state)
 {
     struct err e = {0};
@@ -170,6 +265,6 @@ static int close_machine(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gemm), cmocka_unit_test(attention), cmocka_unit_test(collectives)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gemm), cmocka_unit_test(attention), cmocka_unit_test(collectives), cmocka_unit_test(past_the_grid_time_goes_on)};
     return cmocka_run_group_tests(tests, open_machine, close_machine);
 }

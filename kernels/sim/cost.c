@@ -96,13 +96,13 @@ double cost_prefill_attention(const struct sim_machine *m, double n, double rows
     return flop / (h->bf16_peak * h->prefill_share) * 1e9;
 }
 
-static double decode_in_grid(const struct sim_machine *m, double n, double each, int heads, int kv_heads)
+static double decode_in_grid(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
 {
     const struct sim_hardware *h = &m->hardware;
     const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16];
-    double dim = m->model.head_dim, looked_at = n * each, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
+    double dim = m->model.head_dim, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
     double roof = most(bytes / h->memory_rate, 4 * looked_at * heads * dim / h->bf16_peak);
-    return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, each, n * kv_heads});
+    return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, looked_at / n, n * kv_heads});
 }
 
 double cost_decode_attention(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
@@ -114,12 +114,14 @@ double cost_decode_attention(const struct sim_machine *m, double n, double looke
     const double x[] = {dim, each, n * kv_heads};
     if (t->n_axes && is_beyond(t, 2, x[2])) {
         const double *last = &t->axis[2][t->size[2] - 1];
-        const double ends[2] = {decode_in_grid(m, last[-1] / kv_heads, each, heads, kv_heads), decode_in_grid(m, last[0] / kv_heads, each, heads, kv_heads)};
+        const double n0 = last[-1] / kv_heads, n1 = last[0] / kv_heads;
+        const double ends[2] = {decode_in_grid(m, n0, n0 * each, heads, kv_heads), decode_in_grid(m, n1, n1 * each, heads, kv_heads)};
         return noted(m, kind, x, beyond(t, 2, ends, x[2]));
     }
     if (t->n_axes)
-        return noted(m, kind, x, decode_in_grid(m, n, each, heads, kv_heads));
-    return looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8) / (h->memory_rate * h->kv_read_share) * 1e9;
+        return noted(m, kind, x, decode_in_grid(m, n, looked_at, heads, kv_heads));
+    double bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
+    return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
 }
 
 static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire, double by_formula)
