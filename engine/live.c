@@ -282,18 +282,27 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
     return false;
 }
 
-/* The native policy decides this step. Where the cause is work that was left undone, what the policy has closed and ordered may be why, and would bind the native one,
- * too: it ends first. */
+static void plan_natively(struct live *l, struct plan *p, int64_t now_ns)
+{
+    struct view v;
+    struct err e;
+    view_init(&v, p->world, now_ns);
+    plan_begin(p, now_ns);
+    l->native.ops->step(l->native.ctx, &v, p, &e);
+}
+
+/* The native policy decides this step. What the live one has closed and ordered binds it, too, but not where that is why somebody was left to starve, or where nothing
+ * could run by it although something could: then it ends. */
 static void decide_native(struct live *l, const struct view *v, struct plan *p, enum verdict cause)
 {
-    struct err e;
-    struct view fresh;
     l->fallbacks[cause]++;
-    if (cause == VERDICT_STALLED || cause == VERDICT_STARVED)
+    if (cause == VERDICT_STARVED)
         partition_let_go(p->world, v->now_ns);
-    view_init(&fresh, p->world, v->now_ns);
-    plan_begin(p, v->now_ns);
-    l->native.ops->step(l->native.ctx, &fresh, p, &e);
+    plan_natively(l, p, v->now_ns);
+    if (!plan_is_empty(p) || p->n_verbs || is_under_way(v) || !could_run(p->world))
+        return;
+    partition_let_go(p->world, v->now_ns);
+    plan_natively(l, p, v->now_ns);
 }
 
 void live_step(struct live *l, const struct view *v, struct plan *p)

@@ -195,6 +195,65 @@ static void what_goes_on_keeps_it(void **state)
         }
 }
 
+/* One step is decided by the native policy, for whatever cause: what the live one has closed and ordered binds it only as long as it can run something. */
+static void one_step_of_the_native_one_serves_too(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"error('now')", "return", "act.wake(60000) return", "for _, g in ipairs(view.idle) do act.batch(g) end return"};
+    for (int i = 0; i < 4; i++) {
+        char source[1000];
+        struct rig t;
+        snprintf(source, sizeof source,
+                 "return { api = 1, doc = 'x', params = { go = { default = 0 } }, step = function(view, act, p)\n"
+                 "  if p.go == 1 then for _, g in ipairs(view.groups) do act.preempt(g, 'drain') end end\n"
+                 "  if p.go == 2 then %s end\n"
+                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }", bad[i]);
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1});
+        make_live(&t, "bad", source);
+        uint64_t first = rig_submit(&t, "", 20, 5);
+        rig_turn(&t);
+        tell(&t, IN_PARAMS, "{\"go\": 1}");
+        rig_run_until(&t, clock_now(&t.clock) + SECOND);
+        assert_int_equal(t.heard[first].n_ends, 1); /* closed for newcomers only */
+        assert_memory_equal(state_of(&t), "closed 4", 8);
+        tell(&t, IN_PARAMS, "{\"go\": 2}");
+        uint64_t only = rig_submit(&t, "", 20, 5);
+        rig_run_until(&t, clock_now(&t.clock) + 6 * SECOND);
+        if (t.heard[only].n_ends != 1)
+            fail_msg("'%s': nobody serves; %s", bad[i], state_of(&t));
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
+/* The watch sees who waits for a group that the policy has closed, or has ordered away for ever so long. */
+static void a_closed_group_counts_as_room(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"act.preempt(view.groups[1], 'drain')", "act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000 })"};
+    for (int i = 0; i < 2; i++) {
+        char source[1000];
+        struct rig t;
+        snprintf(source, sizeof source,
+                 "local done return { api = 1, doc = 'x', params = { go = { default = false } }, step = function(view, act, p)\n"
+                 "  if p.go and not done then done = true %s end\n"
+                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }", bad[i]);
+        rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 40, .starvation_s = 0.05});
+        make_live(&t, "closes", source);
+        uint64_t small = rig_submit(&t, "", 100, 500), large = rig_submit(&t, "", 380, 230);
+        rig_run_until(&t, clock_now(&t.clock) + 20000000);
+        tell(&t, IN_PARAMS, "{\"go\": true}");
+        rig_run_until(&t, clock_now(&t.clock) + 5000000);
+        uint64_t waits = rig_submit(&t, "", 280, 5);
+        rig_settle(&t);
+        if (t.heard[waits].end_ns > t.heard[large].end_ns || t.heard[waits].end_ns > t.heard[small].end_ns)
+            fail_msg("%s: it waits until there is room elsewhere", bad[i]);
+        assert_true(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}") > 0);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
 /* start is called each time: shift comes back to one group of all ranks, and not to those of who was live meanwhile. */
 static void who_comes_back_begins_again(void **state)
 {
@@ -303,6 +362,8 @@ int main(void)
         cmocka_unit_test(what_it_leaves_behind_ends_with_it),
         cmocka_unit_test(the_native_one_serves_from_any_state),
         cmocka_unit_test(what_goes_on_keeps_it),
+        cmocka_unit_test(a_closed_group_counts_as_room),
+        cmocka_unit_test(one_step_of_the_native_one_serves_too),
         cmocka_unit_test(who_comes_back_begins_again),
         cmocka_unit_test(who_cannot_begin_again_is_passed_over),
         cmocka_unit_test(keys_are_asked_for_anew),
