@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/log.h"
 #include "engine/base/thread.h"
+
+enum { LEAST_TOKENS = 16 }; /* of a request */
 
 /* The first rank of the same device: its weights are there already. */
 static struct rank *same_device(const struct node *n, const struct engine_setup *s)
@@ -119,15 +122,26 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
     n->n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
     int tpb = most_tokens_per_block(&n->shape), context = model_config(s->model)->context;
     int64_t capacity = (int64_t)n->n_blocks * tpb;
-    if (!l->max_model_len)
+    bool chosen = l->max_model_len > 0;
+    if (!chosen)
         l->max_model_len = capacity < context ? (int)capacity : context;
-    if (l->max_model_len < 16 || l->max_model_len > capacity) {
-        double need = (double)((l->max_model_len + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p30;
+    if (capacity < LEAST_TOKENS)
         return err_set(e, E_FULL,
-                       "max-model-len %d needs %.2f GiB of KV cache, %.2f GiB available: lower --max-model-len to %lld or raise "
+                       "the KV cache would have %zu bytes for each rank, and the least that serves is %zu (a block of %d tokens); all of the model's %d tokens take %.1f MiB: "
+                       "raise --kv-cache-memory-bytes (or --gpu-memory-utilization)",
+                       budget, n->kv_block_bytes, tpb, context, (double)((context + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p20);
+    if (l->max_model_len < LEAST_TOKENS)
+        return err_set(e, E_INPUT, "--max-model-len %d: use at least %d", l->max_model_len, LEAST_TOKENS);
+    if (l->max_model_len > capacity) {
+        double need = (double)((l->max_model_len + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p20;
+        return err_set(e, E_FULL,
+                       "max-model-len %d needs %.1f MiB of KV cache, %.1f MiB available: lower --max-model-len to %lld or raise "
                        "--kv-cache-memory-bytes (or --gpu-memory-utilization)",
-                       l->max_model_len, need, (double)budget / 0x1p30, (long long)capacity);
+                       l->max_model_len, need, (double)budget / 0x1p20, (long long)capacity);
     }
+    if (!chosen && l->max_model_len < context && !s->quiet)
+        log_warn("node", "A request may have %d tokens, of the model's %d: the KV cache holds no more. All of them take --kv-cache-memory-bytes %lldMiB", l->max_model_len,
+                 context, (long long)(((size_t)(context + tpb - 1) / (size_t)tpb * n->kv_block_bytes + (1 << 20) - 1) >> 20));
     return 0;
 }
 

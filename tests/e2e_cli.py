@@ -64,6 +64,22 @@ def too_little_memory_says_what_fits():
     assert m, err(r)
     ok = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1), "--port", "0")
     assert ok.returncode == 0, err(ok)
+    # nobody asked for a shorter context: it is said, with what the whole one takes
+    cut = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--port", "0")
+    m = re.search(r"WARN.* A request may have (\d+) tokens, of the model's 8192: .*--kv-cache-memory-bytes (\d+)MiB", err(cut))
+    assert cut.returncode == 0 and m and 16 <= int(m.group(1)) < 8192, err(cut)
+    for args in (["--kv-cache-memory-bytes", m.group(2) + "MiB"], ["--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1)]):
+        ok = run("serve", *DUMMY, "--dry-run", "--port", "0", *args)
+        assert ok.returncode == 0 and "A request may have" not in err(ok), err(ok)
+    # less than any request takes: what is the least, which then serves
+    none = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "1000", "--port", "0")
+    m = re.search(r"would have 1000 bytes for each rank, and the least that serves is (\d+) ", err(none))
+    assert none.returncode == 1 and m and "lower --max-model-len" not in err(none), err(none)
+    assert run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", m.group(1), "--port", "0").returncode == 0
+    gpu = run("serve", *DUMMY, "--dry-run", "-ngl", "99")
+    assert gpu.returncode == 2 and "--device cuda takes GPUs" in err(gpu), err(gpu)
+    misspelt = run("serve", *DUMMY, "--dry-run", env={"MOONSHIFT_MAX_MODEL_LENGTH": "64"})
+    assert misspelt.returncode == 2 and "did you mean MOONSHIFT_MAX_MODEL_LEN?" in err(misspelt), err(misspelt)
 
 
 def start_up_lines():

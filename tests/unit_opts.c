@@ -282,7 +282,7 @@ static void line_over_environment_over_file(void **state)
     char line[200];
     with_config("# a comment\nport: 1111\nmax_model_len: 32k   # with a comment\r\n---\nhost: \"0.0.0.0\"\nmodel: 'from file'\n"
                 "max-num-seqs: 7\nenable-prefix-caching: false\napi-key: filekey\n\n");
-    char *env[] = {(char *)"MOONSHIFT_PORT=2222", (char *)"MOONSHIFT_MAX_NUM_SEQS=8", (char *)"MOONSHIFT_NO_SUCH=1", NULL};
+    char *env[] = {(char *)"MOONSHIFT_PORT=2222", (char *)"MOONSHIFT_MAX_NUM_SEQS=8", (char *)"MOONSHIFT_BUILD=of/the/tests", NULL};
     snprintf(line, sizeof line, "serve --config %s --max-num-seqs 9 --api-key mine", config_path);
     assert_int_equal(parse_env(&o, line, env, &e), 0);
     assert_true(o.port == 2222 && o.max_num_seqs == 9 && o.max_model_len == 32000 && !o.prefix_caching);
@@ -367,6 +367,42 @@ static void keys_are_wiped_from_the_command_line(void **state)
     opts_free(&o);
 }
 
+static void variables_are_flags_or_mistakes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *entry, *says; /* says NULL: taken */
+    } cases[] = {
+        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=1", NULL},
+        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=maybe", "MOONSHIFT_NO_ENABLE_PREFIX_CACHING must be true or false, not 'maybe'"},
+        {"MOONSHIFT_SLO_TTFT_MS=3", NULL}, /* of simulate */
+        {"MOONSHIFT_TENSOR_PARALLEL_SIZE=2", NULL},
+        {"MOONSHIFTED=1", NULL},
+        {"MOONSHIFT_SANITIZE=address", NULL},
+        {"MOONSHIFT_MAX_NUM_SEQ=8", "there is no flag --max-num-seq; did you mean MOONSHIFT_MAX_NUM_SEQS?"},
+        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHE=1", "there is no flag --no-enable-prefix-cache; did you mean MOONSHIFT_ENABLE_PREFIX_CACHING?"},
+        {"MOONSHIFT_NO_SUCH=1", "MOONSHIFT_NO_SUCH in the environment: there is no flag --no-such"},
+        {"MOONSHIFT_=1", "there is no flag --"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *env[] = {(char *)cases[i].entry, NULL};
+        struct opts o;
+        struct err e = {0};
+        int rc = parse_env(&o, "serve m", env, &e);
+        if (rc != (cases[i].says ? E_INPUT : 0) || (cases[i].says && !strstr(e.text, cases[i].says)))
+            fail_msg("%s: %d %s", cases[i].entry, rc, e.text);
+        if (i == 0)
+            assert_false(o.prefix_caching);
+        opts_free(&o);
+    }
+    char *off[] = {(char *)"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=false", NULL};
+    struct opts o;
+    struct err e;
+    assert_int_equal(parse_env(&o, "serve m", off, &e), 0);
+    assert_true(o.prefix_caching);
+    opts_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,7 +410,7 @@ int main(void)
         cmocka_unit_test(defaults_come_from_the_table),    cmocka_unit_test(every_row_works), cmocka_unit_test(what_a_simulation_needs),
         cmocka_unit_test(human_sizes),                     cmocka_unit_test(spellings),
         cmocka_unit_test(wrong_words_name_the_nearest),    cmocka_unit_test(what_is_not_offered_says_so),
-        cmocka_unit_test(settings_that_do_not_fit_together), cmocka_unit_test(line_over_environment_over_file),
+        cmocka_unit_test(settings_that_do_not_fit_together), cmocka_unit_test(line_over_environment_over_file), cmocka_unit_test(variables_are_flags_or_mistakes),
         cmocka_unit_test(config_files_are_checked),        cmocka_unit_test(help_names_every_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/front/opts_env.h"
 #include "engine/front/opts_table.h"
 #include "lua/nearest.h"
 
@@ -386,23 +387,25 @@ static int command_line(struct parse *p)
 
 /* ---- the weaker sources */
 
+/* "true" becomes "false" and back; anything else is refused by whoever reads it. */
+static const char *opposite(const char *v)
+{
+    bool on = false;
+    return set_switch(&on, "", v, NULL) ? v : on ? "false" : "true";
+}
+
 static int environment(struct parse *p)
 {
-    static const char prefix[] = "MOONSHIFT_";
-    for (char *const *v = p->in->env; v && *v; v++) {
-        size_t skip = sizeof prefix - 1, n = strcspn(*v, "=");
-        if (strncmp(*v, prefix, skip) != 0 || (*v)[n] != '=' || n - skip >= NAME_MAX_BYTES)
+    for (char *const *entry = p->in->env; entry && *entry; entry++) {
+        struct env_variable v;
+        bool negated = false;
+        if (!opts_env_read(*entry, &v))
             continue;
-        char name[NAME_MAX_BYTES];
-        for (size_t i = skip; i < n; i++)
-            name[i - skip] = (char)((*v)[i] == '_' ? '-' : tolower((unsigned char)(*v)[i]));
-        bool negated;
-        const struct opt_row *r = find_row(p, name, n - skip, &negated);
-        if (r && !negated) {
-            char spelling[NAME_MAX_BYTES + 16] = {0};
-            memcpy(spelling, *v, n);
-            TRY(assign(p, r, spelling, *v + n + 1, FROM_ENV));
-        }
+        const struct opt_row *r = find_row(p, v.name, strlen(v.name), &negated);
+        if (r)
+            TRY(assign(p, r, v.spelling, negated ? opposite(v.value) : v.value, FROM_ENV));
+        else
+            TRY(opts_env_unknown(&v, p->e));
     }
     return 0;
 }

@@ -93,7 +93,8 @@ static const char serve_head[] =
     "  moonshift serve model.gguf --port 8000 --max-model-len 8k --policy fair\n"
     "\n"
     "Counts take suffixes: 32k = 32,000, 32K = 32,768, 2GiB. Each flag can also be set as MOONSHIFT_FLAG_NAME in the\n"
-    "environment, or as \"flag-name: value\" in a file named by --config; the command line wins, then the environment.\n";
+    "environment (one that begins so and is no flag is refused), or as \"flag-name: value\" in a file named by --config; the\n"
+    "command line wins, then the environment.\n";
 
 static const char run_head[] =
     "moonshift run MODEL [PROMPT] [flags]\n"

@@ -245,7 +245,7 @@ static const struct opt_foreign foreign[] = {
     {"task|runner", true, "generate", "only generation is offered"},
     {"ctx-size", true, NULL, "it is called --max-model-len (or -c) here"},
     {"parallel|-np", true, NULL, "it is called --max-num-seqs here"},
-    {"n-gpu-layers|-ngl", true, "0", "no GPU backend is offered yet"},
+    {"n-gpu-layers|-ngl", true, NULL, "all layers lie on one kind of device: --device cuda takes GPUs, --device cpu none"},
 };
 
 static const char *const group_names[GROUP_COUNT] = {
