@@ -111,7 +111,7 @@ static void a_broken_policy_says_where(void **state)
         {"", 0},
         {"\x1bLJ\x02", 0},
     };
-    int64_t before = reloads("validate");
+    int64_t before = reloads("validate"), unread = reloads("unreadable");
     int n = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!cases[i].source[0])
@@ -129,7 +129,46 @@ static void a_broken_policy_says_where(void **state)
     }
     assert_int_equal(reloads("validate"), before + n);
     json_free(admin("PUT", "/admin/policies/missing?from=folder", "", 400)); /* no such file */
-    assert_int_equal(reloads("unreadable"), 1);
+    assert_int_equal(reloads("unreadable"), unread + 1);
+}
+
+/* A pipe in the folder would hold its reader for ever, and a link may lead anywhere: neither is read, watched or shown. A link that stays inside is
+ * how some systems lay files. */
+static void the_folder_is_not_left(void **state)
+{
+    (void)state;
+    char pipe_path[128], out_path[128], in_path[128], outside[64] = "/tmp/moonshift-outside-XXXXXX";
+    int fd = mkstemp(outside);
+    assert_int_equal(write(fd, fcfs.data, fcfs.len), (ssize_t)fcfs.len);
+    close(fd);
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe.lua", dir);
+    snprintf(out_path, sizeof out_path, "%s/out.lua", dir);
+    snprintf(in_path, sizeof in_path, "%s/in.lua", dir);
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    assert_int_equal(symlink(outside, out_path), 0);
+    assert_int_equal(symlink("fcfs.lua", in_path), 0);
+    static const char *const says[][2] = {{"pipe", "not a regular file"}, {"out", "leads out of its folder"}};
+    for (int i = 0; i < 2; i++) {
+        char route[64];
+        snprintf(route, sizeof route, "/admin/policies/%s?from=folder", says[i][0]);
+        struct json *j = admin("PUT", route, "", 400);
+        if (!strstr(json_text(json_find(json_find(j, "error"), "message")), says[i][1]))
+            fail_msg("%s: %s", route, json_text(json_find(json_find(j, "error"), "message")));
+        json_free(j);
+    }
+    struct json *j = admin("GET", "/admin/policies", "", 200);
+    assert_int_equal(json_count(json_find(j, "files")), 3);
+    json_free(j);
+    /* live from a request, under the name of such a file: that is not followed */
+    json_free(admin("PUT", "/admin/policies/out", fcfs.data, 200));
+    j = admin("GET", "/admin/policies", "", 200);
+    assert_int_equal(json_type(json_find(j, "watched")), JSON_NULL);
+    json_free(j);
+    json_free(admin("PUT", "/admin/policies/in?from=folder", "", 200));
+    unlink(pipe_path);
+    unlink(out_path);
+    unlink(in_path);
+    unlink(outside);
 }
 
 /* A client that forgot the body, or whose file was empty, changes nothing. */
@@ -251,6 +290,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_policy_goes_live),
         cmocka_unit_test(an_empty_body_is_refused),
+        cmocka_unit_test(the_folder_is_not_left),
         cmocka_unit_test(a_broken_policy_says_where),
         cmocka_unit_test(names_and_sizes_are_checked),
         cmocka_unit_test(checking_changes_nothing),

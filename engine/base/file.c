@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,11 +48,9 @@ void file_map_close(struct file_map *m)
     memset(m, 0, sizeof *m);
 }
 
-int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
+/* Reads to the end and closes. */
+static int read_all(struct buf *out, int fd, const char *path, size_t limit, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail(e, "open", path);
     size_t start = out->len;
     for (;;) {
         buf_reserve(out, 65536);
@@ -74,6 +73,55 @@ int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
     }
     close(fd);
     return 0;
+}
+
+int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? fail(e, "open", path) : read_all(out, fd, path, limit, e);
+}
+
+/* Asked of the open file, so that nobody can put another in its place meanwhile; of its path where /proc is not there. */
+static bool lies_within(int fd, const char *dir, const char *path)
+{
+    char link[40], real[PATH_MAX], home[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, real, sizeof real - 1);
+    real[n > 0 ? n : 0] = 0;
+    if ((n <= 0 && !realpath(path, real)) || !realpath(dir, home))
+        return false;
+    size_t len = strcmp(home, "/") ? strlen(home) : 0;
+    return strncmp(real, home, len) == 0 && real[len] == '/';
+}
+
+static int open_within(const char *dir, const char *path, int *fd, struct err *e)
+{
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe without a writer is refused below, not waited for */
+    if (*fd < 0)
+        return fail(e, "open", path);
+    int rc = fstat(*fd, &st) < 0                          ? fail(e, "stat", path)
+             : !S_ISREG(st.st_mode)                       ? err_set(e, E_INPUT, "%s is not a regular file", path)
+             : dir && !lies_within(*fd, dir, path) ? err_set(e, E_INPUT, "%s is a link that leads out of its folder", path)
+                                                          : 0;
+    if (rc)
+        close(*fd);
+    return rc;
+}
+
+int file_read_within(struct buf *out, const char *dir, const char *path, size_t limit, struct err *e)
+{
+    int fd;
+    TRY(open_within(dir, path, &fd, e));
+    return read_all(out, fd, path, limit, e);
+}
+
+bool file_is_within(const char *dir, const char *path)
+{
+    int fd, rc = open_within(dir, path, &fd, NULL);
+    if (!rc)
+        close(fd);
+    return rc == 0;
 }
 
 static int write_all(int fd, const char *p, size_t n)

@@ -25,6 +25,7 @@ struct policy_job {
     struct sha256 sha;
     bool from_file;
     char path[POLICY_PATH]; /* "": the source came with the request */
+    const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
     struct policy *made;    /* heap; NULL: err says why */
     struct err err;
     enum reload_result result;
@@ -52,7 +53,7 @@ static void run(struct text_job *job)
     struct policy_job *j = (struct policy_job *)job;
     struct err e = {0};
     j->err = (struct err){0};
-    if (j->path[0] && file_read(&j->source, j->path, LUA_SOURCE_BYTES, &e)) {
+    if (j->path[0] && file_read_within(&j->source, j->dir, j->path, LUA_SOURCE_BYTES, &e)) {
         j->result = RELOAD_UNREADABLE;
         err_set(&j->err, e.code, "%s.lua:1: cannot be read: %s", j->name, e.text);
         return;
@@ -160,8 +161,8 @@ int policies_load(struct policies *p, const char *name, struct buf *source, poli
     j->fn = fn;
     j->ctx = ctx;
     snprintf(j->name, sizeof j->name, "%s", name);
-    if (source->len == 0)
-        policies_path(p, name, j->path);
+    if (source->len == 0 && policies_path(p, name, j->path))
+        j->dir = p->dir;
     j->source = *source;
     *source = (struct buf){0};
     return post(p, j);
@@ -182,16 +183,17 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static void watch(struct policies *p, const char *name, const char *path)
+static void watch(struct policies *p, const char *name, const char *path, const char *dir)
 {
     if (strcmp(p->watched, path) == 0)
         return;
     struct stat st;
-    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) {
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) || !file_is_within(dir, path)) {
         p->watched[0] = 0;
         return;
     }
     p->seen = p->last = st;
+    p->watched_dir = dir;
     snprintf(p->watched, sizeof p->watched, "%s", path);
     snprintf(p->watched_name, sizeof p->watched_name, "%s", name);
     log_info("policy", "edits of %s go live", path);
@@ -205,7 +207,7 @@ void policies_now_live(struct policies *p, const char *state, size_t n)
     /* the file given at the start stays the one to watch for its policy, wherever it lies */
     if (p->tick && name && policies_name_ok(name) && !(p->watched[0] && strcmp(name, p->watched_name) == 0)) {
         if (policies_path(p, name, path))
-            watch(p, name, path);
+            watch(p, name, path, p->dir);
         else
             p->watched[0] = 0;
     }
@@ -227,6 +229,7 @@ static void on_tick(void *ctx)
     j->from_file = true;
     snprintf(j->name, sizeof j->name, "%s", p->watched_name);
     snprintf(j->path, sizeof j->path, "%s", p->watched);
+    j->dir = p->watched_dir;
     p->loading = post(p, j) == 0;
 }
 
@@ -244,7 +247,7 @@ int policies_init(struct policies *p, const struct policies_setup *s, struct err
     if (!p->tick)
         return err_set(e, E_SYS, "no timer for the policy's file");
     if (s->name && s->path)
-        watch(p, s->name, s->path);
+        watch(p, s->name, s->path, NULL);
     return 0;
 }
 
@@ -275,8 +278,9 @@ static void put_files(const struct policies *p, struct buf *json)
     for (struct dirent *f; d && n < 256 && (f = readdir(d));) {
         size_t len = strlen(f->d_name);
         if (len > 4 && strcmp(f->d_name + len - 4, ".lua") == 0) {
+            char path[POLICY_PATH];
             names[n] = mem_strndup(f->d_name, len - 4);
-            if (policies_name_ok(names[n]))
+            if (policies_name_ok(names[n]) && policies_path(p, names[n], path) && file_is_within(p->dir, path))
                 n++;
             else
                 mem_free(names[n]);
