@@ -33,7 +33,7 @@ struct fake {
     struct fake_request live[FAKE_MAX];
     int n_live;
     bool draining, drained;
-    int pause_us;                   /* between two rounds of tokens */
+    _Atomic int pause_us;           /* between two rounds of tokens */
     int prompt_pause_ms;            /* before a sequence's first token */
     struct fake_seen {              /* of the n-th sequence, at n % FAKE_SEEN; written before it counts as submitted */
         char name[NAME_BYTES], tenant[NAME_BYTES], salt[2 * NAME_BYTES];

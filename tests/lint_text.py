@@ -6,7 +6,7 @@ import sys
 sys.path.insert(0, "tests/lint")
 from source import Rules, everything, files, read  # noqa: E402
 
-EVERYTHING = files(".c", ".h", ".cu", ".lua", ".py", ".sh", ".md", ".txt", top=("engine", "kernels", "lua", "models", "policies", "tests"))
+EVERYTHING = files(".c", ".h", ".cu", ".lua", ".py", ".sh", ".md", ".txt", top=("docs", "engine", "kernels", "lua", "models", "policies", "tests"))
 TOP = ["README.md", "CMakeLists.txt", "CMakePresets.json", "run", "test", ".ci/run"]
 SELF = "tests/lint_text.py"
 

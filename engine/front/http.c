@@ -263,6 +263,12 @@ size_t http_backlog(const struct http *h)
     return n;
 }
 
+bool http_make_room(struct http *h, size_t held)
+{
+    room_bound_unsent(h, NULL, held);
+    return h->unsent + held <= h->setup.limits.answers;
+}
+
 size_t http_max_answer(const struct http *h)
 {
     return h->setup.limits.answers / 4;

@@ -83,6 +83,9 @@ int http_n_connections(const struct http *h);
 int http_n_exchanges(const struct http *h); /* being answered */
 size_t http_backlog(const struct http *h);  /* unsent bytes in all */
 size_t http_max_answer(const struct http *h); /* bytes of one */
+/* Room for `held` bytes of answers that are being made: those that leave most untaken end. false: there is none even so. Not while an exchange is
+ * being answered. */
+bool http_make_room(struct http *h, size_t held);
 void http_flush(struct http *h);            /* send what is there now, e.g. between two batches of tokens */
 
 /* ---- answering */

@@ -66,6 +66,7 @@ struct http {
     struct list conns, dirty, dead;
     struct http_room rooms[2]; /* of the public and of the admin listener */
     size_t unsent; /* as the connections were counted last */
+    int64_t said_ns; /* when it was last said in the log that they are too many */
     int n_exchanges;
     bool draining;
     struct http_listener {

@@ -10,6 +10,7 @@
  * before its first second is over a silent connection does not idle; its request may be on the way. */
 enum { OTHER_FILES = 256, SLOW = 16, CREDIT = 4, FRESH = 2, SAY_S = 10 };
 static const double BUSY = 1e300;
+static const char idle_first[] = "idle and slow ones are ended, then newcomers are turned away";
 
 /* Each connection is an open file: where fewer are allowed, fewer connections are, or the admin listener could take none either. */
 static void fit_files(struct http_limits *l)
@@ -118,13 +119,14 @@ static struct http_conn *least(struct http *h, const struct http_room *r, const 
     return found;
 }
 
-static void say(struct http *h, struct http_room *r, const char *what)
+/* In the log, and not again for some seconds: the log is no place to fill either. */
+static void say(struct http *h, int64_t *said_ns, const char *what, const char *then)
 {
     int64_t now = clock_now(h->setup.clock);
-    if (r->said_ns && now - r->said_ns < SAY_S * INT64_C(1000000000))
+    if (*said_ns && now - *said_ns < SAY_S * INT64_C(1000000000))
         return;
-    r->said_ns = now;
-    log_warn("http", "%s; idle and slow ones are ended, then newcomers are turned away", what);
+    *said_ns = now;
+    log_warn("http", "%s: %s", what, then);
 }
 
 static bool free_one(struct http *h, struct http_room *r, const uint64_t *address)
@@ -139,13 +141,13 @@ bool room_make(struct http *h, bool admin, uint64_t address)
 {
     struct http_room *r = &h->rooms[admin];
     if (r->per_address && count_of(r, address) >= r->per_address) {
-        say(h, r, "one address has as many connections as it may (--max-connections-per-address)");
+        say(h, &r->said_ns, "one address has as many connections as it may (--max-connections-per-address)", idle_first);
         if (!free_one(h, r, &address))
             return false;
     }
     if (r->n_conns < r->max_conns)
         return true;
-    say(h, r, admin ? "the admin listener has as many connections as it may" : "there are as many connections as there may be (--max-connections)");
+    say(h, &r->said_ns, admin ? "the admin listener has as many connections as it may" : "there are as many connections as there may be (--max-connections)", idle_first);
     return free_one(h, r, NULL);
 }
 
@@ -193,7 +195,7 @@ void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more)
 {
     struct http_conn *c;
     while (h->unsent + more > h->setup.limits.answers && (c = largest_unsent(h, but))) {
-        log_warn("http", "answers that nobody takes hold more than they may (--max-answer-memory): a reader of %zu bytes is ended", c->unsent);
+        say(h, &h->said_ns, "answers that nobody takes hold more than they may (--max-answer-memory)", "who leaves most is cut off");
         conn_kill(c);
     }
 }

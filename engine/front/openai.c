@@ -23,8 +23,21 @@ void openai_init(struct openai *o, struct front *f)
     map_init(&o->by_tag);
 }
 
+static void count_held(struct openai *o, struct openai_answer *a)
+{
+    o->held += a->held - a->counted;
+    a->counted = a->held;
+}
+
+static void let_go(struct openai *o, struct openai_answer *a)
+{
+    openai_answer_let_go(a);
+    count_held(o, a);
+}
+
 static void drop_answer(struct openai *o, struct openai_answer *a)
 {
+    let_go(o, a);
     *a->link = a->next;
     if (a->next)
         a->next->link = a->link;
@@ -81,13 +94,40 @@ static void answer_gone(struct http_exchange *x)
     struct owner *w = x->user;
     log_debug("openai", "%s: the client left", w->answer->id);
     w->answer->x = NULL;
+    let_go(w->openai, w->answer);
     cancel_all(w->openai, w->answer);
 }
 
 static void fail(struct openai *o, struct openai_answer *a, const struct fault *f)
 {
     openai_answer_fault(a, f);
+    let_go(o, a);
     cancel_all(o, a);
+}
+
+static struct openai_answer *largest(struct openai *o)
+{
+    struct openai_answer *found = NULL;
+    for (struct openai_answer *a = o->answers; a; a = a->next)
+        if (a->held && (!found || a->held > found->held))
+            found = a;
+    return found;
+}
+
+/* What is gathered for whole answers is bounded with what waits to be taken. An answer that has grown beyond its own bound ends, then those that
+ * nobody takes, then the largest. */
+static void bound_held(struct openai *o, struct openai_answer *a)
+{
+    struct fault f;
+    struct http *http = o->front->http;
+    count_held(o, a);
+    if (a->held > a->most)
+        fail(o, a, openai_answer_too_large(&f));
+    while (!http_make_room(http, o->held) && (a = largest(o))) {
+        fault_set(&f, 503, "overloaded", NULL, "the answers that are being made hold more memory than they may; ask for a stream, or try again later");
+        f.retry_after_s = 1;
+        fail(o, a, &f);
+    }
 }
 
 /* ---- submitting */
@@ -139,6 +179,7 @@ static void start(struct openai *o, struct openai_order *order, struct http_exch
     struct front *f = o->front;
     struct openai_answer *a = openai_answer_new(order, x, f->names[0]);
     a->force_usage = f->force_usage;
+    a->most = http_max_answer(f->http);
     a->owner = mem_new(sizeof(struct owner));
     *(struct owner *)a->owner = (struct owner){o, a};
     a->next = o->answers;
@@ -330,6 +371,8 @@ void openai_event(struct openai *o, const struct engine_event *ev)
         if (openai_answer_token(c, ev))
             cancel(o, c, END_STOP);
     }
+    if (ev->kind != EV_END)
+        bound_held(o, c->answer);
 }
 
 void openai_tick(struct openai *o, int64_t now)

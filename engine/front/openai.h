@@ -16,6 +16,7 @@ struct openai {
     uint64_t next_tag;
     int n_answers, n_orders; /* with the engine; with the text workers */
     int n_behind;            /* sequences of answers that are not handed to the engine yet */
+    size_t held;             /* bytes gathered in all answers */
 };
 
 void openai_init(struct openai *o, struct front *f);

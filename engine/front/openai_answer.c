@@ -38,16 +38,24 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     return a;
 }
 
-void openai_answer_free(struct openai_answer *a)
+void openai_answer_let_go(struct openai_answer *a)
 {
     for (int i = 0; i < a->n_choices; i++) {
         struct openai_choice *c = &a->choices[i];
-        request_spec_free(c->spec);
-        stop_scan_free(&c->scan);
         buf_free(&c->text);
         buf_free(&c->prompt_logprobs);
         shape_logprobs_free(&c->logprobs);
         tokens_free(&c->ids);
+    }
+    a->held = 0;
+}
+
+void openai_answer_free(struct openai_answer *a)
+{
+    openai_answer_let_go(a);
+    for (int i = 0; i < a->n_choices; i++) {
+        request_spec_free(a->choices[i].spec);
+        stop_scan_free(&a->choices[i].scan);
     }
     mem_free(a->choices);
     openai_prompts_free(&a->prompts);
@@ -55,6 +63,12 @@ void openai_answer_free(struct openai_answer *a)
     buf_free(&a->head);
     mem_free(a->owner);
     mem_free(a);
+}
+
+static size_t held_by(const struct openai_choice *c)
+{
+    const struct shape_logprobs *l = &c->logprobs;
+    return c->text.len + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len + l->tops.len + l->offsets.len + c->ids.len * sizeof *c->ids.ids;
 }
 
 /* The first sign of life of a choice: the stream opens, the prompt is echoed. */
@@ -133,6 +147,7 @@ bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
     struct openai_answer *a = c->answer;
     if (!a->x || c->stopped || c->ended)
         return false;
+    size_t before = held_by(c);
     begin(c);
     c->n_output++;
     a->n_output++;
@@ -147,6 +162,7 @@ bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
         if (c->text.len > held)
             openai_frame_text(c, c->text.len - held);
     }
+    a->held += held_by(c) - before;
     return c->stopped;
 }
 
@@ -155,12 +171,14 @@ void openai_answer_prompt(struct openai_choice *c, const struct prompt_logprobs 
     struct openai_answer *a = c->answer;
     if (!a->x || c->ended)
         return;
+    size_t before = held_by(c);
     begin(c);
     const struct openai_prompt *q = &a->prompts.items[c->prompt];
     for (int i = 0; a->params.echo && i < p->n; i++)
         add_logprobs(c, q->ids[i], i ? &p->items[i] : NULL);
     if (a->params.show_prompt_logprobs)
         shape_put_prompt(&c->prompt_logprobs, a->words->tokenizer, q->ids, p);
+    a->held += held_by(c) - before;
 }
 
 void openai_answer_end(struct openai_choice *c, const struct engine_event *ev)
@@ -172,11 +190,13 @@ void openai_answer_end(struct openai_choice *c, const struct engine_event *ev)
     a->n_ended++;
     if (!a->x)
         return;
+    size_t before = held_by(c);
     begin(c);
     if (!c->stopped)
         detok_flush(&c->detok, &c->text);
     if (a->params.stream)
         openai_frame_last(c);
+    a->held += held_by(c) - before;
     if (a->n_ended < a->n_choices)
         return;
     if (a->params.stream)
@@ -201,6 +221,12 @@ void openai_answer_fault(struct openai_answer *a, const struct fault *f)
     fault_put(f, out);
     buf_puts(out, "\n\n");
     http_stream_end(x);
+}
+
+const struct fault *openai_answer_too_large(struct fault *f)
+{
+    fault_set(f, 507, "answer_too_large", NULL, "the answer is larger than this server holds for anyone; ask for a stream, or for fewer choices or logprobs");
+    return f;
 }
 
 void openai_answer_ping(struct openai_answer *a)

@@ -45,6 +45,8 @@ struct openai_answer {
     int n_choices, n_ended;
     int n_given, n_with_engine, unstarted; /* choices handed to the engine; of them, without an ending; prompt tokens of those not started */
     int n_prompt, n_output; /* tokens of all prompts; of all choices so far */
+    size_t held, counted; /* bytes gathered for a frame or for the whole; what openai.c has counted of them */
+    size_t most;          /* bytes of it that may be held */
     void *owner;                        /* heap: what x->user points to; freed with the answer */
     struct openai_answer *next, **link; /* of all answers */
 };
@@ -52,6 +54,7 @@ struct openai_answer {
 /* Takes params, prompts and specs out of the order. */
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model);
 void openai_answer_free(struct openai_answer *a);
+void openai_answer_let_go(struct openai_answer *a); /* what was gathered: there is nobody to read it */
 
 /* A token. true: the choice met a stop string and its sequence should be ended as END_STOP. lp may be NULL.
  */
@@ -62,6 +65,7 @@ void openai_answer_end(struct openai_choice *c, const struct engine_event *ev);
 /* The request cannot be answered (further): an error body, or an error event when frames are out already. x
  * is over. */
 void openai_answer_fault(struct openai_answer *a, const struct fault *f);
+const struct fault *openai_answer_too_large(struct fault *f); /* filled */
 /* Nothing has come for a while: an SSE comment keeps the connection. */
 void openai_answer_ping(struct openai_answer *a);
 

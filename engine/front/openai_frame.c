@@ -188,7 +188,7 @@ static void put_choice(struct openai_choice *c, struct buf *out)
 
 void openai_frame_whole(struct openai_answer *a)
 {
-    struct buf out = {0};
+    struct buf out = {.limit = a->most};
     struct shape_usage u = usage(a, true);
     put_envelope(a, is_chat(a) ? "chat.completion" : "text_completion", &out);
     buf_puts(&out, ",\"choices\":[");
@@ -207,6 +207,11 @@ void openai_frame_whole(struct openai_answer *a)
         }
     }
     buf_putc(&out, '}');
-    front_json(a->x, &out);
+    if (out.over) {
+        struct fault f;
+        openai_answer_fault(a, openai_answer_too_large(&f));
+    } else {
+        front_json(a->x, &out);
+    }
     buf_free(&out);
 }

@@ -14,7 +14,7 @@ struct text {
     struct lane lanes[TEXT_LANES];
     struct queue *back; /* of struct text_job * */
     int max_jobs, pending[TEXT_LANES];
-    size_t bytes; /* of bodies handed over and not collected */
+    size_t bytes[TEXT_LANES]; /* of bodies handed over and not collected */
     struct list jobs; /* under way; front thread */
 };
 
@@ -90,10 +90,10 @@ void text_destroy(struct text *t)
 
 int text_post(struct text *t, enum text_lane lane, struct text_job *job)
 {
-    if (t->pending[lane] >= t->max_jobs || (t->bytes && t->bytes + job->bytes > TEXT_MAX_BYTES))
+    if (t->pending[lane] >= t->max_jobs || (t->bytes[lane] && t->bytes[lane] + job->bytes > TEXT_MAX_BYTES))
         return E_FULL;
     t->pending[lane]++;
-    t->bytes += job->bytes;
+    t->bytes[lane] += job->bytes;
     list_push_back(&t->jobs, &job->under_way);
     struct slip s = {job, lane, job->bytes};
     queue_post(t->lanes[lane].inbox, &s);
@@ -111,7 +111,7 @@ void text_collect(struct text *t)
     struct slip s;
     while (queue_take(t->back, &s)) {
         t->pending[s.lane]--;
-        t->bytes -= s.bytes;
+        t->bytes[s.lane] -= s.bytes;
         list_remove(&s.job->under_way);
         s.job->done(s.job);
     }

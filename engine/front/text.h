@@ -14,7 +14,7 @@
 enum text_lane { TEXT_SHORT, TEXT_LONG, TEXT_POLICY, TEXT_LANES };
 enum {
     TEXT_LONG_BYTES = 65536,    /* bodies from here on go the long way */
-    TEXT_MAX_BYTES = 512 << 20, /* bodies in the lanes together; a single one is always taken */
+    TEXT_MAX_BYTES = 512 << 20, /* bodies in one lane together, so that large ones never keep a small one out; a single one is always taken */
 };
 
 struct text_job {

@@ -121,6 +121,8 @@ static void run(struct text_job *job)
 static void done(struct text_job *job)
 {
     struct token_job *t = (struct token_job *)job;
+    if (!t->fault.status && t->out.over)
+        fault_set(&t->fault, 507, "answer_too_large", NULL, "the answer is larger than this server holds for anyone; send the text in parts, or leave return_token_strs out");
     if (t->x && t->fault.status)
         front_fault(t->x, &t->fault);
     else if (t->x)
@@ -143,6 +145,7 @@ static void post(struct front *f, struct http_exchange *x,
     struct token_job *t = mem_new(sizeof *t);
     *t = (struct token_job){
         .job = {.run = run, .done = done, .bytes = x->body.len}, .words = &f->words, .x = x, .body = x->body, .work = work};
+    t->out.limit = http_max_answer(f->http);
     fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     x->body = (struct buf){0};
     x->user = t;
