@@ -104,6 +104,8 @@ static void refusals(void **state)
     assert_int_equal(t.heard[3].ending, END_LENGTH);
     assert_int_equal(t.heard[6].ending, END_REFUSED);
     assert_int_equal(t.heard[6].http_status, 503);
+    assert_int_equal(engine_world(t.g)->metrics->counters[C_REFUSED_INPUT], 1);
+    assert_true(engine_world(t.g)->metrics->counters[C_REFUSED_FULL] >= 1);
     check_books(&t);
     close_rig(&t);
 }
