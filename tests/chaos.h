@@ -21,6 +21,7 @@ struct chaos {
     uint64_t points, n_orders, n_refused, n_remaps, n_parks;
     bool base_orders;                       /* also the paper's rank orders */
     bool only_hard;
+    bool bad;                               /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
 
 static inline void chaos_order(struct chaos *c, const struct view *v, struct plan *p)
@@ -59,10 +60,24 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
         c->n_parks += plan_preempt_group(p, v->idle[0], WHEN_HARD);
 }
 
+/* What nobody undoes. Returns whether the call fails. */
+static inline bool chaos_misbehave(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    if (v->n_idle && rng_below(&c->rng, 12) == 0)
+        plan_preempt_group(p, v->idle[rng_below(&c->rng, (uint64_t)v->n_idle)], WHEN_DRAIN);
+    if (rng_below(&c->rng, 6) == 0)
+        plan_comm(p, w->shape.sets[rng_below(&c->rng, (uint64_t)w->shape.n_sets)], (int)rng_below(&c->rng, 3));
+    return rng_below(&c->rng, 40) == 0;
+}
+
 static inline enum verdict chaos_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct chaos *c = ctx;
-    (void)e;
+    if (c->bad && chaos_misbehave(c, v, p)) {
+        err_set(e, E_POLICY, "chaos fails");
+        return VERDICT_ERROR;
+    }
     if (c->points++ % (uint64_t)c->every == 0)
         chaos_order(c, v, p);
     chaos_meddle(c, v, p);

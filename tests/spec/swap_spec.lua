@@ -75,6 +75,49 @@ describe("a swap", function()
   end)
 end)
 
+describe("what a policy has ordered", function()
+  local CLOSER = [[return { api = 1, doc = "closes all", step = function(view, act)
+    for _, g in ipairs(view.groups) do if view.step > 3 and not g.closed then act.preempt(g, "drain") end end
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes() b:prefill(view.waiting)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+    act.wake(50)
+  end }]]
+
+  it("does not outlive it: closed groups open when it goes", function()
+    h.with({ policy = "policies/fcfs.lua", ranks = 4, group_size = 2 }, function(e)
+      assert.is_true(e:swap { source = CLOSER, name = "closer" })
+      local ids = {}
+      for i = 1, 12 do ids[i] = e:submit { prompt = 20, max_tokens = 10, at = i * 0.005 } end
+      e:run_until(0.5)
+      assert.is_true(e:state().n_waiting > 0)
+      assert.is_true(e:swap { policy = "policies/fcfs.lua" })
+      e:run_until(1)
+      for _, id in ipairs(ids) do assert.equal("length", e:result(id).ending) end
+      for _, g in ipairs(e:state().groups) do assert.is_false(g.closed) end
+    end)
+  end)
+
+  it("comes back with it: a rollback to shift is one to a group of all ranks", function()
+    h.with({ policy = "policies/shift.lua", ranks = 4 }, function(e)
+      for i = 1, 8 do e:submit { prompt = 50, max_tokens = 200 } end
+      e:run_until(0.02)
+      assert.equal("4", h.sizes(e))
+      assert.is_true(e:swap { policy = "policies/static.lua", params = { dp = 4 } })
+      e:run_until(0.04)
+      assert.equal("1 1 1 1", h.sizes(e))
+      assert.is_true(e:rollback())
+      e:run_until(0.06)
+      assert.equal("shift", e:state().policy.active.name)
+      assert.equal("4", h.sizes(e))
+      e:run()
+      h.clean(e)
+    end)
+  end)
+end)
+
 describe("a swap between policies for many ranks", function()
   it("changes partitions and no text", function()
     local all = { { "shift" }, { "static", { dp = 4, tp = 1 } }, { "fcfs" }, { "auto" }, { "static", { dp = 2, sp = 2, tp = 1 } },
