@@ -65,14 +65,16 @@ static void revert(struct live *l, const char *why)
     l->fallen = true;
 }
 
-static void strike_slow(struct live *l, uint64_t step)
+/* Calls that stand and cost too much: the first is told, and many within a window are a reason to withdraw the policy. Returns whether they are. */
+static bool strike_costly(struct live *l, enum policy_hook hook, enum verdict v, const struct err *e, uint64_t step)
 {
-    if (!l->n_slow || step - l->slow_from > LIVE_WINDOW) {
-        l->slow_from = step;
-        l->n_slow = 0;
+    uint64_t *from = v == VERDICT_HEAVY ? &l->heavy.from : &l->slow.from, *n = v == VERDICT_HEAVY ? &l->heavy.n : &l->slow.n;
+    if (!*n || step - *from > LIVE_WINDOW) {
+        *from = step;
+        *n = 0;
+        live_note_error(l, policy_hook_name(hook), v, e);
     }
-    if (++l->n_slow >= LIVE_SLOW_STRIKES)
-        revert(l, "too many calls over the soft time budget");
+    return ++*n >= LIVE_COSTLY_STRIKES;
 }
 
 static void strike(struct live *l, uint64_t step)
@@ -91,8 +93,11 @@ static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const s
     l->verdicts[hook][v]++;
     if (v == VERDICT_OK)
         return true;
-    if (v == VERDICT_SLOW) {
-        strike_slow(l, step);
+    if (verdict_stands(v)) {
+        if (strike_costly(l, hook, v, e, step)) {
+            live_note_error(l, policy_hook_name(hook), v, e);
+            revert(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may" : "too many calls that take more time than they are worth");
+        }
         return true;
     }
     live_note_error(l, policy_hook_name(hook), v, e);

@@ -7,7 +7,7 @@
 #include "engine/policy.h"
 #include "engine/witness.h"
 
-enum { LIVE_STRIKES = 3, LIVE_SLOW_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64 };
+enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64 };
 
 struct live {
     struct policy active, previous, native;
@@ -27,7 +27,9 @@ struct live {
     int64_t wake_ns;                        /* when the active one wants to be asked again; 0: never */
     int n_barren;                           /* plans in a row that change the partition and run nothing although something could run */
     int64_t barren_since_ns;                /* the first of the plans in a row that run nothing although something could run; 0: the last one was not so */
-    uint64_t slow_from, n_slow;             /* slow calls since step slow_from */
+    struct {
+        uint64_t from, n;                   /* so many calls since this step */
+    } slow, heavy;                          /* that stand, and cost more than they may */
     int64_t last_swap_ns, next_starvation_check_ns;
     char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;

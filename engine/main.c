@@ -500,7 +500,7 @@ static int run_simulation(struct app *a, struct err *e)
     TRY(start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
     a->lua.n_ranks = s.n_ranks;
-    a->lua.soft_ns = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
+    a->lua.soft_ns = a->lua.bytecodes = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
     a->lua.hard_ns = INT64_C(500000000);
     a->lua.quiet = true;
     struct simulate_setup sim = {.opts = &a->opts, .engine = &s, .recorded = as_recorded ? &a->recorded : NULL,

@@ -10,14 +10,14 @@
 #include "engine/world/plan.h"
 #include "engine/world/view.h"
 
-/* How a call ended. OK and SLOW stand; after any other nothing of the call stands and the native policy decides. */
+/* How a call ended. OK, SLOW (by the clock) and HEAVY (by what it executed) stand; after any other nothing of the call stands and the native policy decides. */
 enum verdict {
-    VERDICT_OK, VERDICT_SLOW, VERDICT_ERROR, VERDICT_TIMEOUT, VERDICT_OOM, VERDICT_MALFORMED, VERDICT_STALLED, VERDICT_STARVED, VERDICT_COUNT
+    VERDICT_OK, VERDICT_SLOW, VERDICT_HEAVY, VERDICT_ERROR, VERDICT_TIMEOUT, VERDICT_OOM, VERDICT_MALFORMED, VERDICT_STALLED, VERDICT_STARVED, VERDICT_COUNT
 };
 const char *verdict_name(enum verdict v); /* "ok", "slow", ... */
 static inline bool verdict_stands(enum verdict v)
 {
-    return v == VERDICT_OK || v == VERDICT_SLOW;
+    return v == VERDICT_OK || v == VERDICT_SLOW || v == VERDICT_HEAVY;
 }
 static inline bool verdict_torn(enum verdict v) /* its state may be half changed: it may never run again */
 {

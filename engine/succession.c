@@ -79,7 +79,7 @@ static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
     l->fallen = false;
     l->n_strikes = l->n_barren = 0;
     l->barren_since_ns = 0;
-    l->n_slow = 0;
+    l->slow.n = l->heavy.n = 0;
     memset(l->strike_steps, 0, sizeof l->strike_steps);
     l->last_swap_ns = now_ns;
     l->wake_ns = 0;

@@ -18,8 +18,10 @@ enum { LUA_SOURCE_BYTES = 256 << 10 };
 struct lua_opts {
     struct lua_watchdog *watchdog;  /* must outlive the policy */
     size_t heap_bytes;              /* 0: 1 MiB; at most 4 MiB */
-    int64_t soft_ns;                /* 0: 50 us; a longer call stands and is called slow */
-    int64_t soft_request_ns;        /* 0: 100 ns; added per request in the view */
+    int64_t bytecodes;              /* 0: 20,000; a call that executes more stands and is called heavy */
+    int64_t bytecodes_request;      /* 0: 40; added per request in the view */
+    int64_t soft_ns;                /* 0: 250 us of CPU time; a longer call stands and is called slow, where calls take too much of all time */
+    int64_t soft_request_ns;        /* 0: 500 ns; added per request in the view */
     int64_t hard_ns;                /* 0: 2 ms; a longer call is stopped, at most half as long again later */
     bool relaxed; /* at boot: loading and trying may take 20 times as long, since the source was accepted
                      before */

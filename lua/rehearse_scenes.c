@@ -88,8 +88,15 @@ static void twist(struct rehearsal *r, enum twist t)
         rehearsal_lose(r, 1);
 }
 
+/* Calls of each hook; those that executed too much, and what the first of them did. */
+struct toll {
+    int n[HOOK_COUNT], n_heavy[HOOK_COUNT];
+    char first[HOOK_COUNT][200];
+};
+
 struct rehearsing {
     struct script *script;
+    struct toll *toll;
     struct rehearsal *r;
     struct buf *out;
     struct err *e;
@@ -97,15 +104,21 @@ struct rehearsing {
     int rc, n_unfit;
 };
 
-static int judge(struct rehearsing *x, const char *hook, enum verdict v)
+static int judge(struct rehearsing *x, enum policy_hook h, enum verdict v)
 {
-    if (verdict_stands(v) || x->rc)
+    const char *hook = policy_hook_name(h);
+    x->toll->n[h]++;
+    if (v == VERDICT_HEAVY && !x->toll->n_heavy[h]++)
+        snprintf(x->toll->first[h], sizeof x->toll->first[h], "%.120s (dry run of %s on %s)", x->e->text, hook, x->scene);
+    if (x->rc)
         return x->rc;
-    x->rc = E_POLICY;
-    if (x->e) {
-        struct err cause = *x->e;
-        err_set(x->e, E_POLICY, "%.250s (dry run of %s on %s)", cause.text, hook, x->scene);
+    if (verdict_stands(v)) {
+        *x->e = (struct err){0};
+        return 0;
     }
+    x->rc = E_POLICY;
+    struct err cause = *x->e;
+    err_set(x->e, E_POLICY, "%.250s (dry run of %s on %s)", cause.text, hook, x->scene);
     return x->rc;
 }
 
@@ -123,7 +136,7 @@ static bool starts(struct rehearsing *x)
         x->n_unfit++;
         return false;
     }
-    return !judge(x, "start", v);
+    return !judge(x, HOOK_START, v);
 }
 
 static void admit_all(struct rehearsing *x)
@@ -136,7 +149,7 @@ static void admit_all(struct rehearsing *x)
         all[i] = i < w->running.n ? w->running.items[i] : w->waiting.items[i - w->running.n];
     for (int i = 0; i < n && !x->rc; i++) {
         struct admission a = {.key = all[i]->key, .retry_after_s = -1};
-        judge(x, "admit", script_admit(x->script, all[i], &v, &a, x->e));
+        judge(x, HOOK_ADMIT, script_admit(x->script, all[i], &v, &a, x->e));
         if (a.refused && all[i]->state == REQ_WAITING) {
             buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code,
                        a.retry_after_s, a.why);
@@ -152,7 +165,7 @@ static void admit_all(struct rehearsing *x)
 static void ended(void *ctx, struct request *q, const struct view *v)
 {
     struct rehearsing *x = ctx;
-    judge(x, "finish", script_finish(x->script, q, END_LENGTH, v, x->e));
+    judge(x, HOOK_FINISH, script_finish(x->script, q, END_LENGTH, v, x->e));
 }
 
 static bool runs_nothing(const struct rehearsal *r)
@@ -174,7 +187,7 @@ static void run_scene(struct rehearsing *x, const struct scene *scene)
     for (int i = 0; i < scene->n_steps && !x->rc; i++) {
         struct view v = rehearsal_view(r);
         plan_begin(&r->plan, r->now_ns);
-        if (judge(x, "step", script_step(x->script, &v, &r->plan, x->e)))
+        if (judge(x, HOOK_STEP, script_step(x->script, &v, &r->plan, x->e)))
             return;
         rehearsal_transcribe(r, x->out);
         if (scene->must_run && i == 0 && world_has_work(&r->world) && runs_nothing(r)) {
@@ -187,16 +200,28 @@ static void run_scene(struct rehearsing *x, const struct scene *scene)
     }
 }
 
+/* A tenth of a hook's calls is what a live policy may have of these, too. */
+static int judge_toll(const struct toll *t, struct err *e)
+{
+    for (int h = 0; h < HOOK_COUNT; h++)
+        if (t->n_heavy[h] > 1 && t->n_heavy[h] * 10 > t->n[h])
+            return err_set(e, E_POLICY, "%s; %d of %d calls of %s did. What belongs to one request is cheapest in admit", t->first[h], t->n_heavy[h], t->n[h],
+                           policy_hook_name((enum policy_hook)h));
+    return 0;
+}
+
 int rehearse(struct script *s, bool several, struct buf *out, int *n_unfit, struct err *e)
 {
     struct err mine = {0};
+    struct toll toll = {0};
     const struct scene *scenes = several ? several_ranks : one_rank;
     size_t n = several ? sizeof several_ranks / sizeof *scenes : sizeof one_rank / sizeof *scenes;
     for (size_t i = 0; i < n; i++) {
         struct rehearsal r;
-        struct rehearsing x = {.script = s, .r = &r, .out = out, .e = e ? e : &mine, .scene = scenes[i].name};
+        struct rehearsing x = {.script = s, .toll = &toll, .r = &r, .out = out, .e = e ? e : &mine, .scene = scenes[i].name};
         rehearsal_init(&r, scenes[i].size, scenes[i].now_s);
         script_forget(s);
+        s->vm.gauge.closely = true;
         run_scene(&x, &scenes[i]);
         rehearsal_free(&r);
         *n_unfit += x.n_unfit;
@@ -204,5 +229,5 @@ int rehearse(struct script *s, bool several, struct buf *out, int *n_unfit, stru
             return x.rc;
     }
     script_forget(s);
-    return 0;
+    return judge_toll(&toll, e);
 }

@@ -18,22 +18,27 @@ int script_opts(struct lua_opts *out, const struct lua_opts *in, struct err *e)
     *out = *in;
     if (!out->heap_bytes)
         out->heap_bytes = VM_HEAP_BYTES;
+    if (!out->bytecodes)
+        out->bytecodes = 20000;
+    if (!out->bytecodes_request)
+        out->bytecodes_request = 40;
     if (!out->soft_ns)
-        out->soft_ns = 50000;
+        out->soft_ns = 250000;
     if (!out->soft_request_ns)
-        out->soft_request_ns = 100;
+        out->soft_request_ns = 500;
     if (!out->hard_ns)
         out->hard_ns = 2000000;
     if (out->heap_bytes < 64 << 10 || out->heap_bytes > VM_HEAP_BYTES_MAX)
         return err_set(e, E_INPUT, "the heap of a policy must be 64 KiB to 4 MiB");
-    if (out->soft_ns < 0 || out->soft_request_ns < 0 || out->hard_ns < 100000 || out->hard_ns > 10000000000)
+    if (out->bytecodes < 0 || out->bytecodes_request < 0 || out->soft_ns < 0 || out->soft_request_ns < 0 || out->hard_ns < 100000 || out->hard_ns > 10000000000)
         return err_set(e, E_INPUT, "the time of a policy call must be 0.1 ms to 10 s");
     return 0;
 }
 
 static struct vm_budget budget(const struct script *s, int n_requests)
 {
-    return (struct vm_budget){.soft_ns = s->opts.soft_ns + s->opts.soft_request_ns * n_requests,
+    return (struct vm_budget){.soft = {.bytecodes = s->opts.bytecodes + s->opts.bytecodes_request * n_requests,
+                                       .cpu_ns = s->opts.soft_ns + s->opts.soft_request_ns * n_requests},
                               .hard_ns = s->opts.hard_ns};
 }
 

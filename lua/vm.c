@@ -1,11 +1,11 @@
 #include "lua/vm.h"
 
+#include <inttypes.h>
 #include <lauxlib.h>
 #include <luajit.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/check.h"
 #include "engine/base/utf8.h"
@@ -13,7 +13,7 @@
 enum {
     SLOT_ENTRY = 1, SLOT_HANDLER = 2,   /* what lies at the bottom of the stack for ever */
     INSTRUCTIONS_PER_US = 100,
-    SUSPECT_CALLS = 256,
+    GRACE_PIECES = 4,
 };
 
 /* ---- memory */
@@ -115,7 +115,12 @@ static void describe(struct vm *vm, enum verdict v, struct err *e)
 {
     lua_State *L = vm->L;
     char text[220];
-    if (v == VERDICT_TIMEOUT)
+    if (v == VERDICT_HEAVY)
+        snprintf(text, sizeof text, "executed some %" PRId64 " bytecodes: more than %" PRId64, vm->gauge.bytecodes, vm->budget.soft.bytecodes);
+    else if (v == VERDICT_SLOW)
+        snprintf(text, sizeof text, "took %.0f us of CPU time: more than %.0f us, and more than 1%% of the time", (double)vm->gauge.cpu_ns * 1e-3,
+                 (double)vm->budget.soft.cpu_ns * 1e-3);
+    else if (v == VERDICT_TIMEOUT)
         snprintf(text, sizeof text, "still running after %.6g ms: stopped", (double)vm->budget.hard_ns / 1e6);
     else if (v == VERDICT_OOM)
         snprintf(text, sizeof text, "out of memory: the policy's heap holds %zu KiB", vm->cap >> 10);
@@ -135,13 +140,6 @@ static void describe(struct vm *vm, enum verdict v, struct err *e)
 
 /* ---- time */
 
-static int64_t thread_cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void stop_here(struct vm *vm, lua_State *L)
 {
     if (!vm->killed)
@@ -151,7 +149,8 @@ static void stop_here(struct vm *vm, lua_State *L)
 }
 
 /* Runs on the VM's own thread, at its next instruction after the watchdog fired. Being late on the wall is
- * not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time.
+ * not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time,
+ * of which one stretch counts for a quarter at most: a virtual machine that stands still calls that CPU time.
  * Then the hook stays, so that nothing can swallow the stop. */
 static void on_late(lua_State *L, lua_Debug *ar)
 {
@@ -159,20 +158,26 @@ static void on_late(lua_State *L, lua_Debug *ar)
     struct vm *vm = vm_of(L);
     if (vm->killed)
         stop_here(vm, L);
-    int64_t cpu = thread_cpu_ns(), grace = vm->budget.hard_ns / 2;
-    if (!vm->late_cpu_ns)
-        vm->late_cpu_ns = cpu;
-    int64_t left = vm->late_cpu_ns + grace - cpu;
-    if (left <= 0)
+    int64_t cpu = clock_thread_cpu(), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
+    if (vm->late_cpu_ns)
+        vm->grace_ns += cpu - vm->late_cpu_ns < piece ? cpu - vm->late_cpu_ns : piece;
+    vm->late_cpu_ns = cpu;
+    if (vm->grace_ns >= grace)
         stop_here(vm, L);
     watch_shut(vm->watch);
     lua_sethook(L, NULL, 0, 0);
-    watch_open(vm->watch, clock_now(&vm->clock) + left);
+    watch_open(vm->watch, clock_now(&vm->clock) + piece);
 }
 
 static void arm(lua_State *L)
 {
     lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
+}
+
+static void on_sample(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    vm_of(L)->gauge.bytecodes += GAUGE_GRAIN;
 }
 
 static void on_count(lua_State *L, lua_Debug *ar)
@@ -208,35 +213,21 @@ static int entry(lua_State *L)
 static void begin(struct vm *vm, struct vm_budget b)
 {
     vm->budget = b;
-    vm->late_cpu_ns = 0;
+    vm->late_cpu_ns = vm->grace_ns = 0;
     vm->killed = vm->denied = false;
     vm->hosting = 0;
     vm->where[0] = 0;
     vm->instructions = 0;
 }
 
-static enum verdict classify(const struct vm *vm, int status, int64_t cpu_ns)
+/* soft: what the gauge says of a call that stands. */
+static enum verdict classify(const struct vm *vm, int status, enum verdict soft)
 {
     if (vm->killed)
         return VERDICT_TIMEOUT;
     if (status == LUA_ERRMEM || (status && vm->denied))
         return VERDICT_OOM;
-    if (status)
-        return VERDICT_ERROR;
-    return vm->budget.soft_ns && cpu_ns > vm->budget.soft_ns ? VERDICT_SLOW : VERDICT_OK;
-}
-
-/* CPU time of the call, as far as it matters. Reading the CPU clock costs more than a good call, so it is
- * read only for a while after a call that took too long on the wall: one that was merely preempted is not
- * called slow, and one that is slow again is. */
-static int64_t cpu_spent(struct vm *vm, int64_t cpu0)
-{
-    if (vm->suspect > 0)
-        vm->suspect--;
-    bool over = vm->budget.soft_ns && vm->last_ns > vm->budget.soft_ns;
-    if (over)
-        vm->suspect = SUSPECT_CALLS;
-    return over && cpu0 >= 0 ? thread_cpu_ns() - cpu0 : 0;
+    return status ? VERDICT_ERROR : soft;
 }
 
 enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg, struct err *e)
@@ -245,18 +236,24 @@ enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg,
     begin(vm, b);
     vm->body = body;
     vm->arg = arg;
-    int64_t cpu0 = vm->suspect ? thread_cpu_ns() : -1, t0 = clock_now(&vm->clock);
+    int64_t t0 = clock_now(&vm->clock);
+    bool hooked = gauge_begin(&vm->gauge, &b.soft, t0);
+    if (!vm->watch)
+        lua_sethook(L, on_count, LUA_MASKCOUNT, 1);
+    else if (hooked)
+        lua_sethook(L, on_sample, LUA_MASKCOUNT, GAUGE_GRAIN);
     if (vm->watch)
         watch_open(vm->watch, t0 + b.hard_ns);
-    else
-        lua_sethook(L, on_count, LUA_MASKCOUNT, 1);
     lua_pushvalue(L, SLOT_ENTRY);
     int status = lua_pcall(L, 0, 0, SLOT_HANDLER);
-    if (!vm->watch || watch_shut(vm->watch))
+    hooked |= !vm->watch || watch_shut(vm->watch);
+    if (hooked)
         lua_sethook(L, NULL, 0, 0);
-    vm->last_ns = clock_now(&vm->clock) - t0;
-    enum verdict v = classify(vm, status, cpu_spent(vm, cpu0));
-    if (!verdict_stands(v))
+    int64_t t1 = clock_now(&vm->clock);
+    vm->last_ns = t1 - t0;
+    enum verdict v = classify(vm, status, gauge_end(&vm->gauge, &b.soft, t1));
+    bool told = e && e->text[0] && verdict_stands(v); /* the body has found something worse to say */
+    if (v != VERDICT_OK && !told)
         describe(vm, v, e);
     lua_settop(L, SLOT_HANDLER);
     return v;

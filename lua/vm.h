@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/policy.h"
+#include "lua/gauge.h"
 #include "lua/watchdog.h"
 
 enum {
@@ -18,7 +19,7 @@ enum {
 };
 
 struct vm_budget {
-    int64_t soft_ns;                /* CPU time past which a call is SLOW; 0: never */
+    struct gauge_limits soft;       /* past which a call is HEAVY or SLOW; zeros: never */
     int64_t hard_ns;                /* time past which it is stopped */
 };
 
@@ -39,9 +40,9 @@ struct vm {
     vm_body body;
     void *arg;
     struct vm_budget budget;
-    int64_t late_cpu_ns;            /* thread CPU time when it was first found late; 0: it was not */
-    int suspect; /* calls yet to be measured in CPU time, after one that took too long on the wall */
+    int64_t late_cpu_ns, grace_ns;  /* thread CPU time when it was last found late (0: it was not), and what it has had since the first time */
     bool killed, denied;
+    struct gauge gauge;
     uint64_t instructions;          /* counted when there is no watchdog */
     int64_t last_ns;                /* wall time of the last call */
     char where[96];                 /* "file.lua:12" of the last error */
@@ -59,8 +60,8 @@ static inline struct vm *vm_of(lua_State *L)
     lua_getallocf(L, &ud);
     return ud;
 }
-/* Runs body protected, with an empty stack of its own. On any verdict but OK and SLOW the cause is in e, one
- * line, escaped. */
+/* Runs body protected, with an empty stack of its own. On any verdict but OK the cause is in e, one line,
+ * escaped. */
 enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg, struct err *e);
 /* Around host code that pushes values on the policy's behalf. */
 static inline void vm_host_enter(struct vm *vm)

@@ -122,7 +122,7 @@ static void lines_that_are_wrong(void **state)
         {"q 1", "f:2: plan must be there"},
         {"v 0 step slow", "f:2: call must be"},
         {"v 1 stop slow", "f:2: hook must be"},
-        {"v 1 step ok", "f:2: verdict must be slow, timeout or oom"},
+        {"v 1 step ok", "f:2: verdict must be slow, heavy, timeout or oom"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf text = {0};

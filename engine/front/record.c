@@ -10,7 +10,7 @@
  *   b time | r time | d time | x time                rollback | prefix cache reset | drain | stop
  *   t time                                           a turn of the engine in which nothing was decided
  *   q time plan                                      a decision (record_plan.h)
- *   v call hook verdict                              the policy's so-manieth call was slow, cut off or out of memory; before the line after the one it belongs to
+ *   v call hook verdict                              the policy's so-manieth call was slow, heavy, cut off or out of memory; before the line after the one it belongs to
  *   e time order ending n_output n_cached            a request has ended
  *   z time                                           the recording ended in good order
  * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
@@ -358,7 +358,7 @@ static void judged(void *ctx, enum policy_hook h, enum verdict *v)
 {
     struct recorder *r = ctx;
     r->n_calls++;
-    if (*v != VERDICT_SLOW && *v != VERDICT_TIMEOUT && *v != VERDICT_OOM)
+    if (*v != VERDICT_SLOW && *v != VERDICT_HEAVY && !verdict_torn(*v))
         return; /* these depend on the machine; any other comes out again by itself */
     if (atomic_load(&r->failed))
         return;
