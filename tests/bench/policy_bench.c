@@ -1,17 +1,68 @@
 /* What a policy's step costs through the real host, without the engine: p50, p99 and p99.9 of wall time at 8,
  * 64 and 512 requests, of which two end, two start and two arrive between steps. `scan` reads every row (four
  * columns of the waiting, two of the running) and keeps the best four: the dearest thing a sane policy does.
- * `empty` is the floor; `native` is policy_fcfs.c: what the verbs themselves cost. usage: policy_bench
- * [POLICY.lua...] */
+ * `empty` is the floor; `native` is policy_fcfs.c: what the verbs themselves cost. Then the same cold, as a
+ * server meets it: between two calls 48 MiB are read, as a step reads its weights, and every core is kept busy
+ * by a thread that does so, too. usage: policy_bench [--warm | --cold] [POLICY.lua...] */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/thread.h"
 #include "lua/rehearse.h"
 
-enum { STEPS = 20000 };
+enum { STEPS = 20000, COLD_STEPS = 300, MAX_CORES = 64, LINE = 64 };
+static const size_t WEIGHT_BYTES = (size_t)48 << 20;
+
+/* What empties the caches between calls. NULL: nothing does. */
+struct weights {
+    _Atomic bool stop;
+    _Atomic unsigned sum;   /* so that reading is not optimised away */
+    int n_cores;
+    struct thread *cores[MAX_CORES];
+    unsigned char *bytes;
+};
+
+static void read_weights(struct weights *w)
+{
+    unsigned sum = 0;
+    for (size_t i = 0; i < WEIGHT_BYTES; i += LINE)
+        sum += w->bytes[i];
+    atomic_fetch_add(&w->sum, sum);
+}
+
+static void keep_busy(void *arg)
+{
+    struct weights *w = arg;
+    while (!atomic_load(&w->stop))
+        read_weights(w);
+}
+
+static void weights_start(struct weights *w)
+{
+    struct err e = {0};
+    w->bytes = mem_new_array(WEIGHT_BYTES, 1);
+    memset(w->bytes, 1, WEIGHT_BYTES);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    for (long i = 0; i < n && i < MAX_CORES; i++)
+        if (thread_start(&w->cores[w->n_cores++], "busy", keep_busy, w, &e)) {
+            fprintf(stderr, "%s\n", e.text);
+            exit(1);
+        }
+}
+
+static void weights_stop(struct weights *w)
+{
+    atomic_store(&w->stop, true);
+    for (int i = 0; i < w->n_cores; i++)
+        thread_join(w->cores[i]);
+    mem_free(w->bytes);
+    *w = (struct weights){0};
+}
 
 static const char empty[] = "return { api = 1, doc = 'empty', step = function(view, act, p)\n"
                             "  if view.step < 100 then for _, g in ipairs(view.idle) do\n"
@@ -80,8 +131,9 @@ static void churn(struct rehearsal *r, struct rng *g)
     w->step++;
 }
 
-static void measure(const struct policy *p, const char *name, int n, int n_groups)
+static void measure(const struct policy *p, const char *name, int n, int n_groups, struct weights *cold)
 {
+    int n_steps = cold ? COLD_STEPS : STEPS;
     static int64_t times[STEPS];
     struct rehearsal r;
     struct clock clock;
@@ -97,7 +149,9 @@ static void measure(const struct policy *p, const char *name, int n, int n_group
     rehearsal_init(&r, size, 100);
     rehearsal_crowd(&r, n, 5);
     r.world.step = 100; /* past the dry runs: from here on `empty` and `scan` leave the decodes alone */
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < n_steps; i++) {
+        if (cold)
+            read_weights(cold);
         struct view v = rehearsal_view(&r);
         plan_begin(&r.plan, r.now_ns);
         int64_t t0 = clock_now(&clock);
@@ -109,16 +163,17 @@ static void measure(const struct policy *p, const char *name, int n, int n_group
         churn(&r, &g);
     }
     rehearsal_free(&r);
-    qsort(times, STEPS, sizeof *times, compare);
-    printf("%-12s %4d requests %2d groups   p50 %7.2f us   p99 %7.2f us   p99.9 %7.2f us", name, n, n_groups,
-           (double)times[STEPS / 2] * 1e-3, (double)times[STEPS * 99 / 100] * 1e-3,
-           (double)times[STEPS / 1000 * 999] * 1e-3);
+    qsort(times, (size_t)n_steps, sizeof *times, compare);
+    printf("%-12s %4d requests %2d groups   %s   p50 %7.2f us   p90 %7.2f us   p99 %7.2f us", name, n, n_groups, cold ? "cold" : "warm",
+           (double)times[n_steps / 2] * 1e-3, (double)times[n_steps * 9 / 10] * 1e-3, (double)times[n_steps * 99 / 100] * 1e-3);
+    if (!cold)
+        printf("   p99.9 %7.2f us", (double)times[n_steps / 1000 * 999] * 1e-3);
     if (bad)
         printf("   %d steps did not stand: %s", bad, e.text);
     printf("\n");
 }
 
-static int run(struct lua_watchdog *dog, const char *name, const char *source, size_t n)
+static int run(struct lua_watchdog *dog, const char *name, const char *source, size_t n, struct weights *cold)
 {
     static const int sizes[] = {8, 64, 512};
     for (int i = 0; i < 3; i++) {
@@ -136,7 +191,7 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
         struct view before = rehearsal_view(&r);
         plan_begin(&r.plan, r.now_ns);
         p.ops->start(p.ctx, &node, &before, &r.plan, &ignored);
-        measure(&p, name, sizes[i], 1);
+        measure(&p, name, sizes[i], 1, cold);
         rehearsal_free(&r);
         p.ops->destroy(p.ctx);
     }
@@ -144,7 +199,7 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
 }
 
 /* What facts cost as groups come, and what an estimate costs: the step of `ask` less that of `empty`. */
-static int run_groups(struct lua_watchdog *dog)
+static int run_groups(struct lua_watchdog *dog, struct weights *cold)
 {
     static const char ask[] = "return { api = 1, doc = 'ask', step = function(view, act, p)\n"
                               "  if view.step < 100 then for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
@@ -163,32 +218,49 @@ static int run_groups(struct lua_watchdog *dog)
                 fprintf(stderr, "%s\n", e.text);
                 return 1;
             }
-            measure(&p, sources[i].name, 64, groups);
+            measure(&p, sources[i].name, 64, groups, cold);
             p.ops->destroy(p.ctx);
         }
     return 0;
 }
 
-int main(int argc, char **argv)
+static int run_all(struct lua_watchdog *dog, char **files, int n_files, struct weights *cold)
 {
     static const char *const shipped[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
                                           "policies/flying.lua", "policies/static.lua",   "policies/auto.lua"};
-    struct lua_watchdog *dog;
     struct err e = {0};
     struct policy native;
+    policy_fcfs(&native);
+    measure(&native, "native", 8, 1, cold);
+    measure(&native, "native", 64, 1, cold);
+    measure(&native, "native", 512, 1, cold);
+    int rc = run(dog, "empty", empty, sizeof empty - 1, cold) || run(dog, "scan", scan, sizeof scan - 1, cold) || run_groups(dog, cold);
+    for (int i = 0; !rc && i < (n_files ? n_files : (int)(sizeof shipped / sizeof *shipped)); i++) {
+        const char *path = n_files ? files[i] : shipped[i], *slash = strrchr(path, '/');
+        struct buf source = {0};
+        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) || run(dog, slash ? slash + 1 : path, source.data, source.len, cold);
+        buf_free(&source);
+    }
+    if (e.text[0])
+        fprintf(stderr, "%s\n", e.text);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct lua_watchdog *dog;
+    struct err e = {0};
+    bool only_warm = argc > 1 && strcmp(argv[1], "--warm") == 0, only_cold = argc > 1 && strcmp(argv[1], "--cold") == 0;
+    int first = 1 + (only_warm || only_cold), rc = 0;
     if (lua_watchdog_start(&dog, &e))
         return 1;
-    policy_fcfs(&native);
-    measure(&native, "native", 8, 1);
-    measure(&native, "native", 64, 1);
-    measure(&native, "native", 512, 1);
-    int rc = run(dog, "empty", empty, sizeof empty - 1) || run(dog, "scan", scan, sizeof scan - 1) || run_groups(dog);
-    for (int i = 0; !rc && i < (argc > 1 ? argc - 1 : (int)(sizeof shipped / sizeof *shipped)); i++) {
-        const char *path = argc > 1 ? argv[i + 1] : shipped[i], *slash = strrchr(path, '/');
-        struct buf source = {0};
-        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) ||
-             run(dog, slash ? slash + 1 : path, source.data, source.len);
-        buf_free(&source);
+    if (!only_cold)
+        rc = run_all(dog, argv + first, argc - first, NULL);
+    if (!rc && !only_warm) {
+        struct weights cold = {0};
+        weights_start(&cold);
+        rc = run_all(dog, argv + first, argc - first, &cold);
+        weights_stop(&cold);
     }
     lua_watchdog_stop(dog);
     return rc;
