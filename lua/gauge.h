@@ -1,6 +1,6 @@
 /* What a policy's calls cost, told apart: what the code executes, counted in bytecodes, and what that takes on this machine, by the clock. The first judges the code and
  * is the same on any machine; the second only counts where it costs the engine something. Counting halves the interpreter's speed, and the CPU clock costs more than a
- * good call: so one call in some is counted, and one call after another is looked at closely after one that was late or executed too much. Owned by one machine. Never
+ * good call: so one call in some is counted to its end, and one call after another is looked at closely after one that was late or executed too much. Owned by one machine. Never
  * true: a call that is slow because somebody else had the core. */
 #ifndef LUA_GAUGE_H
 #define LUA_GAUGE_H
@@ -10,15 +10,13 @@
 
 #include "engine/policy.h"
 
-enum { GAUGE_GRAIN = 100 };         /* bytecodes are counted by so many */
-
 struct gauge_limits {
     int64_t bytecodes;              /* a call that executes more is HEAVY; 0: neither this nor time is judged */
     int64_t cpu_ns;                 /* a call that takes more CPU time, while calls take too much of all time, is SLOW */
 };
 
 struct gauge {
-    bool closely;                   /* every call is counted: dry runs */
+    bool closely;                   /* every call is counted to its end: dry runs */
     int n_close;                    /* calls yet to be looked at closely */
     int until_count;                /* calls until the next one that is counted in any case */
     uint32_t dice;
@@ -30,7 +28,7 @@ struct gauge {
     int64_t bytecodes, began_ns, cpu_began_ns, cpu_ns; /* CPU: 0: not measured */
 };
 
-/* Begins a call. Returns whether its bytecodes are to be counted: then the machine adds them to g->bytecodes. */
+/* Begins a call. The machine adds up g->bytecodes: to the end where g->counting says so, which is returned, else as far as it likes. */
 bool gauge_begin(struct gauge *g, const struct gauge_limits *l, int64_t now_ns);
 /* Ends it: OK, SLOW or HEAVY. */
 enum verdict gauge_end(struct gauge *g, const struct gauge_limits *l, int64_t now_ns);

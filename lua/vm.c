@@ -14,6 +14,8 @@ enum {
     SLOT_ENTRY = 1, SLOT_HANDLER = 2,   /* what lies at the bottom of the stack for ever */
     INSTRUCTIONS_PER_US = 100,
     GRACE_PIECES = 4,
+    TICK = 100,                         /* bytecodes from one look at the clock to the next */
+    TICKED = 1000,                      /* bytecodes of a call after which the watchdog looks instead */
 };
 
 /* ---- memory */
@@ -140,33 +142,43 @@ static void describe(struct vm *vm, enum verdict v, struct err *e)
 
 /* ---- time */
 
+static void on_late(lua_State *L, lua_Debug *ar);
+
+/* From here on every instruction raises, so that nothing can swallow the stop. */
 static void stop_here(struct vm *vm, lua_State *L)
 {
     if (!vm->killed)
         note_where(vm, L);
     vm->killed = true;
+    vm->ticking = false;
+    lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
     luaL_error(L, "stopped");
 }
 
-/* Runs on the VM's own thread, at its next instruction after the watchdog fired. Being late on the wall is
- * not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time,
- * of which one stretch counts for a quarter at most: a virtual machine that stands still calls that CPU time.
- * Then the hook stays, so that nothing can swallow the stop. */
-static void on_late(lua_State *L, lua_Debug *ar)
+/* Being late on the wall is not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time, of which one stretch counts for a
+ * quarter at most: a virtual machine that stands still calls that CPU time. */
+static void be_late(struct vm *vm, lua_State *L)
 {
-    (void)ar;
-    struct vm *vm = vm_of(L);
-    if (vm->killed)
-        stop_here(vm, L);
     int64_t cpu = clock_thread_cpu(), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
     if (vm->late_cpu_ns)
         vm->grace_ns += cpu - vm->late_cpu_ns < piece ? cpu - vm->late_cpu_ns : piece;
     vm->late_cpu_ns = cpu;
     if (vm->grace_ns >= grace)
         stop_here(vm, L);
+    vm->deadline_ns = clock_now(&vm->clock) + piece;
+}
+
+/* Runs on the VM's own thread, at its next instruction after the watchdog fired. */
+static void on_late(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    struct vm *vm = vm_of(L);
+    if (vm->killed)
+        stop_here(vm, L);
+    be_late(vm, L);
     watch_shut(vm->watch);
     lua_sethook(L, NULL, 0, 0);
-    watch_open(vm->watch, clock_now(&vm->clock) + piece);
+    watch_open(vm->watch, vm->deadline_ns);
 }
 
 static void arm(lua_State *L)
@@ -174,18 +186,36 @@ static void arm(lua_State *L)
     lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
 }
 
-static void on_sample(lua_State *L, lua_Debug *ar)
+/* A good call is over before the watchdog could be of use, and waking that takes longer than the call. So it begins under a hook, which counts, too; only a long one that
+ * need not be counted to its end goes on without, at full speed. */
+static void on_tick(lua_State *L, lua_Debug *ar)
 {
     (void)ar;
-    vm_of(L)->gauge.bytecodes += GAUGE_GRAIN;
+    struct vm *vm = vm_of(L);
+    vm->gauge.bytecodes += TICK;
+    if (clock_now(&vm->clock) >= vm->deadline_ns)
+        be_late(vm, L);
+    if (vm->gauge.counting || vm->gauge.bytecodes < TICKED)
+        return;
+    vm->ticking = false;
+    lua_sethook(L, NULL, 0, 0);
+    vm->watching = true;
+    watch_open(vm->watch, vm->deadline_ns);
 }
 
 static void on_count(lua_State *L, lua_Debug *ar)
 {
     (void)ar;
     struct vm *vm = vm_of(L);
-    if (++vm->instructions > (uint64_t)vm->budget.hard_ns * INSTRUCTIONS_PER_US / 1000)
+    if (vm->killed || ++vm->instructions > (uint64_t)vm->budget.hard_ns * INSTRUCTIONS_PER_US / 1000)
         stop_here(vm, L);
+}
+
+/* The hook under which a call begins. It stays from call to call: setting one costs more than a good call runs. */
+static void hook(struct vm *vm)
+{
+    vm->ticking = true;
+    lua_sethook(vm->L, vm->watch ? on_tick : on_count, LUA_MASKCOUNT, vm->watch ? TICK : 1);
 }
 
 /* ---- the call */
@@ -237,18 +267,15 @@ enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg,
     vm->body = body;
     vm->arg = arg;
     int64_t t0 = clock_now(&vm->clock);
-    bool hooked = gauge_begin(&vm->gauge, &b.soft, t0);
-    if (!vm->watch)
-        lua_sethook(L, on_count, LUA_MASKCOUNT, 1);
-    else if (hooked)
-        lua_sethook(L, on_sample, LUA_MASKCOUNT, GAUGE_GRAIN);
-    if (vm->watch)
-        watch_open(vm->watch, t0 + b.hard_ns);
+    vm->deadline_ns = t0 + b.hard_ns;
+    gauge_begin(&vm->gauge, &b.soft, t0);
     lua_pushvalue(L, SLOT_ENTRY);
     int status = lua_pcall(L, 0, 0, SLOT_HANDLER);
-    hooked |= !vm->watch || watch_shut(vm->watch);
-    if (hooked)
-        lua_sethook(L, NULL, 0, 0);
+    if (vm->watching)
+        watch_shut(vm->watch);
+    vm->watching = false;
+    if (!vm->ticking)
+        hook(vm);
     int64_t t1 = clock_now(&vm->clock);
     vm->last_ns = t1 - t0;
     enum verdict v = classify(vm, status, gauge_end(&vm->gauge, &b.soft, t1));
@@ -304,6 +331,7 @@ int vm_create(struct vm *vm, struct lua_watchdog *watchdog, size_t heap_bytes, s
         vm_destroy(vm);
         return err_set(e, E_FULL, "too many Lua machines at once");
     }
+    hook(vm);
     return 0;
 }
 

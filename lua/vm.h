@@ -41,7 +41,9 @@ struct vm {
     void *arg;
     struct vm_budget budget;
     int64_t late_cpu_ns, grace_ns;  /* thread CPU time when it was last found late (0: it was not), and what it has had since the first time */
+    int64_t deadline_ns;            /* when it is late, or late again */
     bool killed, denied;
+    bool ticking, watching;         /* the hook is that of a call's beginning; the watchdog looks on */
     struct gauge gauge;
     uint64_t instructions;          /* counted when there is no watchdog */
     int64_t last_ns;                /* wall time of the last call */
