@@ -273,7 +273,7 @@ static void reply_policy(struct engine *g, uint64_t tag, int rc, const struct er
     if (rc)
         buf_puts(&out, e->text);
     else
-        live_state(&g->live, &out);
+        live_state(&g->live, g->now_ns, &out);
     size_t n = out.len;
     reply(g, tag, rc, buf_take(&out), n);
 }
@@ -465,7 +465,7 @@ bool engine_turn(struct engine *g)
 {
     bool did = ingest(g), waited = g->world.partition.n_pending > 0;
     int64_t now = look_at_clock(g);
-    if (live_settle(&g->live, &g->world, now))
+    if (live_settle(&g->live, &g->world, now) || live_retry(&g->live, &g->world, now))
         did = g->changed = true;
     did |= engine_switch(g);
     int n_unparked = world_unpark(&g->world, now, &g->unpark_ns);
@@ -516,6 +516,8 @@ int64_t engine_next_ns(const struct engine *g)
     if (g->live.wake_ns && g->live.wake_ns < t && can_wake(g))
         t = g->live.wake_ns;
     t = order < t ? order : t;
+    if (g->live.rest.policy.ops && g->live.rest.until_ns < t)
+        t = g->live.rest.until_ns;
     return g->unpark_ns < t ? g->unpark_ns : t;
 }
 

@@ -45,6 +45,7 @@ void live_free(struct live *l)
 {
     live_destroy(&l->active);
     live_destroy(&l->previous);
+    live_destroy(&l->rest.policy);
 }
 
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e)
@@ -62,6 +63,7 @@ static void revert(struct live *l, const char *why)
         return;
     if (!l->fallen)
         snprintf(l->why_fallen, sizeof l->why_fallen, "%s", why);
+    l->may_return = false;
     l->fallen = true;
 }
 
@@ -97,6 +99,7 @@ static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const s
         if (strike_costly(l, hook, v, e, step)) {
             live_note_error(l, policy_hook_name(hook), v, e);
             revert(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may" : "too many calls that take more time than they are worth");
+            l->may_return = v == VERDICT_SLOW;
         }
         return true;
     }
@@ -382,12 +385,15 @@ void live_metrics(const struct live *l, struct buf *out)
     put_info(out, &l->active, strcmp(l->active.sha256, "native") ? "active" : "native");
     if (l->has_previous)
         put_info(out, &l->previous, "previous");
+    if (l->rest.policy.ops)
+        put_info(out, &l->rest.policy, "resting");
     buf_printf(out, "# HELP policy_generation Rises with each change of the live policy.\n# TYPE policy_generation gauge\n"
                     "policy_generation %" PRIu64 "\n", l->active.generation);
     buf_printf(out, "# HELP policy_swaps_total Changes of the live policy by kind.\n# TYPE policy_swaps_total counter\n"
                     "policy_swaps_total{kind=\"swap\"} %" PRIu64 "\npolicy_swaps_total{kind=\"refused\"} %" PRIu64
-                    "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64 "\n",
-               l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts);
+                    "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64
+                    "\npolicy_swaps_total{kind=\"retried\"} %" PRIu64 "\n",
+               l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts, l->n_retries);
     buf_printf(out, "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE policy_swap_seconds gauge\n"
                     "policy_swap_seconds %.9f\n", l->last_swap_seconds);
     put_hooks(l, out);
@@ -414,7 +420,21 @@ static void put_policy(struct buf *json, const struct policy *p)
     buf_putc(json, '}');
 }
 
-void live_state(const struct live *l, struct buf *json)
+/* Who is to be tried again, when, and for the how-manieth time. */
+static void put_rest(const struct live *l, int64_t now_ns, struct buf *json)
+{
+    const struct live_rest *r = &l->rest;
+    if (!r->policy.ops) {
+        buf_puts(json, ",\"retry\":null");
+        return;
+    }
+    buf_puts(json, ",\"retry\":{\"name\":");
+    buf_put_json(json, r->policy.name, strlen(r->policy.name));
+    buf_printf(json, ",\"sha256\":\"%s\",\"in_s\":%.3f,\"number\":%d,\"of\":%d}", r->policy.sha256, (double)(r->until_ns - now_ns) * 1e-9, r->n_tries + 1,
+               LIVE_TRIES);
+}
+
+void live_state(const struct live *l, int64_t now_ns, struct buf *json)
 {
     buf_puts(json, "{\"active\":");
     put_policy(json, &l->active);
@@ -428,7 +448,9 @@ void live_state(const struct live *l, struct buf *json)
     buf_puts(json, ",\"fallback_steps\":{");
     for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
         buf_printf(json, "%s\"%s\":%" PRIu64, k > VERDICT_ERROR ? "," : "", verdict_name((enum verdict)k), l->fallbacks[k]);
-    buf_puts(json, "},\"last_error\":");
+    buf_printf(json, "},\"retries\":%" PRIu64, l->n_retries);
+    put_rest(l, now_ns, json);
+    buf_puts(json, ",\"last_error\":");
     buf_put_json(json, l->last_error, strlen(l->last_error));
     buf_putc(json, '}');
 }

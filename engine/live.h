@@ -7,20 +7,29 @@
 #include "engine/policy.h"
 #include "engine/witness.h"
 
-enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64 };
+enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64, LIVE_TRIES = 5 };
+
+/* A policy that was withdrawn for slowness alone: the machine may be less busy later. */
+struct live_rest {
+    struct policy policy;           /* ops NULL: none rests */
+    int64_t until_ns;
+    int n_tries;                    /* so often has the live policy, or the one that rests, been tried again */
+};
 
 struct live {
     struct policy active, previous, native;
     bool has_previous;
     bool fallen;                    /* the active one is withdrawn: it is not called any more, and somebody else is to take its place */
+    bool may_return;                /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
+    struct live_rest rest;
     struct node_facts node;
     const struct witness *witness;  /* NULL: nobody; set by the engine */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];
     uint64_t fallbacks[VERDICT_COUNT];      /* steps the native policy decided, by cause */
-    uint64_t n_swaps, n_refused_swaps, n_rollbacks, n_reverts;
+    uint64_t n_swaps, n_refused_swaps, n_rollbacks, n_reverts, n_retries;
     uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
     uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
     int n_strikes;
@@ -48,6 +57,8 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
 /* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True: so it was. Only in a turn, or before an order
  * about policies is obeyed: what a recording can say the moment of. */
 bool live_settle(struct live *l, struct world *w, int64_t now_ns);
+/* A policy that was withdrawn for slowness alone has rested long enough: it is swapped in again. True: so it was. Only in a turn. */
+bool live_retry(struct live *l, struct world *w, int64_t now_ns);
 /* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
 void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 
@@ -64,6 +75,6 @@ void live_finish(struct live *l, const struct request *r, enum ending how, const
 void live_idle(struct live *l);
 
 void live_metrics(const struct live *l, struct buf *out);
-void live_state(const struct live *l, struct buf *json); /* the object of GET /admin/policy */
+void live_state(const struct live *l, int64_t now_ns, struct buf *json); /* the object of GET /admin/policy */
 
 #endif

@@ -236,7 +236,7 @@ char *engine_state_json(struct engine *g, size_t *n)
     put_pending(&out, w, now);
     put_switches(&out, w, now);
     buf_puts(&out, ",\"policy\":");
-    live_state(&g->live, &out);
+    live_state(&g->live, now, &out);
     buf_putc(&out, '}');
     *n = out.len;
     return buf_take(&out);

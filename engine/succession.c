@@ -76,7 +76,7 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
 static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
 {
     l->active.generation = ++l->next_generation;
-    l->fallen = false;
+    l->fallen = l->may_return = false;
     l->n_strikes = l->n_barren = 0;
     l->barren_since_ns = 0;
     l->slow.n = l->heavy.n = 0;
@@ -92,9 +92,9 @@ void live_refused(struct live *l, const char *why)
     snprintf(l->last_error, sizeof l->last_error, "%s", why);
 }
 
-int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+/* p takes over from the active policy, which becomes the previous one. */
+static int replace(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
-    live_settle(l, w, now_ns);
     int rc = import_old(l, p, e);
     if (!rc)
         rc = begin(l, p, w, now_ns, e);
@@ -111,11 +111,26 @@ int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns,
     l->has_previous = true;
     l->active = *p;
     memset(p, 0, sizeof *p);
-    l->n_swaps++;
     count_from_now(l, w, now_ns);
     if (!l->quiet)
         log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name, l->active.sha256,
                  l->active.generation, l->previous.name, l->previous.sha256);
+    return 0;
+}
+
+/* Somebody has said who is to be live: nobody else is tried again. */
+static void forget_rest(struct live *l)
+{
+    live_destroy(&l->rest.policy);
+    l->rest.n_tries = 0;
+}
+
+int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    live_settle(l, w, now_ns);
+    TRY(replace(l, p, w, now_ns, e));
+    l->n_swaps++;
+    forget_rest(l);
     return 0;
 }
 
@@ -139,19 +154,59 @@ static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *
     return rc;
 }
 
+/* bad has been withdrawn. For slowness alone it rests, three times as long each time, and is tried again; one that was good for long begins anew. note: what becomes of it. */
+static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int64_t now_ns, char note[80])
+{
+    static const int64_t FIRST_REST_NS = 10000000000, LONG_NS = 600000000000;
+    struct live_rest *r = &l->rest;
+    int64_t rest_ns = FIRST_REST_NS;
+    r->n_tries = served_ns > LONG_NS ? 0 : r->n_tries;
+    if (!l->may_return || r->n_tries >= LIVE_TRIES) {
+        snprintf(note, 80, l->may_return ? "for good, after %d more tries" : "for good", r->n_tries);
+        live_destroy(bad);
+        return;
+    }
+    for (int i = 0; i < r->n_tries; i++)
+        rest_ns *= 3;
+    snprintf(note, 80, "to be tried again in %.0f s, number %d of %d", (double)rest_ns * 1e-9, r->n_tries + 1, LIVE_TRIES);
+    r->policy = *bad;
+    r->until_ns = now_ns + rest_ns;
+}
+
 bool live_settle(struct live *l, struct world *w, int64_t now_ns)
 {
     struct err e = {0};
+    char name[NAME_BYTES], sha256[65], note[80];
     if (!l->fallen)
         return false;
     struct policy bad = l->active;
+    memcpy(name, bad.name, sizeof name);
+    memcpy(sha256, bad.sha256, sizeof sha256);
     go_back(l, w, now_ns, &e);
     l->n_reverts++;
+    put_away(l, &bad, now_ns - l->last_swap_ns, now_ns, note);
+    size_t n = strlen(l->last_error);
+    snprintf(l->last_error + n, sizeof l->last_error - n, "; %s is withdrawn: %s; %s", name, l->why_fallen, note);
     if (!l->quiet)
-        log_error("policy", "%s (%.12s) is withdrawn: %s; %s (%.12s) decides from now on", bad.name, bad.sha256, l->why_fallen, l->active.name,
+        log_error("policy", "%s (%.12s) is withdrawn: %s; %s; %s (%.12s) decides from now on", name, sha256, l->why_fallen, note, l->active.name,
                   l->active.sha256);
-    live_destroy(&bad);
     count_from_now(l, w, now_ns);
+    return true;
+}
+
+bool live_retry(struct live *l, struct world *w, int64_t now_ns)
+{
+    struct live_rest *r = &l->rest;
+    struct err e = {0};
+    if (!r->policy.ops || now_ns < r->until_ns)
+        return false;
+    struct policy again = r->policy;
+    memset(&r->policy, 0, sizeof r->policy);
+    r->n_tries++;
+    l->n_retries++;
+    if (!l->quiet)
+        log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries, LIVE_TRIES);
+    replace(l, &again, w, now_ns, &e);
     return true;
 }
 
@@ -165,6 +220,7 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
     l->previous = from;
     l->has_previous = true;
     l->n_rollbacks++;
+    forget_rest(l);
     count_from_now(l, w, now_ns);
     if (!l->quiet && !rc)
         log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256, l->active.generation);

@@ -100,7 +100,7 @@ static void code_that_executes_too_much_is_withdrawn(void **state)
     run_policy(&t, "local x = 0 for i = 1, 150000 do x = x + i end");
     assert_int_equal(rig_state(&t, "policy.withdrawn"), 1);
     rig_last_error(&t, error, sizeof error);
-    if (!strstr(error, "step: heavy: ") || !strstr(error, "executed some 300"))
+    if (!strstr(error, "step: heavy: ") || !strstr(error, "executed some 300") || !strstr(error, "; for good"))
         fail_msg("%s", error);
     rig_check(&t);
     rig_close(&t);
@@ -133,6 +133,137 @@ static void the_dry_runs_refuse_it(void **state)
     rig_close(&t);
 }
 
+/* ---- tried again: first come, first served by C, whose steps are slow as long as the machine is busy */
+
+struct busy {
+    bool now;
+    int n_starts, n_destroyed;
+};
+
+static enum verdict busy_start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e)
+{
+    (void)node, (void)v, (void)p, (void)e;
+    ((struct busy *)ctx)->n_starts++;
+    return VERDICT_OK;
+}
+
+static enum verdict busy_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct policy native;
+    policy_fcfs(&native);
+    native.ops->step(native.ctx, v, p, e);
+    if (!((struct busy *)ctx)->now)
+        return VERDICT_OK;
+    err_set(e, E_POLICY, "took 999 us");
+    return VERDICT_SLOW;
+}
+
+static void busy_destroy(void *ctx)
+{
+    ((struct busy *)ctx)->n_destroyed++;
+}
+
+static void go_live(struct rig *t, struct busy *b)
+{
+    static const struct policy_ops ops = {.start = busy_start, .step = busy_step, .destroy = busy_destroy};
+    struct policy *p = mem_new(sizeof *p);
+    *p = (struct policy){.ops = &ops, .ctx = b, .name = "busy", .sha256 = "b1"};
+    rig_post(t, IN_POLICY, p, 0);
+    rig_turn(t);
+    assert_int_equal(t->reply_code, 0);
+}
+
+/* As many requests as fill some two hundred steps. */
+static void serve(struct rig *t)
+{
+    for (int i = 0; i < 20; i++)
+        rig_submit(t, "", 20, 100);
+    rig_turn(t);
+    for (int i = 0; i < 200 && engine_world(t->engine)->requests.n_live; i++)
+        rig_run_until(t, clock_now(&t->clock) + 10000000);
+    assert_int_equal(engine_world(t->engine)->requests.n_live, 0);
+}
+
+static void expect_error(struct rig *t, const char *part)
+{
+    char error[600];
+    rig_last_error(t, error, sizeof error);
+    if (!strstr(error, part))
+        fail_msg("'%s' has no '%s'", error, part);
+}
+
+static void slowness_alone_is_forgiven_later(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct busy b = {.now = true};
+    rig_open(&t, &(struct rig_knobs){0});
+    go_live(&t, &b);
+    serve(&t);
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 1);
+    assert_string_equal(engine_policy(t.engine)->sha256, "native");
+    double in_s = rig_state(&t, "policy.retry.in_s");
+    assert_true(in_s > 5 && in_s <= 10);
+    assert_int_equal(rig_state(&t, "policy.retry.number"), 1);
+    assert_int_equal(rig_metric(&t, "policy_info{policy=\"busy\",version=\"b1\",sha256=\"b1\",state=\"resting\"}"), 1);
+    expect_error(&t, "step: slow: took 999 us; busy is withdrawn: too many calls that take more time than they are worth; to be tried again in 10 s, number 1 of 5");
+    b.now = false;
+    rig_run_until(&t, clock_now(&t.clock) + 11000000000); /* nobody is served meanwhile: by itself */
+    assert_string_equal(engine_policy(t.engine)->name, "busy");
+    assert_int_equal(b.n_starts, 2);
+    assert_int_equal(rig_metric(&t, "policy_swaps_total{kind=\"retried\"}"), 1);
+    assert_int_equal(rig_metric(&t, "policy_swaps_total{kind=\"swap\"}"), 1);
+    serve(&t);
+    assert_string_equal(engine_policy(t.engine)->name, "busy");
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 1);
+    rig_check(&t);
+    rig_close(&t);
+    assert_int_equal(b.n_destroyed, 1);
+}
+
+static void not_for_ever(void **state)
+{
+    (void)state;
+    static const int64_t rests_s[] = {10, 30, 90, 270, 810};
+    struct rig t;
+    struct busy b = {.now = true};
+    rig_open(&t, &(struct rig_knobs){0});
+    go_live(&t, &b);
+    for (int i = 0; i < 5; i++) {
+        serve(&t);
+        assert_int_equal(rig_state(&t, "policy.withdrawn"), i + 1);
+        assert_int_equal(rig_state(&t, "policy.retry.number"), i + 1);
+        rig_run_until(&t, clock_now(&t.clock) + (rests_s[i] - 3) * 1000000000);
+        assert_string_equal(engine_policy(t.engine)->sha256, "native");
+        rig_run_until(&t, clock_now(&t.clock) + 4000000000);
+        assert_string_equal(engine_policy(t.engine)->name, "busy");
+    }
+    assert_int_equal(b.n_destroyed, 0);
+    serve(&t);
+    assert_int_equal(b.n_destroyed, 1);
+    expect_error(&t, "for good, after 5 more tries");
+    rig_run_until(&t, clock_now(&t.clock) + 10000000000000);
+    assert_string_equal(engine_policy(t.engine)->sha256, "native");
+    rig_check(&t);
+    rig_close(&t);
+}
+
+/* Whoever says what is to be live has said that the one that rests is not. */
+static void a_swap_ends_the_rest(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct busy b = {.now = true};
+    rig_open(&t, &(struct rig_knobs){0});
+    go_live(&t, &b);
+    serve(&t);
+    assert_int_equal(rig_swap(&t, "plain", "return { api = 1, doc = 'x', step = function(view, act, p) " SERVE " end }"), 0);
+    assert_int_equal(b.n_destroyed, 1);
+    rig_run_until(&t, clock_now(&t.clock) + 20000000000);
+    assert_string_equal(engine_policy(t.engine)->name, "plain");
+    rig_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +273,9 @@ int main(void)
         cmocka_unit_test(code_that_executes_too_much_is_withdrawn),
         cmocka_unit_test(code_within_its_limit_stays),
         cmocka_unit_test(the_dry_runs_refuse_it),
+        cmocka_unit_test(slowness_alone_is_forgiven_later),
+        cmocka_unit_test(not_for_ever),
+        cmocka_unit_test(a_swap_ends_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
