@@ -61,27 +61,7 @@ void vm_set_floor(struct vm *vm)
 
 void vm_escape(char *out, size_t cap, const char *text, size_t n)
 {
-    size_t o = 0;
-    for (size_t i = 0; i < n;) {
-        uint32_t cp = 0;
-        int len = utf8_decode(text + i, n - i, &cp);
-        bool plain = len > 0 && cp >= 0x20 && cp != 0x7f && !(cp >= 0x80 && cp < 0xa0);
-        size_t need = plain ? (size_t)len : 4;
-        if (o + need + 4 > cap) {
-            memcpy(out + o, "...", 3);
-            o += 3;
-            break;
-        }
-        if (plain) {
-            memcpy(out + o, text + i, (size_t)len);
-            i += (size_t)len;
-        } else {
-            snprintf(out + o, 5, "\\x%02x", (unsigned char)text[i]);
-            i++;
-        }
-        o += need;
-    }
-    out[o] = 0;
+    utf8_show(out, cap, text, n);
 }
 
 /* The innermost frame that has a line. Allocates nothing. */

@@ -175,6 +175,7 @@ static void errors(void **state)
         {IN_STEP, "local s = 'x' for i = 1, 17 do s = s .. s end error(s)", VERDICT_ERROR, "..."},
         {IN_STEP, "error('a\\r\\n\\27[31m\\0\\255\\127')", VERDICT_ERROR,
          "a\\x0d\\x0a\\x1b[31m\\x00\\xff\\x7f"},
+        {IN_STEP, "error('\\226\\128\\174gnp\\226\\128\\139')", VERDICT_ERROR, "hostile.lua:4: \\u{202e}gnp\\u{200b}"},
         {IN_STEP, "local x = nil + 1", VERDICT_ERROR, "hostile.lua:4: attempt to perform arithmetic"},
         {IN_STEP, "view.nothing.here = 1", VERDICT_ERROR, "hostile.lua:4: view has no 'nothing'"},
         {IN_STEP, "view[1] = 1", VERDICT_ERROR, "hostile.lua:4: view is read only: '1' cannot be set"},

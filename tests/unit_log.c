@@ -69,7 +69,7 @@ static void hostile_text_stays_one_line(void **state)
 {
     (void)state;
     static const char *const hostile[] = {
-        "two\nlines", "\x1b[2Jgone", "cr\rINFO 00:00:00 [x] forged", "bad \xFF\xFE bytes", "tab\there", "del\x7f", "c1 \xC2\x9B" "2J",
+        "two\nlines", "\x1b[2Jgone", "cr\rINFO 00:00:00 [x] forged", "bad \xFF\xFE bytes", "tab\there", "del\x7f", "c1 \xC2\x9B" "2J", "\xE2\x80\xAEturned", "no\xE2\x80\x8Bwidth", "tag \xF3\xA0\x81\x81",
     };
     struct buf b = {0};
     for (int json = 0; json < 2; json++) {
@@ -84,6 +84,8 @@ static void hostile_text_stays_one_line(void **state)
             for (size_t k = 0; k + 1 < b.len; k++)
                 assert_true((unsigned char)b.data[k] >= 0x20 && b.data[k] != 0x7f);
             assert_null(strstr(b.data, "\xC2\x9B"));
+            for (uint32_t cp, k = 0; k < b.len - 1; k += (uint32_t)utf8_decode(b.data + k, b.len - k, &cp))
+                assert_true(utf8_decode(b.data + k, b.len - k, &cp) > 0 && utf8_is_seen(cp));
             if (json)
                 assert_true(b.data[0] == '{' && !strcmp(b.data + b.len - 2, "}\n"));
         }

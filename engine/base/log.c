@@ -33,15 +33,33 @@ static void write_line(const char *p, size_t n)
     }
 }
 
-/* One line of text that does nothing to a terminal: whole UTF-8 without control characters (C0, DEL, C1). */
+/* One line of text that does nothing to a terminal: whole UTF-8, all of which can be seen. */
 static bool is_plain(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
-        if (c < 0x20 || c == 0x7F || (c == 0xC2 && i + 1 < n && (unsigned char)s[i + 1] < 0xA0))
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        int len = utf8_decode(s + i, n - i, &cp);
+        if (len <= 0 || !utf8_is_seen(cp))
             return false;
+        i += (size_t)len;
     }
-    return utf8_valid(s, n);
+    return true;
+}
+
+/* A JSON string again, with what cannot be seen as \uNNNN. */
+static void put_seen(struct buf *out, const struct buf *json)
+{
+    for (size_t i = 0; i < json->len;) {
+        uint32_t cp = 0;
+        int len = utf8_decode(json->data + i, json->len - i, &cp);
+        if (len <= 1 || utf8_is_seen(cp))
+            buf_put(out, json->data + i, len > 0 ? (size_t)len : 1);
+        else if (cp < 0x10000)
+            buf_printf(out, "\\u%04x", (unsigned)cp);
+        else
+            buf_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10), 0xDC00 + (unsigned)((cp - 0x10000) & 0x3FF));
+        i += len > 0 ? (size_t)len : 1;
+    }
 }
 
 void log_line(enum log_level level, const char *part, const char *fmt, ...)
@@ -63,8 +81,9 @@ void log_line(enum log_level level, const char *part, const char *fmt, ...)
     localtime_r(&now, &tm);
     char stamp[40];
     strftime(stamp, sizeof stamp, opts.json ? "%Y-%m-%dT%H:%M:%S%z" : "%H:%M:%S", &tm);
-    struct buf quoted = {0}, line = {0};
-    buf_put_json(&quoted, text, len);
+    struct buf json = {0}, quoted = {0}, line = {0};
+    buf_put_json(&json, text, len);
+    put_seen(&quoted, &json);
     if (opts.json) {
         buf_printf(&line, "{\"time\":\"%s\",\"level\":\"%s\",\"part\":\"%s\",\"text\":%s}\n", stamp, names[level], part,
                    quoted.data);
@@ -75,6 +94,7 @@ void log_line(enum log_level level, const char *part, const char *fmt, ...)
     write_line(line.data, line.len);
     buf_free(&line);
     buf_free(&quoted);
+    buf_free(&json);
 }
 
 void log_progress(const char *what, double done, double total, const char *unit)

@@ -1,5 +1,8 @@
 #include "engine/base/utf8.h"
 
+#include <stdio.h>
+#include <string.h>
+
 int utf8_decode(const char *str, size_t n, uint32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)str;
@@ -75,4 +78,44 @@ size_t utf8_whole(const char *s, size_t n)
         return utf8_decode(s + n - back, back, &cp) == 0 ? n - back : n;
     }
     return n;
+}
+
+bool utf8_is_seen(uint32_t cp)
+{
+    int lo = 0, hi = n_utf8_unseen;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (utf8_unseen[mid][1] < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo == n_utf8_unseen || cp < utf8_unseen[lo][0];
+}
+
+size_t utf8_show(char *out, size_t cap, const char *text, size_t n)
+{
+    size_t o = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp = 0;
+        char escaped[16];
+        const char *shown = escaped;
+        int len = utf8_decode(text + i, n - i, &cp), need = len;
+        if (len > 0 && utf8_is_seen(cp))
+            shown = text + i;
+        else if (len > 1)
+            need = snprintf(escaped, sizeof escaped, "\\u{%x}", (unsigned)cp);
+        else
+            need = snprintf(escaped, sizeof escaped, "\\x%02x", (unsigned char)text[i]);
+        if (o + (size_t)need + 4 > cap) {
+            memcpy(out + o, "...", 3);
+            o += 3;
+            break;
+        }
+        memcpy(out + o, shown, (size_t)need);
+        o += (size_t)need;
+        i += len > 0 ? (size_t)len : 1;
+    }
+    out[o] = 0;
+    return o;
 }
