@@ -21,6 +21,7 @@
 #include "engine/front/places.h"
 #include "engine/front/policy_params.h"
 #include "engine/front/policy_ref.h"
+#include "engine/front/policy_test.h"
 #include "engine/front/reproduce.h"
 #include "engine/front/record.h"
 #include "engine/front/server.h"
@@ -57,6 +58,7 @@ struct app {
     struct thread *engine_thread;
     struct server *server;
     struct guard *guard;            /* serve: from when the model stands */
+    int status;                     /* of the process, when nothing is wrong with what was asked */
 };
 
 /* ---- the model and its text */
@@ -567,6 +569,8 @@ static int obey(struct app *a, struct err *e)
     case CMD_SERVE: return serve(a, e);
     case CMD_RUN: return run(a, e);
     case CMD_POLICY_CHECK: return check_policy_file(a, e);
+    case CMD_POLICY_TEST: return policy_test(a->opts.file, a->opts.watch, &a->status, e);
+    case CMD_LUA_PATH: return policy_test_path(a->opts.cpath, e);
     case CMD_SIMULATE: return run_simulation(a, e);
     case CMD_REPRODUCE: return reproduce(&a->opts, e);
     case CMD_TUNE: return run_search(a, e);
@@ -593,7 +597,8 @@ int main(int argc, char **argv, char **env)
     if (rc)
         fprintf(stderr, "moonshift: %s\n", e.text);
     close_parts(a);
+    int status = rc == 0 ? a->status : usage ? 2 : 1;
     opts_free(&a->opts);
     mem_free(a);
-    return rc == 0 ? 0 : usage ? 2 : 1;
+    return status;
 }

@@ -213,16 +213,50 @@ static void put_summary(const struct check *c, const struct script *s)
     buf_putc(c->report, '\n');
 }
 
-int check_policy(const struct check *c, struct script **out, struct err *e)
+/* Size, text, globals and its table. */
+static int open_checked(const struct check *c, struct script **out, struct err *e)
 {
+    char name[NAME_BYTES];
     if (c->n > LUA_SOURCE_BYTES)
         return err_set(e, E_INPUT, "%.60s: the source has %zu bytes; at most %d are taken", c->name, c->n,
                        LUA_SOURCE_BYTES);
-    struct script *s;
-    char name[NAME_BYTES];
     TRY(script_name(name, c->name, e));
     TRY(scan_source(name, c->source, c->n, c->opts.watchdog, e));
-    TRY(open_with_params(c, &c->opts, &s, e));
+    return open_with_params(c, &c->opts, out, e);
+}
+
+int check_tests(const struct check *c, struct err *e)
+{
+    struct script *s;
+    struct check quiet = *c;
+    int rc = open_checked(c, &s, e), n = rc ? 0 : s->n_tests, first = rc;
+    if (rc)
+        buf_printf(c->report, "  FAIL it does not load: %s\n", e ? e->text : "");
+    else
+        script_close(s);
+    for (int i = 1; i <= n; i++) {
+        struct err mine = {0};
+        rc = run_test(c, i, &mine);
+        if (rc)
+            buf_printf(c->report, "       %s\n", mine.text);
+        if (rc && !first)
+            first = err_set(e, rc, "%s", mine.text);
+    }
+    if (first)
+        return first;
+    quiet.report = NULL;
+    rc = rehearse_all(&quiet, e);
+    if (rc)
+        buf_printf(c->report, "  FAIL dry runs\n       %s\n", e ? e->text : "");
+    else
+        buf_printf(c->report, "  ok   dry runs\n");
+    return rc;
+}
+
+int check_policy(const struct check *c, struct script **out, struct err *e)
+{
+    struct script *s;
+    TRY(open_checked(c, &s, e));
     if (c->report)
         put_summary(c, s);
     int rc = run_tests(c, s->n_tests, e);

@@ -16,5 +16,8 @@ struct check {
 
 /* A fresh script of a source that passed everything. */
 int check_policy(const struct check *c, struct script **out, struct err *e);
+/* All of its tests, whatever becomes of each, and then the made-up views, for an author: what came of each is a line of the report. E_INPUT, E_POLICY: the first
+ * that failed. */
+int check_tests(const struct check *c, struct err *e);
 
 #endif

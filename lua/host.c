@@ -191,3 +191,10 @@ int lua_policy_check(const char *name, const char *source, size_t n, const struc
     script_close(s);
     return 0;
 }
+
+int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report, struct err *e)
+{
+    struct check c = {.name = name, .source = source, .n = n, .report = report};
+    TRY(script_opts(&c.opts, o, e));
+    return check_tests(&c, e);
+}

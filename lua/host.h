@@ -36,6 +36,8 @@ struct lua_opts {
  * E_INPUT or E_POLICY with "name.lua:12: reason". */
 int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n,
                     const struct lua_opts *o, const char *params_json, struct err *e);
+/* Its own tests alone, all of them, and the made-up views: a line of the report for each. */
+int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report, struct err *e);
 /* The same, and a report for the author: params, hooks, tests, cost of each hook in bytecodes at 8, 64 and
  * 512 requests, warnings. */
 int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o,

@@ -1,7 +1,10 @@
 """What an author of policies meets at the command line."""
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 
 BUILD = os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build"))
 BINARY = os.path.join(BUILD, "moonshift")
@@ -40,7 +43,136 @@ def a_policy_that_is_nearly_there_is_named():
         assert code == 1 and "did you mean native?" in err, err
 
 
-CASES = [serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named]
+def blocks(path):
+    """The fenced blocks of a page: what stands behind the fence, and their text."""
+    return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", open(path).read(), re.S | re.M)
+
+
+def the_page_on_testing_goes_from_empty_to_green():
+    with tempfile.TemporaryDirectory() as folder:
+        last, ran = None, 0
+        env = {**ENV, "PATH": BUILD + ":" + ENV["PATH"]}
+        for kind, text in blocks("policies/TESTING.md"):
+            if kind.startswith("lua "):
+                open(os.path.join(folder, kind.split()[1]), "w").write(text)
+            elif kind == "output":
+                assert re.sub(r" : [\d.e-]+ seconds", "", last).strip().endswith(text.strip()), (last, text)
+            elif kind == "sh" and "eval" in text:
+                last = subprocess.run(["bash", "-e", "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S)
+                assert last.returncode == 0 and "1 success / 0 failures" in last.stdout, last
+                ran += 1
+            elif kind == "sh":
+                for line in text.strip().split("\n"):
+                    want = re.search(r"# exit status (\d)", line)
+                    r = subprocess.run(["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S)
+                    assert r.returncode == int(want[1] if want else 0), (line, r)
+                    last, ran = r.stdout, ran + 1
+        assert ran == 5, ran
+
+
+def has_module():
+    return os.path.exists(os.path.join(BUILD, "moonshift.so"))  # not under the sanitizers
+
+
+FCFS = open("policies/fcfs.lua").read()
+GREEN = "it('is', function() local e = require('moonshift').engine { policy = '%s' } e:submit {} e:run() e:close() end)\n"
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = os.path.join(folder, name.replace("__", "/") + ".lua")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w").write(text)
+
+
+def which_files_are_tested_and_the_exit_status():
+    with tempfile.TemporaryDirectory(prefix="a folder ") as folder:
+        good = {"a": FCFS, "b": FCFS, "a_spec": GREEN % "a.lua", "spec__b_spec": "require('common') " + GREEN % "b.lua", "spec__common": "return {}"}
+        write(folder, **good)
+        a = os.path.join(folder, "a.lua")
+        for path, specs, policies in ((folder, "a_spec.lua spec/b_spec.lua", 2), (a, "a_spec.lua", 1), (os.path.join(folder, "b.lua"), "spec/b_spec.lua", 1)):
+            code, out, err = run("policy", "test", path)
+            assert code == 0 and f"\n{specs}\n" in out and f"policies: {policies} passed, 0 failed; specs: passed" in out, (path, code, out, err)
+        code, out, _ = run("policy", "test", os.path.join(folder, "spec", "b_spec.lua"))
+        assert code == 0 and "policies: 0 passed, 0 failed; specs: passed" in out, out  # its policy is in the folder above
+        # a test of its own fails: the others are still run
+        write(folder, a="return { api = 1, step = function() end, tests = { one = function() assert(false, 'wrong') end, two = function() end } }")
+        code, out, _ = run("policy", "test", a)
+        assert code == 1 and "FAIL one" in out and "wrong" in out and "ok   two" in out, out
+        write(folder, a="return { api = 1 }")
+        code, out, _ = run("policy", "test", a)
+        assert code == 1 and "FAIL it does not load: a.lua: step is missing" in out, out
+        write(folder, **{"a": FCFS, "a_spec": "it('is not', function() assert(false) end)\n"})
+        code, out, _ = run("policy", "test", a)
+        assert code == 1 and "specs: FAILED" in out, out
+    with tempfile.TemporaryDirectory() as empty:
+        for words, status, says in (((empty,), 1, "has no policy"), ((empty + "/none.lua",), 1, "No such file"), ((), 2, "which file?"), ((empty, "--wach"), 2, "did you mean --watch")):
+            code, _, err = run("policy", "test", *words)
+            assert code == status and says in err, (words, code, err)
+    code, _, err = run("policy", "tset", "x.lua")
+    assert code == 2 and "did you mean test?" in err, err
+
+
+def without_busted_it_says_what_to_install():
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, a=FCFS, a_spec=GREEN % "a.lua")
+        bare = {**ENV, "PATH": folder}
+        r = subprocess.run([BINARY, "policy", "test", folder], capture_output=True, text=True, timeout=WAIT_S, env=bare)
+        assert r.returncode == 3 and "ok   dry runs" in r.stdout and "specs: 1 not run: " in r.stdout and "apt-get install" in r.stdout, r
+        os.remove(folder + "/a_spec.lua")
+        r = subprocess.run([BINARY, "policy", "test", folder], capture_output=True, text=True, timeout=WAIT_S, env=bare)
+        assert r.returncode == 0 and "specs: none" in r.stdout, r
+
+
+def read_until(p, text):
+    seen = ""
+    while text not in seen:
+        line = p.stdout.readline()
+        assert line, seen
+        seen += line
+    return seen
+
+
+def watching_runs_again_and_ends_with_ctrl_c():
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, a=FCFS)
+        p = subprocess.Popen([BINARY, "policy", "test", folder, "--watch"], stdout=subprocess.PIPE, text=True, env=ENV)
+        try:
+            assert "policies: 1 passed" in read_until(p, "Ctrl-C ends")
+            write(folder, a="return {")
+            assert "FAIL it does not load" in read_until(p, "Ctrl-C ends")
+            write(folder, a=FCFS, b=FCFS)
+            assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
+            p.send_signal(signal.SIGINT)
+            assert p.wait(WAIT_S) == 0
+        finally:
+            p.kill()
+            p.wait()
+            p.stdout.close()
+
+
+def installed_it_is_found_from_any_folder():
+    with tempfile.TemporaryDirectory() as prefix:
+        r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], capture_output=True, text=True, timeout=WAIT_S)
+        assert r.returncode == 0, r
+        there = os.path.join(prefix, "bin", "moonshift")
+        r = subprocess.run([there, "lua-path", "--cpath"], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        assert r.returncode == 0 and r.stdout == os.path.realpath(prefix) + "/lib/lua/5.1/?.so\n", r
+        r = subprocess.run(["bash", "-c", f'eval "$({there} lua-path)"; cd /; luajit -e "print(require([[moonshift]]).engine {{}}:now())"'], capture_output=True, text=True,
+                           timeout=WAIT_S, env=ENV)
+        assert r.returncode == 0 and r.stdout == "0\n", r
+        write(prefix, own=FCFS, own_spec=GREEN % "own.lua")
+        r = subprocess.run([there, "policy", "test", prefix], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        assert r.returncode == 0 and "specs: passed" in r.stdout, r
+        r = subprocess.run([there, "serve", "--load-format", "dummy", "--hf-config", os.path.abspath("tests/data/sim_model.json"), "--device", "sim", "--dry-run", "--policy", "fair"],
+                           capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        assert r.returncode == 0, r
+
+
+CASES = [serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named, without_busted_it_says_what_to_install,
+         watching_runs_again_and_ends_with_ctrl_c]
+if has_module():
+    CASES += [the_page_on_testing_goes_from_empty_to_green, which_files_are_tested_and_the_exit_status, installed_it_is_found_from_any_folder]
 
 
 def main():

@@ -47,42 +47,10 @@ static char *keep(struct opts *o, const char *text, size_t n)
     return copy;
 }
 
-int opts_human(const char *text, int64_t *out)
-{
-    static const struct {
-        const char *suffix;
-        double factor;
-        bool fraction;
-    } units[] = {
-        {"", 1, false},          {"k", 1e3, true},         {"m", 1e6, true},         {"g", 1e9, true},         {"t", 1e12, true},
-        {"kB", 1e3, true},       {"MB", 1e6, true},        {"GB", 1e9, true},        {"TB", 1e12, true},       {"K", 0x1p10, false},
-        {"M", 0x1p20, false},    {"G", 0x1p30, false},     {"T", 0x1p40, false},     {"KiB", 0x1p10, true},    {"MiB", 0x1p20, true},
-        {"GiB", 0x1p30, true},   {"TiB", 0x1p40, true},
-    };
-    size_t digits = strspn(text, "0123456789"), n = digits;
-    if (text[n] == '.')
-        n += 1 + strspn(text + n + 1, "0123456789");
-    if (!digits || n > 19)
-        return E_INPUT;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        if (strcmp(text + n, units[i].suffix) != 0 || (n != digits && !units[i].fraction))
-            continue;
-        if (n == digits) { /* exact: no rounding by way of a double */
-            long long whole;
-            errno = 0;
-            whole = strtoll(text, NULL, 10);
-            return errno || __builtin_mul_overflow(whole, (int64_t)units[i].factor, out) ? E_INPUT : 0;
-        }
-        double v = strtod(text, NULL) * units[i].factor;
-        *out = v < 0x1p62 ? (int64_t)(v + 0.5) : 0;
-        return v < 0x1p62 ? 0 : E_INPUT;
-    }
-    return E_INPUT;
-}
-
 int opts_where(enum opts_command c)
 {
-    static const int bits[] = {[CMD_SERVE] = IN_SERVE, [CMD_RUN] = IN_RUN, [CMD_POLICY_CHECK] = IN_CHECK, [CMD_SIMULATE] = IN_SIMULATE,
+    static const int bits[] = {[CMD_SERVE] = IN_SERVE, [CMD_RUN] = IN_RUN, [CMD_POLICY_CHECK] = IN_CHECK, [CMD_POLICY_TEST] = IN_TEST,
+                               [CMD_LUA_PATH] = IN_PATH, [CMD_SIMULATE] = IN_SIMULATE,
                                [CMD_REPRODUCE] = IN_REPRODUCE, [CMD_TUNE] = IN_SIMULATE | IN_TUNE, [CMD_HELP] = IN_CHECK, [CMD_VERSION] = IN_CHECK};
     return bits[c];
 }
@@ -245,7 +213,7 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve", "run", "policy check", "simulate", "reproduce", "tune"};
+    static const char *const names[] = {"serve", "run", "policy check", "policy test", "lua-path", "simulate", "reproduce", "tune"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -351,7 +319,8 @@ static int plain_word(struct parse *p, const char *word)
 {
     int i = p->n_words++;
     struct opts *o = p->o;
-    if (o->command == CMD_POLICY_CHECK && i == 0) {
+    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST;
+    if (one_file && i == 0) {
         o->file = keep(o, word, strlen(word));
         return 0;
     }
@@ -359,7 +328,7 @@ static int plain_word(struct parse *p, const char *word)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
     if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)", word);
-    if (o->command != CMD_POLICY_CHECK && i == 0) {
+    if (!one_file && o->command != CMD_LUA_PATH && i == 0) {
         bool negated;
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
     }
@@ -468,46 +437,76 @@ static int config_file(struct parse *p)
 
 /* ---- all of it */
 
+struct command {
+    const char *word;
+    enum opts_command means;
+};
+
+static const struct command commands[] = {
+    {"serve", CMD_SERVE}, {"run", CMD_RUN}, {"simulate", CMD_SIMULATE}, {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK},
+    {"lua-path", CMD_LUA_PATH}, {"help", CMD_HELP}, {"version", CMD_VERSION},
+};
+static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
+enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
+
+/* NULL: there is none; near: the one that was probably meant, or NULL. */
+static const struct command *find_command(const struct command *from, int n, const char *word, const char **near)
+{
+    const char *words[N_COMMANDS];
+    for (int i = 0; i < n; i++) {
+        words[i] = from[i].word;
+        if (word && !strcmp(word, from[i].word))
+            return &from[i];
+    }
+    *near = word ? nearest_word(word, words, n) : NULL;
+    return NULL;
+}
+
+static bool is_help(const char *word)
+{
+    return word && (!strcmp(word, "--help") || !strcmp(word, "-h"));
+}
+
+static int policy_verb(struct parse *p)
+{
+    const char *verb = next_word(p), *near = NULL;
+    p->o->help_for = CMD_POLICY_CHECK;
+    if (is_help(verb))
+        return 0;
+    const struct command *c = find_command(policy_verbs, N_VERBS, verb, &near);
+    if (!c)
+        return err_set(p->e, E_INPUT, "moonshift policy check FILE and moonshift policy test FILE|FOLDER are what there is%s%.40s%s%s%s", verb ? ", not " : "", verb ? verb : "",
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    p->o->command = c->means;
+    return 0;
+}
+
 static int command_word(struct parse *p)
 {
-    static const char *const commands[] = {"serve", "run", "simulate", "reproduce", "tune", "policy", "help", "version"};
-    static const enum opts_command meant[] = {CMD_SERVE, CMD_RUN, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_POLICY_CHECK};
-    enum { N_MEANT = 6, N_WORDS = 8 };
-    const char *w = next_word(p);
+    const char *w = next_word(p), *near = NULL;
     struct opts *o = p->o;
     o->command = o->help_for = CMD_HELP;
     if (!w)
         return err_set(p->e, E_INPUT, "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, moonshift policy check FILE; "
                                       "moonshift --help tells more");
-    if (!strcmp(w, "--version") || !strcmp(w, "-V") || !strcmp(w, "version")) {
+    if (!strcmp(w, "--version") || !strcmp(w, "-V")) {
         o->command = CMD_VERSION;
         return 0;
     }
-    if (!strcmp(w, "--help") || !strcmp(w, "-h"))
+    if (is_help(w))
         return 0;
-    bool help = !strcmp(w, "help");
-    const char *of = help ? next_word(p) : w;
-    int i = 0;
-    while (i < N_MEANT && (!of || strcmp(of, commands[i]) != 0))
-        i++;
-    if (help) {
-        o->help_for = i < N_MEANT ? meant[i] : CMD_HELP;
-        return 0;
-    }
-    if (i == N_MEANT) {
-        const char *near = nearest_word(w, commands, N_WORDS);
+    const struct command *c = find_command(commands, N_COMMANDS, w, &near);
+    if (!c)
         return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "");
+    if (c->means == CMD_HELP) {
+        c = find_command(commands, N_COMMANDS, next_word(p), &near);
+        o->help_for = c && c->means != CMD_VERSION ? c->means : CMD_HELP;
+        return 0;
     }
-    if (meant[i] == CMD_POLICY_CHECK) {
-        const char *verb = next_word(p);
-        o->help_for = CMD_POLICY_CHECK;
-        if (verb && (!strcmp(verb, "--help") || !strcmp(verb, "-h")))
-            return 0;
-        if (!verb || strcmp(verb, "check") != 0)
-            return err_set(p->e, E_INPUT, "moonshift policy check FILE is what there is%s%.40s", verb ? ", not " : "", verb ? verb : "");
-    }
-    o->command = meant[i];
+    if (!strcmp(c->word, "policy"))
+        return policy_verb(p);
+    o->command = c->means;
     return 0;
 }
 

@@ -12,7 +12,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
 
-enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_HELP, CMD_VERSION };
+enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_POLICY_TEST, CMD_LUA_PATH, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_HELP, CMD_VERSION };
 
 struct opts_list {
     char **items;
@@ -70,8 +70,11 @@ struct opts {
     int64_t top_k, max_tokens;
     bool raw;
     char *history;                      /* a file, or "off"; NULL: the usual place */
-    /* policy check */
+    /* policy check, policy test */
     char *file;
+    bool watch;
+    /* lua-path */
+    bool cpath;
     /* simulate */
     char *hardware;                     /* NULL: fixed costs */
     int64_t weight_tp;

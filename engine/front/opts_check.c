@@ -53,6 +53,10 @@ int opts_cross_check(struct opts *o, struct err *e)
 {
     if (o->command == CMD_POLICY_CHECK)
         return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
+    if (o->command == CMD_POLICY_TEST)
+        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy test FILE|FOLDER (policies/README.md says what it runs)");
+    if (o->command == CMD_LUA_PATH)
+        return 0;
     if (o->command == CMD_REPRODUCE)
         return 0;
     if (o->command == CMD_TUNE)

@@ -80,6 +80,8 @@ static const char overview[] =
     "  moonshift tune --objective M [flags]   which params of a policy are best for this traffic?\n"
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
+    "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
+    "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
     "moonshift COMMAND --help tells the flags of each. MODEL is a GGUF file.\n";
@@ -146,6 +148,25 @@ static const char check_head[] =
     "Loads a policy as a server would: parses it, runs its own tests, lets it decide made-up situations twice, and reports what\n"
     "it declares and what each of its functions costs. Exit status 0: it would be accepted.\n";
 
+static const char test_head[] =
+    "moonshift policy test FILE|FOLDER [--watch]\n"
+    "\n"
+    "Runs the tests of a policy: those in its own file (and the made-up situations of policy check), and its busted specs, NAME_spec.lua beside NAME.lua or in\n"
+    "spec/ there. A folder: all policies and specs in it, and the specs in its spec/. A spec runs alone. policies/TESTING.md shows how to write them.\n"
+    "\n"
+    "  moonshift policy test short.lua --watch\n"
+    "\n"
+    "Exit status 0: all passed; 1: something failed, or there is nothing to test; 2: the command line is wrong; 3: what was run has passed, but specs could not be\n"
+    "run: busted or what it needs is missing (the output says what to install).\n";
+
+static const char path_head[] =
+    "moonshift lua-path [--cpath]\n"
+    "\n"
+    "Tells a shell where require(\"moonshift\") finds its module, from any folder:\n"
+    "\n"
+    "  eval \"$(moonshift lua-path)\"\n"
+    "  busted --lua=luajit --cpath=\"$(moonshift lua-path --cpath)\" short_spec.lua\n";
+
 void opts_help(enum opts_command command, struct buf *out)
 {
     switch (command) {
@@ -160,6 +181,14 @@ void opts_help(enum opts_command command, struct buf *out)
     case CMD_POLICY_CHECK:
         buf_puts(out, check_head);
         flags_help(out, IN_CHECK);
+        return;
+    case CMD_POLICY_TEST:
+        buf_puts(out, test_head);
+        flags_help(out, IN_TEST);
+        return;
+    case CMD_LUA_PATH:
+        buf_puts(out, path_head);
+        flags_help(out, IN_PATH);
         return;
     case CMD_SIMULATE:
         buf_puts(out, simulate_head);

@@ -170,6 +170,9 @@ static const struct opt_row rows[] = {
     {"history", NULL, 0, OPT_TEXT, GROUP_CHAT, IN_RUN, AT(history), "FILE", NULL, 0, 0, NULL,
      "where typed lines are kept; off: nowhere (default: moonshift/history in $XDG_STATE_HOME or ~/.local/state)"},
 
+    {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL, "again at every change of these files, until Ctrl-C"},
+    {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL, "the pattern alone, as for busted --cpath"},
+
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_REPRODUCE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
      "describes the machine in the runs that leave it open (default: h200x8-fitted)"},
     {"list", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_REPRODUCE, AT(list), "NAME|FILE", NULL, 0, 0, NULL,

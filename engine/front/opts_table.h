@@ -16,7 +16,7 @@ enum opt_kind {
 
 enum opt_group { GROUP_MODEL, GROUP_SCHEDULING, GROUP_MEMORY, GROUP_MACHINE, GROUP_TRAFFIC, GROUP_SERVER, GROUP_LOGS, GROUP_CHAT, GROUP_RESULTS, GROUP_COUNT };
 
-enum { IN_SERVE = 1, IN_RUN = 2, IN_CHECK = 4, SECRET = 8, IN_SIMULATE = 16, IN_REPRODUCE = 32, IN_TUNE = 64 };
+enum { IN_SERVE = 1, IN_RUN = 2, IN_CHECK = 4, SECRET = 8, IN_SIMULATE = 16, IN_REPRODUCE = 32, IN_TUNE = 64, IN_TEST = 128, IN_PATH = 256 };
 
 struct opt_row {
     const char *name;       /* without the dashes */

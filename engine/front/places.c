@@ -3,20 +3,27 @@
 #include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* The folder of this program. */
+static const char *beside(char exe[PATH_MAX])
+{
+    ssize_t n = readlink("/proc/self/exe", exe, PATH_MAX - 1);
+    exe[n > 0 ? n : 0] = 0;
+    return n > 0 ? dirname(exe) : ".";
+}
 
 /* Puts the first readable FOLDER/FILE of all places into found. */
 static bool look_for(const char *folder, const char *file, char found[PATH_MAX])
 {
     static const char *const above[] = {"", "../", "../share/moonshift/"};
     char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    const char *beside = n > 0 ? dirname(exe) : ".";
+    const char *here = beside(exe);
     for (int i = -1; i < 3; i++) {
-        int len = i < 0 ? snprintf(found, PATH_MAX, "%s/%s", folder, file) : snprintf(found, PATH_MAX, "%s/%s%s/%s", beside, above[i], folder, file);
+        int len = i < 0 ? snprintf(found, PATH_MAX, "%s/%s", folder, file) : snprintf(found, PATH_MAX, "%s/%s%s/%s", here, above[i], folder, file);
         if (len < PATH_MAX && access(found, R_OK) == 0)
             return true;
     }
@@ -77,4 +84,18 @@ void places_history(const char *given, const char *state, const char *home, char
         out[0] = 0;
     else
         make_folders(out);
+}
+
+void places_module(char out[PATH_MAX])
+{
+    static const char *const folders[] = {"", "/../lib/lua/5.1"};
+    char exe[PATH_MAX], folder[PATH_MAX + 32], file[PATH_MAX + 64];
+    const char *here = beside(exe);
+    for (int i = 0; i < 2; i++) {
+        snprintf(folder, sizeof folder, "%s%s", here, folders[i]);
+        snprintf(file, sizeof file, "%s/moonshift.so", folder);
+        if (access(file, R_OK) == 0 && realpath(folder, out))
+            return;
+    }
+    out[0] = 0;
 }

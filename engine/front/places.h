@@ -16,4 +16,8 @@ int places_description(const char *asked, const char *folder, char out[PATH_MAX]
  * are made. state and home may be NULL. "": nowhere ("off" was given, or there is no home). */
 void places_history(const char *given, const char *state, const char *home, char out[PATH_MAX]);
 
+/* The folder of moonshift.so, the Lua module of specs, with its whole path: beside the program (where it was built) or in ../lib/lua/5.1 (where it was
+ * installed). "": it is in neither. */
+void places_module(char out[PATH_MAX]);
+
 #endif
