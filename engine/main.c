@@ -126,28 +126,6 @@ static void name_policy(struct app *a, const char *path)
     snprintf(a->policy_name, sizeof a->policy_name, "%.*s", (int)n, base);
 }
 
-/* "0-2" or "0,1,2": a set of ranks. */
-static int read_ranks(const char *text, uint64_t *mask, struct err *e)
-{
-    const char *at = text;
-    *mask = 0;
-    for (;;) {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        if (end != at && *end == '-') {
-            at = end + 1;
-            last = strtol(at, &end, 10);
-        }
-        if (end == at || first < 0 || last < first || last >= MAX_RANKS || (*end && *end != ','))
-            return err_set(e, E_INPUT, "--comm-sets %.40s: use ranks like 0-2 or 0,1,2", text);
-        for (long r = first; r <= last; r++)
-            *mask |= 1ull << r;
-        if (!*end)
-            return 0;
-        at = end + 1;
-    }
-}
-
 static int start_lua(struct app *a, struct err *e)
 {
     TRY(lua_watchdog_start(&a->watchdog, e));
@@ -216,7 +194,7 @@ static int plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     if (o->comm_sets.n > MAX_RANKS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
     for (int i = 0; i < o->comm_sets.n; i++)
-        TRY(read_ranks(o->comm_sets.items[i], &a->comm_sets[i], e));
+        TRY(machine_read_ranks(o->comm_sets.items[i], &a->comm_sets[i], e));
     s.comm_sets = a->comm_sets;
     s.n_comm_sets = o->comm_sets.n;
     TRY(machine_ranks(o, &s, e));

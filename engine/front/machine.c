@@ -109,3 +109,24 @@ void machine_spread(const struct opts *o, struct engine_setup *s)
         s->memory_share = 0.9;
     s->rehearse = s->ops->n_devices && o->warmup;
 }
+
+int machine_read_ranks(const char *text, uint64_t *mask, struct err *e)
+{
+    const char *at = text;
+    *mask = 0;
+    for (;;) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end != at && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+        }
+        if (end == at || first < 0 || last < first || last >= MAX_RANKS || (*end && *end != ','))
+            return err_set(e, E_INPUT, "--comm-sets %.40s: use ranks like 0-2 or 0,1,2", text);
+        for (long r = first; r <= last; r++)
+            *mask |= 1ull << r;
+        if (!*end)
+            return 0;
+        at = end + 1;
+    }
+}

@@ -18,5 +18,7 @@ int machine_backend(const struct opts *o, backend_finder *find, const struct bac
 int machine_graphs(const struct opts *o, struct engine_setup *s, struct err *e);
 /* Once ops and n_ranks are known: ranks take the devices in turn where nothing is said; a GPU is for the most part ours. */
 void machine_spread(const struct opts *o, struct engine_setup *s);
+/* A set of ranks from "0-2" or "0,1,2". E_INPUT. */
+int machine_read_ranks(const char *text, uint64_t *mask, struct err *e);
 
 #endif
