@@ -35,6 +35,7 @@ enum field {
     F_PRIORITY,
     F_PROMPT,
     F_MAX_TOKENS,
+    F_OPEN_ENDED,
     F_ARRIVAL,
     F_SLO_TTFT,
     F_SLO_TPOT,
@@ -49,7 +50,7 @@ enum field {
     F_FIELD_COUNT
 };
 static const char *const field_names[F_FIELD_COUNT] = {
-    "id",      "name",        "tenant",      "priority", "prompt",  "max_tokens",
+    "id",      "name",        "tenant",      "priority", "prompt",  "max_tokens", "open_ended",
     "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output",  "preempted",
     "key",     "again",       "ending",      "cached",   "ttft_ms",
 };
@@ -340,6 +341,13 @@ void bind_forget_admitted(struct bind *b)
         memset(b->admitted, 0, (size_t)b->n_admitted * sizeof *b->admitted);
 }
 
+static void put_flag(lua_State *L, int keys, enum field f, bool v)
+{
+    lua_rawgeti(L, keys, SCALAR_COUNT + (int)f + 1);
+    lua_pushboolean(L, v);
+    lua_rawset(L, keys + 1);
+}
+
 void bind_note_admitted(struct bind *b, const struct request *r)
 {
     int slot = (int)(uint32_t)r->id;
@@ -380,9 +388,8 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     put_number(L, keys, F_OUTPUT, request_output(r));
     put_number(L, keys, F_PREEMPTED, r->n_preempted);
     put_number(L, keys, F_KEY, r->key);
-    lua_rawgeti(L, keys, SCALAR_COUNT + F_AGAIN + 1);
-    lua_pushboolean(L, admitted_before(b, r));
-    lua_rawset(L, keys + 1);
+    put_flag(L, keys, F_AGAIN, admitted_before(b, r));
+    put_flag(L, keys, F_OPEN_ENDED, s->open_ended);
     put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
     if (how == END_NONE) { /* what only finish knows */
         put_text(L, keys, F_CACHED, NULL);

@@ -14,9 +14,9 @@ enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
     "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
-    "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "key",
-    "computed",    "output",      "remaining", "blocks",        "group",   "home",
-    "parked",      "first",       "last",
+    "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "open_ended",
+    "key",         "computed",    "output",    "remaining",     "blocks",  "group",
+    "home",        "parked",      "first",     "last",
 };
 
 /* ---- needs */
@@ -143,6 +143,7 @@ static double cell_of(const struct world *w, const struct request *r, int column
     case COL_PREEMPTED: return r->n_preempted;
     case COL_WAITING_SINCE: return (double)r->waiting_since_ns * 1e-9;
     case COL_STARTED: return (double)r->first_scheduled_ns * 1e-9;
+    case COL_OPEN_ENDED: return r->spec->open_ended;
     case COL_KEY: return r->key;
     case COL_COMPUTED: return r->n_computed;
     case COL_OUTPUT: return request_output(r);
@@ -180,10 +181,15 @@ static void push_tables(struct sync *s)
         }
 }
 
+static bool is_flag(int column)
+{
+    return column == COL_PARKED || column == COL_OPEN_ENDED;
+}
+
 /* Any cell but a tenant. */
 static void push_cell(lua_State *L, int column, double v)
 {
-    if (column == COL_PARKED)
+    if (is_flag(column))
         lua_pushboolean(L, v != 0);
     else
         lua_pushnumber(L, v);
@@ -265,6 +271,11 @@ static int find_row(const struct columns *c, req_id id)
     return row >= 0 && row < c->n && c->ids[row] == id ? row : -1;
 }
 
+int columns_row(const struct columns *c, req_id id)
+{
+    return find_row(c, id) + 1;
+}
+
 static void add_row(struct sync *s, const struct request *r)
 {
     struct columns *c = s->c;
@@ -343,7 +354,7 @@ static bool spot_check(struct sync *s)
             size_t n = 0;
             const char *text = lua_type(s->L, -1) == LUA_TSTRING ? lua_tolstring(s->L, -1, &n) : NULL;
             good = text && (double)(map_hash_bytes(text, n) >> 12) == c->cells[k][row];
-        } else if (k == COL_PARKED)
+        } else if (is_flag(k))
             good = lua_type(s->L, -1) == LUA_TBOOLEAN && lua_toboolean(s->L, -1) == (c->cells[k][row] != 0);
         else
             good = lua_type(s->L, -1) == LUA_TNUMBER && lua_tonumber(s->L, -1) == c->cells[k][row];

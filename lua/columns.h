@@ -24,6 +24,7 @@ enum column {
     COL_PREEMPTED,
     COL_WAITING_SINCE,
     COL_STARTED,
+    COL_OPEN_ENDED,
     COL_KEY /* changes only by leaving and entering the queue */,
     COL_COMPUTED /* from here on at any time */,
     COL_OUTPUT,
@@ -70,6 +71,8 @@ void columns_free(struct columns *c);
 /* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is
  * not what was written (then columns_reset). */
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
+/* The row of a request, from 1; 0: it has none. */
+int columns_row(const struct columns *c, req_id id);
 /* Fresh tables; the next sync fills them. A body. */
 void columns_reset(struct columns *c, lua_State *L);
 /* Makes room for n rows. Returns the bytes by which the Lua tables may now grow. */

@@ -339,6 +339,7 @@ static void read_request(lua_State *L, struct request_spec *s, const struct rig 
         snprintf(s->name, sizeof s->name, "%s", at);
     s->priority = (int)read_whole(L, 2, "priority", 0, INT_MIN, INT_MAX);
     s->max_tokens = (int)read_whole(L, 2, "max_tokens", 16, 1, MAX_PROMPT);
+    s->open_ended = read_flag(L, 2, "open_ended", false);
     s->slo_ttft_ms = read_number(L, 2, "slo_ttft_ms", 0, 0, 1e9);
     s->slo_tpot_ms = read_number(L, 2, "slo_tpot_ms", 0, 0, 1e9);
     s->leader = (uint64_t)read_whole(L, 2, "leader", 0, 0, r->n_results);
@@ -363,7 +364,7 @@ static int m_submit(lua_State *L)
 {
     struct rig *r = check_rig(L);
     luaL_checktype(L, 2, LUA_TTABLE);
-    read_names(L, 2, " prompt max_tokens tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
+    read_names(L, 2, " prompt max_tokens open_ended tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
     struct request_spec fields = {0};
     double now = (double)(clock_now(&r->clock) - START_NS) * 1e-9, at = read_number(L, 2, "at", now, 0, MAX_SECONDS);
     int n_prompt = check_prompt(L, r);
@@ -418,6 +419,7 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         s->priority = row.priority;
         s->n_prompt = row.n_prompt;
         s->max_tokens = row.n_output;
+        s->open_ended = row.open_ended;
         s->prompt = mem_new_array((size_t)row.n_prompt, sizeof *s->prompt);
         trace_prompt(&row, seed, model_config(r->model)->vocab, s->prompt);
         s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};

@@ -74,9 +74,9 @@ static uint64_t rank_list(lua_State *L, int index, const char *what)
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
     static const char *const names[] = {"name",    "tenant",      "priority", "prompt", "max_tokens", "output",
-                                        "arrival", "slo_ttft_ms", "group",    "parked"};
+                                        "arrival", "slo_ttft_ms", "group",    "parked", "open_ended"};
     luaL_checktype(L, table, LUA_TTABLE);
-    verb_check_fields(L, table, "a request of a test", names, 10);
+    verb_check_fields(L, table, "a request of a test", names, 11);
     double order = (double)t->world.next_tag;
     struct made_request m = {.name = text(L, table, "name"), .tenant = text(L, table, "tenant"),
                              .priority = (int)number(L, table, "priority", 0, INT_MIN, INT_MAX),
@@ -86,7 +86,7 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
                              .arrival_s = number(L, table, "arrival", order * 1e-3, 0, 1e9),
                              .slo_ttft_ms = number(L, table, "slo_ttft_ms", 0, 0, 1e9), .running = running,
                              .group = (int)number(L, table, "group", 0, 1, MAX_MADE_GROUPS),
-                             .parked = flag(L, table, "parked")};
+                             .parked = flag(L, table, "parked"), .open_ended = flag(L, table, "open_ended")};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");

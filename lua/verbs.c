@@ -6,6 +6,7 @@
 
 #include "engine/base/log.h"
 #include "lua/nearest.h"
+#include "lua/queries.h"
 #include "lua/sandbox.h"
 #include "lua/script.h"
 #include "lua/strict.h"
@@ -263,6 +264,7 @@ void verbs_add_queries(lua_State *L)
     lua_setfield(L, -2, "narrowest");
     lua_pushcfunction(L, view_cover);
     lua_setfield(L, -2, "cover");
+    queries_add(L);
 }
 
 void verbs_create(struct bind *b, lua_State *L)

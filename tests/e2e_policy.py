@@ -1,10 +1,13 @@
 """What an author of policies meets at the command line."""
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 BUILD = os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build"))
 BINARY = os.path.join(BUILD, "moonshift")
@@ -169,7 +172,49 @@ def installed_it_is_found_from_any_folder():
         assert r.returncode == 0, r
 
 
-CASES = [serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named, without_busted_it_says_what_to_install,
+LIMITED = """return { api = 1,
+  admit = function(r, view, act)
+    if r.open_ended then act.refuse(r, 429, 7, "say max_tokens") return end
+    local waiting, running = view.tenant(r.tenant)
+    assert(r.again or waiting + running >= 1)
+  end,
+  step = function(view, act)
+    for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end
+  end }"""
+
+
+def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, limited=LIMITED)
+        policy, trace, result = (os.path.join(folder, f) for f in ("limited.lua", "trace.csv", "out.json"))
+        open(trace, "w").write("arrival_s,input_tokens,output_tokens,tenant,open_ended\n" + "".join(f"{i * 0.1},20,5,t{i % 3},{int(i % 4 == 0)}\n" for i in range(20)))
+        code, _, err = run("simulate", "--hf-config", "tests/data/sim_model.json", "--trace", trace, "--policy", policy, "--json", result)
+        assert code == 0, err
+        refused = re.search(r'"refused":\s*(\d+)', open(result).read())
+        assert refused and refused[1] == "5", open(result).read()[:3000]
+        p = subprocess.Popen([BINARY, "serve", *DUMMY, "--port", "0", "--chat-template", "chatml", "--policy", policy], stderr=subprocess.PIPE, text=True, env=ENV)
+        try:
+            port = None
+            for line in p.stderr:
+                port = re.search(r"on http://127.0.0.1:(\d+)", line)
+                if port:
+                    break
+            for more, status in (({}, 429), ({"max_tokens": 3}, 200), ({"max_completion_tokens": 3}, 200)):
+                body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode()
+                ask = urllib.request.Request(f"http://127.0.0.1:{port[1]}/v1/chat/completions", body, {"Content-Type": "application/json"})
+                try:
+                    with urllib.request.urlopen(ask, timeout=WAIT_S) as r:
+                        got, text = r.status, r.read().decode()
+                except urllib.error.HTTPError as e:
+                    got, text = e.code, e.read().decode()
+                    e.close()
+                assert got == status and (status == 200 or "say max_tokens" in text), (more, got, text)
+        finally:
+            p.terminate()
+            p.communicate(timeout=WAIT_S)
+
+
+CASES = [a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate, serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named, without_busted_it_says_what_to_install,
          watching_runs_again_and_ends_with_ctrl_c]
 if has_module():
     CASES += [the_page_on_testing_goes_from_empty_to_green, which_files_are_tested_and_the_exit_status, installed_it_is_found_from_any_folder]

@@ -73,6 +73,10 @@ static void our_csv(void **state)
     accepts("\xef\xbb\xbfoutput_tokens, tenant ,priority,arrival_s,input_tokens,hash_ids\r\n\r\n3,team-a,-2,0,1025,7 8 9\r\n", 1, &r);
     assert_true(r.n_prompt == 1025 && r.n_output == 3 && r.priority == -2 && r.n_hashes == 3);
     assert_string_equal(r.tenant, "team-a");
+    accepts("arrival_s,input_tokens,output_tokens,open_ended\n0,9,9,1\n1,9,9,0\n", 2, &r);
+    assert_false(r.open_ended);
+    accepts("arrival_s,input_tokens,output_tokens,open_ended\n0,9,9,0\n1,9,9,1\n", 2, &r);
+    assert_true(r.open_ended);
     accepts(HEAD "1,4194304,1", 1, &r); /* no newline at the end */
     accepts(HEAD, 0, &r);
 }
@@ -122,6 +126,7 @@ static void what_is_wrong_is_named(void **state)
     refuses(AZURE "2023-11-16 18:15:46+02:00,1,44\n", NULL, "TIMESTAMP");
     refuses("priority," HEAD "x,0,1,1\n", NULL, "priority must be");
     refuses("tenant," HEAD "a b,0,1,1\n", NULL, "tenant must be");
+    refuses("open_ended," HEAD "2,0,512,1\n", NULL, "open_ended must be 0 or 1");
     refuses("hash_ids," HEAD "1 2,0,512,1\n", NULL, "hash_ids has 2 ids; 512 tokens are 1 blocks of 512");
     refuses("hash_ids," HEAD "1;2,0,1024,1\n", NULL, "hash_ids must be whole numbers");
     refuses("{\"timestamp\": 1}\n", NULL, "t.csv:1: timestamp, input_length and output_length are needed");

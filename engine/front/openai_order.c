@@ -81,6 +81,7 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
     s->prompt = copy_ids(q->ids, q->n);
     s->n_prompt = q->n;
     s->max_tokens = q->max_tokens;
+    s->open_ended = q->open_ended;
     s->min_tokens = p->min_tokens < q->max_tokens ? p->min_tokens : q->max_tokens;
     fill_stop_ids(s, o);
     fill_sampling(&s->sampling, p, (p->has_seed ? (uint64_t)p->seed : o->random) + (uint64_t)i);

@@ -339,7 +339,7 @@ static int add_prompt(const struct openai_text *t, const struct openai_params *p
     if (room < max_tokens || room < 0 || (max_tokens == 0 && p->max_tokens != 0))
         return too_long(t, p, n, p->max_tokens, f);
     struct openai_prompt *q = &out->items[out->n++];
-    *q = (struct openai_prompt){.ids = ids->ids, .n = n, .max_tokens = max_tokens};
+    *q = (struct openai_prompt){.ids = ids->ids, .n = n, .max_tokens = max_tokens, .open_ended = p->max_tokens < 0};
     *ids = (struct tokens){0};
     return 0;
 }

@@ -1,6 +1,7 @@
 /* The lines, after the first one (record_head.c): a letter, the time in ns since the engine's start where it has one, and fields with a blank between them. A
  * request is called by the order in which it was admitted (0, 1, ...); '-' stands for none.
- *   a time order arrival prompt max_tokens priority leader logprobs ttft_ms tpot_ms name tenant n_keys key...    handed in; order '-': turned away
+ *   a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...    handed in; order '-': turned away;
+ *                                                   asked: 1 for logprobs of the prompt, 2 for no max_tokens of the client's (then it is all that fits)
  *   k key...                                         more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  *   c time order ending                              ends early: the client left (abort), a stop string was found (stop)
  *   s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ...
@@ -213,7 +214,7 @@ static void submitted(void *ctx, int64_t now, const struct request_spec *s, stru
     put_i64(out, s->max_tokens);
     put_i64(out, s->priority);
     put_leader(r, out, s);
-    put_i64(out, s->sampling.n_prompt_logprobs >= 0);
+    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1);
     put_number(out, s->slo_ttft_ms);
     put_number(out, s->slo_tpot_ms);
     buf_putc(out, ' ');

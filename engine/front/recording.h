@@ -36,7 +36,7 @@ struct recorded {
     /* a */
     int64_t arrival_ns, leader;     /* leader: -1: none */
     int n_prompt, max_tokens, priority;
-    bool logprobs;
+    bool logprobs, open_ended;
     double slo_ttft_ms, slo_tpot_ms;
     char name[NAME_BYTES], tenant[NAME_BYTES];  /* g: name of the policy */
     /* c e */

@@ -226,6 +226,7 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     s->slo_tpot_ms = x->slo_tpot_ms;
     s->n_prompt = x->n_prompt;
     s->max_tokens = x->max_tokens;
+    s->open_ended = x->open_ended;
     s->prompt = mem_new_array((size_t)x->n_prompt, sizeof *s->prompt);
     s->stop_ids = mem_new(sizeof *s->stop_ids);
     s->stop_ids[0] = STOP_ID;

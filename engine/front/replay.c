@@ -258,6 +258,7 @@ static void submit(struct drive *d)
     s->slo_tpot_ms = row->slo_tpot_ms;
     s->arrival_ns = d->start_ns + row->arrival_ns;
     s->n_prompt = row->n_prompt;
+    s->open_ended = row->open_ended;
     s->max_tokens = row->n_output; /* and no stop ids: the answer has the length that the trace says */
     s->prompt = mem_new_array((size_t)row->n_prompt, sizeof *s->prompt);
     trace_prompt(row, d->setup->seed, d->setup->vocab, s->prompt);

@@ -179,6 +179,7 @@ static struct request_spec *make_spec(struct terminal *t, struct tokens *prompt)
     s->prompt = prompt->ids; /* moves */
     s->n_prompt = (int)prompt->len;
     *prompt = (struct tokens){0};
+    s->open_ended = !o->max_tokens;
     s->max_tokens = o->max_tokens && o->max_tokens < room ? (int)o->max_tokens : room;
     s->stop_ids = mem_new_array(n_ends, sizeof *s->stop_ids);
     s->n_stop_ids = (int)n_ends;

@@ -12,7 +12,7 @@
 enum { MAX_COLUMNS = 8 };
 static const int64_t MAX_SECONDS = INT64_C(315360000); /* ten years */
 
-enum column { COL_ARRIVAL, COL_INPUT, COL_OUTPUT, COL_PRIORITY, COL_TENANT, COL_HASHES, COL_TIMESTAMP, COL_ROW, COL_COUNT };
+enum column { COL_ARRIVAL, COL_INPUT, COL_OUTPUT, COL_PRIORITY, COL_TENANT, COL_HASHES, COL_TIMESTAMP, COL_ROW, COL_OPEN_ENDED, COL_COUNT };
 
 struct trace {
     struct lines rows, side;        /* side.file NULL: no hashes beside it */
@@ -116,6 +116,7 @@ static const struct {
 } column_names[] = {
     {"arrival_s", COL_ARRIVAL}, {"input_tokens", COL_INPUT},   {"output_tokens", COL_OUTPUT},  {"priority", COL_PRIORITY},        {"tenant", COL_TENANT},
     {"hash_ids", COL_HASHES},   {"TIMESTAMP", COL_TIMESTAMP},  {"ContextTokens", COL_INPUT},   {"GeneratedTokens", COL_OUTPUT},   {"row", COL_ROW},
+    {"open_ended", COL_OPEN_ENDED},
 };
 
 static const char *column_name(enum column c, bool azure)
@@ -167,7 +168,7 @@ static int read_header(struct trace *t, struct err *e)
         while (k < all && (strcmp(fields[i], column_names[k].name) != 0 || column_names[k].column == COL_ROW))
             k++;
         if (k == all)
-            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,hash_ids] or TIMESTAMP,ContextTokens,GeneratedTokens",
+            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,open_ended][,hash_ids] or TIMESTAMP,ContextTokens,GeneratedTokens",
                              fields[i], e);
         if (has_column(t, column_names[k].column))
             return lines_bad_field(&t->rows, "a column", "named once", fields[i], e);
@@ -201,6 +202,11 @@ static int read_field(struct trace *t, enum column c, const char *text, struct t
         if (strlen(text) >= sizeof row->tenant || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
             return lines_bad_field(l, "tenant", "up to 63 letters, digits, '.', '_' or '-'", text, e);
         snprintf(row->tenant, sizeof row->tenant, "%s", text);
+        return 0;
+    case COL_OPEN_ENDED:
+        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+            return lines_bad_field(l, "open_ended", "0 or 1", text, e);
+        row->open_ended = *text == '1';
         return 0;
     case COL_HASHES: return read_hashes(t, l, text, e);
     case COL_ROW:

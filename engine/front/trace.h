@@ -25,6 +25,7 @@ struct trace_row {
     int64_t arrival_ns;             /* after the trace's first row */
     int n_prompt, n_output;         /* >= 1 */
     int priority;
+    bool open_ended;                /* the client gave no limit of its own */
     char tenant[NAME_BYTES];
     int64_t cancel_ns;              /* its client leaves then, unless it has its answer; 0: it does not leave */
     double slo_ttft_ms, slo_tpot_ms;

@@ -36,6 +36,7 @@ struct request_spec {
     int32_t *prompt;
     int n_prompt;                   /* >= 1 */
     int max_tokens;                 /* >= 0; 0 only with prompt logprobs (echo) */
+    bool open_ended;                /* the client gave no max_tokens: it is all that there is room for */
     int min_tokens;
     int32_t *stop_ids;              /* end ids of the model (unless ignore_eos) and the client's */
     int n_stop_ids;
@@ -66,6 +67,7 @@ struct request {
     req_id id;
     enum req_state state;
     struct request_spec *spec;
+    struct tenant *tenant;          /* the counts that it is part of */
     /* the timeline: prompt, then output */
     int32_t *tokens;
     int n_tokens, cap_tokens;

@@ -57,6 +57,7 @@ void world_free(struct world *w)
     mem_free(w->waiting.items);
     mem_free(w->running.items);
     request_table_free(&w->requests);
+    tenants_free(&w->tenants);
     kv_free(&w->kv);
     memset(w, 0, sizeof *w);
 }
@@ -144,6 +145,14 @@ static int check_fits(const struct world *w, const struct request_spec *s, struc
     return 0;
 }
 
+/* One more that waits, or one less; its tokens do not change while it does. */
+static void count_waiting(struct world *w, struct request *r, int sign)
+{
+    w->waiting_tokens += sign * r->n_tokens;
+    r->tenant->n_waiting += sign;
+    r->tenant->waiting_tokens += sign * r->n_tokens;
+}
+
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e)
 {
     const struct limits *l = &w->limits;
@@ -163,7 +172,8 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     r->order = w->next_order++;
     r->key = (double)s->arrival_ns * 1e-9;
     r->waiting_since_ns = now_ns;
-    w->waiting_tokens += r->n_tokens;
+    r->tenant = tenants_enter(&w->tenants, s->tenant);
+    count_waiting(w, r, 1);
     w->n_submitted++;
     metrics_add(w->metrics, C_SUBMITTED, 1);
     note_arrival(w, now_ns);
@@ -274,7 +284,8 @@ static void join_group(struct request *r, struct group *g)
 static void run(struct world *w, struct request *r, struct group *g)
 {
     queue_delete(&w->waiting, r);
-    w->waiting_tokens -= r->n_tokens;
+    count_waiting(w, r, -1);
+    r->tenant->n_running++;
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
@@ -436,7 +447,8 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         queue_delete(&w->running, r);
         r->state = REQ_WAITING;
         r->waiting_since_ns = now_ns;
-        w->waiting_tokens += r->n_tokens;
+        r->tenant->n_running--;
+        count_waiting(w, r, 1);
         queue_insert(&w->waiting, r);
         r->n_preempted++;
         metrics_add(w->metrics, C_PREEMPTIONS, 1);
@@ -486,7 +498,10 @@ void world_end(struct world *w, struct request *r, enum ending how)
     ASSERT(!r->busy && r->state != REQ_FREE && how != END_NONE);
     queue_delete(queue_of(w, r), r);
     if (r->state == REQ_WAITING)
-        w->waiting_tokens -= r->n_tokens;
+        count_waiting(w, r, -1);
+    else
+        r->tenant->n_running--;
+    tenants_leave(&w->tenants, r->tenant);
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);
     r->state = REQ_FREE;
@@ -523,12 +538,27 @@ static bool queue_check(const struct req_queue *q, enum req_state state)
     return true;
 }
 
+static bool tenants_check(const struct world *w)
+{
+    int n_waiting = 0, n_running = 0;
+    int64_t tokens = 0;
+    bool idle = false;
+    for (int i = 0; i < w->tenants.n; i++) {
+        const struct tenant *t = w->tenants.items[i];
+        n_waiting += t->n_waiting;
+        n_running += t->n_running;
+        tokens += t->waiting_tokens;
+        idle = idle || t->n_waiting + t->n_running <= 0;
+    }
+    return !idle && n_waiting == w->waiting.n && n_running == w->running.n && tokens == w->waiting_tokens;
+}
+
 bool world_check(const struct world *w)
 {
     int64_t waiting_tokens = 0;
     for (int i = 0; i < w->waiting.n; i++)
         waiting_tokens += w->waiting.items[i]->n_tokens;
     return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
-           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens &&
+           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens && tenants_check(w) &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }

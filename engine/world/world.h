@@ -12,6 +12,7 @@
 #include "engine/world/metrics.h"
 #include "engine/world/partition.h"
 #include "engine/world/request.h"
+#include "engine/world/tenants.h"
 
 struct limits {
     int max_num_seqs;               /* running at once */
@@ -58,6 +59,7 @@ struct world {
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens;         /* prompt tokens of the waiting */
+    struct tenants tenants;
     struct kv_pool kv;
     struct partition partition;
     struct kv_copy **moves;         /* made and not yet taken by the engine */

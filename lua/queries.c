@@ -1,0 +1,72 @@
+#include "lua/queries.h"
+
+#include <lauxlib.h>
+
+#include "lua/script.h"
+#include "lua/verbs.h"
+
+static const struct world *world_of(lua_State *L, const char *what)
+{
+    const struct view *v = bind_of(L)->facts;
+    if (!v)
+        luaL_error(L, "%s is for hooks that have a view", what);
+    return v->world;
+}
+
+/* view.row(view.waiting or view.running, k): the row of the k-th request in the queue's order; nil: there are not so many, or (in admit and finish) it came since
+ * the last step. */
+static int view_row(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    const struct world *w = world_of(L, "view.row");
+    lua_settop(L, 2);
+    const void *table = lua_type(L, 1) == LUA_TTABLE ? lua_topointer(L, 1) : NULL;
+    bool waiting = table == b->waiting.view_pointer;
+    if (!table || (!waiting && table != b->running.view_pointer))
+        return luaL_error(L, "view.row(queue, k): the queue is view.waiting or view.running, not a %s", luaL_typename(L, 1));
+    double k = verb_whole_number(L, 2, "view.row(queue, k): k", 1, 1 << 30);
+    const struct columns *c = waiting ? &b->waiting : &b->running;
+    const struct req_queue *q = waiting ? &w->waiting : &w->running;
+    if (!c->mask)
+        return luaL_error(L, "view.row: view.%s has no rows: add what you read of them to needs", waiting ? "waiting" : "running");
+    int row = k <= q->n ? columns_row(c, q->items[(int)k - 1]->id) : 0;
+    if (row)
+        lua_pushnumber(L, row);
+    else
+        lua_pushnil(L);
+    return 1;
+}
+
+/* view.tenant(name): how many of its requests wait and run, and the prompt tokens of those that wait. */
+static int view_tenant(lua_State *L)
+{
+    const struct world *w = world_of(L, "view.tenant");
+    if (lua_type(L, 1) != LUA_TSTRING)
+        return luaL_error(L, "view.tenant(name): the name is a text, not a %s", luaL_typename(L, 1));
+    const struct tenant *t = tenants_find(&w->tenants, lua_tostring(L, 1));
+    lua_pushnumber(L, t ? t->n_waiting : 0);
+    lua_pushnumber(L, t ? t->n_running : 0);
+    lua_pushnumber(L, t ? (double)t->waiting_tokens : 0);
+    return 3;
+}
+
+/* view.tenants(): the names of those that have a request in the house, in their order. */
+static int view_tenants(lua_State *L)
+{
+    const struct world *w = world_of(L, "view.tenants");
+    lua_createtable(L, w->tenants.n, 0);
+    for (int i = 0; i < w->tenants.n; i++) {
+        lua_pushstring(L, w->tenants.items[i]->name);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+void queries_add(lua_State *L)
+{
+    static const luaL_Reg questions[] = {{"row", view_row}, {"tenant", view_tenant}, {"tenants", view_tenants}};
+    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
+        lua_pushcfunction(L, questions[i].func);
+        lua_setfield(L, -2, questions[i].name);
+    }
+}

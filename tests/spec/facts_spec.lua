@@ -1,0 +1,132 @@
+-- What a policy can ask beyond the columns: rows in order, counts by tenant, and whether a client gave a limit. The policy itself compares the answers with the columns.
+local h = require("helper")
+
+local CURIOUS = [[
+return {
+  api = 1, params = { open = { default = "any" } }, needs = { "tenant", "key", "waiting.prompt", "waiting.output", "waiting.open_ended", "first" },
+  admit = function(r, view, act, p) return (r.prompt * 37) % 101 end,
+  step = function(view, act, p)
+    for _, queue in ipairs({ view.waiting, view.running }) do -- every row once, in the order of keys
+      local seen, last = {}, -math.huge
+      for k = 1, queue.n do
+        local row = view.row(queue, k)
+        assert(row and not seen[row], "a row twice")
+        assert(queue.key[row] >= last, "out of order")
+        assert(k > 16 or queue.first[k] == row, "not as first says")
+        seen[row], last = true, queue.key[row]
+      end
+      assert(view.row(queue, queue.n + 1) == nil, "a row too many")
+    end
+    local waiting, running, tokens, names = {}, {}, {}, {}
+    for i = 1, view.waiting.n do
+      local t = view.waiting.tenant[i]
+      waiting[t], tokens[t], names[t] = (waiting[t] or 0) + 1, (tokens[t] or 0) + view.waiting.prompt[i] + view.waiting.output[i], true
+      assert(p.open == "any" or view.waiting.open_ended[i] == (view.waiting.prompt[i] % 2 == 0), "open_ended")
+    end
+    for i = 1, view.running.n do
+      local t = view.running.tenant[i]
+      running[t], names[t] = (running[t] or 0) + 1, true
+    end
+    local listed = view.tenants()
+    local n = 0
+    for name in sorted_pairs(names) do
+      n = n + 1
+      assert(listed[n] == name, "a tenant is missing")
+      local w, r, t = view.tenant(name)
+      assert(w == (waiting[name] or 0) and r == (running[name] or 0) and t == (tokens[name] or 0), "counts of a tenant")
+    end
+    assert(#listed == n, "a tenant too many")
+    local w, r, t = view.tenant("nobody")
+    assert(w == 0 and r == 0 and t == 0)
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting, 200)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end,
+}
+]]
+
+-- A tenant may have two requests in the house; the next one is turned away.
+local QUOTA = [[
+return {
+  api = 1,
+  admit = function(r, view, act, p)
+    local waiting, running = view.tenant(r.tenant)
+    if not r.again and waiting + running > 2 then act.refuse(r, 429, 1, "two at a time") end
+  end,
+  step = function(view, act, p)
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end,
+}
+]]
+
+describe("a policy can ask", function()
+  for _, options in ipairs { { kv_blocks = 60 }, { ranks = 4, group_size = 2, kv_blocks = 60 } } do
+    it("for rows in order, and for counts by tenant, on " .. (options.ranks or 1) .. " ranks", function()
+      options.source, options.name, options.max_num_seqs = CURIOUS, "curious", 12
+      h.with(options, function(e)
+        e:set { open = "even" } -- not so in the dry runs
+        for k = 1, 120 do
+          local prompt = 1 + k * 53 % 150
+          e:submit { prompt = prompt, max_tokens = 5 + k % 20, tenant = ({ "red", "blue", "green", "" })[k % 4 + 1], at = k * 0.002, open_ended = prompt % 2 == 0 }
+        end
+        e:run_until(0.15)
+        for id = 10, 60, 10 do if e:result(id).ending == "none" then e:cancel(id) end end
+        e:run()
+        h.clean(e)
+      end)
+    end)
+  end
+
+  it("whether a client gave a limit, in its own tests too", function()
+    local source = [[
+      return { api = 1, admit = function(r) return r.open_ended and 1 or 0 end, step = function(view, act)
+        for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end,
+      tests = { t = function(t)
+        assert(t.admit { open_ended = true } == 1 and t.admit {} == 0)
+        local plan = t.step { max_num_seqs = 1, waiting = { { name = "a", open_ended = true }, { name = "b" } } }
+        assert(plan[1].name == "b")
+      end } }]]
+    h.with({ source = source, max_num_seqs = 1 }, function(e)
+      e:submit { name = "open", open_ended = true }
+      e:submit { name = "shut" }
+      e:run()
+      assert.same({ "shut", "open" }, h.started(e))
+      h.clean(e)
+    end)
+  end)
+
+  it("how many a tenant has, in admit", function()
+    h.with({ source = QUOTA, name = "quota" }, function(e)
+      local ids = {}
+      for i = 1, 3 do ids[i] = e:submit { tenant = "red", at = 0.001 } end
+      ids[4] = e:submit { tenant = "blue", at = 0.001 }
+      ids[5] = e:submit { tenant = "red", at = 1 }
+      e:run()
+      local endings = {}
+      for i, id in ipairs(ids) do endings[i] = e:result(id).ending end
+      assert.same({ "length", "length", "refused", "length", "length" }, endings)
+      h.clean(e)
+    end)
+  end)
+
+  it("and is told what it asks in a wrong way", function()
+    for code, says in pairs {
+      ["view.row(view.idle, 1)"] = "the queue is view.waiting or view.running",
+      ["view.row(view.waiting, 0)"] = "k must be a whole number from 1",
+      ["view.row(view.waiting, 1)"] = "view.waiting has no rows: add what you read of them to needs",
+      ["view.tenant()"] = "the name is a text",
+    } do
+      local ok, why = require("moonshift").check("return { api = 1, step = function(view, act)\n" .. code .. " end }", "wrong")
+      assert.is_nil(ok)
+      assert.is_truthy(why:find("wrong.lua:2: ", 1, true) and why:find(says, 1, true), why)
+    end
+  end)
+end)
