@@ -86,8 +86,8 @@ static int next_recorded(struct arrivals *a, struct trace_row *row, bool *end, s
     if (a->first_ns < 0)
         a->first_ns = a->last_ns = at;
     a->last_ns = at > a->last_ns ? at : a->last_ns;
-    *row = (struct trace_row){.index = a->n, .arrival_ns = a->last_ns - a->first_ns, .n_prompt = x.n_prompt, .priority = x.priority, .open_ended = x.open_ended, .slo_ttft_ms = x.slo_ttft_ms,
-                              .slo_tpot_ms = x.slo_tpot_ms, .hashes = x.n_keys ? x.keys : NULL, .n_hashes = x.n_keys, .hash_tokens = KV_UNIT};
+    *row = (struct trace_row){.index = a->n, .arrival_ns = a->last_ns - a->first_ns, .n_prompt = x.n_prompt, .priority = x.priority, .open_ended = x.open_ended,
+                              .slo_ttft_ms = x.slo_ttft_ms, .slo_tpot_ms = x.slo_tpot_ms, .hashes = x.n_keys ? x.keys : NULL, .n_hashes = x.n_keys, .hash_tokens = KV_UNIT};
     snprintf(row->tenant, sizeof row->tenant, "%s", x.tenant);
     recorded_outcome(a, &x, row);
     return 0;

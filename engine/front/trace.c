@@ -168,7 +168,8 @@ static int read_header(struct trace *t, struct err *e)
         while (k < all && (strcmp(fields[i], column_names[k].name) != 0 || column_names[k].column == COL_ROW))
             k++;
         if (k == all)
-            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,open_ended][,hash_ids] or TIMESTAMP,ContextTokens,GeneratedTokens",
+            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,open_ended][,hash_ids] "
+                                   "or TIMESTAMP,ContextTokens,GeneratedTokens",
                              fields[i], e);
         if (has_column(t, column_names[k].column))
             return lines_bad_field(&t->rows, "a column", "named once", fields[i], e);
