@@ -210,10 +210,9 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_GROUP_CAPACITY] = (double)group_capacity(w);
 }
 
-/* Stack: keys at `keys`, the view table on top. One scalar, chosen at random, must be what was written. */
-static bool check_scalar(struct bind *b, lua_State *L, int keys)
+/* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */
+static bool check_scalar(const struct bind *b, lua_State *L, int keys, int i)
 {
-    int i = (int)rng_below(&b->rng, SCALAR_COUNT);
     lua_rawgeti(L, keys, i + 1);
     lua_rawget(L, -2);
     bool good = lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) == b->scalars[i];
@@ -228,7 +227,7 @@ static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, boo
     bind_push(b, L, b->keys_ref);
     bind_push(b, L, b->view_ref);
     int view = lua_gettop(L), keys = view - 1;
-    bool good = all || check_scalar(b, L, keys);
+    bool good = all || check_scalar(b, L, keys, (int)rng_below(&b->rng, SCALAR_COUNT));
     for (int i = 0; i < SCALAR_COUNT; i++) {
         if (!all && now[i] == b->scalars[i])
             continue;
@@ -293,13 +292,29 @@ static bool sync_groups(struct bind *b, lua_State *L, const struct view *v)
     return groups_sync(&b->groups, L, v);
 }
 
+bool bind_untouched(struct bind *b, lua_State *L)
+{
+    bool good = true;
+    luaL_checkstack(L, 8, NULL);
+    vm_host_enter(vm_of(L));
+    bind_push(b, L, b->keys_ref);
+    bind_push(b, L, b->view_ref);
+    int keys = lua_gettop(L) - 1;
+    for (int i = 0; i < SCALAR_COUNT && good; i++)
+        good = check_scalar(b, L, keys, i);
+    lua_settop(L, keys - 1);
+    good = good && columns_untouched(&b->waiting, L) && columns_untouched(&b->running, L) && groups_untouched(&b->groups, L);
+    vm_host_leave(vm_of(L));
+    return good;
+}
+
 enum { RESYNC_STEPS = 4096 };
 
 bool bind_sync(struct bind *b, lua_State *L, const struct view *v, enum freshness how)
 {
     struct vm *vm = vm_of(L);
     vm_host_enter(vm);
-    bool good = sync_scalars(b, L, v, false);
+    bool good = (!b->watched || bind_untouched(b, L)) & sync_scalars(b, L, v, false);
     if (how == FRESH_ALL && v->world->step % RESYNC_STEPS == RESYNC_STEPS - 1)
         restore(b, L);
     if (how >= FRESH_GROUPS)

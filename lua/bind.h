@@ -55,6 +55,7 @@ struct bind {
     int n_admitted;
     struct rng rng;
     const struct comm_pool *comms;  /* of the node; NULL: it has none, or this is a rehearsal */
+    bool watched;                   /* dry runs: at every call the whole view is looked at, not some of it */
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;
@@ -74,6 +75,8 @@ enum freshness { FRESH_SCALARS, FRESH_GROUPS, FRESH_ALL };
 /* Writes what changed since the last call. A body. False: the policy has changed its view; everything has been
  * put right again. */
 bool bind_sync(struct bind *b, lua_State *L, const struct view *v, enum freshness how);
+/* The policy has not written into its view. A body. */
+bool bind_untouched(struct bind *b, lua_State *L);
 /* The next view is of another world: request ids mean something else there. A body. */
 void bind_forget(struct bind *b, lua_State *L);
 void bind_push(const struct bind *b, lua_State *L, int ref);

@@ -49,16 +49,47 @@ static struct lua_opts off_stage(const struct check *c)
     return o;
 }
 
+static int rehearse_watched(struct script *s, bool several, struct buf *out, int *n_unfit, struct err *e)
+{
+    s->bind.watched = true;
+    int rc = rehearse(s, several, out, n_unfit, e);
+    script_forget(s); /* looks at the view once more */
+    return !rc && s->written_by ? err_set(e, E_POLICY, "%s.lua: %s (dry run)", s->name, script_writes) : rc;
+}
+
+/* The line in which this call writes into the view: the same once more (two runs decide the same), followed line by line. 0: it was not found. */
+static int find_write(const struct check *c, bool several, uint64_t call)
+{
+    struct script *s;
+    struct lua_opts o = off_stage(c);
+    struct buf out = {0};
+    int n_unfit = 0;
+    o.watchdog = NULL;
+    if (open_with_params(c, &o, &s, NULL))
+        return 0;
+    s->spied_call = call;
+    rehearse_watched(s, several, &out, &n_unfit, NULL);
+    int line = s->spied_line;
+    script_close(s);
+    buf_free(&out);
+    return line;
+}
+
 static int rehearse_once(const struct check *c, bool several, struct buf *out, int *n_unfit, struct err *e)
 {
     struct script *s;
     struct lua_opts o = off_stage(c);
+    struct err mine = {0};
     TRY(open_with_params(c, &o, &s, e));
-    int rc = rehearse(s, several, out, n_unfit, e);
+    int rc = rehearse_watched(s, several, out, n_unfit, &mine);
+    int line = rc && s->written_by ? find_write(c, several, s->written_by) : 0;
     char file[NAME_BYTES + 8];
-    snprintf(file, sizeof file, "%s.lua", s->name);
-    if (rc && e && strncmp(e->text, file, strlen(file)) != 0)
-        err_prefix(e, rc, "%s", file);
+    int n = snprintf(file, sizeof file, "%s.lua", s->name);
+    bool named = !strncmp(mine.text, file, (size_t)n);
+    if (line)
+        err_set(e, rc, "%s:%d: %s", file, line, named ? mine.text + n + 2 : mine.text);
+    else if (rc)
+        err_set(e, rc, "%s%s%s", named ? "" : file, named ? "" : ": ", mine.text);
     script_close(s);
     return rc;
 }

@@ -340,26 +340,49 @@ static void put_end(struct columns *c, lua_State *L, int which, const struct req
 
 /* ---- truth */
 
-/* Two cells drawn at random are what was written there. */
+/* The cell of a row (from 0), in the so-manieth needed column, is what was written there. */
+static bool cell_stands(const struct sync *s, int row, int at)
+{
+    const struct columns *c = s->c;
+    int k = s->columns[at];
+    bool good;
+    lua_rawgeti(s->L, s->base + at, row + 1);
+    if (k == COL_TENANT) {
+        size_t n = 0;
+        const char *text = lua_type(s->L, -1) == LUA_TSTRING ? lua_tolstring(s->L, -1, &n) : NULL;
+        good = text && (double)(map_hash_bytes(text, n) >> 12) == c->cells[k][row];
+    } else if (is_flag(k))
+        good = lua_type(s->L, -1) == LUA_TBOOLEAN && lua_toboolean(s->L, -1) == (c->cells[k][row] != 0);
+    else
+        good = lua_type(s->L, -1) == LUA_TNUMBER && lua_tonumber(s->L, -1) == c->cells[k][row];
+    lua_pop(s->L, 1);
+    return good;
+}
+
+/* Two cells drawn at random. */
 static bool spot_check(struct sync *s)
 {
     struct columns *c = s->c;
     bool good = true;
     for (int i = 0; i < 2 && c->n && good; i++) {
-        int row = (int)rng_below(&c->rng, (uint64_t)c->n),
-            at = (int)rng_below(&c->rng, (uint64_t)s->n_columns);
-        int k = s->columns[at];
-        lua_rawgeti(s->L, s->base + at, row + 1);
-        if (k == COL_TENANT) {
-            size_t n = 0;
-            const char *text = lua_type(s->L, -1) == LUA_TSTRING ? lua_tolstring(s->L, -1, &n) : NULL;
-            good = text && (double)(map_hash_bytes(text, n) >> 12) == c->cells[k][row];
-        } else if (is_flag(k))
-            good = lua_type(s->L, -1) == LUA_TBOOLEAN && lua_toboolean(s->L, -1) == (c->cells[k][row] != 0);
-        else
-            good = lua_type(s->L, -1) == LUA_TNUMBER && lua_tonumber(s->L, -1) == c->cells[k][row];
-        lua_pop(s->L, 1);
+        int row = (int)rng_below(&c->rng, (uint64_t)c->n);
+        good = cell_stands(s, row, (int)rng_below(&c->rng, (uint64_t)s->n_columns));
     }
+    return good;
+}
+
+bool columns_untouched(struct columns *c, lua_State *L)
+{
+    struct sync s = {.L = L, .c = c};
+    bool good = true;
+    if (!c->mask)
+        return true;
+    luaL_checkstack(L, COLUMN_COUNT + 8, NULL);
+    push_tables(&s);
+    for (int row = 0; row < c->n && good; row++)
+        for (int i = 0; i < s.n_columns && good; i++)
+            good = cell_stands(&s, row, i);
+    lua_settop(L, s.base - 1);
     return good;
 }
 

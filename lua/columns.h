@@ -71,6 +71,8 @@ void columns_free(struct columns *c);
 /* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is
  * not what was written (then columns_reset). */
 bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
+/* Every cell is what was written there (columns_sync looks at a few). A body. */
+bool columns_untouched(struct columns *c, lua_State *L);
 /* The row of a request, from 1; 0: it has none. */
 int columns_row(const struct columns *c, req_id id);
 /* Fresh tables; the next sync fills them. A body. */

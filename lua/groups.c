@@ -180,10 +180,9 @@ static void make_table(const struct groups *all, struct group_table *t, lua_Stat
     t->id = g->id;
 }
 
-/* One fact of this table, chosen at random, must be what was written. */
-static bool check_table(struct groups *g, const struct group_table *t, lua_State *L, int keys)
+/* A fact of this table is what was written; -1: its id. */
+static bool fact_stands(const struct group_table *t, lua_State *L, int keys, int i)
 {
-    int i = (int)rng_below(&g->rng, GROUP_FACT_COUNT + 1) - 1;
     push(L, i < GROUP_SP ? t->ref : t->layout_ref);
     bool good;
     if (i < 0) {
@@ -197,6 +196,24 @@ static bool check_table(struct groups *g, const struct group_table *t, lua_State
                           : lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) == t->facts[i];
     }
     lua_settop(L, keys);
+    return good;
+}
+
+/* One fact, chosen at random. */
+static bool check_table(struct groups *g, const struct group_table *t, lua_State *L, int keys)
+{
+    return fact_stands(t, L, keys, (int)rng_below(&g->rng, GROUP_FACT_COUNT + 1) - 1);
+}
+
+bool groups_untouched(const struct groups *g, lua_State *L)
+{
+    bool good = true;
+    push(L, g->keys_ref);
+    int keys = lua_gettop(L);
+    for (int k = 0; k < MAX_RANKS; k++)
+        for (int i = -1; i < GROUP_FACT_COUNT && g->tables[k].id && good; i++)
+            good = fact_stands(&g->tables[k], L, keys, i);
+    lua_settop(L, keys - 1);
     return good;
 }
 

@@ -56,5 +56,7 @@ size_t groups_reserve(struct groups *g, const struct world *w);
 void groups_push_ranks(lua_State *L, uint64_t mask);
 /* { sp =, tp = }, pushed. */
 void groups_push_layout(lua_State *L, struct layout l);
+/* Every fact is what was written (groups_sync looks at one). A body. */
+bool groups_untouched(const struct groups *g, lua_State *L);
 
 #endif

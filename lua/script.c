@@ -279,6 +279,7 @@ static enum verdict run(struct script *s, enum policy_hook h, struct vm_budget b
     struct err mine = {0};
     c->script = s;
     c->e = e ? e : &mine;
+    s->n_calls++;
     bind->hook = h;
     bind->facts = c->view;
     bind->subject = c->request;
@@ -298,11 +299,26 @@ static void malformed(struct call *c, const char *why)
     err_set(c->e, E_POLICY, "%s.lua: %s", c->script->name, why);
 }
 
+/* Before each line of the call that is followed. */
+static void on_line(lua_State *L, lua_Debug *ar)
+{
+    struct script *s = script_of(L);
+    if (bind_untouched(&s->bind, L))
+        s->spied_line = ar->currentline;
+    else
+        lua_sethook(L, NULL, 0, 0);
+}
+
 static void begin(lua_State *L, struct call *c, enum policy_hook h, enum freshness how)
 {
-    struct bind *b = &c->script->bind;
-    if (!bind_sync(b, L, c->view, how))
-        malformed(c, "the policy writes into its view, which is read only");
+    struct script *s = c->script;
+    struct bind *b = &s->bind;
+    if (!bind_sync(b, L, c->view, how)) {
+        malformed(c, script_writes);
+        s->written_by = s->n_calls - 1;
+    }
+    if (s->n_calls == s->spied_call)
+        lua_sethook(L, on_line, LUA_MASKLINE, 0); /* it has no watchdog: the call is known to end */
     bind_push(b, L, c->script->hooks[h]);
 }
 
@@ -498,6 +514,8 @@ enum verdict script_import(struct script *s, const char *json, size_t n, struct 
 static void body_forget(lua_State *L, void *arg)
 {
     struct script *s = arg;
+    if (s->bind.watched && !s->written_by && !bind_untouched(&s->bind, L))
+        s->written_by = s->n_calls;
     bind_forget(&s->bind, L);
 }
 

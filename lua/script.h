@@ -8,6 +8,7 @@
 #include "lua/params.h"
 
 enum { SCRIPT_API = 1 };
+static const char script_writes[] = "the policy writes into its view, which is read only";
 
 struct script {
     struct vm vm;
@@ -20,6 +21,9 @@ struct script {
     struct node_facts node;         /* where it was started; valid as long as that node is */
     bool started;
     struct bind bind;
+    uint64_t n_calls, written_by;   /* of hooks; the call that is known to have written into the view, 0: none (bind.watched) */
+    uint64_t spied_call;            /* this call is followed line by line, to see where it writes into the view; 0: none */
+    int spied_line;                 /* the last line before the view was found written */
 };
 
 /* What the opts leave open. E_INPUT when out of range. */
@@ -46,7 +50,7 @@ enum verdict script_export(struct script *s, struct buf *out, struct err *e);
 enum verdict script_import(struct script *s, const char *json, size_t n, struct err *e);
 /* All or nothing: where the policy runs already, the values also have to fit its node. */
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e);
-/* The next view is of another world (dry runs). */
+/* The next view is of another world (dry runs). If watched, a view that the last call has written into is noted first. */
 void script_forget(struct script *s);
 /* Time for what runs once, off the engine's path or at a swap. */
 struct vm_budget script_generous(const struct script *s);

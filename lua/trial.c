@@ -214,7 +214,7 @@ static void leave(struct bind *b)
 static void enter(lua_State *L, struct bind *b, enum policy_hook h, const struct view *v)
 {
     if (!bind_sync(b, L, v, h == HOOK_STEP ? FRESH_ALL : h == HOOK_START ? FRESH_GROUPS : FRESH_SCALARS))
-        luaL_error(L, "the policy writes into its view, which is read only");
+        luaL_error(L, "%s", script_writes);
     b->hook = h;
     b->facts = v;
 }

@@ -104,6 +104,32 @@ static void for_one_rank_only(void **state)
     }
 }
 
+/* Dry runs look at the whole view after every call, and find the line: in step, in admit, through a local, in the very last call of a world. */
+static void a_write_into_the_view_has_its_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *code, *where;
+    } cases[] = {
+        {"step = function(view, act)\n local b = act.batch(view.idle[1])\n b:decodes() b:prefill(view.waiting)\n view.n_waiting = 0\n"
+         " act.forward(view.idle[1], b) end", "x.lua:5:"},
+        {"needs = { 'running.prompt' }, step = function(view, act)\n for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+         " local list = view.running.prompt\n if view.running.n > 3 then\n  list[view.running.n] = 1\n end\n if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:6:"},
+        {"step = function(view, act)\n for _, g in ipairs(view.idle) do\n  g.load = 5\n  local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+         " if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:4:"},
+        {STEP ",\nadmit = function(r, view)\n if r.prompt > 20 then\n  view.now = 1\n end return 1 end", "x.lua:4:"},
+        {STEP ",\nfinish = function(r, view)\n local now = view.now\n view.now = now + 1 end", "x.lua:4:"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char source[1000];
+        struct err e = {0};
+        snprintf(source, sizeof source, "return { api = 1,\n%s }", cases[i].code);
+        assert_int_equal(load_for(1, source, strlen(source), NULL, &e), E_POLICY);
+        if (strncmp(e.text, cases[i].where, strlen(cases[i].where)) != 0 || !strstr(e.text, "the policy writes into its view, which is read only"))
+            fail_msg("says: %s\nshould begin with %s", e.text, cases[i].where);
+    }
+}
+
 static void syntax_and_shape(void **state)
 {
     (void)state;
@@ -550,7 +576,7 @@ int main(int argc, char **argv)
         return cmocka_run_group_tests(alone, start, stop);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_ones_load), cmocka_unit_test(for_one_rank_only),
-        cmocka_unit_test(syntax_and_shape),
+        cmocka_unit_test(syntax_and_shape), cmocka_unit_test(a_write_into_the_view_has_its_line),
         cmocka_unit_test(params_are_checked),
         cmocka_unit_test(escapes),
         cmocka_unit_test(nothing_else_is_reachable),
