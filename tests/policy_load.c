@@ -117,8 +117,8 @@ static void a_write_into_the_view_has_its_line(void **state)
          " local list = view.running.prompt\n if view.running.n > 3 then\n  list[view.running.n] = 1\n end\n if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:6:"},
         {"step = function(view, act)\n for _, g in ipairs(view.idle) do\n  g.load = 5\n  local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
          " if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:4:"},
-        {STEP ",\nadmit = function(r, view)\n if r.prompt > 20 then\n  view.now = 1\n end return 1 end", "x.lua:4:"},
-        {STEP ",\nfinish = function(r, view)\n local now = view.now\n view.now = now + 1 end", "x.lua:4:"},
+        {STEP ",\nadmit = function(r, view)\n if r.prompt > 20 then\n  view.now = 1\n end return 1 end", "x.lua:5:"},
+        {STEP ",\nfinish = function(r, view)\n local now = view.now\n view.now = now + 1 end", "x.lua:5:"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char source[1000];
