@@ -243,6 +243,12 @@ def together(*calls):
         t.join(WAIT_S)
 
 
+def wait(ready, seconds=20):
+    until = time.monotonic() + seconds
+    while not ready() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 # ---- the steps
 
 STEP = "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting, 512) if b.tokens > 0 then act.forward(g, b) end end"
@@ -387,8 +393,8 @@ def unreadable(s):
 
 def slow_reader(s):
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
-    c.request("POST", "/tokenize", json.dumps({"prompt": "a " * 2000000, "return_token_strs": True}), {"Authorization": "Bearer " + KEYS["blue"]})
-    time.sleep(3)
+    c.request("POST", "/tokenize", json.dumps({"prompt": "a " * 300000, "return_token_strs": True}), {"Authorization": "Bearer " + KEYS["blue"]})
+    wait(lambda: s.metrics()[0]["http_unsent_bytes", ()] > 0)
     c.close()
 
 
