@@ -314,7 +314,8 @@ bool bind_sync(struct bind *b, lua_State *L, const struct view *v, enum freshnes
 {
     struct vm *vm = vm_of(L);
     vm_host_enter(vm);
-    bool good = (!b->watched || bind_untouched(b, L)) & sync_scalars(b, L, v, false);
+    bool good = !b->watched || bind_untouched(b, L);
+    good &= sync_scalars(b, L, v, false);
     if (how == FRESH_ALL && v->world->step % RESYNC_STEPS == RESYNC_STEPS - 1)
         restore(b, L);
     if (how >= FRESH_GROUPS)
