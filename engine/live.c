@@ -265,9 +265,10 @@ static bool is_starved(struct live *l, const struct view *v, struct plan *p, str
 {
     struct world *w = p->world;
     bool room = has_room(p);
-    if (!w->limits.starvation_ns || v->now_ns < l->next_starvation_check_ns)
+    int64_t *next = &l->next_starvation_check_ns[room]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
+    if (!w->limits.starvation_ns || v->now_ns < *next)
         return false;
-    l->next_starvation_check_ns = v->now_ns + 100000000;
+    *next = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         if (r->plan_serial == p->serial || !world_eligible(w, r) || is_stranded(w, r))

@@ -39,7 +39,7 @@ struct live {
     struct {
         uint64_t from, n;                   /* so many calls since this step */
     } slow, heavy;                          /* that stand, and cost more than they may */
-    int64_t last_swap_ns, next_starvation_check_ns;
+    int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
     char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
 };
