@@ -210,6 +210,12 @@ def what_was_not_measured_is_flagged(folder):
     line = re.search(r"^static:sp=16: ~ ([\d.]+)% of the step time was priced outside of what was measured, by extrapolation: (.*)$", text, re.M)
     assert line and abs(float(line.group(1)) - 100 * dp["share"]) < 0.06 and "all_to_all" in line.group(2) and "(devices up to 16, measured 2 to 8)" in line.group(2), text
     assert all(c.startswith("~") for c in re.search(r"^TTFT p50 \(ms\) +(.*)$", text, re.M).group(1).split()), text
+    # a search says so of its points
+    r = subprocess.run([BINARY, "tune", "--hardware", sixteen, *load, "--policy", "static", "--policy-param", "sp=16", "--objective", "p50 TTFT", "--param", "ageing", "--budget", "2"],
+                       capture_output=True, text=True, timeout=WAIT_S, env=ENV)
+    point = json.load(open(f"{folder}/o.json"))["points"][0]
+    assert r.returncode == 0 and point["outside"] == dp["share"], (r.stderr, point)
+    assert re.search(rf"^best +.*  ~ {100 * dp['share']:.1f}%$", r.stdout, re.M) and "priced outside of what was measured" in r.stdout, r.stdout
     # the formulas describe groups of 2, 4 and 8; on eight devices nothing is marked
     fitted = json.load(open("models/hardware/h200x8-fitted.json"))
     fitted["devices"]["v"] = 16

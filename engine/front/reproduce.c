@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/front/paper_list.h"
 #include "engine/front/places.h"
+#include "kernels/sim/machine.h"
 
 enum { CELL = 64, WHERE = 16, WHAT = 76 };
 
@@ -168,6 +169,20 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Simulations whose shapes left what was measured: the numbers rest on extrapolation there. */
+static void put_outside(const struct reproduction *r, struct buf *out)
+{
+    double most = 0;
+    int n = 0;
+    for (int i = 0; i < r->list.jobs.n; i++) {
+        double share = json_number(json_find(json_find(json_first(json_find(r->list.jobs.items[i].result, "runs")), "outside"), "share"));
+        n += share >= SIM_OUTSIDE_MARK;
+        most = share > most ? share : most;
+    }
+    if (n)
+        buf_printf(out, " %d of %d simulations priced up to %.1f%% of their step time outside of what was measured.", n, r->list.jobs.n, 100 * most);
+}
+
 static void put_summary(struct reproduction *r, struct buf *out)
 {
     if (r->n_errors)
@@ -179,6 +194,7 @@ static void put_summary(struct reproduction *r, struct buf *out)
         buf_printf(out, " %d could not be run.", r->n_failed);
     if (r->n_bars)
         buf_printf(out, " %d bars, %d missed.", r->n_bars, r->n_missed);
+    put_outside(r, out);
     buf_putc(out, '\n');
 }
 

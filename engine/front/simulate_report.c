@@ -29,12 +29,10 @@ static void put_row(const struct simulate_report *r, struct buf *out, const char
     buf_putc(out, '\n');
 }
 
-static const double WORTH_A_MARK = 0.001; /* share of the step time */
-
 /* A figure that follows from what steps took; one that rests on prices outside of what was measured is marked. */
 static void cell_timed(const struct simulate_run *run, char *cell, double v, int digits)
 {
-    snprintf(cell, CELL_BYTES, "%s%.*f", sim_outside_share(run->outside) >= WORTH_A_MARK ? "~" : "", digits, v);
+    snprintf(cell, CELL_BYTES, "%s%.*f", sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK ? "~" : "", digits, v);
 }
 
 enum count { N_REQUESTS, N_FINISHED, N_REFUSED, N_FAILED, N_UNFINISHED, N_SWITCHES, N_PREEMPTIONS, N_STEPS, N_DECISIONS };
@@ -116,7 +114,7 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
             buf_printf(out, "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n", run->label,
                        json_text(json_find(json_find(policy, "active"), "name")),
                        json_number(json_find(by, "starved")) > 0 ? " (--starvation-seconds sets how long a request may wait beside room)" : "");
-        if (sim_outside_share(run->outside) >= WORTH_A_MARK) {
+        if (sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK) {
             buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ", run->label, 100 * sim_outside_share(run->outside));
             sim_outside_words(run->outside, out);
             buf_putc(out, '\n');

@@ -8,6 +8,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/front/tune_inner.h"
+#include "kernels/sim/machine.h"
 
 enum { ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8 };
 
@@ -54,6 +55,7 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     }
     if (p->whole && finished < s->n_finished)
         p->excess += 1 - finished / s->n_finished;
+    p->outside = json_number(json_find(json_find(run, "outside"), "share"));
     p->withdrawn = json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0;
     p->excess += p->withdrawn; /* what was measured is another policy's */
 }
@@ -372,7 +374,10 @@ static void put_point(const struct search *s, const struct point *p, const char 
     buf_printf(out, "%-8s", mark);
     for (int i = 0; i < s->n_objectives + s->n_bounds; i++)
         buf_printf(out, " %16.6g", p->values[i]);
-    buf_printf(out, "  %s%s\n", words.data, p->withdrawn ? "  (withdrawn for its strikes)" : p->excess > 0 ? "  (past a bound)" : "");
+    buf_printf(out, "  %s%s", words.data, p->withdrawn ? "  (withdrawn for its strikes)" : p->excess > 0 ? "  (past a bound)" : "");
+    if (p->outside >= SIM_OUTSIDE_MARK)
+        buf_printf(out, "  ~ %.1f%%", 100 * p->outside);
+    buf_putc(out, '\n');
     buf_free(&words);
 }
 
@@ -443,7 +448,9 @@ static void put_json_point(const struct search *s, const struct point *p, bool f
         buf_putc(out, ':');
         json_put_double(out, p->values[i]);
     }
-    buf_printf(out, "},\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false", front ? "true" : "false");
+    buf_puts(out, "},\"outside\":");
+    json_put_double(out, p->outside);
+    buf_printf(out, ",\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false", front ? "true" : "false");
     if (p->refused) {
         buf_puts(out, ",\"refused\":");
         buf_put_json(out, p->failure, strlen(p->failure));
@@ -496,6 +503,11 @@ static int tell(const struct search *s, struct err *e)
         buf_putc(&out, '\n');
     }
     tune_put_plateaus(s, best, &out);
+    for (int i = 0; i < s->n_points; i++)
+        if (s->points[i].outside >= SIM_OUTSIDE_MARK) {
+            buf_puts(&out, "~: the share of a point's step time that was priced outside of what was measured; moonshift simulate with its params says where\n");
+            break;
+        }
     fputs(out.data, stdout);
     buf_free(&out);
     TRY(write_files(s, best, e));

@@ -15,6 +15,7 @@ struct point {
     double excess;                  /* how far past the bounds, summed; 0: all are kept */
     bool whole, known, withdrawn;   /* run on the whole trace; it has values; the policy did not live to the end */
     bool refused;                   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than another */
+    double outside;                 /* share of its step time that was priced outside of what was measured */
     char *failure;
 };
 

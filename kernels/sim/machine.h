@@ -36,6 +36,8 @@ int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, c
 struct sim_outside *sim_outside_new(void);
 void sim_outside_free(struct sim_outside *o); /* NULL is fine */
 void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum); /* one step more */
+/* From this share on a figure is marked where people read it. */
+#define SIM_OUTSIDE_MARK 0.001
 /* The share of the step time, 0 to 1. NULL: 0. */
 double sim_outside_share(const struct sim_outside *o);
 /* "all_reduce 12.3% (devices up to 16, measured 2 to 8); ..." */
