@@ -298,51 +298,41 @@ static void close_parts(struct app *a)
 
 /* ---- serve */
 
-/* ADDRESS:PORT; the address in brackets when it is IPv6. Nothing given: the port after the server's, on this machine only. */
-static int admin_address(const struct opts *o, char host[256], int *port, struct err *e)
+/* Where it listens, and for whom. */
+static int name_doors(struct app *a, struct server_setup *s, struct err *e)
 {
-    if (!o->admin_listen) {
-        snprintf(host, 256, "127.0.0.1");
-        *port = o->port == 0 ? 0 : o->port == 65535 ? 65534 : (int)o->port + 1;
-        return 0;
-    }
-    host[0] = 0;
-    if (!strcmp(o->admin_listen, "off"))
-        return 0;
-    const char *colon = strrchr(o->admin_listen, ':');
-    int64_t n = -1;
-    size_t len = colon ? (size_t)(colon - o->admin_listen) : 0;
-    if (!colon || opts_human(colon + 1, &n) || n < 0 || n > 65535 || !len || len > 250)
-        return err_set(e, E_INPUT, "--admin-listen wants ADDRESS:PORT or off, not '%.60s'", o->admin_listen);
-    bool brackets = o->admin_listen[0] == '[' && colon[-1] == ']';
-    snprintf(host, 256, "%.*s", (int)(brackets ? len - 2 : len), o->admin_listen + brackets);
-    *port = (int)n;
+    const struct opts *o = &a->opts;
+    *s = (struct server_setup){
+        .host = o->host, .port = (int)o->port,
+        .api_keys = (const char *const *)o->api_keys.items, .n_api_keys = o->api_keys.n,
+        .api_key_files = (const char *const *)o->api_key_files.items, .n_api_key_files = o->api_key_files.n,
+        .admin_key = o->admin_keys.n ? o->admin_keys.items[o->admin_keys.n - 1] : NULL,
+        .admin_key_files = (const char *const *)o->admin_key_files.items, .n_admin_key_files = o->admin_key_files.n,
+    };
+    TRY(opts_admin_address(o, a->admin_host, &s->admin_port, e));
+    s->admin_host = a->admin_host[0] ? a->admin_host : NULL;
     return 0;
 }
 
-/* Before the model is loaded, which may take minutes: are the ports free? */
-static int check_addresses(struct app *a, struct err *e)
+/* Before the model is loaded, which may take minutes: are the keys good and the ports free? */
+static int check_doors(struct app *a, struct err *e)
 {
-    struct server_setup s = {.host = a->opts.host, .port = (int)a->opts.port};
-    TRY(admin_address(&a->opts, a->admin_host, &s.admin_port, e));
-    s.admin_host = a->admin_host[0] ? a->admin_host : NULL;
-    return server_can_listen(&s, e);
+    struct server_setup s;
+    TRY(name_doors(a, &s, e));
+    return server_can_start(&s, e);
 }
 
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
     const struct limits *l = &engine_node(a->engine)->limits;
-    int admin_port = 0;
-    TRY(admin_address(o, a->admin_host, &admin_port, e));
+    struct server_setup doors;
+    TRY(name_doors(a, &doors, e));
     struct server_setup s = {
-        .host = o->host, .port = (int)o->port,
-        .api_keys = (const char *const *)o->api_keys.items, .n_api_keys = o->api_keys.n,
+        .host = doors.host, .port = doors.port, .admin_host = doors.admin_host, .admin_port = doors.admin_port,
+        .api_keys = doors.api_keys, .n_api_keys = doors.n_api_keys, .api_key_files = doors.api_key_files, .n_api_key_files = doors.n_api_key_files,
+        .admin_key = doors.admin_key, .admin_key_files = doors.admin_key_files, .n_admin_key_files = doors.n_admin_key_files,
         .origins = (const char *const *)o->origins.items, .n_origins = o->origins.n,
-        .admin_host = a->admin_host[0] ? a->admin_host : NULL, .admin_port = admin_port,
-        .admin_key = o->admin_keys.n ? o->admin_keys.items[o->admin_keys.n - 1] : NULL,
-        .api_key_files = (const char *const *)o->api_key_files.items, .n_api_key_files = o->api_key_files.n,
-        .admin_key_files = (const char *const *)o->admin_key_files.items, .n_admin_key_files = o->admin_key_files.n,
         .admin_hosts = (const char *const *)o->admin_hosts.items, .n_admin_hosts = o->admin_hosts.n,
         .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .answers = (size_t)o->answers_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
                  .connections = (int)o->max_connections, .per_address = (int)o->connections_per_address},
@@ -378,7 +368,7 @@ static int serve(struct app *a, struct err *e)
     opts_show(&a->opts, &given);
     log_info("main", "Moonshift " VERSION ": %s", given.data ? given.data : "defaults");
     buf_free(&given);
-    TRY(check_addresses(a, e));
+    TRY(check_doors(a, e));
     TRY(open_parts(a, e));
     TRY(guard_start(&a->guard, (int)a->opts.shutdown_s, e));
     TRY(open_server(a, e));

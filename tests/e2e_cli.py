@@ -349,6 +349,15 @@ def a_taken_port_is_said():
             assert "Loading" not in err(r), "it was known before the model was loaded"
 
 
+def bad_keys_are_said_before_the_model_is_loaded():
+    with tempfile.NamedTemporaryFile() as empty:
+        for flags, says in ((["--api-key-file", "/nowhere/keys"], "/nowhere/keys"), (["--admin-key-file", empty.name], "no key"), (["--api-key", "a=b=c"], "--api-key-file")):
+            r = run("serve", *DUMMY, "--port", "0", *flags)
+            assert r.returncode == 1 and says in err(r) and "Loading weights" not in err(r), err(r)
+    r = run("serve", *DUMMY, "--port", "0", "--dry-run", "--device", "sim", "--api-key-file", "/dev/stdin", stdin="one=two team\n")  # read once
+    assert r.returncode == 0 and "1 key of tenants team" in err(r), err(r)
+
+
 def keys_stay_out_of_the_log_and_the_process_list():
     keys = tempfile.NamedTemporaryFile("w")
     keys.write("# ours\nfiled=sekrit filed\n")
@@ -431,7 +440,7 @@ CASES = [
     version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes,
     piped_text_comes_before_the_question, chat_with_line_editing, chat_at_a_terminal_that_edits_nothing, typed_lines_are_edited_and_kept, no_colours_where_none_are_wanted,
     interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
-    an_end_takes_no_longer_than_allowed, a_taken_port_is_said, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
+    an_end_takes_no_longer_than_allowed, a_taken_port_is_said, bad_keys_are_said_before_the_model_is_loaded, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
 ]
 
 

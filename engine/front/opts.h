@@ -112,6 +112,8 @@ struct opts_input {
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);
 bool opts_given(const struct opts *o, const char *name);    /* not at its default; the name without its dashes */
+/* What --admin-listen says, ADDRESS:PORT, the address in brackets when it is IPv6; nothing given: the port after the server's, on this machine only; off: host "". */
+int opts_admin_address(const struct opts *o, char host[256], int *port, struct err *e);
 void opts_help(enum opts_command command, struct buf *out);
 /* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings named in `but` (ends with NULL). Each word is
  * the caller's. */

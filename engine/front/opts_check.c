@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/front/opts_table.h"
@@ -77,4 +78,25 @@ int opts_cross_check(struct opts *o, struct err *e)
     if (!dummy && (!o->model || !o->model[0]))
         return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
     return check_params(o, e);
+}
+
+int opts_admin_address(const struct opts *o, char host[256], int *port, struct err *e)
+{
+    if (!o->admin_listen) {
+        snprintf(host, 256, "127.0.0.1");
+        *port = o->port == 0 ? 0 : o->port == 65535 ? 65534 : (int)o->port + 1;
+        return 0;
+    }
+    host[0] = 0;
+    if (!strcmp(o->admin_listen, "off"))
+        return 0;
+    const char *colon = strrchr(o->admin_listen, ':');
+    int64_t n = -1;
+    size_t len = colon ? (size_t)(colon - o->admin_listen) : 0;
+    if (!colon || opts_human(colon + 1, &n) || n < 0 || n > 65535 || !len || len > 250)
+        return err_set(e, E_INPUT, "--admin-listen wants ADDRESS:PORT or off, not '%.60s'", o->admin_listen);
+    bool brackets = o->admin_listen[0] == '[' && colon[-1] == ']';
+    snprintf(host, 256, "%.*s", (int)(brackets ? len - 2 : len), o->admin_listen + brackets);
+    *port = (int)n;
+    return 0;
 }

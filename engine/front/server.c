@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -244,22 +245,34 @@ static void init_front(struct server *s)
         .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
 }
 
-static int read_keys(struct auth *a, const char *const *paths, int n, struct err *e)
+/* Where keys go, and whether what can be read only once is left for later. */
+struct key_reading {
+    struct auth *api, *admin;
+    bool rehearsal;
+};
+
+static int read_keys(struct auth *a, const char *const *paths, int n, bool rehearsal, struct err *e)
 {
+    struct stat st;
     for (int i = 0; i < n; i++)
-        TRY(auth_read(a, paths[i], e));
+        if (!rehearsal || stat(paths[i], &st) < 0 || S_ISREG(st.st_mode))
+            TRY(auth_read(a, paths[i], e));
     return 0;
 }
 
-static int add_keys(struct server *s, struct err *e)
+static int add_keys(const struct server_setup *u, const struct key_reading *to, struct err *e)
 {
-    const struct server_setup *u = &s->setup;
     for (int i = 0; i < u->n_api_keys; i++)
-        TRY(auth_add_spec(&s->routes.auth, u->api_keys[i], e));
-    TRY(read_keys(&s->routes.auth, u->api_key_files, u->n_api_key_files, e));
+        TRY(auth_add_spec(to->api, u->api_keys[i], e));
+    TRY(read_keys(to->api, u->api_key_files, u->n_api_key_files, to->rehearsal, e));
     if (u->admin_key && *u->admin_key)
-        TRY(auth_add(&s->admin.auth, u->admin_key, "", e)); /* whole: it has no tenant */
-    TRY(read_keys(&s->admin.auth, u->admin_key_files, u->n_admin_key_files, e));
+        TRY(auth_add(to->admin, u->admin_key, "", e)); /* whole: it has no tenant */
+    return read_keys(to->admin, u->admin_key_files, u->n_admin_key_files, to->rehearsal, e);
+}
+
+static int take_keys(struct server *s, struct err *e)
+{
+    TRY(add_keys(&s->setup, &(struct key_reading){&s->routes.auth, &s->admin.auth, false}, e));
     if (!s->routes.auth.n)
         return 0;
     struct buf text = {0};
@@ -274,8 +287,13 @@ static int name_address(int rc, bool admin, struct err *e)
     return rc ? err_prefix(e, rc, admin ? "the port of /admin (--admin-listen; unless given, the one after --port)" : "the server's port (--host, --port)") : 0;
 }
 
-int server_can_listen(const struct server_setup *u, struct err *e)
+int server_can_start(const struct server_setup *u, struct err *e)
 {
+    struct auth api = {0}, admin = {0};
+    int rc = add_keys(u, &(struct key_reading){&api, &admin, true}, e);
+    auth_free(&api);
+    auth_free(&admin);
+    TRY(rc);
     TRY(name_address(http_can_listen(u->host, u->port, e), false, e));
     return u->admin_host ? name_address(http_can_listen(u->admin_host, u->admin_port, e), true, e) : 0;
 }
@@ -298,7 +316,7 @@ static int listen_all(struct server *s, struct err *e)
 static int start_parts(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
-    TRY(add_keys(s, e));
+    TRY(take_keys(s, e));
     TRY(loop_create(&s->loop, e));
     struct http_setup h = {.loop = s->loop,
                            .clock = u->clock,

@@ -66,8 +66,9 @@ struct server_setup {
     bool no_watch;
 };
 
-/* Whether its addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for minutes. E_INPUT, E_SYS. */
-int server_can_listen(const struct server_setup *s, struct err *e);
+/* Whether its keys and addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for minutes. A key file that is a pipe is not
+ * opened: it can be read only once. E_INPUT, E_SYS. */
+int server_can_start(const struct server_setup *s, struct err *e);
 /* Binds and listens, starts the text workers. E_INPUT: bad host, key or name; E_SYS: address in use. */
 int server_create(struct server **out, const struct server_setup *s, struct err *e);
 /* Serves until drained (returns 0) or stopped at once (E_GONE). Ignores SIGPIPE. */
