@@ -276,7 +276,7 @@ static void keys_do_not_share_a_prefix_cache(void **state)
     struct fake_seen c = ask("Authorization: Bearer sk-free\r\n"), d = ask("Authorization: Bearer sk-other\r\n"), again = ask("Authorization: Bearer sk-free\r\n");
     assert_string_equal(a.tenant, "team");
     assert_string_equal(a.salt, b.salt);
-    assert_string_equal(c.tenant, "");
+    assert_string_equal(c.tenant, "default");
     assert_string_equal(c.salt, again.salt);
     assert_string_not_equal(c.salt, d.salt);
     assert_string_not_equal(c.salt, a.salt);
