@@ -166,6 +166,10 @@ static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int6
         live_destroy(bad);
         return;
     }
+    if (r->policy.ops) { /* another one rests, whose successor this was: only one can */
+        live_destroy(&r->policy);
+        r->n_tries = 0;
+    }
     for (int i = 0; i < r->n_tries; i++)
         rest_ns *= 3;
     snprintf(note, 80, "to be tried again in %.0f s, number %d of %d", (double)rest_ns * 1e-9, r->n_tries + 1, LIVE_TRIES);

@@ -356,6 +356,47 @@ static void keys_are_asked_for_anew(void **state)
     }
 }
 
+/* Serves, and says that each call was too slow; ctx counts how often it is destroyed. */
+static enum verdict slow_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct policy native;
+    (void)ctx;
+    policy_fcfs(&native);
+    native.ops->step(native.ctx, v, p, e);
+    return VERDICT_SLOW;
+}
+
+static void count_end(void *ctx)
+{
+    ++*(int *)ctx;
+}
+
+/* One rests, to be tried again, and the one before it is withdrawn for slowness, too: only one can rest, and both end once. */
+static void who_rests_gives_way_to_the_next(void **state)
+{
+    (void)state;
+    static const struct policy_ops ops = {.step = slow_step, .destroy = count_end};
+    int n_ends[2] = {0};
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){0});
+    for (int i = 0; i < 2; i++) {
+        struct policy *p = mem_new(sizeof *p);
+        *p = (struct policy){.ops = &ops, .ctx = &n_ends[i], .name = "slow", .sha256 = "slow"};
+        rig_post(&t, IN_POLICY, p, 0);
+        rig_turn(&t);
+        assert_int_equal(t.reply_code, 0);
+    }
+    rig_submit(&t, "", 20, 400);
+    rig_settle(&t);
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 2);
+    assert_int_equal(n_ends[1], 1); /* it rested first */
+    assert_int_equal(n_ends[0], 0);
+    assert_int_equal(rig_state(&t, "policy.retry.number"), 1);
+    rig_check(&t);
+    rig_close(&t);
+    assert_true(n_ends[0] == 1 && n_ends[1] == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +408,7 @@ int main(void)
         cmocka_unit_test(who_comes_back_begins_again),
         cmocka_unit_test(who_cannot_begin_again_is_passed_over),
         cmocka_unit_test(keys_are_asked_for_anew),
+        cmocka_unit_test(who_rests_gives_way_to_the_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
