@@ -28,7 +28,7 @@ bool gauge_begin(struct gauge *g, const struct gauge_limits *l, int64_t now_ns)
     bool close = g->n_close > 0;
     g->n_close -= close;
     g->counting = is_sample(g) || close || g->closely;
-    if (close)
+    if (close && g->purse_ns < 0) /* else it could not be slow */
         g->cpu_began_ns = clock_thread_cpu();
     return g->counting;
 }
