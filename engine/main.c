@@ -319,6 +319,8 @@ static int check_doors(struct app *a, struct err *e)
 {
     struct server_setup s;
     TRY(name_doors(a, &s, e));
+    if (!s.n_api_keys && !s.n_api_key_files && getenv("VLLM_API_KEY"))
+        log_warn("main", "VLLM_API_KEY is not read: without --api-key-file or MOONSHIFT_API_KEY every client is let in");
     return server_can_start(&s, e);
 }
 

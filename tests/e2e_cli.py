@@ -350,6 +350,8 @@ def a_taken_port_is_said():
 
 
 def bad_keys_are_said_before_the_model_is_loaded():
+    r = run("serve", *DUMMY, "--port", "0", "--dry-run", "--device", "sim", env={"VLLM_API_KEY": "sekrit"})
+    assert r.returncode == 0 and "every client is let in" in err(r) and "sekrit" not in err(r), err(r)
     with tempfile.NamedTemporaryFile() as empty:
         for flags, says in ((["--api-key-file", "/nowhere/keys"], "/nowhere/keys"), (["--admin-key-file", empty.name], "no key"), (["--api-key", "a=b=c"], "--api-key-file")):
             r = run("serve", *DUMMY, "--port", "0", *flags)
