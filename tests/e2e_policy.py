@@ -146,6 +146,8 @@ def watching_runs_again_and_ends_with_ctrl_c():
             assert "FAIL it does not load" in read_until(p, "Ctrl-C ends")
             write(folder, a=FCFS, b=FCFS)
             assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
+            write(folder, spec__common="return {}")  # what specs share counts, too
+            assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
             p.send_signal(signal.SIGINT)
             assert p.wait(WAIT_S) == 0
         finally:

@@ -30,7 +30,7 @@ static const char no_module[] = "the Lua module (moonshift.so) is not beside thi
 
 /* What there is to run, in the order of names. */
 struct found {
-    struct opts_list policies, specs;
+    struct opts_list policies, specs, shared; /* shared: what lies beside specs in spec/, to be watched */
     char folder[PATH_MAX];      /* of the policies */
 };
 
@@ -61,6 +61,12 @@ static void drop(struct opts_list *l)
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void sort(struct opts_list *l)
+{
+    if (l->n)
+        qsort(l->items, (size_t)l->n, sizeof *l->items, by_name);
 }
 
 /* The Lua files of a folder: specs to one list, the others to another. NULL: they are left out. */
@@ -95,6 +101,7 @@ static void list_specs_of(const char *folder, const char *policy, struct opts_li
 static int find(const char *path, struct found *f, struct err *e)
 {
     struct stat st;
+    char under[PATH_MAX];
     *f = (struct found){0};
     if (strlen(path) >= PATH_MAX - 40)
         return err_set(e, E_INPUT, "the path is too long: %.60s...", path);
@@ -102,21 +109,21 @@ static int find(const char *path, struct found *f, struct err *e)
         return err_set(e, E_NOTFOUND, "%s: %s", path, strerror(errno));
     const char *slash = strrchr(path, '/');
     if (S_ISDIR(st.st_mode)) {
-        char under[PATH_MAX];
         snprintf(f->folder, sizeof f->folder, "%s", path);
-        snprintf(under, sizeof under, "%.4000s/spec", path);
         list_folder(path, &f->policies, &f->specs);
-        list_folder(under, NULL, &f->specs);
     } else {
-        snprintf(f->folder, sizeof f->folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+        snprintf(f->folder, sizeof f->folder, "%.*s", slash > path ? (int)(slash - path) : 1, slash ? path : ".");
         add(ends_in(path, spec_end) ? &f->specs : &f->policies, f->folder, slash ? slash + 1 : path);
         if (!f->specs.n)
             list_specs_of(f->folder, path, &f->specs);
     }
+    snprintf(under, sizeof under, "%.4000s/spec", f->folder);
+    list_folder(under, &f->shared, S_ISDIR(st.st_mode) ? &f->specs : NULL);
     if (!f->policies.n && !f->specs.n)
         return err_set(e, E_NOTFOUND, "%s has no policy (NAME.lua) and no spec (NAME_spec.lua, here or in spec/)", path);
-    qsort(f->policies.items, (size_t)f->policies.n, sizeof *f->policies.items, by_name);
-    qsort(f->specs.items, (size_t)f->specs.n, sizeof *f->specs.items, by_name);
+    sort(&f->policies);
+    sort(&f->specs);
+    sort(&f->shared);
     return 0;
 }
 
@@ -124,6 +131,7 @@ static void forget(struct found *f)
 {
     drop(&f->policies);
     drop(&f->specs);
+    drop(&f->shared);
 }
 
 /* ---- a policy's own tests */
@@ -296,6 +304,7 @@ static struct sha256 state_of(const char *path)
     if (find(path, &f, NULL) == 0) {
         put_state(&f.policies, &b);
         put_state(&f.specs, &b);
+        put_state(&f.shared, &b);
     }
     forget(&f);
     struct sha256 sum = hash_sha256(b.len ? b.data : "", b.len);
