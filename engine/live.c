@@ -365,7 +365,7 @@ static void put_hooks(const struct live *l, struct buf *out)
     buf_puts(out, "# HELP policy_hook_calls_total Calls of the policy by hook.\n# TYPE policy_hook_calls_total counter\n");
     for (int h = 0; h < HOOK_COUNT; h++)
         buf_printf(out, "policy_hook_calls_total{hook=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h), l->calls[h]);
-    buf_puts(out, "# HELP policy_hook_errors_total Calls that did not stand, or were slow, by hook and kind.\n"
+    buf_puts(out, "# HELP policy_hook_errors_total Calls that did not stand, or stood and cost too much (slow, heavy), by hook and kind.\n"
                   "# TYPE policy_hook_errors_total counter\n");
     for (int h = 0; h < HOOK_COUNT; h++)
         for (int k = VERDICT_SLOW; k < VERDICT_COUNT; k++)
@@ -382,7 +382,7 @@ static void put_hooks(const struct live *l, struct buf *out)
 
 void live_metrics(const struct live *l, struct buf *out)
 {
-    buf_puts(out, "# HELP policy_info The live policy and the one before.\n# TYPE policy_info gauge\n");
+    buf_puts(out, "# HELP policy_info The live policy, the one before, and one that rests before it is tried again.\n# TYPE policy_info gauge\n");
     put_info(out, &l->active, strcmp(l->active.sha256, "native") ? "active" : "native");
     if (l->has_previous)
         put_info(out, &l->previous, "previous");
