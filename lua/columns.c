@@ -197,7 +197,7 @@ static void push_cell(lua_State *L, int column, double v)
 
 static void put_cell(struct sync *s, int i, int row, const struct request *r)
 {
-    int k = s->columns[i];
+    unsigned k = (unsigned)s->columns[i]; /* gcc 12 at -O3 sees negative ones */
     double v = cell_of(s->world, r, k);
     s->c->cells[k][row] = v;
     if (k == COL_TENANT)

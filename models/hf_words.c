@@ -56,9 +56,10 @@ static bool is_empty(const struct json *j, const char *key)
 static int read_id(const struct json *j, const char *what, int32_t *id, struct err *e)
 {
     int64_t v;
-    if (!json_i64(j, &v) || v < 0 || v >= MOST_IDS)
+    bool good = json_i64(j, &v) && v >= 0 && v < MOST_IDS;
+    *id = good ? (int32_t)v : -1;
+    if (!good)
         return err_set(e, E_INPUT, "the id of the token \"%s\" is not a number from 0 to %d", vocab_show(what, strlen(what)).text, MOST_IDS - 1);
-    *id = (int32_t)v;
     return 0;
 }
 

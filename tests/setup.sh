@@ -98,6 +98,7 @@ setup() {
     [ -z "$lacking" ] || die "Installed, and still not found: $lacking"
 }
 
+CONFIGURE=() # flags of a first configuration
 # build PRESET [TARGET...]: configures and builds quietly; the log is shown when it fails. What is configured already is only
 # built (ninja configures anew when a CMake file changed), unless RECONFIGURE is set: something may have been installed since.
 build() {
@@ -108,7 +109,7 @@ build() {
     local jobs=()
     [ -z "${JOBS:-}" ] || jobs=(-j "$JOBS")
     if [ -n "${RECONFIGURE:-}" ] || [ ! -f $dir/build.ninja ]; then
-        cmake --preset "$preset" >"$log" 2>&1 || failed_at=configure
+        cmake --preset "$preset" "${CONFIGURE[@]}" >"$log" 2>&1 || failed_at=configure
     fi
     if [ -n "$failed_at" ] || ! cmake --build --preset "$preset" "${jobs[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
         grep -nE 'error|Error|warning:|undefined|FAILED' "$log" | head -n 40 >&2
