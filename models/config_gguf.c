@@ -38,24 +38,13 @@ static struct key key_of(const struct keys *k, const char *name)
     return out;
 }
 
-static bool present(const struct gguf *g, const char *key)
-{
-    size_t n = strlen(key);
-    for (size_t i = 0; i < gguf_n_metadata(g); i++) {
-        struct gguf_string s = gguf_metadata_key(g, i);
-        if (s.len == n && is(s, key))
-            return true;
-    }
-    return false;
-}
-
 /* missing < 0: the key must be there. */
 static int get_int(const struct keys *k, const char *name, int missing, int *out, struct err *e)
 {
     uint64_t v;
     struct key key = key_of(k, name);
     if (!gguf_u64(k->g, key.text, &v)) {
-        if (present(k->g, key.text))
+        if (gguf_has(k->g, key.text))
             return err_set(e, E_UNSUPPORTED, "GGUF: key %s is not one whole number (values per layer are not supported)",
                            key.text);
         if (missing < 0)
@@ -74,7 +63,7 @@ static int get_number(const struct keys *k, const char *name, double missing, do
     struct key key = key_of(k, name);
     if (gguf_f64(k->g, key.text, out))
         return 0;
-    if (present(k->g, key.text))
+    if (gguf_has(k->g, key.text))
         return err_set(e, E_INPUT, "GGUF: key %s is not a number", key.text);
     if (isnan(missing))
         return err_set(e, E_INPUT, "GGUF: key %s is missing", key.text);
@@ -115,7 +104,7 @@ static int read_refusals(const struct keys *k, struct err *e)
         struct key key = key_of(k, refused[i]);
         double v = 0;
         bool flag = false;
-        if (!gguf_f64(k->g, key.text, &v) && !gguf_bool(k->g, key.text, &flag) && present(k->g, key.text))
+        if (!gguf_f64(k->g, key.text, &v) && !gguf_bool(k->g, key.text, &flag) && gguf_has(k->g, key.text))
             flag = true;
         if (v != 0 || flag)
             return err_set(e, E_UNSUPPORTED, "GGUF: key %s asks for something this engine does not do%s", key.text,

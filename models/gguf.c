@@ -577,6 +577,11 @@ static struct number number_at(enum gguf_type type, const void *p)
     }
 }
 
+bool gguf_has(const struct gguf *g, const char *key)
+{
+    return find_entry(g, key) != NULL;
+}
+
 static struct number find_number(const struct gguf *g, const char *key)
 {
     const struct entry *en = find_entry(g, key);

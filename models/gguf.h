@@ -48,6 +48,7 @@ void gguf_close(struct gguf *g);
 size_t gguf_file_bytes(const struct gguf *g);
 void gguf_drop_pages(const struct gguf *g);   /* the weights are loaded: give the page cache back (madvise) */
 
+bool gguf_has(const struct gguf *g, const char *key);
 /* Metadata. Each returns false when the key is absent or of another kind; integers convert between widths when they fit. */
 bool gguf_u64(const struct gguf *g, const char *key, uint64_t *out);
 bool gguf_i64(const struct gguf *g, const char *key, int64_t *out);

@@ -31,10 +31,10 @@ void gguf_write_string(struct gguf_writer *w, const char *key, const char *s, si
     gguf_write_item(w, s, n);
 }
 
-void gguf_write_u32(struct gguf_writer *w, const char *key, uint32_t v)
+void gguf_write_i32(struct gguf_writer *w, const char *key, int32_t v)
 {
-    put_key(w, key, GGUF_U32);
-    put(w, v, 4);
+    put_key(w, key, GGUF_I32);
+    put(w, (uint32_t)v, 4);
 }
 
 void gguf_write_bool(struct gguf_writer *w, const char *key, bool v)

@@ -18,7 +18,7 @@ struct gguf_writer {
 
 void gguf_write_begin(struct gguf_writer *w, struct buf *out);
 void gguf_write_string(struct gguf_writer *w, const char *key, const char *s, size_t n);
-void gguf_write_u32(struct gguf_writer *w, const char *key, uint32_t v);
+void gguf_write_i32(struct gguf_writer *w, const char *key, int32_t v);
 void gguf_write_bool(struct gguf_writer *w, const char *key, bool v);
 /* The head of an array; exactly `count` items follow, strings by gguf_write_item, bytes (GGUF_U8) by gguf_write_byte. */
 void gguf_write_array(struct gguf_writer *w, const char *key, enum gguf_type type, uint64_t count);

@@ -377,12 +377,12 @@ static int write_all(struct gguf_writer *out, const struct words *w, const struc
         write_text(out, "tokenizer.ggml.pre", w->pre);
     write_pieces(out, w);
     TRY(write_merges(out, get(w->model, "merges"), e));
-    gguf_write_u32(out, "tokenizer.ggml.bos_token_id", (uint32_t)w->bos); /* -1: none */
+    gguf_write_i32(out, "tokenizer.ggml.bos_token_id", w->bos); /* -1: none */
     if (w->n_ends == 0)
-        gguf_write_u32(out, ends[0], UINT32_MAX);
+        gguf_write_i32(out, ends[0], -1);
     for (int i = 0; i < w->n_ends; i++)
-        gguf_write_u32(out, ends[i], (uint32_t)w->ends[i]);
-    gguf_write_u32(out, "tokenizer.ggml.unknown_token_id", (uint32_t)w->unknown);
+        gguf_write_i32(out, ends[i], w->ends[i]);
+    gguf_write_i32(out, "tokenizer.ggml.unknown_token_id", w->unknown);
     gguf_write_bool(out, "tokenizer.ggml.add_bos_token", w->add_bos);
     gguf_write_bool(out, "tokenizer.ggml.add_eos_token", w->add_eos);
     if (!w->byte_level) {

@@ -215,9 +215,6 @@ int merges_from_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
     if (!gguf_array(g, "tokenizer.ggml.scores", &scores) || scores.type == GGUF_STRING)
         return err_set(e, E_INPUT,
                        "the file has no scores (tokenizer.ggml.scores), which SentencePiece BPE needs");
-    if (scores.count != (size_t)t->vocab.n)
-        return err_set(e, E_INPUT, "tokenizer.ggml.scores has %zu items for %d tokens", scores.count,
-                       t->vocab.n);
     struct scored_list l = {0};
     int rc = collect(t, &scores, &l, e);
     if (!rc) {

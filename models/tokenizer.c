@@ -35,12 +35,40 @@ void tokens_free(struct tokens *t)
 
 /* ---- creation ---- */
 
-/* An id key: absent and all ones mean none; out of range is an error. */
+/* What each key is, where the file has it: a key of another kind would be read as absent, and the file served as another model. */
+static int check_keys(const struct gguf *g, struct err *e)
+{
+    enum kind { TEXT, FLAG, ID, LIST };
+    static const char *const names[] = {"a text", "true or false", "a whole number", "a list"};
+    static const struct {
+        const char *key;
+        enum kind kind;
+    } keys[] = {
+        {"tokenizer.ggml.model", TEXT},           {"tokenizer.ggml.pre", TEXT},           {"tokenizer.chat_template", TEXT},
+        {"tokenizer.ggml.tokens", LIST},          {"tokenizer.ggml.token_type", LIST},    {"tokenizer.ggml.scores", LIST},
+        {"tokenizer.ggml.merges", LIST},          {"tokenizer.ggml.bos_token_id", ID},    {"tokenizer.ggml.eos_token_id", ID},
+        {"tokenizer.ggml.eot_token_id", ID},      {"tokenizer.ggml.eom_token_id", ID},    {"tokenizer.ggml.unknown_token_id", ID},
+        {"tokenizer.ggml.add_bos_token", FLAG},   {"tokenizer.ggml.add_eos_token", FLAG}, {"tokenizer.ggml.add_space_prefix", FLAG},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        struct gguf_string text;
+        struct gguf_array list;
+        bool flag;
+        int64_t id;
+        const char *key = keys[i].key;
+        bool good[] = {gguf_string(g, key, &text), gguf_bool(g, key, &flag), gguf_i64(g, key, &id), gguf_array(g, key, &list)};
+        if (gguf_has(g, key) && !good[keys[i].kind])
+            return err_set(e, E_INPUT, "%s is not %s", key, names[keys[i].kind]);
+    }
+    return 0;
+}
+
+/* An id key: absent and -1 mean none; out of range is an error, and so is -1 that was written as unsigned. */
 static int read_id(const struct tokenizer *t, const struct gguf *g, const char *key, int32_t *id,
                    struct err *e)
 {
     int64_t v;
-    if (!gguf_i64(g, key, &v) || v == -1 || v == UINT32_MAX)
+    if (!gguf_i64(g, key, &v) || v == -1)
         return 0;
     if (v < 0 || v >= t->n_vocab)
         return err_set(e, E_INPUT, "%s is %lld, and there are %d tokens", key, (long long)v, t->n_vocab);
@@ -194,6 +222,7 @@ static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct 
 static int load_any(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     struct gguf_string model;
+    TRY(check_keys(g, e));
     if (!gguf_string(g, "tokenizer.ggml.model", &model))
         return err_set(e, E_INPUT, "the file names no tokenizer (tokenizer.ggml.model)");
     if (model.len == 4 && memcmp(model.data, "gpt2", 4) == 0)

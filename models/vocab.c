@@ -230,6 +230,17 @@ static int load_kinds(struct vocab *v, const struct gguf *g, struct err *e)
     return 0;
 }
 
+/* One for each token, whether they are asked or not: a list that was cut is a file that was cut. */
+static int check_scores(const struct vocab *v, const struct gguf *g, struct err *e)
+{
+    struct gguf_array a;
+    if (!gguf_array(g, "tokenizer.ggml.scores", &a) || (a.type != GGUF_STRING && a.count == (size_t)v->n))
+        return 0;
+    if (a.type == GGUF_STRING)
+        return err_set(e, E_INPUT, "tokenizer.ggml.scores is a list of texts, not of numbers");
+    return err_set(e, E_INPUT, "tokenizer.ggml.scores has %zu items for %d tokens", a.count, v->n);
+}
+
 int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, struct err *e)
 {
     struct gguf_array a;
@@ -248,6 +259,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, st
     if (!v->start || !v->kind || !v->foreign)
         return err_set(e, E_FULL, "no memory for %d tokens", v->n);
     TRY(load_kinds(v, g, e));
+    TRY(check_scores(v, g, e));
     TRY(load_pieces(v, &a, e));
     TRY(index_pieces(v, e));
     for (int b = 0; b < 256 && style == VOCAB_BYTE_LEVEL; b++) {

@@ -109,6 +109,40 @@ static void test_wrong_ids_and_kinds(void **state)
     }
 }
 
+/* Each was once read as if the key were not there, and served. */
+static void test_keys_that_are_something_else(void **state)
+{
+    (void)state;
+    static const char *const ids[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eot_token_id"};
+    struct gguf_build b = {0};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        char why[64];
+        snprintf(why, sizeof why, "%s is ", ids[i]);
+        byte_tokens(&b, "gpt-2", NULL);
+        list(&b, "tokenizer.ggml.merges", NULL, 0);
+        build_u32(&b, ids[i], UINT32_MAX);
+        refuse(&b, E_INPUT, "is 4294967295, and there are 256 tokens");
+        byte_tokens(&b, "gpt-2", NULL);
+        list(&b, "tokenizer.ggml.merges", NULL, 0);
+        build_string(&b, ids[i], "2");
+        refuse(&b, E_INPUT, why);
+    }
+    byte_tokens(&b, "gpt-2", NULL);
+    list(&b, "tokenizer.ggml.merges", NULL, 0);
+    build_u32(&b, "tokenizer.chat_template", 7);
+    refuse(&b, E_INPUT, "tokenizer.chat_template is not a text");
+    byte_tokens(&b, "gpt-2", NULL);
+    list(&b, "tokenizer.ggml.merges", NULL, 0);
+    build_u32(&b, "tokenizer.ggml.add_bos_token", 1);
+    refuse(&b, E_INPUT, "add_bos_token is not true or false");
+    byte_tokens(&b, "gpt-2", NULL);
+    list(&b, "tokenizer.ggml.merges", NULL, 0);
+    build_array(&b, "tokenizer.ggml.scores", GGUF_F32, 255);
+    for (int i = 0; i < 255; i++)
+        build_put(&b.keys, 0, 4);
+    refuse(&b, E_INPUT, "scores has 255 items for 256 tokens");
+}
+
 static void test_wrong_pieces(void **state)
 {
     (void)state;
@@ -182,7 +216,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_models),        cmocka_unit_test(test_wrong_merges),
-        cmocka_unit_test(test_wrong_ids_and_kinds), cmocka_unit_test(test_wrong_pieces),
+        cmocka_unit_test(test_wrong_ids_and_kinds), cmocka_unit_test(test_keys_that_are_something_else),
+        cmocka_unit_test(test_wrong_pieces),
         cmocka_unit_test(test_odd_but_usable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
