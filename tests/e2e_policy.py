@@ -216,10 +216,10 @@ def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
             p.communicate(timeout=WAIT_S)
 
 
-CASES = [a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate, serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named, without_busted_it_says_what_to_install,
+CASES = [a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate, serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named,
          watching_runs_again_and_ends_with_ctrl_c]
 if has_module():
-    CASES += [the_page_on_testing_goes_from_empty_to_green, which_files_are_tested_and_the_exit_status, installed_it_is_found_from_any_folder]
+    CASES += [without_busted_it_says_what_to_install, the_page_on_testing_goes_from_empty_to_green, which_files_are_tested_and_the_exit_status, installed_it_is_found_from_any_folder]
 
 
 def main():
