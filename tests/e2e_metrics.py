@@ -95,6 +95,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_swaps_total{kind="refused"}': "wrong",
     'policy_swaps_total{kind="rollback"}': "rollback",
     'policy_swaps_total{kind="withdrawn"}': "bad_error",
+    'policy_swaps_total{kind="retried"}': Elsewhere(("tests/policy_cost.c", 'kind=\\"retried')),
     "policy_swap_seconds": "refuse",
     "policy_hook_calls_total": Fixed("of hooks that no policy here has"),
     'policy_hook_calls_total{hook="start"}': "refuse",
@@ -104,6 +105,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_hook_calls_total{hook="export"}': "hand_on",
     'policy_hook_calls_total{hook="import"}': "hand_on",
     "policy_hook_errors_total": Fixed("every kind is seen in one hook"),
+    'policy_hook_errors_total{hook="step",kind="heavy"}': "bad_heavy",
     'policy_hook_errors_total{hook="step",kind="slow"}': "bad_slow",
     'policy_hook_errors_total{hook="step",kind="error"}': "bad_error",
     'policy_hook_errors_total{hook="step",kind="timeout"}': "bad_timeout",
@@ -406,8 +408,13 @@ def bad_error(s):
     provoke(s, bad("error('on purpose')"))
 
 
-def bad_slow(s):
+def bad_heavy(s):
     provoke(s, bad("local x = 0 for i = 1, 30000 do x = x + i % 7 end"))
+
+
+def bad_slow(s):
+    """Few bytecodes, and yet long: what takes the time is in C."""
+    provoke(s, bad("if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) do break end"), 20)
 
 
 def bad_timeout(s):
@@ -437,7 +444,7 @@ def bad_starved(s):
 
 
 SCENARIO = [answer, again, keyless, stop, leave, crowd, siblings, full, refuse, refuse_late, preempt, hand_on, partition, rollback, wrong, wrong_start, unreadable, slow_reader, long_text,
-            bad_error, bad_slow, bad_timeout, bad_oom, bad_malformed, bad_stalled, bad_starved]
+            bad_error, bad_heavy, bad_slow, bad_timeout, bad_oom, bad_malformed, bad_stalled, bad_starved]
 
 # ---- watching
 
