@@ -136,6 +136,7 @@ static void absorb_item(struct engine *g, const struct step *s, const struct ste
     r->busy = s->next != NULL;
     if (!r->lost && !(r->cancelled && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&g->world, r, r->n_computed + it->n_tokens);
+    request_note_progress(r, now);
     if (r->busy && (r->cancelled || r->lost))
         return;
     if (r->cancelled) {

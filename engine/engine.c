@@ -75,7 +75,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     if (!rc) {
         g->started_ns = g->rates.since_ns = g->now_ns;
         g->was_idle = g->saw_empty = true;
-        g->unpark_ns = INT64_MAX;
+        g->due_ns = INT64_MAX;
         plan_init(&g->plan, &g->world);
         live_init(&g->live, &g->node, s->quiet);
         g->live.witness = s->witness;
@@ -241,7 +241,7 @@ static void submit(struct engine *g, struct request_spec *s)
     if (a.refused)
         engine_end_request(g, r, &(struct farewell){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
     else
-        world_rekey(&g->world, r, a.key);
+        admission_obey(&a, &g->world, r, now);
     g->changed = true;
 }
 
@@ -399,10 +399,16 @@ static bool may_decide(const struct engine *g)
     return v.n_idle || (g->world.partition.free_ranks && !g->world.partition.n_pending);
 }
 
+/* Whom the policy holds back it may want to let go. */
+static bool has_work(const struct engine *g)
+{
+    return world_has_work(&g->world) || g->world.n_held;
+}
+
 /* With work, any time; without, a few times: so that a policy can still change the partition of an idle node, and not keep it awake for ever. */
 static bool can_wake(const struct engine *g)
 {
-    return may_decide(g) && (world_has_work(&g->world) || (!g->world.requests.n_live && g->n_idle_wakes < MAX_IDLE_WAKES));
+    return may_decide(g) && (has_work(g) || (!g->world.requests.n_live && g->n_idle_wakes < MAX_IDLE_WAKES));
 }
 
 static bool should_decide(const struct engine *g, int64_t now)
@@ -412,7 +418,7 @@ static bool should_decide(const struct engine *g, int64_t now)
         return true;
     if (!g->changed || !may_decide(g))
         return false;
-    return world_has_work(&g->world) || (!g->saw_empty && !g->world.requests.n_live);
+    return has_work(g) || (!g->saw_empty && !g->world.requests.n_live);
 }
 
 void engine_note_change(struct engine *g)
@@ -436,7 +442,7 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_REFUSE)
             engine_end_request(g, v->request, &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
                                                                  *v->text ? v->text : "refused by the policy"});
-        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE)
+        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE || (v->kind == PLAN_HOLD && !v->until_ns))
             engine_note_change(g);
     }
     engine_post_plan(g, p);
@@ -468,14 +474,16 @@ bool engine_turn(struct engine *g)
     if (live_settle(&g->live, &g->world, now) || live_retry(&g->live, &g->world, now))
         did = g->changed = true;
     did |= engine_switch(g);
-    int n_unparked = world_unpark(&g->world, now, &g->unpark_ns);
-    if (n_unparked)
+    int64_t unpark_ns, let_go_ns;
+    int n_freed = world_unpark(&g->world, now, &unpark_ns) + world_let_go(&g->world, now, false, &let_go_ns);
+    g->due_ns = unpark_ns < let_go_ns ? unpark_ns : let_go_ns;
+    if (n_freed)
         g->changed = true; /* somebody can run now who could not: asleep, nobody else would say so */
     if (g->world.partition.dead_ranks)
         engine_end_misfits(g);
     note_idle(g);
     if (!should_decide(g, now)) {
-        if (did || waited || n_unparked)
+        if (did || waited || n_freed)
             tell_turned(g, NULL);
         return did;
     }
@@ -518,7 +526,7 @@ int64_t engine_next_ns(const struct engine *g)
     t = order < t ? order : t;
     if (g->live.rest.policy.ops && g->live.rest.until_ns < t)
         t = g->live.rest.until_ns;
-    return g->unpark_ns < t ? g->unpark_ns : t;
+    return g->due_ns < t ? g->due_ns : t;
 }
 
 void engine_run(void *arg)

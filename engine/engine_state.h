@@ -28,7 +28,7 @@ struct engine {
     int n_moving;               /* moves under way */
     uint64_t n_posted_moves;
     int64_t now_ns;             /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at one time */
-    int64_t unpark_ns;          /* when the next parked request is due; INT64_MAX: none */
+    int64_t due_ns;             /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
     int n_idle_wakes;           /* decisions since there was a request */
     bool saw_empty;             /* the policy has been asked since the last request ended */
     bool changed;               /* something happened since the last decision */

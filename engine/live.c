@@ -129,6 +129,7 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
     }
     if (!judge(l, HOOK_ADMIT, verdict, &e, v->world->step))
         *a = fallback;
+    l->n_decisions[4] += a->hold_until_ns != 0;
 }
 
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
@@ -141,15 +142,17 @@ static bool is_stranded(const struct world *w, const struct request *r)
     return r->paused;
 }
 
-/* Is there anything that a plan could run now? Parked requests whose placement no group has, and those whose KV is on its way, have to wait in any case. */
-static bool could_run(const struct world *w)
+/* Is there anything that a plan could run now? Parked requests whose placement no group has, those whose KV is on its way, and those that it holds have to wait in any
+ * case. */
+static bool could_run(const struct plan *p)
 {
+    const struct world *w = p->world;
     for (int i = 0; i < w->running.n; i++)
         if (!w->running.items[i]->busy)
             return true;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        if (!is_stranded(w, r) && !r->n_moving && world_eligible(w, r))
+        if (!is_stranded(w, r) && !r->n_moving && world_eligible(w, r) && !plan_deals_with(p, r))
             return true;
     }
     return false;
@@ -187,7 +190,7 @@ static void note_progress(struct live *l)
 /* Work could run, and the plan neither runs any nor says when it will: for so long at most may it wait for its wake, or for an order that drains. */
 static bool is_stalled(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
-    if (!plan_is_empty(p) || refuses_somebody(p) || !could_run(v->world)) {
+    if (!plan_is_empty(p) || refuses_somebody(p) || !could_run(p)) {
         note_progress(l);
         return false;
     }
@@ -248,47 +251,88 @@ static bool fits_no_group(const struct world *w, const struct request *r)
     return true;
 }
 
-/* Has somebody who ranks after r begun since r waits? */
+/* Has somebody who ranks after r begun since r got further? */
 static bool is_overtaken(const struct world *w, const struct request *r)
 {
     for (int i = 0; i < w->running.n; i++) {
         const struct request *x = w->running.items[i];
-        if (x->key > r->key && x->first_scheduled_ns > r->waiting_since_ns)
+        if (x->key > r->key && x->first_scheduled_ns > r->progress_ns)
             return true;
     }
     return false;
 }
 
-/* Somebody has waited too long although there was room, or could be: moves them to the front for the native policy. Who stands behind one that has no room waits for
- * that one, as long as nobody overtakes it. */
-static bool is_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
+static bool is_late(const struct world *w, const struct request *r, int64_t now_ns)
+{
+    return now_ns - r->progress_ns >= w->limits.starvation_ns;
+}
+
+/* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no room waits for that one, as long as nobody
+ * overtakes it. */
+static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns, const char **how)
 {
     struct world *w = p->world;
     bool room = has_room(p);
-    int64_t *next = &l->next_starvation_check_ns[room]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
-    if (!w->limits.starvation_ns || v->now_ns < *next)
-        return false;
-    *next = v->now_ns + 100000000;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (r->plan_serial == p->serial || !world_eligible(w, r) || is_stranded(w, r))
+        if (!world_eligible(w, r) || is_stranded(w, r) || plan_deals_with(p, r))
             continue;
         bool homeless = fits_no_group(w, r);
         if (!homeless && !room)
             continue;
         if (!homeless && !fits_somewhere(p, r)) {
             if (!is_overtaken(w, r))
-                return false;
+                return NULL;
             continue;
         }
-        if (v->now_ns - r->waiting_since_ns < w->limits.starvation_ns)
-            continue;
-        err_set(e, E_POLICY, "request %.40s has waited %.1f s %s", r->spec->name, (double)(v->now_ns - r->waiting_since_ns) * 1e-9,
-                homeless ? "and fits no group: view.narrowest says which would hold it" : "with room for it");
-        world_rekey(w, r, -1e300);
-        return true;
+        *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for" : "has waited, with room for it, for";
+        if (is_late(w, r, now_ns))
+            return r;
     }
+    return NULL;
+}
+
+/* One that runs and does not get on: left out of the steps of its group, or made to give way again and again. */
+static struct request *find_starved_running(const struct plan *p, int64_t now_ns, const char **how)
+{
+    struct world *w = p->world;
+    *how = "runs and has got no further for";
+    for (int i = 0; i < w->running.n && has_room(p); i++) {
+        struct request *r = w->running.items[i];
+        const struct group *g = partition_find(&w->partition, r->group);
+        if (!r->busy && !r->n_moving && g && g->idle && !g->held && is_late(w, r, now_ns) && !plan_deals_with(p, r))
+            return r;
+    }
+    return NULL;
+}
+
+/* Does the plan run somebody who is late? What comes of it the next plan shows: it may well take it back. */
+static bool runs_late(const struct plan *p, int64_t now_ns)
+{
+    for (int i = 0; i < p->n_batches; i++)
+        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
+            if (is_late(p->world, p->batches[i]->items[k].request, now_ns))
+                return true;
     return false;
+}
+
+/* Somebody has got no further for too long: goes to the front for the native policy. NULL: nobody. */
+static struct request *find_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
+{
+    struct world *w = p->world;
+    const char *how = "";
+    int64_t *next = &l->next_starvation_check_ns[has_room(p)]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
+    if (!w->limits.starvation_ns || v->now_ns < *next)
+        return NULL;
+    *next = v->now_ns + 100000000;
+    struct request *r = find_starved_waiting(p, v->now_ns, &how);
+    if (!r)
+        r = find_starved_running(p, v->now_ns, &how);
+    if (!r)
+        return NULL;
+    err_set(e, E_POLICY, "request %.40s %s %.1f s", r->spec->name, how, (double)(v->now_ns - r->progress_ns) * 1e-9);
+    world_rekey(w, r, -1e300);
+    return r;
 }
 
 static void plan_natively(struct live *l, struct plan *p, int64_t now_ns)
@@ -308,10 +352,19 @@ static void decide_native(struct live *l, const struct view *v, struct plan *p, 
     if (cause == VERDICT_STARVED)
         partition_let_go(p->world, v->now_ns);
     plan_natively(l, p, v->now_ns);
-    if (!plan_is_empty(p) || p->n_verbs || is_under_way(v) || !could_run(p->world))
+    if (!plan_is_empty(p) || p->n_verbs || is_under_way(v) || !could_run(p))
         return;
     partition_let_go(p->world, v->now_ns);
     plan_natively(l, p, v->now_ns);
+}
+
+/* Whom it has let starve once it may not let starve again: the native policy would have to run it step by step. */
+static void note_starved(struct live *l, struct request *r)
+{
+    uint64_t policy = l->active.generation;
+    if (r->starved_by == policy)
+        revert(l, "it has let the same request starve twice");
+    r->starved_by = policy;
 }
 
 void live_step(struct live *l, const struct view *v, struct plan *p)
@@ -319,17 +372,21 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
     struct err e = {0};
     plan_begin(p, v->now_ns);
     enum verdict verdict;
+    struct request *starved = NULL;
     if (!live_cut(l, HOOK_STEP, &verdict))
         verdict = live_heard(l, HOOK_STEP, l->active.ops->step(l->active.ctx, v, p, &e));
     if (verdict_stands(verdict) && is_stalled(l, v, p, &e))
         verdict = VERDICT_STALLED;
-    else if (verdict_stands(verdict) && is_starved(l, v, p, &e))
+    else if (verdict_stands(verdict) && (starved = find_starved(l, v, p, &e)))
         verdict = VERDICT_STARVED;
     if (!judge(l, HOOK_STEP, verdict, &e, v->world->step))
         decide_native(l, v, p, verdict);
+    if (starved)
+        note_starved(l, starved);
     for (int i = 0; i < p->n_verbs; i++) {
         l->n_decisions[1] += p->verbs[i].kind == PLAN_PREEMPT;
         l->n_decisions[2] += p->verbs[i].kind == PLAN_REFUSE;
+        l->n_decisions[4] += p->verbs[i].kind == PLAN_HOLD && p->verbs[i].until_ns;
     }
     l->n_decisions[3] += !plan_is_empty(p);
 }
@@ -374,9 +431,9 @@ static void put_hooks(const struct live *l, struct buf *out)
     buf_puts(out, "# HELP policy_fallback_total Steps that the native policy decided, by cause.\n# TYPE policy_fallback_total counter\n");
     for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
         buf_printf(out, "policy_fallback_total{reason=\"%s\"} %" PRIu64 "\n", verdict_name((enum verdict)k), l->fallbacks[k]);
-    static const char *const actions[] = {"admit", "preempt", "reject", "forward"};
+    static const char *const actions[] = {"admit", "preempt", "reject", "forward", "hold"};
     buf_puts(out, "# HELP policy_decisions_total Decisions by action.\n# TYPE policy_decisions_total counter\n");
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < DECISION_COUNT; i++)
         buf_printf(out, "policy_decisions_total{action=\"%s\"} %" PRIu64 "\n", actions[i], l->n_decisions[i]);
 }
 

@@ -7,7 +7,7 @@
 #include "engine/policy.h"
 #include "engine/witness.h"
 
-enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64, LIVE_TRIES = 5 };
+enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64, LIVE_TRIES = 5, DECISION_COUNT = 5 };
 
 /* A policy that was withdrawn for slowness alone: the machine may be less busy later. */
 struct live_rest {
@@ -30,7 +30,7 @@ struct live {
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];
     uint64_t fallbacks[VERDICT_COUNT];      /* steps the native policy decided, by cause */
     uint64_t n_swaps, n_refused_swaps, n_rollbacks, n_reverts, n_retries;
-    uint64_t n_decisions[4];                /* admit, preempt, refuse, forward */
+    uint64_t n_decisions[DECISION_COUNT];   /* admit, preempt, refuse, forward, hold */
     uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
     int n_strikes;
     int64_t wake_ns;                        /* when the active one wants to be asked again; 0: never */

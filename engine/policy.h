@@ -31,8 +31,16 @@ struct admission {
     double key;             /* set by the caller to the default (arrival, seconds); smaller is sooner; finite */
     bool refused;
     int code, retry_after_s;/* refused: HTTP status 400..599; seconds, -1: none */
-    char why[200];
+    int64_t hold_until_ns;  /* held back until then; 0: not */
+    char why[200];          /* of the refusal, or the hold */
 };
+/* The request takes its place in the queue, and waits there as long as it is held. */
+static inline void admission_obey(const struct admission *a, struct world *w, struct request *r, int64_t now_ns)
+{
+    world_rekey(w, r, a->key);
+    if (a->hold_until_ns && r->state == REQ_WAITING && !hold_refusal(r, a->hold_until_ns, now_ns))
+        world_hold(w, r, a->hold_until_ns, a->why, now_ns);
+}
 
 struct comm_pool;
 

@@ -16,7 +16,7 @@ static struct layout layout_for(const struct world *w, const struct group *g)
 static void widen(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
-    const struct request *r = w->waiting.n ? w->waiting.items[0] : NULL;
+    const struct request *r = world_head(w);
     struct switch_order o = {.when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "no group can hold the first request"};
     for (int i = 0; i < w->partition.n_groups; i++)
         if (!r || kv_blocks_for(&w->kv, w->partition.groups[w->partition.order[i]].place, r->n_tokens) <= w->kv.n_blocks)

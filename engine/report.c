@@ -37,14 +37,15 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     struct kv_counts kv = count_kv(w);
     put_gauge(out, "vllm:num_requests_running", "Requests in execution.", label, w->running.n);
     put_gauge(out, "vllm:num_requests_waiting", "Requests that wait.", label, w->waiting.n);
-    int deferred = 0;
+    int deferred = -w->n_held;
     for (int i = 0; i < w->waiting.n; i++)
         deferred += !world_eligible(w, w->waiting.items[i]);
     buf_printf(out, "# HELP vllm:num_requests_waiting_by_reason Waiting requests by reason.\n"
                     "# TYPE vllm:num_requests_waiting_by_reason gauge\n"
                     "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
-                    "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n",
-               label, w->waiting.n - deferred, label, deferred);
+                    "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n"
+                    "vllm:num_requests_waiting_by_reason{%s,reason=\"held\"} %d\n",
+               label, w->waiting.n - deferred - w->n_held, label, deferred, label, w->n_held);
     put_gauge(out, "vllm:kv_cache_usage_perc", "Held KV blocks, 0 to 1.", label, kv_usage(w));
     put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
     put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, kv.cached);
@@ -83,12 +84,18 @@ static void put_request(struct buf *out, const struct request *r, int64_t now)
     buf_put_json(out, r->spec->name, strlen(r->spec->name));
     buf_puts(out, ",\"tenant\":");
     buf_put_json(out, r->spec->tenant, strlen(r->spec->tenant));
-    const char *state = r->state == REQ_RUNNING ? "running" : r->paused ? "paused" : "waiting";
+    const char *state = r->state == REQ_RUNNING ? "running" : r->held_until_ns ? "held" : r->paused ? "paused" : "waiting";
     buf_printf(out, ",\"state\":\"%s\",\"priority\":%d,\"key\":%.17g,\"prompt\":%d,\"output\":%d,\"computed\":%d,\"blocks\":%d"
-                    ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f}",
+                    ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f",
                state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks, r->n_preempted, r->group,
                r->n_moving,
                (double)(now - r->spec->arrival_ns) * 1e-9);
+    if (r->held_until_ns) {
+        buf_printf(out, ",\"held\":{\"for_s\":%.3f,\"reason\":", (double)(r->held_until_ns - now) * 1e-9);
+        buf_put_json(out, r->held_why, strlen(r->held_why));
+        buf_putc(out, '}');
+    }
+    buf_putc(out, '}');
 }
 
 static void put_queue(struct buf *out, const char *name, const struct req_queue *q, int64_t now)

@@ -72,9 +72,11 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     return rc;
 }
 
-/* The active policy is another one than before: a clean slate, a key of its own for every request, and nobody's wake. */
+/* The active policy is another one than before: a clean slate, nobody held, a key of its own for every request, and nobody's wake. */
 static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
 {
+    int64_t next;
+    world_let_go(w, now_ns, true, &next);
     l->active.generation = ++l->next_generation;
     l->fallen = l->may_return = false;
     l->n_strikes = l->n_barren = 0;
@@ -245,7 +247,7 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
         for (int i = 0; i < n; i++) {
             struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
             live_admit(l, all[i], &v, &a);
-            world_rekey(w, all[i], a.key); /* who is in already stays in: a refusal here has no meaning */
+            admission_obey(&a, w, all[i], now_ns); /* who is in already stays in: a refusal here has no meaning */
         }
         mem_free(all);
     }

@@ -206,7 +206,8 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
     out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
     out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
-    out[S_HEAD_TOKENS] = w->waiting.n ? w->waiting.items[0]->n_tokens : 0;
+    const struct request *head = world_head(w);
+    out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
     out[S_GROUP_CAPACITY] = (double)group_capacity(w);
 }
 

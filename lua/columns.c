@@ -16,7 +16,7 @@ const char *const column_names[NEED_COUNT] = {
     "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
     "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "open_ended",
     "key",         "computed",    "output",    "remaining",     "blocks",  "group",
-    "home",        "parked",      "first",     "last",
+    "home",        "parked",      "held",      "first",         "last",
 };
 
 /* ---- needs */
@@ -152,6 +152,7 @@ static double cell_of(const struct world *w, const struct request *r, int column
     case COL_GROUP: return r->group;
     case COL_HOME: return home_of(w, r);
     case COL_PARKED: return r->paused;
+    case COL_HELD: return (double)r->held_until_ns * 1e-9;
     default: return 0; /* no column */
     }
     return 0;

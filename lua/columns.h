@@ -33,6 +33,7 @@ enum column {
     COL_GROUP,
     COL_HOME,
     COL_PARKED,
+    COL_HELD,
     COLUMN_COUNT,
     COL_FIRST = COLUMN_COUNT,
     COL_LAST,

@@ -245,6 +245,7 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
     land_moves(w);
     int64_t next;
     world_unpark(w, r->now_ns, &next);
+    world_let_go(w, r->now_ns, false, &next);
 }
 
 static void transcribe_verb(const struct plan_verb *v, struct buf *out)
@@ -255,6 +256,7 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
     case PLAN_LOG: buf_printf(out, "log %s\n", v->text); break;
     case PLAN_PREEMPT: buf_printf(out, "preempt %llu %d\n", order, (int)v->how); break;
     case PLAN_REFUSE: buf_printf(out, "refuse %llu %d %d\n", order, v->code, v->retry_after_s); break;
+    case PLAN_HOLD: buf_printf(out, "hold %llu %lld %s\n", order, (long long)v->until_ns, v->text); break;
     case PLAN_REMAP: buf_printf(out, "remap %llu to %d %s\n", order, v->group, kv_fate_name(v->fate)); break;
     case PLAN_CLOSE: buf_printf(out, "%s %d\n", v->closed ? "close" : "open", v->group); break;
     case PLAN_COMM: buf_printf(out, "comm %llx %d\n", (unsigned long long)v->ranks, v->algorithm); break;

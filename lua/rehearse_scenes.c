@@ -155,8 +155,11 @@ static void admit_all(struct rehearsing *x)
                        a.retry_after_s, a.why);
             world_end(w, all[i], END_REFUSED);
         } else if (!a.refused) {
-            buf_printf(x->out, "key %llu %.17g\n", (unsigned long long)all[i]->order, a.key);
-            world_rekey(w, all[i], a.key);
+            buf_printf(x->out, "key %llu %.17g", (unsigned long long)all[i]->order, a.key);
+            if (a.hold_until_ns)
+                buf_printf(x->out, " held %lld %s", (long long)a.hold_until_ns, a.why);
+            buf_putc(x->out, '\n');
+            admission_obey(&a, w, all[i], x->r->now_ns);
         }
     }
     mem_free(all);

@@ -313,7 +313,7 @@ static void add_list(lua_State *L, struct trial *t, int table, const char *list,
         struct request *r = make_request(L, t, items + 1, *list == 'r');
         struct admission a;
         if (ask_admit(L, t, r, &a))
-            world_rekey(&t->world.world, r, a.key);
+            admission_obey(&a, &t->world.world, r, t->world.now_ns);
         else if (r->state == REQ_WAITING) {
             lua_pushnumber(L, a.code);
             lua_setfield(L, refused, r->spec->name);

@@ -87,6 +87,31 @@ static void put_list(lua_State *L, int result, const char *field, const struct p
     lua_setfield(L, result, field);
 }
 
+static void put_hold(lua_State *L, const struct request *r, int64_t until_ns, const char *why)
+{
+    if (until_ns) {
+        lua_createtable(L, 0, 2);
+        put_text(L, "reason", why);
+        put_number(L, "until", (double)until_ns * 1e-9);
+    } else {
+        lua_pushnil(L);
+    }
+    lua_setfield(L, -2, r->spec->name);
+}
+
+/* Who is held after the plan, by name. */
+static void put_held(lua_State *L, int result, const struct plan *p)
+{
+    const struct req_queue *waiting = &p->world->waiting;
+    lua_newtable(L);
+    for (int i = 0; i < waiting->n; i++)
+        put_hold(L, waiting->items[i], waiting->items[i]->held_until_ns, waiting->items[i]->held_why);
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_HOLD)
+            put_hold(L, p->verbs[i].request, p->verbs[i].until_ns, p->verbs[i].text);
+    lua_setfield(L, result, "held");
+}
+
 /* What happens to requests by name. */
 static void put_fates(lua_State *L, int result, const struct plan *p, int refused)
 {
@@ -136,6 +161,7 @@ void trial_push_plan(lua_State *L, const struct plan *p, int refused)
     put_list(L, result, "closed", p, PLAN_CLOSE, true);
     put_list(L, result, "opened", p, PLAN_CLOSE, false);
     put_fates(L, result, p, refused);
+    put_held(L, result, p);
     if (p->wake_ns) {
         lua_pushnumber(L, (double)(p->wake_ns - p->now_ns) * 1e-6);
         lua_setfield(L, result, "wake");

@@ -8,7 +8,7 @@
 
 /* Pushes a list of { name, tokens, starts, ranks }, with the fields tokens (in all), forwards (a list of { ranks, sp, tp, tokens, n }), orders (a list of { bind or
  * release = ranks, when, kv, base, reason, requests }), preempted (names), remapped (kv by name), closed and opened (lists of rank lists), refused (codes by name:
- * the table at this index, completed) and wake (ms). */
+ * the table at this index, completed), held ({ reason, until } by name: who is held after it) and wake (ms). */
 void trial_push_plan(lua_State *L, const struct plan *p, int refused);
 
 #endif

@@ -11,6 +11,8 @@
 #include "lua/script.h"
 #include "lua/strict.h"
 
+static const int64_t HOLD_DEFAULT_NS = INT64_C(60000000000);
+
 /* ---- answers and arguments */
 
 int verb_refused(lua_State *L, const char *why)
@@ -198,6 +200,37 @@ static int act_refuse(lua_State *L)
     return refuse_now(L, id, code, retry_after);
 }
 
+/* act.hold(request, reason [, until]): nobody starts it before then. act.hold(request, nil) lets it go. */
+static int act_hold(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    char why[REASON_BYTES];
+    lua_settop(L, 3);
+    if (!verb_plan(L) && !b->admission)
+        return verb_refused(L, "act.hold can be called in admit and step only");
+    req_id id = verb_request(L, 1);
+    bool holds = !lua_isnil(L, 2);
+    if (holds && lua_type(L, 2) != LUA_TSTRING)
+        return luaL_error(L, "act.hold: a reason in words is expected, not a %s", luaL_typename(L, 2));
+    if (!lua_isnil(L, 3) && lua_type(L, 3) != LUA_TNUMBER)
+        return luaL_error(L, "act.hold: until must be a time like view.now, not a %s", luaL_typename(L, 3));
+    vm_escape(why, sizeof why, holds ? lua_tostring(L, 2) : "", holds ? lua_objlen(L, 2) : 0);
+    int64_t now = b->facts->now_ns, until = now + HOLD_DEFAULT_NS;
+    if (!lua_isnil(L, 3) && !(fabs(lua_tonumber(L, 3)) < 9e9))
+        return verb_refused(L, "until must be a time like view.now, in seconds");
+    if (!lua_isnil(L, 3))
+        until = (int64_t)(lua_tonumber(L, 3) * 1e9);
+    if (b->plan)
+        return verb_answer(L, plan_hold(b->plan, id, holds ? until : 0, why));
+    const char *bad = id != b->subject->id ? "in admit, only the request that arrives can be held" : holds ? hold_refusal(b->subject, until, now) : NULL;
+    if (bad)
+        return verb_refused(L, bad);
+    b->admission->hold_until_ns = holds ? until : 0;
+    memcpy(b->admission->why, why, sizeof why);
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
 /* act.wake(ms) */
 static int act_wake(lua_State *L)
 {
@@ -271,7 +304,7 @@ void verbs_create(struct bind *b, lua_State *L)
 {
     static const luaL_Reg verbs[] = {
         {"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
-        {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},       {"release", act_release},
+        {"hold", act_hold},       {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},       {"release", act_release},
         {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},       {"weights", act_weights}};
     static const char *const absent[] = {"swap_out", "swap_in", "reshard", "ffn", "draft"};
     verbs_make_batches(b, L);

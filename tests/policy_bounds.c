@@ -201,6 +201,68 @@ static void a_changed_order_keeps_its_deadline(void **state)
     rig_close(&t);
 }
 
+/* ---- who gets no further */
+
+/* One request is served so that it never ends, others come and go beside it; the policy is withdrawn when that one has starved twice, and it ends. */
+static void starve_by(const char *step)
+{
+    struct rig t;
+    char source[1024];
+    rig_open(&t, &(struct rig_knobs){.starvation_s = 0.5});
+    snprintf(source, sizeof source,
+             "local odd return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act) odd = not odd\n"
+             "  local b, w, r = act.batch(view.groups[1]), view.waiting, view.running\n"
+             "  for i = 1, r.n do if r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
+             "  for i = 1, w.n do if w.tenant[i] ~= 'red' then b:add(w.id[i]) end end\n"
+             "  local function red(q) for i = 1, q.n do if q.tenant[i] == 'red' then return q.id[i] end end end\n"
+             "  if view.step < 20 then for i = 1, w.n do b:add(w.id[i]) end for i = 1, r.n do b:add(r.id[i]) end else %s end\n"
+             "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(5) end end }", step);
+    swap_to(&t, source);
+    run_for(&t, SECONDS(0.1));
+    for (int i = 0; i < 40; i++)
+        rig_submit(&t, "blue", 20, 2);
+    run_for(&t, SECONDS(0.1));
+    uint64_t red = rig_submit(&t, "red", 40, 30);
+    for (int i = 0; i < 150; i++) {
+        rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    if (t.heard[red].ending != END_LENGTH)
+        fail_msg("%d tokens after 3 s: %s", t.heard[red].n_tokens, step);
+    assert_true(t.heard[red].end_ns < SECONDS(1 + 0.2 + 1.5));
+    assert_true(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}") >= 1);
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 1);
+    run_for(&t, SECONDS(5));
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void giving_way_for_ever_is_starvation(void **state)
+{
+    (void)state;
+    starve_by("if odd then if red(w) then b:add(red(w), 1) end elseif red(r) then act.preempt(red(r), 'recompute') end");
+    starve_by("if red(w) then b:add(red(w), 1) elseif red(r) and odd then act.preempt(red(r), 'recompute') end");
+    starve_by("if red(w) then b:add(red(w), 7) end"); /* begun, and never gone on with */
+    starve_by("if red(w) then act.batch(view.groups[1]) end");
+}
+
+/* Getting on slowly is not starving: a token in every tenth step. */
+static void getting_on_slowly_is_lawful(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.starvation_s = 0.5});
+    swap_to(&t, "return { api = 1, doc = 'x', step = function(view, act) local b = act.batch(view.groups[1])\n"
+                "  if view.step % 10 == 0 then b:decodes() b:prefill() else act.wake(20) end\n"
+                "  if b.tokens > 0 then act.forward(view.groups[1], b) end end }");
+    for (int i = 0; i < 5; i++)
+        rig_submit(&t, "", 20, 40);
+    run_for(&t, SECONDS(20));
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +272,8 @@ int main(void)
         cmocka_unit_test(asking_again_is_no_change),
         cmocka_unit_test(pending_orders_hide_no_stall),
         cmocka_unit_test(a_changed_order_keeps_its_deadline),
+        cmocka_unit_test(giving_way_for_ever_is_starvation),
+        cmocka_unit_test(getting_on_slowly_is_lawful),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

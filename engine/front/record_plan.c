@@ -89,7 +89,7 @@ static void put_order(struct buf *out, const struct switch_order *o)
         buf_printf(out, "%c%" PRIu64, i ? ',' : ':', o->named[i]);
 }
 
-static void put_verb(struct buf *out, const struct plan_verb *v)
+static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
 {
     uint64_t order = v->request ? v->request->order : 0;
     switch (v->kind) {
@@ -103,6 +103,7 @@ static void put_verb(struct buf *out, const struct plan_verb *v)
         put_hex(out, v->ranks);
         buf_printf(out, ":%d", v->algorithm);
         break;
+    case PLAN_HOLD: buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0); break;
     case PLAN_LOG: break; /* words change nothing */
     }
 }
@@ -117,7 +118,7 @@ void record_plan(struct buf *out, const struct plan *p)
         if (p->batches[i]->forwarded)
             h = put_batch(out, p->batches[i], h);
     for (int i = 0; i < p->n_verbs; i++)
-        put_verb(out, &p->verbs[i]);
+        put_verb(out, &p->verbs[i], p->now_ns);
     if (p->wake_ns) {
         buf_puts(out, " W");
         put_i64(out, p->wake_ns - p->now_ns);
@@ -164,6 +165,7 @@ static void word_words(struct buf *out, char *word)
     case 'B': batch_words(out, f, n); break;
     case 'P': buf_printf(out, "request %.20s gives way (%.20s)", f[0], second); break;
     case 'R': buf_printf(out, "request %.20s is refused with %.20s", f[0], second); break;
+    case 'H': buf_printf(out, *second == '0' ? "request %.20s is let go" : "request %.20s is held", f[0]); break;
     case 'M': buf_printf(out, "request %.20s goes to group %.20s (%.20s)", f[0], second, third); break;
     case 'O': buf_printf(out, "%.10s ranks 0x%.20s (%.20s, %.20s)", second, f[0], third, n > 3 ? f[3] : "?"); break;
     case 'C': buf_printf(out, "group %.20s is %s", f[0], *second == '1' ? "closed" : "opened"); break;

@@ -11,6 +11,7 @@ enum {
     MAX_REQUESTS = 65536,   /* waiting and running together */
     MAX_RANKS = 64,
     NAME_BYTES = 64,        /* request names, tenants, policy names, NUL included */
+    REASON_BYTES = 80,      /* a policy's words for what it does */
 };
 
 #endif

@@ -16,7 +16,7 @@
 #include "engine/world/ids.h"
 #include "engine/world/layout.h"
 
-enum { MAX_SETS = 192, MAX_NAMED = 16, SWITCH_EVENTS = 64, REASON_BYTES = 80 };
+enum { MAX_SETS = 192, MAX_NAMED = 16, SWITCH_EVENTS = 64 };
 
 /* When a switch may interrupt: at the next step boundary; when the running sequences have ended; the same, but the requests that it is for may start
  * meanwhile on ranks that are free. */

@@ -282,6 +282,38 @@ bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const c
     return true;
 }
 
+bool plan_hold(struct plan *p, req_id id, int64_t until_ns, const char *why)
+{
+    struct request *r = request_find(&p->world->requests, id);
+    if (!r)
+        return plan_no(p, "no such request");
+    if (plan_touched(p, r))
+        return plan_no(p, "this plan has already used the request");
+    if (!until_ns && !r->held_until_ns)
+        return true;
+    if (r->state != REQ_WAITING)
+        return plan_no(p, "only a request that waits can be held: preempt it first");
+    const char *bad = until_ns ? hold_refusal(r, until_ns, p->now_ns) : NULL;
+    if (bad)
+        return plan_no(p, bad);
+    struct plan_verb *v = plan_add_verb(p, PLAN_HOLD, r);
+    v->until_ns = until_ns;
+    v->text = keep_text(p, why, strlen(why), REASON_BYTES - 1);
+    return true;
+}
+
+bool plan_deals_with(const struct plan *p, const struct request *r)
+{
+    for (int i = 0; i < p->n_batches && plan_touched(p, r); i++)
+        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
+            if (p->batches[i]->items[k].request == r)
+                return true;
+    for (int i = 0; i < p->n_verbs && plan_touched(p, r); i++)
+        if (p->verbs[i].request == r && p->verbs[i].kind != PLAN_PREEMPT)
+            return true;
+    return false;
+}
+
 bool plan_wake(struct plan *p, double after_ms)
 {
     if (!(after_ms > 0 && after_ms <= 60000))
@@ -318,6 +350,7 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
     case PLAN_REMAP: world_regroup(w, v->request, g); break;
     case PLAN_CLOSE: g->shut = v->closed; break;
     case PLAN_COMM: partition_set_algorithm(w, v->ranks, v->algorithm); break;
+    case PLAN_HOLD: world_hold(w, v->request, v->until_ns, v->text, p->now_ns); break;
     default: break; /* orders follow the batches; the rest is the caller's */
     }
 }

@@ -33,7 +33,7 @@ struct plan_batch {
     int ahead;                      /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the engine likes */
 };
 
-enum plan_verb_kind { PLAN_PREEMPT, PLAN_REFUSE, PLAN_LOG, PLAN_SWITCH, PLAN_REMAP, PLAN_CLOSE, PLAN_COMM };
+enum plan_verb_kind { PLAN_PREEMPT, PLAN_REFUSE, PLAN_LOG, PLAN_SWITCH, PLAN_REMAP, PLAN_CLOSE, PLAN_COMM, PLAN_HOLD };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
 
 struct plan_verb {
@@ -41,12 +41,13 @@ struct plan_verb {
     struct request *request;
     enum preempt_how how;
     int code, retry_after_s;        /* refuse: HTTP status, seconds or -1 */
-    const char *text;               /* refuse, log: in the plan's arena */
+    const char *text;               /* refuse, log, hold: in the plan's arena */
     const struct switch_order *order; /* switch: in the plan's arena */
     int group;                      /* remap: where to; close: which */
     enum kv_fate fate;              /* remap */
     bool closed;                    /* close: or open again */
     uint64_t ranks;                 /* comm */
+    int64_t until_ns;               /* hold; 0: let go */
     int algorithm;                  /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
 };
 
@@ -102,6 +103,10 @@ struct step_size plan_size(const struct plan_batch *b);
 /* Blocks of the group's placement that the plan may still take. */
 int plan_blocks(const struct plan *p, int group);
 bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const char *why);
+/* A waiting request is held back until then, HOLD_MAX_NS after its first hold at the latest. 0: it is let go. */
+bool plan_hold(struct plan *p, req_id id, int64_t until_ns, const char *why);
+/* Does the plan run this request; or does it settle by a verb that it is not run now (refused, held, moved)? */
+bool plan_deals_with(const struct plan *p, const struct request *r);
 bool plan_wake(struct plan *p, double after_ms);    /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);           /* no forward */

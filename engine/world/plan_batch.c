@@ -178,7 +178,7 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     if (p->n_running >= w->limits.max_num_seqs)
         return "max_num_seqs requests are running";
     if (!world_eligible(w, r))
-        return "it waits for the prompt it shares with a sibling";
+        return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go" : "it waits for the prompt it shares with a sibling";
     if (r->paused && r->place != b->site->place)
         return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
     if (r->n_moving)

@@ -112,6 +112,24 @@ void request_remove(struct request_table *t, struct request *r)
     mem_free(r);
 }
 
+const char *hold_refusal(const struct request *r, int64_t until_ns, int64_t now_ns)
+{
+    int64_t first = r->held_first_ns ? r->held_first_ns : now_ns;
+    if (until_ns <= now_ns)
+        return "the hold would end in the past: until is a time like view.now, in seconds";
+    if (until_ns > first + HOLD_MAX_NS)
+        return "a request can be held for an hour in all";
+    return NULL;
+}
+
+void request_note_progress(struct request *r, int64_t now_ns)
+{
+    if (r->n_computed <= r->n_furthest)
+        return;
+    r->n_furthest = r->n_computed;
+    r->progress_ns = now_ns;
+}
+
 void request_append(struct request *r, int32_t token)
 {
     if (r->n_tokens == r->cap_tokens) {

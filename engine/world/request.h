@@ -13,6 +13,8 @@
 #include "engine/world/kv.h"
 #include "engine/world/sampling.h"
 
+#define HOLD_MAX_NS INT64_C(3600000000000) /* a policy can hold a request back for so long, from the first hold of its life */
+
 enum ending {
     END_NONE,
     END_STOP,       /* a stop id, or the front found a stop string */
@@ -92,9 +94,15 @@ struct request {
     bool cancelled;                 /* ends as soon as it is not busy */
     enum ending cancel_as;
     bool paused;                    /* waiting with its KV kept (preempt hard) */
+    int64_t held_until_ns;          /* the policy holds it back so long; 0: it does not */
+    int64_t held_first_ns;          /* since when, counted from the first hold of its life; 0: never held */
+    char held_why[REASON_BYTES];    /* the policy's words */
+    uint64_t starved_by;            /* the policy (its generation) that let it starve; 0: none did */
     uint64_t plan_serial;           /* the plan that touches it, for that plan's own use */
     uint64_t switched_by;           /* serial of the switch event that waits for its next token; 0: none */
     /* the record */
+    int n_furthest;                 /* the most tokens that it ever had computed */
+    int64_t progress_ns;            /* when it got further than ever before; or came, or was let go */
     int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
     int n_preempted, n_recomputed;
     struct prompt_logprobs *prompt_lp; /* filled as the prompt is computed; handed out once */
@@ -134,6 +142,9 @@ struct request *request_add(struct request_table *t, struct request_spec *s); /*
 struct request *request_find(const struct request_table *t, req_id id);       /* NULL: gone */
 struct request *request_find_tag(const struct request_table *t, uint64_t tag);
 void request_remove(struct request_table *t, struct request *r);              /* blocks must be gone */
+/* Why it cannot be held until then, or NULL. */
+const char *hold_refusal(const struct request *r, int64_t until_ns, int64_t now_ns);
+void request_note_progress(struct request *r, int64_t now_ns); /* what it has computed may be more than ever before */
 void request_append(struct request *r, int32_t token);
 void request_give_key(struct request *r, struct kv_key key);  /* of its next unit, in the place of one made from its text */
 

@@ -1,6 +1,7 @@
 #include "engine/world/world.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -171,7 +172,7 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     r->state = REQ_WAITING;
     r->order = w->next_order++;
     r->key = (double)s->arrival_ns * 1e-9;
-    r->waiting_since_ns = now_ns;
+    r->waiting_since_ns = r->progress_ns = now_ns;
     r->tenant = tenants_enter(&w->tenants, s->tenant);
     count_waiting(w, r, 1);
     w->n_submitted++;
@@ -294,7 +295,7 @@ static void run(struct world *w, struct request *r, struct group *g)
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
 {
-    ASSERT(r->state == REQ_WAITING);
+    ASSERT(r->state == REQ_WAITING && !r->held_until_ns);
     if (r->paused) {
         ASSERT(r->place == g->place);
     } else {
@@ -458,6 +459,44 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         forget_kv(w, r);
 }
 
+void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns)
+{
+    ASSERT(r->state == REQ_WAITING);
+    w->n_held += (until_ns != 0) - (r->held_until_ns != 0);
+    r->held_until_ns = until_ns;
+    r->progress_ns = now_ns; /* from when it may run again it counts how long it does not */
+    if (!until_ns)
+        return;
+    r->held_first_ns = r->held_first_ns ? r->held_first_ns : now_ns;
+    snprintf(r->held_why, sizeof r->held_why, "%s", why);
+}
+
+int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns)
+{
+    int n = 0;
+    *next_ns = INT64_MAX;
+    for (int i = 0; i < w->waiting.n && w->n_held; i++) {
+        struct request *r = w->waiting.items[i];
+        if (!r->held_until_ns)
+            continue;
+        if (r->held_until_ns > now_ns && !all) {
+            *next_ns = r->held_until_ns < *next_ns ? r->held_until_ns : *next_ns;
+            continue;
+        }
+        world_hold(w, r, 0, "", now_ns);
+        n++;
+    }
+    return n;
+}
+
+struct request *world_head(const struct world *w)
+{
+    for (int i = 0; i < w->waiting.n; i++)
+        if (!w->waiting.items[i]->held_until_ns)
+            return w->waiting.items[i];
+    return NULL;
+}
+
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 {
     int n = 0;
@@ -502,6 +541,7 @@ void world_end(struct world *w, struct request *r, enum ending how)
     else
         r->tenant->n_running--;
     tenants_leave(&w->tenants, r->tenant);
+    w->n_held -= r->held_until_ns != 0;
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);
     r->state = REQ_FREE;
@@ -513,6 +553,8 @@ void world_end(struct world *w, struct request *r, enum ending how)
 
 bool world_eligible(const struct world *w, const struct request *r)
 {
+    if (r->held_until_ns)
+        return false;
     if (!r->spec->leader || r->n_computed || r->n_preempted)
         return true;
     const struct request *leader = request_find_tag(&w->requests, r->spec->leader);
@@ -556,9 +598,12 @@ static bool tenants_check(const struct world *w)
 bool world_check(const struct world *w)
 {
     int64_t waiting_tokens = 0;
-    for (int i = 0; i < w->waiting.n; i++)
+    int held = 0;
+    for (int i = 0; i < w->waiting.n; i++) {
         waiting_tokens += w->waiting.items[i]->n_tokens;
+        held += w->waiting.items[i]->held_until_ns != 0;
+    }
     return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
-           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens && tenants_check(w) &&
+           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens && tenants_check(w) && held == w->n_held &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }

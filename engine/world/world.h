@@ -60,6 +60,7 @@ struct world {
     struct req_queue waiting, running;
     int64_t waiting_tokens;         /* prompt tokens of the waiting */
     struct tenants tenants;
+    int n_held;                     /* of the waiting, those that the policy holds back */
     struct kv_pool kv;
     struct partition partition;
     struct kv_copy **moves;         /* made and not yet taken by the engine */
@@ -108,6 +109,11 @@ void world_regroup(struct world *w, struct request *r, struct group *g);
 void world_move_done(struct world *w, struct kv_copy *m);     /* the bytes are there: the source's blocks go back. Frees m. */
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
+/* A waiting request is held back: nobody starts it before then, and it is no work that could run. until_ns 0 lets it go. */
+void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns);
+/* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none is held). */
+int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
+struct request *world_head(const struct world *w);  /* the first of the waiting that nobody holds; NULL: there is none */
 /* Parked requests past the age bound give their KV back and go to the front of the queue. Returns how many; *next_ns: when the next is due (INT64_MAX: none). */
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
@@ -122,6 +128,6 @@ bool world_suffices(const struct world *w, const struct request *r);
 bool world_check(const struct world *w);
 /* Is there anything that could run now? */
 bool world_has_work(const struct world *w);
-bool world_eligible(const struct world *w, const struct request *r); /* its leader (if any) has computed its prompt or is gone */
+bool world_eligible(const struct world *w, const struct request *r); /* nobody holds it, and its leader (if any) has computed its prompt or is gone */
 
 #endif
