@@ -5,11 +5,6 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 
-void engine_emit(struct engine *g, const struct engine_event *ev)
-{
-    queue_post(g->outbox, ev);
-}
-
 static void observe_end(struct engine *g, const struct request *r, int64_t now)
 {
     struct metrics *m = &g->metrics;
@@ -53,6 +48,7 @@ void engine_end_request(struct engine *g, struct request *r, const struct farewe
         ev.payload = mem_strdup(f->why);
         ev.n = strlen(f->why);
     }
+    engine_tell_rest(g, r);
     world_end(&g->world, r, f->how);
     engine_emit(g, &ev);
 }
@@ -114,16 +110,15 @@ static enum ending take_token(struct engine *g, struct request *r, const struct 
         metrics_observe(&g->metrics, H_ITL, (double)(now - r->last_token_ns) * 1e-9);
     }
     r->last_token_ns = now;
-    struct engine_event ev = {.kind = EV_TOKEN, .tag = r->spec->tag, .token = res->token, .is_stop = is_stop_id(r, res->token)};
+    bool scored = r->spec->sampling.n_logprobs >= 0;
+    r->ends_with_stop = is_stop_id(r, res->token);
     if (g->setup.witness && g->setup.witness->sampled)
-        g->setup.witness->sampled(g->setup.witness->ctx, r, ev.is_stop);
-    if (r->spec->sampling.n_logprobs >= 0) {
-        struct token_logprobs *lp = mem_new(sizeof *lp);
-        fill_logprobs(lp, res);
-        ev.payload = lp;
-    }
-    engine_emit(g, &ev);
-    if (ev.is_stop)
+        g->setup.witness->sampled(g->setup.witness->ctx, r, r->ends_with_stop);
+    struct token_logprobs lp;
+    if (scored)
+        fill_logprobs(&lp, res);
+    engine_tell_token(g, r, r->ends_with_stop, scored ? &lp : NULL);
+    if (r->ends_with_stop)
         return END_STOP;
     bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= g->world.limits.max_model_len;
     return full ? END_LENGTH : END_NONE;
@@ -219,6 +214,7 @@ void engine_absorb(struct engine *g, struct step *s)
     double predicted = 0;
     const struct step_part *failed = step_failure(s, &rank);
     ASSERT(grp && !grp->idle);
+    engine_look_at_outbox(g);
     count_step(g, grp, s);
     if (failed && !s->next) { /* the one behind a failed step fails, too: then */
         absorb_failed(g, s, failed, rank);

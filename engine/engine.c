@@ -471,6 +471,7 @@ bool engine_turn(struct engine *g)
 {
     bool did = ingest(g), waited = g->world.partition.n_pending > 0;
     int64_t now = look_at_clock(g);
+    did |= engine_catch_up(g);
     if (live_settle(&g->live, &g->world, now) || live_retry(&g->live, &g->world, now))
         did = g->changed = true;
     did |= engine_switch(g);
@@ -541,6 +542,8 @@ void engine_run(void *arg)
         bool timed = next != INT64_MAX;
         if (g->setup.witness && g->setup.witness->rests && !g->world.requests.n_live)
             g->setup.witness->rests(g->setup.witness->ctx);
+        if (g->n_behind)
+            wait = 5000000; /* the front does not say when it has caught up */
         if (timed && next - now < wait)
             wait = next > now ? next - now : 0;
         queue_wait(g->inbox, g->world.requests.n_live || timed ? wait : -1);

@@ -54,6 +54,7 @@ struct engine_setup {
     const struct witness *witness;  /* NULL: nobody watches; borrowed until engine_destroy */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
+    int outbox_events;              /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in virtual time no bound */
     bool quiet;                     /* no log lines */
     bool quiet_stats;               /* no periodic line of rates */
 };
@@ -90,6 +91,7 @@ struct engine_message {
 /* ---- out */
 enum engine_out {
     EV_TOKEN,           /* one output token; flags; payload: struct token_logprobs * (heap, moves) or NULL */
+    EV_TOKENS,          /* several, when the front is behind: payload: struct token_run * (heap, one piece, moves). See engine_event_token */
     EV_PROMPT_LOGPROBS, /* payload: struct prompt_logprobs * (heap, moves); before the first token */
     EV_END,             /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY,           /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
@@ -101,15 +103,25 @@ struct engine_event {
     int code;                       /* END: enum ending; REPLY: error code */
     uint64_t tag;
     int32_t token;
-    bool is_stop;                   /* TOKEN: it is a stop id: counted, its text is not shown */
+    bool is_stop;                   /* TOKEN, TOKENS: it (the last) is a stop id: counted, its text is not shown */
     int http_status, retry_after_s; /* END refused: 0 and -1 when there is nothing to say */
     int n_prompt, n_output, n_cached; /* END: usage */
     size_t n;
     void *payload;
 };
 
+struct token_run {
+    int n;
+    int32_t *tokens;
+    struct token_logprobs *logprobs; /* NULL: none were asked for */
+};
+
+/* The i-th token of an event, as if it had come alone; its payload stays the event's. false: the event has no so many. */
+bool engine_event_token(const struct engine_event *ev, int i, struct engine_event *out);
+
 struct queue *engine_inbox(struct engine *g);   /* of struct engine_message; unbounded */
-struct queue *engine_outbox(struct engine *g);  /* of struct engine_event; has an eventfd (threaded setups) */
+/* Of struct engine_event; has an eventfd (threaded setups). Bounded: see outbox.c. */
+struct queue *engine_outbox(struct engine *g);
 void engine_run(void *g);                       /* thread body: until IN_STOP */
 
 /* ---- virtual time (setup.threaded false): the driver owns the clock */

@@ -34,11 +34,20 @@ struct engine {
     bool changed;               /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
+    bool outbox_full;           /* as it was when the step that is taken in began to be */
+    int n_behind;               /* requests with tokens that the front has not been told */
     int64_t started_ns;
     struct rates rates;
 };
 
+/* outbox.c */
 void engine_emit(struct engine *g, const struct engine_event *ev);
+void engine_look_at_outbox(struct engine *g);               /* before the tokens of a step are told */
+void engine_tell_token(struct engine *g, struct request *r, bool is_stop, const struct token_logprobs *lp); /* its newest; lp: copied; NULL: none */
+void engine_tell_rest(struct engine *g, struct request *r); /* what it has not been told yet */
+bool engine_catch_up(struct engine *g);                     /* tells what waits when there is room again */
+
+/* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for refusals and errors. */
 struct farewell {
     enum ending how;

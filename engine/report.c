@@ -56,6 +56,7 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     put_gauge(out, "moonshift:switches_pending", "Orders for the partition that wait.", label, w->partition.n_pending);
     put_gauge(out, "moonshift:step_estimate_error", "Running mean of |predicted - measured| / measured step time.", label,
               w->estimate.error);
+    put_gauge(out, "moonshift:requests_untold", "Requests whose newest tokens wait because the front is behind.", label, g->n_behind);
     put_gauge(out, "moonshift:requests_live", "Requests without an ending yet.", label, w->requests.n_live);
     buf_printf(out, "# HELP vllm:engine_sleep_state 1 for the state the engine is in.\n# TYPE vllm:engine_sleep_state gauge\n"
                     "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n", label);

@@ -13,6 +13,7 @@ enum { MAX_TAGS = 4096, MAX_OUT = 64 };
 
 struct heard {
     int n_tokens, n_ends, ending, http_status, n_output, n_cached;
+    int n_runs;                 /* several tokens in one event */
     int32_t tokens[MAX_OUT];
 };
 
@@ -33,6 +34,7 @@ struct knobs {
     struct layout start;
     int fail_rank;
     uint64_t fail_at_step;
+    int outbox_events;          /* 0: no bound */
     struct policy policy;
 };
 
@@ -47,6 +49,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .limits = {.max_num_seqs = k->seqs, .max_num_batched_tokens = k->batched, .max_model_len = k->blocks * 16,
                                         .max_num_queued_reqs = k->queued, .prefix_caching = true, .starvation_ns = k->starvation_ns, .park_ns = k->park_ns},
                              .n_ranks = k->ranks, .start = k->start, .fail_rank = k->fail_rank, .fail_at_step = k->fail_at_step,
+                             .outbox_events = k->outbox_events,
                              .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .policy = k->policy, .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
@@ -62,7 +65,7 @@ static inline void close_rig(struct rig *t)
 
 static inline void listen_to(struct rig *t)
 {
-    struct engine_event ev;
+    struct engine_event ev, one;
     while (queue_take(engine_outbox(t->g), &ev)) {
         struct heard *h = ev.kind == EV_REPLY ? &t->reply : &t->heard[ev.tag];
         switch (ev.kind) {
@@ -84,6 +87,14 @@ static inline void listen_to(struct rig *t)
             snprintf(t->text, sizeof t->text, "%s", (char *)ev.payload);
             break;
         case EV_DRAINED: t->n_drained++; break;
+        case EV_TOKENS:
+            assert_int_equal(h->n_ends, 0);
+            for (int i = 0; engine_event_token(&ev, i, &one); i++) {
+                assert_true(h->n_tokens < MAX_OUT);
+                h->tokens[h->n_tokens++] = one.token;
+            }
+            h->n_runs++;
+            break;
         case EV_PROMPT_LOGPROBS: break;
         }
         mem_free(ev.payload);

@@ -353,6 +353,15 @@ static void take_end(struct openai *o, struct openai_choice *c, const struct eng
         drop_answer(o, a);
 }
 
+static void take_tokens(struct openai *o, struct openai_choice *c, const struct engine_event *ev)
+{
+    struct engine_event one;
+    note_started(o, c);
+    for (int i = 0; engine_event_token(ev, i, &one); i++)
+        if (openai_answer_token(c, &one))
+            cancel(o, c, END_STOP);
+}
+
 void openai_event(struct openai *o, const struct engine_event *ev)
 {
     uint64_t v;
@@ -366,11 +375,8 @@ void openai_event(struct openai *o, const struct engine_event *ev)
         take_end(o, c, ev);
     else if (ev->kind == EV_PROMPT_LOGPROBS)
         openai_answer_prompt(c, ev->payload);
-    else {
-        note_started(o, c);
-        if (openai_answer_token(c, ev))
-            cancel(o, c, END_STOP);
-    }
+    else
+        take_tokens(o, c, ev);
     if (ev->kind != EV_END)
         bound_held(o, c->answer);
 }

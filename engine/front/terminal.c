@@ -194,13 +194,16 @@ static struct request_spec *make_spec(struct terminal *t, struct tokens *prompt)
 /* Takes one event of the engine's. true: it was the ending; *rc says how it went. */
 static bool take_event(struct terminal *t, const struct engine_event *ev, struct answer *a, int *rc, struct err *e)
 {
-    if (ev->kind == EV_TOKEN && ev->tag == t->tag) {
-        if (!ev->is_stop)
-            detok_put(&t->detok, ev->token, &t->shown);
+    struct engine_event one;
+    if (ev->tag != t->tag)
+        return false;
+    for (int i = 0; engine_event_token(ev, i, &one); i++) {
+        if (!one.is_stop)
+            detok_put(&t->detok, one.token, &t->shown);
         put_new_text(t);
         a->n_output++;
     }
-    if (ev->kind != EV_END || ev->tag != t->tag)
+    if (ev->kind != EV_END)
         return false;
     detok_flush(&t->detok, &t->shown);
     put_new_text(t);

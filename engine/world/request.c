@@ -106,6 +106,7 @@ void request_remove(struct request_table *t, struct request *r)
     t->n_live--;
     request_spec_free(r->spec);
     mem_free(r->prompt_lp);
+    mem_free(r->untold_lp);
     mem_free(r->tokens);
     mem_free(r->blocks);
     mem_free(r->keys);

@@ -107,6 +107,10 @@ struct request {
     int n_preempted, n_recomputed;
     struct prompt_logprobs *prompt_lp; /* filled as the prompt is computed; handed out once */
     bool prompt_lp_sent;
+    int n_untold;                   /* of its newest tokens the front has not been told yet */
+    struct token_logprobs *untold_lp; /* [n_untold] theirs, when they were asked for */
+    int cap_untold;
+    bool ends_with_stop;            /* its newest token is a stop id */
 };
 
 static inline int request_output(const struct request *r)
