@@ -1,6 +1,7 @@
 /* An engine that computes nothing: it speaks the message protocol of engine/engine.h on a thread of its own, so that tests of the front are fast and
  * say exactly what happens. Its vocabulary is tokenizer_bytes: token = byte. What a prompt begins with decides what it does:
  *   SAY:text     the text, then the eos token (END_STOP), or END_LENGTH at max_tokens
+ *   RUN:text     the same, all of it in one event (EV_TOKENS)
  *   HANG         one token "h", then nothing until it is cancelled
  *   REFUSE       END_REFUSED with 429 and Retry-After 7
  *   FULL         END_REFUSED with nothing said
@@ -98,6 +99,26 @@ static void fake_token(struct fake *f, int i, int32_t token)
         fake_end(f, i, (struct engine_event){.code = END_LENGTH});
 }
 
+/* What is left of a prompt after its first word, and the ending. */
+static void fake_say_together(struct fake *f, int i)
+{
+    const struct request_spec *s = f->live[i].spec;
+    int left = s->n_prompt - 4 + 1, n = left < s->max_tokens ? left : s->max_tokens;
+    struct token_run *run = mem_new(sizeof *run + (size_t)n * (sizeof *run->logprobs + sizeof *run->tokens));
+    run->n = n;
+    run->logprobs = s->sampling.n_logprobs >= 0 ? (struct token_logprobs *)(run + 1) : NULL;
+    run->tokens = (int32_t *)((struct token_logprobs *)(run + 1) + n);
+    for (int k = 0; k < n; k++) {
+        run->tokens[k] = 4 + k < s->n_prompt ? s->prompt[4 + k] : FAKE_EOS;
+        if (run->logprobs)
+            fake_fill(&run->logprobs[k], run->tokens[k], s->sampling.n_logprobs);
+    }
+    bool ended = n == left;
+    f->live[i].n_output = n;
+    fake_emit(f, (struct engine_event){.kind = EV_TOKENS, .tag = s->tag, .is_stop = ended, .payload = run});
+    fake_end(f, i, (struct engine_event){.code = ended ? END_STOP : END_LENGTH});
+}
+
 static void fake_prompt_logprobs(struct fake *f, const struct request_spec *s)
 {
     struct prompt_logprobs *p = mem_new(sizeof *p + (size_t)s->n_prompt * sizeof p->items[0]);
@@ -129,7 +150,9 @@ static void fake_advance(struct fake *f, int i)
     else if (fake_says(s, "HANG")) {
         r->hanging = true;
         fake_token(f, i, 'h');
-    } else if (fake_says(s, "SAY:"))
+    } else if (fake_says(s, "RUN:"))
+        fake_say_together(f, i);
+    else if (fake_says(s, "SAY:"))
         fake_token(f, i, 4 + r->n_output < s->n_prompt ? s->prompt[4 + r->n_output] : FAKE_EOS);
     else
         fake_token(f, i, 'x');

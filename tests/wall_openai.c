@@ -307,6 +307,32 @@ static void streamed_text_equals_the_whole_one(void **state)
     }
 }
 
+/* A front that is behind hears of several tokens at once: the answer is the one that it would have been. */
+static void tokens_that_come_together_are_the_same(void **state)
+{
+    (void)state;
+    static const char *const rest[] = {"one END two\",\"stop\":\"END\"", "\\u4f60\\u597d ok\",\"logprobs\":2", "abcdefgh\",\"max_tokens\":5", "a\",\"n\":3"};
+    for (int i = 0; i < 4; i++) {
+        struct json *answers[2];
+        for (int together = 0; together < 2; together++) {
+            char body[200];
+            snprintf(body, sizeof body, "{\"prompt\":\"%s:%s%s}", together ? "RUN" : "SAY", rest[i], i == 2 ? "" : ",\"max_tokens\":50");
+            answers[together] = post("/v1/completions", body, 200);
+        }
+        const struct json *a = json_first(at(answers[0], "choices")), *b = json_first(at(answers[1], "choices"));
+        for (; a && b; a = json_next(a), b = json_next(b)) {
+            assert_string_equal(json_text(at(a, "text")), json_text(at(b, "text")));
+            assert_string_equal(json_text(at(a, "finish_reason")), json_text(at(b, "finish_reason")));
+            if (i == 1)
+                assert_int_equal(json_count(at(at(a, "logprobs"), "tokens")), json_count(at(at(b, "logprobs"), "tokens")));
+        }
+        assert_true(!a && !b);
+        json_free(answers[0]);
+        json_free(answers[1]);
+    }
+    assert_true(site_settles(&site));
+}
+
 static void failures_after_the_headers_are_error_events(void **state)
 {
     (void)state;
@@ -822,7 +848,7 @@ int main(void)
         cmocka_unit_test(echo_and_logprobs_cover_prompt_and_output),
         cmocka_unit_test(chat_logprobs_have_bytes_and_tops),
         cmocka_unit_test(prompt_logprobs_and_token_ids),
-        cmocka_unit_test(stop_strings_and_ids),
+        cmocka_unit_test(stop_strings_and_ids), cmocka_unit_test(tokens_that_come_together_are_the_same),
         cmocka_unit_test(chat_streams_as_clients_need),
         cmocka_unit_test(usage_frames_come_only_when_asked_for),
         cmocka_unit_test(streamed_text_equals_the_whole_one),

@@ -52,7 +52,7 @@ static const struct opt_row rows[] = {
      "with --async-scheduling: at most so many steps of decodes follow one that the policy decided; it can ask for fewer"},
 
     {"starvation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(starvation_s), "S", "30", 0, 86400, NULL,
-     "a request that waits so long beside room for it is a strike against the policy, and goes first; 0: nobody watches"},
+     "a request that gets no further for so long, with room for it, is a strike against the policy, and goes first; 0: nobody watches"},
     {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
      "a preempted request keeps its KV for so long; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
