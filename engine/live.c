@@ -213,14 +213,19 @@ static bool is_stalled(struct live *l, const struct view *v, struct plan *p, str
     return true;
 }
 
-/* Could one more request start beside what the plan does already? */
-static bool has_room(const struct plan *p)
+/* Could the plan run more of those who run already? */
+static bool has_rows(const struct plan *p)
 {
-    const struct limits *l = &p->world->limits;
     int rows = 0;
     for (int i = 0; i < p->n_batches; i++)
         rows += p->batches[i]->n_tokens;
-    return p->n_running < l->max_num_seqs && rows < l->max_num_batched_tokens && !p->pressed;
+    return rows < p->world->limits.max_num_batched_tokens && !p->pressed;
+}
+
+/* Could one more request start beside what it does already? */
+static bool has_room(const struct plan *p)
+{
+    return p->n_running < p->world->limits.max_num_seqs && has_rows(p);
 }
 
 /* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by the policy that it takes nobody. */
@@ -297,7 +302,7 @@ static struct request *find_starved_running(const struct plan *p, int64_t now_ns
 {
     struct world *w = p->world;
     *how = "runs and has got no further for";
-    for (int i = 0; i < w->running.n && has_room(p); i++) {
+    for (int i = 0; i < w->running.n && has_rows(p); i++) {
         struct request *r = w->running.items[i];
         const struct group *g = partition_find(&w->partition, r->group);
         if (!r->busy && !r->n_moving && g && g->idle && !g->held && is_late(w, r, now_ns) && !plan_deals_with(p, r))
