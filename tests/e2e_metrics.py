@@ -30,6 +30,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "vllm:num_requests_waiting": "crowd",
     'vllm:num_requests_waiting_by_reason{reason="capacity"}': "crowd",
     'vllm:num_requests_waiting_by_reason{reason="deferred"}': "siblings",
+    'vllm:num_requests_waiting_by_reason{reason="held"}': "hold",
     "vllm:kv_cache_usage_perc": "crowd",
     "vllm:engine_sleep_state": Fixed("the engine never sleeps"),
     "vllm:cache_config_info": Fixed("labels of a running server"),
@@ -65,6 +66,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "moonshift:switches_pending": "partition",
     "moonshift:step_estimate_error": "answer",
     "moonshift:requests_live": "crowd",
+    "moonshift:requests_untold": Elsewhere(("tests/sim_outbox.c", "moonshift:requests_untold")),
     "moonshift:recomputed_tokens_total": "crowd",
     'moonshift:admission_rejected_total{reason="full"}': "full",
     'moonshift:admission_rejected_total{reason="policy"}': "refuse",
@@ -123,6 +125,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_decisions_total{action="preempt"}': "preempt",
     'policy_decisions_total{action="reject"}': "refuse_late",
     'policy_decisions_total{action="forward"}': "answer",
+    'policy_decisions_total{action="hold"}': "hold",
     "policy_hook_duration_seconds": "answer",
     "policy_gc_pause_seconds": "answer",
     "policy_lua_heap_bytes": "refuse",
@@ -341,6 +344,14 @@ def preempt(s):
     s.put("base", BASE)
 
 
+def hold(s):
+    status, text = s.put("holds", "return { api = 1, doc = 'Holds.', admit = function(request, view, act) act.hold(request, 'for a while', view.now + 0.5) end, "
+                                  "step = function(view, act, p) " + STEP + " end }")
+    assert status == 200, text
+    s.complete()
+    s.put("base", BASE)
+
+
 def hand_on(s):
     for name in ("one", "two"):
         status, text = s.put(name, "return { api = 1, doc = 'Hands on.', export = function() return { 1 } end, import = function(state) end, step = function(view, act, p) " + STEP + " end }")
@@ -443,7 +454,7 @@ def bad_starved(s):
     s.put("base", BASE)
 
 
-SCENARIO = [answer, again, keyless, stop, leave, crowd, siblings, full, refuse, refuse_late, preempt, hand_on, partition, rollback, wrong, wrong_start, unreadable, slow_reader, long_text,
+SCENARIO = [answer, again, keyless, stop, leave, crowd, siblings, full, refuse, refuse_late, preempt, hold, hand_on, partition, rollback, wrong, wrong_start, unreadable, slow_reader, long_text,
             bad_error, bad_heavy, bad_slow, bad_timeout, bad_oom, bad_malformed, bad_stalled, bad_starved]
 
 # ---- watching

@@ -114,7 +114,15 @@ static void what_waits_is_told_when_there_is_room(void **state)
     assert_int_equal(queue_count(engine_outbox(t.g)), 2);
     int made = (int)engine_world(t.g)->metrics->counters[C_GENERATION_TOKENS];
     assert_true(made > 5 && made < 30);
-    listen_to(&t);
+    post(&t, IN_METRICS, 1, 0, NULL);
+    engine_turn(t.g);
+    struct engine_event ev;
+    while (queue_take(engine_outbox(t.g), &ev)) {
+        if (ev.kind == EV_REPLY)
+            assert_non_null(strstr(ev.payload, "\nmoonshift:requests_untold{engine=\"0\",model_name=\"sim\"} 1\n"));
+        t.heard[1].n_tokens += ev.kind == EV_TOKEN;
+        mem_free(ev.payload);
+    }
     assert_int_equal(t.heard[1].n_tokens, 2);
     engine_turn(t.g);
     listen_to(&t);
