@@ -330,6 +330,8 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
     if (!w->limits.starvation_ns || v->now_ns < *next)
         return NULL;
     *next = v->now_ns + 100000000;
+    if (runs_late(p, v->now_ns))
+        l->next_starvation_check_ns[0] = l->next_starvation_check_ns[1] = v->now_ns;
     struct request *r = find_starved_waiting(p, v->now_ns, &how);
     if (!r)
         r = find_starved_running(p, v->now_ns, &how);
