@@ -1,9 +1,11 @@
 """Every metric moves: a server on the simulated device is led through a scenario, and each series that it can print is seen to move in the step that MOVES names. A metric without an
 entry fails, whether it is served or only written somewhere in the sources: add it to MOVES with the step that moves it, or with why it cannot move here."""
+import atexit
 import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -528,6 +530,7 @@ def walk(server, steps):
 
 
 FOLDER = tempfile.mkdtemp(prefix="moonshift-metrics-")
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def main():
