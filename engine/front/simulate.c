@@ -252,12 +252,17 @@ static int write_results(struct simulation *m, struct err *e)
     return rc;
 }
 
+/* What is replayed, in words: the trace, and how much of it. */
 static int describe_trace(const struct opts *o, struct buf *out, struct err *e)
 {
     struct arrivals *a = NULL;
     TRY(open_arrivals(o, &a, e));
     int rc = arrivals_describe(a, out, e);
     arrivals_close(a);
+    if (o->requests)
+        buf_printf(out, ", its first %lld requests", (long long)o->requests);
+    if (o->seconds > 0)
+        buf_printf(out, ", its first %g s", o->seconds);
     return rc;
 }
 
