@@ -119,8 +119,19 @@ async def client(site, tenant, rng, until, tally):
         await asyncio.sleep(rng.random() * 0.2)
 
 
-def swap_until(site, policies, until, tally):
-    """Each second another policy goes live, or the one before comes back."""
+def params_of(name, ranks, rng):
+    """Params under which a policy changes the partition often, where it can; None: as they are."""
+    if name == "flying":
+        return {"many": rng.choice((1, 8)), "few": rng.choice((0, 64)), "min_gap_ms": 50, "kv": rng.choice(("migrate", "park", "recompute"))}
+    if name == "static":
+        dp = 1 << rng.randrange(ranks.bit_length())
+        sp = 1 << rng.randrange((ranks // dp).bit_length())
+        return {"dp": dp, "sp": sp, "tp": ranks // dp // sp}
+    return None
+
+
+def swap_until(site, policies, ranks, until, tally):
+    """Each second another policy goes live, some with other params, or the one before comes back."""
     rng = random.Random(7)
     while time.time() < until:
         name = rng.choice(sorted(policies))
@@ -129,6 +140,9 @@ def swap_until(site, policies, until, tally):
             tally.rollbacks += 1
         else:
             status, reply = admin(site, "PUT", f"/admin/policies/{name}", policies[name])
+            params = params_of(name, ranks, rng)
+            if status == 200 and params:
+                status, reply = admin(site, "PATCH", "/admin/policy/params", json.dumps(params).encode())
             tally.swaps += 1
         if status != 200 and not (status == 409 and "rollback" in json.dumps(reply)):
             tally.trouble(f"{name}: {status} {reply}")
@@ -146,10 +160,10 @@ async def watch_memory(site, until, sizes):
         await asyncio.sleep(0.5)
 
 
-async def load(site, policies, seconds, tally, sizes):
-    until = time.time() + seconds
+async def load(site, policies, ranks, args, tally, sizes):
+    until = time.time() + args.seconds
     clients = [client(site, t, random.Random(f"{t}{i}"), until, tally) for t in TENANTS for i in range(STREAMS)]
-    await asyncio.gather(asyncio.to_thread(swap_until, site, policies, until, tally), watch_memory(site, until, sizes), *clients)
+    await asyncio.gather(asyncio.to_thread(swap_until, site, policies, ranks, until, tally), watch_memory(site, until, sizes), *clients)
 
 
 async def quiet_answer(site):
@@ -174,13 +188,15 @@ def soak(args, ranks, policies, check):
     try:
         first = asyncio.run(quiet_answer(site))
         with Neighbours(args.neighbours):
-            asyncio.run(load(site, policies, args.seconds, tally, sizes))
+            asyncio.run(load(site, policies, ranks, args, tally, sizes))
         state = site.settles(120)
         e = (state or site.state())["engine"]
         policy = admin(site, "GET", "/admin/policy")[1]
         print(f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, {tally.swaps} swaps, {tally.rollbacks} rollbacks, "
               f"{e['n_switches']} switches, fallback steps {policy['fallback_steps']}", flush=True)
         check(f"{ranks} ranks: every answer is whole and ends once", not tally.wrong and tally.whole > 0, tally.wrong[:3])
+        if ranks > 1 and args.seconds >= 30:  # in a short run each order may be dropped with its policy before it could be carried out
+            check(f"{ranks} ranks: the partition changed", e["n_switches"] > 1, e["n_switches"])
         check(f"{ranks} ranks: no policy was withdrawn", policy["withdrawn"] == 0, [line for line in site.lines if "withdrawn" in line][:3])
         check(f"{ranks} ranks: no group is closed, no order is pending",
               not e["pending"] and not any(g["closed"] or g["held"] for g in e["groups"]), [e["pending"], e["groups"]])
