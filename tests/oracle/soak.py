@@ -194,6 +194,8 @@ def soak(args, ranks, policies, check):
         policy = admin(site, "GET", "/admin/policy")[1]
         print(f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, {tally.swaps} swaps, {tally.rollbacks} rollbacks, "
               f"{e['n_switches']} switches, fallback steps {policy['fallback_steps']}", flush=True)
+        for line in [x for x in site.lines if "step: stalled" in x or "step: starved" in x][:3]:  # lawful, but somebody should know why
+            print("     ", line.rstrip(), flush=True)
         check(f"{ranks} ranks: every answer is whole and ends once", not tally.wrong and tally.whole > 0, tally.wrong[:3])
         if ranks > 1 and args.seconds >= 30:  # in a short run each order may be dropped with its policy before it could be carried out
             check(f"{ranks} ranks: the partition changed", e["n_switches"] > 1, e["n_switches"])
