@@ -132,16 +132,6 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
     l->n_decisions[4] += a->hold_until_ns != 0;
 }
 
-/* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
-static bool is_stranded(const struct world *w, const struct request *r)
-{
-    struct partition *t = (struct partition *)&w->partition; /* only looked at */
-    for (int i = 0; i < t->n_groups && r->paused; i++)
-        if (partition_slot(t, i)->place == r->place)
-            return false;
-    return r->paused;
-}
-
 /* Is there anything that a plan could run now? Parked requests whose placement no group has, those whose KV is on its way, and those that it holds have to wait in any
  * case. */
 static bool could_run(const struct plan *p)
@@ -152,7 +142,7 @@ static bool could_run(const struct plan *p)
             return true;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        if (!is_stranded(w, r) && !r->n_moving && world_eligible(w, r) && !plan_deals_with(p, r))
+        if (!world_strands(w, r) && !r->n_moving && world_eligible(w, r) && !plan_deals_with(p, r))
             return true;
     }
     return false;
@@ -280,7 +270,7 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
     bool room = has_room(p);
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!world_eligible(w, r) || is_stranded(w, r) || plan_deals_with(p, r))
+        if (!world_eligible(w, r) || world_strands(w, r) || plan_deals_with(p, r))
             continue;
         bool homeless = fits_no_group(w, r);
         if (!homeless && !room)

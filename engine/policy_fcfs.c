@@ -36,23 +36,13 @@ static void widen(const struct view *v, struct plan *p)
         plan_switch(p, &o);
 }
 
-/* Does this parked request's KV lie where a group is, or is it on its way? */
-static bool has_home(const struct world *w, const struct request *r)
-{
-    const struct partition *t = &w->partition;
-    for (int i = 0; i < t->n_groups; i++)
-        if (t->groups[t->order[i]].place == r->place)
-            return true;
-    return r->n_moving > 0;
-}
-
-/* Whom another policy has parked where no group is any more would wait until the time to be parked is up: moves to a group that has room, or begins again. */
+/* Whom the policy in whose stead it decides has parked where no group is any more would wait until the time to be parked is up: moves to a group that has room, or begins again. */
 static void bring_home(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        if (!r->paused || has_home(w, r))
+        if (!world_strands(w, r) || r->n_moving)
             continue;
         bool moves = false;
         for (int k = 0; k < v->n_idle && !moves; k++)

@@ -254,6 +254,40 @@ static void a_closed_group_counts_as_room(void **state)
     }
 }
 
+/* Whose KV lies where the policy that has gone had its groups begins again: it would hold blocks that nobody can use, so that newcomers found no room and the next
+ * policy, which can do nothing about it, counted as stalled. */
+static void who_is_parked_nowhere_begins_again(void **state)
+{
+    (void)state;
+    static void (*const ways[])(struct rig *) = {swap, roll_back};
+    const char *parks = "local done return { api = 1, doc = 'parks', params = { go = { default = false } }, step = function(view, act, p)\n"
+                        "  if p.go and not done then done = true act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' }) return end\n"
+                        "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }";
+    for (int way = 0; way < 2; way++) {
+        struct rig t;
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 12});
+        make_live(&t, "plain", plain);
+        make_live(&t, "parks", parks);
+        for (int i = 0; i < 4; i++)
+            rig_submit(&t, "", 150, 20);
+        rig_run_until(&t, clock_now(&t.clock) + 12000000);
+        tell(&t, IN_PARAMS, "{\"go\": true}");
+        rig_run_until(&t, clock_now(&t.clock) + 5000000);
+        assert_string_equal(state_of(&t), "closed 0, ordered 0, chosen 0, free 0, parked 4");
+        for (int i = 0; i < 3; i++)
+            rig_submit(&t, "", 150, 5);
+        ways[way](&t);
+        int64_t began = clock_now(&t.clock);
+        rig_settle(&t);
+        for (uint64_t i = 1; i <= t.n_tags; i++)
+            assert_true(t.heard[i].n_ends == 1 && t.heard[i].ending == END_LENGTH);
+        assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+        assert_true(clock_now(&t.clock) - began < 190000000); /* before the time to be parked is up */
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
 /* start is called each time: shift comes back to one group of all ranks, and not to those of who was live meanwhile. */
 static void who_comes_back_begins_again(void **state)
 {
@@ -405,6 +439,7 @@ int main(void)
         cmocka_unit_test(what_goes_on_keeps_it),
         cmocka_unit_test(a_closed_group_counts_as_room),
         cmocka_unit_test(one_step_of_the_native_one_serves_too),
+        cmocka_unit_test(who_is_parked_nowhere_begins_again),
         cmocka_unit_test(who_comes_back_begins_again),
         cmocka_unit_test(who_cannot_begin_again_is_passed_over),
         cmocka_unit_test(keys_are_asked_for_anew),

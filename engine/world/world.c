@@ -458,6 +458,15 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         forget_kv(w, r);
 }
 
+bool world_strands(const struct world *w, const struct request *r)
+{
+    const struct partition *p = &w->partition;
+    for (int i = 0; i < p->n_groups && r->paused; i++)
+        if (p->groups[p->order[i]].place == r->place)
+            return false;
+    return r->paused;
+}
+
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 {
     int n = 0;

@@ -114,6 +114,8 @@ void world_hold(struct world *w, struct request *r, int64_t until_ns, const char
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
 struct request *world_head(const struct world *w);  /* the first of the waiting that nobody holds; NULL: there is none */
+/* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
+bool world_strands(const struct world *w, const struct request *r);
 /* Parked requests past the age bound give their KV back and go to the front of the queue. Returns how many; *next_ns: when the next is due (INT64_MAX: none). */
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
