@@ -10,7 +10,7 @@
 #include "engine/exec/prepare.h"
 #include "engine/policy.h"
 #include "engine/witness.h"
-#include "models/model.h"
+#include "models/load/model.h"
 
 struct engine;
 

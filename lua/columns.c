@@ -6,7 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 
 _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 

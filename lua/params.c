@@ -7,7 +7,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 #include "lua/sandbox.h"
 
 static const char *const type_names[] = {"number", "integer", "boolean", "string", "map"};

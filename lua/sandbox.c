@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/rng.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 
 enum {
     MAX_TABLE_MOVE = 1 << 16,   /* elements that one table.insert or table.remove may move */

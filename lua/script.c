@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 #include "lua/sandbox.h"
 #include "lua/value.h"
 #include "lua/verbs.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "lua/columns.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 #include "lua/vm.h"
 
 enum { MAX_NAMES = 80, WHAT = 1, IS_QUEUE = 2 }; /* upvalues */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/log.h"
-#include "lua/nearest.h"
+#include "engine/base/nearest.h"
 #include "lua/queries.h"
 #include "lua/sandbox.h"
 #include "lua/script.h"

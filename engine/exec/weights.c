@@ -8,7 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "models/family.h"
+#include "models/load/family.h"
 
 /* The matrices of a layer, then its vectors, as they lie in struct weights. */
 enum { N_MATRICES = 7, N_VECTORS = 7 };

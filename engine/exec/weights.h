@@ -5,7 +5,7 @@
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 
-#include "models/forward.h"
+#include "models/forward/forward.h"
 
 struct weights;
 

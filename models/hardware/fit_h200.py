@@ -1,5 +1,5 @@
 """Makes h200-kernels.json, the tables of measured H200 kernels, from the public AIConfigurator rows (see "origin" in the file): python3 fit_h200.py DIR. Needs numpy.
-Rows for which held() is true are kept out; tests/sim_kernels.c measures the error on them. The rooflines here are those of kernels/sim/cost.c."""
+Rows for which held() is true are kept out; tests/sim/kernels.c measures the error on them. The rooflines here are those of kernels/sim/cost.c."""
 import collections
 import csv
 import json

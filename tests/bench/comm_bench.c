@@ -10,7 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/exec/move.h"
-#include "models/sum_tree.h"
+#include "models/forward/sum_tree.h"
 
 enum { COLS = 1024, MAX_KIB = 4096, ROUNDS = 15, SIZES = 6, MOST = 16 };
 static const int kib[SIZES] = {4, 16, 64, 256, 1024, MAX_KIB};

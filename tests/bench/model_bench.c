@@ -14,7 +14,7 @@
 #include "engine/base/rng.h"
 #include "engine/base/thread.h"
 #include "engine/exec/weights.h"
-#include "models/forward.h"
+#include "models/forward/forward.h"
 
 enum { MAX_ROWS = 1024, MAX_LOGITS = 64, MAX_SEQS = 32, SEQ_TOKENS = 2048, BLOCK = 16, SEQ_BLOCKS = SEQ_TOKENS / BLOCK };
 enum { PROBE_THREADS = 64 };

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
-#include "engine/front/record.h"
+#include "engine/lab/recording/record.h"
 
 enum { ROUNDS = 7, STEPS = 6000 };
 

@@ -1,2 +1,2 @@
-/* The kernels of tests/cuda_hopper.c as C++. */
+/* The kernels of tests/cuda/hopper.c as C++. */
 #include "tests/gpu/hopper_case.cu"

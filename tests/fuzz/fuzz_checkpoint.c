@@ -5,7 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "models/family.h"
+#include "models/load/family.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

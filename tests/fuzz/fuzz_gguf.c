@@ -6,7 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

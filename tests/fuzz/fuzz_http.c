@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/check.h"
-#include "engine/front/http_conn.h"
+#include "engine/serve/http/conn.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

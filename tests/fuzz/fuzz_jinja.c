@@ -4,7 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/utf8.h"
-#include "models/chat.h"
+#include "models/template/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "engine/front/openai_order.h"
+#include "engine/serve/openai/order.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -42,7 +42,7 @@ static void check_fault(const struct fault *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct openai_text words; /* made once: it never changes */
+    static struct front_text words; /* made once: it never changes */
     static struct tokenizer *tokenizer;
     static struct chat_template *chat;
     static const char *const names[] = {"m"};
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (!tokenizer) {
         ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 && chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
-        words = (struct openai_text){tokenizer, chat, (char *)(uintptr_t)"<s>", (char *)(uintptr_t)"</s>", VOCAB, LENGTH};
+        words = (struct front_text){tokenizer, chat, (char *)(uintptr_t)"<s>", (char *)(uintptr_t)"</s>", VOCAB, LENGTH};
     }
     struct openai_order *o = mem_new(sizeof *o);
     o->words = &words;

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/front/paper_list.h"
+#include "engine/lab/search/paper_list.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "engine/front/record_plan.h"
-#include "engine/front/reenact.h"
+#include "engine/lab/recording/record_plan.h"
+#include "engine/lab/reenact.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,10 +8,10 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "models/pretok.h"
-#include "models/tokenizer.h"
-#include "tests/pcre_known.h"
-#include "tests/tiny_vocab.h"
+#include "models/tokenizer/pretok.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tests/rig/pcre_known.h"
+#include "tests/rig/tiny_vocab.h"
 
 enum { MAX_KINDS = 32 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "engine/front/trace.h"
+#include "engine/lab/trace/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

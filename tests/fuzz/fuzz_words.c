@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "models/hf_words.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/hf_words.h"
+#include "models/tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

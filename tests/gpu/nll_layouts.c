@@ -5,7 +5,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/json.h"
-#include "tests/layout_subject.h"
+#include "tests/rig/layout_subject.h"
 
 enum { CHUNK = 256, BLOCK = 32 };
 #if defined(EMULATED)

@@ -7,7 +7,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "models/chat.h"
+#include "models/template/chat.h"
 
 static int64_t number(const struct json *job, const char *key)
 {

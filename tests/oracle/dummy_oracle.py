@@ -3,7 +3,7 @@ float64 forward.
 
     python tests/oracle/dummy_oracle.py [--write]
 
---write stores tests/data/gold_*.f32, which tests/gold_families.c compares with the engine; without it the stored files are compared
+--write stores tests/data/gold_*.f32, which tests/gold/families.c compares with the engine; without it the stored files are compared
 with what is computed now. Prints `N passed, N failed`; exit status 1 when anything failed.
 """
 import glob

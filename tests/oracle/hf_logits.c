@@ -3,7 +3,7 @@
  * writes the logits of every id as f32, [ids][vocab], to standard output; the last word is the cache's type (default f32). */
 #include <stdlib.h>
 
-#include "tests/model_rig.h"
+#include "tests/rig/model_rig.h"
 
 static int run(struct model *m, const int32_t *ids, int n, enum dtype kv, struct err *e)
 {

@@ -3,7 +3,7 @@
  * prints, for every id after the first, its logprob and the likeliest token at its place. */
 #include <stdlib.h>
 
-#include "tests/model_rig.h"
+#include "tests/rig/model_rig.h"
 
 static int run(struct model *m, const int32_t *ids, int n, const struct rig_opts *o, struct err *e)
 {

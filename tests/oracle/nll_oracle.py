@@ -4,7 +4,7 @@
 
 Checks the stored token ids against the `tokenizers` library's reading of the model's vocabulary, the engine's NLL and next tokens
 against the reference, and, with --llama, against llama-cpp-python. --write stores the ids and the reference in tests/data, where
-tests/gold_nll.c finds them; without it the stored reference is compared too. Prints `N passed, N failed`; exit status 1 when
+tests/gold/nll.c finds them; without it the stored reference is compared too. Prints `N passed, N failed`; exit status 1 when
 anything failed.
 """
 import argparse

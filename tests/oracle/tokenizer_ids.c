@@ -12,8 +12,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
-#include "models/hf_words.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/hf_words.h"
+#include "models/tokenizer/tokenizer.h"
 
 static bool read_block(struct buf *b, size_t unit)
 {

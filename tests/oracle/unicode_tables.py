@@ -1,4 +1,4 @@
-"""Writes models/jinja_unicode_data.c from Python's own idea of Unicode: python3 tests/oracle/unicode_tables.py > FILE.
+"""Writes models/template/unicode_data.c from Python's own idea of Unicode: python3 tests/oracle/unicode_tables.py > FILE.
 
 Python 3.11 (Unicode 14) is what the tables in the tree were made with.
 """
@@ -71,7 +71,7 @@ def put(name, kind, cells):
 
 def main():
     print("/* Made by tests/oracle/unicode_tables.py; not edited by hand. */")
-    print('#include "models/jinja_unicode.h"')
+    print('#include "models/template/unicode.h"')
     put("unicode_runs", "uint32_t", [str(r) for r in runs()])
     for name, fn, base in (("lower", str.lower, lambda c: c), ("upper", str.upper, lambda c: c),
                            ("title", str.title, str.upper), ("fold", str.casefold, str.lower)):

@@ -1,5 +1,5 @@
 -- Random calls on the module, most of them wrong: whatever is called in whatever order, the answer is a value or an error with a text. Used by module_spec.lua
--- under busted and by tests/policy_module.c, which runs it under the sanitizers.
+-- under busted and by tests/policy/module.c, which runs it under the sanitizers.
 local M = {}
 
 local cycle = {}

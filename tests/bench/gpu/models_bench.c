@@ -12,8 +12,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
-#include "models/config.h"
-#include "models/forward.h"
+#include "models/load/config.h"
+#include "models/forward/forward.h"
 #include "tests/bench/gpu/probe.h"
 
 enum { BLOCK = 16, MAX_ROWS = 8192, MAX_SEQS = 64, STEPS = 15, WARM = 3, NOISE_MIB = 64, HOST8_SHIFTS = 1024 };

@@ -1,0 +1,132 @@
+#include "engine/cli/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err *e)
+{
+    const char *at = text;
+    *n = 0;
+    while (at && (*at || *n > 0)) {
+        char *end;
+        long index = strtol(at, &end, 10);
+        if (end == at || index < 0 || index > 63 || (*end && *end != ',') || *n == MAX_RANKS)
+            return err_set(e, E_INPUT, "--devices %.40s: use the number of a GPU for each rank, like 0,1 or 0,0", text);
+        devices[(*n)++] = (int)index;
+        at = *end ? end + 1 : NULL;
+    }
+    return 0;
+}
+
+/* Into a list that stays in descending order, each size once. */
+static void add_size(struct engine_setup *s, int rows)
+{
+    int at = 0;
+    while (at < s->n_graph_sizes && s->graph_sizes[at] > rows)
+        at++;
+    if (at < s->n_graph_sizes && s->graph_sizes[at] == rows)
+        return;
+    memmove(s->graph_sizes + at + 1, s->graph_sizes + at, (size_t)(s->n_graph_sizes - at) * sizeof(int));
+    s->graph_sizes[at] = rows;
+    s->n_graph_sizes++;
+}
+
+int machine_graphs(const struct opts *o, struct engine_setup *s, struct err *e)
+{
+    const char *at = o->graph_sizes ? o->graph_sizes : "1,2,4,8,16,32,48,64,96,128";
+    s->n_graph_sizes = 0;
+    if (o->graph_sizes && !s->ops->graph_begin)
+        return err_set(e, E_INPUT, "--cudagraph-capture-sizes is for GPUs: give --device cuda, too");
+    while (s->ops->graph_begin && !o->enforce_eager && at) {
+        char *end;
+        long rows = strtol(at, &end, 10);
+        if (end == at || rows < 1 || rows > GRAPH_MOST_ROWS || (*end && *end != ',') || s->n_graph_sizes == GRAPH_SIZES)
+            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %.60s: use up to %d numbers from 1 to %d, like 1,2,4,8", o->graph_sizes, GRAPH_SIZES,
+                           GRAPH_MOST_ROWS);
+        if (o->graph_sizes && rows > s->limits.max_num_batched_tokens)
+            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %ld is more than --max-num-batched-tokens %d", rows, s->limits.max_num_batched_tokens);
+        if (o->graph_sizes || (rows <= s->limits.max_num_seqs && rows <= s->limits.max_num_batched_tokens))
+            add_size(s, (int)rows);
+        at = *end ? end + 1 : NULL;
+    }
+    return 0;
+}
+
+int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
+{
+    int n_devices;
+    TRY(machine_devices(o->devices, s->devices, &n_devices, e));
+    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
+    bool given = o->sp || o->tp || o->dp;
+    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
+    if (n_devices && n_devices != s->n_ranks)
+        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices, s->n_ranks);
+    if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
+        tp = s->n_ranks / dp;
+    if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
+        return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
+                       s->n_ranks);
+    if (s->n_ranks % (sp * tp))
+        return err_set(e, E_INPUT, "groups of %d ranks (tensor parallel %d times sequence parallel %d) leave %d of the %d ranks idle: --ranks %d or %d", sp * tp, tp, sp,
+                       s->n_ranks % (sp * tp), s->n_ranks, s->n_ranks / (sp * tp) * sp * tp, (s->n_ranks / (sp * tp) + 1) * sp * tp);
+    if (given)
+        s->start = (struct layout){sp, tp, 1};
+    s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
+    return 0;
+}
+
+int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e)
+{
+    const char *name = o->command == CMD_SIMULATE ? "sim" : o->device;
+    if (!strcmp(name, "auto")) {
+        const struct backend_ops *gpu = find("cuda");
+        *out = gpu && gpu->n_devices() > 0 ? gpu : find("cpu");
+    } else {
+        *out = find(name);
+    }
+    if (!*out)
+        return err_set(e, E_UNSUPPORTED, "--device %s: this program was built without it; build it where nvcc is found (cmake -DMOONSHIFT_CUDA=on), "
+                                         "or use --device cpu", name);
+    if (o->devices && !(*out)->n_devices)
+        return err_set(e, E_INPUT, "--devices is for GPUs: give --device cuda, too");
+    return 0;
+}
+
+static bool is_given(const struct opts *o, const char *name)
+{
+    for (int i = 0; i < o->given.n; i++)
+        if (!strcmp(o->given.items[i], name))
+            return true;
+    return false;
+}
+
+void machine_spread(const struct opts *o, struct engine_setup *s)
+{
+    int n = s->ops->n_devices ? s->ops->n_devices() : 0;
+    for (int i = 0; i < s->n_ranks && n > 0 && !o->devices; i++)
+        s->devices[i] = i % n;
+    if (s->ops->n_devices && !is_given(o, "gpu-memory-utilization"))
+        s->memory_share = 0.9;
+    s->rehearse = s->ops->n_devices && o->warmup;
+}
+
+int machine_read_ranks(const char *text, uint64_t *mask, struct err *e)
+{
+    const char *at = text;
+    *mask = 0;
+    for (;;) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end != at && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+        }
+        if (end == at || first < 0 || last < first || last >= MAX_RANKS || (*end && *end != ','))
+            return err_set(e, E_INPUT, "--comm-sets %.40s: use ranks like 0-2 or 0,1,2", text);
+        for (long r = first; r <= last; r++)
+            *mask |= 1ull << r;
+        if (!*end)
+            return 0;
+        at = end + 1;
+    }
+}

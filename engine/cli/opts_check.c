@@ -1,0 +1,99 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/cli/opts_table.h"
+
+static int check_params(const struct opts *o, struct err *e)
+{
+    if (o->block_size % 16)
+        return err_set(e, E_INPUT, "--block-size must be a multiple of 16, not %lld", (long long)o->block_size);
+    for (int i = 0; i < o->policy_params.n; i++)
+        if (!strchr(o->policy_params.items[i], '=') || o->policy_params.items[i][0] == '=')
+            return err_set(e, E_INPUT, "--policy-param wants NAME=VALUE, not '%.60s'", o->policy_params.items[i]);
+    return 0;
+}
+
+static int check_simulation(const struct opts *o, struct err *e)
+{
+    if (!o->trace || !o->trace[0])
+        return err_set(e, E_INPUT, "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
+    if (o->hardware && !o->model)
+        return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models", o->hardware);
+    if (o->model && !o->hardware)
+        return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
+    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us", "kv-cache-dtype"};
+    for (int i = 0; i < o->given.n && o->hardware; i++)
+        for (int k = 0; k < 5; k++)
+            if (!strcmp(o->given.items[i], fixed[k]))
+                return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
+    if (!o->hardware && o->lockstep)
+        return err_set(e, E_INPUT, "--lockstep needs a described machine: --hardware and --model");
+    if (!o->hardware && o->weight_tp > 1)
+        return err_set(e, E_INPUT, "--weight-shares needs a machine with a memory: --hardware and --model");
+    return check_params(o, e);
+}
+
+static int check_search(const struct opts *o, struct err *e)
+{
+    static const char *const other[] = {"request-log", "plots"};
+    if (o->objectives.n < 1 || o->objectives.n > 2)
+        return err_set(e, E_INPUT, "what shall be best? --objective \"p99 TTFT\"; a second --objective asks for the compromises between two");
+    if (o->policies.n != 1)
+        return err_set(e, E_INPUT, "one --policy is searched at a time");
+    for (int i = 0; i < o->given.n; i++)
+        for (int k = 0; k < 2; k++)
+            if (!strcmp(o->given.items[i], other[k]))
+                return err_set(e, E_INPUT, "--%s belongs to one run: moonshift simulate with the params that were found", other[k]);
+    return 0;
+}
+
+int opts_cross_check(struct opts *o, struct err *e)
+{
+    if (o->command == CMD_POLICY_CHECK)
+        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
+    if (o->command == CMD_POLICY_TEST)
+        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy test FILE|FOLDER (policies/README.md says what it runs)");
+    if (o->command == CMD_LUA_PATH)
+        return 0;
+    if (o->command == CMD_REPRODUCE)
+        return 0;
+    if (o->command == CMD_TUNE)
+        TRY(check_search(o, e));
+    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
+        return check_simulation(o, e);
+    bool dummy = !strcmp(o->load_format, "dummy");
+    if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */
+        o->prompt = o->model;
+        o->model = NULL;
+    }
+    if (dummy && !o->hf_config)
+        return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
+    if (!dummy && o->hf_config)
+        return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
+    if (dummy && o->tokenizer)
+        return err_set(e, E_INPUT, "--tokenizer is not read with --load-format dummy, whose tokens are bytes");
+    if (!dummy && (!o->model || !o->model[0]))
+        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
+    return check_params(o, e);
+}
+
+int opts_admin_address(const struct opts *o, char host[256], int *port, struct err *e)
+{
+    if (!o->admin_listen) {
+        snprintf(host, 256, "127.0.0.1");
+        *port = o->port == 0 ? 0 : o->port == 65535 ? 65534 : (int)o->port + 1;
+        return 0;
+    }
+    host[0] = 0;
+    if (!strcmp(o->admin_listen, "off"))
+        return 0;
+    const char *colon = strrchr(o->admin_listen, ':');
+    int64_t n = -1;
+    size_t len = colon ? (size_t)(colon - o->admin_listen) : 0;
+    if (!colon || opts_human(colon + 1, &n) || n < 0 || n > 65535 || !len || len > 250)
+        return err_set(e, E_INPUT, "--admin-listen wants ADDRESS:PORT or off, not '%.60s'", o->admin_listen);
+    bool brackets = o->admin_listen[0] == '[' && colon[-1] == ']';
+    snprintf(host, 256, "%.*s", (int)(brackets ? len - 2 : len), o->admin_listen + brackets);
+    *port = (int)n;
+    return 0;
+}

@@ -1,0 +1,250 @@
+/* The parts that several commands share: how each is opened, in which order, and how all are taken down. */
+#include "engine/command/app.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/places.h"
+#include "engine/base/thread.h"
+#include "engine/cli/machine.h"
+#include "engine/cli/model_files.h"
+#include "engine/cli/policy_params.h"
+#include "engine/cli/policy_ref.h"
+#include "engine/base/version.h"
+
+enum { TEMPLATE_BYTES = 1 << 20 };
+
+/* ---- the model and its text */
+
+static int open_model(struct app *a, struct err *e)
+{
+    struct model_files f = {0};
+    int rc = model_files_open(&f, &a->opts, e);
+    a->model = f.model;
+    a->words = f.words;
+    a->tokenizer = f.tokenizer;
+    return rc;
+}
+
+/* The template's text: what --chat-template names, else the model's own; empty when there is none. */
+static int find_template(struct app *a, struct err *e)
+{
+    const char *asked = a->opts.chat_template;
+    const struct gguf *words = a->words ? a->words : model_gguf(a->model);
+    struct gguf_string own;
+    if (asked && chat_builtin(asked))
+        buf_puts(&a->chat_source, chat_builtin(asked));
+    else if (asked)
+        TRY(file_read(&a->chat_source, asked, TEMPLATE_BYTES, e));
+    else if (words && gguf_string(words, "tokenizer.chat_template", &own))
+        buf_put(&a->chat_source, own.data, own.len);
+    return 0;
+}
+
+static int open_template(struct app *a, struct err *e)
+{
+    TRY(find_template(a, e));
+    if (!a->chat_source.len)
+        return 0;
+    int rc = chat_compile(&a->chat, a->chat_source.data, a->chat_source.len, e);
+    if (rc && a->opts.chat_template)
+        return err_prefix(e, rc, "the chat template %s", a->opts.chat_template);
+    return rc ? err_prefix(e, rc, "the model's chat template (--chat-template chatml replaces it)") : 0;
+}
+
+void app_name_model(struct app *a)
+{
+    const struct opts *o = &a->opts;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", o->model ? o->model : model_config(a->model)->name);
+    const char *base = o->model ? basename(path) : path;
+    size_t n = strlen(base);
+    if (n > 5 && !strcmp(base + n - 5, ".gguf"))
+        n -= 5;
+    snprintf(a->served, sizeof a->served, "%.*s", (int)n, n ? base : "model");
+    a->names[0] = a->served;
+}
+
+/* ---- the policy */
+
+void app_name_policy(struct app *a, const char *path)
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    const char *base = basename(copy);
+    size_t n = strlen(base);
+    if (n > 4 && !strcmp(base + n - 4, ".lua"))
+        n -= 4;
+    snprintf(a->policy_name, sizeof a->policy_name, "%.*s", (int)n, base);
+}
+
+int app_start_lua(struct app *a, struct err *e)
+{
+    TRY(lua_watchdog_start(&a->watchdog, e));
+    struct engine_setup sizes = {0};
+    TRY(machine_ranks(&a->opts, &sizes, e));
+    a->lua = (struct lua_opts){.watchdog = a->watchdog, .n_ranks = sizes.n_ranks};
+    return 0;
+}
+
+static int read_policy(struct app *a, const struct policy_ref *ref, struct policy *out, struct err *e)
+{
+    TRY(policy_ref_path(ref, a->policy_dir, a->policy_path, e));
+    app_name_policy(a, a->policy_path);
+    struct buf source = {0}, params = {0};
+    struct lua_opts boot = a->lua;
+    boot.relaxed = true;
+    int rc = policy_params_json(a->opts.policy_params_file, &ref->params, &params, e);
+    if (!rc)
+        rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
+    if (!rc)
+        rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
+    buf_free(&source);
+    buf_free(&params);
+    return rc;
+}
+
+int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e)
+{
+    struct policy_ref ref;
+    int rc = policy_ref_read(&ref, asked, given, e);
+    if (!rc && !strcmp(ref.name, "native"))
+        policy_fcfs(out);
+    else if (!rc && (rc = read_policy(a, &ref, out, e)) != 0)
+        err_prefix(e, rc, "--policy %s", asked);
+    policy_ref_free(&ref);
+    return rc;
+}
+
+static int open_policy(struct app *a, struct err *e)
+{
+    TRY(app_start_lua(a, e));
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    return app_load_policy(a, a->opts.policy, &a->opts.policy_params, &a->policy, e);
+}
+
+/* ---- the engine */
+
+int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    struct engine_setup s = {.model = a->model, .clock = &a->clock, .threaded = true};
+    TRY(machine_backend(o, backend_find, &s.ops, e));
+    TRY(opts_cache_type(o->kv_dtype, &s.kv_dtype, e));
+    s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
+    s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
+    s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
+    s.device.sim_machine = a->machine;
+    s.lockstep = o->lockstep;
+    s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
+    s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
+                               .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
+                               .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
+                               .starvation_ns = (int64_t)(o->starvation_s * 1e9)};
+    if (o->comm_sets.n > MAX_RANKS)
+        return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
+    for (int i = 0; i < o->comm_sets.n; i++)
+        TRY(machine_read_ranks(o->comm_sets.items[i], &a->comm_sets[i], e));
+    s.comm_sets = a->comm_sets;
+    s.n_comm_sets = o->comm_sets.n;
+    TRY(machine_ranks(o, &s, e));
+    TRY(machine_graphs(o, &s, e));
+    s.ahead = o->async_scheduling && s.ops->graph_post && !o->record ? (int)o->run_ahead : 0;
+    s.limits.park_ns = (int64_t)(o->park_s * 1e9);
+    s.kv_bytes = (size_t)o->kv_bytes;
+    s.memory_share = o->memory_share;
+    machine_spread(o, &s);
+    /* Of 32 tokens, shares of three kv heads over two ranks still fill a block. */
+    s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
+    s.quiet = o->command != CMD_SERVE;
+    s.quiet_stats = o->disable_log_stats;
+    snprintf(s.model_name, sizeof s.model_name, "%s", o->names.n ? o->names.items[0] : a->served);
+    *out = s;
+    return 0;
+}
+
+static int open_engine(struct app *a, struct err *e)
+{
+    struct engine_setup s;
+    TRY(app_plan_engine(a, &s, e));
+    if (a->opts.record && !a->opts.dry_run) {
+        TRY(recorder_open(&a->recorder, a->opts.record, e));
+        s.witness = recorder_witness(a->recorder);
+    }
+    s.policy = a->policy;
+    a->policy = (struct policy){0};
+    TRY(engine_create(&a->engine, &s, e));
+    recorder_begin(a->recorder, &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, version_full}, a->engine);
+    return 0;
+}
+
+static void say_capacity(const struct app *a, double load_s)
+{
+    const struct node_facts *n = engine_node(a->engine);
+    const struct partition *parts = &engine_world(a->engine)->partition;
+    int64_t tokens = 0; /* of the partition as it is now */
+    for (int i = 0; i < parts->n_groups; i++)
+        tokens += (int64_t)n->kv_blocks * n->shape->tokens_per_block[parts->groups[parts->order[i]].n_ranks];
+    if (n->n_ranks > 1)
+        log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
+    log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
+    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30, a->opts.kv_dtype);
+    char count[32], len[32], digits[32];
+    for (int k = 0; k < 2; k++) { /* thousands in groups, as scripts that read these lines expect */
+        snprintf(digits, sizeof digits, "%lld", k ? (long long)n->limits.max_model_len : (long long)tokens);
+        char *to = k ? len : count;
+        for (size_t i = 0, all = strlen(digits); i < all; i++) {
+            if (i && (all - i) % 3 == 0)
+                *to++ = ',';
+            *to++ = digits[i];
+        }
+        *to = 0;
+    }
+    log_info("main", "GPU KV cache size: %s tokens", count);
+    log_info("main", "Maximum concurrency for %s tokens per request: %.2fx", len, (double)tokens / n->limits.max_model_len);
+}
+
+int app_open(struct app *a, struct err *e)
+{
+    clock_init_real(&a->clock);
+    TRY(open_model(a, e));
+    app_name_model(a);
+    TRY(open_template(a, e));
+    TRY(open_policy(a, e));
+    int64_t begin = clock_now(&a->clock);
+    TRY(open_engine(a, e));
+    model_loaded(a->model);
+    say_capacity(a, (double)(clock_now(&a->clock) - begin) * 1e-9);
+    return 0;
+}
+
+/* The engine's thread ends by itself on IN_STOP; whoever still asks it something has gone by then. */
+void app_stop_engine(struct app *a)
+{
+    if (a->engine_thread)
+        queue_post(engine_inbox(a->engine), &(struct engine_message){.kind = IN_STOP});
+    thread_join(a->engine_thread);
+    a->engine_thread = NULL;
+}
+
+void app_close(struct app *a)
+{
+    app_stop_engine(a);
+    server_destroy(a->server);
+    engine_destroy(a->engine);
+    recorder_close(a->recorder);
+    recorded_machine_close(&a->recorded);
+    if (a->policy.ops && a->policy.ops->destroy)
+        a->policy.ops->destroy(a->policy.ctx);
+    lua_watchdog_stop(a->watchdog);
+    chat_free(a->chat);
+    buf_free(&a->chat_source);
+    tokenizer_free(a->tokenizer);
+    gguf_close(a->words);
+    model_close(a->model);
+    sim_machine_close(a->machine);
+    guard_end(a->guard); /* last: it bounds all of this */
+}

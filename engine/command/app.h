@@ -1,0 +1,69 @@
+/* What the commands put together: the parts of a program that serves, runs or simulates, from the settings. One of these lies in main.c; parts are opened in
+ * order and closed in the opposite order by app_close, whatever was opened. Main thread. Nothing here outlives main. */
+#ifndef COMMAND_APP_H
+#define COMMAND_APP_H
+
+#include <limits.h>
+
+#include "engine/cli/opts.h"
+#include "engine/engine.h"
+#include "engine/lab/simulate_recorded.h"
+#include "engine/lab/recording/record.h"
+#include "engine/serve/guard.h"
+#include "engine/serve/server.h"
+#include "kernels/sim/machine.h"
+#include "lua/host.h"
+#include "models/template/chat.h"
+#include "models/tokenizer/tokenizer.h"
+
+struct app {
+    struct opts opts;
+    struct clock clock;
+    struct sim_machine *machine;    /* simulate; NULL: fixed costs */
+    struct model *model;
+    struct gguf *words;             /* --tokenizer */
+    struct tokenizer *tokenizer;
+    struct chat_template *chat;
+    struct buf chat_source;
+    struct lua_watchdog *watchdog;
+    struct lua_opts lua;
+    char policy_dir[PATH_MAX], policy_path[PATH_MAX], policy_name[NAME_BYTES], served[128], admin_host[256];
+    const char *names[2];
+    uint64_t comm_sets[MAX_RANKS];
+    struct policy policy;           /* until the engine takes it */
+    struct recorder *recorder;      /* serve --record */
+    struct recorded_machine recorded; /* simulate */
+    struct engine *engine;
+    struct thread *engine_thread;
+    struct server *server;
+    struct guard *guard;            /* serve: from when the model stands */
+    int status;                     /* of the process, when nothing is wrong with what was asked */
+};
+
+/* ---- app.c */
+
+/* The model, its tokenizer and template, the policy and the engine, ready to run. */
+int app_open(struct app *a, struct err *e);
+void app_stop_engine(struct app *a);
+void app_close(struct app *a);
+/* What clients call the model: as asked for, else the file's name without its ending. */
+void app_name_model(struct app *a);
+/* What the settings say of the node and its limits; no policy. */
+int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e);
+void app_name_policy(struct app *a, const char *path);
+int app_start_lua(struct app *a, struct err *e);
+/* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller destroys it. */
+int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
+
+/* ---- one file each: serve.c, run.c, simulate.c, search.c, policy.c */
+
+int command_serve(struct app *a, struct err *e);
+int command_run(struct app *a, struct err *e);
+/* A recording has a machine of its own; any other trace needs one to be named. Before anything is opened. */
+int command_check_machine(const struct opts *o, struct err *e);
+int command_simulate(struct app *a, struct err *e);
+int command_tune(struct app *a, struct err *e);
+int command_reproduce(struct app *a, struct err *e);
+int command_policy_check(struct app *a, struct err *e);
+
+#endif

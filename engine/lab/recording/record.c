@@ -1,0 +1,482 @@
+/* The lines, after the first one (record_head.c): a letter, the time in ns since the engine's start where it has one, and fields with a blank between them. A
+ * request is called by the order in which it was admitted (0, 1, ...); '-' stands for none.
+ *   a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...    handed in; order '-': turned away;
+ *                                                   asked: 1 for logprobs of the prompt, 2 for no max_tokens of the client's (then it is all that fits)
+ *   k key...                                         more keys of the request above (at most RECORD_KEYS_A_LINE a line)
+ *   c time order ending                              ends early: the client left (abort), a stop string was found (stop)
+ *   s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ...
+ *                                                    a step was taken in: when it was posted, how long its ranks took, what the estimator had said
+ *   m time number start bytes                        a copy of KV landed, posted at start
+ *   g time name sha256 params                        another policy goes live          j time params           its params change
+ *   b time | r time | d time | x time                rollback | prefix cache reset | drain | stop
+ *   t time                                           a turn of the engine in which nothing was decided
+ *   q time plan                                      a decision (record_plan.h)
+ *   v call hook verdict                              the policy's so-manieth call was slow, heavy, cut off or out of memory; before the line after the one it belongs to
+ *   e time order ending n_output n_cached            a request has ended
+ *   z time                                           the recording ended in good order
+ * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
+#include "engine/lab/recording/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "engine/lab/recording/record_inner.h"
+#include "engine/lab/recording/record_plan.h"
+
+static const int64_t HAND_OVER_NS = 250000000;  /* a line is not kept from the file for longer while the engine is at work */
+enum { MAX_WAITING_BYTES = 32 << 20 };          /* more than that not yet written: the disk does not keep up */
+
+/* To the writer's thread. */
+struct chunk {
+    char *text;                     /* NULL: the end */
+    size_t n;
+};
+
+struct recorder {
+    struct witness witness;
+    char path[256];
+    int fd;
+    struct queue *chunks;
+    struct thread *writer;
+    _Atomic int64_t n_waiting;      /* bytes with the writer */
+    _Atomic bool failed;
+    /* the engine's thread */
+    struct buf text;                /* lines not handed over */
+    int64_t base_ns, last_ns, handed_ns;
+    uint64_t n_bytes, n_calls, secret[2];
+    bool with_keys;
+    struct buf stops, keys;         /* of the step that is being taken in */
+    int n_stops, n_keys;
+    const struct world *world;
+};
+
+/* ---- the writer's thread */
+
+static void give_up(struct recorder *r, const char *why)
+{
+    if (!atomic_exchange(&r->failed, true))
+        log_warn("record", "the recording %s ends here: %s; serving goes on", r->path, why);
+}
+
+static void write_all(struct recorder *r, const struct chunk *c)
+{
+    size_t done = 0;
+    while (done < c->n && !atomic_load(&r->failed)) {
+        ssize_t n = write(r->fd, c->text + done, c->n - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            give_up(r, strerror(n < 0 ? errno : EIO));
+        else
+            done += (size_t)n;
+    }
+}
+
+static void write_chunks(void *arg)
+{
+    struct recorder *r = arg;
+    struct chunk c;
+    for (;;) {
+        while (!queue_take(r->chunks, &c))
+            queue_wait(r->chunks, -1);
+        if (!c.text)
+            return;
+        write_all(r, &c);
+        atomic_fetch_sub(&r->n_waiting, (int64_t)c.n);
+        mem_free(c.text);
+    }
+}
+
+/* ---- lines */
+
+static void put_i64(struct buf *out, int64_t v)
+{
+    buf_putc(out, ' ');
+    if (v < 0)
+        buf_putc(out, '-');
+    buf_put_u64(out, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+}
+
+static void put_number(struct buf *out, double v)
+{
+    if (v == 0)
+        buf_puts(out, " 0");
+    else
+        buf_printf(out, " %.17g", v);
+}
+
+static void put_key(struct recorder *r, struct buf *out, const struct kv_key *key)
+{
+    static const char hex[] = "0123456789abcdef";
+    uint64_t v = record_hash(r->secret, key->h);
+    char text[17] = " ";
+    for (int i = 0; i < 16; i++)
+        text[16 - i] = hex[v >> 4 * i & 15];
+    buf_put(out, text, 17);
+}
+
+void record_name(struct buf *out, const char *name)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    if (!*name)
+        buf_putc(out, '-');
+    else if (!strcmp(name, "-"))
+        buf_puts(out, "%2d");
+    else
+        for (; *name; name++) {
+            if (strchr(plain, *name))
+                buf_putc(out, *name);
+            else
+                buf_printf(out, "%%%02x", (unsigned char)*name);
+        }
+}
+
+static void hand_over(struct recorder *r)
+{
+    struct chunk c = {.n = r->text.len};
+    if (!c.n)
+        return;
+    if (atomic_load(&r->n_waiting) > MAX_WAITING_BYTES)
+        give_up(r, "the disk does not keep up");
+    if (atomic_load(&r->failed)) {
+        buf_clear(&r->text);
+        return;
+    }
+    r->n_bytes += c.n;
+    r->handed_ns = r->last_ns;
+    c.text = buf_take(&r->text);
+    atomic_fetch_add(&r->n_waiting, (int64_t)c.n);
+    queue_post(r->chunks, &c);
+}
+
+/* Begins a line. NULL: nothing is written any more. */
+static struct buf *line(struct recorder *r, char kind, int64_t now_ns)
+{
+    if (atomic_load_explicit(&r->failed, memory_order_relaxed))
+        return NULL;
+    r->last_ns = now_ns;
+    buf_putc(&r->text, kind);
+    put_i64(&r->text, now_ns - r->base_ns);
+    return &r->text;
+}
+
+static void end_line(struct recorder *r)
+{
+    buf_putc(&r->text, '\n');
+    if (r->text.len >= RECORD_CHUNK_BYTES)
+        hand_over(r);
+}
+
+/* ---- what the engine tells */
+
+static void put_leader(struct recorder *r, struct buf *out, const struct request_spec *s)
+{
+    const struct request *leader = s->leader && s->leader != s->tag ? request_find_tag(&r->world->requests, s->leader) : NULL;
+    if (leader)
+        put_i64(out, (int64_t)leader->order);
+    else
+        buf_puts(out, " -");
+}
+
+static void put_keys(struct recorder *r, struct buf *out, struct request *q)
+{
+    int n = r->with_keys && q ? q->n_tokens / KV_UNIT : 0;
+    const struct kv_key *keys = n ? world_keys(r->world, q) : NULL;
+    put_i64(out, n);
+    for (int i = 0; i < n; i++) {
+        if (i && i % RECORD_KEYS_A_LINE == 0) {
+            end_line(r);
+            buf_putc(out, 'k');
+        }
+        put_key(r, out, &keys[i]);
+    }
+}
+
+static void submitted(void *ctx, int64_t now, const struct request_spec *s, struct request *q)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'a', now);
+    if (!out)
+        return;
+    if (q)
+        put_i64(out, (int64_t)q->order);
+    else
+        buf_puts(out, " -");
+    put_i64(out, s->arrival_ns - r->base_ns);
+    put_i64(out, s->n_prompt);
+    put_i64(out, s->max_tokens);
+    put_i64(out, s->priority);
+    put_leader(r, out, s);
+    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1);
+    put_number(out, s->slo_ttft_ms);
+    put_number(out, s->slo_tpot_ms);
+    buf_putc(out, ' ');
+    record_name(out, s->name);
+    buf_putc(out, ' ');
+    record_name(out, s->tenant);
+    put_keys(r, out, q);
+    end_line(r);
+}
+
+static const char *ending_word(enum ending how)
+{
+    static const char *const words[] = {[END_NONE] = "none", [END_STOP] = "stop", [END_LENGTH] = "length", [END_ABORT] = "abort", [END_ERROR] = "error",
+                                        [END_REFUSED] = "refused"};
+    return words[how];
+}
+
+static void cancelled(void *ctx, int64_t now, const struct request *q, enum ending how)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'c', now);
+    if (!out)
+        return;
+    put_i64(out, (int64_t)q->order);
+    buf_putc(out, ' ');
+    buf_puts(out, ending_word(how));
+    end_line(r);
+}
+
+/* JSON on one line: its line ends are blanks between its parts. */
+static void put_json_line(struct buf *out, const char *text, size_t n)
+{
+    buf_putc(out, ' ');
+    for (size_t i = 0; i < n; i++)
+        buf_putc(out, text[i] == '\n' || text[i] == '\r' || !text[i] ? ' ' : text[i]);
+}
+
+static void ordered(void *ctx, int64_t now, const struct engine_message *m)
+{
+    static const char kinds[] = {[IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r', [IN_DRAIN] = 'd', [IN_STOP] = 'x'};
+    struct recorder *r = ctx;
+    struct buf *out = line(r, kinds[m->kind], now);
+    if (!out)
+        return;
+    if (m->kind == IN_POLICY) {
+        const struct policy *p = m->payload;
+        buf_putc(out, ' ');
+        record_name(out, p->name);
+        buf_printf(out, " %s ", p->sha256);
+        record_params(out, p);
+    } else if (m->kind == IN_PARAMS) {
+        put_json_line(out, m->payload, m->n);
+    }
+    end_line(r);
+}
+
+static void sampled(void *ctx, struct request *q, bool is_stop)
+{
+    struct recorder *r = ctx;
+    if (is_stop) {
+        put_i64(&r->stops, (int64_t)q->order);
+        r->n_stops++;
+    }
+    if (r->with_keys && q->n_tokens % KV_UNIT == 0) {
+        put_i64(&r->keys, (int64_t)q->order);
+        put_key(r, &r->keys, &world_keys(r->world, q)[q->n_tokens / KV_UNIT - 1]);
+        r->n_keys++;
+    }
+}
+
+static void stepped(void *ctx, int64_t now, const struct step *s, double predicted_ns, int failed_rank)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 's', now);
+    if (out) {
+        const int64_t fields[] = {s->group, s->posted_ns - r->base_ns, step_ns(s), (int64_t)predicted_ns, s->layout.sp, s->layout.tp, s->size.rows,
+                                  (int64_t)s->size.looked_at};
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+            put_i64(out, fields[i]);
+        if (failed_rank >= 0)
+            put_i64(out, failed_rank);
+        else
+            buf_puts(out, " -");
+        put_i64(out, r->n_stops);
+        buf_put(out, r->stops.data, r->stops.len);
+        put_i64(out, r->n_keys);
+        buf_put(out, r->keys.data, r->keys.len);
+        end_line(r);
+    }
+    buf_clear(&r->stops);
+    buf_clear(&r->keys);
+    r->n_stops = r->n_keys = 0;
+}
+
+static void moved(void *ctx, int64_t now, const struct move *m)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'm', now);
+    if (!out)
+        return;
+    put_i64(out, (int64_t)m->serial);
+    put_i64(out, m->posted_ns - r->base_ns);
+    put_i64(out, atomic_load(&m->bytes));
+    end_line(r);
+}
+
+static void ended(void *ctx, int64_t now, const struct request *q, enum ending how)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'e', now);
+    if (!out)
+        return;
+    put_i64(out, (int64_t)q->order);
+    buf_putc(out, ' ');
+    buf_puts(out, ending_word(how));
+    put_i64(out, request_output(q));
+    put_i64(out, q->n_prefix_first);
+    end_line(r);
+}
+
+static void turned(void *ctx, int64_t now, const struct plan *p)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, p ? 'q' : 't', now);
+    if (!out)
+        return;
+    if (p) {
+        buf_putc(out, ' ');
+        record_plan(out, p);
+    }
+    end_line(r);
+    if (now - r->handed_ns > HAND_OVER_NS)
+        hand_over(r);
+}
+
+static void rests(void *ctx)
+{
+    hand_over(ctx);
+}
+
+static void judged(void *ctx, enum policy_hook h, enum verdict *v)
+{
+    struct recorder *r = ctx;
+    r->n_calls++;
+    if (*v != VERDICT_SLOW && *v != VERDICT_HEAVY && !verdict_torn(*v))
+        return; /* these depend on the machine; any other comes out again by itself */
+    if (atomic_load(&r->failed))
+        return;
+    buf_putc(&r->text, 'v');
+    put_i64(&r->text, (int64_t)r->n_calls);
+    buf_printf(&r->text, " %s %s", policy_hook_name(h), verdict_name(*v));
+    end_line(r);
+}
+
+/* ---- opening and closing */
+
+int recorder_open(struct recorder **out, const char *path, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EEXIST)
+        return err_set(e, E_INPUT, "--record %.200s: the file is there already; choose another name, or remove it", path);
+    if (fd < 0)
+        return err_set(e, E_SYS, "--record %.200s: %s", path, strerror(errno));
+    struct recorder *r = mem_new(sizeof *r);
+    r->fd = fd;
+    snprintf(r->path, sizeof r->path, "%s", path);
+    r->witness = (struct witness){.ctx = r, .submitted = submitted, .cancelled = cancelled, .ordered = ordered, .sampled = sampled, .stepped = stepped,
+                                  .moved = moved, .ended = ended, .turned = turned, .rests = rests, .judged = judged};
+    r->chunks = queue_create(sizeof(struct chunk), 0, false);
+    int rc = getrandom(r->secret, sizeof r->secret, 0) == sizeof r->secret ? 0 : err_set(e, E_SYS, "--record: no random bytes: %s", strerror(errno));
+    if (!rc)
+        rc = thread_start(&r->writer, "record", write_chunks, r, e);
+    if (rc) {
+        recorder_close(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+const struct witness *recorder_witness(struct recorder *r)
+{
+    return &r->witness;
+}
+
+void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *g)
+{
+    if (!r)
+        return;
+    struct buf early = r->text; /* of the policy's start */
+    r->text = (struct buf){0};
+    r->world = engine_world(g);
+    r->base_ns = r->last_ns = engine_started_ns(g);
+    r->with_keys = s->node->limits.prefix_caching;
+    record_head(&r->text, s, engine_policy(g), r->base_ns);
+    buf_put(&r->text, early.data, early.len);
+    buf_free(&early);
+    hand_over(r);
+}
+
+void recorder_close(struct recorder *r)
+{
+    if (!r)
+        return;
+    if (r->writer) {
+        if (r->world && line(r, 'z', r->last_ns))
+            end_line(r);
+        hand_over(r);
+        queue_post(r->chunks, &(struct chunk){0});
+        thread_join(r->writer);
+    }
+    close(r->fd);
+    queue_destroy(r->chunks);
+    buf_free(&r->text);
+    buf_free(&r->stops);
+    buf_free(&r->keys);
+    mem_free(r);
+}
+
+uint64_t recorder_bytes(const struct recorder *r)
+{
+    return r->n_bytes;
+}
+
+bool recorder_failed(const struct recorder *r)
+{
+    return atomic_load(&r->failed);
+}
+
+/* ---- the hash */
+
+static uint64_t turn_left(uint64_t x, int by)
+{
+    return x << by | x >> (64 - by);
+}
+
+static void sip_round(uint64_t v[4])
+{
+    v[0] += v[1];
+    v[1] = turn_left(v[1], 13) ^ v[0];
+    v[0] = turn_left(v[0], 32);
+    v[2] += v[3];
+    v[3] = turn_left(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = turn_left(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = turn_left(v[1], 17) ^ v[2];
+    v[2] = turn_left(v[2], 32);
+}
+
+uint64_t record_hash(const uint64_t key[2], const uint64_t input[2])
+{
+    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u, key[1] ^ 0x7465646279746573u};
+    const uint64_t words[3] = {input[0], input[1], (uint64_t)16 << 56};
+    for (int i = 0; i < 3; i++) {
+        v[3] ^= words[i];
+        sip_round(v);
+        sip_round(v);
+        v[0] ^= words[i];
+    }
+    v[2] ^= 0xff;
+    for (int i = 0; i < 4; i++)
+        sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}

@@ -1,0 +1,10 @@
+/* What the files of the recorder share. Included by record.c and record_head.c only. */
+#ifndef LAB_RECORDING_RECORD_INNER_H
+#define LAB_RECORDING_RECORD_INNER_H
+
+#include "engine/lab/recording/record.h"
+
+/* The first line, its end included. */
+void record_head(struct buf *out, const struct recorder_start *s, const struct policy *p, int64_t base_ns);
+
+#endif

@@ -1,0 +1,396 @@
+#include "engine/lab/recording/recording.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/lab/recording/record.h"
+#include "engine/lab/recording/recording_inner.h"
+#include "engine/lab/trace/trace.h"
+
+static const int64_t MAX_NS = INT64_C(315360000) * 1000000000;  /* ten years */
+enum { MAX_ORDER_BITS = 48 };
+
+struct recording {
+    struct lines lines;
+    struct recording_head head;
+    int64_t last_ns, n_admitted;
+    bool complete;
+    int64_t *stops, *key_orders;
+    uint64_t *keys;
+    size_t cap_stops, cap_key_orders, cap_keys;
+};
+
+/* The fields of a line, left to right; after the first that is wrong all are as if they were missing. */
+struct fields {
+    const struct lines *lines;
+    char *at;                       /* NULL: none is left */
+    struct err *e;
+    int rc;
+};
+
+static void wrong(struct fields *f, const char *field, const char *must, const char *is)
+{
+    if (!f->rc)
+        f->rc = lines_bad_field(f->lines, field, must, is, f->e);
+}
+
+static const char *word(struct fields *f)
+{
+    char *from = f->at, *blank = from ? strchr(from, ' ') : NULL;
+    if (blank)
+        *blank++ = 0;
+    f->at = blank;
+    return from ? from : "";
+}
+
+static int64_t parse_number(struct fields *f, const char *field, const char *text, int64_t min, int64_t max)
+{
+    uint64_t v = 0;
+    const char *end;
+    bool minus = *text == '-' && min < 0;
+    if (!lines_digits(text + minus, (uint64_t)INT64_MAX, &v, &end) || *end || (minus ? -(int64_t)v < min : (int64_t)v < min) || (!minus && (int64_t)v > max)) {
+        char must[80];
+        snprintf(must, sizeof must, "a whole number from %lld to %lld", (long long)min, (long long)max);
+        wrong(f, field, must, text);
+        return min;
+    }
+    return minus ? -(int64_t)v : (int64_t)v;
+}
+
+static int64_t number(struct fields *f, const char *field, int64_t min, int64_t max)
+{
+    return parse_number(f, field, word(f), min, max);
+}
+
+/* '-' is -1. */
+static int64_t number_or_none(struct fields *f, const char *field, int64_t max)
+{
+    const char *text = word(f);
+    return strcmp(text, "-") ? parse_number(f, field, text, 0, max) : -1;
+}
+
+static int64_t order(struct fields *f)
+{
+    return number(f, "order", 0, INT64_C(1) << MAX_ORDER_BITS);
+}
+
+static double milliseconds(struct fields *f, const char *field)
+{
+    const char *text = word(f);
+    char *end = NULL;
+    double v = *text >= '0' && *text <= '9' ? strtod(text, &end) : -1;
+    if (!end || *end || !isfinite(v) || v < 0 || v > 1e12) {
+        wrong(f, field, "milliseconds", text);
+        return 0;
+    }
+    return v;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static void name(struct fields *f, const char *field, char out[NAME_BYTES])
+{
+    const char *text = word(f);
+    size_t n = 0;
+    bool good = *text;
+    out[0] = 0;
+    if (!strcmp(text, "-"))
+        return;
+    for (const char *c = text; *c && good; n++) {
+        int hi = *c == '%' ? hex_digit(c[1]) : 0, lo = *c == '%' && hi >= 0 ? hex_digit(c[2]) : 0;
+        char plain = *c == '%' ? (char)(hi * 16 + lo) : *c;
+        good = n + 1 < NAME_BYTES && hi >= 0 && lo >= 0 && plain;
+        if (good)
+            out[n] = plain;
+        c += *c == '%' ? 3 : 1;
+    }
+    out[good ? n : 0] = 0;
+    if (!good)
+        wrong(f, field, "a name of up to 63 characters, or -", text);
+}
+
+static uint64_t key(struct fields *f)
+{
+    const char *text = word(f);
+    uint64_t v = 0;
+    int n = 0;
+    for (; hex_digit(text[n]) >= 0 && n < 17; n++)
+        v = v << 4 | (uint64_t)hex_digit(text[n]);
+    if (n != 16 || text[n])
+        wrong(f, "key", "16 hexadecimal digits", text);
+    return v;
+}
+
+static void *grown(void *old, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return old;
+    *cap = *cap ? *cap * 2 : 64;
+    return mem_resize(old, *cap, size);
+}
+
+/* The last field: the rest of the line. */
+static const char *rest(struct fields *f, const char *field)
+{
+    const char *text = f->at;
+    if (!text || !*text)
+        wrong(f, field, "there", "nothing");
+    f->at = NULL;
+    return text ? text : "";
+}
+
+static int choice(struct fields *f, const char *field, const char *(*named)(int), int n)
+{
+    const char *text = word(f);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(text, named(i)))
+            return i;
+    wrong(f, field, "one of the words that recordings have for it", text);
+    return 0;
+}
+
+static const char *ending_word(int i)
+{
+    static const char *const words[] = {[END_NONE] = "none", [END_STOP] = "stop", [END_LENGTH] = "length", [END_ABORT] = "abort", [END_ERROR] = "error",
+                                        [END_REFUSED] = "refused"};
+    return words[i];
+}
+
+static const char *hook_word(int i)
+{
+    return policy_hook_name((enum policy_hook)i);
+}
+
+static const char *verdict_word(int i)
+{
+    return verdict_name((enum verdict)i);
+}
+
+static void some_keys(struct recording *r, struct fields *f, struct recorded *out, int most)
+{
+    for (int i = 0; i < most && !f->rc; i++) {
+        r->keys = grown(r->keys, (size_t)out->n_keys, &r->cap_keys, sizeof *r->keys);
+        r->keys[out->n_keys++] = key(f);
+    }
+}
+
+static void end_of_line(struct fields *f)
+{
+    if (f->at)
+        wrong(f, "the line", "at its end", f->at);
+}
+
+/* ---- kinds of lines */
+
+/* The keys may go on on lines of their own. *cut: the file ends before they do. */
+static void arrival(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
+{
+    out->order = number_or_none(f, "order", INT64_C(1) << MAX_ORDER_BITS);
+    if (!f->rc && out->order >= 0 && out->order != r->n_admitted)
+        wrong(f, "order", "that of the request before, and one", "another number");
+    out->arrival_ns = number(f, "arrival", -MAX_NS, MAX_NS);
+    out->n_prompt = (int)number(f, "prompt", 1, TRACE_MAX_TOKENS);
+    out->max_tokens = (int)number(f, "max_tokens", 0, INT32_MAX);
+    out->priority = (int)number(f, "priority", INT32_MIN, INT32_MAX);
+    out->leader = number_or_none(f, "leader", r->n_admitted - 1);
+    int asked = (int)number(f, "asked", 0, 3);
+    out->logprobs = asked & 1;
+    out->open_ended = asked & 2;
+    out->slo_ttft_ms = milliseconds(f, "ttft_ms");
+    out->slo_tpot_ms = milliseconds(f, "tpot_ms");
+    name(f, "name", out->name);
+    name(f, "tenant", out->tenant);
+    int n = (int)number(f, "n_keys", 0, out->n_prompt / KV_UNIT);
+    while (!f->rc) {
+        some_keys(r, f, out, n - out->n_keys < RECORD_KEYS_A_LINE ? n - out->n_keys : RECORD_KEYS_A_LINE);
+        end_of_line(f);
+        if (f->rc || out->n_keys == n)
+            break;
+        f->rc = lines_next(&r->lines, cut, f->e);
+        *cut |= !r->lines.ended;
+        if (f->rc || *cut)
+            return;
+        f->at = r->lines.line.data;
+        if (strcmp(word(f), "k"))
+            wrong(f, "the line", "more keys of the request above", r->lines.line.data);
+    }
+    r->n_admitted += !f->rc && out->order >= 0;
+}
+
+static void step(struct recording *r, struct fields *f, struct recorded *out)
+{
+    int ranks = r->head.facts.n_ranks;
+    out->group = (int)number(f, "group", 1, INT32_MAX);
+    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->ns = number(f, "ns", 0, MAX_NS);
+    out->predicted_ns = number(f, "estimate", 0, INT64_C(1) << 60);
+    out->layout.sp = (int)number(f, "sp", 1, ranks);
+    out->layout.tp = (int)number(f, "tp", 1, ranks);
+    out->layout.pp = 1;
+    out->rows = (int)number(f, "tokens", 1, 1 << 20);
+    out->looked_at = (double)number(f, "looked_at", 1, INT64_C(1) << 52);
+    out->failed_rank = (int)number_or_none(f, "failed_rank", ranks - 1);
+    out->n_stops = (int)number(f, "n_stops", 0, MAX_REQUESTS);
+    for (int i = 0; i < out->n_stops && !f->rc; i++) {
+        r->stops = grown(r->stops, (size_t)i, &r->cap_stops, sizeof *r->stops);
+        r->stops[i] = order(f);
+    }
+    int n = (int)number(f, "n_keys", 0, MAX_REQUESTS);
+    for (int i = 0; i < n && !f->rc; i++) {
+        r->key_orders = grown(r->key_orders, (size_t)i, &r->cap_key_orders, sizeof *r->key_orders);
+        r->key_orders[i] = order(f);
+        some_keys(r, f, out, 1);
+    }
+}
+
+static void live_policy(struct fields *f, struct recorded *out)
+{
+    name(f, "name", out->name);
+    snprintf(out->sha256, sizeof out->sha256, "%s", word(f));
+    out->text = rest(f, "params");
+}
+
+static void verdict(struct fields *f, struct recorded *out)
+{
+    out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
+    out->hook = (enum policy_hook)choice(f, "hook", hook_word, HOOK_COUNT);
+    out->verdict = (enum verdict)choice(f, "verdict", verdict_word, VERDICT_COUNT);
+    if (out->verdict != VERDICT_SLOW && out->verdict != VERDICT_HEAVY && !verdict_torn(out->verdict))
+        wrong(f, "verdict", "slow, heavy, timeout or oom", verdict_name(out->verdict));
+}
+
+static void timed(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
+{
+    switch (out->kind) {
+    case 'a': arrival(r, f, out, cut); return;
+    case 'c':
+    case 'e':
+        out->order = order(f);
+        out->ending = (enum ending)choice(f, "ending", ending_word, END_REFUSED + 1);
+        if (out->kind == 'e') {
+            out->n_output = (int)number(f, "n_output", 0, INT32_MAX);
+            out->n_cached = (int)number(f, "n_cached", 0, INT32_MAX);
+        } else if (out->ending == END_NONE || out->ending == END_REFUSED) {
+            wrong(f, "ending", "stop, length, abort or error", ending_word(out->ending));
+        }
+        break;
+    case 's': step(r, f, out); break;
+    case 'm':
+        out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
+        out->start_ns = number(f, "start", 0, MAX_NS);
+        out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
+        break;
+    case 'g': live_policy(f, out); break;
+    case 'j': out->text = rest(f, "params"); break;
+    case 'q': out->text = rest(f, "plan"); break;
+    case 'b': case 'r': case 'd': case 'x': case 't': break;
+    case 'z': r->complete = true; break;
+    default: wrong(f, "the line", "of a kind that recordings have", r->lines.line.data);
+    }
+    end_of_line(f);
+}
+
+int recording_next(struct recording *r, struct recorded *out, bool *end, struct err *e)
+{
+    struct recorded x = {.order = -1, .leader = -1, .failed_rank = -1};
+    *end = false;
+    TRY(lines_next(&r->lines, end, e));
+    *end |= !r->lines.ended; /* a line that was being written when the file was cut off */
+    if (*end)
+        return 0;
+    struct fields f = {.lines = &r->lines, .at = r->lines.line.data, .e = e};
+    const char *kind = word(&f);
+    x.kind = kind[0] && !kind[1] ? kind[0] : '?';
+    x.line = r->lines.number;
+    if (x.kind == 'v') {
+        verdict(&f, &x);
+        end_of_line(&f);
+    } else if (x.kind == '?') {
+        wrong(&f, "the line", "of a kind that recordings have", kind);
+    } else {
+        x.t_ns = number(&f, "time", 0, MAX_NS);
+        if (!f.rc && x.t_ns < r->last_ns)
+            wrong(&f, "time", "not before that of the line above", "earlier");
+        r->last_ns = x.t_ns;
+        timed(r, &f, &x, end);
+    }
+    if (f.rc || *end)
+        return f.rc;
+    x.stops = r->stops;
+    x.key_orders = r->key_orders;
+    x.keys = r->keys;
+    *out = x;
+    return 0;
+}
+
+/* ---- opening and closing */
+
+bool recording_begins(const char *line)
+{
+    return strncmp(line, "{\"moonshift_recording\"", 22) == 0;
+}
+
+bool recording_is_file(const char *path)
+{
+    char head[32] = {0};
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f)
+        fclose(f);
+    return n && recording_begins(head);
+}
+
+int recording_open_stream(struct recording **out, FILE *f, const char *file_name, struct err *e)
+{
+    struct recording *r = mem_new(sizeof *r);
+    bool end = false;
+    lines_start(&r->lines, f, file_name);
+    int rc = lines_next(&r->lines, &end, e);
+    if (!rc && (end || !r->lines.ended || !recording_begins(r->lines.line.data)))
+        rc = lines_bad(&r->lines, e, "this is no recording: its first line is not that of one, or is cut off");
+    if (!rc)
+        rc = recording_read_head(&r->head, &r->lines, e);
+    if (rc) {
+        recording_close(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+int recording_open(struct recording **out, const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_set(e, errno == ENOENT ? E_NOTFOUND : E_SYS, "cannot open %.200s: %s", path, strerror(errno));
+    return recording_open_stream(out, f, slash ? slash + 1 : path, e);
+}
+
+void recording_close(struct recording *r)
+{
+    if (!r)
+        return;
+    lines_stop(&r->lines);
+    recording_free_head(&r->head);
+    mem_free(r->stops);
+    mem_free(r->key_orders);
+    mem_free(r->keys);
+    mem_free(r);
+}
+
+const struct recording_head *recording_head(const struct recording *r)
+{
+    return &r->head;
+}
+
+bool recording_complete(const struct recording *r)
+{
+    return r->complete;
+}

@@ -1,0 +1,118 @@
+#include "engine/lab/recording/recording_digest.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+static struct step_size size_of(const struct recorded *x)
+{
+    return (struct step_size){.rows = x->rows, .looked_at = x->looked_at};
+}
+
+static void note_arrival(struct recording_digest *d)
+{
+    if (d->n_outcomes == d->cap_outcomes) {
+        d->cap_outcomes = d->cap_outcomes ? d->cap_outcomes * 2 : 256;
+        d->outcomes = mem_resize(d->outcomes, d->cap_outcomes, sizeof *d->outcomes);
+    }
+    d->outcomes[d->n_outcomes++] = (struct recording_outcome){.n_output = -1};
+}
+
+static void note_step(struct recording_digest *d, const struct recorded *x)
+{
+    if (x->failed_rank >= 0 || x->ns < 1) {
+        d->n_failed_steps++;
+        return;
+    }
+    estimator_learn(&d->model, x->layout, size_of(x), (double)x->ns);
+    d->n_steps++;
+    d->mean_ns += ((double)x->ns - d->mean_ns) / (double)d->n_steps;
+    d->live_error += (fabs((double)(x->predicted_ns - x->ns)) / (double)x->ns - d->live_error) / (double)d->n_steps;
+}
+
+static void note(struct recording_digest *d, const struct recorded *x)
+{
+    struct recording_outcome *o = x->order >= 0 && (uint64_t)x->order < d->n_outcomes ? &d->outcomes[x->order] : NULL;
+    switch (x->kind) {
+    case 'a':
+        if (x->order >= 0)
+            note_arrival(d);
+        break;
+    case 'c':
+        if (o && x->ending == END_ABORT)
+            o->left_ns = x->t_ns;
+        break;
+    case 'e':
+        if (o) {
+            o->ending = x->ending;
+            o->n_output = x->n_output;
+        }
+        break;
+    case 's': note_step(d, x); break;
+    case 'm':
+        d->move_bytes += (double)x->bytes;
+        d->move_ns += x->t_ns > x->start_ns ? (double)(x->t_ns - x->start_ns) : 0;
+        break;
+    case 'q': d->n_decisions++; break;
+    default: break;
+    }
+}
+
+/* fn for every line. */
+static int each_line(struct recording_digest *d, const char *path, void (*fn)(struct recording_digest *, const struct recorded *), struct err *e)
+{
+    struct recording *r = NULL;
+    struct recorded x;
+    bool end = false;
+    TRY(recording_open(&r, path, e));
+    int rc;
+    while (!(rc = recording_next(r, &x, &end, e)) && !end)
+        fn(d, &x);
+    d->complete = recording_complete(r);
+    recording_close(r);
+    return rc;
+}
+
+static void judge_step(struct recording_digest *d, const struct recorded *x)
+{
+    if (x->kind != 's' || x->failed_rank >= 0 || x->ns < 1)
+        return;
+    double ns = estimator_ns(&d->model, x->layout, size_of(x), NULL);
+    d->modelled_ns += ns / (double)d->n_steps;
+    d->error += fabs(ns - (double)x->ns) / (double)x->ns / (double)d->n_steps;
+}
+
+static int mean_output(const struct recording_digest *d)
+{
+    double sum = 0, n = 0;
+    for (size_t i = 0; i < d->n_outcomes; i++) {
+        const struct recording_outcome *o = &d->outcomes[i];
+        if ((o->ending != END_STOP && o->ending != END_LENGTH) || o->n_output < 1)
+            continue;
+        sum += o->n_output;
+        n++;
+    }
+    return n > 0 && sum / n >= 1 ? (int)(sum / n) : 1;
+}
+
+int recording_digest(struct recording_digest *d, const char *path, struct err *e)
+{
+    memset(d, 0, sizeof *d);
+    estimator_init(&d->model);
+    d->model.forget = 1; /* every step counts alike, and nothing is assumed */
+    d->model.prior = 1e9;
+    int rc = each_line(d, path, note, e);
+    if (!rc)
+        rc = each_line(d, path, judge_step, e);
+    d->mean_output = mean_output(d);
+    if (rc)
+        recording_digest_free(d);
+    return rc;
+}
+
+void recording_digest_free(struct recording_digest *d)
+{
+    mem_free(d->outcomes);
+    memset(d, 0, sizeof *d);
+}

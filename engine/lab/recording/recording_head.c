@@ -1,0 +1,224 @@
+/* The first line of a recording: JSON from outside becomes a node that an engine can be built for, or an error that names the field. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/lab/recording/recording_inner.h"
+
+struct reader {
+    const struct lines *lines;
+    struct err *e;
+    int rc;                         /* of the first field that was wrong */
+};
+
+static void wrong(struct reader *r, const char *field, const char *must, const struct json *is)
+{
+    if (!r->rc)
+        r->rc = lines_bad_field(r->lines, field, must, is ? json_type_name(is) : "nothing", r->e);
+}
+
+static int64_t whole(struct reader *r, const struct json *j, const char *field, int64_t min, int64_t max)
+{
+    int64_t v = 0;
+    if (!json_i64(j, &v) || v < min || v > max) {
+        char must[80];
+        snprintf(must, sizeof must, "a whole number from %lld to %lld", (long long)min, (long long)max);
+        wrong(r, field, must, j);
+        return min;
+    }
+    return v;
+}
+
+static int64_t member(struct reader *r, const struct json *o, const char *field, int64_t min, int64_t max)
+{
+    return whole(r, json_find(o, field), field, min, max);
+}
+
+static void text_member(struct reader *r, const struct json *o, const char *field, char *out, size_t cap)
+{
+    const struct json *j = json_find(o, field);
+    const char *text = json_text(j);
+    if (!text || strlen(text) >= cap)
+        wrong(r, field, "a short text", j);
+    else
+        snprintf(out, cap, "%s", text);
+}
+
+static char *object_member(struct reader *r, const struct json *o, const char *field)
+{
+    const struct json *j = json_find(o, field);
+    struct buf out = {0};
+    if (json_type(j) != JSON_OBJECT)
+        wrong(r, field, "an object", j);
+    else
+        json_write(&out, j, NULL);
+    return buf_take(&out);
+}
+
+static void read_limits(struct reader *r, const struct json *o, struct limits *l)
+{
+    l->max_num_seqs = (int)member(r, o, "max_num_seqs", 1, MAX_REQUESTS);
+    l->max_num_batched_tokens = (int)member(r, o, "max_num_batched_tokens", 1, 1 << 20);
+    l->max_model_len = (int)member(r, o, "max_model_len", 16, 1 << 30);
+    l->max_num_queued_reqs = (int)member(r, o, "max_num_queued_reqs", 0, MAX_REQUESTS);
+    l->max_num_queued_tokens = member(r, o, "max_num_queued_tokens", 0, INT64_C(1) << 50);
+    l->starvation_ns = member(r, o, "starvation_ns", 0, INT64_C(1) << 60);
+    l->park_ns = member(r, o, "park_ns", 0, INT64_C(1) << 60);
+    const struct json *caching = json_find(o, "prefix_caching");
+    if (json_type(caching) != JSON_BOOL)
+        wrong(r, "prefix_caching", "true or false", caching);
+    l->prefix_caching = json_true(caching);
+}
+
+static void read_sets(struct reader *r, const struct json *list, struct node_shape *s)
+{
+    uint64_t all = s->n_ranks == 64 ? ~0ull : (1ull << s->n_ranks) - 1;
+    for (const struct json *j = json_first(list); j; j = json_next(j)) {
+        const char *text = json_text(j);
+        char *end = NULL;
+        uint64_t mask = text ? strtoull(text, &end, 16) : 0;
+        bool known = false;
+        for (int i = 0; i < s->n_sets; i++)
+            known |= s->sets[i] == mask;
+        if (!mask || mask & ~all || *end || known || s->n_sets == MAX_SETS) {
+            wrong(r, "sets", "different masks of ranks in hexadecimal", j);
+            return;
+        }
+        s->sets[s->n_sets++] = mask;
+    }
+    for (int i = 0; i < s->n_ranks; i++)
+        if (i >= s->n_sets || s->sets[i] != 1ull << i)
+            wrong(r, "sets", "first each rank alone", list);
+}
+
+static void read_blocks(struct reader *r, const struct json *list, struct node_shape *s)
+{
+    int n = 0;
+    for (const struct json *j = json_first(list); j && n < s->n_ranks; j = json_next(j)) {
+        s->tokens_per_block[++n] = (int)whole(r, j, "tokens_per_block", 16, 1 << 20);
+        if (s->tokens_per_block[n] % KV_UNIT)
+            wrong(r, "tokens_per_block", "a multiple of 16", j);
+    }
+    if (n != s->n_ranks || json_count(list) != (size_t)n)
+        wrong(r, "tokens_per_block", "a list with a number for each count of ranks", list);
+}
+
+/* Why a layout cannot run lives as long as the head: the shape points to it. */
+static void read_refusals(struct reader *r, const struct json *list, struct node_shape *s)
+{
+    for (const struct json *j = json_first(list); j; j = json_next(j)) {
+        const struct json *n = json_first(j), *tp = n ? json_next(n) : NULL, *why = tp ? json_next(tp) : NULL;
+        int64_t size = whole(r, n, "refusals", 1, s->n_ranks), width = whole(r, tp, "refusals", 1, size);
+        if (!json_text(why) || strlen(json_text(why)) > 200)
+            wrong(r, "refusals", "a list of ranks, tp and a reason", j);
+        else if (!s->refusals[size][width])
+            s->refusals[size][width] = mem_strdup(json_text(why));
+    }
+}
+
+static void read_times(struct reader *r, const struct json *o, const char *field, int64_t out[COMM_SIZES])
+{
+    int n = 0;
+    for (const struct json *j = json_first(json_find(o, field)); j && n < COMM_SIZES; j = json_next(j))
+        out[n++] = whole(r, j, field, 0, INT64_C(1) << 50);
+    if (n < COMM_SIZES)
+        wrong(r, field, "a list of four whole numbers", json_find(o, field));
+}
+
+static void read_comms(struct reader *r, const struct json *list, struct recording_head *h)
+{
+    int wanted = h->shape.n_sets - h->shape.n_ranks;
+    for (const struct json *j = json_first(list); j && h->n_comms < wanted; j = json_next(j)) {
+        struct comm_measure *m = &h->comms[h->n_comms++];
+        int64_t bytes[COMM_SIZES] = {0};
+        m->meet_ns = member(r, j, "meet_ns", 0, INT64_C(1) << 50);
+        read_times(r, j, "bytes", bytes);
+        read_times(r, j, "oneshot_ns", m->oneshot_ns);
+        read_times(r, j, "twoshot_ns", m->twoshot_ns);
+        if (json_find(j, "library_bytes"))
+            m->library_bytes = (size_t)member(r, j, "library_bytes", 0, (int64_t)COMM_NEVER);
+        for (int i = 0; i < COMM_SIZES; i++)
+            m->bytes[i] = (size_t)bytes[i];
+    }
+    if (h->n_comms != wanted || json_count(list) != (size_t)wanted)
+        wrong(r, "comms", "a list with what each set of several ranks measured", list);
+}
+
+/* A list of whole numbers from min to max. */
+static void read_few(struct reader *r, const struct json *root, const char *field, int *const out[], int n, int max)
+{
+    const struct json *list = json_find(root, field), *j = json_first(list);
+    for (int i = 0; i < n; i++, j = j ? json_next(j) : NULL)
+        *out[i] = (int)whole(r, j, field, 0, max);
+    if (json_count(list) != (size_t)n)
+        wrong(r, field, "a short list of whole numbers", list);
+}
+
+static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    struct node_facts *f = &h->facts;
+    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {&h->start.sp, &h->start.tp};
+    f->n_ranks = h->shape.n_ranks = (int)member(r, root, "ranks", 1, MAX_RANKS);
+    h->block_size = f->tokens_per_block = (int)member(r, root, "block_size", 16, 256);
+    if (h->block_size % 16)
+        wrong(r, "block_size", "a multiple of 16", json_find(root, "block_size"));
+    f->kv_blocks = (int)member(r, root, "kv_blocks", 1, 1 << 24);
+    f->kv_bytes = (size_t)member(r, root, "kv_bytes", 0, INT64_C(1) << 60);
+    f->memory_bytes = (size_t)member(r, root, "memory_bytes", 0, INT64_C(1) << 60);
+    f->weight_bytes = (size_t)member(r, root, "weight_bytes", 0, INT64_C(1) << 60);
+    text_member(r, root, "model_name", f->model, sizeof f->model);
+    text_member(r, root, "device", f->device, sizeof f->device);
+    text_member(r, root, "version", h->version, sizeof h->version);
+    read_few(r, root, "heads", heads, 3, 1 << 16);
+    read_few(r, root, "start", start, 2, MAX_RANKS);
+    h->start.pp = h->start.sp ? 1 : 0;
+    if (!h->start.sp != !h->start.tp || h->start.sp * h->start.tp > f->n_ranks)
+        wrong(r, "start", "sp and tp of a group of the node", json_find(root, "start"));
+    read_limits(r, json_find(root, "limits"), &f->limits);
+    read_sets(r, json_find(root, "sets"), &h->shape);
+    read_blocks(r, json_find(root, "tokens_per_block"), &h->shape);
+    read_refusals(r, json_find(root, "refusals"), &h->shape);
+    read_comms(r, json_find(root, "comms"), h);
+    f->shape = &h->shape;
+}
+
+static void read_policy(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    const struct json *p = json_find(root, "policy");
+    text_member(r, p, "name", h->policy, sizeof h->policy);
+    text_member(r, p, "sha256", h->sha256, sizeof h->sha256);
+    h->params = object_member(r, p, "params");
+}
+
+int recording_read_head(struct recording_head *h, const struct lines *l, struct err *e)
+{
+    static const struct json_limits limits = {.bytes = LINES_MAX_BYTES, .depth = 8, .nodes = 1 << 15};
+    struct err why = {0};
+    struct json *root = json_parse(l->line.data, l->line.len, &limits, &why);
+    if (!root)
+        return err_set(e, E_INPUT, "%s:%llu: %.200s", l->name, (unsigned long long)l->number, why.text);
+    struct reader r = {.lines = l, .e = e};
+    int64_t format = 0;
+    if (!json_i64(json_find(root, "moonshift_recording"), &format) || format != RECORDING_FORMAT) {
+        r.rc = err_set(e, E_INPUT, "%s:%llu: moonshift_recording: this program reads format %d, not %lld", l->name, (unsigned long long)l->number, RECORDING_FORMAT,
+                       (long long)format);
+    } else {
+        h->clock_ns = member(&r, root, "clock_ns", 1, INT64_C(1) << 61);
+        h->began = member(&r, root, "began", 0, INT64_C(1) << 40);
+        read_node(&r, root, h);
+        read_policy(&r, root, h);
+        h->config = object_member(&r, root, "model");
+    }
+    json_free(root);
+    return r.rc;
+}
+
+void recording_free_head(struct recording_head *h)
+{
+    for (int n = 1; n <= MAX_RANKS; n++)
+        for (int tp = 1; tp <= MAX_RANKS; tp++)
+            mem_free((char *)(uintptr_t)h->shape.refusals[n][tp]);
+    mem_free(h->params);
+    mem_free(h->config);
+}

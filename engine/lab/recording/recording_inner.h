@@ -1,0 +1,14 @@
+/* What the files of the reader of recordings share. Included by recording.c and recording_head.c only. */
+#ifndef LAB_RECORDING_RECORDING_INNER_H
+#define LAB_RECORDING_RECORDING_INNER_H
+
+#include "engine/lab/trace/lines.h"
+#include "engine/lab/recording/recording.h"
+
+enum { RECORDING_FORMAT = 1 };
+
+/* From the line that was read; h is freed with recording_free_head, on failure too. */
+int recording_read_head(struct recording_head *h, const struct lines *l, struct err *e);
+void recording_free_head(struct recording_head *h);
+
+#endif

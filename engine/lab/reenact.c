@@ -1,0 +1,502 @@
+#include "engine/lab/reenact.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/lab/recording/record_plan.h"
+#include "engine/lab/replay_inner.h"
+
+enum { STOP_ID = 1 };               /* the token that ends a request in a replay; all others are 0 */
+
+/* A line that outlives the next one. */
+struct held {
+    struct recorded is;
+    struct buf stops, key_orders, keys, text;
+};
+
+/* What is known of an ending from either side, by order. */
+struct ending_seen {
+    enum ending recorded, replayed;
+    int32_t n_recorded, n_replayed;
+};
+
+struct reenactor {
+    struct drive d;
+    const struct reenact_setup *setup;
+    struct reenactment *out;
+    struct witness witness;
+    struct held now, next;
+    bool has_next;
+    uint64_t n_calls;
+    struct recorded *verdicts;      /* read and not yet used, oldest first */
+    size_t n_verdicts, cap_verdicts;
+    uint64_t *tags;                 /* of the request admitted so-manieth */
+    struct ending_seen *endings;
+    size_t n_tags, cap_tags, cap_endings;
+    struct buf came_out;            /* the plan of this turn; empty: nothing was decided */
+    bool turned;
+};
+
+static void *grown(void *old, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return old;
+    *cap = *cap ? *cap * 2 : 256;
+    return mem_resize(old, *cap, size);
+}
+
+/* ---- differences */
+
+/* Notes the first one. */
+static struct buf *differ(struct reenactor *r, struct buf *words)
+{
+    if (!r->out->equal)
+        return NULL;
+    r->out->equal = false;
+    buf_printf(words, "decision %" PRIu64 ", %.6f s after the start (line %" PRIu64 "): ", r->out->n_decisions + 1, (double)r->now.is.t_ns * 1e-9,
+               r->now.is.line);
+    return words;
+}
+
+static void differ_because(struct reenactor *r, const char *why, int64_t number)
+{
+    struct buf words = {0};
+    if (differ(r, &words)) {
+        buf_printf(&words, why, number);
+        r->out->difference = buf_take(&words);
+    }
+    buf_free(&words);
+}
+
+static void compare_plans(struct reenactor *r, const char *recorded, const char *came_out)
+{
+    struct buf words = {0};
+    if (!strcmp(recorded, came_out) || !differ(r, &words))
+        return;
+    buf_puts(&words, "recorded: ");
+    record_plan_words(&words, recorded);
+    buf_puts(&words, "\n  came out: ");
+    size_t at = words.len;
+    record_plan_words(&words, came_out);
+    const char *of_recorded = strchr(words.data, ':');
+    size_t n = words.len - at;
+    bool same_words = of_recorded && at > n + 12 && !memcmp(words.data + at - 12 - n, words.data + at, n);
+    if (same_words)
+        buf_puts(&words, "\n  (the same in words; which requests decode, or how much of their prompts was cached, is another)");
+    r->out->difference = buf_take(&words);
+}
+
+/* ---- reading ahead */
+
+static void keep(struct buf *b, const void *from, size_t bytes)
+{
+    buf_clear(b);
+    if (bytes)
+        buf_put(b, from, bytes);
+}
+
+static void hold(struct held *h, const struct recorded *x)
+{
+    h->is = *x;
+    keep(&h->stops, x->stops, (size_t)x->n_stops * sizeof *x->stops);
+    keep(&h->keys, x->keys, (size_t)x->n_keys * sizeof *x->keys);
+    keep(&h->key_orders, x->key_orders, x->kind == 's' ? (size_t)x->n_keys * sizeof *x->key_orders : 0);
+    keep(&h->text, x->text, x->text ? strlen(x->text) : 0);
+    h->is.stops = (const int64_t *)(const void *)h->stops.data;
+    h->is.keys = (const uint64_t *)(const void *)h->keys.data;
+    h->is.key_orders = (const int64_t *)(const void *)h->key_orders.data;
+    h->is.text = h->text.data ? h->text.data : "";
+}
+
+static void free_held(struct held *h)
+{
+    buf_free(&h->stops);
+    buf_free(&h->key_orders);
+    buf_free(&h->keys);
+    buf_free(&h->text);
+}
+
+/* The next line that is no verdict: those that come before it may belong to what is played now. */
+static int read_ahead(struct reenactor *r, struct err *e)
+{
+    struct recorded x;
+    bool end;
+    for (;;) {
+        TRY(recording_next(r->setup->recording, &x, &end, e));
+        r->has_next = !end;
+        if (end)
+            return 0;
+        if (x.kind != 'v') {
+            hold(&r->next, &x);
+            return 0;
+        }
+        r->verdicts = grown(r->verdicts, r->n_verdicts, &r->cap_verdicts, sizeof *r->verdicts);
+        r->verdicts[r->n_verdicts++] = x;
+    }
+}
+
+static int advance(struct reenactor *r, struct err *e)
+{
+    struct held old = r->now;
+    r->now = r->next;
+    r->next = old;
+    return read_ahead(r, e);
+}
+
+/* ---- verdicts that depend on the machine */
+
+static bool take_verdict(struct reenactor *r, enum policy_hook h, uint64_t call, enum verdict *v)
+{
+    const struct recorded *x = r->verdicts;
+    if (!r->n_verdicts || x->call != call)
+        return false;
+    if (x->hook != h)
+        differ_because(r, "the policy's call number %" PRId64 " is one of another of its functions", (int64_t)call);
+    *v = x->verdict;
+    memmove(r->verdicts, r->verdicts + 1, --r->n_verdicts * sizeof *r->verdicts);
+    return true;
+}
+
+static bool cut(void *ctx, enum policy_hook h, enum verdict *v)
+{
+    struct reenactor *r = ctx;
+    if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v))
+        return false;
+    r->n_calls++;
+    return true;
+}
+
+static void judged(void *ctx, enum policy_hook h, enum verdict *v)
+{
+    struct reenactor *r = ctx;
+    r->n_calls++;
+    enum verdict was;
+    if (take_verdict(r, h, r->n_calls, &was) && *v == VERDICT_OK)
+        *v = was;
+}
+
+/* The estimator is told the same, so it must have said the same. */
+static void stepped(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns, int failed_rank)
+{
+    struct reenactor *r = ctx;
+    (void)now_ns;
+    if (failed_rank < 0 && (int64_t)predicted_ns != r->now.is.predicted_ns)
+        differ_because(r, "the estimate of the step of group %" PRId64 " was another", s->group);
+}
+
+static void turned(void *ctx, int64_t now_ns, const struct plan *p)
+{
+    struct reenactor *r = ctx;
+    (void)now_ns;
+    r->turned = true;
+    buf_clear(&r->came_out);
+    if (p)
+        record_plan(&r->came_out, p);
+}
+
+/* ---- requests */
+
+static bool known(struct reenactor *r, int64_t order)
+{
+    if (order >= 0 && (uint64_t)order < r->n_tags)
+        return true;
+    differ_because(r, "request %" PRId64 " of the recording was never admitted", order);
+    return false;
+}
+
+static struct kv_key key_of(uint64_t recorded)
+{
+    return (struct kv_key){{recorded, 1}};
+}
+
+static void play_arrival(struct reenactor *r, const struct recorded *x)
+{
+    struct request_spec *s = mem_new(sizeof *s);
+    int64_t base = r->d.start_ns;
+    uint64_t order = engine_world(r->d.g)->next_order;
+    s->tag = replay_note_arrival(&r->d, &(struct replay_request){.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0, .n_prompt = x->n_prompt,
+                                                                 .n_asked = x->max_tokens, .priority = x->priority});
+    snprintf(s->name, sizeof s->name, "%s", x->name);
+    snprintf(s->tenant, sizeof s->tenant, "%s", x->tenant);
+    s->leader = x->leader >= 0 && (uint64_t)x->leader < r->n_tags ? r->tags[x->leader] : 0;
+    s->priority = x->priority;
+    s->arrival_ns = base + x->arrival_ns;
+    s->slo_ttft_ms = x->slo_ttft_ms;
+    s->slo_tpot_ms = x->slo_tpot_ms;
+    s->n_prompt = x->n_prompt;
+    s->max_tokens = x->max_tokens;
+    s->open_ended = x->open_ended;
+    s->prompt = mem_new_array((size_t)x->n_prompt, sizeof *s->prompt);
+    s->stop_ids = mem_new(sizeof *s->stop_ids);
+    s->stop_ids[0] = STOP_ID;
+    s->n_stop_ids = 1;
+    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = x->logprobs ? 0 : -1};
+    s->given_keys = mem_new_array((size_t)x->n_keys + 1, sizeof *s->given_keys);
+    for (; s->n_given_keys < x->n_keys; s->n_given_keys++)
+        s->given_keys[s->n_given_keys] = key_of(x->keys[s->n_given_keys]);
+    uint64_t tag = s->tag;
+    engine_take(r->d.g, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+    bool admitted = engine_world(r->d.g)->next_order != order;
+    if (admitted != (x->order >= 0)) {
+        differ_because(r, x->order >= 0 ? "request %" PRId64 " was admitted, and is turned away now" : "a request was turned away (%" PRId64
+                                                                                                           "), and is admitted now", x->order);
+        return;
+    }
+    if (admitted) {
+        r->tags = grown(r->tags, r->n_tags, &r->cap_tags, sizeof *r->tags);
+        r->endings = grown(r->endings, r->n_tags, &r->cap_endings, sizeof *r->endings);
+        r->tags[r->n_tags] = tag;
+        r->endings[r->n_tags++] = (struct ending_seen){0};
+    }
+}
+
+static void play_cancel(struct reenactor *r, const struct recorded *x)
+{
+    if (known(r, x->order))
+        engine_take(r->d.g, &(struct engine_message){.kind = IN_CANCEL, .tag = r->tags[x->order], .code = (int)x->ending});
+}
+
+/* ---- what the ranks did */
+
+static void fill_results(struct reenactor *r, struct step *s, const struct recorded *x)
+{
+    for (int k = 0; k < x->n_stops; k++)
+        for (int i = 0; i < s->n_items && known(r, x->stops[k]); i++) {
+            const struct step_item *it = &s->items[i];
+            const struct request *q = request_find(&engine_world(r->d.g)->requests, it->id);
+            if (q && it->samples && q->order == (uint64_t)x->stops[k])
+                s->results[it->first_result + it->n_given].token = STOP_ID;
+        }
+}
+
+/* The prefix keys that the recorded tokens made. */
+static void give_keys(struct reenactor *r, const struct recorded *x)
+{
+    for (int i = 0; i < x->n_keys && known(r, x->key_orders[i]); i++) {
+        struct request *q = engine_find(r->d.g, r->tags[x->key_orders[i]]);
+        if (q)
+            request_give_key(q, key_of(x->keys[i]));
+    }
+}
+
+static void play_step(struct reenactor *r, const struct recorded *x)
+{
+    struct step *s = engine_take_step(r->d.g, x->group);
+    int failed = -1;
+    if (!s) {
+        differ_because(r, "a step of group %" PRId64 " ended, which runs none in the replay", x->group);
+        return;
+    }
+    if (s->posted_ns - r->d.start_ns != x->start_ns || !layout_equal(s->layout, x->layout) || s->size.rows != x->rows)
+        differ_because(r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens", x->group);
+    s->parts[0].time.ns = x->ns;
+    for (int i = 0; i < s->n_ranks; i++)
+        failed = s->ranks[i] == x->failed_rank ? i : failed;
+    if (failed >= 0) {
+        s->parts[failed].rc = E_DEVICE;
+        err_set(&s->parts[failed].err, E_DEVICE, "as recorded");
+    } else if (x->failed_rank >= 0) {
+        differ_because(r, "rank %" PRId64 " failed in a step that it has no part in", x->failed_rank);
+    }
+    fill_results(r, s, x);
+    give_keys(r, x);
+    engine_take(r->d.g, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
+}
+
+static void play_move(struct reenactor *r, const struct recorded *x)
+{
+    struct move *m = engine_take_move(r->d.g, x->serial);
+    if (!m) {
+        differ_because(r, "copy %" PRId64 " landed, which is not under way in the replay", (int64_t)x->serial);
+        return;
+    }
+    atomic_store(&m->bytes, x->bytes);
+    engine_take(r->d.g, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
+}
+
+/* ---- what the operator did */
+
+static int play_policy(struct reenactor *r, const struct recorded *x, struct err *e)
+{
+    struct policy *p = mem_new(sizeof *p);
+    int rc = r->setup->find_policy(r->setup->ctx, x->name, x->sha256, x->text, p, e);
+    if (rc)
+        mem_free(p);
+    if (rc == E_NOTFOUND) {
+        struct buf words = {0};
+        if (differ(r, &words))
+            buf_puts(&words, e->text);
+        r->out->difference = buf_take(&words);
+        return 0;
+    }
+    TRY(rc);
+    engine_take(r->d.g, &(struct engine_message){.kind = IN_POLICY, .payload = p});
+    return 0;
+}
+
+static void play_order(struct reenactor *r, const struct recorded *x)
+{
+    struct engine_message m = {0};
+    switch (x->kind) {
+    case 'b': m.kind = IN_ROLLBACK; break;
+    case 'r': m.kind = IN_RESET_PREFIX_CACHE; break;
+    case 'd': m.kind = IN_DRAIN; break;
+    case 'x': m.kind = IN_STOP; break;
+    default:
+        m.kind = IN_PARAMS;
+        m.payload = mem_strdup(x->text);
+        m.n = strlen(x->text);
+        break;
+    }
+    engine_take(r->d.g, &m);
+}
+
+static void play_turn(struct reenactor *r, const struct recorded *x)
+{
+    r->turned = false;
+    buf_clear(&r->came_out);
+    engine_turn(r->d.g);
+    replay_note_turn(&r->d);
+    const char *came_out = r->turned && r->came_out.len ? r->came_out.data : NULL;
+    if (x->kind == 'q' && !came_out)
+        differ_because(r, "a decision was taken here; in the replay none is asked for%.0" PRId64, 0);
+    else if (x->kind == 't' && came_out)
+        differ_because(r, "no decision was taken here; in the replay one is%.0" PRId64, 0);
+    else if (came_out)
+        compare_plans(r, x->text, came_out);
+    r->out->n_decisions += x->kind == 'q' && r->out->equal;
+}
+
+/* ---- endings */
+
+static void compare_ending(struct reenactor *r, int64_t order)
+{
+    const struct ending_seen *s = &r->endings[order];
+    if (s->recorded == END_NONE || s->replayed == END_NONE || (s->recorded == s->replayed && s->n_recorded == s->n_replayed))
+        return;
+    differ_because(r, "request %" PRId64 " ended otherwise, or with another number of tokens", order);
+}
+
+static void ended(void *ctx, int64_t now_ns, const struct request *q, enum ending how)
+{
+    struct reenactor *r = ctx;
+    (void)now_ns;
+    if (q->order >= r->n_tags)
+        return; /* refused by the policy at once: its line is not over yet */
+    r->endings[q->order].replayed = how;
+    r->endings[q->order].n_replayed = request_output(q);
+    compare_ending(r, (int64_t)q->order);
+}
+
+static void play_ending(struct reenactor *r, const struct recorded *x)
+{
+    if (!known(r, x->order))
+        return;
+    r->endings[x->order].recorded = x->ending;
+    r->endings[x->order].n_recorded = x->n_output;
+    compare_ending(r, x->order);
+}
+
+/* ---- the loop */
+
+static int play(struct reenactor *r, struct err *e)
+{
+    const struct recorded *x = &r->now.is;
+    int64_t at = r->d.start_ns + x->t_ns;
+    if (at > clock_now(&r->d.clock))
+        clock_advance_to(&r->d.clock, at);
+    r->out->end_ns = x->t_ns;
+    switch (x->kind) {
+    case 'a': play_arrival(r, x); break;
+    case 'c': play_cancel(r, x); break;
+    case 's': play_step(r, x); break;
+    case 'm': play_move(r, x); break;
+    case 'g': TRY(play_policy(r, x, e)); break;
+    case 't':
+    case 'q': play_turn(r, x); break;
+    case 'e': play_ending(r, x); return 0;
+    case 'z': return 0;
+    default: play_order(r, x); break;
+    }
+    replay_listen(&r->d);
+    return 0;
+}
+
+/* Whoever is in a step or on the way is let go: the engine closes only when nobody is in it. */
+static void let_go(struct reenactor *r)
+{
+    struct engine *g = r->d.g;
+    struct engine_event ev;
+    r->out->equal = false; /* what ends now was not recorded: nothing is compared any more */
+    engine_take(g, &(struct engine_message){.kind = IN_STOP});
+    struct partition *p = (struct partition *)&engine_world(g)->partition;
+    for (int i = 0; i < p->n_groups; i++) {
+        struct step *s = engine_take_step(g, partition_slot(p, i)->id);
+        if (s)
+            engine_take(g, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
+    }
+    while (queue_take(engine_outbox(g), &ev))
+        mem_free(ev.payload);
+}
+
+static int play_all(struct reenactor *r, struct err *e)
+{
+    replay_note_first(&r->d);
+    while (r->has_next && r->out->equal && !replay_shall_stop(&r->d)) {
+        TRY(advance(r, e));
+        TRY(play(r, e));
+    }
+    return 0;
+}
+
+void reenact_engine(struct engine_setup *out, struct engine_play *play, const struct recording_head *h, struct model *model)
+{
+    *play = (struct engine_play){.facts = &h->facts, .comms = h->comms};
+    *out = (struct engine_setup){.ops = backend_sim(), .device = {.n_threads = 1}, .model = model, .limits = h->facts.limits, .kv_dtype = DT_F16,
+                                 .kv_bytes = 1, .block_size = h->block_size, .n_ranks = h->facts.n_ranks, .start = h->start,
+                                 .comm_sets = h->shape.sets + h->facts.n_ranks, .n_comm_sets = h->shape.n_sets - h->facts.n_ranks, .play = play, .quiet = true};
+    snprintf(out->model_name, sizeof out->model_name, "%s", h->facts.model);
+}
+
+int reenact_run(struct reenactment *out, struct replay *what, const struct reenact_setup *s, struct err *e)
+{
+    struct reenactor *r = mem_new(sizeof *r);
+    struct engine_setup engine = *s->replay->engine;
+    struct replay_setup setup = *s->replay;
+    *out = (struct reenactment){.equal = true};
+    r->setup = s;
+    r->out = out;
+    r->witness = (struct witness){.ctx = r, .ended = ended, .stepped = stepped, .turned = turned, .cut = cut, .judged = judged};
+    engine.witness = &r->witness;
+    setup.engine = &engine;
+    memset(what, 0, sizeof *what);
+    int rc = read_ahead(r, e); /* first: the policy's start may have been slow */
+    if (rc && engine.policy.ops->destroy)
+        engine.policy.ops->destroy(engine.policy.ctx);
+    if (!rc)
+        rc = replay_open(&r->d, what, &setup, recording_head(s->recording)->clock_ns, e);
+    if (!rc) {
+        rc = play_all(r, e);
+        out->complete = recording_complete(s->recording);
+        replay_close_books(&r->d);
+        bool equal = out->equal;
+        let_go(r);
+        out->equal = equal;
+        engine_destroy(r->d.g);
+    }
+    free_held(&r->now);
+    free_held(&r->next);
+    mem_free(r->verdicts);
+    mem_free(r->tags);
+    mem_free(r->endings);
+    buf_free(&r->came_out);
+    mem_free(r);
+    return rc;
+}
+
+void reenact_free(struct reenactment *r)
+{
+    mem_free(r->difference);
+    memset(r, 0, sizeof *r);
+}

@@ -1,0 +1,256 @@
+#include "engine/lab/search/jobs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+
+extern char **environ;
+
+enum { MAX_PARALLEL = 64, PATH_BYTES = 256, MAX_RESULT = 256 << 20, MAX_FAILURE = 64 << 10 };
+
+struct child {
+    pid_t pid;                  /* 0: the place is free */
+    int job;
+    int64_t begun_ns;
+};
+
+struct crew {
+    struct jobs *j;
+    struct child children[MAX_PARALLEL];
+    int n_children, n_running, next, n_done;
+    bool screen;
+    struct clock clock;
+    char folder[PATH_BYTES];
+};
+
+static void path_of(const struct crew *c, int job, const char *ext, char out[PATH_BYTES + 32])
+{
+    snprintf(out, PATH_BYTES + 32, "%s/%d.%s", c->folder, job, ext);
+}
+
+/* ---- a child */
+
+/* In a process group of its own, so that Ctrl-C at the terminal comes here alone; its own words go to a file. */
+static int start(struct crew *c, struct child *to, int job, struct err *e)
+{
+    const struct job *x = &c->j->items[job];
+    char **argv = mem_new_array((size_t)x->n_words + 4, sizeof *argv), json[PATH_BYTES + 32], log[PATH_BYTES + 32];
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attr;
+    path_of(c, job, "json", json);
+    path_of(c, job, "log", log);
+    argv[0] = (char *)"moonshift";
+    memcpy(argv + 1, x->words, (size_t)x->n_words * sizeof *argv);
+    argv[x->n_words + 1] = (char *)"--json";
+    argv[x->n_words + 2] = json;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&attr, &c->j->signals->before);
+    int rc = posix_spawn(&to->pid, "/proc/self/exe", &files, &attr, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attr);
+    mem_free(argv);
+    if (rc) {
+        to->pid = 0;
+        return err_set(e, E_SYS, "cannot start a simulation: %s", strerror(rc));
+    }
+    to->job = job;
+    to->begun_ns = clock_now(&c->clock);
+    c->n_running++;
+    return 0;
+}
+
+/* The last thing that it said, without the program's name. */
+static char *last_words(struct crew *c, int job, int status)
+{
+    char path[PATH_BYTES + 32];
+    struct buf text = {0};
+    struct err e = {0};
+    path_of(c, job, "log", path);
+    if (file_read(&text, path, MAX_FAILURE, &e))
+        buf_clear(&text);
+    const char *found = NULL;
+    for (char *line = text.data; line && *line;) {
+        char *end = line + strcspn(line, "\n"), *next = *end ? end + 1 : end;
+        *end = 0;
+        if (!strncmp(line, "moonshift: ", 11))
+            found = line + 11;
+        line = next;
+    }
+    char *out;
+    if (found) {
+        out = mem_strdup(found);
+    } else {
+        struct buf b = {0};
+        buf_printf(&b, WIFSIGNALED(status) ? "it was ended by signal %d" : "it ended with status %d", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        out = buf_take(&b);
+    }
+    buf_free(&text);
+    return out;
+}
+
+static void collect(struct crew *c, struct child *k, int status)
+{
+    struct job *x = &c->j->items[k->job];
+    struct buf text = {0};
+    struct err e = {0};
+    char path[PATH_BYTES + 32];
+    path_of(c, k->job, "json", path);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !file_read(&text, path, MAX_RESULT, &e))
+        x->result = json_parse(text.data ? text.data : "", text.len, NULL, &e);
+    if (!x->result)
+        x->failure = last_words(c, k->job, status);
+    x->elapsed_ns = clock_now(&c->clock) - k->begun_ns;
+    buf_free(&text);
+    k->pid = 0;
+    c->n_running--;
+    c->n_done++;
+}
+
+/* ---- all of them */
+
+static void show(const struct crew *c)
+{
+    enum { WIDE = 30 };
+    int all = c->j->n_all ? c->j->n_all : c->j->n, done = c->j->n_before + c->n_done, full = all ? WIDE * done / all : WIDE;
+    char bar[WIDE + 1];
+    if (!c->screen)
+        return;
+    full = full < WIDE ? full : WIDE;
+    memset(bar, '.', WIDE);
+    memset(bar, '#', (size_t)full);
+    bar[WIDE] = 0;
+    fprintf(stderr, "\r[%s] %d of %d %s\033[K", bar, done, all, c->j->what);
+}
+
+static void reap(struct crew *c)
+{
+    for (int i = 0; i < c->n_children; i++) {
+        int status;
+        if (c->children[i].pid && waitpid(c->children[i].pid, &status, WNOHANG) == c->children[i].pid)
+            collect(c, &c->children[i], status);
+    }
+}
+
+/* Until a child has ended or somebody wants an end of it all, which is what it returns. */
+static bool await(struct crew *c)
+{
+    struct pollfd p = {.fd = c->j->signals->fd, .events = POLLIN};
+    struct signalfd_siginfo info;
+    poll(&p, 1, 1000);
+    bool stop = false;
+    while (read(p.fd, &info, sizeof info) == sizeof info)
+        stop = stop || info.ssi_signo != SIGCHLD;
+    return stop;
+}
+
+static int work(struct crew *c, struct err *e)
+{
+    show(c);
+    while (c->n_running || c->next < c->j->n) {
+        for (int i = 0; i < c->n_children && c->next < c->j->n; i++)
+            if (!c->children[i].pid)
+                TRY(start(c, &c->children[i], c->next++, e));
+        bool stop = await(c);
+        reap(c);
+        show(c);
+        if (stop)
+            return err_set(e, E_GONE, "interrupted; what is shown is as far as it came");
+    }
+    return 0;
+}
+
+static void end_children(struct crew *c)
+{
+    for (int i = 0; i < c->n_children; i++)
+        if (c->children[i].pid) {
+            kill(c->children[i].pid, SIGKILL);
+            waitpid(c->children[i].pid, NULL, 0);
+        }
+}
+
+static void remove_files(struct crew *c)
+{
+    char path[PATH_BYTES + 32];
+    for (int i = 0; i < c->j->n; i++) {
+        path_of(c, i, "json", path);
+        unlink(path);
+        path_of(c, i, "log", path);
+        unlink(path);
+    }
+    rmdir(c->folder);
+}
+
+int job_signals_open(struct job_signals *s, struct err *e)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGCHLD);
+    s->fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (s->fd < 0)
+        return err_set(e, E_SYS, "cannot watch for Ctrl-C: %s", strerror(errno));
+    sigprocmask(SIG_BLOCK, &set, &s->before);
+    return 0;
+}
+
+void job_signals_close(struct job_signals *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->fd, &info, sizeof info) == sizeof info) /* too late to end anything */
+        ;
+    close(s->fd);
+    sigprocmask(SIG_SETMASK, &s->before, NULL);
+}
+
+int jobs_run(struct jobs *j, struct err *e)
+{
+    struct crew *c = mem_new(sizeof *c);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int rc;
+    c->j = j;
+    c->n_children = j->parallel > 0 ? j->parallel : cores > 0 ? (int)cores : 1;
+    c->n_children = c->n_children < MAX_PARALLEL ? c->n_children : MAX_PARALLEL;
+    c->screen = isatty(STDERR_FILENO);
+    clock_init_real(&c->clock);
+    snprintf(c->folder, sizeof c->folder, "/tmp/moonshift-XXXXXX");
+    if (!mkdtemp(c->folder)) {
+        rc = err_set(e, E_SYS, "cannot make a folder in /tmp: %s", strerror(errno));
+        mem_free(c);
+        return rc;
+    }
+    rc = work(c, e);
+    end_children(c);
+    if (c->screen)
+        fprintf(stderr, "\r\033[K");
+    remove_files(c);
+    mem_free(c);
+    return rc;
+}
+
+void jobs_clear(struct jobs *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        json_free(j->items[i].result);
+        mem_free(j->items[i].failure);
+        j->items[i].result = NULL;
+        j->items[i].failure = NULL;
+    }
+}

@@ -1,0 +1,191 @@
+#include "engine/lab/tally.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+static const int64_t PEAK_NS = INT64_C(10000000000);
+
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+const char *tally_name(enum tally_latency l)
+{
+    static const char *const names[] = {"ttft", "tpot", "queue", "completion"};
+    return names[l];
+}
+
+static bool is_finished(const struct replay_request *x)
+{
+    return (x->ending == END_STOP || x->ending == END_LENGTH) && x->first_ns >= 0;
+}
+
+static int64_t tpot_of(const struct replay_request *x) /* -1: one token */
+{
+    int64_t n = x->n_output - 1;
+    return n > 0 ? (x->last_ns - x->first_ns + n / 2) / n : -1;
+}
+
+static void take(struct tally *t, enum tally_latency l, int64_t ns)
+{
+    if (ns >= 0)
+        t->sorted[l][t->n[l]++] = ns;
+}
+
+static void count(struct tally *t, const struct replay_request *x, struct tally_slo slo)
+{
+    t->n_unfinished += x->ending == END_NONE;
+    t->n_refused += x->ending == END_REFUSED;
+    t->n_failed += x->ending == END_ERROR || x->ending == END_ABORT;
+    if (!is_finished(x))
+        return;
+    int64_t ttft = x->first_ns - x->arrival_ns, tpot = tpot_of(x);
+    t->n_finished++;
+    t->n_prompt_tokens += (uint64_t)x->n_prompt;
+    t->n_output_tokens += (uint64_t)x->n_output;
+    t->n_cached_tokens += (uint64_t)x->n_cached;
+    take(t, TALLY_TTFT, ttft);
+    take(t, TALLY_TPOT, tpot);
+    take(t, TALLY_QUEUE, x->start_ns - x->arrival_ns);
+    take(t, TALLY_COMPLETION, x->last_ns - x->arrival_ns);
+    bool good = (slo.ttft_ms <= 0 || (double)ttft <= slo.ttft_ms * 1e6) && (slo.tpot_ms <= 0 || (double)tpot <= slo.tpot_ms * 1e6);
+    t->n_good += good;
+}
+
+/* n tokens evenly over [from, to), into whole bins by way of their differences. */
+struct spread {
+    double *bins, *rates;           /* rates: change of the tokens of a whole bin at its beginning */
+    size_t n;
+    int64_t bin_ns;
+};
+
+static void spread_tokens(struct spread *s, int64_t from, int64_t to, double n)
+{
+    size_t first = (size_t)(from / s->bin_ns), last = (size_t)(to / s->bin_ns);
+    if (last >= s->n)
+        last = s->n - 1;
+    if (first >= last) {
+        s->bins[last] += n;
+        return;
+    }
+    double per_ns = n / (double)(to - from);
+    s->bins[first] += per_ns * (double)((int64_t)(first + 1) * s->bin_ns - from);
+    s->bins[last] += per_ns * (double)(to - (int64_t)last * s->bin_ns);
+    s->rates[first + 1] += per_ns * (double)s->bin_ns;
+    s->rates[last] -= per_ns * (double)s->bin_ns;
+}
+
+/* As the papers plot it: what clients saw of it, not what the engine ran. */
+static void spread_all(struct tally *t, const struct replay *r)
+{
+    struct spread s = {.n = r->n_bins + 1, .bin_ns = r->bin_ns};
+    s.bins = mem_new_array(s.n, sizeof *s.bins);
+    s.rates = mem_new_array(s.n, sizeof *s.rates);
+    for (size_t i = 0; i < r->n_requests; i++) {
+        const struct replay_request *x = &r->requests[i];
+        if (!is_finished(x))
+            continue;
+        spread_tokens(&s, x->arrival_ns, x->first_ns, x->n_prompt);
+        spread_tokens(&s, x->first_ns, x->last_ns, x->n_output);
+    }
+    double rate = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        rate += s.rates[i];
+        s.bins[i] += rate > 0 ? rate : 0; /* what rounding leaves is no throughput */
+    }
+    mem_free(s.rates);
+    t->spread = s.bins;
+    t->n_spread = r->n_bins;
+}
+
+static double spread_bin(const struct tally *t, const struct replay *r, size_t i)
+{
+    (void)r;
+    return t->spread[i];
+}
+
+static double output_bin(const struct tally *t, const struct replay *r, size_t i)
+{
+    (void)t;
+    return (double)r->bins[i].n_output_tokens;
+}
+
+typedef double (*bin_fn)(const struct tally *t, const struct replay *r, size_t i);
+
+static double peak_of(const struct tally *t, const struct replay *r, bin_fn bin)
+{
+    size_t wide = (size_t)(PEAK_NS / r->bin_ns), n = wide < 1 ? 1 : wide < t->n_spread ? wide : t->n_spread;
+    double most = 0;
+    for (size_t i = 0; i + n <= t->n_spread; i++) {
+        double sum = 0;
+        for (size_t k = 0; k < n; k++)
+            sum += bin(t, r, i + k);
+        most = sum > most ? sum : most;
+    }
+    return n ? most / ((double)n * (double)r->bin_ns * 1e-9) : 0;
+}
+
+void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
+{
+    int64_t end = 0;
+    memset(t, 0, sizeof *t);
+    for (int l = 0; l < TALLY_COUNT; l++)
+        t->sorted[l] = mem_new_array(r->n_requests + 1, sizeof **t->sorted);
+    t->n_requests = r->n_requests;
+    for (size_t i = 0; i < r->n_requests; i++) {
+        count(t, &r->requests[i], slo);
+        end = r->requests[i].end_ns > end ? r->requests[i].end_ns : end;
+    }
+    for (int l = 0; l < TALLY_COUNT; l++)
+        qsort(t->sorted[l], t->n[l], sizeof **t->sorted, by_size);
+    t->seconds = (double)(r->n_live ? r->end_ns : end) * 1e-9;
+    double s = t->seconds > 0 ? t->seconds : 1;
+    t->throughput = (double)(t->n_prompt_tokens + t->n_output_tokens) / s;
+    t->output_throughput = (double)t->n_output_tokens / s;
+    t->requests_per_s = (double)t->n_finished / s;
+    t->goodput = (double)t->n_good / s;
+    spread_all(t, r);
+    t->peak_throughput = peak_of(t, r, spread_bin);
+    t->peak_output = peak_of(t, r, output_bin);
+}
+
+void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority)
+{
+    struct replay part = *r;
+    part.requests = mem_new_array(r->n_requests + 1, sizeof *part.requests);
+    part.n_requests = 0;
+    for (size_t i = 0; i < r->n_requests; i++)
+        if (r->requests[i].priority == priority)
+            part.requests[part.n_requests++] = r->requests[i];
+    tally_make(t, &part, slo);
+    mem_free(part.requests);
+}
+
+void tally_free(struct tally *t)
+{
+    for (int l = 0; l < TALLY_COUNT; l++)
+        mem_free(t->sorted[l]);
+    mem_free(t->spread);
+    memset(t, 0, sizeof *t);
+}
+
+int64_t tally_percentile(const struct tally *t, enum tally_latency l, double percent)
+{
+    if (!t->n[l])
+        return -1;
+    size_t rank = (size_t)ceil(percent * (double)t->n[l] / 100);
+    return t->sorted[l][rank < 1 ? 0 : rank > t->n[l] ? t->n[l] - 1 : rank - 1];
+}
+
+int64_t tally_mean(const struct tally *t, enum tally_latency l)
+{
+    double sum = 0;
+    for (size_t i = 0; i < t->n[l]; i++)
+        sum += (double)t->sorted[l][i];
+    return t->n[l] ? (int64_t)(sum / (double)t->n[l]) : -1;
+}

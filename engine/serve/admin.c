@@ -1,0 +1,421 @@
+#include "engine/serve/admin.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+
+enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
+
+enum { LOGGED_PARAMS = 500 };
+
+/* An operator's request that waits for somebody. */
+struct wait {
+    struct admin *admin;
+    struct http_exchange *x;
+    uint64_t tag;
+    char name[POLICY_NAME_MAX + 1];
+    char *given; /* params, for the log; NULL: none */
+};
+
+static void free_wait(struct wait *w)
+{
+    mem_free(w->given);
+    mem_free(w);
+}
+
+static struct wait *make_wait(struct admin *a, struct http_exchange *x, void (*gone)(struct http_exchange *))
+{
+    struct wait *w = mem_new(sizeof *w);
+    *w = (struct wait){.admin = a, .x = x};
+    x->user = w;
+    x->gone = gone;
+    return w;
+}
+
+static void ask_gone(struct http_exchange *x)
+{
+    struct wait *w = x->user;
+    asks_forget(&w->admin->front->asks, w->tag);
+    free_wait(w);
+}
+
+static void ask(struct admin *a, struct http_exchange *x, enum engine_in kind, struct buf *payload, ask_fn fn)
+{
+    struct wait *w = make_wait(a, x, ask_gone);
+    size_t n = payload ? payload->len : 0;
+    w->tag = asks_send(&a->front->asks, kind, payload ? buf_take(payload) : NULL, n, fn, w);
+}
+
+static void refuse(struct http_exchange *x, int status, const char *code, const char *text)
+{
+    struct fault f;
+    fault_set(&f, status, code, NULL, "%s", text);
+    front_fault(x, &f);
+}
+
+static void answer_json(struct wait *w, const char *text, size_t n)
+{
+    http_answer(w->x, 200, "application/json", text, n);
+    free_wait(w);
+}
+
+/* The engine's own answer, or its refusal. */
+static void pass_on(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    if (r->code == 0) {
+        answer_json(w, r->text, r->n);
+        return;
+    }
+    refuse(w->x, r->code == E_NOTFOUND ? 409 : 400, err_name(r->code), r->text);
+    free_wait(w);
+}
+
+/* ---- policies */
+
+/* "name.lua:12: reason" also in parts. */
+static void refuse_policy(struct http_exchange *x, const char *code, const char *text)
+{
+    const char *colon = strstr(text, ".lua:");
+    char *end = NULL;
+    long line = colon ? strtol(colon + 5, &end, 10) : 0;
+    bool placed = colon && end > colon + 5 && *end == ':';
+    struct buf out = {0};
+    buf_puts(&out, "{\"error\":{\"message\":");
+    buf_put_json(&out, text, strlen(text));
+    buf_printf(&out, ",\"type\":\"policy_error\",\"param\":null,\"code\":\"%s\",\"file\":", code);
+    if (placed)
+        buf_put_json(&out, text, (size_t)(colon + 4 - text));
+    else
+        buf_puts(&out, "null");
+    buf_printf(&out, ",\"line\":%ld,\"reason\":", placed ? line : 0);
+    const char *reason = placed ? end + 1 + strspn(end + 1, " ") : text;
+    buf_put_json(&out, reason, strlen(reason));
+    buf_puts(&out, "}}");
+    http_answer(x, 400, "application/json", out.data, out.len);
+    buf_free(&out);
+}
+
+static void load_gone(struct http_exchange *x)
+{
+    struct wait *w = x->user;
+    policies_forget(w->admin->policies, w);
+    free_wait(w);
+}
+
+static void load_done(void *ctx, const struct policy_outcome *o)
+{
+    struct wait *w = ctx;
+    if (o->result == RELOAD_OK) {
+        answer_json(w, o->text, strlen(o->text));
+        return;
+    }
+    refuse_policy(w->x,
+                  o->result == RELOAD_INIT_ERROR   ? "policy_start_failed"
+                  : o->result == RELOAD_UNREADABLE ? "policy_unreadable"
+                                                   : "policy_refused",
+                  o->text);
+    free_wait(w);
+}
+
+/* The policy's name without ".lua". */
+static bool read_name(const char *given, char out[POLICY_NAME_MAX + 1])
+{
+    size_t n = strlen(given);
+    if (n > 4 && strcmp(given + n - 4, ".lua") == 0)
+        n -= 4;
+    if (n == 0 || n > POLICY_NAME_MAX)
+        return false;
+    memcpy(out, given, n);
+    out[n] = 0;
+    return policies_name_ok(out);
+}
+
+static bool source_ok(struct admin *a, struct http_exchange *x)
+{
+    if (!a->policies->lua)
+        refuse(x, 501, "not_implemented", "this server was started without the policy host");
+    else if (x->body.len > LUA_SOURCE_BYTES)
+        refuse(x, 413, "too_large", "a policy has at most 256 KiB");
+    else
+        return true;
+    return false;
+}
+
+static void put_policy(struct admin *a, struct http_exchange *x)
+{
+    char name[POLICY_NAME_MAX + 1];
+    if (!read_name(x->head.path + strlen("/admin/policies/"), name)) {
+        refuse(x, 400, "invalid_name",
+               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        return;
+    }
+    if (!source_ok(a, x))
+        return;
+    char from[16] = "";
+    http_query_find(x->head.query, "from", from, sizeof from);
+    bool folder = !strcmp(from, "folder");
+    if (*from && !folder) {
+        refuse(x, 400, "invalid_from", "from may only be folder: the file of that name in the server's policy folder");
+        return;
+    }
+    if (!x->body.len != folder) {
+        refuse(x, 400, "no_source", folder ? "a body and ?from=folder: which of them?"
+                                           : "the body is empty: send the policy's text (curl --data-binary @FILE.lua), or ask with ?from=folder for the "
+                                             "file of that name in the server's policy folder");
+        return;
+    }
+    if (folder && !a->policies->dir) {
+        refuse(x, 400, "no_source", "the server has no policy folder to read from (--policy-dir)");
+        return;
+    }
+    if (folder)
+        log_info("admin", "policy %s: to be read from %s", name, a->policies->dir);
+    else
+        log_info("admin", "policy %s: %zu bytes to load", name, x->body.len);
+    struct wait *w = make_wait(a, x, load_gone);
+    if (policies_load(a->policies, name, &x->body, load_done, w) == 0)
+        return;
+    x->gone = NULL;
+    free_wait(w);
+    front_refuse_busy(x, "too many policies are being loaded");
+}
+
+struct check_job {
+    struct text_job job; /* first */
+    struct http_exchange *x;
+    const struct lua_opts *lua;
+    char name[POLICY_NAME_MAX + 1];
+    struct buf source, report;
+    struct err err;
+    int rc;
+};
+
+static void check_run(struct text_job *job)
+{
+    struct check_job *c = (struct check_job *)job;
+    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL,
+                             &c->report, &c->err);
+}
+
+static void check_done(struct text_job *job)
+{
+    struct check_job *c = (struct check_job *)job;
+    if (c->x && c->rc) {
+        refuse_policy(c->x, "policy_refused", c->err.text);
+    } else if (c->x) {
+        struct buf out = {0};
+        buf_puts(&out, "{\"ok\":true,\"report\":");
+        buf_put_json(&out, c->report.data ? c->report.data : "", c->report.len);
+        buf_putc(&out, '}');
+        front_json(c->x, &out);
+        buf_free(&out);
+    }
+    buf_free(&c->source);
+    buf_free(&c->report);
+    mem_free(c);
+}
+
+static void check_gone(struct http_exchange *x)
+{
+    ((struct check_job *)x->user)->x = NULL;
+}
+
+static void check_policy(struct admin *a, struct http_exchange *x)
+{
+    char given[80] = "check", name[POLICY_NAME_MAX + 1];
+    http_query_find(x->head.query, "name", given, sizeof given);
+    if (!source_ok(a, x))
+        return;
+    if (!read_name(given, name)) {
+        refuse(x, 400, "invalid_name",
+               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        return;
+    }
+    struct check_job *c = mem_new(sizeof *c);
+    *c = (struct check_job){.job = {.run = check_run, .done = check_done, .bytes = x->body.len},
+                            .x = x,
+                            .lua = a->policies->lua,
+                            .source = x->body,
+                            .rc = E_GONE};
+    snprintf(c->name, sizeof c->name, "%s", name);
+    err_set(&c->err, E_GONE, "%s.lua:1: the server is stopping", name);
+    x->body = (struct buf){0};
+    x->user = c;
+    x->gone = check_gone;
+    if (text_post(a->front->text, TEXT_POLICY, &c->job) == 0)
+        return;
+    c->x = NULL;
+    x->gone = NULL;
+    check_done(&c->job);
+    front_refuse_busy(x, "too many policies are being loaded");
+}
+
+/* What the log says is what happened: the policy may refuse. */
+static void params_came(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    if (r->code == 0)
+        log_info("admin", "policy params: %s", w->given);
+    else
+        log_warn("admin", "policy params refused: %s: %.300s", w->given, r->text);
+    pass_on(ctx, r);
+}
+
+static void patch_params(struct admin *a, struct http_exchange *x)
+{
+    struct err e = {0};
+    struct json *j = json_parse(x->body.data ? x->body.data : "", x->body.len,
+                                &(struct json_limits){.bytes = 65536, .depth = 4}, &e);
+    bool ok = json_type(j) == JSON_OBJECT;
+    json_free(j);
+    if (!ok) {
+        refuse(x, 400, "invalid_json", e.code ? e.text : "the body must be an object of params");
+        return;
+    }
+    char *given = mem_strndup(x->body.data, x->body.len < LOGGED_PARAMS ? x->body.len : LOGGED_PARAMS);
+    ask(a, x, IN_PARAMS, &x->body, params_came);
+    ((struct wait *)x->user)->given = given;
+}
+
+static void rolled_back(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    if (r->code == 0)
+        policies_now_live(w->admin->policies, r->text, r->n);
+    pass_on(ctx, r);
+}
+
+static void post_rollback(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "policy rollback");
+    ask(a, x, IN_ROLLBACK, NULL, rolled_back);
+}
+
+static void policy_came(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    struct buf out = {0};
+    struct json *state = json_parse(r->text, r->n, NULL, NULL);
+    json_write(&out, json_find(state, "policy"), NULL);
+    json_free(state);
+    answer_json(w, out.data, out.len);
+    buf_free(&out);
+}
+
+static void get_policy(struct admin *a, struct http_exchange *x)
+{
+    ask(a, x, IN_STATE, NULL, policy_came);
+}
+
+static void get_policies(struct admin *a, struct http_exchange *x)
+{
+    struct buf out = {0};
+    policies_list(a->policies, &out);
+    front_json(x, &out);
+    buf_free(&out);
+}
+
+/* ---- the rest */
+
+static void state_came(void *ctx, const struct ask_reply *r)
+{
+    struct wait *w = ctx;
+    struct front *f = w->admin->front;
+    const struct openai *o = w->admin->openai;
+    struct buf out = {0};
+    buf_puts(&out, "{\"engine\":");
+    buf_put(&out, r->text, r->n);
+    buf_printf(&out,
+               ",\"front\":{\"connections\":%d,\"exchanges\":%d,\"unsent_bytes\":%zu,\"text_jobs\":%d,"
+               "\"answers\":%d,\"orders\":%d,\"live\":%d,"
+               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64
+               ",\"draining\":%s}}",
+               http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http),
+               text_pending(f->text), o->n_answers, o->n_orders, f->n_live, f->counts.n_submitted,
+               f->counts.n_ended, f->counts.n_gone, f->draining ? "true" : "false");
+    answer_json(w, out.data, out.len);
+    buf_free(&out);
+}
+
+static void get_state(struct admin *a, struct http_exchange *x)
+{
+    ask(a, x, IN_STATE, NULL, state_came);
+}
+
+static void post_reset(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "reset of the prefix cache");
+    ask(a, x, IN_RESET_PREFIX_CACHE, NULL, pass_on);
+}
+
+static void post_drain(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "drain");
+    http_answer(x, 200, "application/json", "{}", 2);
+    a->drain(a->drain_ctx);
+}
+
+/* ---- the table */
+
+static const struct {
+    enum http_method method;
+    const char *path; /* one that ends in '/' takes one name below */
+    void (*handle)(struct admin *a, struct http_exchange *x);
+} table[] = {
+    {HTTP_GET, "/admin/policy", get_policy},
+    {HTTP_GET, "/admin/policies", get_policies},
+    {HTTP_PUT, "/admin/policies/", put_policy},
+    {HTTP_POST, "/admin/policy/check", check_policy},
+    {HTTP_PATCH, "/admin/policy/params", patch_params},
+    {HTTP_POST, "/admin/policy/rollback", post_rollback},
+    {HTTP_GET, "/admin/state", get_state},
+    {HTTP_POST, "/admin/reset_prefix_cache", post_reset},
+    {HTTP_POST, "/admin/drain", post_drain},
+};
+
+static bool matches(const char *pattern, const char *path)
+{
+    size_t n = strlen(pattern);
+    return pattern[n - 1] == '/' ? strncmp(pattern, path, n) == 0 && path[n] : strcmp(pattern, path) == 0;
+}
+
+bool admin_admit(struct admin *a, struct http_exchange *x)
+{
+    x->max_body = ADMIN_BODY;
+    if (!hosts_know(&a->hosts, http_head_find(&x->head, "host"))) {
+        refuse(x, 403, "unknown_host", "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
+        return false;
+    }
+    if (http_head_find(&x->head, "origin")) {
+        refuse(x, 403, "forbidden", "admin routes are not for browsers");
+        return false;
+    }
+    if (auth_find(&a->auth, http_head_find(&x->head, "authorization")))
+        return true;
+    log_warn("admin", "%s %s without a valid key", http_method_name(x->head.method), x->head.path);
+    http_add_header(x, "WWW-Authenticate", "Bearer");
+    refuse(x, 401, "invalid_api_key", "the admin key is needed: Authorization: Bearer KEY");
+    return false;
+}
+
+void admin_handle(struct admin *a, struct http_exchange *x)
+{
+    bool path = false;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (!matches(table[i].path, x->head.path))
+            continue;
+        path = true;
+        enum http_method m = x->head.method == HTTP_HEAD ? HTTP_GET : x->head.method;
+        if (m == table[i].method) {
+            table[i].handle(a, x);
+            return;
+        }
+    }
+    refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found",
+           path ? "another method is needed here" : "there is no such admin route");
+}

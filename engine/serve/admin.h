@@ -1,0 +1,37 @@
+/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers
+ * are kept out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its own name
+ * mean this machine). Everything that changes something is logged. Front thread
+ * only. Never true: an admin route on the public listener.
+ *
+ * - GET /admin/policy: the live policy, the one before, generations, params, strikes
+ * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one
+ *   is 400 with file, line and reason, and the old one goes on
+ * - GET /admin/policies: the directory and the versions seen
+ * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
+ * - PATCH /admin/policy/params: body: an object of values
+ * - POST /admin/policy/rollback: the previous good policy becomes live
+ * - GET /admin/state: requests, queues, KV, the front's books
+ * - POST /admin/reset_prefix_cache
+ * - POST /admin/drain: as SIGTERM */
+#ifndef SERVE_ADMIN_H
+#define SERVE_ADMIN_H
+
+#include "engine/serve/front/auth.h"
+#include "engine/serve/http/hosts.h"
+#include "engine/serve/openai/openai.h"
+#include "engine/serve/policies.h"
+
+struct admin {
+    struct front *front;
+    struct openai *openai;
+    struct policies *policies;
+    struct auth auth; /* no key: open */
+    struct hosts hosts;
+    void (*drain)(void *ctx);
+    void *drain_ctx;
+};
+
+bool admin_admit(struct admin *a, struct http_exchange *x); /* false: answered */
+void admin_handle(struct admin *a, struct http_exchange *x); /* who was let in */
+
+#endif

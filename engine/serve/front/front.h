@@ -1,0 +1,40 @@
+/* What the routes share: the handles to the engine, the text workers and the books. Made and owned by
+ * server.c; front thread only, except `words` and the names, which never change. */
+#ifndef SERVE_FRONT_FRONT_H
+#define SERVE_FRONT_FRONT_H
+
+#include "engine/base/rng.h"
+#include "engine/serve/front/asks.h"
+#include "engine/serve/front/counts.h"
+#include "engine/serve/front/fault.h"
+#include "engine/serve/http/http.h"
+#include "engine/serve/front/front_text.h"
+#include "engine/serve/front/text.h"
+
+struct front {
+    struct clock *clock;
+    struct http *http;
+    struct queue *inbox; /* of the engine */
+    struct text *text;
+    struct front_text words;
+    const char *const *names; /* the model's served names; the first is canonical */
+    int n_names;
+    const char *root;        /* the model's path or origin */
+    const char *chat_source; /* the template's text, NULL: none */
+    int64_t created_s;
+    struct asks asks;
+    struct counts counts;
+    struct rng rng;
+    int max_live;                        /* sequences at once, 0: no bound here */
+    int n_live;                          /* with the engine without an ending, or on the way there; an order that is read counts as one */
+    int places, step_tokens;             /* sequences that run at once, tokens of a step; 0: unknown */
+    int ping_s;                          /* SSE comments while nothing comes; 0: none */
+    bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */
+};
+
+/* Answers with an OpenAI error object. */
+void front_fault(struct http_exchange *x, const struct fault *f);
+void front_refuse_busy(struct http_exchange *x, const char *why); /* 503 with Retry-After */
+void front_json(struct http_exchange *x, const struct buf *body);
+
+#endif

@@ -1,0 +1,217 @@
+#include "engine/serve/openai/frame.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/serve/front/front.h"
+
+static bool is_chat(const struct openai_answer *a)
+{
+    return a->params.route == ROUTE_CHAT;
+}
+
+static void put_string(struct buf *out, const char *s)
+{
+    buf_put_json(out, s, strlen(s));
+}
+
+/* {"id":...,"object":...,"created":...,"model":... */
+static void put_envelope(const struct openai_answer *a, const char *object, struct buf *out)
+{
+    buf_puts(out, "{\"id\":");
+    put_string(out, a->id);
+    buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)a->created_s);
+    put_string(out, a->model);
+}
+
+void openai_frame_prepare(struct openai_answer *a)
+{
+    buf_puts(&a->head, "data: ");
+    put_envelope(a, is_chat(a) ? "chat.completion.chunk" : "text_completion", &a->head);
+    buf_puts(&a->head, ",\"choices\":[");
+}
+
+static struct shape_usage usage(const struct openai_answer *a, bool final)
+{
+    struct shape_usage u = {.n_prompt = a->n_prompt, .n_output = a->n_output, .n_cached = final ? 0 : -1};
+    for (int i = 0; final && i < a->n_choices;
+         i += a->params.n) /* a prompt counts once, however many choices it has */
+        u.n_cached += a->choices[i].n_cached;
+    return u;
+}
+
+static struct buf *frame_begin(struct openai_choice *c)
+{
+    struct openai_answer *a = c->answer;
+    struct buf *out = http_stream_put(a->x);
+    buf_put(out, a->head.data, a->head.len);
+    buf_puts(out, "{\"index\":");
+    buf_put_u64(out, (unsigned)c->index);
+    return out;
+}
+
+static void frame_end(struct openai_choice *c, struct buf *out)
+{
+    buf_puts(out, "}]");
+    if (c->answer->params.continuous_usage) {
+        struct shape_usage u = usage(c->answer, false);
+        buf_puts(out, ",\"usage\":");
+        shape_put_usage(out, &u);
+    }
+    buf_puts(out, "}\n\n");
+}
+
+static const char *finish_reason(const struct openai_choice *c)
+{
+    return c->ending == END_STOP ? "stop" : c->ending == END_LENGTH ? "length" : "abort";
+}
+
+static void put_stop_reason(const struct openai_choice *c, struct buf *out)
+{
+    buf_puts(out, ",\"stop_reason\":");
+    if (c->stopped)
+        put_string(out, c->answer->params.stops.items[c->scan.found].text);
+    else if (c->stop_id >= 0)
+        buf_put_u64(out, (unsigned)c->stop_id);
+    else
+        buf_puts(out, "null");
+}
+
+/* Logprobs and token ids gathered since the last frame. */
+static void put_extras(struct openai_choice *c, struct buf *out)
+{
+    const struct openai_answer *a = c->answer;
+    buf_puts(out, ",\"logprobs\":");
+    if (!c->logprobs.tokens.len)
+        buf_puts(out, "null");
+    else if (is_chat(a))
+        shape_put_chat(out, &c->logprobs);
+    else
+        shape_put_completion(out, &c->logprobs);
+    shape_logprobs_clear(&c->logprobs);
+    if (a->params.return_token_ids) {
+        buf_puts(out, ",\"token_ids\":");
+        shape_put_ids(out, c->ids.ids, c->ids.len);
+        c->ids.len = 0;
+    }
+}
+
+static void put_prompt_ids(const struct openai_choice *c, struct buf *out)
+{
+    const struct openai_prompt *p = &c->answer->prompts.items[c->prompt];
+    if (!c->answer->params.return_token_ids)
+        return;
+    buf_puts(out, ",\"prompt_token_ids\":");
+    shape_put_ids(out, p->ids, (size_t)p->n);
+}
+
+void openai_frame_open(struct openai_choice *c)
+{
+    struct openai_answer *a = c->answer;
+    if (!a->x->streaming)
+        http_stream_begin(a->x, 200, "text/event-stream; charset=utf-8");
+    if (!is_chat(a) && !a->params.return_token_ids)
+        return;
+    struct buf *out = frame_begin(c);
+    buf_puts(out, is_chat(a) ? ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}" : ",\"text\":\"\"");
+    put_prompt_ids(c, out);
+    buf_puts(out, ",\"logprobs\":null,\"finish_reason\":null");
+    frame_end(c, out);
+}
+
+void openai_frame_text(struct openai_choice *c, size_t n)
+{
+    bool chat = is_chat(c->answer);
+    struct buf *out = frame_begin(c);
+    buf_puts(out, chat ? ",\"delta\":{\"content\":" : ",\"text\":");
+    buf_put_json(out, c->text.data ? c->text.data : "", n);
+    if (chat)
+        buf_putc(out, '}');
+    put_extras(c, out);
+    buf_puts(out, ",\"finish_reason\":null");
+    frame_end(c, out);
+    buf_cut(&c->text, n);
+    c->scanned -= n < c->scanned ? n : c->scanned;
+}
+
+void openai_frame_last(struct openai_choice *c)
+{
+    if (c->text.len || c->logprobs.tokens.len || c->ids.len)
+        openai_frame_text(c, c->text.len);
+    struct buf *out = frame_begin(c);
+    buf_puts(out,
+             is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
+    buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
+    put_stop_reason(c, out);
+    frame_end(c, out);
+}
+
+void openai_frame_close(struct openai_answer *a)
+{
+    struct buf *out = http_stream_put(a->x);
+    if (a->params.include_usage || a->force_usage) {
+        struct shape_usage u = usage(a, true);
+        buf_put(out, a->head.data, a->head.len);
+        buf_puts(out, "],\"usage\":");
+        shape_put_usage(out, &u);
+        buf_puts(out, "}\n\n");
+    }
+    buf_puts(out, "data: [DONE]\n\n");
+    http_stream_end(a->x);
+}
+
+static void put_choice(struct openai_choice *c, struct buf *out)
+{
+    const struct openai_answer *a = c->answer;
+    const char *text = c->text.data ? c->text.data : "";
+    buf_printf(out, "{\"index\":%d,", c->index);
+    if (is_chat(a)) {
+        buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+        buf_put_json(out, text, c->text.len);
+        buf_puts(out, ",\"refusal\":null}");
+    } else {
+        buf_puts(out, "\"text\":");
+        buf_put_json(out, text, c->text.len);
+    }
+    put_extras(c, out);
+    if (!is_chat(a)) {
+        put_prompt_ids(c, out);
+        if (c->prompt_logprobs.len) {
+            buf_puts(out, ",\"prompt_logprobs\":");
+            buf_put(out, c->prompt_logprobs.data, c->prompt_logprobs.len);
+        }
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
+    put_stop_reason(c, out);
+    buf_putc(out, '}');
+}
+
+void openai_frame_whole(struct openai_answer *a)
+{
+    struct buf out = {.limit = a->most};
+    struct shape_usage u = usage(a, true);
+    put_envelope(a, is_chat(a) ? "chat.completion" : "text_completion", &out);
+    buf_puts(&out, ",\"choices\":[");
+    for (int i = 0; i < a->n_choices; i++) {
+        if (i)
+            buf_putc(&out, ',');
+        put_choice(&a->choices[i], &out);
+    }
+    buf_puts(&out, "],\"usage\":");
+    shape_put_usage(&out, &u);
+    if (is_chat(a)) {
+        put_prompt_ids(&a->choices[0], &out);
+        if (a->choices[0].prompt_logprobs.len) {
+            buf_puts(&out, ",\"prompt_logprobs\":");
+            buf_put(&out, a->choices[0].prompt_logprobs.data, a->choices[0].prompt_logprobs.len);
+        }
+    }
+    buf_putc(&out, '}');
+    if (out.over) {
+        struct fault f;
+        openai_answer_fault(a, openai_answer_too_large(&f));
+    } else {
+        front_json(a->x, &out);
+    }
+    buf_free(&out);
+}

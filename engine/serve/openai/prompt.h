@@ -1,0 +1,43 @@
+/* From a request's body to token ids: chat messages through the model's template, prompts in their four
+ * shapes, and the check against the model's length. Runs on a text worker; reads only what never changes.
+ * Never true: a prompt that is empty, too long, or has an id outside the vocabulary. */
+#ifndef SERVE_OPENAI_PROMPT_H
+#define SERVE_OPENAI_PROMPT_H
+
+#include "engine/serve/openai/params.h"
+#include "engine/serve/front/front_text.h"
+
+enum { OPENAI_MAX_PROMPTS = 2048 };
+
+struct openai_prompt {
+    int32_t *ids;
+    int n, max_tokens;
+    bool open_ended;    /* the client gave no max_tokens */
+    char *echo; /* its text, when echo is asked for; else NULL */
+    size_t n_echo;
+};
+
+struct openai_prompts {
+    struct openai_prompt *items;
+    int n;
+};
+
+/* One reading: of which model, as what, and whether anybody still waits for it. */
+struct openai_reading {
+    const struct front_text *text;
+    const struct openai_params *params;
+    struct cancel *cancel; /* NULL: nobody cancels */
+};
+
+int openai_prompts_read(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,
+                        struct fault *f);
+void openai_prompts_free(struct openai_prompts *ps);
+/* The template's text for body's messages. */
+int openai_render(const struct openai_reading *r, const struct json *body, struct buf *out, struct fault *f);
+int openai_encode(const struct openai_reading *r, const struct buf *text, bool add_special, struct tokens *out,
+                  struct fault *f);
+/* The text of ids. E_GONE, E_FULL: given up. */
+int openai_decode(const struct openai_reading *r, const struct tokens *ids, bool skip_special, struct buf *out,
+                  struct fault *f);
+
+#endif

@@ -1,0 +1,304 @@
+#include "engine/serve/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/version.h"
+#include "engine/serve/openai/tokens.h"
+
+enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST };
+/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON. */
+enum { OPEN = 1, JSON = 2, SMALL_BODY = 65536 };
+
+/* ---- small answers */
+
+static void get_health(struct routes *r, struct http_exchange *x)
+{
+    if (r->front->draining)
+        front_refuse_busy(x, "the server is draining");
+    else
+        http_answer(x, 200, NULL, NULL, 0);
+}
+
+static void get_ping(struct routes *r, struct http_exchange *x)
+{
+    get_health(r, x);
+}
+
+static void get_version(struct routes *r, struct http_exchange *x)
+{
+    (void)r;
+    struct buf out = {0};
+    buf_printf(&out, "{\"version\":\"%s\",\"commit\":\"%s\",\"server\":\"moonshift\"}", version_number, version_commit);
+    http_answer(x, 200, "application/json", out.data, out.len);
+    buf_free(&out);
+}
+
+static void get_load(struct routes *r, struct http_exchange *x)
+{
+    struct buf out = {0};
+    buf_printf(&out, "{\"server_load\":%d}", r->front->n_live);
+    front_json(x, &out);
+    buf_free(&out);
+}
+
+static void put_model(const struct front *f, const char *name, struct buf *out)
+{
+    buf_puts(out, "{\"id\":");
+    buf_put_json(out, name, strlen(name));
+    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":",
+               (long long)f->created_s);
+    buf_put_json(out, f->root, strlen(f->root));
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->words.max_model_len);
+}
+
+static void get_models(struct routes *r, struct http_exchange *x)
+{
+    struct buf out = {0};
+    buf_puts(&out, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < r->front->n_names; i++) {
+        if (i)
+            buf_putc(&out, ',');
+        put_model(r->front, r->front->names[i], &out);
+    }
+    buf_puts(&out, "]}");
+    front_json(x, &out);
+    buf_free(&out);
+}
+
+static void get_model(struct routes *r, struct http_exchange *x)
+{
+    const char *name = x->head.path + strlen("/v1/models/");
+    for (int i = 0; i < r->front->n_names; i++)
+        if (strcmp(name, r->front->names[i]) == 0) {
+            struct buf out = {0};
+            put_model(r->front, name, &out);
+            front_json(x, &out);
+            buf_free(&out);
+            return;
+        }
+    struct fault f;
+    fault_set(&f, 404, "model_not_found", "model", "The model '%.100s' does not exist", name);
+    front_fault(x, &f);
+}
+
+/* ---- answers by others */
+
+struct metrics_wait {
+    struct front *front;
+    struct http_exchange *x;
+    uint64_t tag;
+};
+
+static void metrics_gone(struct http_exchange *x)
+{
+    struct metrics_wait *w = x->user;
+    asks_forget(&w->front->asks, w->tag);
+    mem_free(w);
+}
+
+static void metrics_came(void *ctx, const struct ask_reply *reply)
+{
+    struct metrics_wait *w = ctx;
+    struct front *f = w->front;
+    struct counts_now now = {http_n_connections(f->http), http_n_exchanges(f->http), text_pending(f->text),
+                             http_backlog(f->http)};
+    struct buf out = {0};
+    buf_put(&out, reply->text, reply->n);
+    counts_render(&f->counts, &now, &out);
+    http_answer(w->x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
+    buf_free(&out);
+    mem_free(w);
+}
+
+static void get_metrics(struct routes *r, struct http_exchange *x)
+{
+    struct metrics_wait *w = mem_new(sizeof *w);
+    *w = (struct metrics_wait){.front = r->front, .x = x};
+    x->user = w;
+    x->gone = metrics_gone;
+    w->tag = asks_send(&r->front->asks, IN_METRICS, NULL, 0, metrics_came, w);
+}
+
+static void post_tokenize(struct routes *r, struct http_exchange *x)
+{
+    tokens_api_tokenize(r->front, x);
+}
+
+static void post_detokenize(struct routes *r, struct http_exchange *x)
+{
+    tokens_api_detokenize(r->front, x);
+}
+
+static void get_tokenizer_info(struct routes *r, struct http_exchange *x)
+{
+    tokens_api_info(r->front, x);
+}
+
+static const struct auth_key *key_of(const struct routes *r, const struct http_exchange *x)
+{
+    return auth_find(&r->auth, http_head_find(&x->head, "authorization"));
+}
+
+static void post_chat(struct routes *r, struct http_exchange *x)
+{
+    openai_handle(r->openai, x, ROUTE_CHAT, key_of(r, x));
+}
+
+static void post_completions(struct routes *r, struct http_exchange *x)
+{
+    openai_handle(r->openai, x, ROUTE_COMPLETIONS, key_of(r, x));
+}
+
+static void not_offered(struct routes *r, struct http_exchange *x)
+{
+    (void)r;
+    struct fault f;
+    fault_set(&f, 501, "not_implemented", NULL,
+              "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are",
+              x->head.path);
+    http_add_header(x, "x-should-retry", "false");
+    front_fault(x, &f);
+}
+
+/* ---- the table */
+
+struct route {
+    const char *path; /* one that ends in '/' takes everything below */
+    int methods, traits;
+    void (*handle)(struct routes *r, struct http_exchange *x);
+};
+
+static const struct route table[] = {
+    {"/v1/chat/completions", POST, JSON, post_chat},
+    {"/v1/completions", POST, JSON, post_completions},
+    {"/v1/models", GET, 0, get_models},
+    {"/v1/models/", GET, 0, get_model},
+    {"/health", GET, OPEN, get_health},
+    {"/ping", GET | POST, OPEN, get_ping},
+    {"/metrics", GET, OPEN, get_metrics},
+    {"/tokenize", POST, JSON, post_tokenize},
+    {"/detokenize", POST, JSON, post_detokenize},
+    {"/tokenizer_info", GET, 0, get_tokenizer_info},
+    {"/version", GET, OPEN, get_version},
+    {"/load", GET, OPEN, get_load},
+    {"/v1/responses", POST, 0, not_offered},
+    {"/v1/messages", POST, 0, not_offered},
+    {"/v1/embeddings", POST, 0, not_offered},
+    {"/v1/rerank", POST, 0, not_offered},
+    {"/v1/score", POST, 0, not_offered},
+    {"/v1/audio/", POST, 0, not_offered},
+    {"/v1/images/", POST, 0, not_offered},
+    {"/v1/files", GET | POST, 0, not_offered},
+    {"/v1/batches", GET | POST, 0, not_offered},
+};
+
+static const struct route *find_route(const char *path)
+{
+    for (size_t i = 0; path && i < sizeof table / sizeof *table; i++) {
+        size_t n = strlen(table[i].path);
+        bool below = table[i].path[n - 1] == '/';
+        if (below ? strncmp(path, table[i].path, n) == 0 && path[n] : strcmp(path, table[i].path) == 0)
+            return &table[i];
+    }
+    return NULL;
+}
+
+int routes_count_index(struct front *f, const struct http_exchange *x)
+{
+    const struct route *t = x->admin ? NULL : find_route(x->head.path);
+    return counts_route(&f->counts, t ? t->path : x->admin ? "/admin" : "none");
+}
+
+/* ---- the doors */
+
+static bool origin_allowed(const struct routes *r, const char *origin)
+{
+    for (int i = 0; origin && i < r->n_origins; i++)
+        if (strcmp(r->origins[i], "*") == 0 || strcmp(r->origins[i], origin) == 0)
+            return true;
+    return false;
+}
+
+static void preflight(struct http_exchange *x, bool allowed)
+{
+    if (allowed) {
+        const char *asked = http_head_find(&x->head, "access-control-request-headers");
+        http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        http_add_header(x, "Access-Control-Allow-Headers", asked ? asked : "authorization, content-type");
+        http_add_header(x, "Access-Control-Max-Age", "600");
+    }
+    http_add_header(x, "Allow", "GET, HEAD, POST, OPTIONS");
+    http_answer(x, 204, NULL, NULL, 0);
+}
+
+static void wrong_method(const struct route *t, struct http_exchange *x)
+{
+    struct fault f;
+    char allow[64] = "";
+    for (int m = 0; m < HTTP_METHOD_COUNT; m++)
+        if (t->methods & 1 << m) {
+            size_t n = strlen(allow);
+            snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
+                     http_method_name((enum http_method)m));
+        }
+    http_add_header(x, "Allow", allow);
+    fault_set(&f, 405, "method_not_allowed", NULL, "%s is not a method of %.200s; %s is",
+              http_method_name(x->head.method), x->head.path, allow);
+    front_fault(x, &f);
+}
+
+static bool is_json(const char *type)
+{
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    return n == strlen("application/json") && strncasecmp(type, "application/json", n) == 0;
+}
+
+static bool refuse(struct http_exchange *x, const struct fault *f)
+{
+    front_fault(x, f);
+    return false;
+}
+
+bool routes_admit(struct routes *r, struct http_exchange *x)
+{
+    struct fault f;
+    const char *origin = http_head_find(&x->head, "origin");
+    const struct route *t = find_route(x->head.path);
+    bool allowed = origin_allowed(r, origin);
+    if (allowed) {
+        http_add_header(x, "Access-Control-Allow-Origin", origin);
+        http_add_header(x, "Access-Control-Expose-Headers", "X-Request-Id");
+        http_add_header(x, "Vary", "Origin");
+    }
+    if (x->head.method == HTTP_OPTIONS) {
+        preflight(x, allowed);
+        return false;
+    }
+    if (!(t && t->traits & OPEN) && !key_of(r, x)) {
+        http_add_header(x, "WWW-Authenticate", "Bearer");
+        fault_set(&f, 401, "invalid_api_key", NULL, "a valid API key is needed: Authorization: Bearer KEY");
+        return refuse(x, &f);
+    }
+    if (!t) {
+        fault_set(&f, 404, "not_found", NULL, "there is no %.200s here", x->head.path);
+        return refuse(x, &f);
+    }
+    if (!(t->methods & 1 << x->head.method)) {
+        wrong_method(t, x);
+        return false;
+    }
+    /* Any page may have its reader's browser post a form or plain text anywhere, unasked; JSON it may post only where CORS lets it. */
+    if (t->traits & JSON && origin && !is_json(http_head_find(&x->head, "content-type"))) {
+        fault_set(&f, 415, "unsupported_media_type", NULL, "from a browser, %s wants Content-Type: application/json", t->path);
+        return refuse(x, &f);
+    }
+    x->max_body = t->traits & JSON ? 0 : SMALL_BODY;
+    return true;
+}
+
+void routes_handle(struct routes *r, struct http_exchange *x)
+{
+    find_route(x->head.path)->handle(r, x);
+}

@@ -1,0 +1,22 @@
+/* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path
+ * checks), which are asked when a head is whole: who may not come in sends no body. Front thread only. */
+#ifndef SERVE_ROUTES_H
+#define SERVE_ROUTES_H
+
+#include "engine/serve/front/auth.h"
+#include "engine/serve/openai/openai.h"
+
+struct routes {
+    struct front *front;
+    struct openai *openai;
+    struct auth auth;
+    const char *const *origins;
+    int n_origins;
+};
+
+bool routes_admit(struct routes *r, struct http_exchange *x); /* false: answered */
+void routes_handle(struct routes *r, struct http_exchange *x); /* who was let in */
+/* The index in counts of the route that this exchange took. */
+int routes_count_index(struct front *f, const struct http_exchange *x);
+
+#endif

@@ -1,0 +1,405 @@
+#include "engine/serve/server.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/serve/admin.h"
+#include "engine/serve/routes.h"
+
+enum { EVENT_BATCH = 512, BATCHES_PER_TURN = 8 };
+
+struct server {
+    struct server_setup setup;
+    struct front front;
+    struct openai openai;
+    struct routes routes;
+    struct policies policies;
+    struct admin admin;
+    struct loop *loop;
+    struct loop_event *on_outbox, *on_text, *on_tick, *on_guard;
+    struct engine_event *events; /* EVENT_BATCH */
+    int64_t drain_ns;            /* when draining began; 0: not */
+    bool engine_drained, stopped_hard;
+};
+
+/* ---- shared by the routes (front.h) */
+
+void front_fault(struct http_exchange *x, const struct fault *f)
+{
+    struct buf out = {0};
+    fault_put(f, &out);
+    if (f->retry_after_s >= 0) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", f->retry_after_s);
+        http_add_header(x, "Retry-After", seconds);
+    }
+    http_answer(x, f->status, "application/json", out.data, out.len);
+    buf_free(&out);
+}
+
+void front_refuse_busy(struct http_exchange *x, const char *why)
+{
+    struct fault f;
+    fault_set(&f, 503, "overloaded", NULL, "%s", why);
+    f.retry_after_s = 1;
+    front_fault(x, &f);
+}
+
+void front_json(struct http_exchange *x, const struct buf *body)
+{
+    http_answer(x, 200, "application/json", body->data, body->len);
+}
+
+/* ---- HTTP */
+
+static void handle(void *ctx, struct http_exchange *x)
+{
+    struct server *s = ctx;
+    if (x->admin)
+        admin_handle(&s->admin, x);
+    else
+        routes_handle(&s->routes, x);
+}
+
+static bool admit(void *ctx, struct http_exchange *x)
+{
+    struct server *s = ctx;
+    return x->admin ? admin_admit(&s->admin, x) : routes_admit(&s->routes, x);
+}
+
+static void exchange_done(void *ctx, const struct http_exchange *x, int64_t now)
+{
+    struct server *s = ctx;
+    double seconds = (double)(now - x->began_ns) * 1e-9;
+    counts_request(&s->front.counts, routes_count_index(&s->front, x), x->head.method, x->status, seconds);
+    if (s->setup.log_requests)
+        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method),
+                 x->head.path ? x->head.path : "-", x->status, seconds);
+}
+
+static void error_body(int status, const char *why, struct buf *out)
+{
+    struct fault f;
+    fault_set(&f, status, status == 413 ? "too_large" : "bad_request", NULL, "%s", why);
+    fault_put(&f, out);
+}
+
+/* ---- the engine's events */
+
+static void take_event(struct server *s, struct engine_event *ev)
+{
+    if (ev->kind == EV_REPLY)
+        asks_take(&s->front.asks, ev);
+    else if (ev->kind == EV_DRAINED)
+        s->engine_drained = true;
+    else
+        openai_event(&s->openai, ev);
+    mem_free(ev->payload);
+}
+
+static void check_drained(struct server *s);
+
+/* Many tokens for one connection leave as one write: the batch is taken first, then sent. */
+static void on_outbox(void *ctx)
+{
+    struct server *s = ctx;
+    queue_fd_clear(s->setup.outbox);
+    size_t n = EVENT_BATCH;
+    for (int i = 0; i < BATCHES_PER_TURN && n == EVENT_BATCH; i++) {
+        n = queue_take_many(s->setup.outbox, s->events, EVENT_BATCH);
+        for (size_t k = 0; k < n; k++)
+            take_event(s, &s->events[k]);
+        http_flush(s->front.http);
+    }
+    if (n == EVENT_BATCH)
+        loop_again(s->on_outbox); /* others get their turn first */
+    check_drained(s);
+}
+
+static void on_text(void *ctx)
+{
+    struct server *s = ctx;
+    text_collect(s->front.text);
+    check_drained(s);
+}
+
+/* ---- the end */
+
+static void check_drained(struct server *s)
+{
+    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) &&
+        http_n_exchanges(s->front.http) == 0 && http_backlog(s->front.http) == 0)
+        loop_stop(s->loop);
+}
+
+void server_drain(struct server *s)
+{
+    if (s->drain_ns)
+        return;
+    s->drain_ns = clock_now(s->setup.clock);
+    s->front.draining = true;
+    log_info("server", "draining: %d sequences are under way", s->front.n_live);
+    if (s->setup.guard)
+        guard_note_drain(s->setup.guard);
+    http_close_after_answers(s->front.http);
+}
+
+/* IN_DRAIN goes out once nothing is on its way to the engine any more. */
+static void push_drain(struct server *s)
+{
+    if (!s->drain_ns || s->openai.n_orders || s->openai.n_behind || s->front.stopped)
+        return;
+    s->front.stopped = true;
+    struct engine_message m = {.kind = IN_DRAIN};
+    queue_post(s->setup.inbox, &m);
+}
+
+static void stop_now(struct server *s)
+{
+    s->stopped_hard = s->front.stopped = s->front.draining = true;
+    log_warn("server", "stopping at once: %d sequences are cut off", s->front.n_live);
+    openai_fail_all(&s->openai, "the server is stopping");
+    http_close_after_answers(s->front.http);
+    loop_stop(s->loop);
+}
+
+static void on_guard(void *ctx)
+{
+    struct server *s = ctx;
+    enum guard_word word;
+    while ((word = guard_take(s->setup.guard)) != GUARD_NOTHING && !s->stopped_hard) {
+        if (word == GUARD_STOP)
+            stop_now(s);
+        else
+            server_drain(s);
+    }
+    push_drain(s);
+}
+
+static void drain_by_admin(void *ctx)
+{
+    server_drain(ctx);
+}
+
+static void on_tick(void *ctx)
+{
+    struct server *s = ctx;
+    openai_tick(&s->openai, clock_now(s->setup.clock));
+    push_drain(s);
+    check_drained(s);
+}
+
+/* ---- making */
+
+static uint64_t seed(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000007u ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid();
+}
+
+/* A token by its name, "" when there is none. */
+static char *piece(const struct tokenizer *t, int32_t id)
+{
+    struct buf out = {0};
+    if (id >= 0)
+        tokenizer_piece(t, id, &out);
+    return buf_take(&out);
+}
+
+static void init_front(struct server *s)
+{
+    const struct server_setup *u = &s->setup;
+    struct front *f = &s->front;
+    f->clock = u->clock;
+    f->inbox = u->inbox;
+    f->words = (struct front_text){u->tokenizer,
+                                    u->chat,
+                                    piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
+                                    piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
+                                    u->n_vocab,
+                                    u->max_model_len};
+    f->names = u->names;
+    f->n_names = u->n_names;
+    f->root = u->root ? u->root : u->names[0];
+    f->chat_source = u->chat_source;
+    f->created_s = clock_wall_seconds();
+    f->max_live = u->max_live;
+    f->places = u->max_num_seqs;
+    f->step_tokens = u->max_num_batched_tokens;
+    f->ping_s = u->ping_s == 0 ? 5 : u->ping_s < 0 ? 0 : u->ping_s;
+    f->force_usage = u->force_usage;
+    asks_init(&f->asks, u->inbox);
+    counts_init(&f->counts);
+    rng_init(&f->rng, seed());
+    openai_init(&s->openai, f);
+    s->routes =
+        (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
+    s->admin = (struct admin){
+        .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
+}
+
+/* Where keys go, and whether what can be read only once is left for later. */
+struct key_reading {
+    struct auth *api, *admin;
+    bool rehearsal;
+};
+
+static int read_keys(struct auth *a, const char *const *paths, int n, bool rehearsal, struct err *e)
+{
+    struct stat st;
+    for (int i = 0; i < n; i++)
+        if (!rehearsal || stat(paths[i], &st) < 0 || S_ISREG(st.st_mode))
+            TRY(auth_read(a, paths[i], e));
+    return 0;
+}
+
+static int add_keys(const struct server_setup *u, const struct key_reading *to, struct err *e)
+{
+    for (int i = 0; i < u->n_api_keys; i++)
+        TRY(auth_add_spec(to->api, u->api_keys[i], e));
+    TRY(read_keys(to->api, u->api_key_files, u->n_api_key_files, to->rehearsal, e));
+    if (u->admin_key && *u->admin_key)
+        TRY(auth_add(to->admin, u->admin_key, "", e)); /* whole: it has no tenant */
+    return read_keys(to->admin, u->admin_key_files, u->n_admin_key_files, to->rehearsal, e);
+}
+
+static int take_keys(struct server *s, struct err *e)
+{
+    TRY(add_keys(&s->setup, &(struct key_reading){&s->routes.auth, &s->admin.auth, false}, e));
+    if (!s->routes.auth.n)
+        return 0;
+    struct buf text = {0};
+    auth_describe(&s->routes.auth, &text);
+    log_info("server", "API: %s", text.data);
+    buf_free(&text);
+    return 0;
+}
+
+static int name_address(int rc, bool admin, struct err *e)
+{
+    return rc ? err_prefix(e, rc, admin ? "the port of /admin (--admin-listen; unless given, the one after --port)" : "the server's port (--host, --port)") : 0;
+}
+
+int server_can_start(const struct server_setup *u, struct err *e)
+{
+    struct auth api = {0}, admin = {0};
+    int rc = add_keys(u, &(struct key_reading){&api, &admin, true}, e);
+    auth_free(&api);
+    auth_free(&admin);
+    TRY(rc);
+    TRY(name_address(http_can_listen(u->host, u->port, e), false, e));
+    return u->admin_host ? name_address(http_can_listen(u->admin_host, u->admin_port, e), true, e) : 0;
+}
+
+/* What the address really is can be said only once it is bound: a name may mean anything. Nobody is let in before. */
+static int listen_all(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    TRY(name_address(http_listen(s->front.http, u->host, u->port, false, e), false, e));
+    if (!u->admin_host)
+        return 0;
+    TRY(name_address(http_listen(s->front.http, u->admin_host, u->admin_port, true, e), true, e));
+    bool local = http_is_loopback(s->front.http, true);
+    s->admin.hosts = (struct hosts){u->admin_hosts, u->n_admin_hosts, u->admin_host, local};
+    if (!local && !s->admin.auth.n)
+        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key-file, or listen on 127.0.0.1", u->admin_host);
+    return 0;
+}
+
+static int start_parts(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    TRY(take_keys(s, e));
+    TRY(loop_create(&s->loop, e));
+    struct http_setup h = {.loop = s->loop,
+                           .clock = u->clock,
+                           .limits = u->http,
+                           .ctx = s,
+                           .admit = admit,
+                           .handle = handle,
+                           .done = exchange_done,
+                           .error_body = error_body};
+    TRY(http_create(&s->front.http, &h, e));
+    double text_s = u->text_s < 0 ? 0 : u->text_s > 0 ? u->text_s : 10;
+    struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
+    TRY(text_create(&s->front.text, &l, e));
+    struct policies_setup p = {&s->front,      s->loop,        u->lua,     u->policy_dir,
+                               u->policy_name, u->policy_path, u->no_watch};
+    TRY(policies_init(&s->policies, &p, e));
+    s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
+    s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
+    s->on_tick = loop_every(s->loop, 250, on_tick, s);
+    s->on_guard = u->guard ? loop_fd(s->loop, guard_fd(u->guard), LOOP_READ, on_guard, s) : NULL;
+    if (!s->on_outbox || !s->on_text || !s->on_tick || (u->guard && !s->on_guard))
+        return err_set(e, E_SYS, "no events for the server");
+    loop_arm(s->on_outbox);
+    loop_arm(s->on_text);
+    if (s->on_guard)
+        loop_arm(s->on_guard);
+    return listen_all(s, e);
+}
+
+int server_create(struct server **out, const struct server_setup *u, struct err *e)
+{
+    struct server *s = mem_new(sizeof *s);
+    s->setup = *u;
+    s->events = mem_new_array(EVENT_BATCH, sizeof *s->events);
+    init_front(s);
+    int rc = start_parts(s, e);
+    *out = rc ? NULL : s;
+    if (rc)
+        server_destroy(s);
+    return rc;
+}
+
+int server_port(const struct server *s, bool admin)
+{
+    return http_port(s->front.http, admin);
+}
+
+int server_run(struct server *s)
+{
+    signal(SIGPIPE, SIG_IGN);
+    loop_run(s->loop);
+    http_flush(s->front.http); /* last words */
+    s->front.stopped = true;
+    http_close_listeners(s->front.http);
+    http_close_connections(s->front.http);
+    loop_event_free(s->on_guard);
+    s->on_guard = NULL;
+    return s->stopped_hard ? E_GONE : 0;
+}
+
+void server_destroy(struct server *s)
+{
+    if (!s)
+        return;
+    s->front.stopped = true;
+    text_destroy(s->front.text); /* what it brings back is answered, not submitted */
+    s->front.text = NULL;
+    struct engine_event ev;
+    while (queue_take(s->setup.outbox, &ev))
+        take_event(s, &ev);
+    http_destroy(s->front.http);
+    openai_free(&s->openai);
+    policies_free(&s->policies);
+    asks_free(&s->front.asks);
+    auth_free(&s->routes.auth);
+    auth_free(&s->admin.auth);
+    loop_event_free(s->on_guard);
+    loop_event_free(s->on_outbox);
+    loop_event_free(s->on_text);
+    loop_event_free(s->on_tick);
+    loop_destroy(s->loop);
+    mem_free(s->front.words.bos);
+    mem_free(s->front.words.eos);
+    mem_free(s->events);
+    mem_free(s);
+}

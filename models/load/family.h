@@ -1,0 +1,25 @@
+/* The family table and the table of tensors: every difference between the supported models is a row, a column or a flag here. Pure
+ * tables, any thread. Never true: code that asks for a family by name. */
+#ifndef MODELS_LOAD_FAMILY_H
+#define MODELS_LOAD_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "models/load/model.h"
+
+const struct family *family_find_gguf(const char *arch, size_t n); /* NULL: not supported */
+const struct family *family_find_hf(const char *arch);             /* NULL: not supported */
+/* For messages: "llama, qwen2, qwen3" or the Hugging Face names. */
+void family_list(char *out, size_t bytes, bool hf);
+
+bool tensor_per_layer(enum tensor_role role);
+bool tensor_is_vector(enum tensor_role role);      /* norms and biases: kept as F32, one row */
+bool tensor_wanted(const struct model_config *c, enum tensor_role role);
+void tensor_shape(const struct model_config *c, enum tensor_role role, int *rows, int *cols);
+/* The name a GGUF file gives it, e.g. "blk.3.attn_q.weight". */
+void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes);
+/* The name a Hugging Face checkpoint gives it, e.g. "model.layers.3.self_attn.q_proj.weight". */
+void tensor_hf_name(enum tensor_role role, int layer, char *out, size_t bytes);
+
+#endif

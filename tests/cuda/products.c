@@ -1,0 +1,367 @@
+/* The default mode's matrix kernels: skinny products of every family, the making of bf16 inputs, widening of weights; against float64
+ * over the same rounded inputs, so that only the order of the sums is left to differ. */
+#include <math.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "kernels/cuda/fast.h"
+#include "models/load/quantize.h"
+#include "tests/rig/unified.h"
+
+static const struct {
+    enum dtype type;
+    enum family family;
+    int q, h, s, d; /* bytes of each plane for 32 columns; d: for 256 */
+} kinds[] = {
+    {DT_F16, FAM_F16, 0, 0, 0, 0},   {DT_BF16, FAM_BF16, 0, 0, 0, 0}, {DT_Q4_0, FAM_U4, 16, 0, 2, 0}, {DT_Q4_1, FAM_U4M, 16, 0, 4, 0},
+    {DT_Q5_0, FAM_U5, 16, 4, 2, 0},  {DT_Q5_1, FAM_U5M, 16, 4, 4, 0}, {DT_Q8_0, FAM_S8, 32, 0, 2, 0}, {DT_Q4_K, FAM_K4, 16, 0, 2, 4},
+    {DT_Q5_K, FAM_K5, 16, 4, 2, 4},  {DT_Q6_K, FAM_K6, 16, 8, 2, 2},
+    {DT_F8_SCALED, FAM_F8, 32, 0, 2, 0},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+struct matrix {
+    struct weight_planes p;
+    void *planes[4];
+    float *wide;                /* [rows][cols] */
+    int rows, cols;
+};
+
+/* About normal: the sum of twelve. */
+static double rng_normal(struct rng *r)
+{
+    double s = -6;
+    for (int i = 0; i < 12; i++)
+        s += rng_unit(r);
+    return s;
+}
+
+static void *plane(size_t bytes)
+{
+    void *p = unified(bytes);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void fill_plain(struct matrix *m, enum dtype t, struct rng *r)
+{
+    m->p.stride = (m->cols + WEIGHT_PAD - 1) / WEIGHT_PAD * WEIGHT_PAD;
+    m->p.q = m->planes[0] = plane((size_t)m->rows * (size_t)m->p.stride * 2);
+    for (int i = 0; i < m->rows; i++)
+        for (int k = 0; k < m->cols; k++) {
+            float x = (float)rng_normal(r) * 0.1f;
+            uint16_t h = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+            ((uint16_t *)m->planes[0])[(size_t)i * (size_t)m->p.stride + (size_t)k] = h;
+            m->wide[(size_t)i * (size_t)m->cols + (size_t)k] = t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+        }
+}
+
+static void fill_blocks(struct matrix *m, int kind, struct rng *r)
+{
+    enum dtype t = kinds[kind].type;
+    size_t row_bytes = dtype_row_bytes(t, m->cols), n = row_bytes * (size_t)m->rows, blocks = (size_t)m->rows * (size_t)m->p.blocks;
+    uint8_t *raw = plane(n);
+    float *x = mem_new_array((size_t)m->cols, sizeof *x);
+    for (int i = 0; i < m->rows; i++) {
+        for (int k = 0; k < m->cols; k++)
+            x[k] = (float)rng_normal(r) * 0.1f;
+        quantize_row(t, x, raw + (size_t)i * row_bytes, m->cols);
+    }
+    mem_free(x);
+    for (int i = 0; i < m->rows; i++)
+        dtype_to_f32(t, raw + (size_t)i * row_bytes, m->wide + (size_t)i * (size_t)m->cols, m->cols);
+    m->p.q = m->planes[0] = plane(blocks * (size_t)kinds[kind].q);
+    m->p.h = m->planes[1] = plane(blocks * (size_t)kinds[kind].h);
+    m->p.s = m->planes[2] = plane(blocks * (size_t)kinds[kind].s);
+    m->p.d = m->planes[3] = plane((size_t)m->rows * (size_t)((m->cols + 255) / 256) * (size_t)kinds[kind].d);
+    struct pack_job j = {.raw = raw, .row_bytes = row_bytes, .n = m->rows, .to = m->p};
+    assert_int_equal(launch_pack(NULL, &j), cudaSuccess);
+    unified_wait();
+    unified_free(raw);
+}
+
+static void make_matrix(struct matrix *m, int kind, int rows, int cols, struct rng *r)
+{
+    *m = (struct matrix){.rows = rows, .cols = cols, .wide = mem_new_array((size_t)rows * (size_t)cols, sizeof(float))};
+    m->p = (struct weight_planes){.family = kinds[kind].family, .cols = cols, .blocks = cols / BLOCK_COLS};
+    if (kinds[kind].q)
+        fill_blocks(m, kind, r);
+    else
+        fill_plain(m, kinds[kind].type, r);
+}
+
+static void free_matrix(struct matrix *m)
+{
+    for (int i = 0; i < 4; i++)
+        unified_free(m->planes[i]);
+    mem_free(m->wide);
+}
+
+/* Input element k of a row, without 1 / rms. */
+static double exactly(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
+{
+    return in == SKINNY_NORM ? (double)x[k] * (double)gain[k] : in == SKINNY_SWIGLU ? (double)x[k] / (1 + exp(-(double)x[k])) * (double)x2[k] : (double)x[k];
+}
+
+static double made(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
+{
+    return (double)bf16_to_f32(f32_to_bf16((float)exactly(in, x, x2, gain, k)));
+}
+
+static double rms_inverse(const float *x, int n, double eps)
+{
+    double s = 0;
+    for (int i = 0; i < n; i++)
+        s += (double)x[i] * (double)x[i];
+    return 1 / sqrt(s / n + eps);
+}
+
+struct product_case {
+    int kind, rows, outs[3], n_out, cols;   /* cols: of the matrix */
+    int col0, used;                         /* the window */
+    enum skinny_in in;
+    bool bias, accumulate;
+};
+
+static float *random_rows(int rows, int ld, struct rng *r)
+{
+    float *x = plane((size_t)rows * (size_t)ld * sizeof *x);
+    for (int i = 0; i < rows * ld; i++)
+        x[i] = (float)rng_normal(r);
+    return x;
+}
+
+/* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another precision here. */
+struct product_inputs {
+    const float *x, *x2, *gain; /* of the row */
+};
+
+static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in, const double base_is[2])
+{
+    const float *x = in->x, *x2 = in->x2, *gain = in->gain;
+    double base = base_is[0], is = base_is[1];
+    double scale = c->in == SKINNY_NORM ? rms_inverse(x, c->used, 1e-5) : 1, sum = 0, size = 0;
+    for (int k = 0; k < c->used; k++) {
+        double t = made(c->in, x, x2, gain, k) * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
+        sum += t;
+        size += fabs(t);
+    }
+    double most = size * scale * (c->in == SKINNY_SWIGLU ? 1e-3 : 2e-5) + 1e-6;
+    if (fabs(sum * scale + base - is) > most)
+        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is, sum * scale + base, most);
+}
+
+static void try_product(const struct product_case *c, uint64_t seed)
+{
+    struct rng r;
+    struct matrix m[3];
+    rng_init(&r, seed);
+    int ld = (c->used + 15) / 16 * 16;
+    float *x = random_rows(c->rows, ld, &r), *x2 = random_rows(c->rows, ld, &r), *gain = random_rows(1, ld, &r), *y[3], *before[3], *bias[3];
+    struct skinny_job j = {.in = c->in, .x = x, .x2 = x2, .gain = gain, .ldx = ld, .ldx2 = ld, .rows = c->rows, .n_out = c->n_out, .eps = 1e-5f,
+                           .accumulate = c->accumulate, .early = seed % 2};
+    for (int o = 0; o < c->n_out; o++) {
+        make_matrix(&m[o], c->kind, c->outs[o] + 3, c->cols, &r);
+        y[o] = random_rows(c->rows, c->outs[o], &r);
+        before[o] = plane((size_t)c->rows * (size_t)c->outs[o] * sizeof(float));
+        memcpy(before[o], y[o], (size_t)c->rows * (size_t)c->outs[o] * sizeof(float));
+        bias[o] = random_rows(1, c->outs[o], &r);
+        j.out[o] = (struct skinny_out){.w = {m[o].p, 2, c->outs[o], c->col0, c->used}, .bias = c->bias ? bias[o] : NULL, .y = y[o], .ldy = c->outs[o]};
+    }
+    assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
+    unified_wait();
+    for (int o = 0; o < c->n_out; o++) {
+        for (int row = 0; row < c->rows; row++)
+            for (int i = 0; i < c->outs[o]; i++) {
+                double base = (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
+                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, x2 + row * ld, gain}, (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
+            }
+        free_matrix(&m[o]);
+        unified_free(y[o]);
+        unified_free(before[o]);
+        unified_free(bias[o]);
+    }
+    unified_free(x);
+    unified_free(x2);
+    unified_free(gain);
+}
+
+static void skinny_products_of_every_family(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 2, 7, 8, 9, 16};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            struct product_case c = {.kind = kind, .rows = rows[i], .outs = {24, 16, 5}, .n_out = 1 + (int)i % 3, .cols = 768, .used = 768,
+                                     .in = (enum skinny_in)((size_t)kind + i) % 3, .bias = i % 2, .accumulate = i % 3 == 1};
+            try_product(&c, (uint64_t)kind * 100 + i);
+        }
+}
+
+static void windows_of_columns(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct product_case c = {.kind = kind, .rows = 3, .outs = {18}, .n_out = 1, .cols = 512, .col0 = 64, .used = 192, .in = SKINNY_PLAIN};
+        try_product(&c, 1);
+        c.col0 = 192;
+        c.used = 320; /* to the end */
+        try_product(&c, 2);
+    }
+}
+
+static void columns_that_no_tile_divides(void **state)
+{
+    (void)state;
+    for (int in = 0; in < 3; in++) {
+        try_product(&(struct product_case){.kind = 1, .rows = 5, .outs = {16}, .n_out = 1, .cols = 203, .used = 203, .in = (enum skinny_in)in}, 3);
+        try_product(&(struct product_case){.kind = 0, .rows = 2, .outs = {16}, .n_out = 1, .cols = 71, .used = 71, .in = (enum skinny_in)in}, 4);
+        try_product(&(struct product_case){.kind = 2, .rows = 2, .outs = {16}, .n_out = 1, .cols = 96, .used = 96, .in = (enum skinny_in)in}, 5);
+    }
+}
+
+static void two_tiles_a_cta(void **state)
+{
+    (void)state;
+    try_product(&(struct product_case){.kind = 1, .rows = 3, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_NORM}, 6);
+    try_product(&(struct product_case){.kind = 3, .rows = 11, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_PLAIN}, 7);
+}
+
+/* A row's sums are the same bits however many rows there are. */
+static void rows_do_not_depend_on_each_other(void **state)
+{
+    (void)state;
+    struct rng r;
+    struct matrix m;
+    float first[48];
+    rng_init(&r, 9);
+    make_matrix(&m, 7, 48, 1024, &r);
+    float *x = random_rows(16, 1024, &r), *y = plane(16 * 48 * sizeof *y);
+    for (int rows = 1; rows <= 16; rows++) {
+        struct skinny_job j = {.in = SKINNY_PLAIN, .x = x, .ldx = 1024, .rows = rows, .n_out = 1, .out = {{.w = {m.p, 0, 48, 0, 1024}, .y = y, .ldy = 48}}};
+        assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
+    unified_wait();
+        if (rows == 1)
+            memcpy(first, y, sizeof first);
+        assert_memory_equal(first, y, sizeof first);
+    }
+    free_matrix(&m);
+    unified_free(x);
+    unified_free(y);
+}
+
+static void inputs_in_16_bits(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 11);
+    enum { ROWS = 3, COLS = 333, LD = 336, TO = 384 };
+    float *x = random_rows(ROWS, LD, &r), *x2 = random_rows(ROWS, LD, &r), *gain = random_rows(1, LD, &r);
+    uint16_t *y = plane(ROWS * TO * sizeof *y);
+    for (int how = 0; how < 6; how++) {
+        enum skinny_in in = (enum skinny_in)(how % 3);
+        bool f16 = how >= 3;
+        struct narrow_job j = {.x = x, .x2 = in == SKINNY_SWIGLU ? x2 : NULL, .gain = in == SKINNY_NORM ? gain : NULL, .y = y,
+                               .ldx = LD, .ldx2 = LD, .ldy = TO, .rows = ROWS, .cols = COLS, .eps = 1e-5f, .f16 = f16};
+        memset(y, 0xff, ROWS * TO * sizeof *y);
+        assert_int_equal(launch_narrow(NULL, &j), cudaSuccess);
+        unified_wait();
+        for (int i = 0; i < ROWS; i++)
+            for (int k = 0; k < TO; k++) {
+                double is = (double)(f16 ? f16_to_f32(y[i * TO + k]) : bf16_to_f32(y[i * TO + k]));
+                double should = k < COLS ? exactly(in, x + i * LD, x2 + i * LD, gain, k) * (in == SKINNY_NORM ? rms_inverse(x + i * LD, COLS, 1e-5) : 1) : 0;
+                if (!(fabs(is - should) <= fabs(should) / (f16 ? 1500 : 200) + 1e-7))
+                    fail_msg("in %d row %d column %d: %g, not %g", how, i, k, is, should);
+            }
+    }
+    x[0] = 1e9f;
+    struct narrow_job big = {.x = x, .y = y, .ldx = LD, .ldy = TO, .rows = 1, .cols = COLS, .f16 = true};
+    assert_int_equal(launch_narrow(NULL, &big), cudaSuccess);
+    unified_wait();
+    assert_true(f16_to_f32(y[0]) == 65504.0f);
+    unified_free(x);
+    unified_free(x2);
+    unified_free(gain);
+    unified_free(y);
+}
+
+/* Many rows by tiles, every type; rows and outputs stand over the edge of a tile. */
+static void tiles_of_every_family(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct rng r;
+        struct matrix m;
+        rng_init(&r, 30);
+        enum { ROWS = 70, OUTS = 67 };
+        bool f16 = kinds[kind].type == DT_F16;
+        make_matrix(&m, kind, OUTS + 1, 512, &r);
+        uint16_t *x = plane(ROWS * 320 * sizeof *x);
+        float *y = random_rows(ROWS, OUTS, &r), *before = random_rows(ROWS, OUTS, &r), *bias = random_rows(1, OUTS, &r);
+        for (int i = 0; i < ROWS * 320; i++)
+            x[i] = f16 ? f32_to_f16((float)rng_normal(&r)) : f32_to_bf16((float)rng_normal(&r));
+        memcpy(y, before, ROWS * OUTS * sizeof *y);
+        struct fast_job j = {.w = {m.p, 1, OUTS, 192, 320}, .x = x, .ldx = 320, .bias = kind % 2 ? bias : NULL, .y = y, .ldy = OUTS, .rows = ROWS, .accumulate = kind % 3 == 0};
+        assert_int_equal(launch_tile(NULL, &j), cudaSuccess);
+        unified_wait();
+        for (int i = 0; i < ROWS; i++)
+            for (int o = 0; o < OUTS; o++) {
+                double sum = (kind % 2 ? (double)bias[o] : 0) + (kind % 3 == 0 ? (double)before[i * OUTS + o] : 0), size = 0;
+                for (int k = 0; k < 320; k++) {
+                    double t = (double)(f16 ? f16_to_f32(x[i * 320 + k]) : bf16_to_f32(x[i * 320 + k])) * (double)m.wide[(o + 1) * 512 + 192 + k];
+                    sum += t;
+                    size += fabs(t);
+                }
+                /* quantised weights are rounded to bf16 */
+                if (!(fabs((double)y[i * OUTS + o] - sum) <= size * (kinds[kind].q ? 2e-3 : 2e-6) + 1e-6))
+                    fail_msg("kind %d row %d out %d: %g, not %g", kind, i, o, (double)y[i * OUTS + o], sum);
+            }
+        free_matrix(&m);
+        unified_free(x);
+        unified_free(y);
+        unified_free(before);
+        unified_free(bias);
+    }
+}
+
+static void widened_weights(void **state)
+{
+    (void)state;
+    for (int kind = 2; kind < KINDS; kind++) {
+        struct rng r;
+        struct matrix m;
+        rng_init(&r, 20);
+        make_matrix(&m, kind, 7, 512, &r);
+        uint16_t *y = plane(5 * 320 * sizeof *y);
+        struct widen_job j = {.w = {m.p, 1, 5, 192, 320}, .to = y};
+        assert_int_equal(launch_widen(NULL, &j), cudaSuccess);
+    unified_wait();
+        for (int i = 0; i < 5; i++)
+            for (int k = 0; k < 320; k++) {
+                double is = (double)bf16_to_f32(y[i * 320 + k]), should = (double)m.wide[(i + 1) * 512 + 192 + k];
+                if (!(fabs(is - should) <= fabs(should) / 250 + 1e-7))
+                    fail_msg("kind %d row %d column %d: %g, not %g", kind, i, k, is, should);
+            }
+        free_matrix(&m);
+        unified_free(y);
+    }
+}
+
+int main(void)
+{
+    if (!unified_here()) {
+        puts("no GPU here: nothing was checked");
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(skinny_products_of_every_family),
+        cmocka_unit_test(windows_of_columns),
+        cmocka_unit_test(columns_that_no_tile_divides),
+        cmocka_unit_test(two_tiles_a_cta),
+        cmocka_unit_test(rows_do_not_depend_on_each_other),
+        cmocka_unit_test(inputs_in_16_bits),
+        cmocka_unit_test(tiles_of_every_family),
+        cmocka_unit_test(widened_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,81 @@
+/* The demo model against the stored float64 reference (tests/oracle/nll_oracle.py makes it), token by token. Needs the file that
+ * models/fetch.sh fetches; sanitizers take a shorter text. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/rig/model_rig.h"
+
+#if defined(__SANITIZE_THREAD__)
+enum { MAX_TOKENS = 16 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { MAX_TOKENS = 100 };
+#else
+enum { MAX_TOKENS = 1 << 20 };
+#endif
+
+#if !defined(NLL_BOUND) /* of the difference of the means; how often the same token is the likeliest */
+#define NLL_BOUND 0.002
+#define AGREE_BOUND 0.99
+#endif
+
+struct comparison {
+    double nll, reference;
+    int n, agree;
+};
+
+static void compare(const struct sample_result *got, const char *stored, int n_stored, struct comparison *c)
+{
+    const char *best_at = stored + (size_t)n_stored * sizeof(double);
+    for (int i = 0; i < c->n; i++) {
+        double want;
+        int32_t best;
+        memcpy(&want, stored + (size_t)i * sizeof want, sizeof want);
+        memcpy(&best, best_at + (size_t)i * sizeof best, sizeof best);
+        c->nll -= (double)got[i].logprob / c->n;
+        c->reference -= want / c->n;
+        c->agree += got[i].top_ids[0] == best;
+    }
+}
+
+static void test_nll_is_that_of_float64(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct model *m;
+    struct rig r;
+    struct buf stored = {0};
+    int n;
+    if (access(DEMO_MODEL, R_OK) != 0) {
+        print_message("%s is not here: models/fetch.sh fetches it\n", DEMO_MODEL);
+        skip();
+    }
+    int32_t *ids = rig_read_ids("tests/data/nll_tokens.json", &n, &e);
+    assert_true(n >= 2000);
+    assert_int_equal(file_read(&stored, "tests/data/nll_reference.bin", 1 << 20, &e), 0);
+    assert_int_equal(stored.len, (size_t)(n - 1) * 12);
+    struct comparison c = {.n = n - 1 < MAX_TOKENS ? n - 1 : MAX_TOKENS};
+    struct rig_opts o = {.max_rows = 256, .max_logits = 64, .n_seqs = 1, .max_len = n, .kv = DT_F16};
+    struct sample_result *results = mem_new_array((size_t)n, sizeof *results);
+    if (model_open_gguf(&m, DEMO_MODEL, &e) || rig_open(&r, m, &o, &e) || rig_score(&r, ids, c.n + 1, 256, results, &e))
+        fail_msg("%s", e.text);
+    compare(results, stored.data, n - 1, &c);
+    print_message("NLL %.5f, float64 %.5f, next tokens agree %.2f%% of %d\n", c.nll, c.reference, 100.0 * c.agree / c.n, c.n);
+    assert_true(fabs(c.nll - c.reference) <= NLL_BOUND);
+    assert_true(c.agree + 1 >= AGREE_BOUND * c.n);
+    rig_close(&r);
+    model_close(m);
+    buf_free(&stored);
+    mem_free(results);
+    mem_free(ids);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nll_is_that_of_float64)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

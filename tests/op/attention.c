@@ -1,0 +1,345 @@
+/* Attention, cache writing and rope of the CPU backend: against float64, and bit for bit the same for every instruction set, thread
+ * count, chunking, batch mix and block size. */
+#include "kernels/backend.h"
+#include "tests/rig/op_fixture.h"
+
+enum { MAX_SEQS = 4, MAX_ROWS = 1024 };
+
+struct heads {
+    int q, kv, dim;
+};
+
+/* Keys, values and queries of some sequences, and where they are cached. */
+struct world {
+    struct heads h;
+    int n_seqs, length[MAX_SEQS];
+    float *q[MAX_SEQS], *k[MAX_SEQS], *v[MAX_SEQS], *out[MAX_SEQS];
+    int window;
+};
+
+struct cache {
+    struct kv_space space;
+    struct kv_view view;
+    int32_t *blocks[MAX_SEQS];
+};
+
+static struct world make_world(struct rng *r, struct heads h, int n_seqs, const int *length, int window)
+{
+    struct world w = {.h = h, .n_seqs = n_seqs, .window = window};
+    for (int s = 0; s < n_seqs; s++) {
+        size_t n = (size_t)length[s];
+        w.length[s] = length[s];
+        w.q[s] = random_floats(r, n * (size_t)(h.q * h.dim), 1.5f);
+        w.k[s] = random_floats(r, n * (size_t)(h.kv * h.dim), 1.5f);
+        w.v[s] = random_floats(r, n * (size_t)(h.kv * h.dim), 1.0f);
+        w.out[s] = calloc(n * (size_t)(h.q * h.dim), sizeof(float));
+    }
+    return w;
+}
+
+static void free_world(struct world *w)
+{
+    for (int s = 0; s < w->n_seqs; s++) {
+        free(w->q[s]);
+        free(w->k[s]);
+        free(w->v[s]);
+        free(w->out[s]);
+    }
+}
+
+/* Blocks scattered at random over two layers' worth of space filled with NaN: what is not written must not matter. */
+static struct cache make_cache(struct rng *r, const struct world *w, enum dtype t, int tokens)
+{
+    struct cache c = {0};
+    int used = 0;
+    for (int s = 0; s < w->n_seqs; s++)
+        used += (w->length[s] + tokens - 1) / tokens;
+    c.space = (struct kv_space){NULL, ops->kv_block_bytes(t, tokens, w->h.kv, w->h.dim), used + 3, 2, t};
+    assert_true(c.space.block_bytes > 0);
+    size_t bytes = c.space.block_bytes * (size_t)c.space.n_blocks * 2;
+    c.space.base = aligned_alloc(64, bytes);
+    memset(c.space.base, 0xff, bytes);
+    int32_t *free_list = malloc((size_t)c.space.n_blocks * sizeof *free_list);
+    for (int i = 0; i < c.space.n_blocks; i++)
+        free_list[i] = i;
+    int left = c.space.n_blocks;
+    for (int s = 0; s < w->n_seqs; s++) {
+        int n = (w->length[s] + tokens - 1) / tokens;
+        c.blocks[s] = malloc((size_t)n * sizeof(int32_t));
+        for (int i = 0; i < n; i++) {
+            int at = (int)rng_below(r, (uint64_t)left);
+            c.blocks[s][i] = free_list[at];
+            free_list[at] = free_list[--left];
+        }
+    }
+    free(free_list);
+    c.view = (struct kv_view){NULL, 1, tokens, w->h.kv, w->h.dim};
+    return c;
+}
+
+/* Runs all sequences through steps of at most `budget` rows, chunk sizes at random up to `chunk`, several sequences a step. */
+static void run_world(struct device *d, struct world *w, struct cache *c, struct rng *r, int chunk)
+{
+    int done[MAX_SEQS] = {0}, kv_head[64], wq = w->h.q * w->h.dim, wk = w->h.kv * w->h.dim;
+    static int32_t zeros[MAX_ROWS];
+    for (int h = 0; h < w->h.q; h++)
+        kv_head[h] = h * w->h.kv / w->h.q;
+    c->view.space = &c->space;
+    for (;;) {
+        struct batch_seq seqs[MAX_SEQS];
+        int which[MAX_SEQS], n_seqs = 0, rows = 0;
+        for (int s = 0; s < w->n_seqs; s++) {
+            int left = w->length[s] - done[s], n = 1 + (int)rng_below(r, (uint64_t)chunk);
+            n = n < left ? n : left;
+            if (n <= 0)
+                continue;
+            seqs[n_seqs] = (struct batch_seq){rows, n, done[s], c->blocks[s]};
+            which[n_seqs++] = s;
+            rows += n;
+        }
+        if (!n_seqs)
+            return;
+        float *q = malloc((size_t)(rows * wq) * 4), *k = malloc((size_t)(rows * wk) * 4), *v = malloc((size_t)(rows * wk) * 4);
+        float *out = calloc((size_t)(rows * wq), 4);
+        for (int i = 0; i < n_seqs; i++) {
+            size_t at = (size_t)seqs[i].row0, p = (size_t)seqs[i].pos0, n = (size_t)seqs[i].n_rows;
+            memcpy(q + at * (size_t)wq, w->q[which[i]] + p * (size_t)wq, n * (size_t)wq * 4);
+            memcpy(k + at * (size_t)wk, w->k[which[i]] + p * (size_t)wk, n * (size_t)wk * 4);
+            memcpy(v + at * (size_t)wk, w->v[which[i]] + p * (size_t)wk, n * (size_t)wk * 4);
+        }
+        struct batch b = {.n_rows = rows, .ids = zeros, .positions = zeros, .n_seqs = n_seqs, .seqs = seqs};
+        struct attention_args a = {act_of(q, wq), act_of(out, wq), w->h.q, kv_head, c->view,
+                                   1.0f / sqrtf((float)w->h.dim), w->window};
+        assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
+        ops->kv_write(d, act_of(k, wk), act_of(v, wk), &c->view);
+        ops->attention(d, &a);
+        finish(d);
+        for (int i = 0; i < n_seqs; i++) {
+            memcpy(w->out[which[i]] + (size_t)seqs[i].pos0 * (size_t)wq, out + (size_t)seqs[i].row0 * (size_t)wq,
+                   (size_t)seqs[i].n_rows * (size_t)wq * 4);
+            done[which[i]] += seqs[i].n_rows;
+        }
+        free(q);
+        free(k);
+        free(v);
+        free(out);
+    }
+}
+
+static void free_cache(struct world *w, struct cache *c)
+{
+    for (int s = 0; s < w->n_seqs; s++)
+        free(c->blocks[s]);
+    free(c->space.base);
+}
+
+static double rounded(enum dtype t, float x)
+{
+    return (double)(t == DT_F8 ? f8_to_f32(f32_to_f8(x)) : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+}
+
+/* One output vector of one query head in float64 over the cache's rounded keys and values. */
+static void reference(const struct world *w, enum dtype t, int s, int p, int h, double *o)
+{
+    int kv = h * w->h.kv / w->h.q, dim = w->h.dim, lo = w->window && p >= w->window ? p - w->window + 1 : 0;
+    double most = -INFINITY, total = 0, *score = malloc((size_t)(p + 1) * sizeof *score);
+    const float *q = w->q[s] + ((size_t)p * (size_t)w->h.q + (size_t)h) * (size_t)dim;
+    for (int i = lo; i <= p; i++) {
+        const float *k = w->k[s] + ((size_t)i * (size_t)w->h.kv + (size_t)kv) * (size_t)dim;
+        score[i] = 0;
+        for (int d = 0; d < dim; d++)
+            score[i] += (double)q[d] * rounded(t, k[d]);
+        score[i] /= sqrt((double)dim);
+        most = fmax(most, score[i]);
+    }
+    memset(o, 0, (size_t)dim * sizeof *o);
+    for (int i = lo; i <= p; i++) {
+        const float *v = w->v[s] + ((size_t)i * (size_t)w->h.kv + (size_t)kv) * (size_t)dim;
+        double weight = exp(score[i] - most);
+        total += weight;
+        for (int d = 0; d < dim; d++)
+            o[d] += weight * rounded(t, v[d]);
+    }
+    for (int d = 0; d < dim; d++)
+        o[d] /= total;
+    free(score);
+}
+
+/* f32 sums of a few hundred terms of size up to ~5: 1e-5 leaves a factor of ten over what is seen. */
+static void check_world(const struct world *w, enum dtype t)
+{
+    double o[512];
+    for (int s = 0; s < w->n_seqs; s++)
+        for (int p = 0; p < w->length[s]; p += p < 4 ? 1 : 37)
+            for (int h = 0; h < w->h.q; h++) {
+                reference(w, t, s, p, h, o);
+                const float *got = w->out[s] + ((size_t)p * (size_t)w->h.q + (size_t)h) * (size_t)w->h.dim;
+                for (int d = 0; d < w->h.dim; d++)
+                    if (!(fabs(o[d] - (double)got[d]) <= 1e-5))
+                        fail_msg("seq %d position %d head %d element %d: %g, not %g", s, p, h, d, (double)got[d], o[d]);
+            }
+}
+
+static void keep(const struct world *w, float **first)
+{
+    for (int s = 0; s < w->n_seqs; s++) {
+        size_t bytes = (size_t)(w->length[s] * w->h.q * w->h.dim) * sizeof(float);
+        if (!first[s]) {
+            first[s] = malloc(bytes);
+            memcpy(first[s], w->out[s], bytes);
+        } else {
+            assert_memory_equal(first[s], w->out[s], bytes);
+        }
+        memset(w->out[s], 0, bytes);
+    }
+}
+
+/* Every way to run the same sequences gives the same bits; the first is checked against float64. */
+static void all_ways(struct heads h, enum dtype t, const int *length, int n_seqs, int window)
+{
+    static const struct {
+        const char *isa;
+        int threads, chunk, tokens;
+    } ways[] = {{"portable", 1, 300, 16}, {"auto", 1, 300, 32}, {"auto", 2, 1, 16}, {"auto", 3, 7, 48},
+                {"avx2", 2, 64, 128},     {"avx512", 2, 40, 64}, {"portable", 2, 33, 16}};
+    struct rng r;
+    rng_init(&r, (uint64_t)(h.dim * 7 + h.q + (int)t));
+    struct world w = make_world(&r, h, n_seqs, length, window);
+    float *first[MAX_SEQS] = {0};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct device *d = open_device(ways[i].isa, ways[i].threads);
+        if (!d)
+            continue;
+        struct cache c = make_cache(&r, &w, t, ways[i].tokens);
+        run_world(d, &w, &c, &r, ways[i].chunk);
+        if (i == 0)
+            check_world(&w, t);
+        keep(&w, first);
+        free_cache(&w, &c);
+        ops->close(d);
+    }
+    for (int s = 0; s < n_seqs; s++)
+        free(first[s]);
+    free_world(&w);
+}
+
+static void grouped_heads(void **state)
+{
+    (void)state;
+    static const int length[] = {330, 1, 140, 17};
+    all_ways((struct heads){9, 3, 64}, DT_F16, length, 4, 0);
+    all_ways((struct heads){4, 4, 64}, DT_BF16, length, 3, 0);
+    all_ways((struct heads){8, 2, 128}, DT_F32, length, 3, 0);
+    all_ways((struct heads){6, 2, 64}, DT_F8, length, 4, 0);
+}
+
+static void odd_head_dims(void **state)
+{
+    (void)state;
+    static const int length[] = {150, 29};
+    all_ways((struct heads){2, 1, 32}, DT_F16, length, 2, 0);
+    all_ways((struct heads){3, 3, 40}, DT_F16, length, 2, 0);
+    all_ways((struct heads){5, 1, 80}, DT_BF16, length, 2, 0);
+    all_ways((struct heads){3, 1, 40}, DT_F8, length, 2, 0);
+    all_ways((struct heads){2, 2, 256}, DT_F16, length, 2, 0);
+    all_ways((struct heads){6, 2, 120}, DT_F32, length, 2, 0);
+}
+
+static void sliding_windows(void **state)
+{
+    (void)state;
+    static const int length[] = {300, 170};
+    static const int windows[] = {1, 3, 16, 100, 128, 129, 200};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        all_ways((struct heads){3, 1, 64}, i % 2 ? DT_F32 : DT_F16, length, 2, windows[i]);
+}
+
+static void many_queries_of_one_head(void **state)
+{
+    (void)state;
+    static const int length[] = {140};
+    all_ways((struct heads){50, 1, 32}, DT_F16, length, 1, 0);
+}
+
+static void block_sizes(void **state)
+{
+    (void)state;
+    ops = backend_cpu();
+    assert_true(ops->kv_block_bytes(DT_F16, 32, 3, 64) == 32 * 3 * 64 * 2 * 2);
+    assert_true(ops->kv_block_bytes(DT_F32, 16, 1, 128) == 16 * 128 * 2 * 4);
+    assert_true(ops->kv_block_bytes(DT_F8, 32, 3, 64) == 32 * 3 * 64 * 2);
+    assert_true(ops->kv_block_bytes(DT_Q8_0, 16, 1, 128) == 0); /* not a cache type */
+    assert_true(ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 128) == 0);
+    assert_true(ops->kv_block_bytes(DT_F16, 24, 1, 128) == 0);
+    assert_true(ops->kv_block_bytes(DT_F16, 16, 1, 1024) == 0);
+}
+
+/* Rope of both pairings, part of a head, with per-head norm, against float64; the same bits on every instruction set. */
+static void rope_and_head_norm(void **state)
+{
+    (void)state;
+    enum { ROWS = 21, DIM = 80, ROTATED = 48, Q = 3, KV = 2 };
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    struct rng r;
+    rng_init(&r, 11);
+    float inv_freq[ROTATED / 2], *q = random_floats(&r, ROWS * Q * DIM, 2.0f), *k = random_floats(&r, ROWS * KV * DIM, 2.0f);
+    float *gain = random_floats(&r, DIM, 1.0f);
+    int32_t positions[ROWS];
+    for (int i = 0; i < ROTATED / 2; i++)
+        inv_freq[i] = (float)pow(10000.0, -2.0 * i / ROTATED);
+    for (int i = 0; i < ROWS; i++)
+        positions[i] = i < 18 ? i * 13 : 100000 + i;
+    for (int mode = 0; mode < 4; mode++) {
+        bool halves = mode % 2, norm = mode / 2;
+        static float first[ROWS][Q * DIM], y[ROWS][Q * DIM], yk[ROWS][KV * DIM];
+        for (int isa = 0; isa < 3; isa++) {
+            struct device *d = open_device(isas[isa], 2);
+            if (!d)
+                continue;
+            memcpy(y, q, sizeof y);
+            memcpy(yk, k, sizeof yk);
+            struct batch b = {.n_rows = ROWS, .ids = positions, .positions = positions};
+            struct rope rope = {halves, ROTATED, inv_freq, 1.25f};
+            struct rope_args a = {act_of(&y[0][0], Q * DIM), act_of(&yk[0][0], KV * DIM), Q, KV, DIM, ROWS,
+                                  norm ? gain : NULL, NULL, 1e-6f};
+            assert_int_equal(ops->begin(d, &b, &rope, NULL), 0);
+            ops->rope(d, &a);
+            finish(d);
+            ops->close(d);
+            if (isa)
+                assert_memory_equal(first, y, sizeof y);
+            else
+                memcpy(first, y, sizeof y);
+        }
+        for (int row = 0; row < ROWS; row++)
+            for (int h = 0; h < Q; h++) {
+                double x[DIM], square = 0;
+                const float *from = q + ((size_t)row * Q + (size_t)h) * DIM;
+                for (int i = 0; i < DIM; i++)
+                    square += (double)from[i] * (double)from[i];
+                for (int i = 0; i < DIM; i++)
+                    x[i] = (double)from[i] * (norm ? (double)gain[i] / sqrt(square / DIM + 1e-6) : 1.0);
+                for (int i = 0; i < ROTATED / 2; i++) {
+                    int i0 = halves ? i : 2 * i, i1 = halves ? i + ROTATED / 2 : 2 * i + 1;
+                    double angle = (double)positions[row] * (double)inv_freq[i], x0 = x[i0], x1 = x[i1];
+                    x[i0] = 1.25 * (x0 * cos(angle) - x1 * sin(angle));
+                    x[i1] = 1.25 * (x0 * sin(angle) + x1 * cos(angle));
+                }
+                for (int i = 0; i < DIM; i++)
+                    assert_true(fabs(x[i] - (double)first[row][h * DIM + i]) <= 1e-6 * (4 + fabs(x[i])));
+            }
+    }
+    free(q);
+    free(k);
+    free(gain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grouped_heads), cmocka_unit_test(odd_head_dims),
+        cmocka_unit_test(sliding_windows), cmocka_unit_test(many_queries_of_one_head),
+        cmocka_unit_test(block_sizes), cmocka_unit_test(rope_and_head_norm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

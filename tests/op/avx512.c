@@ -1,0 +1,183 @@
+/* The AVX-512 kernels, emulated on whatever x86 machine runs the tests: the same bits as the portable twin, kernel by kernel. Where the
+ * CPU has AVX-512 the other op tests run them for real as well. */
+#ifdef NO_X86
+#include <stdio.h>
+int main(void)
+{
+    puts("not an x86 machine: there are no AVX-512 kernels to test");
+    return 0;
+}
+#else
+#include "tests/rig/simde_avx512.h"
+
+#define CPU_INTRINSICS 1
+#define cpu_kernels_avx512 emulated_avx512
+#include "kernels/cpu/kernels_avx512.c"
+#undef cpu_kernels_avx512
+
+#include "kernels/cpu/device.h"
+#include "tests/rig/op_fixture.h"
+
+static bool can_run(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+/* Opens a device of the portable kind, then puts the emulated kernels in. */
+static struct device *open_emulated(bool emulated)
+{
+    struct device *d = open_device("portable", 1);
+    if (emulated)
+        d->kernels = emulated_avx512();
+    return d;
+}
+
+static void assert_same(const float *a, const float *b, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(a + i, b + i, sizeof *a))
+            fail_msg("%s: element %zu is %a, not %a", what, i, (double)b[i], (double)a[i]);
+}
+
+static void linear_twins(void **state)
+{
+    (void)state;
+    static const int row_counts[] = {1, 2, 3, 4, 5, 8, 15, 66};
+    struct rng r;
+    rng_init(&r, 31);
+    if (!can_run())
+        skip();
+    for (int t = 0; t < DT_MATRICES; t++)
+        for (int n = 0; n < 8; n++) {
+            enum { OUT = 37, COLS = 1536 };
+            int rows = row_counts[n];
+            struct weight_src src = random_matrix(&r, (enum dtype)t, OUT, COLS);
+            float *x = random_floats(&r, (size_t)rows * COLS, 1.0f), *x2 = random_floats(&r, (size_t)rows * COLS, 1.0f);
+            float *gain = random_floats(&r, COLS, 1.0f), *y[2];
+            for (int e = 0; e < 2; e++) {
+                struct device *d = open_emulated(e);
+                struct weight *w = load(d, &src);
+                y[e] = calloc((size_t)rows * OUT, sizeof(float));
+                struct linear_args a = {.in = (enum linear_in)(n % 3), .x = act_of(x, COLS), .x2 = act_of(x2, COLS),
+                                        .gain = gain, .eps = 1e-5f, .rows = rows, .n_out = 1};
+                a.out[0] = (struct linear_out){{w, 0, OUT, 0, COLS}, NULL, act_of(y[e], OUT)};
+                struct batch b;
+                begin_rows(d, rows, &b);
+                ops->linear(d, &a);
+                finish(d);
+                ops->weight_free(d, w);
+                ops->close(d);
+            }
+            assert_same(y[0], y[1], (size_t)rows * OUT, dtype_get((enum dtype)t)->name);
+            free(y[0]);
+            free(y[1]);
+            free(x);
+            free(x2);
+            free(gain);
+            free((void *)src.data);
+        }
+}
+
+static void attention_twins(void **state)
+{
+    (void)state;
+    static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5};
+    static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32, DT_F8};
+    struct rng r;
+    rng_init(&r, 32);
+    if (!can_run())
+        skip();
+    for (int i = 0; i < 12; i++) {
+        enum { LENGTH = 300, TOKENS = 32, BLOCKS = 10 };
+        int dim = dims[i % 3], heads = queries[i / 3], window = i == 4 ? 77 : 0, done[] = {0, 290, 299, LENGTH};
+        int kv_head[16] = {0};
+        float *q = random_floats(&r, (size_t)(LENGTH * heads * dim), 1.0f);
+        float *k = random_floats(&r, (size_t)(LENGTH * dim), 1.0f), *v = random_floats(&r, (size_t)(LENGTH * dim), 1.0f);
+        float *out[2];
+        for (int e = 0; e < 2; e++) {
+            struct device *d = open_emulated(e);
+            int32_t blocks[BLOCKS], zeros[LENGTH] = {0};
+            struct kv_space space = {NULL, ops->kv_block_bytes(caches[i / 3], TOKENS, 1, dim), BLOCKS, 1, caches[i / 3]};
+            space.base = ops->alloc(d, space.block_bytes * BLOCKS);
+            out[e] = calloc((size_t)(LENGTH * heads * dim), sizeof(float));
+            for (int b = 0; b < BLOCKS; b++)
+                blocks[b] = (b * 7 + 3) % BLOCKS;
+            for (int s = 0; s < 3; s++) {
+                int p = done[s], n = done[s + 1] - p;
+                struct batch_seq seq = {0, n, p, blocks};
+                struct batch b = {.n_rows = n, .ids = zeros, .positions = zeros, .n_seqs = 1, .seqs = &seq};
+                struct kv_view view = {&space, 0, TOKENS, 1, dim};
+                struct attention_args a = {act_of(q + p * heads * dim, heads * dim), act_of(out[e] + p * heads * dim, heads * dim),
+                                           heads, kv_head, view, 0.11f, window};
+                assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
+                ops->kv_write(d, act_of(k + p * dim, dim), act_of(v + p * dim, dim), &view);
+                ops->attention(d, &a);
+                finish(d);
+            }
+            ops->release(d, space.base);
+            ops->close(d);
+        }
+        assert_same(out[0], out[1], (size_t)(LENGTH * heads * dim), "attention");
+        free(out[0]);
+        free(out[1]);
+        free(q);
+        free(k);
+        free(v);
+    }
+}
+
+/* Small kernels on awkward values: zeros, infinities, NaN, the largest and the least floats. */
+static void row_twins(void **state)
+{
+    (void)state;
+    enum { N = 96 };
+    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, 1e-38f, 88.0f, -104.0f, 1e30f};
+    const struct cpu_kernels *a = cpu_kernels_portable(), *b = emulated_avx512();
+    struct rng r;
+    rng_init(&r, 33);
+    if (!can_run())
+        skip();
+    for (int round = 0; round < 400; round++) {
+        float x[N], x2[N], y[2][N];
+        int8_t q[2][PLANES * N];
+        struct qmeta m[2][N / 32];
+        uint16_t h[2][N];
+        int n = N - (int)rng_below(&r, 40);
+        for (int i = 0; i < N; i++) {
+            x[i] = gaussian(&r) * 20.0f;
+            x2[i] = gaussian(&r);
+        }
+        if (round % 2)
+            x[rng_below(&r, N)] = odd[rng_below(&r, sizeof odd / sizeof *odd)];
+        memset(m, 0, sizeof m);
+        a->quantise_row(x, N, q[0], m[0]);
+        b->quantise_row(x, N, q[1], m[1]);
+        assert_memory_equal(q[0], q[1], sizeof q[0]);
+        assert_memory_equal(m[0], m[1], sizeof m[0]);
+        for (int t = DT_F16; t <= DT_BF16; t++) {
+            a->to_cache(x, n, (enum dtype)t, h[0]);
+            b->to_cache(x, n, (enum dtype)t, h[1]);
+            assert_memory_equal(h[0], h[1], (size_t)n * 2);
+        }
+        a->to_cache(x, n, DT_F8, h[0]);
+        b->to_cache(x, n, DT_F8, h[1]);
+        assert_memory_equal(h[0], h[1], (size_t)n);
+        a->swiglu_row(x, x2, n, y[0]);
+        b->swiglu_row(x, x2, n, y[1]);
+        for (int i = 0; i < n; i++)
+            assert_true(y[0][i] != y[0][i] ? y[1][i] != y[1][i] : memcmp(&y[0][i], &y[1][i], 4) == 0);
+        a->norm_row(x, x2, n, 1e-6f, y[0]);
+        b->norm_row(x, x2, n, 1e-6f, y[1]);
+        for (int i = 0; i < n; i++)
+            assert_true(y[0][i] != y[0][i] ? y[1][i] != y[1][i] : memcmp(&y[0][i], &y[1][i], 4) == 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_twins), cmocka_unit_test(attention_twins), cmocka_unit_test(row_twins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

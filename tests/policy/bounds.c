@@ -1,0 +1,279 @@
+/* Whatever a policy does or leaves undone, and whatever fails: every request ends within a bound, the clock moves on, and nobody spins. */
+#include "tests/rig/policy_rig.h"
+
+#include "engine/base/file.h"
+#include "engine/live.h"
+
+enum { MANY_TURNS = 20000 };
+
+static void swap_to(struct rig *t, const char *source)
+{
+    if (rig_swap(t, "bounds", source))
+        fail_msg("%s\n%s", source, t->reply.data);
+}
+
+static void swap_to_shipped(struct rig *t, const char *path)
+{
+    struct buf source = {0};
+    struct err e = {0};
+    if (file_read(&source, path, 1 << 20, &e))
+        fail_msg("%s", e.text);
+    swap_to(t, source.data);
+    buf_free(&source);
+}
+
+/* As rig_run_until, but fails where the engine turns and turns without end. Returns how often the policy was asked. */
+static uint64_t run_for(struct rig *t, int64_t ns)
+{
+    int64_t until = clock_now(&t->clock) + ns, next = 0;
+    uint64_t before = engine_world(t->engine)->step;
+    for (int n = 0; next <= until; n++) {
+        if (n == MANY_TURNS)
+            fail_msg("%d turns and the clock has not moved; the policy was asked %d times", n, (int)(engine_world(t->engine)->step - before));
+        if (engine_turn(t->engine))
+            continue;
+        rig_listen(t);
+        int64_t now = clock_now(&t->clock);
+        next = engine_next_ns(t->engine);
+        if (next <= until && next > now) {
+            clock_advance_to(&t->clock, next);
+            n = 0;
+        }
+    }
+    clock_advance_to(&t->clock, until);
+    return engine_world(t->engine)->step - before;
+}
+
+#define SECONDS(n) ((int64_t)((n) * 1e9))
+#define SERVE "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end "
+
+/* ---- who fits nowhere */
+
+/* Two ranks hold a request together, one fails: the request is told so, and those behind it are served, by the policy itself. */
+static void lose_a_rank_under(const char *path)
+{
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .blocks = 20, .fail_rank = 1, .fail_at_step = 3});
+    if (path)
+        swap_to_shipped(&t, path);
+    uint64_t big = rig_submit(&t, "", 450, 50);
+    for (int i = 0; i < 5; i++)
+        rig_submit(&t, "", 20, 10);
+    run_for(&t, SECONDS(5));
+    assert_int_equal(t.heard[big].ending, END_ERROR);
+    assert_int_equal(t.heard[big].status, 503);
+    for (uint64_t i = big + 1; i <= t.n_tags; i++)
+        assert_int_equal(t.heard[i].ending, END_LENGTH);
+    uint64_t late = rig_submit(&t, "", 450, 50), small = rig_submit(&t, "", 20, 10);
+    run_for(&t, SECONDS(5));
+    assert_int_equal(t.heard[late].ending, END_REFUSED);
+    assert_int_equal(t.heard[late].status, 503);
+    assert_int_equal(t.heard[small].ending, END_LENGTH);
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 0);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void a_lost_rank_ends_what_the_others_cannot_hold(void **state)
+{
+    (void)state;
+    static const char *const shipped[] = {NULL, "policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
+                                          "policies/flying.lua", "policies/static.lua", "policies/auto.lua"};
+    for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++)
+        lose_a_rank_under(shipped[i]);
+}
+
+/* It has begun, and outgrows what is left of the node: it ends then, not before. */
+static void who_outgrows_the_node_ends(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .blocks = 20, .fail_rank = 1, .fail_at_step = 12});
+    uint64_t grows = rig_submit(&t, "", 300, 150);
+    rig_submit(&t, "", 20, 10);
+    run_for(&t, SECONDS(5));
+    assert_int_equal(t.heard[grows].ending, END_ERROR);
+    assert_int_equal(t.heard[grows].n_tokens, 21); /* 320 tokens are cached, one more is known */
+    assert_int_equal(t.heard[grows + 1].ending, END_LENGTH);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+/* Nobody binds the two ranks that the first in the queue needs: the others go on, and it is served when it has waited too long. */
+static void a_misfit_at_the_head_bars_nobody(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 20, .starvation_s = 1});
+    swap_to(&t, "return { api = 1, doc = 'x', step = function(view, act) " SERVE "end }");
+    uint64_t big = rig_submit(&t, "", 450, 20);
+    for (int i = 0; i < 400; i++) {
+        rig_submit(&t, "", 20, 10);
+        run_for(&t, SECONDS(0.005));
+    }
+    assert_true(t.heard[big + 1].end_ns < SECONDS(1.2));
+    assert_int_equal(t.heard[big].ending, END_LENGTH);
+    assert_true(t.heard[big].end_ns < SECONDS(2.5));
+    run_for(&t, SECONDS(5));
+    assert_true(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}") > 0);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+/* ---- orders given again and again */
+
+/* Somebody runs, somebody waits, and the policy says in each step what it has said before. */
+static void say_again(const char *what, uint64_t at_most)
+{
+    struct rig t;
+    char source[1024];
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1});
+    snprintf(source, sizeof source, "return { api = 1, doc = 'x', step = function(view, act) " SERVE "if view.step > 5 then %s end end }", what);
+    swap_to(&t, source);
+    rig_submit(&t, "", 30, 200);
+    run_for(&t, SECONDS(0.02));
+    rig_submit(&t, "", 30, 20);
+    uint64_t asked = run_for(&t, SECONDS(0.1));
+    if (asked > at_most)
+        fail_msg("asked %d times in 100 ms: %s", (int)asked, what);
+    run_for(&t, SECONDS(60));
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void asking_again_is_no_change(void **state)
+{
+    (void)state;
+    say_again("act.bind({ 0, 1 }, { when = 'drain' })", 400);
+    say_again("act.release(view.groups[1], { when = 'drain' })", 400);
+    say_again("if view.groups[2] then act.preempt(view.groups[2], 'drain') end", 400);
+    say_again("act.open(view.groups[1])", 400); /* a step takes a millisecond */
+    say_again("local g = view.groups[2] if g and g.closed then act.open(g) elseif g then act.preempt(g, 'drain') end", 100 * LIVE_MAX_BARREN * 2);
+}
+
+/* An order that changes all the time waits no longer than it would have as it was; and one that has somebody wait for requests that it does not run is a stall. */
+static void pending_orders_hide_no_stall(void **state)
+{
+    (void)state;
+    static const char *const steps[] = {
+        "n = n + 1 act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000, kv = n % 2 == 0 and 'park' or 'migrate' })",
+        "act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000 })",
+        "n = n + 1 act.bind(n % 2 == 0 and { 0, 1 } or { 0 }, { when = 'soft', max_wait_ms = 3600000 })",
+        "n = n + 1 act.bind(n % 2 == 0 and { 0, 1 } or { 0 }) act.wake(10)",
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct rig t;
+        char source[1024];
+        rig_open(&t, &(struct rig_knobs){.ranks = 2});
+        snprintf(source, sizeof source,
+                 "local n = 0 return { api = 1, doc = 'x', step = function(view, act) if view.step > 5 and #view.groups > 0 then %s else " SERVE "end end }", steps[i]);
+        swap_to(&t, source);
+        rig_submit(&t, "", 30, 40);
+        run_for(&t, SECONDS(0.01));
+        rig_submit(&t, "", 30, 40);
+        uint64_t asked = run_for(&t, SECONDS(30));
+        if (asked > 12000)
+            fail_msg("asked %d times: %s", (int)asked, steps[i]);
+        for (uint64_t k = 1; k <= t.n_tags; k++)
+            if (t.heard[k].n_ends != 1)
+                fail_msg("request %d has no end after 30 s: %s", (int)k, steps[i]);
+        assert_true(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}") > 0);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
+/* The deadline of the first of a row of orders for the same ranks stands for all. */
+static void a_changed_order_keeps_its_deadline(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1});
+    swap_to(&t, "local n = 0 return { api = 1, doc = 'x', step = function(view, act) n = n + 1 " SERVE
+                "if #view.groups == 2 and view.n_running > 0 then act.bind({ 0, 1 }, { when = 'drain', max_wait_ms = 50, kv = n % 2 == 0 and 'park' or 'migrate' }) end end }");
+    rig_submit(&t, "", 30, 400);
+    run_for(&t, SECONDS(0.2));
+    assert_int_equal(rig_state(&t, "n_switches"), 3); /* two groups at the start, and the order */
+    run_for(&t, SECONDS(2));
+    rig_check(&t);
+    rig_close(&t);
+}
+
+/* ---- who gets no further */
+
+/* One request is served so that it never ends, others come and go beside it; the policy is withdrawn when that one has starved twice, and it ends. */
+static void starve_by(const char *step)
+{
+    struct rig t;
+    char source[1024];
+    rig_open(&t, &(struct rig_knobs){.starvation_s = 0.5});
+    snprintf(source, sizeof source,
+             "local odd return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act) odd = not odd\n"
+             "  local b, w, r = act.batch(view.groups[1]), view.waiting, view.running\n"
+             "  for i = 1, r.n do if r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
+             "  for i = 1, w.n do if w.tenant[i] ~= 'red' then b:add(w.id[i]) end end\n"
+             "  local function red(q) for i = 1, q.n do if q.tenant[i] == 'red' then return q.id[i] end end end\n"
+             "  if view.step < 20 then for i = 1, w.n do b:add(w.id[i]) end for i = 1, r.n do b:add(r.id[i]) end else %s end\n"
+             "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(5) end end }", step);
+    swap_to(&t, source);
+    run_for(&t, SECONDS(0.1));
+    for (int i = 0; i < 40; i++)
+        rig_submit(&t, "blue", 20, 2);
+    run_for(&t, SECONDS(0.1));
+    uint64_t red = rig_submit(&t, "red", 40, 30);
+    for (int i = 0; i < 150; i++) {
+        rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    if (t.heard[red].ending != END_LENGTH)
+        fail_msg("%d tokens after 3 s: %s", t.heard[red].n_tokens, step);
+    assert_true(t.heard[red].end_ns < SECONDS(1 + 0.2 + 1.5));
+    assert_true(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}") >= 1);
+    assert_int_equal(rig_state(&t, "policy.withdrawn"), 1);
+    run_for(&t, SECONDS(5));
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void giving_way_for_ever_is_starvation(void **state)
+{
+    (void)state;
+    starve_by("if odd then if red(w) then b:add(red(w), 1) end elseif red(r) then act.preempt(red(r), 'recompute') end");
+    starve_by("if red(w) then b:add(red(w), 1) elseif red(r) and odd then act.preempt(red(r), 'recompute') end");
+    starve_by("if red(w) then b:add(red(w), 7) end"); /* begun, and never gone on with */
+    starve_by("if red(w) then act.batch(view.groups[1]) end");
+}
+
+/* Getting on slowly is not starving: a token in every tenth step. */
+static void getting_on_slowly_is_lawful(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.starvation_s = 0.5});
+    swap_to(&t, "return { api = 1, doc = 'x', step = function(view, act) local b = act.batch(view.groups[1])\n"
+                "  if view.step % 10 == 0 then b:decodes() b:prefill() else act.wake(20) end\n"
+                "  if b.tokens > 0 then act.forward(view.groups[1], b) end end }");
+    for (int i = 0; i < 5; i++)
+        rig_submit(&t, "", 20, 40);
+    run_for(&t, SECONDS(20));
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lost_rank_ends_what_the_others_cannot_hold),
+        cmocka_unit_test(who_outgrows_the_node_ends),
+        cmocka_unit_test(a_misfit_at_the_head_bars_nobody),
+        cmocka_unit_test(asking_again_is_no_change),
+        cmocka_unit_test(pending_orders_hide_no_stall),
+        cmocka_unit_test(a_changed_order_keeps_its_deadline),
+        cmocka_unit_test(giving_way_for_ever_is_starvation),
+        cmocka_unit_test(getting_on_slowly_is_lawful),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

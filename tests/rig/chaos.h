@@ -1,0 +1,137 @@
+/* A policy for tests that changes the partition all the time, at random by seed: every `every` steps another of the partitions of its list, with each way to
+ * interrupt and each fate of the KV; now and then it parks, moves or closes. Decodes and prefills like fcfs in between. Native, so that tests need no Lua.
+ * Owned by the test; engine thread. Never true: a plan that depends on anything but the view and the seed. */
+#ifndef RIG_CHAOS_H
+#define RIG_CHAOS_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/rng.h"
+#include "engine/policy.h"
+
+enum { CHAOS_MAX_PARTS = 16 };
+
+struct chaos {
+    struct rng rng;
+    int every;                              /* scheduling points between two changes */
+    int n_partitions;
+    uint64_t partitions[CHAOS_MAX_PARTS][9];/* masks, ended by 0 */
+    int budget;
+    uint64_t points, n_orders, n_refused, n_remaps, n_parks;
+    bool base_orders;                       /* also the paper's rank orders */
+    bool only_hard;
+    bool bad;                               /* it also closes groups for good, chooses algorithms, and fails now and then */
+};
+
+static inline void chaos_order(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const uint64_t *masks = c->partitions[rng_below(&c->rng, (uint64_t)c->n_partitions)];
+    struct switch_order o = {.when = c->only_hard ? WHEN_HARD : (enum switch_when)rng_below(&c->rng, 3),
+                             .fate = (enum kv_fate)(1 + rng_below(&c->rng, 3)), .max_wait_ns = 50000000};
+    (void)v;
+    for (int i = 0; masks[i]; i++) {
+        int n = __builtin_popcountll(masks[i]);
+        o.mask = masks[i];
+        o.base = (struct layout){n, 1, 1};
+        if (c->base_orders && n % 2 == 0 && n > 2 && rng_below(&c->rng, 2))
+            o.base = (struct layout){n / 2, 2, 1};
+        o.n_named = 0;
+        if (p->world->waiting.n && rng_below(&c->rng, 2))
+            o.named[o.n_named++] = p->world->waiting.items[0]->id;
+        snprintf(o.reason, sizeof o.reason, "chaos %llu", (unsigned long long)c->points);
+        if (plan_switch(p, &o))
+            c->n_orders++;
+        else
+            c->n_refused++;
+    }
+}
+
+static inline void chaos_meddle(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    if (w->running.n && rng_below(&c->rng, 6) == 0) {
+        struct request *r = w->running.items[rng_below(&c->rng, (uint64_t)w->running.n)];
+        struct group *g = partition_slot((struct partition *)&w->partition, (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
+        if (w->partition.n_groups && plan_remap(p, r->id, g->id, (enum kv_fate)(1 + rng_below(&c->rng, 3))))
+            c->n_remaps++;
+    }
+    if (v->n_idle && rng_below(&c->rng, 40) == 0)
+        c->n_parks += plan_preempt_group(p, v->idle[0], WHEN_HARD);
+}
+
+/* What nobody undoes. Returns whether the call fails. */
+static inline bool chaos_misbehave(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    if (v->n_idle && rng_below(&c->rng, 12) == 0)
+        plan_preempt_group(p, v->idle[rng_below(&c->rng, (uint64_t)v->n_idle)], WHEN_DRAIN);
+    if (rng_below(&c->rng, 6) == 0)
+        plan_comm(p, w->shape.sets[rng_below(&c->rng, (uint64_t)w->shape.n_sets)], (int)rng_below(&c->rng, 3));
+    return rng_below(&c->rng, 40) == 0;
+}
+
+static inline enum verdict chaos_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct chaos *c = ctx;
+    if (c->bad && chaos_misbehave(c, v, p)) {
+        err_set(e, E_POLICY, "chaos fails");
+        return VERDICT_ERROR;
+    }
+    if (c->points++ % (uint64_t)c->every == 0)
+        chaos_order(c, v, p);
+    chaos_meddle(c, v, p);
+    for (int i = 0; i < v->n_idle; i++) {
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        if (!b)
+            continue;
+        plan_decodes(b);
+        plan_prefill(b, NULL, 0, c->budget);
+        int n = b->site->n_ranks, tp;
+        do
+            tp = 1 + (int)rng_below(&c->rng, (uint64_t)n);
+        while (n % tp);
+        if (b->n_tokens && !plan_forward(b, (struct layout){n / tp, tp, 1}))
+            plan_forward(b, (struct layout){n, 1, 1});
+    }
+    plan_wake(p, 5);
+    return VERDICT_OK;
+}
+
+static inline struct policy chaos_policy(struct chaos *c)
+{
+    static const struct policy_ops ops = {.step = chaos_step};
+    struct policy p = {.ops = &ops, .ctx = c};
+    snprintf(p.name, sizeof p.name, "chaos");
+    snprintf(p.sha256, sizeof p.sha256, "chaos");
+    return p;
+}
+
+/* All the partitions that a test of n ranks (2, 4 or 8) goes through. */
+static inline void chaos_partitions(struct chaos *c, int n)
+{
+    uint64_t all = (1ull << n) - 1;
+    int k = 0;
+    c->partitions[k++][0] = all;
+    for (int size = 1; size < n; size *= 2, k++)
+        for (int i = 0; i * size < n; i++)
+            c->partitions[k][i] = ((1ull << size) - 1) << (i * size);
+    if (n >= 4) { /* uneven ones, and ranks that are in no group */
+        uint64_t half = (1ull << n / 2) - 1;
+        c->partitions[k][0] = half;
+        for (int i = n / 2; i < n; i++)
+            c->partitions[k][1 + i - n / 2] = 1ull << i;
+        k++;
+        c->partitions[k][n / 2] = half << n / 2;
+        for (int i = 0; i < n / 2; i++)
+            c->partitions[k][i] = 1ull << i;
+        k++;
+        c->partitions[k++][0] = half;
+        c->partitions[k++][0] = 3ull << (n - 2);
+        c->partitions[k][0] = 1;
+        c->partitions[k++][1] = half << n / 2;
+    }
+    c->n_partitions = k;
+}
+
+#endif

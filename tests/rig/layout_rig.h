@@ -1,0 +1,252 @@
+/* A node of several CPU ranks below the scheduler, ready to run steps of one's own making in any layout: devices, one copy of the weights, KV spaces, communicators.
+ * For tests and benchmarks. Owned by whoever opened it; one thread drives it, a step runs on a thread for each rank. Never true: a scheduler or a
+ * block table in here; a place says which blocks a sequence has. */
+#ifndef RIG_LAYOUT_RIG_H
+#define RIG_LAYOUT_RIG_H
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "engine/exec/comm.h"
+#include "engine/exec/move.h"
+#include "engine/exec/weights.h"
+#include "models/forward/forward.h"
+
+enum { NODE_RANKS = 8, NODE_SEQS = 9 };
+
+struct node_opts {
+    const struct backend_ops *ops;  /* NULL: cpu */
+    int n_ranks, threads, max_rows, max_logits, n_blocks, block_tokens;
+    enum dtype kv;
+    bool copy_shards;
+    bool fast;                      /* GPUs: the default mode, not the invariant one */
+    int graph_rows;                 /* GPUs: most rows of a graph */
+    bool spread;                    /* GPUs: rank r on device r; else all on device 0 */
+};
+
+struct node {
+    const struct backend_ops *ops;
+    struct model *model;            /* the caller's */
+    struct weights *weights;
+    struct comm_pool *pool;
+    enum comm_algorithm algorithm;  /* of all-reduces */
+    int n_ranks;
+    struct device *devices[NODE_RANKS];
+    struct forward forwards[NODE_RANKS];
+    struct kv_space kv[NODE_RANKS];
+};
+
+/* Where sequences have their KV: ranks by share, blocks by share and sequence. */
+struct place {
+    int n, ranks[NODE_RANKS], tokens_per_block, per_seq;
+    int32_t *blocks;                /* [share][NODE_SEQS][per_seq] */
+};
+
+static inline void node_close(struct node *n)
+{
+    comm_pool_close(n->pool);
+    for (int r = 0; r < n->n_ranks; r++) {
+        if (n->forwards[r].ops)
+            forward_free(&n->forwards[r]);
+        if (n->kv[r].base)
+            n->ops->release(n->devices[r], n->kv[r].base);
+    }
+    weights_free(n->weights);
+    for (int r = 0; r < n->n_ranks; r++)
+        if (n->devices[r])
+            n->ops->close(n->devices[r]);
+    memset(n, 0, sizeof *n);
+}
+
+static inline int node_open_rank(struct node *n, int r, const struct node_opts *o, struct err *e)
+{
+    const struct model_config *c = model_config(n->model);
+    struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits,
+                                 .invariant = !o->fast, .graph_rows = o->graph_rows, .index = o->spread ? r : 0,
+                                 .peers = o->spread ? (1ull << o->n_ranks) - 1 : 0};
+    TRY(n->ops->open(&n->devices[r], &device, e));
+    if (r == 0)
+        TRY(weights_load(&n->weights, &(struct weights_setup){.model = n->model, .ops = n->ops, .device = n->devices[0],
+                                                              .n_ranks = o->n_ranks, .copy_shards = o->copy_shards, .quiet = true}, e));
+    n->kv[r] = (struct kv_space){.block_bytes = n->ops->kv_block_bytes(o->kv, o->block_tokens, c->n_kv_heads, c->head_dim),
+                                 .n_blocks = o->n_blocks, .n_layers = c->n_layers, .dtype = o->kv};
+    n->kv[r].base = n->ops->alloc(n->devices[r], (size_t)c->n_layers * (size_t)o->n_blocks * n->kv[r].block_bytes);
+    if (!n->kv[r].base)
+        return err_set(e, E_FULL, "no memory for the KV cache");
+    n->forwards[r] = (struct forward){.ops = n->ops, .device = n->devices[r], .config = c, .kv = &n->kv[r]};
+    return forward_init(&n->forwards[r], o->max_rows, o->max_logits, o->n_ranks, e);
+}
+
+static inline int node_open(struct node *n, struct model *m, const struct node_opts *o, struct err *e)
+{
+    uint64_t extra[NODE_RANKS];
+    int rc = 0;
+    *n = (struct node){.ops = o->ops ? o->ops : backend_cpu(), .model = m, .n_ranks = o->n_ranks};
+    for (int i = 0; i < o->n_ranks; i++)
+        extra[i] = ((uint64_t)2 << i) - 1; /* the first i + 1 ranks */
+    for (int r = 0; r < o->n_ranks && !rc; r++)
+        rc = node_open_rank(n, r, o, e);
+    if (!rc)
+        rc = comm_pool_open(&n->pool, &(struct comm_pool_setup){.ops = n->ops, .devices = n->devices, .n_ranks = o->n_ranks,
+                                                                .extra = extra, .n_extra = o->n_ranks}, e);
+    if (rc)
+        node_close(n);
+    return rc;
+}
+
+/* A place on the first n ranks, in the order of the base layout, for sequences of up to max_len tokens; its blocks begin at `first`. Every share has
+ * its own order of blocks: a list taken from a neighbour would show. Returns the first block after it. */
+static inline int place_make(struct place *p, struct layout base, int tokens_per_block, int max_len, int first)
+{
+    int share_of[MAX_RANKS], n = base.sp * base.tp, blocks;
+    share_order(base, share_of);
+    *p = (struct place){.n = n, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
+    for (int r = 0; r < n; r++)
+        p->ranks[share_of[r]] = r;
+    blocks = NODE_SEQS * p->per_seq;
+    p->blocks = mem_new_array((size_t)(n * blocks), sizeof *p->blocks);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < blocks; k++)
+            p->blocks[i * blocks + k] = first + (k * 7 + i * 5) % blocks; /* blocks: 9 * per_seq; 7 does not divide it, see below */
+    for (int i = 0; i < n && blocks % 7 == 0; i++)
+        for (int k = 0; k < blocks; k++)
+            p->blocks[i * blocks + k] = first + (blocks - 1 - k + i) % blocks;
+    return first + blocks;
+}
+
+static inline const int32_t *place_blocks(const struct place *p, int share, int seq)
+{
+    return p->blocks + ((size_t)share * NODE_SEQS + (size_t)seq) * (size_t)p->per_seq;
+}
+
+static inline void place_free(struct place *p)
+{
+    mem_free(p->blocks);
+    p->blocks = NULL;
+}
+
+/* Copies cached tokens [first, n_tokens) of a sequence from one place to another, every share of it in turn. */
+static inline int64_t node_move(struct node *n, const struct place *from, const struct place *to, int seq, const int tokens[2])
+{
+    const struct model_config *c = model_config(n->model);
+    struct move *m = move_new();
+    const struct place *places[2] = {from, to};
+    struct move_end *ends[2] = {&m->from, &m->to};
+    m->heads = shard_heads(c);
+    m->first_token = tokens[0];
+    m->n_tokens = tokens[1];
+    for (int k = 0; k < 2; k++) {
+        const struct place *p = places[k];
+        *ends[k] = (struct move_end){.n = p->n, .tokens_per_block = p->tokens_per_block, .n_blocks = p->per_seq};
+        int32_t *blocks = arena_new(&m->arena, (size_t)(p->n * p->per_seq) * sizeof *blocks);
+        for (int i = 0; i < p->n; i++) {
+            ends[k]->ranks[i] = p->ranks[i];
+            ends[k]->spaces[i] = &n->kv[p->ranks[i]];
+            memcpy(blocks + i * p->per_seq, place_blocks(p, i, seq), (size_t)p->per_seq * sizeof *blocks);
+        }
+        ends[k]->blocks = blocks;
+    }
+    for (int i = 0; i < to->n; i++)
+        move_run(m, i, n->ops, n->devices[to->ranks[i]]);
+    int64_t bytes = m->bytes;
+    move_free(m);
+    return bytes;
+}
+
+/* Tokens that one block holds for the share of n ranks that has the most kv heads. */
+static inline int node_tokens_per_block(const struct node *n, int ranks)
+{
+    const struct model_config *c = model_config(n->model);
+    struct heads h = shard_heads(c);
+    int most = head_max_kv(&h, ranks), tokens = 16;
+    while (n->ops->kv_block_bytes(n->kv[0].dtype, tokens + 16, most, c->head_dim) <= n->kv[0].block_bytes)
+        tokens += 16;
+    return tokens;
+}
+
+/* Part of a sequence: tokens [pos, pos + n) of ids. */
+struct node_seq {
+    int seq, pos, n;
+    const int32_t *ids;
+};
+
+struct node_step {
+    const struct place *place;
+    struct layout layout;
+    const struct node_seq *seqs;
+    int n_seqs;
+    int n_logits;                   /* the rows: of the whole step */
+    const int32_t *logit_rows;
+    const struct sample_row *samples;
+    struct sample_result *results;
+};
+
+struct node_part {
+    struct node *node;
+    struct forward_site site;
+    struct batch batch;
+    struct step_time time;
+    int rank, rc;
+    struct err err;
+    struct thread *thread;
+};
+
+static inline void node_part_run(void *arg)
+{
+    struct node_part *p = arg;
+    p->rc = forward_run(&p->node->forwards[p->rank], &p->site, &p->batch, &p->time, &p->err);
+}
+
+static inline struct forward_site node_site(const struct node *n, const struct node_step *s, int share)
+{
+    struct forward_site site = {.weights = weights_view(n->weights, s->layout, share), .tokens_per_block = s->place->tokens_per_block};
+    uint64_t mask = 0;
+    for (int i = 0; i < s->place->n; i++)
+        mask |= (uint64_t)1 << s->place->ranks[i];
+    site.group = mask;
+    if (s->place->n == 1)
+        return site;
+    struct comm_seat seat = comm_seat(comm_find(n->pool, mask), s->layout, share, n->algorithm);
+    site.sp = seat.sp;
+    site.tp = seat.tp;
+    site.all = seat.all;
+    site.twoshot_bytes = seat.twoshot_bytes;
+    site.library_bytes = seat.library_bytes;
+    return site;
+}
+
+/* Runs the step on a thread for each rank; parts[share] say how each went. Returns the first failure. */
+static inline int node_run(struct node *n, const struct node_step *s, struct node_part *parts)
+{
+    int rows = 0, rc = 0;
+    struct batch_seq seqs[NODE_RANKS][NODE_SEQS];
+    for (int i = 0; i < s->n_seqs; i++)
+        rows += s->seqs[i].n;
+    int32_t *lists = mem_new_array((size_t)rows * 2, sizeof *lists), *ids = lists, *positions = lists + rows;
+    for (int i = 0, row = 0; i < s->n_seqs; row += s->seqs[i++].n)
+        for (int k = 0; k < s->seqs[i].n; k++) {
+            ids[row + k] = s->seqs[i].ids[s->seqs[i].pos + k];
+            positions[row + k] = s->seqs[i].pos + k;
+        }
+    for (int share = 0; share < s->place->n; share++) {
+        for (int i = 0, row = 0; i < s->n_seqs; row += s->seqs[i++].n)
+            seqs[share][i] = (struct batch_seq){row, s->seqs[i].n, s->seqs[i].pos, place_blocks(s->place, share, s->seqs[i].seq)};
+        parts[share] = (struct node_part){.node = n, .rank = s->place->ranks[share], .site = node_site(n, s, share)};
+        parts[share].batch = (struct batch){.n_rows = rows, .ids = ids, .positions = positions, .n_seqs = s->n_seqs, .seqs = seqs[share],
+                                            .n_logits = s->n_logits, .logit_rows = s->logit_rows, .samples = s->samples,
+                                            .results = s->results};
+    }
+    for (int share = 1; share < s->place->n && !rc; share++)
+        rc = thread_start(&parts[share].thread, "rank", node_part_run, &parts[share], NULL);
+    if (!rc)
+        node_part_run(&parts[0]);
+    for (int share = 0; share < s->place->n; share++) {
+        thread_join(parts[share].thread);
+        rc = rc ? rc : parts[share].rc;
+    }
+    mem_free(lists);
+    return rc;
+}
+
+#endif

@@ -1,0 +1,268 @@
+/* Recordings from outside: what is wrong is told with file, line and field; names and keys come back as they were; a file of any length is read line by line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/file.h"
+#include "engine/lab/arrivals.h"
+#include "engine/lab/recording/record.h"
+#include "engine/lab/recording/record_plan.h"
+#include "engine/lab/recording/recording.h"
+
+static const char HEAD[] =
+    "{\"moonshift_recording\":1,\"began\":5,\"clock_ns\":1000,\"version\":\"t\",\"model_name\":\"m\",\"device\":\"d\",\"ranks\":2,\"block_size\":16,\"kv_blocks\":8,"
+    "\"kv_bytes\":1,\"memory_bytes\":1,\"weight_bytes\":1,\"heads\":[4,2,64],\"start\":[0,0],\"limits\":{\"max_num_seqs\":4,\"max_num_batched_tokens\":64,"
+    "\"max_model_len\":128,\"max_num_queued_reqs\":0,\"max_num_queued_tokens\":0,\"prefix_caching\":true,\"starvation_ns\":0,\"park_ns\":0},"
+    "\"sets\":[\"1\",\"2\",\"3\"],\"tokens_per_block\":[16,32],\"refusals\":[[2,2,\"no\"]],\"comms\":[{\"meet_ns\":1,\"bytes\":[1,2,3,4],\"oneshot_ns\":[1,2,3,4],"
+    "\"twoshot_ns\":[1,2,3,4]}],\"model\":{},\"policy\":{\"name\":\"fcfs\",\"sha256\":\"ab\",\"params\":{\"budget\":5}}}\n";
+
+/* Reads everything. 0, or what was wrong. */
+static int read_text(const char *text, size_t n, uint64_t *lines, struct recorded *last, struct err *e)
+{
+    struct recording *r = NULL;
+    struct recorded x;
+    bool end = false;
+    *lines = 0;
+    int rc = recording_open_stream(&r, fmemopen((void *)(uintptr_t)text, n, "r"), "f", e);
+    while (!rc && !(rc = recording_next(r, &x, &end, e)) && !end) {
+        *last = x;
+        (*lines)++;
+    }
+    recording_close(r);
+    return rc;
+}
+
+static void check_wrong(const char *text, const char *says)
+{
+    struct err e = {0};
+    struct recorded x;
+    uint64_t n;
+    if (read_text(text, strlen(text), &n, &x, &e) != E_INPUT || !strstr(e.text, says))
+        fail_msg("'%.80s...' was to say '%s', said '%s'", text, says, e.text);
+}
+
+static void heads_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *new, *says;
+    } cases[] = {
+        {"recording\":1", "recording\":2", "f:1: moonshift_recording: this program reads format 1, not 2"},
+        {"\"ranks\":2", "\"ranks\":65", "f:1: ranks must be a whole number from 1 to 64"},
+        {"\"ranks\":2", "\"ranks\":3", "f:1: sets must be first each rank alone"},
+        {"\"block_size\":16", "\"block_size\":24", "f:1: block_size must be a multiple of 16"},
+        {"\"kv_blocks\":8", "\"kv_blocks\":0", "f:1: kv_blocks must be"},
+        {"\"clock_ns\":1000", "\"clock_ns\":\"x\"", "f:1: clock_ns must be"},
+        {"\"start\":[0,0]", "\"start\":[2,2]", "f:1: start must be"},
+        {"\"start\":[0,0]", "\"start\":[1,0]", "f:1: start must be"},
+        {"\"heads\":[4,2,64]", "\"heads\":[4,2]", "f:1: heads must be"},
+        {"\"3\"]", "\"7\"]", "f:1: sets must be different masks"},
+        {"\"3\"]", "\"2\"]", "f:1: sets must be different masks"},
+        {"[16,32]", "[16,33]", "f:1: tokens_per_block must be a multiple of 16"},
+        {"[16,32]", "[16]", "f:1: tokens_per_block must be a list"},
+        {"[[2,2,\"no\"]]", "[[2,3,\"no\"]]", "f:1: refusals must be"},
+        {"\"bytes\":[1,2,3,4]", "\"bytes\":[1,2,3]", "f:1: bytes must be a list of four"},
+        {"\"max_model_len\":128", "\"max_model_len\":1", "f:1: max_model_len must be"},
+        {"\"prefix_caching\":true", "\"prefix_caching\":1", "f:1: prefix_caching must be true or false"},
+        {"\"model\":{}", "\"model\":[]", "f:1: model must be an object"},
+        {"\"params\":{\"budget\":5}", "\"params\":3", "f:1: params must be an object"},
+        {"\"device\":\"d\"", "\"device\":7", "f:1: device must be a short text"},
+        {"\"ranks\":2,", "\"ranks\":2,,", "f:1: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = {0};
+        const char *at = strstr(HEAD, cases[i].old);
+        assert_non_null(at);
+        buf_put(&text, HEAD, (size_t)(at - HEAD));
+        buf_puts(&text, cases[i].new);
+        buf_puts(&text, at + strlen(cases[i].old));
+        check_wrong(text.data, cases[i].says);
+        buf_free(&text);
+    }
+    check_wrong("arrival_s,input_tokens,output_tokens\n", "f:1: this is no recording");
+    check_wrong("{\"moonshift_recording\":1}", "cut off");
+}
+
+static void lines_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"y 1", "f:2: the line must be of a kind that recordings have, not 'y"},
+        {"hello", "f:2: the line must be of a kind that recordings have, not 'hello'"},
+        {"t x", "f:2: time must be a whole number from 0"},
+        {"t -1", "f:2: time must be"},
+        {"t 1 2", "f:2: the line must be at its end, not '2'"},
+        {"a 1 1 0 4 4 0 - 0 0 0 n - 0", "f:2: order must be that of the request before, and one"},
+        {"a 1 0 0 0 4 0 - 0 0 0 n - 0", "f:2: prompt must be a whole number from 1"},
+        {"a 1 0 0 4 4 0 0 0 0 0 n - 0", "f:2: leader must be"},
+        {"a 1 0 0 4 4 0 - 4 0 0 n - 0", "f:2: asked must be"},
+        {"a 1 0 0 4 4 0 - 0 nan 0 n - 0", "f:2: ttft_ms must be milliseconds, not 'nan'"},
+        {"a 1 0 0 4 4 0 - 0 0 0 n%4 - 0", "f:2: name must be a name"},
+        {"a 1 0 0 4 4 0 - 0 0 0 n - 1", "f:2: n_keys must be a whole number from 0 to 0"},
+        {"a 1 0 0 40 4 0 - 0 0 0 n - 1 xyz", "f:2: key must be 16 hexadecimal digits, not 'xyz'"},
+        {"a 1 0 0 40 4 0 - 0 0 0 n - 0 9", "f:2: the line must be at its end"},
+        {"c 1 0 gone", "f:2: ending must be"},
+        {"c 1 0 refused", "f:2: ending must be stop, length, abort or error"},
+        {"e 1 0 stop 1", "f:2: n_cached must be"},
+        {"s 1 0 0 1 1 1 1 1 1 - 0 0", "f:2: group must be"},
+        {"s 1 1 0 1 1 3 1 1 1 - 0 0", "f:2: sp must be a whole number from 1 to 2"},
+        {"s 1 1 0 1 1 1 1 1 1 2 0 0", "f:2: failed_rank must be a whole number from 0 to 1"},
+        {"s 1 1 0 1 1 1 1 1 1 - 2 5 0", "f:2: n_keys must be"},
+        {"s 1 1 0 1 1 1 1 1 1 - 0 1 5", "f:2: key must be"},
+        {"m 1 0 0 0", "f:2: number must be"},
+        {"g 1 n abc", "f:2: params must be there"},
+        {"q 1", "f:2: plan must be there"},
+        {"v 0 step slow", "f:2: call must be"},
+        {"v 1 stop slow", "f:2: hook must be"},
+        {"v 1 step ok", "f:2: verdict must be slow, heavy, timeout or oom"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = {0};
+        buf_printf(&text, "%s%s\n", HEAD, cases[i].line);
+        check_wrong(text.data, cases[i].says);
+        buf_free(&text);
+    }
+    struct buf text = {0};
+    buf_printf(&text, "%st 9\n\nt 8\n", HEAD);
+    check_wrong(text.data, "f:4: time must be not before that of the line above");
+    buf_free(&text);
+}
+
+static void fields_come_back(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct recorded x;
+    uint64_t n;
+    struct buf text = {0};
+    buf_printf(&text, "%sa 7 0 -3 40 5 -2 - 1 1.5 0 a%%20b%%2f - 2 0123456789abcdef fedcba9876543210\n", HEAD);
+    struct recording *r = NULL;
+    bool end;
+    assert_int_equal(recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e), 0);
+    assert_int_equal(recording_next(r, &x, &end, &e), 0);
+    assert_false(end);
+    assert_true(x.kind == 'a' && x.t_ns == 7 && x.arrival_ns == -3 && x.priority == -2 && x.logprobs && x.slo_ttft_ms == 1.5 && x.leader == -1);
+    assert_string_equal(x.name, "a b/");
+    assert_string_equal(x.tenant, "");
+    assert_true(x.n_keys == 2 && x.keys[0] == 0x0123456789abcdefu && x.keys[1] == 0xfedcba9876543210u);
+    recording_close(r);
+    text.data[text.len - 1] = 0; /* without the end of its last line the request is not whole */
+    if (read_text(text.data, text.len - 1, &n, &x, &e) || n != 0)
+        fail_msg("%s, %llu lines", e.text, (unsigned long long)n);
+    buf_free(&text);
+}
+
+/* Keys of a long prompt go on in lines of their own; where these are missing, so is the request. */
+static void keys_go_on(void **state)
+{
+    (void)state;
+    enum { KEYS = 2 * RECORD_KEYS_A_LINE + 3 };
+    struct err e = {0};
+    struct recorded x;
+    struct recording *r = NULL;
+    uint64_t n;
+    bool end;
+    struct buf text = {0};
+    buf_printf(&text, "%sa 7 0 0 %d 5 0 - 0 0 0 - - %d", HEAD, KEYS * 16 + 5, KEYS);
+    for (int i = 0; i < KEYS; i++)
+        buf_printf(&text, "%s %016x", i && i % RECORD_KEYS_A_LINE == 0 ? "\nk" : "", i);
+    size_t cut = text.len - 20;
+    buf_puts(&text, "\nt 8\n");
+    assert_int_equal(recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e), 0);
+    if (recording_next(r, &x, &end, &e))
+        fail_msg("%s", e.text);
+    assert_true(!end && x.n_keys == KEYS && x.keys[KEYS - 1] == KEYS - 1 && x.keys[RECORD_KEYS_A_LINE] == RECORD_KEYS_A_LINE);
+    recording_close(r);
+    if (read_text(text.data, cut, &n, &x, &e) || n != 0)
+        fail_msg("%s, %llu lines", e.text, (unsigned long long)n);
+    memcpy(strstr(text.data, "\nk "), "\nt ", 3);
+    check_wrong(text.data, "f:3: the line must be more keys of the request above");
+    buf_free(&text);
+}
+
+static void a_long_one_streams(void **state)
+{
+    (void)state;
+    enum { LINES = 1000000 };
+    char name[] = "/tmp/moonshift-long-XXXXXX";
+    int fd = mkstemp(name);
+    FILE *f = fdopen(fd, "w");
+    struct recording *r = NULL;
+    struct recorded x;
+    struct err e = {0};
+    bool end = false;
+    assert_non_null(f);
+    fputs(HEAD, f);
+    for (int i = 0; i < LINES; i++)
+        fprintf(f, "t %d\n", i);
+    fclose(f);
+    assert_int_equal(recording_open(&r, name, &e), 0);
+    int n = 0;
+    while (!recording_next(r, &x, &end, &e) && !end)
+        n++;
+    assert_int_equal(n, LINES);
+    recording_close(r);
+    remove(name);
+}
+
+/* A recording is a trace like any other: rows in order of time, whose shared beginnings are shared. */
+static void it_is_a_trace(void **state)
+{
+    (void)state;
+    struct arrivals *a = NULL;
+    struct trace_row row;
+    struct err e = {0};
+    bool end = false;
+    int64_t last = 0;
+    int n = 0, shared = 0;
+    int32_t first[64], ids[4096];
+    if (arrivals_open(&a, &(struct arrivals_setup){.spec = "tests/data/server.rec", .seed = 1}, &e))
+        fail_msg("%s", e.text);
+    while (!arrivals_next(a, &row, &end, &e) && !end) {
+        assert_true(row.arrival_ns >= last && row.n_output >= 1 && row.n_output <= 9);
+        last = row.arrival_ns;
+        n++;
+        if (!row.n_hashes)
+            continue;
+        trace_prompt(&row, 1, 500, ids);
+        if (!shared++)
+            memcpy(first, ids, sizeof first);
+        assert_memory_equal(ids, first, 16 * sizeof *ids); /* all that are longer than a unit begin alike */
+    }
+    assert_int_equal(n, 40);
+    assert_true(shared > 10);
+    arrivals_close(a);
+    assert_int_equal(arrivals_open(&a, &(struct arrivals_setup){.spec = "tests/data/server.rec", .hashes = "x"}, &e), E_INPUT);
+}
+
+static void plans_in_words(void **state)
+{
+    (void)state;
+    struct buf out = {0};
+    record_plan_words(&out, "D0 B3:2x1:40:5:4:7+36* P2:park O3:bind:hard:migrate:2x1:0 W5000000");
+    assert_string_equal(out.data, "group 3 runs 40 tokens of 5 requests (4 decode) as sp 2 tp 1, prompts 7+36*; request 2 gives way (park); bind ranks 0x3 (hard, migrate); "
+                                  "wake after 5.000 ms");
+    buf_clear(&out);
+    record_plan_words(&out, "D0");
+    assert_string_equal(out.data, "nothing is run");
+    buf_clear(&out);
+    record_plan_words(&out, "B :: ::: X");
+    buf_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_that_are_wrong), cmocka_unit_test(lines_that_are_wrong), cmocka_unit_test(fields_come_back), cmocka_unit_test(keys_go_on),
+        cmocka_unit_test(a_long_one_streams), cmocka_unit_test(it_is_a_trace), cmocka_unit_test(plans_in_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
