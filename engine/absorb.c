@@ -41,9 +41,14 @@ void engine_end_request(struct engine *g, struct request *r, const struct farewe
     view_init(&v, &g->world, now);
     live_finish(&g->live, r, f->how, &v);
     observe_end(g, r, now);
-    struct engine_event ev = {.kind = EV_END, .code = f->how, .tag = r->spec->tag, .http_status = f->http_status,
-                              .retry_after_s = f->retry_after_s, .n_prompt = r->spec->n_prompt,
-                              .n_output = request_output(r), .n_cached = r->n_prefix_first};
+    struct engine_event ev = {.kind = EV_END,
+                              .code = f->how,
+                              .tag = r->spec->tag,
+                              .http_status = f->http_status,
+                              .retry_after_s = f->retry_after_s,
+                              .n_prompt = r->spec->n_prompt,
+                              .n_output = request_output(r),
+                              .n_cached = r->n_prefix_first};
     if (f->why) {
         ev.payload = mem_strdup(f->why);
         ev.n = strlen(f->why);

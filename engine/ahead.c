@@ -1,13 +1,15 @@
-/* Steps ahead of their decisions. A step of decodes that is to be repeated, each sequence with the token that it has just sampled, need not wait until the
- * engine has seen those tokens: the next one is posted behind it while it runs, so that the device goes from one to the other by itself. At most one step waits
- * so, and only as long as nothing happens that a policy would want to know: no arrival, ending, cancel, order, wake or switch since it decided. Then no more
- * follow, and it is asked when the last has ended. A sequence that ends in the first of two steps ends when the second has been absorbed, in which it takes part for
- * nothing. */
+/* Steps ahead of their decisions. A step of decodes that is to be repeated, each sequence with the token that it has
+ * just sampled, need not wait until the engine has seen those tokens: the next one is posted behind it while it runs,
+ * so that the device goes from one to the other by itself. At most one step waits so, and only as long as nothing
+ * happens that a policy would want to know: no arrival, ending, cancel, order, wake or switch since it decided. Then no
+ * more follow, and it is asked when the last has ended. A sequence that ends in the first of two steps ends when the
+ * second has been absorbed, in which it takes part for nothing. */
 #include "engine/engine_state.h"
 
 static bool nothing_happened(const struct engine *g)
 {
-    return !g->changed && !g->stopping && !g->world.partition.n_pending && !(g->live.wake_ns && g->now_ns >= g->live.wake_ns);
+    return !g->changed && !g->stopping && !g->world.partition.n_pending &&
+           !(g->live.wake_ns && g->now_ns >= g->live.wake_ns);
 }
 
 /* Blocks for the token that s samples, and for the one after it. */

@@ -32,7 +32,8 @@ static int start_partition(struct engine *g, struct err *e)
     struct layout l = g->setup.start;
     int n = g->devices.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
     for (int first = 0; first + size <= n; first += size) {
-        struct switch_order o = {.mask = (size == 64 ? ~0ull : (1ull << size) - 1) << first, .base = {size, 1, 1}, .reason = "start"};
+        struct switch_order o = {
+            .mask = (size == 64 ? ~0ull : (1ull << size) - 1) << first, .base = {size, 1, 1}, .reason = "start"};
         const char *why = partition_refusal(&g->world, &o);
         if (why && l.sp)
             return err_set(e, E_INPUT, "groups of %d ranks: %s", size, why);
@@ -189,7 +190,8 @@ const struct world *engine_world(const struct engine *g)
 static int retry_after(const struct engine *g, int64_t now)
 {
     double age = (double)(now - g->started_ns) * 1e-9;
-    double rate = (double)(g->metrics.counters[C_PROMPT_TOKENS] + g->metrics.counters[C_GENERATION_TOKENS]) / (age > 1 ? age : 1);
+    double rate =
+        (double)(g->metrics.counters[C_PROMPT_TOKENS] + g->metrics.counters[C_GENERATION_TOKENS]) / (age > 1 ? age : 1);
     double s = rate > 0 ? (double)g->world.waiting_tokens / rate : 1;
     return s < 1 ? 1 : s > 60 ? 60 : (int)s;
 }
@@ -205,8 +207,14 @@ static void tell_submitted(struct engine *g, const struct request_spec *s, struc
 /* The ending of a request that never entered the world. */
 static void turn_away(struct engine *g, struct request_spec *s, int status, int retry_s, const char *why)
 {
-    struct engine_event ev = {.kind = EV_END, .code = END_REFUSED, .tag = s->tag, .http_status = status, .retry_after_s = retry_s,
-                              .n_prompt = s->n_prompt, .payload = mem_strdup(why), .n = strlen(why)};
+    struct engine_event ev = {.kind = EV_END,
+                              .code = END_REFUSED,
+                              .tag = s->tag,
+                              .http_status = status,
+                              .retry_after_s = retry_s,
+                              .n_prompt = s->n_prompt,
+                              .payload = mem_strdup(why),
+                              .n = strlen(why)};
     tell_submitted(g, s, NULL);
     metrics_add(&g->metrics, status == 400 ? C_REFUSED_INPUT : C_REFUSED_FULL, 1);
     request_spec_free(s);
@@ -239,7 +247,8 @@ static void submit(struct engine *g, struct request_spec *s)
     struct admission a = {.key = r->key, .retry_after_s = -1};
     live_admit(&g->live, r, &v, &a);
     if (a.refused)
-        engine_end_request(g, r, &(struct farewell){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
+        engine_end_request(
+            g, r, &(struct farewell){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
     else
         admission_obey(&a, &g->world, r, now);
     g->changed = true;
@@ -325,8 +334,8 @@ static void stop_all(struct engine *g)
 static void tell_ordered(struct engine *g, const struct engine_message *m)
 {
     const struct witness *w = g->setup.witness;
-    bool order = m->kind == IN_POLICY || m->kind == IN_PARAMS || m->kind == IN_ROLLBACK || m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN ||
-                 m->kind == IN_STOP;
+    bool order = m->kind == IN_POLICY || m->kind == IN_PARAMS || m->kind == IN_ROLLBACK ||
+                 m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN || m->kind == IN_STOP;
     if (order && w && w->ordered)
         w->ordered(w->ctx, g->now_ns, m);
 }
@@ -338,11 +347,21 @@ void engine_take(struct engine *g, struct engine_message *m)
     look_at_clock(g);
     tell_ordered(g, m);
     switch (m->kind) {
-    case IN_SUBMIT: submit(g, m->payload); break;
-    case IN_CANCEL: cancel(g, m->tag, (enum ending)m->code); break;
-    case IN_POLICY: swap_policy(g, m); break;
-    case IN_PARAMS: set_params(g, m); break;
-    case IN_ROLLBACK: roll_back(g, m->tag); break;
+    case IN_SUBMIT:
+        submit(g, m->payload);
+        break;
+    case IN_CANCEL:
+        cancel(g, m->tag, (enum ending)m->code);
+        break;
+    case IN_POLICY:
+        swap_policy(g, m);
+        break;
+    case IN_PARAMS:
+        set_params(g, m);
+        break;
+    case IN_ROLLBACK:
+        roll_back(g, m->tag);
+        break;
     case IN_METRICS:
         text = engine_metrics_text(g, &n);
         reply(g, m->tag, 0, text, n);
@@ -355,10 +374,18 @@ void engine_take(struct engine *g, struct engine_message *m)
         kv_forget_cached(&g->world.kv);
         reply(g, m->tag, 0, mem_strdup("{}"), 2);
         break;
-    case IN_DRAIN: g->draining = true; break;
-    case IN_STOP: stop_all(g); break;
-    case IN_STEP_DONE: engine_absorb(g, m->payload); break;
-    case IN_MOVE_DONE: engine_move_done(g, m->payload); break;
+    case IN_DRAIN:
+        g->draining = true;
+        break;
+    case IN_STOP:
+        stop_all(g);
+        break;
+    case IN_STEP_DONE:
+        engine_absorb(g, m->payload);
+        break;
+    case IN_MOVE_DONE:
+        engine_move_done(g, m->payload);
+        break;
     case IN_POLICY_REFUSED:
         live_refused(&g->live, m->payload);
         mem_free(m->payload);
@@ -405,7 +432,8 @@ static bool has_work(const struct engine *g)
     return world_has_work(&g->world) || g->world.n_held;
 }
 
-/* With work, any time; without, a few times: so that a policy can still change the partition of an idle node, and not keep it awake for ever. */
+/* With work, any time; without, a few times: so that a policy can still change the partition of an idle node, and not
+ * keep it awake for ever. */
 static bool can_wake(const struct engine *g)
 {
     return may_decide(g) && (has_work(g) || (!g->world.requests.n_live && g->n_idle_wakes < MAX_IDLE_WAKES));
@@ -440,9 +468,11 @@ static void enact(struct engine *g, struct plan *p)
         if (v->kind == PLAN_LOG && !g->setup.quiet)
             log_info("policy", "%s: %s", g->live.active.name, v->text);
         if (v->kind == PLAN_REFUSE)
-            engine_end_request(g, v->request, &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
-                                                                 *v->text ? v->text : "refused by the policy"});
-        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE || (v->kind == PLAN_HOLD && !v->until_ns))
+            engine_end_request(g, v->request,
+                               &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
+                                                  *v->text ? v->text : "refused by the policy"});
+        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE ||
+            (v->kind == PLAN_HOLD && !v->until_ns))
             engine_note_change(g);
     }
     engine_post_plan(g, p);
@@ -518,7 +548,8 @@ struct request *engine_find(struct engine *g, uint64_t tag)
     return request_find_tag(&g->world.requests, tag);
 }
 
-/* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by itself. */
+/* A wake that falls due while every rank is busy has to wait for the end of a step, which is a reason to decide by
+ * itself. */
 int64_t engine_next_ns(const struct engine *g)
 {
     int64_t t = timetable_next_ns(&g->under_way), order = partition_next_ns(&g->world.partition);

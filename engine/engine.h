@@ -1,7 +1,7 @@
-/* The engine: owns the world, the ranks and the live policy, and turns messages into steps. One thread runs engine_run (or, under a virtual clock, a driver
- * calls engine_turn). Fronts and ranks talk to it through its inbox; it answers through its outbox. Messages are small and by value; what a payload
- * points to moves with the message. The loop body is ingest, view, decide, check, post, absorb.
- * Never true: a request with no ending, or with two. */
+/* The engine: owns the world, the ranks and the live policy, and turns messages into steps. One thread runs engine_run
+ * (or, under a virtual clock, a driver calls engine_turn). Fronts and ranks talk to it through its inbox; it answers
+ * through its outbox. Messages are small and by value; what a payload points to moves with the message. The loop body
+ * is ingest, view, decide, check, post, absorb. Never true: a request with no ending, or with two. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -14,10 +14,12 @@
 
 struct engine;
 
-/* A machine that is played: the ranks run nothing, steps and moves take as long as they are told to. Not threaded only. */
+/* A machine that is played: the ranks run nothing, steps and moves take as long as they are told to. Not threaded only.
+ */
 struct engine_play {
     const struct node_facts *facts; /* the node as it was recorded, shape included; borrowed until engine_destroy */
-    const struct comm_measure *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
+    const struct comm_measure
+        *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
     /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move). */
     int64_t (*step_ns)(void *ctx, const struct step *s);
     int64_t (*move_ns)(void *ctx, const struct move *m);
@@ -27,63 +29,69 @@ struct engine_play {
 struct engine_setup {
     const struct backend_ops *ops;
     struct device_opts device;
-    int devices[MAX_RANKS];         /* device.index of each rank */
-    struct model *model;            /* borrowed until engine_destroy; for sim only its config is used */
+    int devices[MAX_RANKS]; /* device.index of each rank */
+    struct model *model;    /* borrowed until engine_destroy; for sim only its config is used */
     struct limits limits;
     enum dtype kv_dtype;
-    size_t kv_bytes;                /* 0: memory_share of what the device has left */
-    double memory_share;            /* (0, 1) */
-    int graph_sizes[GRAPH_SIZES];   /* rows of the graphs to record, descending; machines without graphs record none */
+    size_t kv_bytes;              /* 0: memory_share of what the device has left */
+    double memory_share;          /* (0, 1) */
+    int graph_sizes[GRAPH_SIZES]; /* rows of the graphs to record, descending; machines without graphs record none */
     int n_graph_sizes;
-    bool rehearse;                  /* try steps of every layout before anything is served */
-    int ahead;                      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as nothing happens that a policy
-                                       would want to know. 0: none. Not with a witness; threaded only */
-    int block_size;                 /* tokens of a block that holds all kv heads, a multiple of 16 */
-    int n_ranks;                    /* 1 .. MAX_RANKS; 0: 1 */
-    struct layout start;            /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one group of all */
-    const uint64_t *comm_sets;      /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
+    bool rehearse;  /* try steps of every layout before anything is served */
+    int ahead;      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as
+                       nothing happens that a policy would want to know. 0: none. Not with a witness; threaded only */
+    int block_size; /* tokens of a block that holds all kv heads, a multiple of 16 */
+    int n_ranks;    /* 1 .. MAX_RANKS; 0: 1 */
+    struct layout start; /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one
+                            group of all */
+    const uint64_t
+        *comm_sets; /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
     int n_comm_sets;
-    bool copy_shards;               /* --shift-weights copy */
-    int fail_rank;                  /* tests: this rank fails in its fail_at_step-th step (0: never) */
+    bool copy_shards; /* --shift-weights copy */
+    int fail_rank;    /* tests: this rank fails in its fail_at_step-th step (0: never) */
     uint64_t fail_at_step;
     struct clock *clock;
-    bool threaded;                  /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
-    bool lockstep;                  /* a described machine in virtual time: groups begin their steps together, each padded to the rows of the largest, and wait for
-                                       the slowest, as the data parallelism of vLLM in 2025 did; else they are independent */
+    bool threaded; /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
+    bool lockstep; /* a described machine in virtual time: groups begin their steps together, each padded to the rows of
+                      the largest, and wait for the slowest, as the data parallelism of vLLM in 2025 did; else they are
+                      independent */
     const struct engine_play *play; /* NULL: the ranks do the work */
     const struct witness *witness;  /* NULL: nobody watches; borrowed until engine_destroy */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
-    int outbox_events;              /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in virtual time no bound */
-    bool quiet;                     /* no log lines */
-    bool quiet_stats;               /* no periodic line of rates */
+    int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
+                          virtual time no bound */
+    bool quiet;        /* no log lines */
+    bool quiet_stats;  /* no periodic line of rates */
 };
 
-/* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45 GiB of KV cache, 1.9 GiB available: ..."). */
+/* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45
+ * GiB of KV cache, 1.9 GiB available: ..."). */
 int engine_create(struct engine **out, const struct engine_setup *s, struct err *e);
-void engine_destroy(struct engine *g);      /* after engine_run returned */
+void engine_destroy(struct engine *g); /* after engine_run returned */
 
 /* ---- in */
 enum engine_in {
-    IN_SUBMIT,      /* payload: struct request_spec * (moves) */
-    IN_CANCEL,      /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
-    IN_POLICY,      /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
-    IN_PARAMS,      /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
-    IN_METRICS,     /* answered by EV_REPLY: payload char * text */
-    IN_STATE,       /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
-    IN_ROLLBACK,    /* the previous good policy becomes live again; answered by EV_REPLY */
+    IN_SUBMIT,   /* payload: struct request_spec * (moves) */
+    IN_CANCEL,   /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
+    IN_POLICY,   /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
+    IN_PARAMS,   /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
+    IN_METRICS,  /* answered by EV_REPLY: payload char * text */
+    IN_STATE,    /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
+    IN_ROLLBACK, /* the previous good policy becomes live again; answered by EV_REPLY */
     IN_RESET_PREFIX_CACHE, /* cached blocks become free; answered by EV_REPLY */
-    IN_DRAIN,       /* take no more; EV_DRAINED when the last request has ended */
-    IN_STOP,        /* end everything now (END_ABORT) and return from engine_run */
-    IN_STEP_DONE,   /* from a rank: payload struct step * */
-    IN_MOVE_DONE,   /* from a rank: payload struct move * */
-    IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not answered */
+    IN_DRAIN,              /* take no more; EV_DRAINED when the last request has ended */
+    IN_STOP,               /* end everything now (END_ABORT) and return from engine_run */
+    IN_STEP_DONE,          /* from a rank: payload struct step * */
+    IN_MOVE_DONE,          /* from a rank: payload struct move * */
+    IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
+                          answered */
 };
 
 struct engine_message {
     enum engine_in kind;
     int code;
-    uint64_t tag;   /* request, or the asker's own mark for replies */
+    uint64_t tag; /* request, or the asker's own mark for replies */
     size_t n;
     void *payload;
 };
@@ -91,20 +99,21 @@ struct engine_message {
 /* ---- out */
 enum engine_out {
     EV_TOKEN,           /* one output token; flags; payload: struct token_logprobs * (heap, moves) or NULL */
-    EV_TOKENS,          /* several, when the front is behind: payload: struct token_run * (heap, one piece, moves). See engine_event_token */
+    EV_TOKENS,          /* several, when the front is behind: payload: struct token_run * (heap, one piece, moves). See
+                           engine_event_token */
     EV_PROMPT_LOGPROBS, /* payload: struct prompt_logprobs * (heap, moves); before the first token */
-    EV_END,             /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
-    EV_REPLY,           /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
+    EV_END,   /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
+    EV_REPLY, /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
 };
 
 struct engine_event {
     enum engine_out kind;
-    int code;                       /* END: enum ending; REPLY: error code */
+    int code; /* END: enum ending; REPLY: error code */
     uint64_t tag;
     int32_t token;
-    bool is_stop;                   /* TOKEN, TOKENS: it (the last) is a stop id: counted, its text is not shown */
-    int http_status, retry_after_s; /* END refused: 0 and -1 when there is nothing to say */
+    bool is_stop;                     /* TOKEN, TOKENS: it (the last) is a stop id: counted, its text is not shown */
+    int http_status, retry_after_s;   /* END refused: 0 and -1 when there is nothing to say */
     int n_prompt, n_output, n_cached; /* END: usage */
     size_t n;
     void *payload;
@@ -116,28 +125,31 @@ struct token_run {
     struct token_logprobs *logprobs; /* NULL: none were asked for */
 };
 
-/* The i-th token of an event, as if it had come alone; its payload stays the event's. false: the event has no so many. */
+/* The i-th token of an event, as if it had come alone; its payload stays the event's. false: the event has no so many.
+ */
 bool engine_event_token(const struct engine_event *ev, int i, struct engine_event *out);
 
-struct queue *engine_inbox(struct engine *g);   /* of struct engine_message; unbounded */
+struct queue *engine_inbox(struct engine *g); /* of struct engine_message; unbounded */
 /* Of struct engine_event; has an eventfd (threaded setups). Bounded: see outbox.c. */
 struct queue *engine_outbox(struct engine *g);
-void engine_run(void *g);                       /* thread body: until IN_STOP */
+void engine_run(void *g); /* thread body: until IN_STOP */
 
 /* ---- virtual time (setup.threaded false): the driver owns the clock */
 bool engine_turn(struct engine *g);             /* one turn; true when it did something */
 int64_t engine_next_ns(const struct engine *g); /* next step completion or wake; INT64_MAX: none */
-/* Takes in one message now, without the rest of a turn: what a turn is made of, for drivers that know where turns began and ended. */
+/* Takes in one message now, without the rest of a turn: what a turn is made of, for drivers that know where turns began
+ * and ended. */
 void engine_take(struct engine *g, struct engine_message *m);
-/* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the timetable; the driver fills in what came of it and hands
- * it back with engine_take, IN_STEP_DONE or IN_MOVE_DONE. */
+/* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the
+ * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE or IN_MOVE_DONE. */
 struct step *engine_take_step(struct engine *g, int group);
 struct move *engine_take_move(struct engine *g, uint64_t serial);
-struct request *engine_find(struct engine *g, uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
+struct request *engine_find(struct engine *g,
+                            uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
 const struct node_facts *engine_node(const struct engine *g);
 int64_t engine_started_ns(const struct engine *g);
-const struct policy *engine_policy(const struct engine *g);     /* the live one; the engine's thread */
-const struct plan *engine_plan(const struct engine *g); /* what was decided last; valid while its step runs */
-const struct world *engine_world(const struct engine *g); /* for drivers and tests on the engine's thread */
+const struct policy *engine_policy(const struct engine *g); /* the live one; the engine's thread */
+const struct plan *engine_plan(const struct engine *g);     /* what was decided last; valid while its step runs */
+const struct world *engine_world(const struct engine *g);   /* for drivers and tests on the engine's thread */
 
 #endif

@@ -1,4 +1,5 @@
-/* What the files of the engine share: its state. Included by the engine's own files only; everyone else sees engine.h. */
+/* What the files of the engine share: its state. Included by the engine's own files only; everyone else sees engine.h.
+ */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -27,61 +28,67 @@ struct engine {
     struct timetable under_way; /* not threaded */
     int n_moving;               /* moves under way */
     uint64_t n_posted_moves;
-    int64_t now_ns;             /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at one time */
-    int64_t due_ns;             /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
-    int n_idle_wakes;           /* decisions since there was a request */
-    bool saw_empty;             /* the policy has been asked since the last request ended */
-    bool changed;               /* something happened since the last decision */
+    int64_t now_ns;   /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at
+                         one time */
+    int64_t due_ns;   /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
+    int n_idle_wakes; /* decisions since there was a request */
+    bool saw_empty;   /* the policy has been asked since the last request ended */
+    bool changed;     /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
-    bool outbox_full;           /* as it was when the step that is taken in began to be */
-    int n_behind;               /* requests with tokens that the front has not been told */
+    bool outbox_full; /* as it was when the step that is taken in began to be */
+    int n_behind;     /* requests with tokens that the front has not been told */
     int64_t started_ns;
     struct rates rates;
 };
 
 /* outbox.c */
 void engine_emit(struct engine *g, const struct engine_event *ev);
-void engine_look_at_outbox(struct engine *g);               /* before the tokens of a step are told */
-void engine_tell_token(struct engine *g, struct request *r, bool is_stop, const struct token_logprobs *lp); /* its newest; lp: copied; NULL: none */
+void engine_look_at_outbox(struct engine *g); /* before the tokens of a step are told */
+void engine_tell_token(struct engine *g, struct request *r, bool is_stop,
+                       const struct token_logprobs *lp);    /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *g, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *g);                     /* tells what waits when there is room again */
 
 /* absorb.c */
-/* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for refusals and errors. */
+/* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for
+ * refusals and errors. */
 struct farewell {
     enum ending how;
     int http_status, retry_after_s;
-    const char *why;            /* NULL: nothing to say */
+    const char *why; /* NULL: nothing to say */
 };
 void engine_end_request(struct engine *g, struct request *r, const struct farewell *f);
 
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
 void engine_absorb(struct engine *g, struct step *s);
 
-/* ahead.c: puts the next step behind the newest one of its group, where that is lawful and nothing has happened; see there. */
+/* ahead.c: puts the next step behind the newest one of its group, where that is lawful and nothing has happened; see
+ * there. */
 void engine_follow(struct engine *g, struct step *s);
 
 /* post.c */
-void engine_post_plan(struct engine *g, const struct plan *p);  /* every batch that the plan forwards */
-void engine_post(struct engine *g, struct step *s);             /* to the inboxes of all its ranks */
+void engine_post_plan(struct engine *g, const struct plan *p); /* every batch that the plan forwards */
+void engine_post(struct engine *g, struct step *s);            /* to the inboxes of all its ranks */
 
-/* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once. One that has done nothing else for a while is
- * not, if a step is under way or it has said when it wants to be woken. */
+/* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once.
+ * One that has done nothing else for a while is not, if a step is under way or it has said when it wants to be woken.
+ */
 void engine_note_change(struct engine *g);
 
 /* switch.c */
 void engine_post_moves(struct engine *g);
-void engine_move_done(struct engine *g, struct move *m);    /* frees it */
+void engine_move_done(struct engine *g, struct move *m); /* frees it */
 bool engine_switch(struct engine *g);
 /* After a failed step has been absorbed: the node goes on without this rank. */
 void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why);
-/* Ranks have failed: who fits none that are left would wait for ever. It ends with an error, now or when it has outgrown them. */
+/* Ranks have failed: who fits none that are left would wait for ever. It ends with an error, now or when it has
+ * outgrown them. */
 void engine_end_misfits(struct engine *g);
 
 /* report.c */
-char *engine_metrics_text(struct engine *g, size_t *n);     /* heap */
-char *engine_state_json(struct engine *g, size_t *n);       /* heap */
-void engine_log_rates(struct engine *g, int64_t now_ns);    /* at most every 10 s, silent when idle */
+char *engine_metrics_text(struct engine *g, size_t *n);  /* heap */
+char *engine_state_json(struct engine *g, size_t *n);    /* heap */
+void engine_log_rates(struct engine *g, int64_t now_ns); /* at most every 10 s, silent when idle */
 
 #endif

@@ -9,7 +9,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-static const int64_t MAX_IDLE_WAIT_NS = 5000000000; /* a policy may wake itself for so long without running what could run */
+static const int64_t MAX_IDLE_WAIT_NS =
+    5000000000; /* a policy may wake itself for so long without running what could run */
 
 bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v)
 {
@@ -55,8 +56,8 @@ void live_note_error(struct live *l, const char *what, enum verdict v, const str
         log_warn("policy", "%s (%.12s) %s: %s: %s", l->active.name, l->active.sha256, what, verdict_name(v), e->text);
 }
 
-/* The active policy may not go on: none of its functions is called any more, and live_settle puts another in its place. The native one always may: where it can run
- * nothing, nobody can. */
+/* The active policy may not go on: none of its functions is called any more, and live_settle puts another in its place.
+ * The native one always may: where it can run nothing, nobody can. */
 static void revert(struct live *l, const char *why)
 {
     if (l->active.ops == l->native.ops)
@@ -67,10 +68,12 @@ static void revert(struct live *l, const char *why)
     l->fallen = true;
 }
 
-/* Calls that stand and cost too much: the first is told, and many within a window are a reason to withdraw the policy. Returns whether they are. */
+/* Calls that stand and cost too much: the first is told, and many within a window are a reason to withdraw the policy.
+ * Returns whether they are. */
 static bool strike_costly(struct live *l, enum policy_hook hook, enum verdict v, const struct err *e, uint64_t step)
 {
-    uint64_t *from = v == VERDICT_HEAVY ? &l->heavy.from : &l->slow.from, *n = v == VERDICT_HEAVY ? &l->heavy.n : &l->slow.n;
+    uint64_t *from = v == VERDICT_HEAVY ? &l->heavy.from : &l->slow.from,
+             *n = v == VERDICT_HEAVY ? &l->heavy.n : &l->slow.n;
     if (!*n || step - *from > LIVE_WINDOW) {
         *from = step;
         *n = 0;
@@ -98,7 +101,8 @@ static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const s
     if (verdict_stands(v)) {
         if (strike_costly(l, hook, v, e, step)) {
             live_note_error(l, policy_hook_name(hook), v, e);
-            revert(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may" : "too many calls that take more time than they are worth");
+            revert(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may"
+                                         : "too many calls that take more time than they are worth");
             l->may_return = v == VERDICT_SLOW;
         }
         return true;
@@ -132,8 +136,8 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
     l->n_decisions[4] += a->hold_until_ns != 0;
 }
 
-/* Is there anything that a plan could run now? Parked requests whose placement no group has, those whose KV is on its way, and those that it holds have to wait in any
- * case. */
+/* Is there anything that a plan could run now? Parked requests whose placement no group has, those whose KV is on its
+ * way, and those that it holds have to wait in any case. */
 static bool could_run(const struct plan *p)
 {
     const struct world *w = p->world;
@@ -148,7 +152,8 @@ static bool could_run(const struct plan *p)
     return false;
 }
 
-/* Is a group in a step, or kept out of one by an order that only waits for steps and copies to end? Then something will happen by itself. */
+/* Is a group in a step, or kept out of one by an order that only waits for steps and copies to end? Then something will
+ * happen by itself. */
 static bool is_under_way(const struct view *v)
 {
     return v->n_idle < v->world->partition.n_groups;
@@ -177,7 +182,8 @@ static void note_progress(struct live *l)
     l->barren_since_ns = 0;
 }
 
-/* Work could run, and the plan neither runs any nor says when it will: for so long at most may it wait for its wake, or for an order that drains. */
+/* Work could run, and the plan neither runs any nor says when it will: for so long at most may it wait for its wake, or
+ * for an order that drains. */
 static bool is_stalled(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
     if (!plan_is_empty(p) || refuses_somebody(p) || !could_run(p)) {
@@ -195,11 +201,12 @@ static bool is_stalled(struct live *l, const struct view *v, struct plan *p, str
         p->wake_ns = p->wake_ns && p->wake_ns < until ? p->wake_ns : until;
         return false;
     }
-    err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s", v->world->waiting.n, v->world->running.n,
-            changes       ? " (it changes the partition time and again)"
-            : drains      ? " (an order waits for requests to end, and none of them runs)"
-            : p->wake_ns  ? " (it has only asked to be woken for 5 s)"
-                          : " and asks for no wake");
+    err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s",
+            v->world->waiting.n, v->world->running.n,
+            changes      ? " (it changes the partition time and again)"
+            : drains     ? " (an order waits for requests to end, and none of them runs)"
+            : p->wake_ns ? " (it has only asked to be woken for 5 s)"
+                         : " and asks for no wake");
     return true;
 }
 
@@ -218,7 +225,8 @@ static bool has_room(const struct plan *p)
     return p->n_running < p->world->limits.max_num_seqs && has_rows(p);
 }
 
-/* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by the policy that it takes nobody. */
+/* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
+ * the policy that it takes nobody. */
 static bool fits_somewhere(const struct plan *p, const struct request *r)
 {
     struct partition *t = &p->world->partition;
@@ -240,7 +248,8 @@ static bool fits_no_group(const struct world *w, const struct request *r)
             return false;
     for (int i = 0; i < t->n_pending; i++) {
         const struct switch_order *o = &t->pending[i].order;
-        if (!o->release && r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[__builtin_popcountll(o->mask)])
+        if (!o->release &&
+            r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[__builtin_popcountll(o->mask)])
             return false;
     }
     return true;
@@ -262,8 +271,8 @@ static bool is_late(const struct world *w, const struct request *r, int64_t now_
     return now_ns - r->progress_ns >= w->limits.starvation_ns;
 }
 
-/* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no room waits for that one, as long as nobody
- * overtakes it. */
+/* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no
+ * room waits for that one, as long as nobody overtakes it. */
 static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns, const char **how)
 {
     struct world *w = p->world;
@@ -280,7 +289,8 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
                 return NULL;
             continue;
         }
-        *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for" : "has waited, with room for it, for";
+        *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for"
+                        : "has waited, with room for it, for";
         if (is_late(w, r, now_ns))
             return r;
     }
@@ -316,7 +326,8 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
 {
     struct world *w = p->world;
     const char *how = "";
-    int64_t *next = &l->next_starvation_check_ns[has_room(p)]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
+    int64_t *next = &l->next_starvation_check_ns[has_room(
+        p)]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
     if (!w->limits.starvation_ns || v->now_ns < *next)
         return NULL;
     *next = v->now_ns + 100000000;
@@ -341,8 +352,8 @@ static void plan_natively(struct live *l, struct plan *p, int64_t now_ns)
     l->native.ops->step(l->native.ctx, &v, p, &e);
 }
 
-/* The native policy decides this step. What the live one has closed and ordered binds it, too, but not where that is why somebody was left to starve, or where nothing
- * could run by it although something could: then it ends. */
+/* The native policy decides this step. What the live one has closed and ordered binds it, too, but not where that is
+ * why somebody was left to starve, or where nothing could run by it although something could: then it ends. */
 static void decide_native(struct live *l, const struct view *v, struct plan *p, enum verdict cause)
 {
     l->fallbacks[cause]++;
@@ -416,18 +427,23 @@ static void put_info(struct buf *out, const struct policy *p, const char *state)
 
 static void put_hooks(const struct live *l, struct buf *out)
 {
-    buf_puts(out, "# HELP policy_hook_calls_total Calls of the policy by hook.\n# TYPE policy_hook_calls_total counter\n");
+    buf_puts(out,
+             "# HELP policy_hook_calls_total Calls of the policy by hook.\n# TYPE policy_hook_calls_total counter\n");
     for (int h = 0; h < HOOK_COUNT; h++)
-        buf_printf(out, "policy_hook_calls_total{hook=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h), l->calls[h]);
-    buf_puts(out, "# HELP policy_hook_errors_total Calls that did not stand, or stood and cost too much (slow, heavy), by hook and kind.\n"
+        buf_printf(out, "policy_hook_calls_total{hook=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h),
+                   l->calls[h]);
+    buf_puts(out, "# HELP policy_hook_errors_total Calls that did not stand, or stood and cost too much (slow, heavy), "
+                  "by hook and kind.\n"
                   "# TYPE policy_hook_errors_total counter\n");
     for (int h = 0; h < HOOK_COUNT; h++)
         for (int k = VERDICT_SLOW; k < VERDICT_COUNT; k++)
-            buf_printf(out, "policy_hook_errors_total{hook=\"%s\",kind=\"%s\"} %" PRIu64 "\n", policy_hook_name((enum policy_hook)h),
-                       verdict_name((enum verdict)k), l->verdicts[h][k]);
-    buf_puts(out, "# HELP policy_fallback_total Steps that the native policy decided, by cause.\n# TYPE policy_fallback_total counter\n");
+            buf_printf(out, "policy_hook_errors_total{hook=\"%s\",kind=\"%s\"} %" PRIu64 "\n",
+                       policy_hook_name((enum policy_hook)h), verdict_name((enum verdict)k), l->verdicts[h][k]);
+    buf_puts(out, "# HELP policy_fallback_total Steps that the native policy decided, by cause.\n# TYPE "
+                  "policy_fallback_total counter\n");
     for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
-        buf_printf(out, "policy_fallback_total{reason=\"%s\"} %" PRIu64 "\n", verdict_name((enum verdict)k), l->fallbacks[k]);
+        buf_printf(out, "policy_fallback_total{reason=\"%s\"} %" PRIu64 "\n", verdict_name((enum verdict)k),
+                   l->fallbacks[k]);
     static const char *const actions[] = {"admit", "preempt", "reject", "forward", "hold"};
     buf_puts(out, "# HELP policy_decisions_total Decisions by action.\n# TYPE policy_decisions_total counter\n");
     for (int i = 0; i < DECISION_COUNT; i++)
@@ -436,21 +452,28 @@ static void put_hooks(const struct live *l, struct buf *out)
 
 void live_metrics(const struct live *l, struct buf *out)
 {
-    buf_puts(out, "# HELP policy_info The live policy, the one before, and one that rests before it is tried again.\n# TYPE policy_info gauge\n");
+    buf_puts(out, "# HELP policy_info The live policy, the one before, and one that rests before it is tried again.\n# "
+                  "TYPE policy_info gauge\n");
     put_info(out, &l->active, strcmp(l->active.sha256, "native") ? "active" : "native");
     if (l->has_previous)
         put_info(out, &l->previous, "previous");
     if (l->rest.policy.ops)
         put_info(out, &l->rest.policy, "resting");
-    buf_printf(out, "# HELP policy_generation Rises with each change of the live policy.\n# TYPE policy_generation gauge\n"
-                    "policy_generation %" PRIu64 "\n", l->active.generation);
-    buf_printf(out, "# HELP policy_swaps_total Changes of the live policy by kind.\n# TYPE policy_swaps_total counter\n"
-                    "policy_swaps_total{kind=\"swap\"} %" PRIu64 "\npolicy_swaps_total{kind=\"refused\"} %" PRIu64
-                    "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64
-                    "\npolicy_swaps_total{kind=\"retried\"} %" PRIu64 "\n",
+    buf_printf(out,
+               "# HELP policy_generation Rises with each change of the live policy.\n# TYPE policy_generation gauge\n"
+               "policy_generation %" PRIu64 "\n",
+               l->active.generation);
+    buf_printf(out,
+               "# HELP policy_swaps_total Changes of the live policy by kind.\n# TYPE policy_swaps_total counter\n"
+               "policy_swaps_total{kind=\"swap\"} %" PRIu64 "\npolicy_swaps_total{kind=\"refused\"} %" PRIu64
+               "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64
+               "\npolicy_swaps_total{kind=\"retried\"} %" PRIu64 "\n",
                l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts, l->n_retries);
-    buf_printf(out, "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE policy_swap_seconds gauge\n"
-                    "policy_swap_seconds %.9f\n", l->last_swap_seconds);
+    buf_printf(out,
+               "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE "
+               "policy_swap_seconds gauge\n"
+               "policy_swap_seconds %.9f\n",
+               l->last_swap_seconds);
     put_hooks(l, out);
     struct buf labels = {0};
     buf_puts(&labels, "policy=");
@@ -485,8 +508,8 @@ static void put_rest(const struct live *l, int64_t now_ns, struct buf *json)
     }
     buf_puts(json, ",\"retry\":{\"name\":");
     buf_put_json(json, r->policy.name, strlen(r->policy.name));
-    buf_printf(json, ",\"sha256\":\"%s\",\"in_s\":%.3f,\"number\":%d,\"of\":%d}", r->policy.sha256, (double)(r->until_ns - now_ns) * 1e-9, r->n_tries + 1,
-               LIVE_TRIES);
+    buf_printf(json, ",\"sha256\":\"%s\",\"in_s\":%.3f,\"number\":%d,\"of\":%d}", r->policy.sha256,
+               (double)(r->until_ns - now_ns) * 1e-9, r->n_tries + 1, LIVE_TRIES);
 }
 
 void live_state(const struct live *l, int64_t now_ns, struct buf *json)
@@ -498,11 +521,14 @@ void live_state(const struct live *l, int64_t now_ns, struct buf *json)
         put_policy(json, &l->previous);
     else
         buf_puts(json, "null");
-    buf_printf(json, ",\"strikes\":%d,\"swaps\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"rollbacks\":%" PRIu64 ",\"withdrawn\":%" PRIu64,
+    buf_printf(json,
+               ",\"strikes\":%d,\"swaps\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"rollbacks\":%" PRIu64
+               ",\"withdrawn\":%" PRIu64,
                l->n_strikes, l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts);
     buf_puts(json, ",\"fallback_steps\":{");
     for (int k = VERDICT_ERROR; k < VERDICT_COUNT; k++)
-        buf_printf(json, "%s\"%s\":%" PRIu64, k > VERDICT_ERROR ? "," : "", verdict_name((enum verdict)k), l->fallbacks[k]);
+        buf_printf(json, "%s\"%s\":%" PRIu64, k > VERDICT_ERROR ? "," : "", verdict_name((enum verdict)k),
+                   l->fallbacks[k]);
     buf_printf(json, "},\"retries\":%" PRIu64, l->n_retries);
     put_rest(l, now_ns, json);
     buf_puts(json, ",\"last_error\":");

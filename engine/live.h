@@ -1,63 +1,75 @@
-/* The live policy: who decides now, who decided before, what each did wrong, and the native policy underneath. Every call of a policy goes through here and comes back
- * with a decision that stands: the policy's own, or the native one. Calls are made and judged in live.c; who comes after whom, and what ends with a policy, is in
- * succession.c. Owned by the engine, engine thread only. Never true: no policy is live; anything that a policy has set going outlives it. */
+/* The live policy: who decides now, who decided before, what each did wrong, and the native policy underneath. Every
+ * call of a policy goes through here and comes back with a decision that stands: the policy's own, or the native one.
+ * Calls are made and judged in live.c; who comes after whom, and what ends with a policy, is in succession.c. Owned by
+ * the engine, engine thread only. Never true: no policy is live; anything that a policy has set going outlives it. */
 #ifndef ENGINE_LIVE_H
 #define ENGINE_LIVE_H
 
 #include "engine/policy.h"
 #include "engine/witness.h"
 
-enum { LIVE_STRIKES = 3, LIVE_COSTLY_STRIKES = 100, LIVE_WINDOW = 1000, LIVE_MAX_BARREN = 64, LIVE_TRIES = 5, DECISION_COUNT = 5 };
+enum {
+    LIVE_STRIKES = 3,
+    LIVE_COSTLY_STRIKES = 100,
+    LIVE_WINDOW = 1000,
+    LIVE_MAX_BARREN = 64,
+    LIVE_TRIES = 5,
+    DECISION_COUNT = 5
+};
 
 /* A policy that was withdrawn for slowness alone: the machine may be less busy later. */
 struct live_rest {
-    struct policy policy;           /* ops NULL: none rests */
+    struct policy policy; /* ops NULL: none rests */
     int64_t until_ns;
-    int n_tries;                    /* so often has the live policy, or the one that rests, been tried again */
+    int n_tries; /* so often has the live policy, or the one that rests, been tried again */
 };
 
 struct live {
     struct policy active, previous, native;
     bool has_previous;
-    bool fallen;                    /* the active one is withdrawn: it is not called any more, and somebody else is to take its place */
-    bool may_return;                /* it is withdrawn for nothing but slowness */
+    bool fallen; /* the active one is withdrawn: it is not called any more, and somebody else is to take its place */
+    bool may_return; /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
     struct live_rest rest;
     struct node_facts node;
-    const struct witness *witness;  /* NULL: nobody; set by the engine */
+    const struct witness *witness; /* NULL: nobody; set by the engine */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];
-    uint64_t fallbacks[VERDICT_COUNT];      /* steps the native policy decided, by cause */
+    uint64_t fallbacks[VERDICT_COUNT]; /* steps the native policy decided, by cause */
     uint64_t n_swaps, n_refused_swaps, n_rollbacks, n_reverts, n_retries;
-    uint64_t n_decisions[DECISION_COUNT];   /* admit, preempt, refuse, forward, hold */
-    uint64_t strike_steps[LIVE_STRIKES];    /* ring of the steps of the last strikes */
+    uint64_t n_decisions[DECISION_COUNT]; /* admit, preempt, refuse, forward, hold */
+    uint64_t strike_steps[LIVE_STRIKES];  /* ring of the steps of the last strikes */
     int n_strikes;
-    int64_t wake_ns;                        /* when the active one wants to be asked again; 0: never */
-    int n_barren;                           /* plans in a row that change the partition and run nothing although something could run */
-    int64_t barren_since_ns;                /* the first of the plans in a row that run nothing although something could run; 0: the last one was not so */
+    int64_t wake_ns;         /* when the active one wants to be asked again; 0: never */
+    int n_barren;            /* plans in a row that change the partition and run nothing although something could run */
+    int64_t barren_since_ns; /* the first of the plans in a row that run nothing although something could run; 0: the
+                                last one was not so */
     struct {
-        uint64_t from, n;                   /* so many calls since this step */
-    } slow, heavy;                          /* that stand, and cost more than they may */
+        uint64_t from, n;                              /* so many calls since this step */
+    } slow, heavy;                                     /* that stand, and cost more than they may */
     int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
-    char last_error[512];                   /* of the last call or swap that failed; log and /admin/policy show it */
+    char last_error[512]; /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
 };
 
 void live_init(struct live *l, const struct node_facts *node, bool quiet);
 void live_free(struct live *l);
 
-/* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, ends what the old one left behind, calls start, asks admit for new
- * keys of all requests. On failure the old policy goes on, with all that it has ordered, and e says why. */
+/* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, ends what the old
+ * one left behind, calls start, asks admit for new keys of all requests. On failure the old policy goes on, with all
+ * that it has ordered, and e says why. */
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e);
 /* A policy that was to go live did not get so far; why begins with its name. */
 void live_refused(struct live *l, const char *why);
-/* Back to the previous good policy, whose start is called again. E_NOTFOUND when there is none; E_POLICY when it cannot start: then the native one serves. */
+/* Back to the previous good policy, whose start is called again. E_NOTFOUND when there is none; E_POLICY when it cannot
+ * start: then the native one serves. */
 int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e);
-/* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True: so it was. Only in a turn, or before an order
- * about policies is obeyed: what a recording can say the moment of. */
+/* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True:
+ * so it was. Only in a turn, or before an order about policies is obeyed: what a recording can say the moment of. */
 bool live_settle(struct live *l, struct world *w, int64_t now_ns);
-/* A policy that was withdrawn for slowness alone has rested long enough: it is swapped in again. True: so it was. Only in a turn. */
+/* A policy that was withdrawn for slowness alone has rested long enough: it is swapped in again. True: so it was. Only
+ * in a turn. */
 bool live_retry(struct live *l, struct world *w, int64_t now_ns);
 /* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
 void live_rekey(struct live *l, struct world *w, int64_t now_ns);

@@ -1,4 +1,5 @@
-/* What the two halves of the live policy share: live.c (calls and verdicts) and succession.c (who comes next). Included by these two only. */
+/* What the two halves of the live policy share: live.c (calls and verdicts) and succession.c (who comes next). Included
+ * by these two only. */
 #ifndef ENGINE_LIVE_INNER_H
 #define ENGINE_LIVE_INNER_H
 

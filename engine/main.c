@@ -24,20 +24,30 @@ static int obey(struct app *a, struct err *e)
 {
     struct buf text = {0};
     switch (a->opts.command) {
-    case CMD_SERVE: return command_serve(a, e);
-    case CMD_RUN: return command_run(a, e);
-    case CMD_POLICY_CHECK: return command_policy_check(a, e);
-    case CMD_POLICY_TEST: return policy_test(a->opts.file, a->opts.watch, &a->status, e);
-    case CMD_LUA_PATH: return policy_test_path(a->opts.cpath, e);
-    case CMD_SIMULATE: return command_simulate(a, e);
-    case CMD_REPRODUCE: return command_reproduce(a, e);
-    case CMD_TUNE: return command_tune(a, e);
+    case CMD_SERVE:
+        return command_serve(a, e);
+    case CMD_RUN:
+        return command_run(a, e);
+    case CMD_POLICY_CHECK:
+        return command_policy_check(a, e);
+    case CMD_POLICY_TEST:
+        return policy_test(a->opts.file, a->opts.watch, &a->status, e);
+    case CMD_LUA_PATH:
+        return policy_test_path(a->opts.cpath, e);
+    case CMD_SIMULATE:
+        return command_simulate(a, e);
+    case CMD_REPRODUCE:
+        return command_reproduce(a, e);
+    case CMD_TUNE:
+        return command_tune(a, e);
     case CMD_HELP:
         opts_help(a->opts.help_for, &text);
         fputs(text.data, stdout);
         buf_free(&text);
         return 0;
-    case CMD_VERSION: printf("moonshift %s\n", version_full); return 0;
+    case CMD_VERSION:
+        printf("moonshift %s\n", version_full);
+        return 0;
     }
     return 0;
 }

@@ -21,11 +21,21 @@ static struct rank *same_device(const struct node *n, const struct engine_setup 
 static int open_rank(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
 {
     int i = n->n_ranks;
-    struct rank_setup r = {.ops = s->ops, .device = s->device, .model = s->model, .index = i, .n_ranks = s->n_ranks,
-                           .shares_with = same_device(n, s), .copy_shards = s->copy_shards,
-                           .kv_dtype = s->kv_dtype, .block_size = s->block_size, .threaded = s->threaded, .quiet = s->quiet,
-                           .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0, .step_done = c->step_done,
-                           .move_done = c->move_done, .ctx = c->ctx};
+    struct rank_setup r = {.ops = s->ops,
+                           .device = s->device,
+                           .model = s->model,
+                           .index = i,
+                           .n_ranks = s->n_ranks,
+                           .shares_with = same_device(n, s),
+                           .copy_shards = s->copy_shards,
+                           .kv_dtype = s->kv_dtype,
+                           .block_size = s->block_size,
+                           .threaded = s->threaded,
+                           .quiet = s->quiet,
+                           .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0,
+                           .step_done = c->step_done,
+                           .move_done = c->move_done,
+                           .ctx = c->ctx};
     r.device.index = s->devices[i];
     for (int k = 0; k < s->n_ranks; k++)
         r.device.peers |= 1ull << (s->devices[k] & 63);
@@ -47,7 +57,11 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
     struct device *devices[MAX_RANKS];
     for (int i = 0; i < n->n_ranks; i++)
         devices[i] = rank_device(n->ranks[i]);
-    struct comm_pool_setup p = {.ops = s->ops, .devices = devices, .n_ranks = n->n_ranks, .extra = s->comm_sets, .n_extra = s->n_comm_sets,
+    struct comm_pool_setup p = {.ops = s->ops,
+                                .devices = devices,
+                                .n_ranks = n->n_ranks,
+                                .extra = s->comm_sets,
+                                .n_extra = s->n_comm_sets,
                                 .measure = s->ops->computes && s->threaded && n->n_ranks > 1};
     return comm_pool_open(&n->comms, &p, e);
 }
@@ -86,7 +100,8 @@ static int most_tokens_per_block(const struct node_shape *s)
     return most;
 }
 
-/* Bytes left for the KV cache of a rank that lives in the memory of rank `first`, which all ranks of that device share. */
+/* Bytes left for the KV cache of a rank that lives in the memory of rank `first`, which all ranks of that device share.
+ */
 static size_t rank_budget(const struct node *n, const struct engine_setup *s, int first)
 {
     const struct device_facts *f = rank_facts(n->ranks[first]);
@@ -117,7 +132,8 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
     size_t budget = s->kv_bytes ? s->kv_bytes : least_budget(n, s);
     n->kv_block_bytes = rank_kv_block_bytes(n->ranks[0]);
     if (!n->kv_block_bytes)
-        return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements", s->ops->name, n->heads.head_dim);
+        return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements", s->ops->name,
+                       n->heads.head_dim);
     size_t blocks = budget / n->kv_block_bytes;
     n->n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
     int tpb = most_tokens_per_block(&n->shape), context = model_config(s->model)->context;
@@ -127,21 +143,27 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
         l->max_model_len = capacity < context ? (int)capacity : context;
     if (capacity < LEAST_TOKENS)
         return err_set(e, E_FULL,
-                       "the KV cache would have %zu bytes for each rank, and the least that serves is %zu (a block of %d tokens); all of the model's %d tokens take %.1f MiB: "
+                       "the KV cache would have %zu bytes for each rank, and the least that serves is %zu (a block of "
+                       "%d tokens); all of the model's %d tokens take %.1f MiB: "
                        "raise --kv-cache-memory-bytes (or --gpu-memory-utilization)",
-                       budget, n->kv_block_bytes, tpb, context, (double)((context + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p20);
+                       budget, n->kv_block_bytes, tpb, context,
+                       (double)((context + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p20);
     if (l->max_model_len < LEAST_TOKENS)
         return err_set(e, E_INPUT, "--max-model-len %d: use at least %d", l->max_model_len, LEAST_TOKENS);
     if (l->max_model_len > capacity) {
         double need = (double)((l->max_model_len + tpb - 1) / tpb) * (double)n->kv_block_bytes / 0x1p20;
-        return err_set(e, E_FULL,
-                       "max-model-len %d needs %.1f MiB of KV cache, %.1f MiB available: lower --max-model-len to %lld or raise "
-                       "--kv-cache-memory-bytes (or --gpu-memory-utilization)",
-                       l->max_model_len, need, (double)budget / 0x1p20, (long long)capacity);
+        return err_set(
+            e, E_FULL,
+            "max-model-len %d needs %.1f MiB of KV cache, %.1f MiB available: lower --max-model-len to %lld or raise "
+            "--kv-cache-memory-bytes (or --gpu-memory-utilization)",
+            l->max_model_len, need, (double)budget / 0x1p20, (long long)capacity);
     }
     if (!chosen && l->max_model_len < context && !s->quiet)
-        log_warn("node", "A request may have %d tokens, of the model's %d: the KV cache holds no more. All of them take --kv-cache-memory-bytes %lldMiB", l->max_model_len,
-                 context, (long long)(((size_t)(context + tpb - 1) / (size_t)tpb * n->kv_block_bytes + (1 << 20) - 1) >> 20));
+        log_warn("node",
+                 "A request may have %d tokens, of the model's %d: the KV cache holds no more. All of them take "
+                 "--kv-cache-memory-bytes %lldMiB",
+                 l->max_model_len, context,
+                 (long long)(((size_t)(context + tpb - 1) / (size_t)tpb * n->kv_block_bytes + (1 << 20) - 1) >> 20));
     return 0;
 }
 
@@ -174,13 +196,16 @@ static int check_setup(const struct engine_setup *s, struct err *e)
     if (s->n_ranks > 1 && s->ops->computes && !s->threaded)
         return err_set(e, E_INPUT, "several ranks that compute need threads of their own");
     if (s->start.sp < 0 || s->start.tp < 0 || s->start.sp * s->start.tp > s->n_ranks)
-        return err_set(e, E_INPUT, "sequence parallel size %d times tensor parallel size %d is more than the %d ranks", s->start.sp,
-                       s->start.tp, s->n_ranks);
+        return err_set(e, E_INPUT, "sequence parallel size %d times tensor parallel size %d is more than the %d ranks",
+                       s->start.sp, s->start.tp, s->n_ranks);
     if (s->lockstep && (s->threaded || !s->device.sim_machine))
-        return err_set(e, E_INPUT, "groups step together on a simulated machine in virtual time only: give it a hardware and a model description");
+        return err_set(e, E_INPUT,
+                       "groups step together on a simulated machine in virtual time only: give it a hardware and a "
+                       "model description");
     int context = model_config(s->model)->context;
     if (l->max_model_len > context)
-        return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len, context);
+        return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len,
+                       context);
     return 0;
 }
 
@@ -191,7 +216,8 @@ static int largest_step(const struct engine_setup *s)
     return rows < context ? rows : context;
 }
 
-int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c, struct err *e)
+int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c,
+              struct err *e)
 {
     memset(n, 0, sizeof *n);
     int rc = check_setup(s, e);
@@ -208,9 +234,15 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     for (int i = 0; i < n->n_ranks && !rc; i++)
         rc = rank_start(n->ranks[i], n->n_blocks, e);
     if (!rc)
-        rc = prepare_ranks(&(struct prepare_setup){.ranks = n->ranks, .comms = n->comms, .shape = &n->shape, .n_blocks = n->n_blocks,
-                                                   .step_rows = s->rehearse ? largest_step(s) : 0, .sizes = s->graph_sizes,
-                                                   .n_sizes = s->n_graph_sizes, .threaded = s->threaded, .quiet = s->quiet},
+        rc = prepare_ranks(&(struct prepare_setup){.ranks = n->ranks,
+                                                   .comms = n->comms,
+                                                   .shape = &n->shape,
+                                                   .n_blocks = n->n_blocks,
+                                                   .step_rows = s->rehearse ? largest_step(s) : 0,
+                                                   .sizes = s->graph_sizes,
+                                                   .n_sizes = s->n_graph_sizes,
+                                                   .threaded = s->threaded,
+                                                   .quiet = s->quiet},
                            e);
     if (rc)
         node_close(n);
@@ -235,9 +267,16 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
         out->limits = s->limits;
         return;
     }
-    *out = (struct node_facts){.n_ranks = n->n_ranks, .memory_bytes = f->memory_bytes, .weight_bytes = rank_weight_bytes(n->ranks[0]),
-                               .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks, .kv_blocks = n->n_blocks,
-                               .tokens_per_block = s->block_size, .shape = &n->shape, .heads = n->heads, .comms = n->comms, .limits = s->limits};
+    *out = (struct node_facts){.n_ranks = n->n_ranks,
+                               .memory_bytes = f->memory_bytes,
+                               .weight_bytes = rank_weight_bytes(n->ranks[0]),
+                               .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks,
+                               .kv_blocks = n->n_blocks,
+                               .tokens_per_block = s->block_size,
+                               .shape = &n->shape,
+                               .heads = n->heads,
+                               .comms = n->comms,
+                               .limits = s->limits};
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);
 }

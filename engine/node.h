@@ -1,5 +1,6 @@
-/* The devices of the node: its ranks, their communicators, and what never changes about them (shape, sizes). Opened by the engine before it serves; the
- * ranks' own threads start in node_open. Engine thread. Never true: a rank whose KV blocks are more or larger than another's. */
+/* The devices of the node: its ranks, their communicators, and what never changes about them (shape, sizes). Opened by
+ * the engine before it serves; the ranks' own threads start in node_open. Engine thread. Never true: a rank whose KV
+ * blocks are more or larger than another's. */
 #ifndef ENGINE_NODE_H
 #define ENGINE_NODE_H
 
@@ -12,8 +13,8 @@ struct node {
     struct comm_pool *comms;
     struct node_shape shape;
     struct heads heads;
-    size_t kv_block_bytes;      /* of a physical block, over all layers */
-    int n_blocks;               /* of each rank */
+    size_t kv_block_bytes; /* of a physical block, over all layers */
+    int n_blocks;          /* of each rank */
 };
 
 struct node_callbacks {
@@ -23,8 +24,9 @@ struct node_callbacks {
 };
 
 /* limits->max_model_len 0 becomes what fits. E_INPUT/E_FULL say what would fit. On failure everything is closed. */
-int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c, struct err *e);
-void node_close(struct node *n);        /* does what was posted first; a zeroed node is fine */
+int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c,
+              struct err *e);
+void node_close(struct node *n); /* does what was posted first; a zeroed node is fine */
 void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out);
 
 #endif

@@ -1,6 +1,7 @@
-/* What the front is told, and what waits to be told. Nothing that the engine says is lost, and it never waits for the front; yet what lies in the outbox is bounded when
- * the front is slow: from OUTBOX_EVENTS on, tokens stay with their request and go together in one event, when there is room again or the request ends. So there are at
- * most a few events more than that for each request, and those it may have anyway. */
+/* What the front is told, and what waits to be told. Nothing that the engine says is lost, and it never waits for the
+ * front; yet what lies in the outbox is bounded when the front is slow: from OUTBOX_EVENTS on, tokens stay with their
+ * request and go together in one event, when there is room again or the request ends. So there are at most a few events
+ * more than that for each request, and those it may have anyway. */
 #include <string.h>
 
 #include "engine/engine_state.h"
@@ -39,7 +40,8 @@ static void keep_token(struct engine *g, struct request *r, const struct token_l
 
 void engine_tell_token(struct engine *g, struct request *r, bool is_stop, const struct token_logprobs *lp)
 {
-    struct engine_event ev = {.kind = EV_TOKEN, .tag = r->spec->tag, .token = r->tokens[r->n_tokens - 1], .is_stop = is_stop};
+    struct engine_event ev = {
+        .kind = EV_TOKEN, .tag = r->spec->tag, .token = r->tokens[r->n_tokens - 1], .is_stop = is_stop};
     if (r->n_untold || g->outbox_full) {
         keep_token(g, r, lp);
         return;
@@ -65,7 +67,8 @@ void engine_tell_rest(struct engine *g, struct request *r)
     memcpy(run->tokens, r->tokens + r->n_tokens - r->n_untold, n * sizeof *run->tokens);
     r->n_untold = 0;
     g->n_behind--;
-    engine_emit(g, &(struct engine_event){.kind = EV_TOKENS, .tag = r->spec->tag, .is_stop = r->ends_with_stop, .payload = run});
+    engine_emit(g, &(struct engine_event){
+                       .kind = EV_TOKENS, .tag = r->spec->tag, .is_stop = r->ends_with_stop, .payload = run});
 }
 
 bool engine_catch_up(struct engine *g)

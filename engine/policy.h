@@ -1,7 +1,8 @@
-/* The seam between the engine and whoever decides. engine/policy_fcfs.c is the native policy: default, and fallback for any other; lua/host.c runs a
- * script. The engine calls admit when a request arrives, step at every scheduling point, finish when a request ended, idle while the devices
- * compute. All on the engine thread, except destroy, which runs on whichever thread retires the policy once the engine has let go of it.
- * Never true: a policy that changes the world other than through the plan it was given. */
+/* The seam between the engine and whoever decides. engine/policy_fcfs.c is the native policy: default, and fallback for
+ * any other; lua/host.c runs a script. The engine calls admit when a request arrives, step at every scheduling point,
+ * finish when a request ended, idle while the devices compute. All on the engine thread, except destroy, which runs on
+ * whichever thread retires the policy once the engine has let go of it. Never true: a policy that changes the world
+ * other than through the plan it was given. */
 #ifndef ENGINE_POLICY_H
 #define ENGINE_POLICY_H
 
@@ -10,9 +11,19 @@
 #include "engine/world/plan.h"
 #include "engine/world/view.h"
 
-/* How a call ended. OK, SLOW (by the clock) and HEAVY (by what it executed) stand; after any other nothing of the call stands and the native policy decides. */
+/* How a call ended. OK, SLOW (by the clock) and HEAVY (by what it executed) stand; after any other nothing of the call
+ * stands and the native policy decides. */
 enum verdict {
-    VERDICT_OK, VERDICT_SLOW, VERDICT_HEAVY, VERDICT_ERROR, VERDICT_TIMEOUT, VERDICT_OOM, VERDICT_MALFORMED, VERDICT_STALLED, VERDICT_STARVED, VERDICT_COUNT
+    VERDICT_OK,
+    VERDICT_SLOW,
+    VERDICT_HEAVY,
+    VERDICT_ERROR,
+    VERDICT_TIMEOUT,
+    VERDICT_OOM,
+    VERDICT_MALFORMED,
+    VERDICT_STALLED,
+    VERDICT_STARVED,
+    VERDICT_COUNT
 };
 const char *verdict_name(enum verdict v); /* "ok", "slow", ... */
 static inline bool verdict_stands(enum verdict v)
@@ -28,11 +39,11 @@ enum policy_hook { HOOK_START, HOOK_ADMIT, HOOK_STEP, HOOK_FINISH, HOOK_EXPORT, 
 const char *policy_hook_name(enum policy_hook h);
 
 struct admission {
-    double key;             /* set by the caller to the default (arrival, seconds); smaller is sooner; finite */
+    double key; /* set by the caller to the default (arrival, seconds); smaller is sooner; finite */
     bool refused;
-    int code, retry_after_s;/* refused: HTTP status 400..599; seconds, -1: none */
-    int64_t hold_until_ns;  /* held back until then; 0: not */
-    char why[200];          /* of the refusal, or the hold */
+    int code, retry_after_s; /* refused: HTTP status 400..599; seconds, -1: none */
+    int64_t hold_until_ns;   /* held back until then; 0: not */
+    char why[200];           /* of the refusal, or the hold */
 };
 /* The request takes its place in the queue, and waits there as long as it is held. */
 static inline void admission_obey(const struct admission *a, struct world *w, struct request *r, int64_t now_ns)
@@ -48,10 +59,10 @@ struct comm_pool;
 struct node_facts {
     int n_ranks;
     size_t memory_bytes, weight_bytes, kv_bytes; /* of a rank */
-    int kv_blocks, tokens_per_block;    /* of a rank; of a block that holds all kv heads */
-    const struct node_shape *shape;     /* which rank sets may be groups, which layouts run, what a block holds */
+    int kv_blocks, tokens_per_block;             /* of a rank; of a block that holds all kv heads */
+    const struct node_shape *shape; /* which rank sets may be groups, which layouts run, what a block holds */
     struct heads heads;
-    const struct comm_pool *comms;      /* what the node's communicators measured; NULL: there are none */
+    const struct comm_pool *comms; /* what the node's communicators measured; NULL: there are none */
     struct limits limits;
     char model[128], device[96];
 };
@@ -60,27 +71,33 @@ struct policy {
     const struct policy_ops *ops;
     void *ctx;
     char name[NAME_BYTES];
-    char sha256[65];        /* of the source; "native" for policy_fcfs */
+    char sha256[65]; /* of the source; "native" for policy_fcfs */
     char doc[200];
-    uint64_t generation;    /* set by the engine when it goes live: 1, 2, ... */
+    uint64_t generation; /* set by the engine when it goes live: 1, 2, ... */
 };
 
 struct policy_ops {
-    /* Each returns a verdict and, when it does not stand, the cause (file:line: text) in e. Slots may be NULL: nothing happens, the call is OK. */
-    /* start: each time that the policy takes over. It may give orders for the partition through p (which is dropped when the call does not stand). */
-    enum verdict (*start)(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e);
+    /* Each returns a verdict and, when it does not stand, the cause (file:line: text) in e. Slots may be NULL: nothing
+     * happens, the call is OK. */
+    /* start: each time that the policy takes over. It may give orders for the partition through p (which is dropped
+     * when the call does not stand). */
+    enum verdict (*start)(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p,
+                          struct err *e);
     enum verdict (*admit)(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e);
     enum verdict (*step)(void *ctx, const struct view *v, struct plan *p, struct err *e);
     enum verdict (*finish)(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e);
-    void (*idle)(void *ctx);                                    /* housekeeping in the device's shadow */
-    /* State across a swap, as JSON text. export: appended to out (nothing: no state). import: into a fresh policy before it goes live. */
+    void (*idle)(void *ctx); /* housekeeping in the device's shadow */
+    /* State across a swap, as JSON text. export: appended to out (nothing: no state). import: into a fresh policy
+     * before it goes live. */
     enum verdict (*export_state)(void *ctx, struct buf *out, struct err *e);
     enum verdict (*import_state)(void *ctx, const char *json, size_t n, struct err *e);
-    /* Declared params. get: a JSON object name -> {value, default, min, max, doc}. set: all or nothing; E_INPUT names what is wrong. */
+    /* Declared params. get: a JSON object name -> {value, default, min, max, doc}. set: all or nothing; E_INPUT names
+     * what is wrong. */
     void (*params_get)(void *ctx, struct buf *json);
     int (*params_set)(void *ctx, const char *json, size_t n, struct err *e);
     /* A request entered, moved, changed or left: for policies that keep columns. Called right after the change. */
-    void (*metrics)(void *ctx, const char *labels, struct buf *out); /* own series; labels like policy="fcfs",version="ab12" */
+    void (*metrics)(void *ctx, const char *labels,
+                    struct buf *out); /* own series; labels like policy="fcfs",version="ab12" */
     void (*destroy)(void *ctx);
 };
 

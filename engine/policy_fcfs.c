@@ -12,21 +12,24 @@ static struct layout layout_for(const struct world *w, const struct group *g)
     return (struct layout){g->n_ranks, 1, 1};
 }
 
-/* When there is no group, the widest that can be; when none could hold the first request in the queue, the narrowest that could. */
+/* When there is no group, the widest that can be; when none could hold the first request in the queue, the narrowest
+ * that could. */
 static void widen(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
     const struct request *r = world_head(w);
     struct switch_order o = {.when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "no group can hold the first request"};
     for (int i = 0; i < w->partition.n_groups; i++)
-        if (!r || kv_blocks_for(&w->kv, w->partition.groups[w->partition.order[i]].place, r->n_tokens) <= w->kv.n_blocks)
+        if (!r ||
+            kv_blocks_for(&w->kv, w->partition.groups[w->partition.order[i]].place, r->n_tokens) <= w->kv.n_blocks)
             return;
     bool none = w->partition.n_groups == 0;
     int best = none ? 0 : MAX_RANKS + 1;
     for (int i = 0; i < w->shape.n_sets; i++) {
         int n = __builtin_popcountll(w->shape.sets[i]);
         bool holds = !r || r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[n];
-        if ((none ? n > best : n < best) && holds && !(w->shape.sets[i] & w->partition.dead_ranks) && shape_runs(&w->shape, n)) {
+        if ((none ? n > best : n < best) && holds && !(w->shape.sets[i] & w->partition.dead_ranks) &&
+            shape_runs(&w->shape, n)) {
             best = n;
             o.mask = w->shape.sets[i];
         }
@@ -36,7 +39,8 @@ static void widen(const struct view *v, struct plan *p)
         plan_switch(p, &o);
 }
 
-/* Whom the policy in whose stead it decides has parked where no group is any more would wait until the time to be parked is up: moves to a group that has room, or begins again. */
+/* Whom the policy in whose stead it decides has parked where no group is any more would wait until the time to be
+ * parked is up: moves to a group that has room, or begins again. */
 static void bring_home(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
@@ -81,7 +85,8 @@ void policy_fcfs(struct policy *out)
 
 const char *verdict_name(enum verdict v)
 {
-    static const char *const names[] = {"ok", "slow", "heavy", "error", "timeout", "oom", "malformed", "stalled", "starved"};
+    static const char *const names[] = {"ok",  "slow",      "heavy",   "error",  "timeout",
+                                        "oom", "malformed", "stalled", "starved"};
     return v < VERDICT_COUNT ? names[v] : "unknown";
 }
 

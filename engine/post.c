@@ -1,4 +1,5 @@
-/* What a plan runs, to the ranks: each forwarded batch becomes a step in the inboxes of all its group's members, or, in virtual time, in the timetable. */
+/* What a plan runs, to the ranks: each forwarded batch becomes a step in the inboxes of all its group's members, or, in
+ * virtual time, in the timetable. */
 #include "engine/engine_state.h"
 
 static struct step *post(struct engine *g, struct plan_batch *b)
@@ -19,11 +20,13 @@ static struct step *post(struct engine *g, struct plan_batch *b)
 void engine_post(struct engine *g, struct step *s)
 {
     s->posted_ns = g->now_ns;
-    for (int i = 0; i < s->n_ranks && !g->setup.play; i++) /* in all members' inboxes before anything else: every rank sees the same order */
+    for (int i = 0; i < s->n_ranks && !g->setup.play;
+         i++) /* in all members' inboxes before anything else: every rank sees the same order */
         rank_post_step(g->devices.ranks[s->ranks[i]], s, i);
 }
 
-/* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and look at nothing. */
+/* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and
+ * look at nothing. */
 static void pad_steps(struct engine *g, struct step **steps, int n)
 {
     int64_t slowest = 0;

@@ -40,11 +40,12 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     int deferred = -w->n_held;
     for (int i = 0; i < w->waiting.n; i++)
         deferred += !world_eligible(w, w->waiting.items[i]);
-    buf_printf(out, "# HELP vllm:num_requests_waiting_by_reason Waiting requests by reason.\n"
-                    "# TYPE vllm:num_requests_waiting_by_reason gauge\n"
-                    "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
-                    "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n"
-                    "vllm:num_requests_waiting_by_reason{%s,reason=\"held\"} %d\n",
+    buf_printf(out,
+               "# HELP vllm:num_requests_waiting_by_reason Waiting requests by reason.\n"
+               "# TYPE vllm:num_requests_waiting_by_reason gauge\n"
+               "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
+               "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n"
+               "vllm:num_requests_waiting_by_reason{%s,reason=\"held\"} %d\n",
                label, w->waiting.n - deferred - w->n_held, label, deferred, label, w->n_held);
     put_gauge(out, "vllm:kv_cache_usage_perc", "Held KV blocks, 0 to 1.", label, kv_usage(w));
     put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
@@ -54,14 +55,20 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
               w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));
     put_gauge(out, "moonshift:switches_pending", "Orders for the partition that wait.", label, w->partition.n_pending);
-    put_gauge(out, "moonshift:step_estimate_error", "Running mean of |predicted - measured| / measured step time.", label,
-              w->estimate.error);
-    put_gauge(out, "moonshift:requests_untold", "Requests whose newest tokens wait because the front is behind.", label, g->n_behind);
+    put_gauge(out, "moonshift:step_estimate_error", "Running mean of |predicted - measured| / measured step time.",
+              label, w->estimate.error);
+    put_gauge(out, "moonshift:requests_untold", "Requests whose newest tokens wait because the front is behind.", label,
+              g->n_behind);
     put_gauge(out, "moonshift:requests_live", "Requests without an ending yet.", label, w->requests.n_live);
-    buf_printf(out, "# HELP vllm:engine_sleep_state 1 for the state the engine is in.\n# TYPE vllm:engine_sleep_state gauge\n"
-                    "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n", label);
-    buf_printf(out, "# HELP vllm:cache_config_info The KV cache's settings.\n# TYPE vllm:cache_config_info gauge\n"
-                    "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\"} 1\n",
+    buf_printf(
+        out,
+        "# HELP vllm:engine_sleep_state 1 for the state the engine is in.\n# TYPE vllm:engine_sleep_state gauge\n"
+        "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n",
+        label);
+    buf_printf(out,
+               "# HELP vllm:cache_config_info The KV cache's settings.\n# TYPE vllm:cache_config_info gauge\n"
+               "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%s\",enable_prefix_"
+               "caching=\"%s\"} 1\n",
                label, g->setup.block_size, w->kv.n_blocks, dtype_get(g->setup.kv_dtype)->name,
                w->limits.prefix_caching ? "True" : "False");
 }
@@ -85,12 +92,16 @@ static void put_request(struct buf *out, const struct request *r, int64_t now)
     buf_put_json(out, r->spec->name, strlen(r->spec->name));
     buf_puts(out, ",\"tenant\":");
     buf_put_json(out, r->spec->tenant, strlen(r->spec->tenant));
-    const char *state = r->state == REQ_RUNNING ? "running" : r->held_until_ns ? "held" : r->paused ? "paused" : "waiting";
-    buf_printf(out, ",\"state\":\"%s\",\"priority\":%d,\"key\":%.17g,\"prompt\":%d,\"output\":%d,\"computed\":%d,\"blocks\":%d"
-                    ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f",
-               state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks, r->n_preempted, r->group,
-               r->n_moving,
-               (double)(now - r->spec->arrival_ns) * 1e-9);
+    const char *state = r->state == REQ_RUNNING ? "running"
+                        : r->held_until_ns      ? "held"
+                        : r->paused             ? "paused"
+                                                : "waiting";
+    buf_printf(
+        out,
+        ",\"state\":\"%s\",\"priority\":%d,\"key\":%.17g,\"prompt\":%d,\"output\":%d,\"computed\":%d,\"blocks\":%d"
+        ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f",
+        state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks,
+        r->n_preempted, r->group, r->n_moving, (double)(now - r->spec->arrival_ns) * 1e-9);
     if (r->held_until_ns) {
         buf_printf(out, ",\"held\":{\"for_s\":%.3f,\"reason\":", (double)(r->held_until_ns - now) * 1e-9);
         buf_put_json(out, r->held_why, strlen(r->held_why));
@@ -136,9 +147,10 @@ static void put_ranks(struct buf *out, const struct world *w)
         int group = 0;
         for (int n = 0; n < p->n_groups; n++)
             group = partition_slot(p, n)->mask >> i & 1 ? partition_slot(p, n)->id : group;
-        buf_printf(out, "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}}", i ? "," : "", i,
-                   p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free, w->kv.n_blocks - k->n_free - k->n_cached, k->n_cached,
-                   w->kv.n_blocks);
+        buf_printf(
+            out, "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}}",
+            i ? "," : "", i, p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free,
+            w->kv.n_blocks - k->n_free - k->n_cached, k->n_cached, w->kv.n_blocks);
     }
     buf_putc(out, ']');
 }
@@ -149,14 +161,16 @@ static void put_group(struct buf *out, const struct world *w, const struct group
     buf_printf(out, "{\"id\":%d,\"ranks\":[", grp->id);
     for (int i = 0; i < grp->n_ranks; i++)
         buf_printf(out, "%s%d", i ? "," : "", grp->ranks[i]);
-    buf_printf(out, "],\"idle\":%s,\"held\":%s,\"closed\":%s,\"running\":%d,\"since_s\":%.3f,\"steps\":%" PRIu64
-                    ",\"last_step_ms\":%.3f,\"last_step_tokens\":%d",
-               grp->idle ? "true" : "false", grp->held ? "true" : "false", grp->closed || grp->shut ? "true" : "false", grp->n_running,
-               (double)(now - grp->bound_ns) * 1e-9, grp->n_steps, (double)grp->last_step_ns * 1e-6, grp->last_step_tokens);
+    buf_printf(out,
+               "],\"idle\":%s,\"held\":%s,\"closed\":%s,\"running\":%d,\"since_s\":%.3f,\"steps\":%" PRIu64
+               ",\"last_step_ms\":%.3f,\"last_step_tokens\":%d",
+               grp->idle ? "true" : "false", grp->held ? "true" : "false", grp->closed || grp->shut ? "true" : "false",
+               grp->n_running, (double)(now - grp->bound_ns) * 1e-9, grp->n_steps, (double)grp->last_step_ns * 1e-6,
+               grp->last_step_tokens);
     put_layout(out, "layout", grp->layout);
     put_layout(out, "base", grp->base);
-    buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}", l->tokens_per_block,
-               w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
+    buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}",
+               l->tokens_per_block, w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
 }
 
 static void put_order(struct buf *out, const struct switch_order *o)
@@ -195,11 +209,16 @@ static void put_event(struct buf *out, const struct switch_event *e, int64_t now
 {
     buf_printf(out, "{\"serial\":%" PRIu64 ",", e->serial);
     put_order(out, &e->order);
-    buf_printf(out, ",\"outcome\":\"%s\",\"ago_s\":%.3f,\"wait_ms\":%.3f,\"cutover_ms\":%.3f,\"moved_bytes\":%" PRIu64
-                    ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,\"worst_stall_ms\":%.3f,\"streams_open\":%d}",
-               e->failure ? "failure" : e->dropped ? "dropped" : e->superseded ? "superseded" : "done", (double)(now - e->done_ns) * 1e-9,
-               (double)(e->done_ns - e->asked_ns) * 1e-6, (double)e->cutover_ns * 1e-6, e->bytes, e->n_kept, e->n_moved, e->n_parked,
-               e->n_recomputed, (double)e->worst_stall_ns * 1e-6, e->n_open);
+    buf_printf(out,
+               ",\"outcome\":\"%s\",\"ago_s\":%.3f,\"wait_ms\":%.3f,\"cutover_ms\":%.3f,\"moved_bytes\":%" PRIu64
+               ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,\"worst_stall_ms\":%.3f,\"streams_open\":%d}",
+               e->failure      ? "failure"
+               : e->dropped    ? "dropped"
+               : e->superseded ? "superseded"
+                               : "done",
+               (double)(now - e->done_ns) * 1e-9, (double)(e->done_ns - e->asked_ns) * 1e-6,
+               (double)e->cutover_ns * 1e-6, e->bytes, e->n_kept, e->n_moved, e->n_parked, e->n_recomputed,
+               (double)e->worst_stall_ns * 1e-6, e->n_open);
 }
 
 /* Newest first. */
@@ -225,13 +244,16 @@ char *engine_state_json(struct engine *g, size_t *n)
     int64_t now = clock_now(g->setup.clock);
     struct kv_counts kv = count_kv(w);
     struct buf out = {0};
-    buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - g->started_ns) * 1e-9, g->draining ? "true" : "false");
+    buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - g->started_ns) * 1e-9,
+               g->draining ? "true" : "false");
     put_queue(&out, "waiting", &w->waiting, now);
     put_queue(&out, "running", &w->running, now);
-    buf_printf(&out, ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
-               kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, g->setup.block_size, g->devices.kv_block_bytes);
-    buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted, w->n_ended,
-               w->requests.n_live);
+    buf_printf(
+        &out,
+        ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
+        kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, g->setup.block_size, g->devices.kv_block_bytes);
+    buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted,
+               w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
     put_ranks(&out, w);
     buf_puts(&out, ",\"groups\":[");
@@ -257,12 +279,15 @@ void engine_log_rates(struct engine *g, int64_t now)
     if (now - g->rates.since_ns < 10000000000)
         return;
     double s = (double)(now - g->rates.since_ns) * 1e-9;
-    uint64_t prompt = c[C_PROMPT_TOKENS] - g->rates.prompt_tokens, gen = c[C_GENERATION_TOKENS] - g->rates.generation_tokens;
+    uint64_t prompt = c[C_PROMPT_TOKENS] - g->rates.prompt_tokens,
+             gen = c[C_GENERATION_TOKENS] - g->rates.generation_tokens;
     if (!g->setup.quiet && !g->setup.quiet_stats && (prompt || gen || w->requests.n_live))
         log_info("engine",
-                 "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: %d reqs, "
+                 "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
+                 "%d reqs, "
                  "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
                  (double)prompt / s, (double)gen / s, w->running.n, w->waiting.n, kv_usage(w) * 100,
                  c[C_PREFIX_QUERIES] ? 100.0 * (double)c[C_PREFIX_HITS] / (double)c[C_PREFIX_QUERIES] : 0.0);
-    g->rates = (struct rates){.since_ns = now, .prompt_tokens = c[C_PROMPT_TOKENS], .generation_tokens = c[C_GENERATION_TOKENS]};
+    g->rates = (struct rates){
+        .since_ns = now, .prompt_tokens = c[C_PROMPT_TOKENS], .generation_tokens = c[C_GENERATION_TOKENS]};
 }

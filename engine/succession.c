@@ -1,5 +1,5 @@
-/* Who decides next: a swap, a rollback, a withdrawal. All three go through begin(), so that whichever way a policy ceases to be live, the same becomes of what it
- * has set going (policies/README.md, "What a policy leaves behind"). */
+/* Who decides next: a swap, a rollback, a withdrawal. All three go through begin(), so that whichever way a policy
+ * ceases to be live, the same becomes of what it has set going (policies/README.md, "What a policy leaves behind"). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +59,8 @@ static int call_start(struct live *l, const struct policy *p, struct world *w, i
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 
-/* p takes the place of the active policy: what that one left behind ends, and p's start is called. When it fails, all is as it was. */
+/* p takes the place of the active policy: what that one left behind ends, and p's start is called. When it fails, all
+ * is as it was. */
 static int begin(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
     struct partition *before = mem_new(sizeof *before);
@@ -72,8 +73,9 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     return rc;
 }
 
-/* Whose KV lies, parked, where no group is any more begins again: nobody may mean to come back there, and meanwhile it would hold blocks that others wait for. Its full
- * blocks stay findable as a prefix, so where the next policy does come back in time little is computed twice. */
+/* Whose KV lies, parked, where no group is any more begins again: nobody may mean to come back there, and meanwhile it
+ * would hold blocks that others wait for. Its full blocks stay findable as a prefix, so where the next policy does come
+ * back in time little is computed twice. */
 static void bring_home(struct world *w, int64_t now_ns)
 {
     for (int i = 0; i < w->waiting.n; i++)
@@ -81,7 +83,8 @@ static void bring_home(struct world *w, int64_t now_ns)
             world_preempt(w, w->waiting.items[i], false, now_ns);
 }
 
-/* The active policy is another one than before: a clean slate, nobody held, a key of its own for every request, and nobody's wake. */
+/* The active policy is another one than before: a clean slate, nobody held, a key of its own for every request, and
+ * nobody's wake. */
 static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
 {
     int64_t next;
@@ -114,7 +117,8 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
         l->n_refused_swaps++;
         snprintf(l->last_error, sizeof l->last_error, "swap to %s: %s", p->name, e ? e->text : "refused");
         if (!l->quiet)
-            log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?", l->active.name);
+            log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?",
+                     l->active.name);
         live_destroy(p);
         return rc;
     }
@@ -125,8 +129,8 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
     memset(p, 0, sizeof *p);
     count_from_now(l, w, now_ns);
     if (!l->quiet)
-        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name, l->active.sha256,
-                 l->active.generation, l->previous.name, l->previous.sha256);
+        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name,
+                 l->active.sha256, l->active.generation, l->previous.name, l->previous.sha256);
     return 0;
 }
 
@@ -146,7 +150,8 @@ int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns,
     return 0;
 }
 
-/* The policy of before takes over from the active one, which is the caller's from now on; the native one does where that cannot start. */
+/* The policy of before takes over from the active one, which is the caller's from now on; the native one does where
+ * that cannot start. */
 static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *e)
 {
     struct policy before = l->has_previous ? l->previous : l->native;
@@ -166,7 +171,8 @@ static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *
     return rc;
 }
 
-/* bad has been withdrawn. For slowness alone it rests, three times as long each time, and is tried again; one that was good for long begins anew. note: what becomes of it. */
+/* bad has been withdrawn. For slowness alone it rests, three times as long each time, and is tried again; one that was
+ * good for long begins anew. note: what becomes of it. */
 static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int64_t now_ns, char note[80])
 {
     static const int64_t FIRST_REST_NS = 10000000000, LONG_NS = 600000000000;
@@ -184,7 +190,8 @@ static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int6
     }
     for (int i = 0; i < r->n_tries; i++)
         rest_ns *= 3;
-    snprintf(note, 80, "to be tried again in %.0f s, number %d of %d", (double)rest_ns * 1e-9, r->n_tries + 1, LIVE_TRIES);
+    snprintf(note, 80, "to be tried again in %.0f s, number %d of %d", (double)rest_ns * 1e-9, r->n_tries + 1,
+             LIVE_TRIES);
     r->policy = *bad;
     r->until_ns = now_ns + rest_ns;
 }
@@ -204,8 +211,8 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns)
     size_t n = strlen(l->last_error);
     snprintf(l->last_error + n, sizeof l->last_error - n, "; %s is withdrawn: %s; %s", name, l->why_fallen, note);
     if (!l->quiet)
-        log_error("policy", "%s (%.12s) is withdrawn: %s; %s; %s (%.12s) decides from now on", name, sha256, l->why_fallen, note, l->active.name,
-                  l->active.sha256);
+        log_error("policy", "%s (%.12s) is withdrawn: %s; %s; %s (%.12s) decides from now on", name, sha256,
+                  l->why_fallen, note, l->active.name, l->active.sha256);
     count_from_now(l, w, now_ns);
     return true;
 }
@@ -221,7 +228,8 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns)
     r->n_tries++;
     l->n_retries++;
     if (!l->quiet)
-        log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries, LIVE_TRIES);
+        log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries,
+                 LIVE_TRIES);
     replace(l, &again, w, now_ns, &e);
     return true;
 }
@@ -239,7 +247,8 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
     forget_rest(l);
     count_from_now(l, w, now_ns);
     if (!l->quiet && !rc)
-        log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256, l->active.generation);
+        log_info("policy", "rolled back to %s (%.12s), generation %" PRIu64, l->active.name, l->active.sha256,
+                 l->active.generation);
     return rc;
 }
 

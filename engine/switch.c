@@ -1,4 +1,5 @@
-/* What the engine does to carry out changes of the partition: counts their time, posts the copies, takes back what landed, and goes on without a rank that failed. */
+/* What the engine does to carry out changes of the partition: counts their time, posts the copies, takes back what
+ * landed, and goes on without a rank that failed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "engine/engine_state.h"
 
 /* Physical blocks by share, in the move's arena. */
-static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool *p, int place, const int32_t *blocks, int n)
+static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool *p, int place, const int32_t *blocks,
+                     int n)
 {
     const struct kv_place *l = kv_place(p, place);
     to->n = l->n;
@@ -26,7 +28,8 @@ static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool 
 static void play_move(struct engine *g, struct move *m)
 {
     const struct engine_play *play = g->setup.play;
-    atomic_store(&m->bytes, (int64_t)(g->devices.kv_block_bytes / (size_t)g->setup.block_size) * (m->n_tokens - m->first_token));
+    atomic_store(&m->bytes,
+                 (int64_t)(g->devices.kv_block_bytes / (size_t)g->setup.block_size) * (m->n_tokens - m->first_token));
     if (!play->move_ns) {
         timetable_hold(&g->under_way, (struct timetable_entry){.move = m});
         return;
@@ -35,7 +38,8 @@ static void play_move(struct engine *g, struct move *m)
     timetable_add_move(&g->under_way, m);
 }
 
-/* Every copy that the world has made goes to the ranks that receive it, ahead of any step that they are given afterwards. */
+/* Every copy that the world has made goes to the ranks that receive it, ahead of any step that they are given
+ * afterwards. */
 void engine_post_moves(struct engine *g)
 {
     struct world *w = &g->world;
@@ -88,10 +92,11 @@ void engine_move_done(struct engine *g, struct move *m)
 
 static void say_switch(const struct switch_event *e)
 {
-    log_debug("switch", "%s ranks 0x%llx (%s, %s): %s; waited %.3f ms; %d sequences stay, %d move, %d are parked, %d begin again",
+    log_debug("switch",
+              "%s ranks 0x%llx (%s, %s): %s; waited %.3f ms; %d sequences stay, %d move, %d are parked, %d begin again",
               e->order.release ? "release" : "bind", (unsigned long long)e->order.mask, switch_when_name(e->order.when),
-              kv_fate_name(e->order.fate), e->order.reason, (double)(e->done_ns - e->asked_ns) * 1e-6, e->n_kept, e->n_moved, e->n_parked,
-              e->n_recomputed);
+              kv_fate_name(e->order.fate), e->order.reason, (double)(e->done_ns - e->asked_ns) * 1e-6, e->n_kept,
+              e->n_moved, e->n_parked, e->n_recomputed);
 }
 
 static bool is_new(const struct switch_event *e, int64_t t0)
@@ -99,7 +104,8 @@ static bool is_new(const struct switch_event *e, int64_t t0)
     return e->serial && e->done_ns == t0 && !e->superseded && !e->cutover_ns;
 }
 
-/* On a described machine the ranks of an order carried out at t0 take the time that it states, ahead of everything posted to them afterwards. */
+/* On a described machine the ranks of an order carried out at t0 take the time that it states, ahead of everything
+ * posted to them afterwards. */
 static int64_t occupy_switched(struct engine *g, int64_t t0)
 {
     const struct partition *p = &g->world.partition;
@@ -140,7 +146,8 @@ static void end_all(struct engine *g, const char *why)
     for (int i = 0; i < g->world.requests.n_slots; i++) {
         struct request *r = g->world.requests.slots[i];
         if (r && !r->busy)
-            engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
+            engine_end_request(
+                g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
     }
 }
 
@@ -149,12 +156,15 @@ void engine_end_misfits(struct engine *g)
     struct world *w = &g->world;
     const struct req_queue *queues[] = {&w->waiting, &w->running};
     char why[200];
-    snprintf(why, sizeof why, "ranks of this server have failed, and those that are left hold no more than %lld tokens of a request", (long long)world_capacity(w));
+    snprintf(why, sizeof why,
+             "ranks of this server have failed, and those that are left hold no more than %lld tokens of a request",
+             (long long)world_capacity(w));
     for (int q = 0; q < 2; q++)
         for (int i = queues[q]->n - 1; i >= 0; i--) {
             struct request *r = queues[q]->items[i];
             if (!r->busy && !world_suffices(w, r))
-                engine_end_request(g, r, &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
+                engine_end_request(
+                    g, r, &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
         }
 }
 

@@ -1,6 +1,7 @@
-/* What is under way in virtual time: steps and moves that end at a known time, soonest first, ties in the order they were posted; and until when each rank has
- * something to do, since what is posted to a rank begins when what was posted before it has ended. Owned by an engine that is not threaded, its thread; a
- * threaded one leaves it empty. Never true: two things at once on one rank. */
+/* What is under way in virtual time: steps and moves that end at a known time, soonest first, ties in the order they
+ * were posted; and until when each rank has something to do, since what is posted to a rank begins when what was posted
+ * before it has ended. Owned by an engine that is not threaded, its thread; a threaded one leaves it empty. Never true:
+ * two things at once on one rank. */
 #ifndef ENGINE_TIMETABLE_H
 #define ENGINE_TIMETABLE_H
 
@@ -9,7 +10,7 @@
 
 struct timetable_entry {
     int64_t done_ns;
-    struct step *step;          /* this or the move */
+    struct step *step; /* this or the move */
     struct move *move;
 };
 
@@ -26,12 +27,13 @@ void timetable_add_move(struct timetable *t, struct move *m);
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns);
 /* Ends when somebody says so (timetable_release), and not by itself; keeps no rank from anything. */
 void timetable_hold(struct timetable *t, struct timetable_entry what);
-/* The step of this group, or the move of this number, leaves the table, whenever it was to end. false: there is none. */
+/* The step of this group, or the move of this number, leaves the table, whenever it was to end. false: there is none.
+ */
 bool timetable_release(struct timetable *t, int group, uint64_t move, struct timetable_entry *out);
 bool timetable_has_step(const struct timetable *t);
-int64_t timetable_next_ns(const struct timetable *t);   /* INT64_MAX: nothing is under way */
+int64_t timetable_next_ns(const struct timetable *t); /* INT64_MAX: nothing is under way */
 /* What ended by now_ns, soonest first. */
 bool timetable_take(struct timetable *t, int64_t now_ns, struct timetable_entry *out);
-void timetable_free(struct timetable *t);               /* what is left in it is the caller's to take first */
+void timetable_free(struct timetable *t); /* what is left in it is the caller's to take first */
 
 #endif

@@ -1,6 +1,8 @@
-/* Who watches an engine: told of everything that can influence a decision, in the order and with the times in which the engine takes it in, and of every decision. A
- * recorder writes it down (engine/lab/recording/record.c); a replay uses the same seam to put recorded verdicts in the place of its own. Calls come on the engine's thread and
- * must be short; what they are given is borrowed for the call. Any slot may be NULL. Never true: a witness that changes what it is shown. */
+/* Who watches an engine: told of everything that can influence a decision, in the order and with the times in which the
+ * engine takes it in, and of every decision. A recorder writes it down (engine/lab/recording/record.c); a replay uses
+ * the same seam to put recorded verdicts in the place of its own. Calls come on the engine's thread and must be short;
+ * what they are given is borrowed for the call. Any slot may be NULL. Never true: a witness that changes what it is
+ * shown. */
 #ifndef ENGINE_WITNESS_H
 #define ENGINE_WITNESS_H
 
@@ -13,20 +15,24 @@ struct engine_message;
 /* The engine's own time of an event: one for everything that follows from it. */
 struct witness {
     void *ctx;
-    /* A request was handed in. r: as it entered the world, before the policy is asked about it; NULL: it was turned away. */
+    /* A request was handed in. r: as it entered the world, before the policy is asked about it; NULL: it was turned
+     * away. */
     void (*submitted)(void *ctx, int64_t now_ns, const struct request_spec *s, struct request *r);
     void (*cancelled)(void *ctx, int64_t now_ns, const struct request *r, enum ending how);
-    /* Any other message that changes something: a policy, params, rollback, reset of the prefix cache, drain, stop. Before it is obeyed. */
+    /* Any other message that changes something: a policy, params, rollback, reset of the prefix cache, drain, stop.
+     * Before it is obeyed. */
     void (*ordered)(void *ctx, int64_t now_ns, const struct engine_message *m);
     /* A step's results are taken in: for each new token, then for the step. r has the token already. */
     void (*sampled)(void *ctx, struct request *r, bool is_stop);
-    void (*stepped)(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns, int failed_rank); /* -1: it did not fail */
+    void (*stepped)(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns,
+                    int failed_rank); /* -1: it did not fail */
     void (*moved)(void *ctx, int64_t now_ns, const struct move *m);
     void (*ended)(void *ctx, int64_t now_ns, const struct request *r, enum ending how);
     /* A turn of the engine that did something. p: what was decided, before it is carried out; NULL: nothing was. */
     void (*turned)(void *ctx, int64_t now_ns, const struct plan *p);
-    void (*rests)(void *ctx);       /* the engine has nothing to do */
-    /* A call of the policy: cut is asked before it (true: it is not made and *v is how it ended), judged after it, and may change the verdict. */
+    void (*rests)(void *ctx); /* the engine has nothing to do */
+    /* A call of the policy: cut is asked before it (true: it is not made and *v is how it ended), judged after it, and
+     * may change the verdict. */
     bool (*cut)(void *ctx, enum policy_hook h, enum verdict *v);
     void (*judged)(void *ctx, enum policy_hook h, enum verdict *v);
 };

@@ -1,14 +1,15 @@
-/* The seam between the forward and a machine: one table of ops, implemented by kernels/cpu (computes), kernels/cuda (enqueues) and
- * kernels/sim (adds up virtual time, computes nothing). A `struct device` belongs to one rank and is used by that rank's thread only.
- * Ops return nothing: an error sticks to the device and `finish` reports it. Never true: an op that looks at another device, but for the
- * collectives and kv_move.
+/* The seam between the forward and a machine: one table of ops, implemented by kernels/cpu (computes), kernels/cuda
+ * (enqueues) and kernels/sim (adds up virtual time, computes nothing). A `struct device` belongs to one rank and is
+ * used by that rank's thread only. Ops return nothing: an error sticks to the device and `finish` reports it. Never
+ * true: an op that looks at another device, but for the collectives and kv_move.
  *
- * Arithmetic contract (DESIGN section 4). The value of an output element depends on its own input row, its weights and, for attention, its own
- * sequence: never on the other rows of the batch, on how the prompt was cut into chunks, on the number of threads, or on the instruction set the
- * CPU backend picked (portable, AVX2 and AVX-512 give the same bits; a type for which this does not hold says so in kernels/cpu/README or its header).
- * Sums over a dimension that a layout could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order: leaves
- * of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds some leaves computes whole nodes of the
- * tree and `reduce` adds the nodes of all ranks to the same bits. */
+ * Arithmetic contract (DESIGN section 4). The value of an output element depends on its own input row, its weights and,
+ * for attention, its own sequence: never on the other rows of the batch, on how the prompt was cut into chunks, on the
+ * number of threads, or on the instruction set the CPU backend picked (portable, AVX2 and AVX-512 give the same bits; a
+ * type for which this does not hold says so in kernels/cpu/README or its header). Sums over a dimension that a layout
+ * could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order: leaves of SUM_LEAF
+ * columns are added in the binary tree over their absolute index, so a rank that holds some leaves computes whole nodes
+ * of the tree and `reduce` adds the nodes of all ranks to the same bits. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -22,42 +23,49 @@
 #include "engine/world/sampling.h"
 #include "kernels/dtype.h"
 
-enum { SUM_LEAF = 64, WEIGHT_GROUP = 16 }; /* windows of weights start and end at such columns and rows, or at the matrix's end */
+enum {
+    SUM_LEAF = 64,
+    WEIGHT_GROUP = 16
+}; /* windows of weights start and end at such columns and rows, or at the matrix's end */
 
 struct device;
 struct sim_machine;
-struct comm;      /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its own rank */
-struct weight;    /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
+struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its
+                own rank */
+struct weight; /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
 struct device_opts {
-    int index;              /* which device of its kind; cpu: ignored */
-    uint64_t peers;         /* cuda: bits of the devices whose memory it must read, for groups */
-    bool invariant;         /* cuda: every sum in the CPU's order; the cpu does nothing else */
-    bool plain_kernels;     /* cuda: own kernels that every device has, none for one compute capability alone; tests and benchmarks compare them */
-    int n_threads;          /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
-    const char *isa;        /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
-    int max_rows;           /* most rows (tokens) of a step */
-    int max_logits;         /* most logit rows of one sample call */
-    int graph_rows;         /* most rows of a recorded step; 0: none is recorded */
-    int64_t sim_step_ns, sim_row_ns; /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
-    const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close; NULL: the two fixed costs */
-    int sim_weight_tp;      /* sim with a machine: each device holds one of so many shares of the weights, so only layouts whose tp is a
-                               multiple can run; 0 or 1: all of them */
+    int index;          /* which device of its kind; cpu: ignored */
+    uint64_t peers;     /* cuda: bits of the devices whose memory it must read, for groups */
+    bool invariant;     /* cuda: every sum in the CPU's order; the cpu does nothing else */
+    bool plain_kernels; /* cuda: own kernels that every device has, none for one compute capability alone; tests and
+                           benchmarks compare them */
+    int n_threads;      /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
+    const char *isa;    /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
+    int max_rows;       /* most rows (tokens) of a step */
+    int max_logits;     /* most logit rows of one sample call */
+    int graph_rows;     /* most rows of a recorded step; 0: none is recorded */
+    int64_t sim_step_ns, sim_row_ns;       /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
+    const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close;
+                                              NULL: the two fixed costs */
+    int sim_weight_tp; /* sim with a machine: each device holds one of so many shares of the weights, so only layouts
+                          whose tp is a multiple can run; 0 or 1: all of them */
 };
 
 struct device_facts {
-    char name[96];          /* "AMD EPYC ... (avx2, 2 threads)" */
-    char isa[24];           /* what was picked */
+    char name[96]; /* "AMD EPYC ... (avx2, 2 threads)" */
+    char isa[24];  /* what was picked */
     int n_threads;
-    size_t memory_bytes;    /* of the device (cpu: of the machine) */
-    size_t act_bytes;       /* bytes of one activation element: 4 on cpu */
-    /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of its own. */
+    size_t memory_bytes; /* of the device (cpu: of the machine) */
+    size_t act_bytes;    /* bytes of one activation element: 4 on cpu */
+    /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of
+     * its own. */
     struct device_budget {
-        size_t weights, copy;   /* the weights it holds; what --shift-weights copy adds */
-        size_t reserve;         /* activations and all else */
-        int kv_bits;            /* of a cached element, whatever kv_dtype says */
-        int weight_tp;          /* layouts need a tp that is a multiple of it; 0: there is no description */
-        int64_t switch_ns;      /* what a change of the partition takes from its ranks */
+        size_t weights, copy; /* the weights it holds; what --shift-weights copy adds */
+        size_t reserve;       /* activations and all else */
+        int kv_bits;          /* of a cached element, whatever kv_dtype says */
+        int weight_tp;        /* layouts need a tp that is a multiple of it; 0: there is no description */
+        int64_t switch_ns;    /* what a change of the partition takes from its ranks */
     } budget;
 };
 
@@ -66,7 +74,7 @@ struct weight_src {
     enum dtype type;
     int rows, cols;
     const void *data;
-    enum f8_scales scales;  /* of DT_F8_SCALED: a promise about data */
+    enum f8_scales scales; /* of DT_F8_SCALED: a promise about data */
 };
 
 /* A window of a weight: what a rank of a layout multiplies with. No bytes are copied to make one. */
@@ -81,23 +89,24 @@ struct act {
     int cols, ld;
 };
 
-/* KV memory of one rank. Block b of layer l starts at base + ((size_t)l * n_blocks + b) * block_bytes. What lies in a block is the backend's:
- * for n_kv_heads heads, keys and values of tokens_per_block positions, heads first. */
+/* KV memory of one rank. Block b of layer l starts at base + ((size_t)l * n_blocks + b) * block_bytes. What lies in a
+ * block is the backend's: for n_kv_heads heads, keys and values of tokens_per_block positions, heads first. */
 struct kv_space {
     void *base;
     size_t block_bytes;
     int n_blocks, n_layers;
-    enum dtype dtype;       /* DT_F16, DT_BF16, DT_F32 or DT_F8 (no scale: what is larger than 448 becomes 448) */
+    enum dtype dtype; /* DT_F16, DT_BF16, DT_F32 or DT_F8 (no scale: what is larger than 448 becomes 448) */
 };
 
 struct kv_view {
     const struct kv_space *space;
     int layer;
-    int tokens_per_block;   /* a multiple of 16 */
+    int tokens_per_block;     /* a multiple of 16 */
     int n_kv_heads, head_dim; /* held by this rank */
 };
 
-/* One sequence of a step: rows row0 .. row0+n_rows-1 hold its positions pos0 .. ; its cached positions 0 .. pos0+n_rows-1 lie in blocks[]. */
+/* One sequence of a step: rows row0 .. row0+n_rows-1 hold its positions pos0 .. ; its cached positions 0 ..
+ * pos0+n_rows-1 lie in blocks[]. */
 struct batch_seq {
     int row0, n_rows, pos0;
     const int32_t *blocks;
@@ -106,20 +115,20 @@ struct batch_seq {
 /* What to do with one row of logits. */
 struct sample_row {
     const struct sampling *how;
-    const int32_t *prompt, *output;  /* for penalties; counts may be 0 when all are off */
+    const int32_t *prompt, *output; /* for penalties; counts may be 0 when all are off */
     int n_prompt, n_output;
-    const int32_t *banned;           /* ids that may not be chosen (stop ids before min_tokens) */
+    const int32_t *banned; /* ids that may not be chosen (stop ids before min_tokens) */
     int n_banned;
-    uint64_t position;               /* index of the draw in its sequence */
-    int32_t given;                   /* >= 0: choose nothing, report this token's logprob (prompt logprobs, echo) */
-    int n_top;                       /* top logprobs wanted; -1: none at all, 0: the token's own */
+    uint64_t position; /* index of the draw in its sequence */
+    int32_t given;     /* >= 0: choose nothing, report this token's logprob (prompt logprobs, echo) */
+    int n_top;         /* top logprobs wanted; -1: none at all, 0: the token's own */
 };
 
 /* logprob and top are of the raw logits (before penalties and temperature), as vLLM reports them. */
 struct sample_result {
     int32_t token;
     float logprob;
-    int rank;                        /* 1 = the most likely */
+    int rank; /* 1 = the most likely */
     int n_top;
     int32_t top_ids[SAMPLING_MAX_LOGPROBS];
     float top_logprobs[SAMPLING_MAX_LOGPROBS];
@@ -128,28 +137,28 @@ struct sample_result {
 /* One step as a rank sees it; host arrays, alive until finish. */
 struct batch {
     int n_rows;
-    const int32_t *ids;              /* [n_rows] */
-    const int32_t *positions;        /* [n_rows] */
+    const int32_t *ids;       /* [n_rows] */
+    const int32_t *positions; /* [n_rows] */
     int n_seqs;
-    const struct batch_seq *seqs;    /* in row order, together they cover all rows */
+    const struct batch_seq *seqs; /* in row order, together they cover all rows */
     int n_logits;
-    const int32_t *logit_rows;       /* [n_logits] rows whose logits are wanted, ascending (a row may repeat) */
-    const struct sample_row *samples;/* [n_logits] */
-    struct sample_result *results;   /* [n_logits] out */
-    bool fed;                        /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
+    const int32_t *logit_rows;        /* [n_logits] rows whose logits are wanted, ascending (a row may repeat) */
+    const struct sample_row *samples; /* [n_logits] */
+    struct sample_result *results;    /* [n_logits] out */
+    bool fed; /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
 };
 
 struct rope {
-    bool halves;            /* true: pairs (i, i + dim/2) (NeoX, Hugging Face); false: pairs (2i, 2i+1) (GGUF llama) */
-    int dim;                /* rotated elements of a head, even */
-    const float *inv_freq;  /* [dim/2], scaling already applied */
-    float scale;            /* multiplies cos and sin (yarn); 1 otherwise */
+    bool halves;           /* true: pairs (i, i + dim/2) (NeoX, Hugging Face); false: pairs (2i, 2i+1) (GGUF llama) */
+    int dim;               /* rotated elements of a head, even */
+    const float *inv_freq; /* [dim/2], scaling already applied */
+    float scale;           /* multiplies cos and sin (yarn); 1 otherwise */
 };
 
 enum linear_in {
-    LINEAR_PLAIN,           /* x */
-    LINEAR_NORM,            /* x / rms(x) * gain */
-    LINEAR_SWIGLU,          /* silu(x) * x2 */
+    LINEAR_PLAIN,  /* x */
+    LINEAR_NORM,   /* x / rms(x) * gain */
+    LINEAR_SWIGLU, /* silu(x) * x2 */
 };
 
 enum { LINEAR_MAX_OUT = 3 };
@@ -157,87 +166,92 @@ enum { LINEAR_MAX_OUT = 3 };
 struct linear_args {
     enum linear_in in;
     struct act x, x2;
-    const float *gain;      /* [cols], device memory */
+    const float *gain; /* [cols], device memory */
     float eps;
     int rows;
-    bool accumulate;        /* y += (the residual), else y = */
+    bool accumulate; /* y += (the residual), else y = */
     int n_out;
     struct linear_out {
         struct wview w;
-        const float *bias;  /* [w.rows] device memory, or NULL */
+        const float *bias; /* [w.rows] device memory, or NULL */
         struct act y;
     } out[LINEAR_MAX_OUT];
 };
 
-/* Per-head RMSNorm (when the gains are given), then RoPE, in place, on q [rows, n_heads*head_dim] and k [rows, n_kv_heads*head_dim]. */
+/* Per-head RMSNorm (when the gains are given), then RoPE, in place, on q [rows, n_heads*head_dim] and k [rows,
+ * n_kv_heads*head_dim]. */
 struct rope_args {
     struct act q, k;
     int n_heads, n_kv_heads, head_dim, rows;
-    const float *q_gain, *k_gain;    /* [head_dim] device memory, or NULL */
+    const float *q_gain, *k_gain; /* [head_dim] device memory, or NULL */
     float eps;
 };
 
 struct attention_args {
-    struct act q, out;               /* [rows, n_heads * head_dim] */
+    struct act q, out; /* [rows, n_heads * head_dim] */
     int n_heads;
-    const int *kv_head;              /* [n_heads] the local kv head of each local q head */
+    const int *kv_head; /* [n_heads] the local kv head of each local q head */
     struct kv_view kv;
-    float scale;                     /* usually 1/sqrt(head_dim) */
-    int window;                      /* sliding window in tokens, 0 = all */
+    float scale; /* usually 1/sqrt(head_dim) */
+    int window;  /* sliding window in tokens, 0 = all */
 };
 
-/* A rectangle that a member takes from what member `peer` shows in buffer `buffer`, into its own buffer of that number. */
+/* A rectangle that a member takes from what member `peer` shows in buffer `buffer`, into its own buffer of that number.
+ */
 struct comm_rect {
     int peer, buffer;
     int src_row, src_col, dst_row, dst_col, rows, cols;
 };
 
 enum { EXCHANGE_BUFFERS = 3 };
-/* All-to-all and all-gather alike: every member shows up to three buffers and takes rectangles of the others' and its own. A member shows what
- * others take, copies of kv heads among it; one exchange moves q, k and v. On return this member has what it takes, while others may still be reading what it
- * showed: what a member showed stays as it is until the next collective of the same comm has returned. No rectangle at all: a barrier. */
+/* All-to-all and all-gather alike: every member shows up to three buffers and takes rectangles of the others' and its
+ * own. A member shows what others take, copies of kv heads among it; one exchange moves q, k and v. On return this
+ * member has what it takes, while others may still be reading what it showed: what a member showed stays as it is until
+ * the next collective of the same comm has returned. No rectangle at all: a barrier. */
 struct exchange_args {
     struct comm *comm;
-    int me;                 /* this member */
+    int me; /* this member */
     struct act show[EXCHANGE_BUFFERS], take[EXCHANGE_BUFFERS];
     const struct comm_rect *rects;
     int n_rects;
 };
 
-/* How the partial sums of all members add up: planes in the order of the leaves, after each of which the top two of the stack are added
- * `adds` times. */
+/* How the partial sums of all members add up: planes in the order of the leaves, after each of which the top two of the
+ * stack are added `adds` times. */
 struct reduce_order {
     int n_planes;
     const uint8_t *member, *index, *adds; /* [n_planes] whose, which of its planes */
 };
 
 enum comm_algorithm {
-    COMM_AUTO,              /* by size */
-    COMM_ONESHOT,           /* every member adds everything */
-    COMM_TWOSHOT,           /* each adds its part of the elements, then takes the others' parts: less to read, one more meeting */
-    COMM_LIBRARY,           /* by a library of the machine's, in its own order; where there is none, or it must not be used: by size */
+    COMM_AUTO,    /* by size */
+    COMM_ONESHOT, /* every member adds everything */
+    COMM_TWOSHOT, /* each adds its part of the elements, then takes the others' parts: less to read, one more meeting */
+    COMM_LIBRARY, /* by a library of the machine's, in its own order; where there is none, or it must not be used: by
+                     size */
 };
 
-/* All-reduce: y += (or =) the sum of all members' planes, the same bits at every member, and by every algorithm but the library's. The first member's
- * choice of algorithm counts. Planes and part stay as they are until the next collective of the same comm has returned. */
+/* All-reduce: y += (or =) the sum of all members' planes, the same bits at every member, and by every algorithm but the
+ * library's. The first member's choice of algorithm counts. Planes and part stay as they are until the next collective
+ * of the same comm has returned. */
 struct reduce_args {
     struct comm *comm;
     int me;
     enum comm_algorithm algorithm;
-    struct act planes;      /* this member's: plane p starts at row p * rows */
+    struct act planes; /* this member's: plane p starts at row p * rows */
     const struct reduce_order *order;
     int rows;
     bool accumulate;
-    struct act y;           /* [rows, cols] */
-    struct act part;        /* [rows, cols] working memory that others read */
+    struct act y;    /* [rows, cols] */
+    struct act part; /* [rows, cols] working memory that others read */
 };
 
 /* One side of a move of cached tokens. */
 struct kv_end {
     const struct kv_space *space;
-    const int32_t *blocks;  /* of the sequence */
+    const int32_t *blocks; /* of the sequence */
     int tokens_per_block;
-    int head;               /* first of the heads, as this side numbers them */
+    int head; /* first of the heads, as this side numbers them */
 };
 
 /* Cached tokens [first_token, end_token) of n_heads heads, all layers. */
@@ -248,12 +262,12 @@ struct kv_move {
 
 /* Which recorded step: of one member of one group, in one layout. Addresses that live as long as the ranks do. */
 struct graph_key {
-    const void *weights;             /* the views of the layout and share */
-    struct comm *all;                /* the group's; NULL: of one rank */
-    int me;                          /* member of `all` */
-    uint64_t group;                  /* which ranks in what order: the same at all members, another for every other group */
+    const void *weights; /* the views of the layout and share */
+    struct comm *all;    /* the group's; NULL: of one rank */
+    int me;              /* member of `all` */
+    uint64_t group;      /* which ranks in what order: the same at all members, another for every other group */
     int tokens_per_block;
-    size_t twoshot_bytes;            /* of forward_site */
+    size_t twoshot_bytes; /* of forward_site */
 };
 
 struct graph_call {
@@ -262,13 +276,13 @@ struct graph_call {
 };
 
 struct step_time {
-    int64_t ns;                      /* device time of the step (virtual for sim) */
+    int64_t ns; /* device time of the step (virtual for sim) */
 };
 
 struct backend_ops {
     const char *name;
-    bool computes;                   /* false: forward is skipped for `whole_step` (sim) */
-    bool shares_memory;              /* ranks of one process whose devices have the same index may use one rank's weights */
+    bool computes;      /* false: forward is skipped for `whole_step` (sim) */
+    bool shares_memory; /* ranks of one process whose devices have the same index may use one rank's weights */
 
     /* Devices of this kind here, for those that may be absent; NULL: there is always one. */
     int (*n_devices)(void);
@@ -283,13 +297,15 @@ struct backend_ops {
     int (*upload)(struct device *d, void *dst, const void *src, size_t bytes);
     int (*download)(struct device *d, void *dst, const void *src, size_t bytes);
 
-    /* Loads (and packs) a matrix; src is not needed afterwards. E_UNSUPPORTED for a type or shape it cannot run, E_FULL without memory. The bytes may still be
-     * on their way: this device's ops wait for them, and once a later upload by this device has returned, all of them have arrived. */
+    /* Loads (and packs) a matrix; src is not needed afterwards. E_UNSUPPORTED for a type or shape it cannot run, E_FULL
+     * without memory. The bytes may still be on their way: this device's ops wait for them, and once a later upload by
+     * this device has returned, all of them have arrived. */
     int (*weight_load)(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
     void (*weight_free)(struct device *d, struct weight *w);
     size_t (*weight_bytes)(const struct weight *w);
 
-    /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's layout. */
+    /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's
+     * layout. */
     size_t (*kv_block_bytes)(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 
     /* A step: begin, ops, finish. begin takes the batch for the ops below; finish waits for all of it. */
@@ -300,32 +316,38 @@ struct backend_ops {
     void (*embed)(struct device *d, struct wview table, struct act y, int first, int n);
     void (*linear)(struct device *d, const struct linear_args *a);
     void (*rope)(struct device *d, const struct rope_args *a);
-    void (*kv_write)(struct device *d, struct act k, struct act v, const struct kv_view *kv); /* the batch's rows into their blocks */
+    void (*kv_write)(struct device *d, struct act k, struct act v,
+                     const struct kv_view *kv); /* the batch's rows into their blocks */
     /* Optional (NULL: rope, then kv_write): both at once; what becomes of k outside of the cache is left open. */
     void (*rope_write)(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
     void (*attention)(struct device *d, const struct attention_args *a);
-    /* Optional (NULL: one after the other): rope_write, then attention of the same q; what becomes of q outside is left open, too. */
+    /* Optional (NULL: one after the other): rope_write, then attention of the same q; what becomes of q outside is left
+     * open, too. */
     void (*rope_attention)(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a);
-    void (*add)(struct device *d, struct act x, struct act y, int rows);            /* y += x */
+    void (*add)(struct device *d, struct act x, struct act y, int rows); /* y += x */
     /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */
     void (*gather)(struct device *d, struct act x, int row0, struct act y, int first, int n);
-    /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are padding. */
+    /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are
+     * padding. */
     void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
 
-    /* Graphs, optional (NULL: this machine has none). Steps in which each of n sequences decodes one token differ in their arrays only: a machine may record the ops of
-     * one, and play them later for any such step of up to as many rows. All members of a group record together and play together: whether there is a graph
-     * depends only on what they all share. Between graph_begin and graph_end ops are recorded and do not run; the batch is a made-up one of that kind. After
-     * an error, of either or of an op between (graph_end says so), there is no such graph, and the comm is aborted. E_UNSUPPORTED: the machine cannot.
-     * graph_post is begin and the ops at once, graph_wait finish. played false: there is no graph for it, and nothing was done. The next step may be posted
-     * before the one under way has been waited for (graph_wait: the older of two; never three), and be fed by it. graph_ended: would graph_wait return at
-     * once? */
+    /* Graphs, optional (NULL: this machine has none). Steps in which each of n sequences decodes one token differ in
+     * their arrays only: a machine may record the ops of one, and play them later for any such step of up to as many
+     * rows. All members of a group record together and play together: whether there is a graph depends only on what
+     * they all share. Between graph_begin and graph_end ops are recorded and do not run; the batch is a made-up one of
+     * that kind. After an error, of either or of an op between (graph_end says so), there is no such graph, and the
+     * comm is aborted. E_UNSUPPORTED: the machine cannot. graph_post is begin and the ops at once, graph_wait finish.
+     * played false: there is no graph for it, and nothing was done. The next step may be posted before the one under
+     * way has been waited for (graph_wait: the older of two; never three), and be fed by it. graph_ended: would
+     * graph_wait return at once? */
     int (*graph_begin)(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
     int (*graph_end)(struct device *d, struct err *e);
     int (*graph_post)(struct device *d, const struct graph_call *c, bool *played, struct err *e);
     bool (*graph_ended)(struct device *d);
     int (*graph_wait)(struct device *d, struct step_time *t, struct err *e);
 
-    /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL: nothing is stored. */
+    /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL:
+     * nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);
 
     /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0. */
@@ -334,12 +356,13 @@ struct backend_ops {
     int64_t (*step_ns)(const struct device *d, struct layout l, const struct step_size *s);
     int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
 
-    /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its comm aborted fails with
-     * E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until comm_reset. */
+    /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its
+     * comm aborted fails with E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until
+     * comm_reset. */
     int (*comm_open)(struct comm **out, int n, struct err *e);
-    void (*comm_close)(struct comm *c);          /* NULL is fine */
-    void (*comm_abort)(struct comm *c);          /* any thread */
-    void (*comm_reset)(struct comm *c);          /* as new; only while no member is inside */
+    void (*comm_close)(struct comm *c); /* NULL is fine */
+    void (*comm_abort)(struct comm *c); /* any thread */
+    void (*comm_reset)(struct comm *c); /* as new; only while no member is inside */
     void (*exchange)(struct device *d, const struct exchange_args *a);
     void (*reduce)(struct device *d, const struct reduce_args *a);
     /* Optional: does COMM_LIBRARY mean something among members on these devices? NULL: nowhere. */
@@ -351,7 +374,7 @@ struct backend_ops {
 
 const struct backend_ops *backend_cpu(void);
 const struct backend_ops *backend_sim(void);
-const struct backend_ops *backend_cuda(void);   /* where it was built in (MOONSHIFT_CUDA) */
+const struct backend_ops *backend_cuda(void); /* where it was built in (MOONSHIFT_CUDA) */
 /* find.c, in the program alone: by name; NULL: this build does not have it. */
 const struct backend_ops *backend_find(const char *name);
 

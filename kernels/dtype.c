@@ -6,9 +6,9 @@
 
 /* Names, block lengths and block bytes as the GGUF format fixes them. */
 static const struct dtype_info infos[DT_COUNT] = {
-    [DT_F32] = {"F32", 1, 4},      [DT_F16] = {"F16", 1, 2},      [DT_BF16] = {"BF16", 1, 2},
-    [DT_Q4_0] = {"Q4_0", 32, 18},  [DT_Q4_1] = {"Q4_1", 32, 20},  [DT_Q5_0] = {"Q5_0", 32, 22},
-    [DT_Q5_1] = {"Q5_1", 32, 24},  [DT_Q8_0] = {"Q8_0", 32, 34},  [DT_Q4_K] = {"Q4_K", 256, 144},
+    [DT_F32] = {"F32", 1, 4},       [DT_F16] = {"F16", 1, 2},       [DT_BF16] = {"BF16", 1, 2},
+    [DT_Q4_0] = {"Q4_0", 32, 18},   [DT_Q4_1] = {"Q4_1", 32, 20},   [DT_Q5_0] = {"Q5_0", 32, 22},
+    [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q8_0] = {"Q8_0", 32, 34},   [DT_Q4_K] = {"Q4_K", 256, 144},
     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_F8_SCALED] = {"F8_SCALED", 64, 68},
     [DT_F8] = {"F8_E4M3", 1, 1},
 };
@@ -178,8 +178,8 @@ static void k_scale(const uint8_t *s, int j, int *scale, int *min)
     }
 }
 
-/* Q4_K: f16 d, f16 dmin; 12 bytes of scales; 128 bytes. Sub-block j (32 elements): nibbles of bytes (j/2)*32 .., low when
- * j is even. x = d * scale * q - dmin * min. */
+/* Q4_K: f16 d, f16 dmin; 12 bytes of scales; 128 bytes. Sub-block j (32 elements): nibbles of bytes (j/2)*32 .., low
+ * when j is even. x = d * scale * q - dmin * min. */
 static void block_q4_k(const uint8_t *b, float *y)
 {
     float d = f16_at(b), dmin = f16_at(b + 2);
@@ -193,7 +193,8 @@ static void block_q4_k(const uint8_t *b, float *y)
     }
 }
 
-/* Q5_K: as Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte i belongs to element i of sub-block j. */
+/* Q5_K: as Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte i belongs to element i of sub-block j.
+ */
 static void block_q5_k(const uint8_t *b, float *y)
 {
     float d = f16_at(b), dmin = f16_at(b + 2);
@@ -208,9 +209,9 @@ static void block_q5_k(const uint8_t *b, float *y)
     }
 }
 
-/* Q6_K: 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales, f16 d. Each half of 128 elements uses 64 low and
- * 32 high bytes: element r*32+i (r = 0..3) has its nibble in low[(r%2)*32+i] (high nibble when r >= 2) and its two bits
- * at 2r of high[i]. Scales are per 16 elements. x = d * scale * (q - 32). */
+/* Q6_K: 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales, f16 d. Each half of 128 elements uses 64 low
+ * and 32 high bytes: element r*32+i (r = 0..3) has its nibble in low[(r%2)*32+i] (high nibble when r >= 2) and its two
+ * bits at 2r of high[i]. Scales are per 16 elements. x = d * scale * (q - 32). */
 static void block_q6_k(const uint8_t *b, float *y)
 {
     float d = f16_at(b + 208);
@@ -250,9 +251,9 @@ static void plain_to_f32(enum dtype t, const uint8_t *src, float *dst, int64_t n
 void dtype_to_f32(enum dtype t, const void *src, float *dst, int64_t n)
 {
     static void (*const blocks[DT_COUNT])(const uint8_t *, float *) = {
-        [DT_Q4_0] = block_q4_0, [DT_Q4_1] = block_q4_1, [DT_Q5_0] = block_q5_0, [DT_Q5_1] = block_q5_1,
-        [DT_Q8_0] = block_q8_0, [DT_Q4_K] = block_q4_k, [DT_Q5_K] = block_q5_k, [DT_Q6_K] = block_q6_k,
-        [DT_F8_SCALED] = block_f8,
+        [DT_Q4_0] = block_q4_0, [DT_Q4_1] = block_q4_1, [DT_Q5_0] = block_q5_0,
+        [DT_Q5_1] = block_q5_1, [DT_Q8_0] = block_q8_0, [DT_Q4_K] = block_q4_k,
+        [DT_Q5_K] = block_q5_k, [DT_Q6_K] = block_q6_k, [DT_F8_SCALED] = block_f8,
     };
     const struct dtype_info *d = dtype_get(t);
     ASSERT(n >= 0 && n % d->block == 0);

@@ -8,8 +8,9 @@
 #include "engine/base/thread.h"
 #include "kernels/futex.h"
 
-/* How often to look before sleeping. Where the members outnumber the cores, who polls keeps the one that it waits for from running. Nobody yields: a core that
- * is given to a stranger comes back milliseconds later, a sleeper that is woken runs at once. */
+/* How often to look before sleeping. Where the members outnumber the cores, who polls keeps the one that it waits for
+ * from running. Nobody yields: a core that is given to a stranger comes back milliseconds later, a sleeper that is
+ * woken runs at once. */
 enum { LOOKS = 1000, CROWDED_LOOKS = 50 };
 
 /* A mailbox from one member to another. ABORTED may join each state. */
@@ -19,20 +20,21 @@ struct mailbox {
     struct mail mail;
 };
 
-/* Two sets, taken in turn: who enters the next collective does not write over what slow members of this one still read. */
+/* Two sets, taken in turn: who enters the next collective does not write over what slow members of this one still read.
+ */
 struct comm_member {
     _Alignas(64) struct shown shown[2];
-    void *own[3];               /* by turn; MEMBER_OWN */
+    void *own[3]; /* by turn; MEMBER_OWN */
     unsigned n_entered;
 };
 
 struct comm {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t phase;    /* of the barrier; changes when all have arrived, and by an abort */
+    _Alignas(64) _Atomic uint32_t phase; /* of the barrier; changes when all have arrived, and by an abort */
     _Atomic uint32_t aborted, sleepers;
     int n, looks;
     struct comm_member *members;
-    struct mailbox *mail;                   /* [from * n + to] */
+    struct mailbox *mail; /* [from * n + to] */
 };
 
 int meeting_open(struct comm **out, int n, struct err *e)
@@ -93,7 +95,8 @@ static void wake(struct comm *c, _Atomic uint32_t *word)
         futex_wake(word, INT_MAX);
 }
 
-/* An abort sets the flag before it changes the phase: who read the new phase here sees the flag, who read the old one does not wait. */
+/* An abort sets the flag before it changes the phase: who read the new phase here sees the flag, who read the old one
+ * does not wait. */
 bool meeting_wait(struct comm *c)
 {
     uint32_t phase = atomic_load(&c->phase);

@@ -50,9 +50,8 @@ enum field {
     F_FIELD_COUNT
 };
 static const char *const field_names[F_FIELD_COUNT] = {
-    "id",      "name",        "tenant",      "priority", "prompt",  "max_tokens", "open_ended",
-    "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output",  "preempted",
-    "key",     "again",       "ending",      "cached",   "ttft_ms",
+    "id",          "name",     "tenant", "priority",  "prompt", "max_tokens", "open_ended", "arrival", "slo_ttft_ms",
+    "slo_tpot_ms", "computed", "output", "preempted", "key",    "again",      "ending",     "cached",  "ttft_ms",
 };
 
 struct bind *bind_of(lua_State *L)
@@ -304,7 +303,8 @@ bool bind_untouched(struct bind *b, lua_State *L)
     for (int i = 0; i < SCALAR_COUNT && good; i++)
         good = check_scalar(b, L, keys, i);
     lua_settop(L, keys - 1);
-    good = good && columns_untouched(&b->waiting, L) && columns_untouched(&b->running, L) && groups_untouched(&b->groups, L);
+    good = good && columns_untouched(&b->waiting, L) && columns_untouched(&b->running, L) &&
+           groups_untouched(&b->groups, L);
     vm_host_leave(vm_of(L));
     return good;
 }
@@ -413,8 +413,7 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
         put_text(L, keys, F_TTFT, NULL);
     } else {
         put_number(L, keys, F_CACHED, r->n_prefix_first);
-        put_number(L, keys, F_TTFT,
-                   r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
+        put_number(L, keys, F_TTFT, r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
     }
     lua_remove(L, keys);
     vm_host_leave(vm_of(L));

@@ -34,7 +34,7 @@ enum scalar {
     SCALAR_COUNT
 };
 
-enum { MAX_LOGS = 20 };     /* log lines outside a step, a second */
+enum { MAX_LOGS = 20 }; /* log lines outside a step, a second */
 
 /* One handle a slot of the partition, handed out by act.batch; valid while `serial` is the plan's. */
 struct batch_handle {
@@ -45,24 +45,24 @@ struct batch_handle {
 struct bind {
     struct script *script;
     int view_ref, act_ref, params_ref, request_ref, batch_meta_ref, keys_ref;
-    int handle_refs[MAX_RANKS];     /* by slot of the partition */
+    int handle_refs[MAX_RANKS]; /* by slot of the partition */
     struct groups groups;
     struct orders orders;
     const void *request_pointer;
-    double scalars[SCALAR_COUNT];   /* as last written */
+    double scalars[SCALAR_COUNT]; /* as last written */
     struct columns waiting, running;
-    req_id *admitted;               /* by slot: the requests this script has given a key */
+    req_id *admitted; /* by slot: the requests this script has given a key */
     int n_admitted;
     struct rng rng;
-    const struct comm_pool *comms;  /* of the node; NULL: it has none, or this is a rehearsal */
-    bool watched;                   /* dry runs: at every call the whole view is looked at, not some of it */
+    const struct comm_pool *comms; /* of the node; NULL: it has none, or this is a rehearsal */
+    bool watched;                  /* dry runs: at every call the whole view is looked at, not some of it */
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;
-    struct plan *plan;              /* step; and start, for orders */
-    struct admission *admission;    /* admit only */
-    const struct request *subject;  /* admit, finish */
-    struct buf *transcript;         /* not NULL: log lines go there (tests, checks) */
+    struct plan *plan;             /* step; and start, for orders */
+    struct admission *admission;   /* admit only */
+    const struct request *subject; /* admit, finish */
+    struct buf *transcript;        /* not NULL: log lines go there (tests, checks) */
     int64_t log_second;
     int n_logs, n_logs_dropped;
 };

@@ -9,8 +9,7 @@
 #include "lua/scan.h"
 #include "lua/trial.h"
 
-static int open_with_params(const struct check *c, const struct lua_opts *o, struct script **out,
-                            struct err *e)
+static int open_with_params(const struct check *c, const struct lua_opts *o, struct script **out, struct err *e)
 {
     TRY(script_open(out, c->name, c->source, c->n, o, e));
     int rc = c->params_json ? script_params_set(*out, c->params_json, strlen(c->params_json), e) : 0;
@@ -57,7 +56,8 @@ static int rehearse_watched(struct script *s, bool several, struct buf *out, int
     return !rc && s->written_by ? err_set(e, E_POLICY, "%s.lua: %s (dry run)", s->name, script_writes) : rc;
 }
 
-/* The line in which this call writes into the view: the same once more (two runs decide the same), followed line by line. 0: it was not found. */
+/* The line in which this call writes into the view: the same once more (two runs decide the same), followed line by
+ * line. 0: it was not found. */
 static int find_write(const struct check *c, bool several, uint64_t call)
 {
     struct script *s;
@@ -94,7 +94,8 @@ static int rehearse_once(const struct check *c, bool several, struct buf *out, i
     return rc;
 }
 
-/* Two fresh machines have to decide the same. n: bytes of decisions; differ: they do not. n_unfit: worlds that the params do not fit, counted twice. */
+/* Two fresh machines have to decide the same. n: bytes of decisions; differ: they do not. n_unfit: worlds that the
+ * params do not fit, counted twice. */
 struct tried {
     size_t n;
     bool differ;
@@ -138,9 +139,9 @@ static int rehearse_all(const struct check *c, struct err *e)
     struct err several = {0};
     TRY(rehearse_twice(c, false, &t, e));
     if (c->report)
-        buf_printf(
-            c->report,
-            "dry runs: every hook stands, and two fresh machines decide the same (%zu bytes of decisions)\n", t.n);
+        buf_printf(c->report,
+                   "dry runs: every hook stands, and two fresh machines decide the same (%zu bytes of decisions)\n",
+                   t.n);
     int rc = rehearse_twice(c, true, &t, &several);
     if (rc && (c->opts.n_ranks > 1 || t.differ))
         return err_set(e, E_POLICY, "%s", several.text);
@@ -173,7 +174,11 @@ static int measure(const struct check *c, int n, uint64_t cost[HOOK_COUNT], stru
 {
     struct script *s;
     struct rehearsal r;
-    rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 16384, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
+    rehearsal_init(
+        &r,
+        (struct rehearsal_size){
+            .kv_blocks = 16384, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048},
+        100);
     rehearsal_crowd(&r, n, 7);
     struct node_facts node = rehearsal_node(&r);
     struct view v = rehearsal_view(&r);

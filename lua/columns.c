@@ -13,10 +13,9 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",          "tenant",      "priority",  "arrival",       "prompt",  "max_tokens",
-    "slo_ttft_ms", "slo_tpot_ms", "preempted", "waiting_since", "started", "open_ended",
-    "key",         "computed",    "output",    "remaining",     "blocks",  "group",
-    "home",        "parked",      "held",      "first",         "last",
+    "id",        "tenant",        "priority", "arrival",    "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
+    "preempted", "waiting_since", "started",  "open_ended", "key",    "computed",   "output",      "remaining",
+    "blocks",    "group",         "home",     "parked",     "held",   "first",      "last",
 };
 
 /* ---- needs */
@@ -132,28 +131,50 @@ static int home_of(const struct world *w, const struct request *r)
 static double cell_of(const struct world *w, const struct request *r, int column)
 {
     switch (column) {
-    case COL_ID: return lua_req_id(r->id);
-    case COL_TENANT: return (double)(map_hash_bytes(r->spec->tenant, strlen(r->spec->tenant)) >> 12);
-    case COL_PRIORITY: return r->spec->priority;
-    case COL_ARRIVAL: return (double)r->spec->arrival_ns * 1e-9;
-    case COL_PROMPT: return r->spec->n_prompt;
-    case COL_MAX_TOKENS: return r->spec->max_tokens;
-    case COL_SLO_TTFT: return r->spec->slo_ttft_ms;
-    case COL_SLO_TPOT: return r->spec->slo_tpot_ms;
-    case COL_PREEMPTED: return r->n_preempted;
-    case COL_WAITING_SINCE: return (double)r->waiting_since_ns * 1e-9;
-    case COL_STARTED: return (double)r->first_scheduled_ns * 1e-9;
-    case COL_OPEN_ENDED: return r->spec->open_ended;
-    case COL_KEY: return r->key;
-    case COL_COMPUTED: return r->n_computed;
-    case COL_OUTPUT: return request_output(r);
-    case COL_REMAINING: return request_remaining(r);
-    case COL_BLOCKS: return r->n_blocks;
-    case COL_GROUP: return r->group;
-    case COL_HOME: return home_of(w, r);
-    case COL_PARKED: return r->paused;
-    case COL_HELD: return (double)r->held_until_ns * 1e-9;
-    default: return 0; /* no column */
+    case COL_ID:
+        return lua_req_id(r->id);
+    case COL_TENANT:
+        return (double)(map_hash_bytes(r->spec->tenant, strlen(r->spec->tenant)) >> 12);
+    case COL_PRIORITY:
+        return r->spec->priority;
+    case COL_ARRIVAL:
+        return (double)r->spec->arrival_ns * 1e-9;
+    case COL_PROMPT:
+        return r->spec->n_prompt;
+    case COL_MAX_TOKENS:
+        return r->spec->max_tokens;
+    case COL_SLO_TTFT:
+        return r->spec->slo_ttft_ms;
+    case COL_SLO_TPOT:
+        return r->spec->slo_tpot_ms;
+    case COL_PREEMPTED:
+        return r->n_preempted;
+    case COL_WAITING_SINCE:
+        return (double)r->waiting_since_ns * 1e-9;
+    case COL_STARTED:
+        return (double)r->first_scheduled_ns * 1e-9;
+    case COL_OPEN_ENDED:
+        return r->spec->open_ended;
+    case COL_KEY:
+        return r->key;
+    case COL_COMPUTED:
+        return r->n_computed;
+    case COL_OUTPUT:
+        return request_output(r);
+    case COL_REMAINING:
+        return request_remaining(r);
+    case COL_BLOCKS:
+        return r->n_blocks;
+    case COL_GROUP:
+        return r->group;
+    case COL_HOME:
+        return home_of(w, r);
+    case COL_PARKED:
+        return r->paused;
+    case COL_HELD:
+        return (double)r->held_until_ns * 1e-9;
+    default:
+        return 0; /* no column */
     }
     return 0;
 }
@@ -164,7 +185,7 @@ struct sync {
     struct columns *c;
     const struct world *world;
     int base;
-    int n_columns, columns[COLUMN_COUNT];   /* those needed, ascending */
+    int n_columns, columns[COLUMN_COUNT]; /* those needed, ascending */
     int n_static; /* of them, those that never change in a row; with the key: those the journal covers */
     int n_journaled;
 };

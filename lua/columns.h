@@ -45,21 +45,21 @@ enum { COLUMN_ENDS = 16 }; /* rows that `first` and `last` list at most */
 extern const char *const column_names[NEED_COUNT];
 
 struct columns {
-    unsigned mask;                  /* 1 << enum column; 0: the policy needs none */
-    int view_ref;                   /* view.waiting or view.running */
+    unsigned mask; /* 1 << enum column; 0: the policy needs none */
+    int view_ref;  /* view.waiting or view.running */
     int refs[COLUMN_COUNT];
-    int end_refs[2];                /* first, last */
-    const void *view_pointer;       /* to know the table again when it comes back as an argument */
+    int end_refs[2];          /* first, last */
+    const void *view_pointer; /* to know the table again when it comes back as an argument */
     int n, cap, n_shown;
-    req_id *ids;                    /* by row */
+    req_id *ids; /* by row */
     uint32_t *seen;
-    double *cells[COLUMN_COUNT];    /* what was written: numbers, or a hash for texts */
+    double *cells[COLUMN_COUNT]; /* what was written: numbers, or a hash for texts */
     int ends[2][COLUMN_ENDS];
-    int32_t *row_of;                /* by slot of the request table */
+    int32_t *row_of; /* by slot of the request table */
     int n_slots;
     uint32_t epoch;
-    uint64_t n_changes;             /* of the queue's journal, seen so far */
-    bool stale;                     /* the journal does not tell how to get from here to there */
+    uint64_t n_changes; /* of the queue's journal, seen so far */
+    bool stale;         /* the journal does not tell how to get from here to there */
     struct rng rng;
 };
 

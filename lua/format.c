@@ -49,8 +49,7 @@ static const char *parse_spec(lua_State *L, const char *p, struct spec *s)
     s->letter = *p;
     if (!*p || !strchr("diuxXocsfFeEgG", *p)) {
         char shown[8] = {*p >= 0x20 && *p < 0x7f ? *p : '?'};
-        luaL_error(L,
-                   "string.format: '%%%s' is not offered (d i u x X o c s f e g, widths of at most 2 digits)",
+        luaL_error(L, "string.format: '%%%s' is not offered (d i u x X o c s f e g, widths of at most 2 digits)",
                    shown);
     }
     return p + 1;
@@ -113,7 +112,12 @@ static void put_argument(struct out *o, struct spec *s, int arg)
         put(o, &c, 1);
         break;
     }
-    case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o':
         put_integer(o, s, luaL_checknumber(L, arg));
         break;
     default:

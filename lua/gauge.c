@@ -3,9 +3,9 @@
 #include "engine/base/clock.h"
 
 enum {
-    CLOSE_CALLS = 32,       /* looked at closely after one that was late or heavy */
-    COUNT_EVERY = 32,       /* of the others, about one in so many is counted */
-    SHARE = 100,            /* calls may take one part in so many of all time */
+    CLOSE_CALLS = 32, /* looked at closely after one that was late or heavy */
+    COUNT_EVERY = 32, /* of the others, about one in so many is counted */
+    SHARE = 100,      /* calls may take one part in so many of all time */
 };
 static const int64_t PURSE_NS = 10000000; /* what a quiet time saves up at most: 1 s of it */
 
@@ -47,7 +47,8 @@ enum verdict gauge_end(struct gauge *g, const struct gauge_limits *l, int64_t no
 {
     if (!l->bytecodes)
         return VERDICT_OK;
-    bool heavy = g->bytecodes > l->bytecodes, late = now_ns - g->began_ns > l->cpu_ns, overdrawn = is_overdrawn(g, now_ns);
+    bool heavy = g->bytecodes > l->bytecodes, late = now_ns - g->began_ns > l->cpu_ns,
+         overdrawn = is_overdrawn(g, now_ns);
     if (g->counting) {
         g->n_counted++;
         g->most = g->most > (uint64_t)g->bytecodes ? g->most : (uint64_t)g->bytecodes;

@@ -8,7 +8,8 @@
 enum { TABLE_BYTES = 3 << 10 }; /* of one group, at most */
 
 static const char *const fact_names[GROUP_FACT_COUNT] = {
-    "n_running", "load", "kv_free", "steps", "last_step_tokens", "last_step_ms", "since_ms", "idle", "held", "closed", "sp", "tp", "pp",
+    "n_running", "load", "kv_free", "steps", "last_step_tokens", "last_step_ms", "since_ms", "idle", "held",
+    "closed",    "sp",   "tp",      "pp",
 };
 
 static bool is_flag(int fact)
@@ -157,7 +158,8 @@ static void write_facts(struct group_table *t, lua_State *L, int keys, const dou
     lua_settop(L, keys);
 }
 
-static void make_table(const struct groups *all, struct group_table *t, lua_State *L, const struct world *w, const struct group *g)
+static void make_table(const struct groups *all, struct group_table *t, lua_State *L, const struct world *w,
+                       const struct group *g)
 {
     int tpb = kv_place(&w->kv, g->place)->tokens_per_block;
     drop_table(t, L);

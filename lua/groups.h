@@ -1,6 +1,7 @@
-/* The groups of the node as Lua tables: view.groups and view.idle. A group has one table for as long as it lives; another group gets another table, so that
- * who keeps one never finds somebody else in it. Only what changed is written; C keeps a copy of every number, so that a policy that writes into its
- * view is found out. Owned by the bind of one script; used in vm bodies only. Never true: a decision of the engine that rests on what these tables hold. */
+/* The groups of the node as Lua tables: view.groups and view.idle. A group has one table for as long as it lives;
+ * another group gets another table, so that who keeps one never finds somebody else in it. Only what changed is
+ * written; C keeps a copy of every number, so that a policy that writes into its view is found out. Owned by the bind
+ * of one script; used in vm bodies only. Never true: a decision of the engine that rests on what these tables hold. */
 #ifndef LUA_GROUPS_H
 #define LUA_GROUPS_H
 
@@ -28,7 +29,7 @@ enum group_fact {
 };
 
 struct group_table {
-    int id;                         /* of the group it shows; 0: none */
+    int id; /* of the group it shows; 0: none */
     int ref, layout_ref;
     double facts[GROUP_FACT_COUNT]; /* as last written */
     bool counted;                   /* its memory is in the floor already */
@@ -46,7 +47,8 @@ struct groups {
 void groups_create(struct groups *g, lua_State *L);
 /* Hangs them there again. */
 void groups_hang(const struct groups *g, lua_State *L);
-/* Brings the tables up to date. False: one is not what was written (then groups_reset). A body, with the host's reserve open. */
+/* Brings the tables up to date. False: one is not what was written (then groups_reset). A body, with the host's reserve
+ * open. */
 bool groups_sync(struct groups *g, lua_State *L, const struct view *v);
 /* Fresh tables; the next sync fills them. A body. */
 void groups_reset(struct groups *g, lua_State *L);

@@ -11,8 +11,7 @@
 
 /* ---- what the policy costs */
 
-static const double bucket_seconds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4,
-                                        2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
+static const double bucket_seconds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
 enum { N_BUCKETS = sizeof bucket_seconds / sizeof *bucket_seconds };
 
 struct duration {
@@ -50,8 +49,8 @@ static void put_duration(const struct duration *d, const char *name, const char 
         buf_printf(out, "%s_bucket{%s,le=\"%g\"} %" PRIu64 "\n", name, labels, bucket_seconds[i], total);
     }
     buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", name, labels, d->count);
-    buf_printf(out, "%s_sum{%s} %.9f\n%s_count{%s} %" PRIu64 "\n", name, labels, (double)d->sum_ns * 1e-9,
-               name, labels, d->count);
+    buf_printf(out, "%s_sum{%s} %.9f\n%s_count{%s} %" PRIu64 "\n", name, labels, (double)d->sum_ns * 1e-9, name, labels,
+               d->count);
 }
 
 static void put_gauge(const char *name, const char *help, const char *labels, double value, struct buf *out)
@@ -69,30 +68,26 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
         char with_hook[256];
         if (h->script->hooks[i] < 0)
             continue;
-        snprintf(with_hook, sizeof with_hook, "%s,hook=\"%s\"", labels,
-                 policy_hook_name((enum policy_hook)i));
+        snprintf(with_hook, sizeof with_hook, "%s,hook=\"%s\"", labels, policy_hook_name((enum policy_hook)i));
         put_duration(&h->hooks[i], "policy_hook_duration_seconds", with_hook, out);
     }
     buf_puts(out, "# HELP policy_gc_pause_seconds Collector work between the steps.\n# TYPE "
                   "policy_gc_pause_seconds histogram\n");
     put_duration(&h->collector, "policy_gc_pause_seconds", labels, out);
     size_t mine = vm->used > vm->floor ? vm->used - vm->floor : 0;
-    put_gauge("policy_lua_heap_bytes", "Heap of the policy, without the host's own tables.", labels,
-              (double)mine, out);
+    put_gauge("policy_lua_heap_bytes", "Heap of the policy, without the host's own tables.", labels, (double)mine, out);
     put_gauge("policy_lua_heap_limit_bytes", "What that heap may grow to.", labels, (double)vm->cap, out);
 }
 
 /* ---- the hooks */
 
-static enum verdict start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p,
-                          struct err *e)
+static enum verdict start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e)
 {
     struct host *h = ctx;
     return measured(h, HOOK_START, script_start(h->script, node, v, p, e));
 }
 
-static enum verdict admit(void *ctx, const struct request *r, const struct view *v, struct admission *a,
-                          struct err *e)
+static enum verdict admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
 {
     struct host *h = ctx;
     return measured(h, HOOK_ADMIT, script_admit(h->script, r, v, a, e));
@@ -104,8 +99,7 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
     return measured(h, HOOK_STEP, script_step(h->script, v, p, e));
 }
 
-static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v,
-                           struct err *e)
+static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e)
 {
     struct host *h = ctx;
     return measured(h, HOOK_FINISH, script_finish(h->script, r, how, v, e));
@@ -164,8 +158,8 @@ static const struct policy_ops ops = {
     .destroy = destroy,
 };
 
-int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n,
-                    const struct lua_opts *o, const char *params_json, struct err *e)
+int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
+                    const char *params_json, struct err *e)
 {
     struct script *s;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json};
@@ -181,8 +175,8 @@ int lua_policy_load(struct policy *out, const char *name, const char *source, si
     return 0;
 }
 
-int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o,
-                     const char *params_json, struct buf *report, struct err *e)
+int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
+                     struct buf *report, struct err *e)
 {
     struct script *s;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json, .report = report};
@@ -192,7 +186,8 @@ int lua_policy_check(const char *name, const char *source, size_t n, const struc
     return 0;
 }
 
-int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report, struct err *e)
+int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report,
+                    struct err *e)
 {
     struct check c = {.name = name, .source = source, .n = n, .report = report};
     TRY(script_opts(&c.opts, o, e));

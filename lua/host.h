@@ -16,31 +16,33 @@
 enum { LUA_SOURCE_BYTES = 256 << 10 };
 
 struct lua_opts {
-    struct lua_watchdog *watchdog;  /* must outlive the policy */
-    size_t heap_bytes;              /* 0: 1 MiB; at most 4 MiB */
-    int64_t bytecodes;              /* 0: 20,000; a call that executes more stands and is called heavy */
-    int64_t bytecodes_request;      /* 0: 40; added per request in the view */
-    int64_t soft_ns;                /* 0: 250 us of CPU time; a longer call stands and is called slow, where calls take too much of all time */
-    int64_t soft_request_ns;        /* 0: 500 ns; added per request in the view */
-    int64_t hard_ns;                /* 0: 2 ms; a longer call is stopped, at most half as long again later */
-    bool relaxed; /* at boot: loading and trying may take 20 times as long, since the source was accepted
-                     before */
-    bool quiet;                     /* no log lines */
-    int n_ranks;                    /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
-                                       are made too, and failing them is only reported */
+    struct lua_watchdog *watchdog; /* must outlive the policy */
+    size_t heap_bytes;             /* 0: 1 MiB; at most 4 MiB */
+    int64_t bytecodes;             /* 0: 20,000; a call that executes more stands and is called heavy */
+    int64_t bytecodes_request;     /* 0: 40; added per request in the view */
+    int64_t soft_ns; /* 0: 250 us of CPU time; a longer call stands and is called slow, where calls take too much of all
+                        time */
+    int64_t soft_request_ns; /* 0: 500 ns; added per request in the view */
+    int64_t hard_ns;         /* 0: 2 ms; a longer call is stopped, at most half as long again later */
+    bool relaxed;            /* at boot: loading and trying may take 20 times as long, since the source was accepted
+                                before */
+    bool quiet;              /* no log lines */
+    int n_ranks; /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
+                    are made too, and failing them is only reported */
 };
 
 /* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.',
  * at most 40). source: text, at most 256 KiB. params_json: an object of values for declared params, or NULL.
  * Its own `tests` run, then made-up views are decided by two fresh machines, whose decisions must be equal.
  * E_INPUT or E_POLICY with "name.lua:12: reason". */
-int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n,
-                    const struct lua_opts *o, const char *params_json, struct err *e);
+int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
+                    const char *params_json, struct err *e);
 /* Its own tests alone, all of them, and the made-up views: a line of the report for each. */
-int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report, struct err *e);
+int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report,
+                    struct err *e);
 /* The same, and a report for the author: params, hooks, tests, cost of each hook in bytecodes at 8, 64 and
  * 512 requests, warnings. */
-int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o,
-                     const char *params_json, struct buf *report, struct err *e);
+int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
+                     struct buf *report, struct err *e);
 
 #endif

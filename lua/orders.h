@@ -1,5 +1,6 @@
-/* What else there is to the partition, as Lua tables: view.free_ranks, view.dead_ranks, and view.pending, the orders that wait. Written anew whenever there is
- * anything to show, which is seldom. Owned by the bind of one script; used in vm bodies only. Never true: a table here that the engine reads. */
+/* What else there is to the partition, as Lua tables: view.free_ranks, view.dead_ranks, and view.pending, the orders
+ * that wait. Written anew whenever there is anything to show, which is seldom. Owned by the bind of one script; used in
+ * vm bodies only. Never true: a table here that the engine reads. */
 #ifndef LUA_ORDERS_H
 #define LUA_ORDERS_H
 
@@ -9,7 +10,7 @@
 
 struct orders {
     int free_ref, dead_ref, pending_ref;
-    int n_free, n_dead, n_pending;  /* as last written */
+    int n_free, n_dead, n_pending; /* as last written */
 };
 
 /* Makes the lists and hangs them into the view table on top of the stack. A body. */

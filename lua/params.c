@@ -52,8 +52,8 @@ static const char *text_fault(const struct param *p, const char *s, char *text, 
 }
 
 /* Puts an entry in its place. */
-static const char *map_put(const struct param *p, struct param_value *v, const char *key, double number,
-                           char *text, size_t cap)
+static const char *map_put(const struct param *p, struct param_value *v, const char *key, double number, char *text,
+                           size_t cap)
 {
     if (v->n == MAX_MAP)
         return "has more than 64 entries";
@@ -102,16 +102,17 @@ static double bound(lua_State *L, int decl, const char *name, const char *field,
 
 static void read_type(lua_State *L, struct param *p, int value_type)
 {
-    int i = value_type == LUA_TNUMBER ? PARAM_NUMBER : value_type == LUA_TBOOLEAN ? PARAM_BOOLEAN :
-            value_type == LUA_TSTRING ? PARAM_TEXTUAL : value_type == LUA_TTABLE ? PARAM_MAP : -1;
+    int i = value_type == LUA_TNUMBER    ? PARAM_NUMBER
+            : value_type == LUA_TBOOLEAN ? PARAM_BOOLEAN
+            : value_type == LUA_TSTRING  ? PARAM_TEXTUAL
+            : value_type == LUA_TTABLE   ? PARAM_MAP
+                                         : -1;
     if (i < 0)
-        luaL_error(L,
-                   "params.%s: a default is needed: a number, boolean, string, or a table of numbers by name",
+        luaL_error(L, "params.%s: a default is needed: a number, boolean, string, or a table of numbers by name",
                    p->name);
     if (lua_type(L, -1) == LUA_TSTRING && strcmp(lua_tostring(L, -1), "integer") == 0 && i == PARAM_NUMBER)
         i = PARAM_INTEGER;
-    else if (!lua_isnil(L, -1) &&
-             (lua_type(L, -1) != LUA_TSTRING || strcmp(lua_tostring(L, -1), type_names[i]) != 0))
+    else if (!lua_isnil(L, -1) && (lua_type(L, -1) != LUA_TSTRING || strcmp(lua_tostring(L, -1), type_names[i]) != 0))
         luaL_error(L, "params.%s: the type does not fit the default, which is a %s", p->name, type_names[i]);
     p->type = (enum param_type)i;
 }
@@ -145,8 +146,7 @@ static void read_map(lua_State *L, struct param *p, int table)
         lua_rawget(L, table);
         if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TNUMBER)
             luaL_error(L, "params.%s: the default must be a table of numbers by name", p->name);
-        const char *fault =
-            map_put(p, &p->by_default, lua_tostring(L, -2), lua_tonumber(L, -1), text, sizeof text);
+        const char *fault = map_put(p, &p->by_default, lua_tostring(L, -2), lua_tonumber(L, -1), text, sizeof text);
         if (fault)
             luaL_error(L, "params.%s: the default %s", p->name, fault);
         lua_pop(L, 2);
@@ -180,8 +180,7 @@ static void read_default(lua_State *L, struct param *p)
 static void read_param(lua_State *L, struct param *p, int decl)
 {
     if (lua_type(L, decl) != LUA_TTABLE)
-        luaL_error(L, "params.%s must be a table: { default = ..., min = ..., max = ..., doc = \"...\" }",
-                   p->name);
+        luaL_error(L, "params.%s must be a table: { default = ..., min = ..., max = ..., doc = \"...\" }", p->name);
     check_fields(L, decl, p->name);
     p->min = bound(L, decl, p->name, "min", -INFINITY);
     p->max = bound(L, decl, p->name, "max", INFINITY);
@@ -231,11 +230,12 @@ static int set_fault(const struct param *p, const struct json *j, struct param_v
 {
     char text[300];
     const char *fault = NULL;
-    enum json_type want = p->type == PARAM_BOOLEAN ? JSON_BOOL : p->type == PARAM_TEXTUAL ? JSON_STRING :
-                          p->type == PARAM_MAP ? JSON_OBJECT : JSON_NUMBER;
+    enum json_type want = p->type == PARAM_BOOLEAN   ? JSON_BOOL
+                          : p->type == PARAM_TEXTUAL ? JSON_STRING
+                          : p->type == PARAM_MAP     ? JSON_OBJECT
+                                                     : JSON_NUMBER;
     if (json_type(j) != want)
-        return err_set(e, E_INPUT, "param '%s' must be a %s, not %s", p->name, type_names[p->type],
-                       json_type_name(j));
+        return err_set(e, E_INPUT, "param '%s' must be a %s, not %s", p->name, type_names[p->type], json_type_name(j));
     switch (p->type) {
     case PARAM_BOOLEAN:
         v->number = json_true(j);
@@ -246,9 +246,8 @@ static int set_fault(const struct param *p, const struct json *j, struct param_v
         break;
     case PARAM_MAP:
         for (const struct json *m = json_first(j); m && !fault; m = json_next(m))
-            fault = json_type(m) == JSON_NUMBER
-                        ? map_put(p, v, json_key(m), json_number(m), text, sizeof text)
-                        : "must be an object of numbers";
+            fault = json_type(m) == JSON_NUMBER ? map_put(p, v, json_key(m), json_number(m), text, sizeof text)
+                                                : "must be an object of numbers";
         break;
     default:
         v->number = json_number(j);

@@ -19,23 +19,23 @@ struct param_entry {
 };
 
 struct param_value {
-    double number;                      /* numbers; booleans: 0 or 1 */
+    double number; /* numbers; booleans: 0 or 1 */
     char text[PARAM_TEXT];
-    int n;                              /* map: text -> number, sorted by key */
+    int n; /* map: text -> number, sorted by key */
     struct param_entry entries[MAX_MAP];
 };
 
 struct param {
     char name[PARAM_NAME], doc[200];
     enum param_type type;
-    double min, max;                    /* -inf, inf when not given; of every value of a map */
+    double min, max; /* -inf, inf when not given; of every value of a map */
     char choices[8][PARAM_TEXT];
     int n_choices;
     struct param_value by_default, now;
 };
 
 struct params {
-    struct param *items;                /* sorted by name */
+    struct param *items; /* sorted by name */
     int n;
 };
 

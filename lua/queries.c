@@ -13,8 +13,8 @@ static const struct world *world_of(lua_State *L, const char *what)
     return v->world;
 }
 
-/* view.row(view.waiting or view.running, k): the row of the k-th request in the queue's order; nil: there are not so many, or (in admit and finish) it came since
- * the last step. */
+/* view.row(view.waiting or view.running, k): the row of the k-th request in the queue's order; nil: there are not so
+ * many, or (in admit and finish) it came since the last step. */
 static int view_row(lua_State *L)
 {
     struct bind *b = bind_of(L);
@@ -23,12 +23,14 @@ static int view_row(lua_State *L)
     const void *table = lua_type(L, 1) == LUA_TTABLE ? lua_topointer(L, 1) : NULL;
     bool waiting = table == b->waiting.view_pointer;
     if (!table || (!waiting && table != b->running.view_pointer))
-        return luaL_error(L, "view.row(queue, k): the queue is view.waiting or view.running, not a %s", luaL_typename(L, 1));
+        return luaL_error(L, "view.row(queue, k): the queue is view.waiting or view.running, not a %s",
+                          luaL_typename(L, 1));
     double k = verb_whole_number(L, 2, "view.row(queue, k): k", 1, 1 << 30);
     const struct columns *c = waiting ? &b->waiting : &b->running;
     const struct req_queue *q = waiting ? &w->waiting : &w->running;
     if (!c->mask)
-        return luaL_error(L, "view.row: view.%s has no rows: add what you read of them to needs", waiting ? "waiting" : "running");
+        return luaL_error(L, "view.row: view.%s has no rows: add what you read of them to needs",
+                          waiting ? "waiting" : "running");
     int row = k <= q->n ? columns_row(c, q->items[(int)k - 1]->id) : 0;
     if (row)
         lua_pushnumber(L, row);

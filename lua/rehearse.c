@@ -36,9 +36,8 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     memset(r, 0, sizeof *r);
     struct node_shape shape;
     node_shape_uniform(&shape, size.n_ranks ? size.n_ranks : 1, &made_heads, size.tokens_per_block);
-    struct limits l = {.max_num_seqs = size.max_num_seqs,
-                       .max_num_batched_tokens = size.max_num_batched_tokens,
-                       .park_ns = 100000000};
+    struct limits l = {
+        .max_num_seqs = size.max_num_seqs, .max_num_batched_tokens = size.max_num_batched_tokens, .park_ns = 100000000};
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
     world_init(&r->world, &l, &shape, size.kv_blocks, r->metrics);
@@ -199,7 +198,8 @@ static void time_step(struct world *w, const struct plan_batch *b, const struct 
     g->layout = b->layout;
     g->n_steps++;
     g->last_step_tokens = b->n_tokens;
-    g->last_step_ns = 2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
+    g->last_step_ns =
+        2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
     estimator_learn(&w->estimate, b->layout, *size, (double)g->last_step_ns);
 }
 
@@ -253,13 +253,27 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
     const struct switch_order *o = v->order;
     unsigned long long order = v->request ? v->request->order : 0;
     switch (v->kind) {
-    case PLAN_LOG: buf_printf(out, "log %s\n", v->text); break;
-    case PLAN_PREEMPT: buf_printf(out, "preempt %llu %d\n", order, (int)v->how); break;
-    case PLAN_REFUSE: buf_printf(out, "refuse %llu %d %d\n", order, v->code, v->retry_after_s); break;
-    case PLAN_HOLD: buf_printf(out, "hold %llu %lld %s\n", order, (long long)v->until_ns, v->text); break;
-    case PLAN_REMAP: buf_printf(out, "remap %llu to %d %s\n", order, v->group, kv_fate_name(v->fate)); break;
-    case PLAN_CLOSE: buf_printf(out, "%s %d\n", v->closed ? "close" : "open", v->group); break;
-    case PLAN_COMM: buf_printf(out, "comm %llx %d\n", (unsigned long long)v->ranks, v->algorithm); break;
+    case PLAN_LOG:
+        buf_printf(out, "log %s\n", v->text);
+        break;
+    case PLAN_PREEMPT:
+        buf_printf(out, "preempt %llu %d\n", order, (int)v->how);
+        break;
+    case PLAN_REFUSE:
+        buf_printf(out, "refuse %llu %d %d\n", order, v->code, v->retry_after_s);
+        break;
+    case PLAN_HOLD:
+        buf_printf(out, "hold %llu %lld %s\n", order, (long long)v->until_ns, v->text);
+        break;
+    case PLAN_REMAP:
+        buf_printf(out, "remap %llu to %d %s\n", order, v->group, kv_fate_name(v->fate));
+        break;
+    case PLAN_CLOSE:
+        buf_printf(out, "%s %d\n", v->closed ? "close" : "open", v->group);
+        break;
+    case PLAN_COMM:
+        buf_printf(out, "comm %llx %d\n", (unsigned long long)v->ranks, v->algorithm);
+        break;
     case PLAN_SWITCH:
         buf_printf(out, "%s %llx %d.%d %s %s %lld %s\n", o->release ? "release" : "bind", (unsigned long long)o->mask,
                    o->base.sp, o->base.tp, switch_when_name(o->when), kv_fate_name(o->fate), (long long)o->max_wait_ns,

@@ -20,9 +20,9 @@ enum { MAX_MADE_RANKS = 16, MAX_MADE_GROUPS = 16 };
 
 struct rehearsal_size {
     int kv_blocks, tokens_per_block, max_num_seqs, max_num_batched_tokens;
-    int n_ranks;            /* 0: 1 */
+    int n_ranks;                      /* 0: 1 */
     uint64_t groups[MAX_MADE_GROUPS]; /* rank sets; none: one group of all ranks */
-    uint64_t no_group;      /* ranks that are in no group: left out of the one group of all */
+    uint64_t no_group;                /* ranks that are in no group: left out of the one group of all */
 };
 
 /* One request to be; zeroed fields get small defaults. */
@@ -30,10 +30,10 @@ struct made_request {
     const char *name, *tenant;
     int priority, n_prompt, max_tokens, n_output;
     double arrival_s, slo_ttft_ms;
-    bool running;           /* its prompt and n_output tokens are computed, if there is KV for them */
-    bool open_ended;        /* the client gave no max_tokens */
-    bool parked;            /* and then it was preempted with its KV kept */
-    int group;              /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
+    bool running;    /* its prompt and n_output tokens are computed, if there is KV for them */
+    bool open_ended; /* the client gave no max_tokens */
+    bool parked;     /* and then it was preempted with its KV kept */
+    int group;       /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
 };
 
 /* The groups were bound 10 s ago. Sets that there may not be are left out. tokens_per_block: a multiple of 16. */

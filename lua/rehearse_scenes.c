@@ -9,8 +9,8 @@
 /* What has happened to the partition before the first step. */
 enum twist {
     AS_IT_IS,
-    ORDER_WAITS,                /* all ranks are to be one group, when what runs has ended */
-    ORDER_CARRIED_OUT,          /* the ranks have just become one group: everybody who ran is parked */
+    ORDER_WAITS,       /* all ranks are to be one group, when what runs has ended */
+    ORDER_CARRIED_OUT, /* the ranks have just become one group: everybody who ran is parked */
     RANK_FAILED,
 };
 
@@ -19,8 +19,8 @@ struct scene {
     struct rehearsal_size size;
     double now_s;
     int n_requests, n_steps;
-    bool extreme;               /* priorities, lengths and deadlines at their limits */
-    bool must_run;              /* there is work and room: running nothing is a fault */
+    bool extreme;  /* priorities, lengths and deadlines at their limits */
+    bool must_run; /* there is work and room: running nothing is a fault */
     enum twist twist;
 };
 
@@ -34,7 +34,8 @@ static const struct scene one_rank[] = {
     {"512 requests", SIZE(8192), 100, 512, 4, false, true, AS_IT_IS},
     {"512 requests and a full KV cache", SIZE(256), 100, 512, 6, false, false, AS_IT_IS},
     {"64 requests that have waited for years", SIZE(1024), 1e9, 64, 3, true, true, AS_IT_IS},
-    {"64 requests at the limits of their fields, at time 0", .size = {1024, 16, 8, 64, 1, {0}, 0}, 0, 64, 3, true, true, AS_IT_IS},
+    {"64 requests at the limits of their fields, at time 0", .size = {1024, 16, 8, 64, 1, {0}, 0}, 0, 64, 3, true, true,
+     AS_IT_IS},
 };
 
 static const struct scene several_ranks[] = {
@@ -44,22 +45,23 @@ static const struct scene several_ranks[] = {
     {"4 ranks, a group of 2 and 2 of 1", PLAIN(512, 4, {3, 4, 8}), 100, 64, 6, false, true, AS_IT_IS},
     {"4 ranks and a full KV cache", PLAIN(64, 4, {3, 12}), 100, 256, 6, false, false, AS_IT_IS},
     {"4 ranks, an order waits", PLAIN(512, 4, {3, 12}), 100, 32, 6, false, false, ORDER_WAITS},
-    {"4 ranks, just bound, with requests parked elsewhere", PLAIN(512, 4, {1, 2, 4, 8}), 100, 32, 8, false, false, ORDER_CARRIED_OUT},
+    {"4 ranks, just bound, with requests parked elsewhere", PLAIN(512, 4, {1, 2, 4, 8}), 100, 32, 8, false, false,
+     ORDER_CARRIED_OUT},
     {"4 ranks, one has failed", PLAIN(512, 4, {0}), 100, 32, 6, false, false, RANK_FAILED},
     {"3 ranks in no group", .size = {512, 16, 256, 2048, 3, {0}, 7}, 100, 8, 4, false, false, AS_IT_IS},
     {"8 ranks, one group", PLAIN(512, 8, {0}), 100, 64, 6, false, true, AS_IT_IS},
     {"8 ranks, a group each", PLAIN(512, 8, {1, 2, 4, 8, 16, 32, 64, 128}), 100, 128, 6, false, true, AS_IT_IS},
     {"8 ranks, groups of 4, 2 and 1, one free", PLAIN(512, 8, {15, 48, 64}), 100, 64, 6, false, true, AS_IT_IS},
-    {"8 ranks, requests at the limits of their fields", .size = {256, 16, 8, 64, 8, {15, 240}, 0}, 0, 64, 3, true, false, AS_IT_IS},
+    {"8 ranks, requests at the limits of their fields", .size = {256, 16, 8, 64, 8, {15, 240}, 0}, 0, 64, 3, true,
+     false, AS_IT_IS},
 };
 
 static void fill(struct rehearsal *r, const struct scene *scene)
 {
     if (!scene->extreme) {
         if (scene->n_requests == 1)
-            rehearsal_add(r,
-                          &(struct made_request){
-                              .name = "r0", .arrival_s = scene->now_s - 1, .n_prompt = 50, .max_tokens = 4});
+            rehearsal_add(r, &(struct made_request){
+                                 .name = "r0", .arrival_s = scene->now_s - 1, .n_prompt = 50, .max_tokens = 4});
         else
             rehearsal_crowd(r, scene->n_requests, 42);
         return;
@@ -80,8 +82,12 @@ static void fill(struct rehearsal *r, const struct scene *scene)
 static void twist(struct rehearsal *r, enum twist t)
 {
     uint64_t all = (1ull << r->world.shape.n_ranks) - 1;
-    struct switch_order o = {.mask = all, .base = {r->world.shape.n_ranks, 1, 1}, .max_wait_ns = 10000000000,
-                             .when = t == ORDER_WAITS ? WHEN_DRAIN : WHEN_HARD, .fate = FATE_PARK, .reason = "rehearsal"};
+    struct switch_order o = {.mask = all,
+                             .base = {r->world.shape.n_ranks, 1, 1},
+                             .max_wait_ns = 10000000000,
+                             .when = t == ORDER_WAITS ? WHEN_DRAIN : WHEN_HARD,
+                             .fate = FATE_PARK,
+                             .reason = "rehearsal"};
     if (t == ORDER_WAITS || t == ORDER_CARRIED_OUT)
         rehearsal_order(r, &o);
     if (t == RANK_FAILED)
@@ -109,7 +115,8 @@ static int judge(struct rehearsing *x, enum policy_hook h, enum verdict v)
     const char *hook = policy_hook_name(h);
     x->toll->n[h]++;
     if (v == VERDICT_HEAVY && !x->toll->n_heavy[h]++)
-        snprintf(x->toll->first[h], sizeof x->toll->first[h], "%.120s (dry run of %s on %s)", x->e->text, hook, x->scene);
+        snprintf(x->toll->first[h], sizeof x->toll->first[h], "%.120s (dry run of %s on %s)", x->e->text, hook,
+                 x->scene);
     if (x->rc)
         return x->rc;
     if (verdict_stands(v)) {
@@ -151,8 +158,8 @@ static void admit_all(struct rehearsing *x)
         struct admission a = {.key = all[i]->key, .retry_after_s = -1};
         judge(x, HOOK_ADMIT, script_admit(x->script, all[i], &v, &a, x->e));
         if (a.refused && all[i]->state == REQ_WAITING) {
-            buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code,
-                       a.retry_after_s, a.why);
+            buf_printf(x->out, "turn away %llu %d %d %s\n", (unsigned long long)all[i]->order, a.code, a.retry_after_s,
+                       a.why);
             world_end(w, all[i], END_REFUSED);
         } else if (!a.refused) {
             buf_printf(x->out, "key %llu %.17g", (unsigned long long)all[i]->order, a.key);
@@ -195,8 +202,7 @@ static void run_scene(struct rehearsing *x, const struct scene *scene)
         rehearsal_transcribe(r, x->out);
         if (scene->must_run && i == 0 && world_has_work(&r->world) && runs_nothing(r)) {
             x->rc = err_set(x->e, E_POLICY,
-                            "step runs nothing, although requests wait and there is room (dry run on %s)",
-                            scene->name);
+                            "step runs nothing, although requests wait and there is room (dry run on %s)", scene->name);
             return;
         }
         rehearsal_advance(r, 3, ended, x);
@@ -208,8 +214,9 @@ static int judge_toll(const struct toll *t, struct err *e)
 {
     for (int h = 0; h < HOOK_COUNT; h++)
         if (t->n_heavy[h] > 1 && t->n_heavy[h] * 10 > t->n[h])
-            return err_set(e, E_POLICY, "%s; %d of %d calls of %s did. What belongs to one request is cheapest in admit", t->first[h], t->n_heavy[h], t->n[h],
-                           policy_hook_name((enum policy_hook)h));
+            return err_set(e, E_POLICY,
+                           "%s; %d of %d calls of %s did. What belongs to one request is cheapest in admit",
+                           t->first[h], t->n_heavy[h], t->n[h], policy_hook_name((enum policy_hook)h));
     return 0;
 }
 
@@ -221,7 +228,8 @@ int rehearse(struct script *s, bool several, struct buf *out, int *n_unfit, stru
     size_t n = several ? sizeof several_ranks / sizeof *scenes : sizeof one_rank / sizeof *scenes;
     for (size_t i = 0; i < n; i++) {
         struct rehearsal r;
-        struct rehearsing x = {.script = s, .toll = &toll, .r = &r, .out = out, .e = e ? e : &mine, .scene = scenes[i].name};
+        struct rehearsing x = {
+            .script = s, .toll = &toll, .r = &r, .out = out, .e = e ? e : &mine, .scene = scenes[i].name};
         rehearsal_init(&r, scenes[i].size, scenes[i].now_s);
         script_forget(s);
         s->vm.gauge.closely = true;

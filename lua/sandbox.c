@@ -10,13 +10,13 @@
 #include "engine/base/nearest.h"
 
 enum {
-    MAX_TABLE_MOVE = 1 << 16,   /* elements that one table.insert or table.remove may move */
-    MAX_SORTED = 4096,          /* keys of one sorted_pairs */
+    MAX_TABLE_MOVE = 1 << 16, /* elements that one table.insert or table.remove may move */
+    MAX_SORTED = 4096,        /* keys of one sorted_pairs */
 };
 
 static const char *const allowed[] = {
-    "assert", "error", "ipairs", "select", "tonumber", "type", "tostring", "math", "string", "table", "bit",
-    "sorted_pairs", "rng", "clamp", "log",
+    "assert", "error", "ipairs", "select",       "tonumber", "type",  "tostring", "math",
+    "string", "table", "bit",    "sorted_pairs", "rng",      "clamp", "log",
 };
 enum { N_ALLOWED = sizeof allowed / sizeof *allowed };
 
@@ -358,11 +358,8 @@ static void set_string_metatable(lua_State *L, int globals)
 
 void sandbox_open(lua_State *L)
 {
-    static const luaL_Reg base[] = {{"tostring", l_tostring},
-                                    {"sorted_pairs", l_sorted_pairs},
-                                    {"rng", l_rng},
-                                    {"clamp", l_clamp},
-                                    {NULL, NULL}};
+    static const luaL_Reg base[] = {
+        {"tostring", l_tostring}, {"sorted_pairs", l_sorted_pairs}, {"rng", l_rng}, {"clamp", l_clamp}, {NULL, NULL}};
     static const luaL_Reg table[] = {{"insert", l_insert}, {"remove", l_remove}, {NULL, NULL}};
     static const luaL_Reg string[] = {{"format", sandbox_format}, {NULL, NULL}};
     open_library(L, luaopen_base, "");

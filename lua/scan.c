@@ -52,7 +52,7 @@ struct scan {
     const char *source, *chunkname;
     size_t n;
     char file[NAME_BYTES + 8];
-    int line;           /* of the first thing found wrong; 0: nothing */
+    int line; /* of the first thing found wrong; 0: nothing */
     struct err worst;
 };
 
@@ -71,11 +71,10 @@ static void judge_get(struct scan *s, const char *name, int line)
     if (why)
         err_set(&s->worst, E_INPUT, "%s:%d: '%s' is not offered: %s", s->file, line, name, why);
     else if (near)
-        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; did you mean '%s'?", s->file, line, name,
-                near);
+        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; did you mean '%s'?", s->file, line, name, near);
     else
-        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; is it a local that is not declared?",
-                s->file, line, name);
+        err_set(&s->worst, E_INPUT, "%s:%d: unknown global '%s'; is it a local that is not declared?", s->file, line,
+                name);
 }
 
 /* Keeps the wrong thing with the smallest line. */
@@ -95,11 +94,10 @@ static void judge(struct scan *s, int line, const char *kind, const char *name, 
         err_set(&s->worst, E_INPUT, "%s:%d: '%s.%s' is not offered%s", s->file, line, name, field,
                 strcmp(name, "math") == 0 && strncmp(field, "random", 6) == 0 ? ": use rng(seed)" : "");
     else if (strcmp(kind, "set") == 0)
-        err_set(&s->worst, E_INPUT, "%s:%d: assignment to the global '%s'; declare it local", s->file, line,
-                name);
+        err_set(&s->worst, E_INPUT, "%s:%d: assignment to the global '%s'; declare it local", s->file, line, name);
     else
-        err_set(&s->worst, E_INPUT,
-                "%s:%d: a 64-bit or imaginary constant (1LL, 2ULL, 3i); use plain numbers", s->file, s->line);
+        err_set(&s->worst, E_INPUT, "%s:%d: a 64-bit or imaginary constant (1LL, 2ULL, 3i); use plain numbers", s->file,
+                s->line);
 }
 
 static void read_findings(lua_State *L, struct scan *s)

@@ -30,7 +30,8 @@ int script_opts(struct lua_opts *out, const struct lua_opts *in, struct err *e)
         out->hard_ns = 2000000;
     if (out->heap_bytes < 64 << 10 || out->heap_bytes > VM_HEAP_BYTES_MAX)
         return err_set(e, E_INPUT, "the heap of a policy must be 64 KiB to 4 MiB");
-    if (out->bytecodes < 0 || out->bytecodes_request < 0 || out->soft_ns < 0 || out->soft_request_ns < 0 || out->hard_ns < 100000 || out->hard_ns > 10000000000)
+    if (out->bytecodes < 0 || out->bytecodes_request < 0 || out->soft_ns < 0 || out->soft_request_ns < 0 ||
+        out->hard_ns < 100000 || out->hard_ns > 10000000000)
         return err_set(e, E_INPUT, "the time of a policy call must be 0.1 ms to 10 s");
     return 0;
 }
@@ -196,9 +197,8 @@ int script_name(char out[NAME_BYTES], const char *name, struct err *e)
         good = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
                (name[i] >= '0' && name[i] <= '9') || strchr("_-.", name[i]);
     if (!good)
-        return err_set(
-            e, E_INPUT,
-            "a policy's name has 1 to 40 letters, digits, '_', '-' and '.', and does not begin with '.'");
+        return err_set(e, E_INPUT,
+                       "a policy's name has 1 to 40 letters, digits, '_', '-' and '.', and does not begin with '.'");
     memcpy(out, name, n);
     out[n] = 0;
     return 0;
@@ -263,8 +263,7 @@ struct call {
     struct buf *out;
     const struct json *state;
     struct err *e;
-    bool
-        malformed; /* the call returned, and what came back or what it left behind will not do: e says what */
+    bool malformed; /* the call returned, and what came back or what it left behind will not do: e says what */
 };
 
 static bool has(const struct script *s, enum policy_hook h)
@@ -272,8 +271,8 @@ static bool has(const struct script *s, enum policy_hook h)
     return s->hooks[h] != LUA_NOREF;
 }
 
-static enum verdict run(struct script *s, enum policy_hook h, struct vm_budget b, vm_body body,
-                        struct call *c, struct err *e)
+static enum verdict run(struct script *s, enum policy_hook h, struct vm_budget b, vm_body body, struct call *c,
+                        struct err *e)
 {
     struct bind *bind = &s->bind;
     struct err mine = {0};
@@ -434,8 +433,8 @@ static void body_admit(lua_State *L, void *arg)
         read_key(L, c);
 }
 
-enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
-                          struct admission *a, struct err *e)
+enum verdict script_admit(struct script *s, const struct request *r, const struct view *v, struct admission *a,
+                          struct err *e)
 {
     struct call c = {.view = v, .request = r, .admission = a};
     if (!has(s, HOOK_ADMIT))

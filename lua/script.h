@@ -13,17 +13,18 @@ static const char script_writes[] = "the policy writes into its view, which is r
 struct script {
     struct vm vm;
     char name[NAME_BYTES], doc[200];
-    struct lua_opts opts;           /* with the defaults filled in */
+    struct lua_opts opts; /* with the defaults filled in */
     struct params params;
-    int hooks[HOOK_COUNT];          /* registry references; LUA_NOREF: the policy has no such hook */
+    int hooks[HOOK_COUNT]; /* registry references; LUA_NOREF: the policy has no such hook */
     int tests_ref, n_tests;
-    int fits_ref;                   /* LUA_NOREF: it fits every node */
-    struct node_facts node;         /* where it was started; valid as long as that node is */
+    int fits_ref;           /* LUA_NOREF: it fits every node */
+    struct node_facts node; /* where it was started; valid as long as that node is */
     bool started;
     struct bind bind;
-    uint64_t n_calls, written_by;   /* of hooks; the call that is known to have written into the view, 0: none (bind.watched) */
-    uint64_t spied_call;            /* this call is followed line by line, to see where it writes into the view; 0: none */
-    int spied_line;                 /* the last line before the view was found written */
+    uint64_t n_calls,
+        written_by;      /* of hooks; the call that is known to have written into the view, 0: none (bind.watched) */
+    uint64_t spied_call; /* this call is followed line by line, to see where it writes into the view; 0: none */
+    int spied_line;      /* the last line before the view was found written */
 };
 
 /* What the opts leave open. E_INPUT when out of range. */
@@ -41,8 +42,8 @@ int script_fits(struct script *s, const struct node_facts *node, struct err *e);
 /* start: an error whose code is E_INPUT when its params do not fit the node. */
 enum verdict script_start(struct script *s, const struct node_facts *node, const struct view *v, struct plan *p,
                           struct err *e);
-enum verdict script_admit(struct script *s, const struct request *r, const struct view *v,
-                          struct admission *a, struct err *e);
+enum verdict script_admit(struct script *s, const struct request *r, const struct view *v, struct admission *a,
+                          struct err *e);
 enum verdict script_step(struct script *s, const struct view *v, struct plan *p, struct err *e);
 enum verdict script_finish(struct script *s, const struct request *r, enum ending how, const struct view *v,
                            struct err *e);
@@ -50,7 +51,8 @@ enum verdict script_export(struct script *s, struct buf *out, struct err *e);
 enum verdict script_import(struct script *s, const char *json, size_t n, struct err *e);
 /* All or nothing: where the policy runs already, the values also have to fit its node. */
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e);
-/* The next view is of another world (dry runs). If watched, a view that the last call has written into is noted first. */
+/* The next view is of another world (dry runs). If watched, a view that the last call has written into is noted first.
+ */
 void script_forget(struct script *s);
 /* Time for what runs once, off the engine's path or at a swap. */
 struct vm_budget script_generous(const struct script *s);

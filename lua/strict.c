@@ -37,7 +37,8 @@ static void missing_column(lua_State *L, const char *queue, const char *name)
 {
     for (int c = 0; c < NEED_COUNT; c++)
         if (!strcmp(column_names[c], name))
-            luaL_error(L, "view.%s.%s is not there: add \"%s.%s\" to needs (or \"%s\", for both queues)", queue, name, queue, name, name);
+            luaL_error(L, "view.%s.%s is not there: add \"%s.%s\" to needs (or \"%s\", for both queues)", queue, name,
+                       queue, name, name);
     const char *near = nearest_word(name, column_names, NEED_COUNT);
     if (near)
         luaL_error(L, "view.%s has no column '%s'; did you mean '%s'?", queue, name, near);

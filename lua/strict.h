@@ -1,6 +1,7 @@
-/* Tables of the host that a policy reads by name (view, queues, groups, requests, params, node, act): a name that is not there raises, with the name that was
- * probably meant, in place of a nil that raises somewhere else or, worse, nowhere; and no new name can be set. Costs nothing while names are right. Used inside vm
- * bodies. Never true: a guarded table in which the host itself cannot set what it wants (with its reserve open). */
+/* Tables of the host that a policy reads by name (view, queues, groups, requests, params, node, act): a name that is
+ * not there raises, with the name that was probably meant, in place of a nil that raises somewhere else or, worse,
+ * nowhere; and no new name can be set. Costs nothing while names are right. Used inside vm bodies. Never true: a
+ * guarded table in which the host itself cannot set what it wants (with its reserve open). */
 #ifndef LUA_STRICT_H
 #define LUA_STRICT_H
 
@@ -10,7 +11,8 @@
 void strict_push(lua_State *L, const char *what);
 /* The same for one table, which is on top of the stack. */
 void strict_guard(lua_State *L, const char *what);
-/* For a queue of the view: a column that is not there is one that `needs` does not name. queue: "waiting" or "running". */
+/* For a queue of the view: a column that is not there is one that `needs` does not name. queue: "waiting" or "running".
+ */
 void strict_guard_queue(lua_State *L, const char *queue);
 
 #endif

@@ -14,10 +14,10 @@ enum { MAX_MADE = 1024 };
 
 struct trial {
     struct script *script;
-    const char *name;           /* of the test under way */
-    struct rehearsal world;     /* freed by trial_run, whatever the test does */
-    struct view view;           /* of the hook under way */
-    int n_ranks;                /* of the node on which the policy has started; 0: it has not */
+    const char *name;       /* of the test under way */
+    struct rehearsal world; /* freed by trial_run, whatever the test does */
+    struct view view;       /* of the hook under way */
+    int n_ranks;            /* of the node on which the policy has started; 0: it has not */
 };
 
 /* ---- reading the description of a world */
@@ -78,15 +78,18 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
     luaL_checktype(L, table, LUA_TTABLE);
     verb_check_fields(L, table, "a request of a test", names, 11);
     double order = (double)t->world.next_tag;
-    struct made_request m = {.name = text(L, table, "name"), .tenant = text(L, table, "tenant"),
+    struct made_request m = {.name = text(L, table, "name"),
+                             .tenant = text(L, table, "tenant"),
                              .priority = (int)number(L, table, "priority", 0, INT_MIN, INT_MAX),
                              .n_prompt = (int)number(L, table, "prompt", 16, 1, 1 << 20),
                              .max_tokens = (int)number(L, table, "max_tokens", 16, 1, 1 << 20),
                              .n_output = (int)number(L, table, "output", running ? 1 : 0, 0, 1 << 20),
                              .arrival_s = number(L, table, "arrival", order * 1e-3, 0, 1e9),
-                             .slo_ttft_ms = number(L, table, "slo_ttft_ms", 0, 0, 1e9), .running = running,
+                             .slo_ttft_ms = number(L, table, "slo_ttft_ms", 0, 0, 1e9),
+                             .running = running,
                              .group = (int)number(L, table, "group", 0, 1, MAX_MADE_GROUPS),
-                             .parked = flag(L, table, "parked"), .open_ended = flag(L, table, "open_ended")};
+                             .parked = flag(L, table, "parked"),
+                             .open_ended = flag(L, table, "open_ended")};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
@@ -119,8 +122,11 @@ static void check_groups(lua_State *L, const struct trial *t, const struct rehea
     struct partition *p = (struct partition *)&t->world.world.partition; /* only looked at */
     for (int i = 0; i < MAX_MADE_GROUPS; i++)
         if (size->groups[i] && !partition_match(p, size->groups[i], (struct layout){1, 1, 1}))
-            luaL_error(L, "groups: number %d cannot be: aligned power-of-two ranges of ranks and all ranks together can, each "
-                          "rank in one of them", i + 1);
+            luaL_error(
+                L,
+                "groups: number %d cannot be: aligned power-of-two ranges of ranks and all ranks together can, each "
+                "rank in one of them",
+                i + 1);
 }
 
 /* pending = { { ranks = {...}, when = "drain" }, ... } and dead = { 3 }: what has happened before the step. */
@@ -136,8 +142,12 @@ static void make_history(lua_State *L, struct trial *t, int table)
         const char *when = text(L, list + 1, "when");
         lua_getfield(L, list + 1, "ranks");
         uint64_t mask = rank_list(L, list + 2, "ranks");
-        struct switch_order o = {.mask = mask, .base = {__builtin_popcountll(mask), 1, 1}, .max_wait_ns = 10000000000,
-                                 .when = when && *when == 's' ? WHEN_SOFT : WHEN_DRAIN, .fate = FATE_MIGRATE, .reason = "test"};
+        struct switch_order o = {.mask = mask,
+                                 .base = {__builtin_popcountll(mask), 1, 1},
+                                 .max_wait_ns = 10000000000,
+                                 .when = when && *when == 's' ? WHEN_SOFT : WHEN_DRAIN,
+                                 .fate = FATE_MIGRATE,
+                                 .reason = "test"};
         rehearsal_order(&t->world, &o);
         lua_settop(L, list);
     }
@@ -161,7 +171,8 @@ static void make_measured(lua_State *L, struct trial *t, int table)
         lua_rawgeti(L, list, i);
         luaL_checktype(L, list + 1, LUA_TTABLE);
         verb_check_fields(L, list + 1, "a measurement of a test", names, 5);
-        struct layout l = {(int)number(L, list + 1, "sp", 1, 1, MAX_RANKS), (int)number(L, list + 1, "tp", 1, 1, MAX_RANKS), 1};
+        struct layout l = {(int)number(L, list + 1, "sp", 1, 1, MAX_RANKS),
+                           (int)number(L, list + 1, "tp", 1, 1, MAX_RANKS), 1};
         struct step_size size = {.rows = (int)number(L, list + 1, "tokens", 1, 1, 1 << 20)};
         double ms = number(L, list + 1, "ms", 1, 0, 1e6), times = number(L, list + 1, "n", 1, 1, 1000);
         for (int k = 0; k < times; k++)
@@ -343,9 +354,9 @@ static int t_start(lua_State *L)
 /* t.step{ waiting = {...}, running = {...}, now =, kv_blocks =, ranks =, groups =, ... }: the plan. */
 static int t_step(lua_State *L)
 {
-    static const char *const names[] = {"waiting",      "running", "now",    "kv_blocks", "tokens_per_block",
-                                        "max_num_seqs", "ranks",   "groups", "pending",   "dead",
-                                        "measured",     "steps",   "max_num_batched_tokens"};
+    static const char *const names[] = {
+        "waiting", "running", "now",      "kv_blocks", "tokens_per_block",      "max_num_seqs", "ranks", "groups",
+        "pending", "dead",    "measured", "steps",     "max_num_batched_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;

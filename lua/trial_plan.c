@@ -67,7 +67,8 @@ static void push_order(lua_State *L, const struct plan *p, const struct switch_o
     lua_setfield(L, -2, "requests");
 }
 
-static void put_list(lua_State *L, int result, const char *field, const struct plan *p, enum plan_verb_kind kind, bool closed)
+static void put_list(lua_State *L, int result, const char *field, const struct plan *p, enum plan_verb_kind kind,
+                     bool closed)
 {
     lua_newtable(L);
     for (int i = 0; i < p->n_verbs; i++) {

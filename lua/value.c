@@ -68,8 +68,7 @@ static void write_table(lua_State *L, int index, struct buf *out, int depth)
             buf_putc(out, ',');
         lua_rawgeti(L, keys, i);
         if (!list && lua_type(L, -1) != LUA_TSTRING)
-            luaL_error(L, "a table of the state has the key %f; keys must be 1..n or texts",
-                       lua_tonumber(L, -1));
+            luaL_error(L, "a table of the state has the key %f; keys must be 1..n or texts", lua_tonumber(L, -1));
         if (!list) {
             size_t len;
             const char *text = lua_tolstring(L, -1, &len);

@@ -111,8 +111,8 @@ void verb_check_fields(lua_State *L, int table, const char *what, const char *co
         if (known)
             continue;
         const char *near = nearest_word(field, names, n);
-        luaL_error(L, "%s has no field '%s'%s%s%s", what, field, near ? "; did you mean '" : "",
-                   near ? near : "", near ? "'?" : "");
+        luaL_error(L, "%s has no field '%s'%s%s%s", what, field, near ? "; did you mean '" : "", near ? near : "",
+                   near ? "'?" : "");
     }
 }
 
@@ -222,7 +222,9 @@ static int act_hold(lua_State *L)
         until = (int64_t)(lua_tonumber(L, 3) * 1e9);
     if (b->plan)
         return verb_answer(L, plan_hold(b->plan, id, holds ? until : 0, why));
-    const char *bad = id != b->subject->id ? "in admit, only the request that arrives can be held" : holds ? hold_refusal(b->subject, until, now) : NULL;
+    const char *bad = id != b->subject->id ? "in admit, only the request that arrives can be held"
+                      : holds              ? hold_refusal(b->subject, until, now)
+                                           : NULL;
     if (bad)
         return verb_refused(L, bad);
     b->admission->hold_until_ns = holds ? until : 0;
@@ -250,7 +252,8 @@ static bool log_directly(struct bind *b, const char *text)
             buf_printf(b->transcript, "    log: %s\n", text);
         return true;
     }
-    int64_t second = b->facts ? b->facts->now_ns / 1000000000 : 0; /* the engine's: what a policy is told must come out again in a replay */
+    int64_t second = b->facts ? b->facts->now_ns / 1000000000
+                              : 0; /* the engine's: what a policy is told must come out again in a replay */
     if (second != b->log_second) {
         b->log_second = second;
         b->n_logs = 0;
@@ -302,10 +305,11 @@ void verbs_add_queries(lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {
-        {"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
-        {"hold", act_hold},       {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},       {"release", act_release},
-        {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},       {"weights", act_weights}};
+    static const luaL_Reg verbs[] = {{"batch", act_batch},    {"forward", act_forward}, {"preempt", act_preempt},
+                                     {"refuse", act_refuse},  {"hold", act_hold},       {"wake", act_wake},
+                                     {"log", act_log},        {"bind", act_bind},       {"release", act_release},
+                                     {"remap", act_remap},    {"open", act_open},       {"comm", act_comm},
+                                     {"weights", act_weights}};
     static const char *const absent[] = {"swap_out", "swap_in", "reshard", "ffn", "draft"};
     verbs_make_batches(b, L);
     lua_newtable(L);

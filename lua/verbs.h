@@ -1,6 +1,7 @@
-/* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches, forward and what a step would take;
- * verbs_partition.c groups and orders. Each reads its arguments (a wrong type raises), asks the plan (which refuses what is not lawful) and answers
- * true or what it says, or nil and a reason. Lua functions, called by policies inside vm bodies. Never true: a verb that acts outside the plan. */
+/* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
+ * forward and what a step would take; verbs_partition.c groups and orders. Each reads its arguments (a wrong type
+ * raises), asks the plan (which refuses what is not lawful) and answers true or what it says, or nil and a reason. Lua
+ * functions, called by policies inside vm bodies. Never true: a verb that acts outside the plan. */
 #ifndef LUA_VERBS_H
 #define LUA_VERBS_H
 
@@ -26,7 +27,7 @@ double verb_whole_number(lua_State *L, int arg, const char *what, double low, do
 req_id verb_request(lua_State *L, int arg);
 /* The ids of a Lua list, in the plan's arena. */
 req_id *verb_request_list(lua_State *L, int arg, struct plan *p, int *n);
-int verb_group(lua_State *L, int arg);      /* a table of view.groups, or its id */
+int verb_group(lua_State *L, int arg); /* a table of view.groups, or its id */
 /* A layout like { sp = 2, tp = 2 }; *given false: nil, the caller's default. */
 struct layout verb_layout(lua_State *L, int arg, bool *given);
 /* Raises on a field of the table that is not among the names. */

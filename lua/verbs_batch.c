@@ -62,7 +62,9 @@ static int batch_prefill(lua_State *L)
     if (!lua_isnil(L, 3))
         budget = (int)verb_whole_number(L, 3, "the token budget", 0, 1 << 30);
     if (!lua_isnil(L, 4) && !(lua_type(L, 4) == LUA_TSTRING && strcmp(lua_tostring(L, 4), "any") == 0))
-        luaL_error(L, "the last argument of prefill is \"any\" (whoever is next, wherever it would be served sooner) or nothing");
+        luaL_error(
+            L,
+            "the last argument of prefill is \"any\" (whoever is next, wherever it would be served sooner) or nothing");
     const req_id *list = NULL;
     static const req_id none;
     if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) == b->running.view_pointer)
@@ -104,10 +106,18 @@ static int batch_index(lua_State *L)
                           lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?");
     const struct plan_batch *batch = check_batch(L, 1);
     switch ((enum batch_fact)lua_tonumber(L, -1)) {
-    case FACT_TOKENS: lua_pushnumber(L, batch->n_tokens); break;
-    case FACT_N: lua_pushnumber(L, batch->n_items); break;
-    case FACT_DECODES: lua_pushnumber(L, batch->n_decodes); break;
-    case FACT_GROUP: lua_pushnumber(L, batch->group); break;
+    case FACT_TOKENS:
+        lua_pushnumber(L, batch->n_tokens);
+        break;
+    case FACT_N:
+        lua_pushnumber(L, batch->n_items);
+        break;
+    case FACT_DECODES:
+        lua_pushnumber(L, batch->n_decodes);
+        break;
+    case FACT_GROUP:
+        lua_pushnumber(L, batch->group);
+        break;
     }
     return 1;
 }
@@ -119,8 +129,7 @@ static int batch_newindex(lua_State *L)
 
 void verbs_make_batches(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg methods[] = {
-        {"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
+    static const luaL_Reg methods[] = {{"decodes", batch_decodes}, {"prefill", batch_prefill}, {"add", batch_add}};
     static const char *const facts[] = {"tokens", "n", "n_decodes", "group"};
     lua_newtable(L);
     lua_newtable(L);
@@ -183,7 +192,8 @@ static struct step_size check_size(lua_State *L, int arg)
     return (struct step_size){.rows = (int)n};
 }
 
-/* view.estimate(group, layout, batch | tokens): ms, and the number of steps of the layout that this rests on; or nil and why the layout cannot run. */
+/* view.estimate(group, layout, batch | tokens): ms, and the number of steps of the layout that this rests on; or nil
+ * and why the layout cannot run. */
 int view_estimate(lua_State *L)
 {
     bool given;

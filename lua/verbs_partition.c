@@ -51,7 +51,8 @@ static bool check_fate(lua_State *L, int arg, enum kv_fate *out)
     return i < 4;
 }
 
-static const char no_host[] = "kv = \"host\" is not offered by this build, which has no host tier: migrate, park or recompute";
+static const char no_host[] =
+    "kv = \"host\" is not offered by this build, which has no host tier: migrate, park or recompute";
 
 /* ---- options of an order */
 
@@ -216,7 +217,8 @@ int act_preempt_group(lua_State *L)
     const char *how = lua_tostring(L, 2);
     int group = verb_group(L, 1);
     if (strcmp(how, "recompute") == 0)
-        return verb_refused(L, "act.preempt: a group is preempted \"hard\", \"drain\" or \"soft\"; recompute is for requests");
+        return verb_refused(
+            L, "act.preempt: a group is preempted \"hard\", \"drain\" or \"soft\"; recompute is for requests");
     enum switch_when when = *how == 'h' ? WHEN_HARD : *how == 'd' ? WHEN_DRAIN : WHEN_SOFT;
     return verb_answer(L, plan_preempt_group(verb_plan(L), group, when));
 }
@@ -270,7 +272,8 @@ static void put_measures(lua_State *L, const struct comm_measure *m)
     }
 }
 
-/* act.comm(ranks [, "auto" | "oneshot" | "twoshot" | "library"]): what is known of their communicator; with an algorithm, what its all-reduces use from now on. */
+/* act.comm(ranks [, "auto" | "oneshot" | "twoshot" | "library"]): what is known of their communicator; with an
+ * algorithm, what its all-reduces use from now on. */
 int act_comm(lua_State *L)
 {
     static const char *const algorithms[] = {"auto", "oneshot", "twoshot", "library"};
@@ -284,10 +287,12 @@ int act_comm(lua_State *L)
     if (why)
         return verb_refused(L, why);
     if (!in_pool(&b->plan->world->shape, mask))
-        return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)");
+        return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have "
+                               "one (--comm-sets adds more)");
     struct comm_set *set = b->comms ? comm_find(b->comms, mask) : NULL;
     if (algorithm == COMM_LIBRARY && (!set || !comm_measured(set)->library_bytes))
-        return verb_refused(L, "no library reduces among these ranks: it takes ranks on different GPUs, the default mode, and NCCL on this machine");
+        return verb_refused(L, "no library reduces among these ranks: it takes ranks on different GPUs, the default "
+                               "mode, and NCCL on this machine");
     bool alone = (mask & (mask - 1)) == 0; /* one rank has nobody to talk to */
     if (algorithm >= 0 && !alone && !plan_comm(b->plan, mask, algorithm))
         return verb_answer(L, false);
@@ -333,8 +338,8 @@ int act_weights(lua_State *L)
     return 1;
 }
 
-/* What binding this set would disturb: requests that run there; less than nothing when it is a group, or asked for, already, so that an answer stays what
- * it is. */
+/* What binding this set would disturb: requests that run there; less than nothing when it is a group, or asked for,
+ * already, so that an answer stays what it is. */
 static int disturbs(const struct partition *p, uint64_t set)
 {
     int n = 0;
@@ -357,7 +362,8 @@ static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
     return !(set & (w->partition.dead_ranks | taken)) && shape_runs(&w->shape, n);
 }
 
-/* The narrowest set that caches so many tokens; among equals the one that disturbs the fewest, then the first. 0: there is none. */
+/* The narrowest set that caches so many tokens; among equals the one that disturbs the fewest, then the first. 0: there
+ * is none. */
 static uint64_t narrowest(const struct world *w, double tokens)
 {
     uint64_t best = 0;
@@ -387,7 +393,8 @@ static uint64_t widest(const struct world *w, int most, uint64_t taken)
     return best;
 }
 
-/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil: there is none. */
+/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil:
+ * there is none. */
 int view_narrowest(lua_State *L)
 {
     struct bind *b = bind_of(L);
@@ -401,7 +408,8 @@ int view_narrowest(lua_State *L)
     return 1;
 }
 
-/* view.cover(wide, narrow): a partition of the living ranks, as a list of lists: first one group of at most `wide` ranks, then groups of at most `narrow`. */
+/* view.cover(wide, narrow): a partition of the living ranks, as a list of lists: first one group of at most `wide`
+ * ranks, then groups of at most `narrow`. */
 int view_cover(lua_State *L)
 {
     struct bind *b = bind_of(L);

@@ -11,11 +11,12 @@
 #include "engine/base/utf8.h"
 
 enum {
-    SLOT_ENTRY = 1, SLOT_HANDLER = 2,   /* what lies at the bottom of the stack for ever */
+    SLOT_ENTRY = 1,
+    SLOT_HANDLER = 2, /* what lies at the bottom of the stack for ever */
     INSTRUCTIONS_PER_US = 100,
     GRACE_PIECES = 4,
-    TICK = 100,                         /* bytecodes from one look at the clock to the next */
-    TICKED = 1000,                      /* bytecodes of a call after which the watchdog looks instead */
+    TICK = 100,    /* bytecodes from one look at the clock to the next */
+    TICKED = 1000, /* bytecodes of a call after which the watchdog looks instead */
 };
 
 /* ---- memory */
@@ -98,10 +99,11 @@ static void describe(struct vm *vm, enum verdict v, struct err *e)
     lua_State *L = vm->L;
     char text[220];
     if (v == VERDICT_HEAVY)
-        snprintf(text, sizeof text, "executed some %" PRId64 " bytecodes: more than %" PRId64, vm->gauge.bytecodes, vm->budget.soft.bytecodes);
+        snprintf(text, sizeof text, "executed some %" PRId64 " bytecodes: more than %" PRId64, vm->gauge.bytecodes,
+                 vm->budget.soft.bytecodes);
     else if (v == VERDICT_SLOW)
-        snprintf(text, sizeof text, "took %.0f us of CPU time: more than %.0f us, and more than 1%% of the time", (double)vm->gauge.cpu_ns * 1e-3,
-                 (double)vm->budget.soft.cpu_ns * 1e-3);
+        snprintf(text, sizeof text, "took %.0f us of CPU time: more than %.0f us, and more than 1%% of the time",
+                 (double)vm->gauge.cpu_ns * 1e-3, (double)vm->budget.soft.cpu_ns * 1e-3);
     else if (v == VERDICT_TIMEOUT)
         snprintf(text, sizeof text, "still running after %.6g ms: stopped", (double)vm->budget.hard_ns / 1e6);
     else if (v == VERDICT_OOM)
@@ -135,8 +137,9 @@ static void stop_here(struct vm *vm, lua_State *L)
     luaL_error(L, "stopped");
 }
 
-/* Being late on the wall is not enough, as the thread may just not have been running: the call gets half its budget more, in CPU time, of which one stretch counts for a
- * quarter at most: a virtual machine that stands still calls that CPU time. */
+/* Being late on the wall is not enough, as the thread may just not have been running: the call gets half its budget
+ * more, in CPU time, of which one stretch counts for a quarter at most: a virtual machine that stands still calls that
+ * CPU time. */
 static void be_late(struct vm *vm, lua_State *L)
 {
     int64_t cpu = clock_thread_cpu(), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
@@ -166,8 +169,9 @@ static void arm(lua_State *L)
     lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
 }
 
-/* A good call is over before the watchdog could be of use, and waking that takes longer than the call. So it begins under a hook, which counts, too; only a long one that
- * need not be counted to its end goes on without, at full speed. */
+/* A good call is over before the watchdog could be of use, and waking that takes longer than the call. So it begins
+ * under a hook, which counts, too; only a long one that need not be counted to its end goes on without, at full speed.
+ */
 static void on_tick(lua_State *L, lua_Debug *ar)
 {
     (void)ar;

@@ -15,12 +15,12 @@
 enum {
     VM_HEAP_BYTES = 1 << 20,
     VM_HEAP_BYTES_MAX = 4 << 20,
-    VM_RESERVE_BYTES = 64 << 10,    /* more, while the host itself pushes values */
+    VM_RESERVE_BYTES = 64 << 10, /* more, while the host itself pushes values */
 };
 
 struct vm_budget {
-    struct gauge_limits soft;       /* past which a call is HEAVY or SLOW; zeros: never */
-    int64_t hard_ns;                /* time past which it is stopped */
+    struct gauge_limits soft; /* past which a call is HEAVY or SLOW; zeros: never */
+    int64_t hard_ns;          /* time past which it is stopped */
 };
 
 struct vm;
@@ -28,26 +28,27 @@ typedef void (*vm_body)(lua_State *L, void *arg); /* may raise */
 
 struct vm {
     lua_State *L;
-    void *owner;                    /* for C functions called by Lua: vm_of(L)->owner */
-    struct watch *watch;            /* NULL: no watchdog; calls are bounded by instructions instead */
+    void *owner;         /* for C functions called by Lua: vm_of(L)->owner */
+    struct watch *watch; /* NULL: no watchdog; calls are bounded by instructions instead */
     struct clock clock;
-    size_t used, peak;              /* bytes of the Lua heap */
-    size_t cap;                     /* the policy's share, above floor */
-    size_t floor;                   /* what the sandbox and the host's own tables take */
-    size_t rest_until;              /* no collector work while the policy's heap is smaller; 0: in the middle of a round */
-    int hosting;                    /* > 0: host code is pushing; the reserve is open */
+    size_t used, peak; /* bytes of the Lua heap */
+    size_t cap;        /* the policy's share, above floor */
+    size_t floor;      /* what the sandbox and the host's own tables take */
+    size_t rest_until; /* no collector work while the policy's heap is smaller; 0: in the middle of a round */
+    int hosting;       /* > 0: host code is pushing; the reserve is open */
     /* the call under way */
     vm_body body;
     void *arg;
     struct vm_budget budget;
-    int64_t late_cpu_ns, grace_ns;  /* thread CPU time when it was last found late (0: it was not), and what it has had since the first time */
-    int64_t deadline_ns;            /* when it is late, or late again */
+    int64_t late_cpu_ns, grace_ns; /* thread CPU time when it was last found late (0: it was not), and what it has had
+                                      since the first time */
+    int64_t deadline_ns;           /* when it is late, or late again */
     bool killed, denied;
-    bool ticking, watching;         /* the hook is that of a call's beginning; the watchdog looks on */
+    bool ticking, watching; /* the hook is that of a call's beginning; the watchdog looks on */
     struct gauge gauge;
-    uint64_t instructions;          /* counted when there is no watchdog */
-    int64_t last_ns;                /* wall time of the last call */
-    char where[96];                 /* "file.lua:12" of the last error */
+    uint64_t instructions; /* counted when there is no watchdog */
+    int64_t last_ns;       /* wall time of the last call */
+    char where[96];        /* "file.lua:12" of the last error */
 };
 
 /* A VM with no libraries. watchdog NULL: an instruction count of 100 per microsecond of the hard budget

@@ -30,8 +30,8 @@ struct watch {
 struct lua_watchdog {
     int timer_fd;
     _Atomic bool stop;
-    _Atomic int64_t armed_ns;   /* when the timer rings; INT64_MAX: it does not */
-    _Atomic int n_used;         /* watches[0..n_used) were ever taken */
+    _Atomic int64_t armed_ns; /* when the timer rings; INT64_MAX: it does not */
+    _Atomic int n_used;       /* watches[0..n_used) were ever taken */
     struct clock clock;
     struct thread *thread;
     struct watch watches[MAX_WATCHES];

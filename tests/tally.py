@@ -4,6 +4,7 @@ tally.py junit FILE          ctest --output-junit: counted by cmocka case, or by
 tally.py log FILE RC NAME    one program's output: busted's summary or its last "N passed, N failed" line
 A program that died, or that passed nothing at all, counts as one failure more.
 """
+
 import re
 import sys
 import xml.etree.ElementTree as ET

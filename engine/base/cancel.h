@@ -1,7 +1,8 @@
-/* When long work is given up: somebody asked (any thread, at any time), or the working thread has used up its CPU time. The work calls
- * cancel_check in its long loops with how much it did since (bytes, or what takes about as long), which now and then looks. Owned by who wants
- * the work done; budget and counts are the working thread's. CPU time, not the clock's: a busy machine makes nobody's text too long. Never true:
- * a loop over bytes of a client without a check in it, unless it is linear and short. */
+/* When long work is given up: somebody asked (any thread, at any time), or the working thread has used up its CPU time.
+ * The work calls cancel_check in its long loops with how much it did since (bytes, or what takes about as long), which
+ * now and then looks. Owned by who wants the work done; budget and counts are the working thread's. CPU time, not the
+ * clock's: a busy machine makes nobody's text too long. Never true: a loop over bytes of a client without a check in
+ * it, unless it is linear and short. */
 #ifndef BASE_CANCEL_H
 #define BASE_CANCEL_H
 

@@ -22,8 +22,10 @@ void check_on_crash(void (*hook)(void *ctx), void *ctx)
 
 _Noreturn void check_failed(const char *what, const char *file, int line)
 {
-    fprintf(stderr, "\nmoonshift: BUG: %s at %s:%d\nThis is a fault of the program. Please report it with the lines around it.\n",
-            what, file, line);
+    fprintf(
+        stderr,
+        "\nmoonshift: BUG: %s at %s:%d\nThis is a fault of the program. Please report it with the lines around it.\n",
+        what, file, line);
     int n = atomic_load(&n_hooks);
     for (int i = 0; i < n && i < 4; i++)
         if (hooks[i].fn)

@@ -3,10 +3,10 @@
 #ifndef BASE_CHECK_H
 #define BASE_CHECK_H
 
-#define ASSERT(cond)                                                                                         \
-    do {                                                                                                     \
-        if (__builtin_expect(!(cond), 0))                                                                    \
-            check_failed(#cond, __FILE__, __LINE__);                                                         \
+#define ASSERT(cond)                                                                                                   \
+    do {                                                                                                               \
+        if (__builtin_expect(!(cond), 0))                                                                              \
+            check_failed(#cond, __FILE__, __LINE__);                                                                   \
     } while (0)
 #define UNREACHABLE() check_failed("unreachable", __FILE__, __LINE__)
 

@@ -1,5 +1,6 @@
-/* Time in nanoseconds since an arbitrary start. A clock is real (CLOCK_MONOTONIC) or virtual (moved by whoever simulates);
- * everything above base asks the clock it was handed, never the system. Virtual: one writer, any readers. */
+/* Time in nanoseconds since an arbitrary start. A clock is real (CLOCK_MONOTONIC) or virtual (moved by whoever
+ * simulates); everything above base asks the clock it was handed, never the system. Virtual: one writer, any readers.
+ */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 

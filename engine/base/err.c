@@ -35,16 +35,26 @@ int err_prefix(struct err *e, int code, const char *fmt, ...)
 const char *err_name(int code)
 {
     switch (code) {
-    case 0: return "ok";
-    case E_INPUT: return "input";
-    case E_FULL: return "full";
-    case E_GONE: return "gone";
-    case E_POLICY: return "policy";
-    case E_DEVICE: return "device";
-    case E_SYS: return "system";
-    case E_NOTFOUND: return "not found";
-    case E_UNSUPPORTED: return "unsupported";
-    case E_PEER: return "peer";
+    case 0:
+        return "ok";
+    case E_INPUT:
+        return "input";
+    case E_FULL:
+        return "full";
+    case E_GONE:
+        return "gone";
+    case E_POLICY:
+        return "policy";
+    case E_DEVICE:
+        return "device";
+    case E_SYS:
+        return "system";
+    case E_NOTFOUND:
+        return "not found";
+    case E_UNSUPPORTED:
+        return "unsupported";
+    case E_PEER:
+        return "peer";
     }
     return "unknown";
 }

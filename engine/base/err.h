@@ -29,11 +29,11 @@ int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format
 int err_prefix(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 const char *err_name(int code);
 
-#define TRY(call)                                                                                            \
-    do {                                                                                                     \
-        int rc_ = (call);                                                                                    \
-        if (rc_)                                                                                             \
-            return rc_;                                                                                      \
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        int rc_ = (call);                                                                                              \
+        if (rc_)                                                                                                       \
+            return rc_;                                                                                                \
     } while (0)
 
 #endif

@@ -19,7 +19,8 @@ static int fail(struct err *e, const char *what, const char *path)
 int file_map_open(struct file_map *m, const char *path, struct err *e)
 {
     memset(m, 0, sizeof *m);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer is refused below, not waited for */
+    int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer is refused below, not waited for */
     if (fd < 0)
         return fail(e, "open", path);
     struct stat st;
@@ -81,7 +82,8 @@ int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
     return fd < 0 ? fail(e, "open", path) : read_all(out, fd, path, limit, e);
 }
 
-/* Asked of the open file, so that nobody can put another in its place meanwhile; of its path where /proc is not there. */
+/* Asked of the open file, so that nobody can put another in its place meanwhile; of its path where /proc is not there.
+ */
 static bool lies_within(int fd, const char *dir, const char *path)
 {
     char link[40], real[PATH_MAX], home[PATH_MAX];
@@ -97,13 +99,15 @@ static bool lies_within(int fd, const char *dir, const char *path)
 static int open_within(const char *dir, const char *path, int *fd, struct err *e)
 {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe without a writer is refused below, not waited for */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK |
+                         O_NOCTTY); /* a pipe without a writer is refused below, not waited for */
     if (*fd < 0)
         return fail(e, "open", path);
-    int rc = fstat(*fd, &st) < 0                          ? fail(e, "stat", path)
-             : !S_ISREG(st.st_mode)                       ? err_set(e, E_INPUT, "%s is not a regular file", path)
-             : dir && !lies_within(*fd, dir, path) ? err_set(e, E_INPUT, "%s is a link that leads out of its folder", path)
-                                                          : 0;
+    int rc = fstat(*fd, &st) < 0    ? fail(e, "stat", path)
+             : !S_ISREG(st.st_mode) ? err_set(e, E_INPUT, "%s is not a regular file", path)
+             : dir && !lies_within(*fd, dir, path)
+                 ? err_set(e, E_INPUT, "%s is a link that leads out of its folder", path)
+                 : 0;
     if (rc)
         close(*fd);
     return rc;

@@ -18,8 +18,8 @@ int file_map_open(struct file_map *m, const char *path, struct err *e);
 void file_map_close(struct file_map *m);
 /* Reads the whole file into out (appended). E_INPUT when it is larger than limit. */
 int file_read(struct buf *out, const char *path, size_t limit, struct err *e);
-/* The same for a file that others may have laid there: a regular one, which lies in dir once every link is followed (NULL: anywhere). Never waits
- * for a pipe. E_INPUT: it is something else, or lies elsewhere. */
+/* The same for a file that others may have laid there: a regular one, which lies in dir once every link is followed
+ * (NULL: anywhere). Never waits for a pipe. E_INPUT: it is something else, or lies elsewhere. */
 int file_read_within(struct buf *out, const char *dir, const char *path, size_t limit, struct err *e);
 bool file_is_within(const char *dir, const char *path); /* would that be read? */
 /* Writes a temporary beside path, fsyncs, renames: a reader sees the old file or the new one, nothing between. */

@@ -42,7 +42,8 @@ struct sha256 hasher_sha256(struct hasher *h, const void *p, size_t n)
 {
     struct sha256 out;
     unsigned len = sizeof out.bytes;
-    int ok = EVP_DigestInit_ex(h->ctx, h->md, NULL) && EVP_DigestUpdate(h->ctx, p, n) && EVP_DigestFinal_ex(h->ctx, out.bytes, &len);
+    int ok = EVP_DigestInit_ex(h->ctx, h->md, NULL) && EVP_DigestUpdate(h->ctx, p, n) &&
+             EVP_DigestFinal_ex(h->ctx, out.bytes, &len);
     ASSERT(ok);
     return out;
 }

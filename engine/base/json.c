@@ -102,9 +102,7 @@ static int scan_escape(struct scan *s)
         s->at += 6;
         return 0;
     }
-    int low = s->at + 8 <= s->n && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u'
-                  ? hex4(s, s->at + 8)
-                  : -1;
+    int low = s->at + 8 <= s->n && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u' ? hex4(s, s->at + 8) : -1;
     if (u > 0xDBFF || low < 0xDC00 || low > 0xDFFF)
         return scan_fail(s, E_INPUT, "half a surrogate pair in a string");
     s->at += 12;
@@ -205,8 +203,7 @@ static int scan_member_key(struct scan *s)
 {
     scan_space(s);
     if (scan_peek(s) != '"')
-        return scan_fail(s, E_INPUT,
-                         scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
+        return scan_fail(s, E_INPUT, scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
     TRY(scan_string(s));
     scan_space(s);
     if (scan_peek(s) != ':')
@@ -235,8 +232,7 @@ static int scan_container(struct scan *s, bool object)
         scan_space(s);
         int c = scan_peek(s);
         if (c != ',' && c != close)
-            return scan_fail(s, E_INPUT,
-                             c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
+            return scan_fail(s, E_INPUT, c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
         s->at++;
         if (c == close) {
             s->depth--;
@@ -383,11 +379,8 @@ struct json *json_parse(const char *text, size_t n, const struct json_limits *li
         text += 3;
         n -= 3;
     }
-    struct scan s = {.text = text,
-                     .n = n,
-                     .e = e,
-                     .max_nodes = l.nodes ? l.nodes : 4000000,
-                     .max_depth = l.depth ? l.depth : 64};
+    struct scan s = {
+        .text = text, .n = n, .e = e, .max_nodes = l.nodes ? l.nodes : 4000000, .max_depth = l.depth ? l.depth : 64};
     if (s.max_depth > DEPTH_MAX)
         s.max_depth = DEPTH_MAX;
     if (scan_text(&s))

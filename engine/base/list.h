@@ -1,5 +1,5 @@
-/* Intrusive doubly linked list. A node is in at most one list; an unlinked node points to itself, so list_remove is safe
- * twice. One thread at a time; the list owns nothing. */
+/* Intrusive doubly linked list. A node is in at most one list; an unlinked node points to itself, so list_remove is
+ * safe twice. One thread at a time; the list owns nothing. */
 #ifndef BASE_LIST_H
 #define BASE_LIST_H
 
@@ -10,9 +10,9 @@ struct list {
     struct list *next, *prev;
 };
 
-#define LIST_ENTRY(node, type, member) ((type *)((char *)(node) - offsetof(type, member)))
+#define LIST_ENTRY(node, type, member) ((type *)((char *)(node)-offsetof(type, member)))
 #define LIST_EACH(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
-#define LIST_EACH_SAFE(pos, tmp, head)                                                                       \
+#define LIST_EACH_SAFE(pos, tmp, head)                                                                                 \
     for (struct list *pos = (head)->next, *tmp = pos->next; pos != (head); pos = tmp, tmp = pos->next)
 
 static inline void list_init(struct list *l)

@@ -57,7 +57,8 @@ static void put_seen(struct buf *out, const struct buf *json)
         else if (cp < 0x10000)
             buf_printf(out, "\\u%04x", (unsigned)cp);
         else
-            buf_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10), 0xDC00 + (unsigned)((cp - 0x10000) & 0x3FF));
+            buf_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
+                       0xDC00 + (unsigned)((cp - 0x10000) & 0x3FF));
         i += len > 0 ? (size_t)len : 1;
     }
 }
@@ -116,6 +117,7 @@ void log_progress(const char *what, double done, double total, const char *unit)
     for (int i = 0; i < 30; i++)
         bar[i] = i * 100 < pct * 30 ? '#' : '.';
     bar[30] = 0;
-    int n = snprintf(line, sizeof line, "\r%s: %3d%% |%s| %.4g/%.4g %s%s", what, pct, bar, done, total, unit, end ? "\n" : "");
+    int n = snprintf(line, sizeof line, "\r%s: %3d%% |%s| %.4g/%.4g %s%s", what, pct, bar, done, total, unit,
+                     end ? "\n" : "");
     write_line(line, (size_t)(n < (int)sizeof line ? n : (int)sizeof line - 1));
 }

@@ -8,7 +8,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 struct log_opts {
     enum log_level level;
-    int json;            /* --log-format json */
+    int json; /* --log-format json */
 };
 
 void log_setup(const struct log_opts *o);

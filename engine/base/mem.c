@@ -64,8 +64,9 @@ char *mem_strdup(const char *s)
     return mem_strndup(s, strlen(s));
 }
 
-/* Zeroes without touching: writing to every page would cost seconds, and memory that may never be used. The pages may have
- * been used before (the allocator reuses what was freed), so the kernel is asked to take them back; what it gives anew is zero. */
+/* Zeroes without touching: writing to every page would cost seconds, and memory that may never be used. The pages may
+ * have been used before (the allocator reuses what was freed), so the kernel is asked to take them back; what it gives
+ * anew is zero. */
 static void zero_lazily(unsigned char *p, size_t n)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = n & ~(page - 1);

@@ -23,7 +23,8 @@ static bool look_for(const char *folder, const char *file, char found[PATH_MAX])
     char exe[PATH_MAX];
     const char *here = beside(exe);
     for (int i = -1; i < 3; i++) {
-        int len = i < 0 ? snprintf(found, PATH_MAX, "%s/%s", folder, file) : snprintf(found, PATH_MAX, "%s/%s%s/%s", here, above[i], folder, file);
+        int len = i < 0 ? snprintf(found, PATH_MAX, "%s/%s", folder, file)
+                        : snprintf(found, PATH_MAX, "%s/%s%s/%s", here, above[i], folder, file);
         if (len < PATH_MAX && access(found, R_OK) == 0)
             return true;
     }
@@ -54,7 +55,8 @@ int places_description(const char *asked, const char *folder, char out[PATH_MAX]
     }
     if (snprintf(file, sizeof file, "%s.json", asked) < (int)sizeof file && look_for(folder, file, out))
         return 0;
-    return err_set(e, E_NOTFOUND, "there is no %s/%.60s.json: use a name from %s or the path of a file", folder, asked, folder);
+    return err_set(e, E_NOTFOUND, "there is no %s/%.60s.json: use a name from %s or the path of a file", folder, asked,
+                   folder);
 }
 
 static void make_folders(char *path)

@@ -14,10 +14,10 @@
 struct queue {
     pthread_mutex_t lock;
     pthread_cond_t ready;
-    size_t size, limit;          /* message bytes; 0 = unbounded */
-    size_t head, count, cap;     /* ring */
+    size_t size, limit;      /* message bytes; 0 = unbounded */
+    size_t head, count, cap; /* ring */
     unsigned char *ring;
-    int fd;                      /* eventfd or -1 */
+    int fd; /* eventfd or -1 */
     bool kicked, fd_raised;
 };
 

@@ -1,5 +1,6 @@
-/* Memory with several owners, gone with the last of them: for lists that are made once and then only read, by many requests and threads. Each
- * owner holds once and drops once, on any thread. Never true: a write after the second hold. */
+/* Memory with several owners, gone with the last of them: for lists that are made once and then only read, by many
+ * requests and threads. Each owner holds once and drops once, on any thread. Never true: a write after the second hold.
+ */
 #ifndef BASE_SHARED_H
 #define BASE_SHARED_H
 

@@ -41,10 +41,12 @@ int machine_graphs(const struct opts *o, struct engine_setup *s, struct err *e)
         char *end;
         long rows = strtol(at, &end, 10);
         if (end == at || rows < 1 || rows > GRAPH_MOST_ROWS || (*end && *end != ',') || s->n_graph_sizes == GRAPH_SIZES)
-            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %.60s: use up to %d numbers from 1 to %d, like 1,2,4,8", o->graph_sizes, GRAPH_SIZES,
-                           GRAPH_MOST_ROWS);
+            return err_set(e, E_INPUT,
+                           "--cudagraph-capture-sizes %.60s: use up to %d numbers from 1 to %d, like 1,2,4,8",
+                           o->graph_sizes, GRAPH_SIZES, GRAPH_MOST_ROWS);
         if (o->graph_sizes && rows > s->limits.max_num_batched_tokens)
-            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %ld is more than --max-num-batched-tokens %d", rows, s->limits.max_num_batched_tokens);
+            return err_set(e, E_INPUT, "--cudagraph-capture-sizes %ld is more than --max-num-batched-tokens %d", rows,
+                           s->limits.max_num_batched_tokens);
         if (o->graph_sizes || (rows <= s->limits.max_num_seqs && rows <= s->limits.max_num_batched_tokens))
             add_size(s, (int)rows);
         at = *end ? end + 1 : NULL;
@@ -60,15 +62,20 @@ int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
     bool given = o->sp || o->tp || o->dp;
     s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
     if (n_devices && n_devices != s->n_ranks)
-        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices, s->n_ranks);
+        return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices,
+                       s->n_ranks);
     if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
         tp = s->n_ranks / dp;
     if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
-        return err_set(e, E_INPUT, "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp, sp, tp,
-                       s->n_ranks);
+        return err_set(e, E_INPUT,
+                       "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp,
+                       sp, tp, s->n_ranks);
     if (s->n_ranks % (sp * tp))
-        return err_set(e, E_INPUT, "groups of %d ranks (tensor parallel %d times sequence parallel %d) leave %d of the %d ranks idle: --ranks %d or %d", sp * tp, tp, sp,
-                       s->n_ranks % (sp * tp), s->n_ranks, s->n_ranks / (sp * tp) * sp * tp, (s->n_ranks / (sp * tp) + 1) * sp * tp);
+        return err_set(e, E_INPUT,
+                       "groups of %d ranks (tensor parallel %d times sequence parallel %d) leave %d of the %d ranks "
+                       "idle: --ranks %d or %d",
+                       sp * tp, tp, sp, s->n_ranks % (sp * tp), s->n_ranks, s->n_ranks / (sp * tp) * sp * tp,
+                       (s->n_ranks / (sp * tp) + 1) * sp * tp);
     if (given)
         s->start = (struct layout){sp, tp, 1};
     s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
@@ -85,8 +92,11 @@ int machine_backend(const struct opts *o, backend_finder *find, const struct bac
         *out = find(name);
     }
     if (!*out)
-        return err_set(e, E_UNSUPPORTED, "--device %s: this program was built without it; build it where nvcc is found (cmake -DMOONSHIFT_CUDA=on), "
-                                         "or use --device cpu", name);
+        return err_set(
+            e, E_UNSUPPORTED,
+            "--device %s: this program was built without it; build it where nvcc is found (cmake -DMOONSHIFT_CUDA=on), "
+            "or use --device cpu",
+            name);
     if (o->devices && !(*out)->n_devices)
         return err_set(e, E_INPUT, "--devices is for GPUs: give --device cuda, too");
     return 0;

@@ -11,9 +11,9 @@ int opts_cache_type(const char *name, enum dtype *out, struct err *e)
     static const struct {
         const char *name;
         enum dtype type;
-    } names[] = {{"f32", DT_F32},       {"float32", DT_F32}, {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16},
-                 {"bf16", DT_BF16},     {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},   {"q5_0", DT_Q5_0},
-                 {"q5_1", DT_Q5_1},     {"q8_0", DT_Q8_0},   {"fp8", DT_F8},    {"fp8_e4m3", DT_F8}};
+    } names[] = {{"f32", DT_F32},   {"float32", DT_F32},   {"f16", DT_F16},   {"float16", DT_F16}, {"auto", DT_F16},
+                 {"bf16", DT_BF16}, {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},   {"q5_0", DT_Q5_0},
+                 {"q5_1", DT_Q5_1}, {"q8_0", DT_Q8_0},     {"fp8", DT_F8},    {"fp8_e4m3", DT_F8}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].type;
@@ -41,7 +41,8 @@ static int open_folder(struct model_files *f, const char *dir, struct err *e)
     if (rc != E_NOTFOUND && rc != E_UNSUPPORTED)
         return rc;
     struct err why = *e;
-    return err_set(e, rc, "%.240s; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf", why.text);
+    return err_set(e, rc, "%.240s; name a GGUF file of the same model, of any quantisation: --tokenizer FILE.gguf",
+                   why.text);
 }
 
 /* Whose tokenizer and chat template: what --tokenizer names, else the model's file or folder. */
@@ -54,12 +55,15 @@ static int open_words(struct model_files *f, const struct opts *o, struct err *e
         TRY(gguf_open(&f->words, o->tokenizer, e));
     TRY(tokenizer_from_gguf(&f->tokenizer, f->words ? f->words : model_gguf(f->model), e));
     int n = tokenizer_n_vocab(f->tokenizer), vocab = model_config(f->model)->vocab;
-    return n > vocab ? err_set(e, E_INPUT, "%s: the tokenizer has %d tokens and the model %d: it is another model's", from, n, vocab) : 0;
+    return n > vocab ? err_set(e, E_INPUT, "%s: the tokenizer has %d tokens and the model %d: it is another model's",
+                               from, n, vocab)
+                     : 0;
 }
 
 static int open_files(struct model_files *f, const struct opts *o, struct err *e)
 {
-    bool folder = strcmp(o->load_format, "safetensors") == 0 || (strcmp(o->load_format, "auto") == 0 && is_folder(o->model));
+    bool folder =
+        strcmp(o->load_format, "safetensors") == 0 || (strcmp(o->load_format, "auto") == 0 && is_folder(o->model));
     TRY(folder ? model_open_hf(&f->model, o->model, e) : model_open_gguf(&f->model, o->model, e));
     if (model_note(f->model))
         log_info("main", "%s", model_note(f->model));

@@ -20,10 +20,10 @@ struct parse {
     struct opts *o;
     const struct opt_row *rows;
     int n_rows;
-    unsigned char *set_by;      /* [n_rows] enum source */
+    unsigned char *set_by; /* [n_rows] enum source */
     const struct opts_input *in;
-    int at;                     /* next word of the command line */
-    int n_words;                /* words that are no flags, so far */
+    int at;      /* next word of the command line */
+    int n_words; /* words that are no flags, so far */
     struct err *e;
 };
 
@@ -49,9 +49,11 @@ static char *keep(struct opts *o, const char *text, size_t n)
 
 int opts_where(enum opts_command c)
 {
-    static const int bits[] = {[CMD_SERVE] = IN_SERVE, [CMD_RUN] = IN_RUN, [CMD_POLICY_CHECK] = IN_CHECK, [CMD_POLICY_TEST] = IN_TEST,
-                               [CMD_LUA_PATH] = IN_PATH, [CMD_SIMULATE] = IN_SIMULATE,
-                               [CMD_REPRODUCE] = IN_REPRODUCE, [CMD_TUNE] = IN_SIMULATE | IN_TUNE, [CMD_HELP] = IN_CHECK, [CMD_VERSION] = IN_CHECK};
+    static const int bits[] = {[CMD_SERVE] = IN_SERVE,         [CMD_RUN] = IN_RUN,
+                               [CMD_POLICY_CHECK] = IN_CHECK,  [CMD_POLICY_TEST] = IN_TEST,
+                               [CMD_LUA_PATH] = IN_PATH,       [CMD_SIMULATE] = IN_SIMULATE,
+                               [CMD_REPRODUCE] = IN_REPRODUCE, [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
+                               [CMD_HELP] = IN_CHECK,          [CMD_VERSION] = IN_CHECK};
     return bits[c];
 }
 
@@ -104,8 +106,8 @@ static int set_choice(struct parse *p, const struct opt_row *r, void *at, const 
         c += len + 1;
     }
     const char *near = nearest_word(v, words, n);
-    return err_set(p->e, E_INPUT, "%s must be one of %s, not '%.40s'%s%s%s", name, r->choices, v, near ? "; did you mean " : "",
-                   near ? near : "", near ? "?" : "");
+    return err_set(p->e, E_INPUT, "%s must be one of %s, not '%.40s'%s%s%s", name, r->choices, v,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 /* --allowed-origins also takes vLLM's form, a JSON list of strings. */
@@ -154,13 +156,21 @@ static int assign(struct parse *p, const struct opt_row *r, const char *name, co
         if (p->rows[i].offset == r->offset && p->set_by[i] < from)
             p->set_by[i] = (unsigned char)from;
     switch (r->kind) {
-    case OPT_TEXT: *(char **)at = keep(p->o, v, strlen(v)); return 0;
-    case OPT_LIST: return set_list(p, at, name, v);
-    case OPT_CHOICE: return set_choice(p, r, at, name, v);
-    case OPT_COUNT: return set_count(r, at, name, v, p->e);
-    case OPT_SEED: return set_seed(at, name, v, p->e);
-    case OPT_NUMBER: return set_number(r, at, name, v, p->e);
-    case OPT_SWITCH: return set_switch(at, name, v, p->e);
+    case OPT_TEXT:
+        *(char **)at = keep(p->o, v, strlen(v));
+        return 0;
+    case OPT_LIST:
+        return set_list(p, at, name, v);
+    case OPT_CHOICE:
+        return set_choice(p, r, at, name, v);
+    case OPT_COUNT:
+        return set_count(r, at, name, v, p->e);
+    case OPT_SEED:
+        return set_seed(at, name, v, p->e);
+    case OPT_NUMBER:
+        return set_number(r, at, name, v, p->e);
+    case OPT_SWITCH:
+        return set_switch(at, name, v, p->e);
     }
     return 0;
 }
@@ -213,7 +223,8 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve", "run", "policy check", "policy test", "lua-path", "simulate", "reproduce", "tune"};
+    static const char *const names[] = {"serve",    "run",      "policy check", "policy test",
+                                        "lua-path", "simulate", "reproduce",    "tune"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -226,8 +237,8 @@ static int unknown(struct parse *p, const char *spelling, size_t n)
         const struct opt_row *r = find_row(p, spelling + 2, n - 2, &negated);
         p->o->command = mine;
         if (r)
-            return err_set(p->e, E_INPUT, "--%s belongs to moonshift %s, not to moonshift %s", r->name, opts_command_name((enum opts_command)c),
-                           opts_command_name(mine));
+            return err_set(p->e, E_INPUT, "--%s belongs to moonshift %s, not to moonshift %s", r->name,
+                           opts_command_name((enum opts_command)c), opts_command_name(mine));
     }
     const char *names[2 * MAX_NAMES];
     int count = 0, bit = opts_where(p->o->command);
@@ -241,8 +252,8 @@ static int unknown(struct parse *p, const char *spelling, size_t n)
     memcpy(word, spelling, n < sizeof word ? n : sizeof word - 1);
     const char *bare = word + strspn(word, "-");
     const char *near = strlen(bare) > 1 ? nearest_word(bare, names, count) : NULL;
-    return err_set(p->e, E_INPUT, "there is no flag %s%s%s%s (moonshift %s --help lists all)", word, near ? "; did you mean --" : "",
-                   near ? near : "", near ? "?" : "", opts_command_name(mine));
+    return err_set(p->e, E_INPUT, "there is no flag %s%s%s%s (moonshift %s --help lists all)", word,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "", opts_command_name(mine));
 }
 
 /* ---- the command line */
@@ -260,8 +271,8 @@ static int foreign_flag(struct parse *p, const struct opt_foreign *f, const char
     if (f->harmless && (!strcmp(f->harmless, "*") || (value && !strcmp(value, f->harmless))))
         return 0;
     if (f->harmless)
-        return err_set(p->e, E_UNSUPPORTED, "%.*s %.40s is not offered: %s; only %s is accepted", (int)n, spelling, value ? value : "",
-                       f->why, f->harmless);
+        return err_set(p->e, E_UNSUPPORTED, "%.*s %.40s is not offered: %s; only %s is accepted", (int)n, spelling,
+                       value ? value : "", f->why, f->harmless);
     return err_set(p->e, E_UNSUPPORTED, "%.*s is not offered: %s", (int)n, spelling, f->why);
 }
 
@@ -327,7 +338,9 @@ static int plain_word(struct parse *p, const char *word)
     if (o->command == CMD_REPRODUCE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
     if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
-        return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)", word);
+        return err_set(p->e, E_INPUT,
+                       "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)",
+                       word);
     if (!one_file && o->command != CMD_LUA_PATH && i == 0) {
         bool negated;
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
@@ -443,8 +456,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", CMD_SERVE}, {"run", CMD_RUN}, {"simulate", CMD_SIMULATE}, {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK},
-    {"lua-path", CMD_LUA_PATH}, {"help", CMD_HELP}, {"version", CMD_VERSION},
+    {"serve", CMD_SERVE},         {"run", CMD_RUN},   {"simulate", CMD_SIMULATE},
+    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK},
+    {"lua-path", CMD_LUA_PATH},   {"help", CMD_HELP}, {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
@@ -475,8 +489,10 @@ static int policy_verb(struct parse *p)
         return 0;
     const struct command *c = find_command(policy_verbs, N_VERBS, verb, &near);
     if (!c)
-        return err_set(p->e, E_INPUT, "moonshift policy check FILE and moonshift policy test FILE|FOLDER are what there is%s%.40s%s%s%s", verb ? ", not " : "", verb ? verb : "",
-                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        return err_set(
+            p->e, E_INPUT,
+            "moonshift policy check FILE and moonshift policy test FILE|FOLDER are what there is%s%.40s%s%s%s",
+            verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;
     return 0;
 }
@@ -487,8 +503,10 @@ static int command_word(struct parse *p)
     struct opts *o = p->o;
     o->command = o->help_for = CMD_HELP;
     if (!w)
-        return err_set(p->e, E_INPUT, "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, moonshift policy check FILE; "
-                                      "moonshift --help tells more");
+        return err_set(p->e, E_INPUT,
+                       "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, "
+                       "moonshift policy check FILE; "
+                       "moonshift --help tells more");
     if (!strcmp(w, "--version") || !strcmp(w, "-V")) {
         o->command = CMD_VERSION;
         return 0;
@@ -497,8 +515,8 @@ static int command_word(struct parse *p)
         return 0;
     const struct command *c = find_command(commands, N_COMMANDS, w, &near);
     if (!c)
-        return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w, near ? "; did you mean " : "",
-                       near ? near : "", near ? "?" : "");
+        return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w,
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     if (c->means == CMD_HELP) {
         c = find_command(commands, N_COMMANDS, next_word(p), &near);
         o->help_for = c && c->means != CMD_VERSION ? c->means : CMD_HELP;
@@ -524,7 +542,8 @@ static int defaults(struct parse *p)
 static void remember_given(struct parse *p)
 {
     for (int i = 0; i < p->n_rows; i++)
-        if (p->set_by[i] > FROM_DEFAULT && (p->rows[i].where & opts_where(p->o->command)) && strcmp(p->rows[i].name, "scheduling-policy") != 0)
+        if (p->set_by[i] > FROM_DEFAULT && (p->rows[i].where & opts_where(p->o->command)) &&
+            strcmp(p->rows[i].name, "scheduling-policy") != 0)
             list_add(&p->o->given, keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
 }
 

@@ -1,7 +1,9 @@
-/* What the command line asks for. Every setting is one row of one table (opts_table.c), from which parsing, the environment's mirror
- * (MOONSHIFT_MAX_MODEL_LEN for --max-model-len), the config file and --help all follow. The command line wins over the environment, that over
- * --config FILE, that over the default. Names are vLLM's where vLLM has one. Main thread, before any other starts; immutable afterwards.
- * Never true: a flag that is accepted and does nothing, unless its value is what happens anyway. */
+/* What the command line asks for. Every setting is one row of one table (opts_table.c), from which parsing, the
+ * environment's mirror (MOONSHIFT_MAX_MODEL_LEN for --max-model-len), the config file and --help all follow. The
+ * command line wins over the environment, that over
+ * --config FILE, that over the default. Names are vLLM's where vLLM has one. Main thread, before any other starts;
+ * immutable afterwards. Never true: a flag that is accepted and does nothing, unless its value is what happens anyway.
+ */
 #ifndef CLI_OPTS_H
 #define CLI_OPTS_H
 
@@ -13,19 +15,30 @@
 #include "engine/base/err.h"
 #include "engine/base/strings.h"
 
-enum opts_command { CMD_SERVE, CMD_RUN, CMD_POLICY_CHECK, CMD_POLICY_TEST, CMD_LUA_PATH, CMD_SIMULATE, CMD_REPRODUCE, CMD_TUNE, CMD_HELP, CMD_VERSION };
+enum opts_command {
+    CMD_SERVE,
+    CMD_RUN,
+    CMD_POLICY_CHECK,
+    CMD_POLICY_TEST,
+    CMD_LUA_PATH,
+    CMD_SIMULATE,
+    CMD_REPRODUCE,
+    CMD_TUNE,
+    CMD_HELP,
+    CMD_VERSION
+};
 
 struct opts {
     enum opts_command command;
-    enum opts_command help_for;         /* CMD_HELP: of this command; CMD_HELP itself: the overview */
+    enum opts_command help_for; /* CMD_HELP: of this command; CMD_HELP itself: the overview */
     /* the model */
     char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer;
-    struct strings names;             /* as served; empty: the model's file name */
-    int64_t max_model_len;              /* 0: the model's context */
+    struct strings names;  /* as served; empty: the model's file name */
+    int64_t max_model_len; /* 0: the model's context */
     uint64_t seed;
     /* memory */
     char *kv_dtype;
-    int64_t kv_bytes;                   /* 0: memory_share decides */
+    int64_t kv_bytes; /* 0: memory_share decides */
     double memory_share;
     int64_t block_size;
     double park_s;
@@ -33,16 +46,16 @@ struct opts {
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
-    struct strings policy_params;     /* NAME=VALUE */
-    char *policy_params_file;           /* an object of them; NULL: none */
+    struct strings policy_params; /* NAME=VALUE */
+    char *policy_params_file;     /* an object of them; NULL: none */
     /* the machine */
-    char *device, *isa, *devices;       /* devices: NULL: in turn */
-    char *graph_sizes;                  /* NULL: the usual ones */
+    char *device, *isa, *devices; /* devices: NULL: in turn */
+    char *graph_sizes;            /* NULL: the usual ones */
     bool invariant, enforce_eager, warmup;
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;
-    int64_t ranks, sp, tp, dp;          /* 0: not given */
+    int64_t ranks, sp, tp, dp; /* 0: not given */
     char *shift_weights;
     struct strings comm_sets;
     double sim_step_us, sim_row_us;
@@ -50,44 +63,45 @@ struct opts {
     char *host;
     int64_t port, shutdown_s;
     struct strings api_keys, api_key_files, admin_keys, admin_key_files, origins, admin_hosts;
-    double text_s;                      /* 0: no bound */
-    char *admin_listen;                 /* ADDRESS:PORT, or "off" */
+    double text_s;                                    /* 0: no bound */
+    char *admin_listen;                               /* ADDRESS:PORT, or "off" */
     int64_t max_connections, connections_per_address; /* per address 0: half of all */
     int64_t body_bytes, bodies_bytes, answers_bytes, client_rate, body_s;
     /* logs */
     char *log_level, *log_format;
     bool disable_log_stats, log_requests;
     bool dry_run;
-    char *record;                       /* serve: NULL: not asked for */
+    char *record; /* serve: NULL: not asked for */
     char *config;
     /* run */
-    char *prompt, *system;              /* NULL: not given */
+    char *prompt, *system; /* NULL: not given */
     double temperature, top_p, min_p;
     int64_t top_k, max_tokens;
     bool raw;
-    char *history;                      /* a file, or "off"; NULL: the usual place */
+    char *history; /* a file, or "off"; NULL: the usual place */
     /* policy check, policy test */
     char *file;
     bool watch;
     /* lua-path */
     bool cpath;
     /* simulate */
-    char *hardware;                     /* NULL: fixed costs */
+    char *hardware; /* NULL: fixed costs */
     int64_t weight_tp;
     bool lockstep;
-    char *trace, *trace_hashes;         /* a file or a generator; NULL: no hashes beside it */
-    struct strings policies;          /* NAME|FILE[:param=value,...] */
-    double seconds;                     /* of the trace; 0: all */
-    int64_t requests;                   /* of the trace; 0: all */
-    double slo_ttft_ms, slo_tpot_ms;    /* 0: none */
-    double starvation_s;                /* 0: nobody watches */
-    bool what_if, compare;              /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
-    char *json, *plots, *request_log;   /* NULL: not asked for */
+    char *trace, *trace_hashes;      /* a file or a generator; NULL: no hashes beside it */
+    struct strings policies;         /* NAME|FILE[:param=value,...] */
+    double seconds;                  /* of the trace; 0: all */
+    int64_t requests;                /* of the trace; 0: all */
+    double slo_ttft_ms, slo_tpot_ms; /* 0: none */
+    double starvation_s;             /* 0: nobody watches */
+    bool what_if,
+        compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
+    char *json, *plots, *request_log; /* NULL: not asked for */
     /* reproduce */
     struct strings only;
     bool bars;
     char *list, *markdown;
-    int64_t jobs;                       /* of tune too; 0: as many as there are cores */
+    int64_t jobs; /* of tune too; 0: as many as there are cores */
     /* tune */
     struct strings objectives, constraints, params;
     int64_t budget;
@@ -99,26 +113,27 @@ struct opts {
 struct opts_input {
     int argc;
     char **argv;
-    char *const *env;                   /* as main's envp; NULL: none */
+    char *const *env; /* as main's envp; NULL: none */
 };
 
-/* Keys among the words of the command line are overwritten there once read: what is left shows in the list of processes.
- * E_INPUT: what is wrong, with the nearest right word; E_UNSUPPORTED: a flag of vLLM's that is not offered here; E_NOTFOUND, E_SYS: the
- * config file. o must be freed in every case. */
+/* Keys among the words of the command line are overwritten there once read: what is left shows in the list of
+ * processes. E_INPUT: what is wrong, with the nearest right word; E_UNSUPPORTED: a flag of vLLM's that is not offered
+ * here; E_NOTFOUND, E_SYS: the config file. o must be freed in every case. */
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);
-bool opts_given(const struct opts *o, const char *name);    /* not at its default; the name without its dashes */
-/* What --admin-listen says, ADDRESS:PORT, the address in brackets when it is IPv6; nothing given: the port after the server's, on this machine only; off: host "". */
+bool opts_given(const struct opts *o, const char *name); /* not at its default; the name without its dashes */
+/* What --admin-listen says, ADDRESS:PORT, the address in brackets when it is IPv6; nothing given: the port after the
+ * server's, on this machine only; off: host "". */
 int opts_admin_address(const struct opts *o, char host[256], int *port, struct err *e);
 void opts_help(enum opts_command command, struct buf *out);
-/* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings named in `but` (ends with NULL). Each word is
- * the caller's. */
+/* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings
+ * named in `but` (ends with NULL). Each word is the caller's. */
 void opts_words(const struct opts *o, enum opts_command command, const char *const *but, struct strings *out);
 /* "--policy fair --port 9000": what is not at its default; keys are not shown. */
 void opts_show(const struct opts *o, struct buf *out);
 
-/* A count with an optional suffix, as vLLM reads it: 32k = 32,000, 32K = 32,768 (also m M g G t T, and KiB MiB GiB TiB, kB MB GB TB); a
- * fraction is allowed before a decimal suffix. E_INPUT for anything else, E_INPUT when past int64. */
+/* A count with an optional suffix, as vLLM reads it: 32k = 32,000, 32K = 32,768 (also m M g G t T, and KiB MiB GiB TiB,
+ * kB MB GB TB); a fraction is allowed before a decimal suffix. E_INPUT for anything else, E_INPUT when past int64. */
 int opts_human(const char *text, int64_t *out);
 
 #endif

@@ -16,16 +16,21 @@ static int check_params(const struct opts *o, struct err *e)
 static int check_simulation(const struct opts *o, struct err *e)
 {
     if (!o->trace || !o->trace[0])
-        return err_set(e, E_INPUT, "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
+        return err_set(e, E_INPUT,
+                       "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
     if (o->hardware && !o->model)
-        return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models", o->hardware);
+        return err_set(e, E_INPUT, "which model? --hardware %.40s needs --model NAME, a description in models",
+                       o->hardware);
     if (o->model && !o->hardware)
-        return err_set(e, E_INPUT, "which machine? --model %.40s needs --hardware NAME, a description in models/hardware", o->model);
+        return err_set(e, E_INPUT,
+                       "which machine? --model %.40s needs --hardware NAME, a description in models/hardware",
+                       o->model);
     static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us", "kv-cache-dtype"};
     for (int i = 0; i < o->given.n && o->hardware; i++)
         for (int k = 0; k < 5; k++)
             if (!strcmp(o->given.items[i], fixed[k]))
-                return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away", fixed[k]);
+                return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away",
+                               fixed[k]);
     if (!o->hardware && o->lockstep)
         return err_set(e, E_INPUT, "--lockstep needs a described machine: --hardware and --model");
     if (!o->hardware && o->weight_tp > 1)
@@ -37,13 +42,16 @@ static int check_search(const struct opts *o, struct err *e)
 {
     static const char *const other[] = {"request-log", "plots"};
     if (o->objectives.n < 1 || o->objectives.n > 2)
-        return err_set(e, E_INPUT, "what shall be best? --objective \"p99 TTFT\"; a second --objective asks for the compromises between two");
+        return err_set(
+            e, E_INPUT,
+            "what shall be best? --objective \"p99 TTFT\"; a second --objective asks for the compromises between two");
     if (o->policies.n != 1)
         return err_set(e, E_INPUT, "one --policy is searched at a time");
     for (int i = 0; i < o->given.n; i++)
         for (int k = 0; k < 2; k++)
             if (!strcmp(o->given.items[i], other[k]))
-                return err_set(e, E_INPUT, "--%s belongs to one run: moonshift simulate with the params that were found", other[k]);
+                return err_set(e, E_INPUT,
+                               "--%s belongs to one run: moonshift simulate with the params that were found", other[k]);
     return 0;
 }
 
@@ -52,7 +60,10 @@ int opts_cross_check(struct opts *o, struct err *e)
     if (o->command == CMD_POLICY_CHECK)
         return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
     if (o->command == CMD_POLICY_TEST)
-        return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy test FILE|FOLDER (policies/README.md says what it runs)");
+        return o->file
+                   ? 0
+                   : err_set(e, E_INPUT,
+                             "which file? moonshift policy test FILE|FOLDER (policies/README.md says what it runs)");
     if (o->command == CMD_LUA_PATH)
         return 0;
     if (o->command == CMD_REPRODUCE)
@@ -67,7 +78,8 @@ int opts_cross_check(struct opts *o, struct err *e)
         o->model = NULL;
     }
     if (dummy && !o->hf_config)
-        return err_set(e, E_INPUT, "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
+        return err_set(e, E_INPUT,
+                       "--load-format dummy needs --hf-config FILE, the config.json of the model to make up");
     if (!dummy && o->hf_config)
         return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
     if (dummy && o->tokenizer)

@@ -9,7 +9,8 @@
 
 static const char prefix[] = "MOONSHIFT_";
 /* Of our own build, tests and tools: no flags. */
-static const char *const tools[] = {"build", "cuda", "sanitize", "gxx", "nvcc", "fuzz", "has-cuda", "tests", "slow", "seed", "ci"};
+static const char *const tools[] = {"build",    "cuda",  "sanitize", "gxx",  "nvcc", "fuzz",
+                                    "has-cuda", "tests", "slow",     "seed", "ci"};
 enum { MAX_NAMES = 256 };
 
 /* MAX_NUM_SEQS to max-num-seqs, and back. */
@@ -55,6 +56,7 @@ int opts_env_unknown(const struct env_variable *v, struct err *e)
     const char *near = nearest_word(bare, names, n);
     snprintf(flag, sizeof flag, "%s", near ? near : "");
     respell(flag, '-', '_', toupper);
-    return err_set(e, E_INPUT, "%s in the environment: there is no flag --%s%s%s%s (MOONSHIFT_FLAG_NAME sets --flag-name)", v->spelling, v->name,
-                   near ? "; did you mean MOONSHIFT_" : "", flag, near ? "?" : "");
+    return err_set(e, E_INPUT,
+                   "%s in the environment: there is no flag --%s%s%s%s (MOONSHIFT_FLAG_NAME sets --flag-name)",
+                   v->spelling, v->name, near ? "; did you mean MOONSHIFT_" : "", flag, near ? "?" : "");
 }

@@ -1,5 +1,5 @@
-/* Variables of the environment as flags: MOONSHIFT_MAX_NUM_SEQS is --max-num-seqs. Pure functions over the table of settings, any thread. Never true: a misspelt
- * variable that is ignored. */
+/* Variables of the environment as flags: MOONSHIFT_MAX_NUM_SEQS is --max-num-seqs. Pure functions over the table of
+ * settings, any thread. Never true: a misspelt variable that is ignored. */
 #ifndef CLI_OPTS_ENV_H
 #define CLI_OPTS_ENV_H
 
@@ -10,9 +10,9 @@
 enum { ENV_NAME = 64 };
 
 struct env_variable {
-    char spelling[ENV_NAME + 16];   /* as it stands in the environment */
-    char name[ENV_NAME];            /* of the flag, without dashes in front */
-    const char *value;              /* in the entry */
+    char spelling[ENV_NAME + 16]; /* as it stands in the environment */
+    char name[ENV_NAME];          /* of the flag, without dashes in front */
+    const char *value;            /* in the entry */
 };
 
 /* entry: "NAME=value". False: it is none of ours, or belongs to our build, tests and tools. */

@@ -89,54 +89,65 @@ static const char overview[] =
 static const char serve_head[] =
     "moonshift serve MODEL [flags]\n"
     "\n"
-    "Serves MODEL (a GGUF file) over HTTP as OpenAI's clients expect it: /v1/chat/completions, /v1/completions, /v1/models,\n"
+    "Serves MODEL (a GGUF file) over HTTP as OpenAI's clients expect it: /v1/chat/completions, /v1/completions, "
+    "/v1/models,\n"
     "/tokenize, /metrics and more. SIGTERM or Ctrl-C lets the running answers end first; a second one stops at once.\n"
     "\n"
     "  moonshift serve model.gguf --port 8000 --max-model-len 8k --policy fair\n"
     "\n"
     "Counts take suffixes: 32k = 32,000, 32K = 32,768, 2GiB. Each flag can also be set as MOONSHIFT_FLAG_NAME in the\n"
-    "environment (one that begins so and is no flag is refused), or as \"flag-name: value\" in a file named by --config; the\n"
+    "environment (one that begins so and is no flag is refused), or as \"flag-name: value\" in a file named by "
+    "--config; the\n"
     "command line wins, then the environment.\n";
 
-static const char run_head[] =
-    "moonshift run MODEL [PROMPT] [flags]\n"
-    "\n"
-    "Answers PROMPT and leaves. What comes on standard input, when that is not a terminal, is put before PROMPT, or is the prompt.\n"
-    "Without either it chats, with line editing and a history: Ctrl-C stops an answer, Ctrl-D or /quit ends, /help tells the rest.\n"
-    "NO_COLOR is heeded.\n"
-    "\n"
-    "  moonshift run model.gguf \"What is the capital of France?\"\n"
-    "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n"
-    "  cat notes.txt | moonshift run model.gguf \"Sum this up in a sentence.\"\n";
+static const char run_head[] = "moonshift run MODEL [PROMPT] [flags]\n"
+                               "\n"
+                               "Answers PROMPT and leaves. What comes on standard input, when that is not a terminal, "
+                               "is put before PROMPT, or is the prompt.\n"
+                               "Without either it chats, with line editing and a history: Ctrl-C stops an answer, "
+                               "Ctrl-D or /quit ends, /help tells the rest.\n"
+                               "NO_COLOR is heeded.\n"
+                               "\n"
+                               "  moonshift run model.gguf \"What is the capital of France?\"\n"
+                               "  moonshift run model.gguf --system \"Answer in one word.\" --temperature 0\n"
+                               "  cat notes.txt | moonshift run model.gguf \"Sum this up in a sentence.\"\n";
 
-static const char simulate_head[] =
-    "moonshift simulate --trace FILE|GENERATOR [--policy NAME|FILE ...] [flags]\n"
-    "\n"
-    "Replays recorded or made-up traffic through the real engine in virtual time, once for each policy, and compares what clients would\n"
-    "have seen. Only the time of a step is modelled; requests, queue, KV cache, policy and layouts are the server's own. The same flags give the\n"
-    "same bytes, on any machine.\n"
-    "\n"
-    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy shift --policy static:dp=8\n"
-    "\n"
-    "What serve --record wrote brings its own machine and limits. Under the policy that was live then, every decision is compared with the recorded\n"
-    "one (exit status 1 where they differ); under any other, steps take what a model fitted to the recorded ones says.\n"
-    "\n"
-    "  moonshift simulate --trace tuesday.rec --policy flying --policy flying:many=2\n";
+static const char simulate_head[] = "moonshift simulate --trace FILE|GENERATOR [--policy NAME|FILE ...] [flags]\n"
+                                    "\n"
+                                    "Replays recorded or made-up traffic through the real engine in virtual time, once "
+                                    "for each policy, and compares what clients would\n"
+                                    "have seen. Only the time of a step is modelled; requests, queue, KV cache, policy "
+                                    "and layouts are the server's own. The same flags give the\n"
+                                    "same bytes, on any machine.\n"
+                                    "\n"
+                                    "  moonshift simulate --hardware h200x8 --model llama-3.3-70b-fp8 --trace "
+                                    "last-night.csv --policy shift --policy static:dp=8\n"
+                                    "\n"
+                                    "What serve --record wrote brings its own machine and limits. Under the policy "
+                                    "that was live then, every decision is compared with the recorded\n"
+                                    "one (exit status 1 where they differ); under any other, steps take what a model "
+                                    "fitted to the recorded ones says.\n"
+                                    "\n"
+                                    "  moonshift simulate --trace tuesday.rec --policy flying --policy flying:many=2\n";
 
-static const char reproduce_head[] =
-    "moonshift reproduce [--only WORD ...] [--bars] [flags]\n"
-    "\n"
-    "Prints numbers that papers published beside what moonshift simulate says of the same machines, models, traffic and policies, with the\n"
-    "error; and what cannot be reproduced, with the reason. Simulated numbers are predictions of a fitted model, never measurements.\n"
-    "\n"
-    "  moonshift reproduce --only \"Table 5\"\n"
-    "  moonshift reproduce --hardware h200x8 --markdown table.md\n";
+static const char reproduce_head[] = "moonshift reproduce [--only WORD ...] [--bars] [flags]\n"
+                                     "\n"
+                                     "Prints numbers that papers published beside what moonshift simulate says of the "
+                                     "same machines, models, traffic and policies, with the\n"
+                                     "error; and what cannot be reproduced, with the reason. Simulated numbers are "
+                                     "predictions of a fitted model, never measurements.\n"
+                                     "\n"
+                                     "  moonshift reproduce --only \"Table 5\"\n"
+                                     "  moonshift reproduce --hardware h200x8 --markdown table.md\n";
 
 static const char tune_head[] =
-    "moonshift tune --policy NAME|FILE --trace FILE|GENERATOR --objective METRIC [--subject-to \"METRIC <= VALUE\"] [flags]\n"
+    "moonshift tune --policy NAME|FILE --trace FILE|GENERATOR --objective METRIC [--subject-to \"METRIC <= VALUE\"] "
+    "[flags]\n"
     "\n"
-    "Searches the params that a policy declares for those under which the objective is best on this traffic, in virtual time; prints the front of\n"
-    "what was found and writes the best as a file for --policy-params-file. The same flags and seed give the same bytes. Flags of moonshift simulate are\n"
+    "Searches the params that a policy declares for those under which the objective is best on this traffic, in "
+    "virtual time; prints the front of\n"
+    "what was found and writes the best as a file for --policy-params-file. The same flags and seed give the same "
+    "bytes. Flags of moonshift simulate are\n"
     "all here. Ctrl-C shows what is there.\n"
     "\n"
     "  moonshift tune --policy shift --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv \\\n"
@@ -145,27 +156,29 @@ static const char tune_head[] =
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
     "\n"
-    "Loads a policy as a server would: parses it, runs its own tests, lets it decide made-up situations twice, and reports what\n"
+    "Loads a policy as a server would: parses it, runs its own tests, lets it decide made-up situations twice, and "
+    "reports what\n"
     "it declares and what each of its functions costs. Exit status 0: it would be accepted.\n";
 
-static const char test_head[] =
-    "moonshift policy test FILE|FOLDER [--watch]\n"
-    "\n"
-    "Runs the tests of a policy: those in its own file (and the made-up situations of policy check), and its busted specs, NAME_spec.lua beside NAME.lua or in\n"
-    "spec/ there. A folder: all policies and specs in it, and the specs in its spec/. A spec runs alone. policies/TESTING.md shows how to write them.\n"
-    "\n"
-    "  moonshift policy test short.lua --watch\n"
-    "\n"
-    "Exit status 0: all passed; 1: something failed, or there is nothing to test; 2: the command line is wrong; 3: what was run has passed, but specs could not be\n"
-    "run: busted or what it needs is missing (the output says what to install).\n";
+static const char test_head[] = "moonshift policy test FILE|FOLDER [--watch]\n"
+                                "\n"
+                                "Runs the tests of a policy: those in its own file (and the made-up situations of "
+                                "policy check), and its busted specs, NAME_spec.lua beside NAME.lua or in\n"
+                                "spec/ there. A folder: all policies and specs in it, and the specs in its spec/. A "
+                                "spec runs alone. policies/TESTING.md shows how to write them.\n"
+                                "\n"
+                                "  moonshift policy test short.lua --watch\n"
+                                "\n"
+                                "Exit status 0: all passed; 1: something failed, or there is nothing to test; 2: the "
+                                "command line is wrong; 3: what was run has passed, but specs could not be\n"
+                                "run: busted or what it needs is missing (the output says what to install).\n";
 
-static const char path_head[] =
-    "moonshift lua-path [--cpath]\n"
-    "\n"
-    "Tells a shell where require(\"moonshift\") finds its module, from any folder:\n"
-    "\n"
-    "  eval \"$(moonshift lua-path)\"\n"
-    "  busted --lua=luajit --cpath=\"$(moonshift lua-path --cpath)\" short_spec.lua\n";
+static const char path_head[] = "moonshift lua-path [--cpath]\n"
+                                "\n"
+                                "Tells a shell where require(\"moonshift\") finds its module, from any folder:\n"
+                                "\n"
+                                "  eval \"$(moonshift lua-path)\"\n"
+                                "  busted --lua=luajit --cpath=\"$(moonshift lua-path --cpath)\" short_spec.lua\n";
 
 void opts_help(enum opts_command command, struct buf *out)
 {
@@ -203,7 +216,9 @@ void opts_help(enum opts_command command, struct buf *out)
         flags_help(out, IN_SIMULATE | IN_TUNE);
         return;
     case CMD_HELP:
-    case CMD_VERSION: buf_puts(out, overview); return;
+    case CMD_VERSION:
+        buf_puts(out, overview);
+        return;
     }
 }
 
@@ -213,15 +228,25 @@ static void show_value(const struct opts *o, const struct opt_row *r, struct buf
     const struct strings *l = at;
     switch (r->kind) {
     case OPT_TEXT:
-    case OPT_CHOICE: buf_printf(out, "%s--%s %s", out->len ? " " : "", r->name, *(char *const *)at); return;
+    case OPT_CHOICE:
+        buf_printf(out, "%s--%s %s", out->len ? " " : "", r->name, *(char *const *)at);
+        return;
     case OPT_LIST:
         for (int i = 0; i < l->n; i++)
             buf_printf(out, "%s--%s %s", out->len ? " " : "", r->name, r->where & SECRET ? "***" : l->items[i]);
         return;
-    case OPT_COUNT: buf_printf(out, "%s--%s %lld", out->len ? " " : "", r->name, (long long)*(const int64_t *)at); return;
-    case OPT_SEED: buf_printf(out, "%s--%s %llu", out->len ? " " : "", r->name, (unsigned long long)*(const uint64_t *)at); return;
-    case OPT_NUMBER: buf_printf(out, "%s--%s %g", out->len ? " " : "", r->name, *(const double *)at); return;
-    case OPT_SWITCH: buf_printf(out, "%s--%s%s", out->len ? " " : "", *(const bool *)at ? "" : "no-", r->name); return;
+    case OPT_COUNT:
+        buf_printf(out, "%s--%s %lld", out->len ? " " : "", r->name, (long long)*(const int64_t *)at);
+        return;
+    case OPT_SEED:
+        buf_printf(out, "%s--%s %llu", out->len ? " " : "", r->name, (unsigned long long)*(const uint64_t *)at);
+        return;
+    case OPT_NUMBER:
+        buf_printf(out, "%s--%s %g", out->len ? " " : "", r->name, *(const double *)at);
+        return;
+    case OPT_SWITCH:
+        buf_printf(out, "%s--%s%s", out->len ? " " : "", *(const bool *)at ? "" : "no-", r->name);
+        return;
     }
 }
 
@@ -251,12 +276,24 @@ static void add_words(const struct opts *o, const struct opt_row *r, struct stri
         buf_printf(&b, "--%s%s=", r->kind == OPT_SWITCH && !*(const bool *)at ? "no-" : "", r->name);
         switch (r->kind) {
         case OPT_TEXT:
-        case OPT_CHOICE: buf_puts(&b, *(char *const *)at); break;
-        case OPT_LIST: buf_puts(&b, l->items[i]); break;
-        case OPT_COUNT: buf_printf(&b, "%lld", (long long)*(const int64_t *)at); break;
-        case OPT_SEED: buf_printf(&b, "%llu", (unsigned long long)*(const uint64_t *)at); break;
-        case OPT_NUMBER: buf_printf(&b, "%.17g", *(const double *)at); break;
-        case OPT_SWITCH: b.data[--b.len] = 0; break; /* it takes no value */
+        case OPT_CHOICE:
+            buf_puts(&b, *(char *const *)at);
+            break;
+        case OPT_LIST:
+            buf_puts(&b, l->items[i]);
+            break;
+        case OPT_COUNT:
+            buf_printf(&b, "%lld", (long long)*(const int64_t *)at);
+            break;
+        case OPT_SEED:
+            buf_printf(&b, "%llu", (unsigned long long)*(const uint64_t *)at);
+            break;
+        case OPT_NUMBER:
+            buf_printf(&b, "%.17g", *(const double *)at);
+            break;
+        case OPT_SWITCH:
+            b.data[--b.len] = 0;
+            break; /* it takes no value */
         }
         add_word(out, &b);
     }

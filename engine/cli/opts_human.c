@@ -11,10 +11,11 @@ int opts_human(const char *text, int64_t *out)
         double factor;
         bool fraction;
     } units[] = {
-        {"", 1, false},          {"k", 1e3, true},         {"m", 1e6, true},         {"g", 1e9, true},         {"t", 1e12, true},
-        {"kB", 1e3, true},       {"MB", 1e6, true},        {"GB", 1e9, true},        {"TB", 1e12, true},       {"K", 0x1p10, false},
-        {"M", 0x1p20, false},    {"G", 0x1p30, false},     {"T", 0x1p40, false},     {"KiB", 0x1p10, true},    {"MiB", 0x1p20, true},
-        {"GiB", 0x1p30, true},   {"TiB", 0x1p40, true},
+        {"", 1, false},        {"k", 1e3, true},      {"m", 1e6, true},      {"g", 1e9, true},
+        {"t", 1e12, true},     {"kB", 1e3, true},     {"MB", 1e6, true},     {"GB", 1e9, true},
+        {"TB", 1e12, true},    {"K", 0x1p10, false},  {"M", 0x1p20, false},  {"G", 0x1p30, false},
+        {"T", 0x1p40, false},  {"KiB", 0x1p10, true}, {"MiB", 0x1p20, true}, {"GiB", 0x1p30, true},
+        {"TiB", 0x1p40, true},
     };
     size_t digits = strspn(text, "0123456789"), n = digits;
     if (text[n] == '.')

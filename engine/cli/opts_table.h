@@ -14,36 +14,57 @@ enum opt_kind {
     OPT_SWITCH, /* bool: --x, --no-x; a config file says true or false */
 };
 
-enum opt_group { GROUP_MODEL, GROUP_SCHEDULING, GROUP_MEMORY, GROUP_MACHINE, GROUP_TRAFFIC, GROUP_SERVER, GROUP_LOGS, GROUP_CHAT, GROUP_RESULTS, GROUP_COUNT };
+enum opt_group {
+    GROUP_MODEL,
+    GROUP_SCHEDULING,
+    GROUP_MEMORY,
+    GROUP_MACHINE,
+    GROUP_TRAFFIC,
+    GROUP_SERVER,
+    GROUP_LOGS,
+    GROUP_CHAT,
+    GROUP_RESULTS,
+    GROUP_COUNT
+};
 
-enum { IN_SERVE = 1, IN_RUN = 2, IN_CHECK = 4, SECRET = 8, IN_SIMULATE = 16, IN_REPRODUCE = 32, IN_TUNE = 64, IN_TEST = 128, IN_PATH = 256 };
+enum {
+    IN_SERVE = 1,
+    IN_RUN = 2,
+    IN_CHECK = 4,
+    SECRET = 8,
+    IN_SIMULATE = 16,
+    IN_REPRODUCE = 32,
+    IN_TUNE = 64,
+    IN_TEST = 128,
+    IN_PATH = 256
+};
 
 struct opt_row {
-    const char *name;       /* without the dashes */
-    const char *alias;      /* another long name, or NULL */
-    char letter;            /* -c; 0: none */
+    const char *name;  /* without the dashes */
+    const char *alias; /* another long name, or NULL */
+    char letter;       /* -c; 0: none */
     enum opt_kind kind;
     enum opt_group group;
-    int where;              /* IN_SERVE | ... | SECRET */
-    size_t offset;          /* into struct opts */
-    const char *value;      /* how --help names the value */
-    const char *fallback;   /* the default, as text; NULL: none */
-    double min, max;        /* of counts and numbers */
-    const char *choices;    /* separated by | */
+    int where;            /* IN_SERVE | ... | SECRET */
+    size_t offset;        /* into struct opts */
+    const char *value;    /* how --help names the value */
+    const char *fallback; /* the default, as text; NULL: none */
+    double min, max;      /* of counts and numbers */
+    const char *choices;  /* separated by | */
     const char *doc;
 };
 
 /* A flag of vLLM's that is known and not offered. */
 struct opt_foreign {
-    const char *name;       /* all its spellings, separated by | ; long ones without dashes, short ones with one */
+    const char *name; /* all its spellings, separated by | ; long ones without dashes, short ones with one */
     bool takes_value;
-    const char *harmless;   /* the value with which it changes nothing here; "*": any; NULL: none */
+    const char *harmless; /* the value with which it changes nothing here; "*": any; NULL: none */
     const char *why;
 };
 
 const struct opt_row *opts_rows(int *n);
 const char *opts_command_name(enum opts_command c);
-int opts_where(enum opts_command c);    /* the bit of a command: IN_SERVE, ... */
+int opts_where(enum opts_command c); /* the bit of a command: IN_SERVE, ... */
 const struct opt_foreign *opts_foreign(int *n);
 const char *opts_group_name(enum opt_group g);
 /* What no single row can know: settings that need or exclude one another. */

@@ -1,11 +1,12 @@
-/* The parameters that a policy shall begin with, from a file and from NAME=VALUE pairs, as the JSON object that a policy takes. Pure but for the file, main
- * thread. Never true: a pair that a value of the file overrides. */
+/* The parameters that a policy shall begin with, from a file and from NAME=VALUE pairs, as the JSON object that a
+ * policy takes. Pure but for the file, main thread. Never true: a pair that a value of the file overrides. */
 #ifndef CLI_POLICY_PARAMS_H
 #define CLI_POLICY_PARAMS_H
 
 #include "engine/cli/opts.h"
 
-/* A value that is a JSON number, true or false stays one, all else is a string. file may be NULL. E_INPUT, E_SYS: the file. */
+/* A value that is a JSON number, true or false stays one, all else is a string. file may be NULL. E_INPUT, E_SYS: the
+ * file. */
 int policy_params_json(const char *file, const struct strings *pairs, struct buf *out, struct err *e);
 
 #endif

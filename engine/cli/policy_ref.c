@@ -86,9 +86,12 @@ static int missing(const char *name, const char *dir, struct err *e)
     if (d)
         closedir(d);
     const char *near = nearest_word(name, (const char *const *)names, n), *colon = strchr(name, ':');
-    int rc = colon  ? err_set(e, E_INPUT, "behind the colon there are parameters as NAME=VALUE, not '%.40s'", colon + 1)
-             : near ? err_set(e, E_NOTFOUND, "there is no %.60s.lua in %.200s; did you mean %s?", name, dir, near)
-                    : err_set(e, E_NOTFOUND, "there is no %.60s.lua in %.200s, which has %d others; a path like ./%.60s.lua works, too", name, dir, n - 1, name);
+    int rc = colon ? err_set(e, E_INPUT, "behind the colon there are parameters as NAME=VALUE, not '%.40s'", colon + 1)
+             : near
+                 ? err_set(e, E_NOTFOUND, "there is no %.60s.lua in %.200s; did you mean %s?", name, dir, near)
+                 : err_set(e, E_NOTFOUND,
+                           "there is no %.60s.lua in %.200s, which has %d others; a path like ./%.60s.lua works, too",
+                           name, dir, n - 1, name);
     for (int i = 0; i < n; i++)
         mem_free(names[i]);
     return rc;
@@ -97,7 +100,9 @@ static int missing(const char *name, const char *dir, struct err *e)
 int policy_ref_path(const struct policy_ref *r, const char *dir, char out[PATH_MAX], struct err *e)
 {
     if (!r->is_path && !dir[0])
-        return err_set(e, E_NOTFOUND, "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
+        return err_set(
+            e, E_NOTFOUND,
+            "there is no policy folder here: give --policy-dir FOLDER, --policy FILE.lua or --policy native");
     int len = r->is_path ? snprintf(out, PATH_MAX, "%s", r->name) : snprintf(out, PATH_MAX, "%s/%s.lua", dir, r->name);
     if (len >= PATH_MAX)
         return err_set(e, E_INPUT, "--policy: the path is too long");

@@ -26,12 +26,13 @@ static const char spec_end[] = "_spec.lua";
 
 extern char **environ;
 
-static const char no_module[] = "the Lua module (moonshift.so) is not beside this program: cmake --build build --target module, or install it with cmake --install build";
+static const char no_module[] = "the Lua module (moonshift.so) is not beside this program: cmake --build build "
+                                "--target module, or install it with cmake --install build";
 
 /* What there is to run, in the order of names. */
 struct found {
     struct strings policies, specs, shared; /* shared: what lies beside specs in spec/, to be watched */
-    char folder[PATH_MAX];      /* of the policies */
+    char folder[PATH_MAX];                  /* of the policies */
 };
 
 /* ---- which files */
@@ -75,7 +76,9 @@ static void list_folder(const char *folder, struct strings *policies, struct str
     DIR *d = opendir(folder);
     int n = 0;
     for (struct dirent *f; d && n < MAX_FILES && (f = readdir(d));) {
-        struct strings *to = f->d_name[0] == '.' || !ends_in(f->d_name, ".lua") ? NULL : ends_in(f->d_name, spec_end) ? specs : policies;
+        struct strings *to = f->d_name[0] == '.' || !ends_in(f->d_name, ".lua") ? NULL
+                             : ends_in(f->d_name, spec_end)                     ? specs
+                                                                                : policies;
         if (to) {
             add(to, folder, f->d_name);
             n++;
@@ -120,7 +123,8 @@ static int find(const char *path, struct found *f, struct err *e)
     snprintf(under, sizeof under, "%.4000s/spec", f->folder);
     list_folder(under, &f->shared, S_ISDIR(st.st_mode) ? &f->specs : NULL);
     if (!f->policies.n && !f->specs.n)
-        return err_set(e, E_NOTFOUND, "%s has no policy (NAME.lua) and no spec (NAME_spec.lua, here or in spec/)", path);
+        return err_set(e, E_NOTFOUND, "%s has no policy (NAME.lua) and no spec (NAME_spec.lua, here or in spec/)",
+                       path);
     sort(&f->policies);
     sort(&f->specs);
     sort(&f->shared);
@@ -161,7 +165,7 @@ static int own_tests(const char *path, struct lua_watchdog *dog)
 struct program {
     char *const *argv;
     char *const *env;
-    const char *folder;         /* NULL: here, and what it says is not shown */
+    const char *folder; /* NULL: here, and what it says is not shown */
 };
 
 /* Runs it to its end. Its exit status, 128 + the signal that ended it, or -1: there is none of that name. */
@@ -206,9 +210,11 @@ static const char *lacking(const char *module)
     if (!module[0])
         return no_module;
     if (!is_there("luajit", "-v"))
-        return "luajit is not here: apt-get install luajit (Debian, Ubuntu), dnf install luajit (Fedora), pacman -S luajit (Arch)";
+        return "luajit is not here: apt-get install luajit (Debian, Ubuntu), dnf install luajit (Fedora), pacman -S "
+               "luajit (Arch)";
     if (!is_there("busted", "--version"))
-        return "busted is not here: apt-get install lua-busted (Debian, Ubuntu), dnf install lua-busted (Fedora), pacman -S busted (Arch), or luarocks install busted";
+        return "busted is not here: apt-get install lua-busted (Debian, Ubuntu), dnf install lua-busted (Fedora), "
+               "pacman -S busted (Arch), or luarocks install busted";
     return NULL;
 }
 
@@ -252,7 +258,8 @@ static int run_specs(const struct found *f)
     }
     struct buf cpath = {0};
     buf_printf(&cpath, "%s/?.so", module);
-    char **env = lua_environment(cpath.data, "./?.lua;./spec/?.lua"), **argv = mem_new_array((size_t)f->specs.n + 4, sizeof *argv);
+    char **env = lua_environment(cpath.data, "./?.lua;./spec/?.lua"),
+         **argv = mem_new_array((size_t)f->specs.n + 4, sizeof *argv);
     int n = 0;
     argv[n++] = (char *)"busted";
     argv[n++] = (char *)"--lua=luajit";
@@ -280,8 +287,10 @@ static int run_all(const struct found *f, struct lua_watchdog *dog)
         n_bad += own_tests(f->policies.items[i], dog) != POLICY_TEST_PASSED;
     if (f->specs.n)
         specs = run_specs(f);
-    static const char *const words[] = {[POLICY_TEST_PASSED] = "passed", [POLICY_TEST_FAILED] = "FAILED", [POLICY_TEST_NO_BUSTED] = "not run"};
-    printf("policies: %d passed, %d failed; specs: %s\n", f->policies.n - n_bad, n_bad, f->specs.n ? words[specs] : "none");
+    static const char *const words[] = {
+        [POLICY_TEST_PASSED] = "passed", [POLICY_TEST_FAILED] = "FAILED", [POLICY_TEST_NO_BUSTED] = "not run"};
+    printf("policies: %d passed, %d failed; specs: %s\n", f->policies.n - n_bad, n_bad,
+           f->specs.n ? words[specs] : "none");
     fflush(stdout);
     return n_bad || specs == POLICY_TEST_FAILED ? POLICY_TEST_FAILED : specs;
 }
@@ -294,7 +303,8 @@ static void put_state(const struct strings *l, struct buf *out)
     struct stat st;
     for (int i = 0; i < l->n; i++)
         if (stat(l->items[i], &st) == 0)
-            buf_printf(out, "%s %lld %lld %lld.%09ld\n", l->items[i], (long long)st.st_ino, (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+            buf_printf(out, "%s %lld %lld %lld.%09ld\n", l->items[i], (long long)st.st_ino, (long long)st.st_size,
+                       (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
 static struct sha256 state_of(const char *path)

@@ -140,9 +140,12 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.device.sim_machine = a->machine;
     s.lockstep = o->lockstep;
     s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
-    s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs, .max_num_batched_tokens = (int)o->max_num_batched_tokens,
-                               .max_model_len = (int)o->max_model_len, .max_num_queued_reqs = (int)o->max_num_queued_reqs,
-                               .max_num_queued_tokens = o->max_num_queued_tokens, .prefix_caching = o->prefix_caching,
+    s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs,
+                               .max_num_batched_tokens = (int)o->max_num_batched_tokens,
+                               .max_model_len = (int)o->max_model_len,
+                               .max_num_queued_reqs = (int)o->max_num_queued_reqs,
+                               .max_num_queued_tokens = o->max_num_queued_tokens,
+                               .prefix_caching = o->prefix_caching,
                                .starvation_ns = (int64_t)(o->starvation_s * 1e9)};
     if (o->comm_sets.n > MAX_RANKS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
@@ -177,7 +180,10 @@ static int open_engine(struct app *a, struct err *e)
     s.policy = a->policy;
     a->policy = (struct policy){0};
     TRY(engine_create(&a->engine, &s, e));
-    recorder_begin(a->recorder, &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, version_full}, a->engine);
+    recorder_begin(
+        a->recorder,
+        &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, version_full},
+        a->engine);
     return 0;
 }
 
@@ -191,7 +197,8 @@ static void say_capacity(const struct app *a, double load_s)
     if (n->n_ranks > 1)
         log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
     log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
-    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30, a->opts.kv_dtype);
+    log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30,
+             a->opts.kv_dtype);
     char count[32], len[32], digits[32];
     for (int k = 0; k < 2; k++) { /* thousands in groups, as scripts that read these lines expect */
         snprintf(digits, sizeof digits, "%lld", k ? (long long)n->limits.max_model_len : (long long)tokens);
@@ -204,7 +211,8 @@ static void say_capacity(const struct app *a, double load_s)
         *to = 0;
     }
     log_info("main", "GPU KV cache size: %s tokens", count);
-    log_info("main", "Maximum concurrency for %s tokens per request: %.2fx", len, (double)tokens / n->limits.max_model_len);
+    log_info("main", "Maximum concurrency for %s tokens per request: %.2fx", len,
+             (double)tokens / n->limits.max_model_len);
 }
 
 int app_open(struct app *a, struct err *e)

@@ -1,5 +1,6 @@
-/* What the commands put together: the parts of a program that serves, runs or simulates, from the settings. One of these lies in main.c; parts are opened in
- * order and closed in the opposite order by app_close, whatever was opened. Main thread. Nothing here outlives main. */
+/* What the commands put together: the parts of a program that serves, runs or simulates, from the settings. One of
+ * these lies in main.c; parts are opened in order and closed in the opposite order by app_close, whatever was opened.
+ * Main thread. Nothing here outlives main. */
 #ifndef COMMAND_APP_H
 #define COMMAND_APP_H
 
@@ -19,9 +20,9 @@
 struct app {
     struct opts opts;
     struct clock clock;
-    struct sim_machine *machine;    /* simulate; NULL: fixed costs */
+    struct sim_machine *machine; /* simulate; NULL: fixed costs */
     struct model *model;
-    struct gguf *words;             /* --tokenizer */
+    struct gguf *words; /* --tokenizer */
     struct tokenizer *tokenizer;
     struct chat_template *chat;
     struct buf chat_source;
@@ -30,14 +31,14 @@ struct app {
     char policy_dir[PATH_MAX], policy_path[PATH_MAX], policy_name[NAME_BYTES], served[128], admin_host[256];
     const char *names[2];
     uint64_t comm_sets[MAX_RANKS];
-    struct policy policy;           /* until the engine takes it */
-    struct recorder *recorder;      /* serve --record */
+    struct policy policy;             /* until the engine takes it */
+    struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
     struct server *server;
-    struct guard *guard;            /* serve: from when the model stands */
-    int status;                     /* of the process, when nothing is wrong with what was asked */
+    struct guard *guard; /* serve: from when the model stands */
+    int status;          /* of the process, when nothing is wrong with what was asked */
 };
 
 /* ---- app.c */
@@ -52,7 +53,8 @@ void app_name_model(struct app *a);
 int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e);
 void app_name_policy(struct app *a, const char *path);
 int app_start_lua(struct app *a, struct err *e);
-/* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller destroys it. */
+/* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller
+ * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
 
 /* ---- one file each: serve.c, run.c, simulate.c, search.c, policy.c */

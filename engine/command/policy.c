@@ -14,7 +14,8 @@ int command_policy_check(struct app *a, struct err *e)
     if (!rc)
         rc = file_read(&source, a->opts.file, LUA_SOURCE_BYTES, e);
     if (!rc)
-        rc = lua_policy_check(a->policy_name, source.data ? source.data : "", source.len, &a->lua, params.data, &report, e);
+        rc = lua_policy_check(a->policy_name, source.data ? source.data : "", source.len, &a->lua, params.data, &report,
+                              e);
     if (report.len)
         fputs(report.data, stdout);
     buf_free(&source);

@@ -1,4 +1,5 @@
-/* `moonshift tune` and `moonshift reproduce`: many simulations beside one another, each of which is a command line of this program. */
+/* `moonshift tune` and `moonshift reproduce`: many simulations beside one another, each of which is a command line of
+ * this program. */
 #include <stdio.h>
 
 #include "engine/base/mem.h"
@@ -25,9 +26,19 @@ int command_tune(struct app *a, struct err *e)
     const struct opts *o = &a->opts;
     struct buf declared = {0};
     TRY(read_declared(a, &declared, e));
-    struct tune_ask ask = {.policy = o->policies.items[0], .trace = o->trace, .declared = declared.len ? declared.data : "{}", .objectives = o->objectives,
-                           .constraints = o->constraints, .params = o->params, .fixed = o->policy_params, .budget = o->budget, .jobs = o->jobs, .seed = o->seed,
-                           .starvation_s = o->starvation_s, .json = o->json, .params_out = o->params_out};
+    struct tune_ask ask = {.policy = o->policies.items[0],
+                           .trace = o->trace,
+                           .declared = declared.len ? declared.data : "{}",
+                           .objectives = o->objectives,
+                           .constraints = o->constraints,
+                           .params = o->params,
+                           .fixed = o->policy_params,
+                           .budget = o->budget,
+                           .jobs = o->jobs,
+                           .seed = o->seed,
+                           .starvation_s = o->starvation_s,
+                           .json = o->json,
+                           .params_out = o->params_out};
     opts_words(o, CMD_SIMULATE, mine, &ask.words);
     int rc = tune(&ask, e);
     for (int i = 0; i < ask.words.n; i++)

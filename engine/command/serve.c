@@ -13,11 +13,15 @@ static int name_doors(struct app *a, struct server_setup *s, struct err *e)
 {
     const struct opts *o = &a->opts;
     *s = (struct server_setup){
-        .host = o->host, .port = (int)o->port,
-        .api_keys = (const char *const *)o->api_keys.items, .n_api_keys = o->api_keys.n,
-        .api_key_files = (const char *const *)o->api_key_files.items, .n_api_key_files = o->api_key_files.n,
+        .host = o->host,
+        .port = (int)o->port,
+        .api_keys = (const char *const *)o->api_keys.items,
+        .n_api_keys = o->api_keys.n,
+        .api_key_files = (const char *const *)o->api_key_files.items,
+        .n_api_key_files = o->api_key_files.n,
         .admin_key = o->admin_keys.n ? o->admin_keys.items[o->admin_keys.n - 1] : NULL,
-        .admin_key_files = (const char *const *)o->admin_key_files.items, .n_admin_key_files = o->admin_key_files.n,
+        .admin_key_files = (const char *const *)o->admin_key_files.items,
+        .n_admin_key_files = o->admin_key_files.n,
     };
     TRY(opts_admin_address(o, a->admin_host, &s->admin_port, e));
     s->admin_host = a->admin_host[0] ? a->admin_host : NULL;
@@ -30,7 +34,8 @@ static int check_doors(struct app *a, struct err *e)
     struct server_setup s;
     TRY(name_doors(a, &s, e));
     if (!s.n_api_keys && !s.n_api_key_files && getenv("VLLM_API_KEY"))
-        log_warn("main", "VLLM_API_KEY is not read: without --api-key-file or MOONSHIFT_API_KEY every client is let in");
+        log_warn("main",
+                 "VLLM_API_KEY is not read: without --api-key-file or MOONSHIFT_API_KEY every client is let in");
     return server_can_start(&s, e);
 }
 
@@ -41,23 +46,49 @@ static int open_server(struct app *a, struct err *e)
     struct server_setup doors;
     TRY(name_doors(a, &doors, e));
     struct server_setup s = {
-        .host = doors.host, .port = doors.port, .admin_host = doors.admin_host, .admin_port = doors.admin_port,
-        .api_keys = doors.api_keys, .n_api_keys = doors.n_api_keys, .api_key_files = doors.api_key_files, .n_api_key_files = doors.n_api_key_files,
-        .admin_key = doors.admin_key, .admin_key_files = doors.admin_key_files, .n_admin_key_files = doors.n_admin_key_files,
-        .origins = (const char *const *)o->origins.items, .n_origins = o->origins.n,
-        .admin_hosts = (const char *const *)o->admin_hosts.items, .n_admin_hosts = o->admin_hosts.n,
-        .http = {.body = (size_t)o->body_bytes, .bodies = (size_t)o->bodies_bytes, .answers = (size_t)o->answers_bytes, .rate = (size_t)o->client_rate, .body_s = (int)o->body_s,
-                 .connections = (int)o->max_connections, .per_address = (int)o->connections_per_address},
+        .host = doors.host,
+        .port = doors.port,
+        .admin_host = doors.admin_host,
+        .admin_port = doors.admin_port,
+        .api_keys = doors.api_keys,
+        .n_api_keys = doors.n_api_keys,
+        .api_key_files = doors.api_key_files,
+        .n_api_key_files = doors.n_api_key_files,
+        .admin_key = doors.admin_key,
+        .admin_key_files = doors.admin_key_files,
+        .n_admin_key_files = doors.n_admin_key_files,
+        .origins = (const char *const *)o->origins.items,
+        .n_origins = o->origins.n,
+        .admin_hosts = (const char *const *)o->admin_hosts.items,
+        .n_admin_hosts = o->admin_hosts.n,
+        .http = {.body = (size_t)o->body_bytes,
+                 .bodies = (size_t)o->bodies_bytes,
+                 .answers = (size_t)o->answers_bytes,
+                 .rate = (size_t)o->client_rate,
+                 .body_s = (int)o->body_s,
+                 .connections = (int)o->max_connections,
+                 .per_address = (int)o->connections_per_address},
         .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
-        .max_num_seqs = l->max_num_seqs, .max_num_batched_tokens = l->max_num_batched_tokens,
-        .text_s = o->text_s > 0 ? o->text_s : -1, .log_requests = o->log_requests,
-        .names = o->names.n ? (const char *const *)o->names.items : a->names, .n_names = o->names.n ? o->names.n : 1,
+        .max_num_seqs = l->max_num_seqs,
+        .max_num_batched_tokens = l->max_num_batched_tokens,
+        .text_s = o->text_s > 0 ? o->text_s : -1,
+        .log_requests = o->log_requests,
+        .names = o->names.n ? (const char *const *)o->names.items : a->names,
+        .n_names = o->names.n ? o->names.n : 1,
         .root = o->model ? o->model : a->served,
-        .tokenizer = a->tokenizer, .chat = a->chat, .chat_source = a->chat ? a->chat_source.data : NULL,
-        .n_vocab = tokenizer_n_vocab(a->tokenizer), .max_model_len = l->max_model_len,
-        .clock = &a->clock, .inbox = engine_inbox(a->engine), .outbox = engine_outbox(a->engine),
-        .guard = a->guard, .lua = &a->lua, .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
-        .policy_name = a->policy_name[0] ? a->policy_name : NULL, .policy_path = a->policy_path[0] ? a->policy_path : NULL,
+        .tokenizer = a->tokenizer,
+        .chat = a->chat,
+        .chat_source = a->chat ? a->chat_source.data : NULL,
+        .n_vocab = tokenizer_n_vocab(a->tokenizer),
+        .max_model_len = l->max_model_len,
+        .clock = &a->clock,
+        .inbox = engine_inbox(a->engine),
+        .outbox = engine_outbox(a->engine),
+        .guard = a->guard,
+        .lua = &a->lua,
+        .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
+        .policy_name = a->policy_name[0] ? a->policy_name : NULL,
+        .policy_path = a->policy_path[0] ? a->policy_path : NULL,
     };
     return server_create(&a->server, &s, e);
 }
@@ -66,10 +97,12 @@ static void say_ready(const struct app *a)
 {
     const struct opts *o = &a->opts;
     bool six = strchr(o->host, ':') != NULL;
-    log_info("main", "Model '%s', up to %d tokens a request; chat template: %s", o->names.n ? o->names.items[0] : a->served,
-             engine_node(a->engine)->limits.max_model_len, a->chat ? "yes" : "none, /v1/completions only");
+    log_info("main", "Model '%s', up to %d tokens a request; chat template: %s",
+             o->names.n ? o->names.items[0] : a->served, engine_node(a->engine)->limits.max_model_len,
+             a->chat ? "yes" : "none, /v1/completions only");
     log_info("main", "Application startup complete.");
-    log_info("main", "Moonshift %s on http://%s%s%s:%d", version_number, six ? "[" : "", o->host, six ? "]" : "", server_port(a->server, false));
+    log_info("main", "Moonshift %s on http://%s%s%s:%d", version_number, six ? "[" : "", o->host, six ? "]" : "",
+             server_port(a->server, false));
     if (server_port(a->server, true))
         log_info("main", "Admin routes on port %d", server_port(a->server, true));
 }

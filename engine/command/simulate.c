@@ -9,7 +9,8 @@
 #include "engine/lab/recording/recording.h"
 #include "engine/lab/simulate.h"
 
-static int simulated_policy(void *ctx, const char *asked, const struct strings *params, struct policy *out, struct err *e)
+static int simulated_policy(void *ctx, const char *asked, const struct strings *params, struct policy *out,
+                            struct err *e)
 {
     return app_load_policy(ctx, asked, params, out, e);
 }
@@ -42,14 +43,17 @@ static int choose_simulated_ranks(const struct app *a, struct engine_setup *s, s
         s->n_ranks = n;
         s->block_size = o->block_size ? (int)o->block_size : n > 1 ? 32 : 16;
     }
-    return s->n_ranks > n ? err_set(e, E_INPUT, "%d ranks are asked for; %s has %d devices", s->n_ranks, o->hardware, n) : 0;
+    return s->n_ranks > n ? err_set(e, E_INPUT, "%d ranks are asked for; %s has %d devices", s->n_ranks, o->hardware, n)
+                          : 0;
 }
 
 int command_check_machine(const struct opts *o, struct err *e)
 {
     if (o->command != CMD_SIMULATE || o->hardware || o->hf_config || recording_is_file(o->trace))
         return 0;
-    return err_set(e, E_INPUT, "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, --sim-step-us and --sim-row-us");
+    return err_set(e, E_INPUT,
+                   "which machine and model? --hardware NAME --model NAME; or --hf-config FILE with fixed costs, "
+                   "--sim-step-us and --sim-row-us");
 }
 
 /* ---- a recording */
@@ -76,11 +80,23 @@ static void set_limits(void *ctx, struct limits *l)
 /* The machine is the recorded one; to try another, all of it is described. */
 static int refuse_machine(const struct opts *o, struct err *e)
 {
-    static const char *const flags[] = {"max-model-len", "kv-cache-memory-bytes", "gpu-memory-utilization", "block-size", "ranks", "tensor-parallel-size",
-                                        "ulysses-sequence-parallel-size", "data-parallel-size", "comm-sets", "kv-cache-dtype", "sim-step-us", "sim-row-us"};
+    static const char *const flags[] = {"max-model-len",
+                                        "kv-cache-memory-bytes",
+                                        "gpu-memory-utilization",
+                                        "block-size",
+                                        "ranks",
+                                        "tensor-parallel-size",
+                                        "ulysses-sequence-parallel-size",
+                                        "data-parallel-size",
+                                        "comm-sets",
+                                        "kv-cache-dtype",
+                                        "sim-step-us",
+                                        "sim-row-us"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (opts_given(o, flags[i]))
-            return err_set(e, E_INPUT, "--%s: a recording is replayed on the machine that it was made on; for another one describe it whole, with --hardware and --model",
+            return err_set(e, E_INPUT,
+                           "--%s: a recording is replayed on the machine that it was made on; for another one describe "
+                           "it whole, with --hardware and --model",
                            flags[i]);
     return 0;
 }
@@ -88,7 +104,12 @@ static int refuse_machine(const struct opts *o, struct err *e)
 static int open_recording(struct app *a, struct engine_setup *s, struct err *e)
 {
     struct opts *o = &a->opts;
-    struct recorded_ask ask = {.path = o->trace, .what_if = o->what_if, .compare = o->compare, .part = o->requests || o->seconds > 0, .set_limits = set_limits, .ctx = o};
+    struct recorded_ask ask = {.path = o->trace,
+                               .what_if = o->what_if,
+                               .compare = o->compare,
+                               .part = o->requests || o->seconds > 0,
+                               .set_limits = set_limits,
+                               .ctx = o};
     TRY(refuse_machine(o, e));
     TRY(recorded_machine_open(&a->recorded, &ask, s, e));
     if (!opts_given(o, "policy"))
@@ -107,7 +128,9 @@ int command_simulate(struct app *a, struct err *e)
         TRY(open_recording(a, &s, e));
     } else {
         if (a->opts.what_if || a->opts.compare)
-            return err_set(e, E_INPUT, "--what-if and --compare are for a recording on its own machine: otherwise step times are modelled in any case");
+            return err_set(e, E_INPUT,
+                           "--what-if and --compare are for a recording on its own machine: otherwise step times are "
+                           "modelled in any case");
         TRY(open_machine(a, machine, e));
         app_name_model(a);
         TRY(app_plan_engine(a, &s, e));
@@ -116,14 +139,31 @@ int command_simulate(struct app *a, struct err *e)
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
     a->lua.n_ranks = s.n_ranks;
-    a->lua.soft_ns = a->lua.bytecodes = INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
+    a->lua.soft_ns = a->lua.bytecodes =
+        INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
     a->lua.hard_ns = INT64_C(500000000);
     a->lua.quiet = true;
     const struct opts *o = &a->opts;
-    struct simulate_ask ask = {.trace = o->trace, .hashes = o->trace_hashes, .seed = o->seed, .requests = o->requests, .seconds = o->seconds, .policies = o->policies,
-                               .params = o->policy_params, .slo_ttft_ms = o->slo_ttft_ms, .slo_tpot_ms = o->slo_tpot_ms,
-                               .json = o->json, .plots = o->plots, .request_log = o->request_log, .weight_tp = (int)o->weight_tp};
-    struct simulate_setup sim = {.ask = &ask, .engine = &s, .recorded = as_recorded ? &a->recorded : NULL, .machine = as_recorded ? a->recorded.words : machine,
-                                 .described = a->machine, .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0, .open_policy = simulated_policy, .ctx = a};
+    struct simulate_ask ask = {.trace = o->trace,
+                               .hashes = o->trace_hashes,
+                               .seed = o->seed,
+                               .requests = o->requests,
+                               .seconds = o->seconds,
+                               .policies = o->policies,
+                               .params = o->policy_params,
+                               .slo_ttft_ms = o->slo_ttft_ms,
+                               .slo_tpot_ms = o->slo_tpot_ms,
+                               .json = o->json,
+                               .plots = o->plots,
+                               .request_log = o->request_log,
+                               .weight_tp = (int)o->weight_tp};
+    struct simulate_setup sim = {.ask = &ask,
+                                 .engine = &s,
+                                 .recorded = as_recorded ? &a->recorded : NULL,
+                                 .machine = as_recorded ? a->recorded.words : machine,
+                                 .described = a->machine,
+                                 .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
+                                 .open_policy = simulated_policy,
+                                 .ctx = a};
     return simulate(&sim, e);
 }

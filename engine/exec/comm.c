@@ -4,7 +4,8 @@
 #include "engine/base/mem.h"
 #include "engine/exec/comm_measure.h"
 
-/* The groups of one layout: [tp] of sp members each, then [sp] of tp members each. Both empty where a width is 1: then `all` is the other group. */
+/* The groups of one layout: [tp] of sp members each, then [sp] of tp members each. Both empty where a width is 1: then
+ * `all` is the other group. */
 struct layout_comms {
     struct layout layout;
     struct comm **sp, **tp;
@@ -15,7 +16,7 @@ struct comm_set {
     uint64_t ranks;
     int n, n_layouts;
     struct comm *all;
-    struct layout_comms *layouts;       /* those with sp > 1 and tp > 1 */
+    struct layout_comms *layouts; /* those with sp > 1 and tp > 1 */
     struct comm_measure measured;
 };
 
@@ -98,15 +99,16 @@ static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct
     TRY(add_set(p, s, range_mask(0, s->n_ranks), e));
     for (int i = 0; i < s->n_extra; i++) {
         if (s->extra[i] & ~range_mask(0, s->n_ranks))
-            return err_set(e, E_INPUT, "a communicator of ranks that are not there (mask %#llx): this node has %d ranks",
+            return err_set(e, E_INPUT,
+                           "a communicator of ranks that are not there (mask %#llx): this node has %d ranks",
                            (unsigned long long)s->extra[i], s->n_ranks);
         TRY(add_set(p, s, s->extra[i], e));
     }
     return 0;
 }
 
-/* What the library needs for the reducing groups of each layout is made here, not while serving. A group in the order of another base layout makes
- * its own when it first uses it. */
+/* What the library needs for the reducing groups of each layout is made here, not while serving. A group in the order
+ * of another base layout makes its own when it first uses it. */
 static int warm_library(const struct comm_set *c, struct device *const *devices, struct err *e)
 {
     struct comm_measure unused;
@@ -193,7 +195,8 @@ void comm_set_measured(struct comm_set *c, const struct comm_measure *m)
     c->measured = *m;
 }
 
-/* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to outweigh a meeting. */
+/* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to
+ * outweigh a meeting. */
 static size_t crossing(const struct comm_measure *m)
 {
     size_t from = SIZE_MAX;

@@ -9,7 +9,8 @@
 #include "engine/base/thread.h"
 
 enum { ROUNDS = 5, COLS = 256 };
-static const size_t sizes[COMM_SIZES] = {4 << 10, 32 << 10, 256 << 10, 1 << 20}, library_sizes[COMM_SIZES] = {256 << 10, 1 << 20, 4 << 20, 16 << 20};
+static const size_t sizes[COMM_SIZES] = {4 << 10, 32 << 10, 256 << 10, 1 << 20},
+                    library_sizes[COMM_SIZES] = {256 << 10, 1 << 20, 4 << 20, 16 << 20};
 
 struct bench {
     const struct backend_ops *ops;
@@ -39,11 +40,18 @@ static int compare(const void *a, const void *b)
 }
 
 /* Median of ROUNDS, each begun together. */
-static int64_t time_reduce(const struct member *m, const struct clock *clock, struct act *bufs, int rows, enum comm_algorithm how)
+static int64_t time_reduce(const struct member *m, const struct clock *clock, struct act *bufs, int rows,
+                           enum comm_algorithm how)
 {
     int64_t took[ROUNDS];
-    struct reduce_args a = {.comm = m->bench->comm, .me = m->index, .algorithm = how, .planes = bufs[0], .order = &m->bench->order,
-                            .rows = rows, .y = bufs[1], .part = bufs[2]};
+    struct reduce_args a = {.comm = m->bench->comm,
+                            .me = m->index,
+                            .algorithm = how,
+                            .planes = bufs[0],
+                            .order = &m->bench->order,
+                            .rows = rows,
+                            .y = bufs[1],
+                            .part = bufs[2]};
     for (int i = 0; i < ROUNDS; i++) {
         wait_all(m);
         int64_t t = clock_now(clock);
@@ -91,7 +99,8 @@ static void body(void *arg)
     bool all = true;
     clock_init_real(&clock);
     for (int i = 0; i < 3; i++) {
-        bufs[i] = (struct act){b->ops->alloc(m->device, b->library ? library_sizes[COMM_SIZES - 1] : sizes[COMM_SIZES - 1]), COLS, COLS};
+        bufs[i] = (struct act){
+            b->ops->alloc(m->device, b->library ? library_sizes[COMM_SIZES - 1] : sizes[COMM_SIZES - 1]), COLS, COLS};
         all = all && bufs[i].data;
     }
     if (!all)
@@ -99,7 +108,8 @@ static void body(void *arg)
     int64_t meet = all ? time_meeting(m, &clock) : 0;
     for (int i = 0; i < COMM_SIZES && all; i++) {
         int rows = rows_of(sizes[i]);
-        int64_t one = time_reduce(m, &clock, bufs, rows, COMM_ONESHOT), two = time_reduce(m, &clock, bufs, rows, COMM_TWOSHOT);
+        int64_t one = time_reduce(m, &clock, bufs, rows, COMM_ONESHOT),
+                two = time_reduce(m, &clock, bufs, rows, COMM_TWOSHOT);
         if (m->index > 0)
             continue;
         b->out->bytes[i] = sizes[i];
@@ -127,11 +137,15 @@ static void plain_order(struct reduce_order *o, int n, uint8_t lists[3][MAX_RANK
     *o = (struct reduce_order){n, lists[0], lists[1], lists[2]};
 }
 
-int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, struct comm *c, struct device *const *devices, int n,
-                     struct err *e)
+int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, struct comm *c,
+                     struct device *const *devices, int n, struct err *e)
 {
     uint8_t lists[3][MAX_RANKS];
-    struct bench b = {.ops = ops, .comm = c, .n = n, .out = out, .library = ops->reduces_by_library && ops->reduces_by_library(devices, n)};
+    struct bench b = {.ops = ops,
+                      .comm = c,
+                      .n = n,
+                      .out = out,
+                      .library = ops->reduces_by_library && ops->reduces_by_library(devices, n)};
     struct member members[MAX_RANKS];
     int rc = 0, started = 0;
     ASSERT(n >= 2 && n <= MAX_RANKS);

@@ -28,7 +28,8 @@ void move_post(struct move *m, struct rank *const *ranks)
 {
     int n = m->to.n;
     ASSERT(n > 0 && m->from.n > 0 && m->first_token >= 0 && m->first_token <= m->n_tokens);
-    ASSERT(m->n_tokens <= m->from.n_blocks * m->from.tokens_per_block && m->n_tokens <= m->to.n_blocks * m->to.tokens_per_block);
+    ASSERT(m->n_tokens <= m->from.n_blocks * m->from.tokens_per_block &&
+           m->n_tokens <= m->to.n_blocks * m->to.tokens_per_block);
     find_spaces(&m->from, ranks);
     find_spaces(&m->to, ranks);
     m->element_bits = rank_kv_bits(ranks[m->to.ranks[0]]);
@@ -57,8 +58,10 @@ static int source_of(const struct move *m, int kv, int rank)
 
 static struct kv_end end_of(const struct move *m, const struct move_end *end, int share, int kv)
 {
-    return (struct kv_end){.space = end->spaces[share], .blocks = end->blocks + (size_t)share * (size_t)end->n_blocks,
-                           .tokens_per_block = end->tokens_per_block, .head = kv - head_span(&m->heads, end->n, share, 1).kv0};
+    return (struct kv_end){.space = end->spaces[share],
+                           .blocks = end->blocks + (size_t)share * (size_t)end->n_blocks,
+                           .tokens_per_block = end->tokens_per_block,
+                           .head = kv - head_span(&m->heads, end->n, share, 1).kv0};
 }
 
 void move_run(struct move *m, int share, const struct backend_ops *ops, struct device *d)
@@ -71,8 +74,12 @@ void move_run(struct move *m, int share, const struct backend_ops *ops, struct d
         int from = source_of(m, kv, rank);
         for (n = 1; kv + n < end && source_of(m, kv + n, rank) == from; n++)
             ;
-        struct kv_move part = {.from = end_of(m, &m->from, from, kv), .to = end_of(m, &m->to, share, kv), .n_heads = n,
-                               .head_dim = m->heads.head_dim, .first_token = m->first_token, .end_token = m->n_tokens};
+        struct kv_move part = {.from = end_of(m, &m->from, from, kv),
+                               .to = end_of(m, &m->to, share, kv),
+                               .n_heads = n,
+                               .head_dim = m->heads.head_dim,
+                               .first_token = m->first_token,
+                               .end_token = m->n_tokens};
         if (ops->kv_move)
             ops->kv_move(d, &part);
         int64_t takes = ops->kv_move_ns ? ops->kv_move_ns(d, &part) : 0;

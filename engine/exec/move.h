@@ -1,7 +1,8 @@
-/* A move: the cached tokens of one sequence, copied from the blocks of one KV placement to those of another, as data. Built by the engine, posted to the
- * inboxes of the destination's ranks (each copies its own heads from the ranks that hold them), handed back when the last has done. The engine holds both block lists
- * until then, and nobody writes the source's blocks meanwhile. Ordered before every step that is posted to those ranks afterwards, so a sequence may run right
- * away. Never true: a move that allocates. */
+/* A move: the cached tokens of one sequence, copied from the blocks of one KV placement to those of another, as data.
+ * Built by the engine, posted to the inboxes of the destination's ranks (each copies its own heads from the ranks that
+ * hold them), handed back when the last has done. The engine holds both block lists until then, and nobody writes the
+ * source's blocks meanwhile. Ordered before every step that is posted to those ranks afterwards, so a sequence may run
+ * right away. Never true: a move that allocates. */
 #ifndef EXEC_MOVE_H
 #define EXEC_MOVE_H
 
@@ -13,36 +14,37 @@
 #include "kernels/backend.h"
 
 struct move_end {
-    int n;                          /* ranks */
-    int ranks[MAX_RANKS];           /* by share */
+    int n;                /* ranks */
+    int ranks[MAX_RANKS]; /* by share */
     int tokens_per_block;
     int n_blocks;
-    const int32_t *blocks;          /* [n][n_blocks] physical blocks by share, in the move's arena */
+    const int32_t *blocks;                    /* [n][n_blocks] physical blocks by share, in the move's arena */
     const struct kv_space *spaces[MAX_RANKS]; /* by share; filled by move_post */
 };
 
 struct move {
     struct arena arena;
-    uint64_t owner;                 /* req_id */
-    uint64_t serial;                /* 1, 2, ... in the order they were posted */
+    uint64_t owner;  /* req_id */
+    uint64_t serial; /* 1, 2, ... in the order they were posted */
     struct heads heads;
     struct move_end from, to;
-    int n_tokens, first_token;      /* tokens [first_token, n_tokens) */
-    int element_bits;               /* of what is cached; set by move_post */
-    atomic_int left;                /* ranks yet to do their part; set by move_post */
-    _Atomic int64_t bytes;          /* copied */
-    _Atomic int64_t ns;             /* of its slowest part; 0 on machines that do not know beforehand */
+    int n_tokens, first_token; /* tokens [first_token, n_tokens) */
+    int element_bits;          /* of what is cached; set by move_post */
+    atomic_int left;           /* ranks yet to do their part; set by move_post */
+    _Atomic int64_t bytes;     /* copied */
+    _Atomic int64_t ns;        /* of its slowest part; 0 on machines that do not know beforehand */
     int64_t posted_ns;
-    void *ctx;                      /* the engine's */
+    void *ctx; /* the engine's */
 };
 
 struct rank;
 /* An empty one; its arena is ready. */
 struct move *move_new(void);
-/* Posts to the ranks of m->to; ranks[] is the node's table, by index. Ranks that are not threaded have done their part on return. */
+/* Posts to the ranks of m->to; ranks[] is the node's table, by index. Ranks that are not threaded have done their part
+ * on return. */
 void move_post(struct move *m, struct rank *const *ranks);
 /* One destination share's part, on its rank's thread. */
 void move_run(struct move *m, int share, const struct backend_ops *ops, struct device *d);
-void move_free(struct move *m);     /* NULL is fine */
+void move_free(struct move *m); /* NULL is fine */
 
 #endif

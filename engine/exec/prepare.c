@@ -32,7 +32,8 @@ static int count_layouts(const struct node_shape *s)
 {
     int n = 0;
     for (int i = 0; i < s->n_sets; i++)
-        for (struct layout l = next_layout(s, count_ranks(s->sets[i]), 0); l.tp; l = next_layout(s, count_ranks(s->sets[i]), l.tp))
+        for (struct layout l = next_layout(s, count_ranks(s->sets[i]), 0); l.tp;
+             l = next_layout(s, count_ranks(s->sets[i]), l.tp))
             n++;
     return n;
 }
@@ -52,7 +53,10 @@ static struct prepare_task task_of(const struct preparer *r, enum preparation wh
 {
     const struct prepare_setup *s = r->setup;
     int n = count_ranks(set);
-    struct prepare_task t = {.what = what, .layout = l, .tokens_per_block = s->shape->tokens_per_block[n], .ended = r->ended,
+    struct prepare_task t = {.what = what,
+                             .layout = l,
+                             .tokens_per_block = s->shape->tokens_per_block[n],
+                             .ended = r->ended,
                              .comms = n > 1 ? comm_find(s->comms, set) : NULL};
     for (int i = 0; i < s->shape->n_ranks; i++)
         if (set >> i & 1)
@@ -90,7 +94,8 @@ static struct prepare_task *post_rehearsals(const struct preparer *r)
         int64_t room = (int64_t)s->n_blocks * s->shape->tokens_per_block[n];
         for (struct layout l = next_layout(s->shape, n, 0); l.tp; l = next_layout(s->shape, n, l.tp))
             for (int k = 0; k < REHEARSALS; k++, t++) {
-                const int sizes[REHEARSALS] = {s->step_rows, 64, 1}; /* as a prompt, by kernels for some rows, as a decode */
+                const int sizes[REHEARSALS] = {s->step_rows, 64,
+                                               1}; /* as a prompt, by kernels for some rows, as a decode */
                 int rows = sizes[k] < s->step_rows ? sizes[k] : s->step_rows;
                 *t = task_of(r, PREPARE_STEP, s->shape->sets[i], l);
                 post(r, t, rows < room ? rows : (int)room);
@@ -108,12 +113,14 @@ static int rehearse(const struct preparer *r, const struct clock *clock, struct 
     for (int i = 0; i < n && !rc; i++) {
         const struct prepare_part *p = failure(&all[i]);
         if (p)
-            rc = err_set(e, p->rc, "a first step of %d rows in {sp %d, tp %d} on %d rank%s: %s", all[i].rows, all[i].layout.sp, all[i].layout.tp, all[i].n_ranks,
-                         all[i].n_ranks > 1 ? "s" : "", p->err.text);
+            rc =
+                err_set(e, p->rc, "a first step of %d rows in {sp %d, tp %d} on %d rank%s: %s", all[i].rows,
+                        all[i].layout.sp, all[i].layout.tp, all[i].n_ranks, all[i].n_ranks > 1 ? "s" : "", p->err.text);
     }
     mem_free(all);
     if (!rc && !r->setup->quiet)
-        log_info("rank", "Rehearsed steps of up to %d rows in %d layouts in %.2f s", r->setup->step_rows, r->n_layouts, (double)(clock_now(clock) - began) / 1e9);
+        log_info("rank", "Rehearsed steps of up to %d rows in %d layouts in %.2f s", r->setup->step_rows, r->n_layouts,
+                 (double)(clock_now(clock) - began) / 1e9);
     return rc;
 }
 
@@ -136,7 +143,8 @@ static void record_layout(struct preparer *r, uint64_t set, struct layout l)
         await(r, 1);
         const struct prepare_part *p = failure(&t);
         if (p) {
-            log_warn("rank", "No graphs for {sp %d, tp %d} on %d rank%s, its steps take longer: %s", l.sp, l.tp, t.n_ranks, t.n_ranks > 1 ? "s" : "", p->err.text);
+            log_warn("rank", "No graphs for {sp %d, tp %d} on %d rank%s, its steps take longer: %s", l.sp, l.tp,
+                     t.n_ranks, t.n_ranks > 1 ? "s" : "", p->err.text);
             if (t.comms)
                 comm_reset(comm_find(s->comms, set));
             show_progress(r, s->n_sizes - i);
@@ -154,16 +162,19 @@ static void record_all(struct preparer *r, const struct clock *clock)
     int64_t began = clock_now(clock);
     r->n_all = r->n_layouts * s->n_sizes;
     for (int i = 0; i < shape->n_sets; i++)
-        for (struct layout l = next_layout(shape, count_ranks(shape->sets[i]), 0); l.tp; l = next_layout(shape, count_ranks(shape->sets[i]), l.tp))
+        for (struct layout l = next_layout(shape, count_ranks(shape->sets[i]), 0); l.tp;
+             l = next_layout(shape, count_ranks(shape->sets[i]), l.tp))
             record_layout(r, shape->sets[i], l);
     if (!s->quiet)
-        log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes, s->sizes[0],
-                 (double)(clock_now(clock) - began) / 1e9);
+        log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes,
+                 s->sizes[0], (double)(clock_now(clock) - began) / 1e9);
 }
 
 int prepare_ranks(const struct prepare_setup *s, struct err *e)
 {
-    struct preparer r = {.setup = s, .n_layouts = count_layouts(s->shape), .ended = s->threaded ? queue_create(sizeof(int), 0, false) : NULL};
+    struct preparer r = {.setup = s,
+                         .n_layouts = count_layouts(s->shape),
+                         .ended = s->threaded ? queue_create(sizeof(int), 0, false) : NULL};
     struct clock clock;
     clock_init_real(&clock);
     int rc = s->step_rows > 0 ? rehearse(&r, &clock, e) : 0;

@@ -1,7 +1,9 @@
-/* What ranks do together before anything is served, in every rank set that may be a group and every layout it can run. A rehearsal: made-up steps, the largest first, so
- * that a step takes its working memory and loads its code now; where that fails the program does not start. Then graphs of decode steps, for every size asked for. They stay
- * through all switches of layout and partition. Where one cannot be recorded its steps are made of single ops, which a warning says. Engine thread, once. Never true: a
- * graph recorded while serving. Source: Shift Parallelism keeps the graphs of both its layouts (seeds.md). */
+/* What ranks do together before anything is served, in every rank set that may be a group and every layout it can run.
+ * A rehearsal: made-up steps, the largest first, so that a step takes its working memory and loads its code now; where
+ * that fails the program does not start. Then graphs of decode steps, for every size asked for. They stay through all
+ * switches of layout and partition. Where one cannot be recorded its steps are made of single ops, which a warning
+ * says. Engine thread, once. Never true: a graph recorded while serving. Source: Shift Parallelism keeps the graphs of
+ * both its layouts (seeds.md). */
 #ifndef EXEC_PREPARE_H
 #define EXEC_PREPARE_H
 
@@ -14,34 +16,34 @@
 struct rank;
 
 enum preparation {
-    PREPARE_STEP,                   /* a made-up prompt of `rows` tokens, in the first blocks */
-    PREPARE_GRAPH,                  /* recorded, of `rows` sequences */
+    PREPARE_STEP,  /* a made-up prompt of `rows` tokens, in the first blocks */
+    PREPARE_GRAPH, /* recorded, of `rows` sequences */
 };
 
 /* Of one group in one layout. All members do it together, like a step. */
 struct prepare_task {
     enum preparation what;
     struct layout layout;
-    int n_ranks, ranks[MAX_RANKS];  /* by share */
+    int n_ranks, ranks[MAX_RANKS]; /* by share */
     int tokens_per_block, rows;
-    const struct comm_set *comms;   /* NULL: a group of one */
-    struct queue *ended;            /* of int: gets the rows from the member that ends last; NULL where ranks have no threads */
+    const struct comm_set *comms; /* NULL: a group of one */
+    struct queue *ended; /* of int: gets the rows from the member that ends last; NULL where ranks have no threads */
     atomic_int left;
     struct prepare_part {
         int rc;
         struct err err;
-    } parts[MAX_RANKS];             /* by share */
+    } parts[MAX_RANKS]; /* by share */
 };
 
 enum { GRAPH_SIZES = 32, GRAPH_MOST_ROWS = 512 };
 
 struct prepare_setup {
-    struct rank *const *ranks;      /* started, idle */
+    struct rank *const *ranks; /* started, idle */
     struct comm_pool *comms;
     const struct node_shape *shape;
-    int n_blocks;                   /* of each rank, none in use */
-    int step_rows;                  /* of the largest step; 0: no rehearsal */
-    const int *sizes;               /* [n_sizes] rows of graphs, descending */
+    int n_blocks;     /* of each rank, none in use */
+    int step_rows;    /* of the largest step; 0: no rehearsal */
+    const int *sizes; /* [n_sizes] rows of graphs, descending */
     int n_sizes;
     bool threaded, quiet;
 };

@@ -24,13 +24,14 @@ struct rank {
     struct forward forward;
     struct kv_space kv;
     struct heads heads;
-    struct queue *inbox;        /* of struct task */
-    const struct step *on_device; /* the step done last, if the device has what it sampled: the next can be fed with it there */
-    struct task held;           /* taken from the inbox and not begun */
+    struct queue *inbox; /* of struct task */
+    const struct step
+        *on_device;   /* the step done last, if the device has what it sampled: the next can be fed with it there */
+    struct task held; /* taken from the inbox and not begun */
     bool holds;
     struct thread *thread;
     uint64_t n_steps;
-    int poisoned;               /* a device error: every later step fails with it */
+    int poisoned; /* a device error: every later step fails with it */
     struct err err;
 };
 
@@ -43,8 +44,12 @@ static int init_weights(struct rank *r, struct err *e)
         return 0;
     }
     return weights_load(&r->weights,
-                        &(struct weights_setup){.model = s->model, .ops = s->ops, .device = r->device, .n_ranks = s->n_ranks,
-                                                .copy_shards = s->copy_shards, .quiet = s->quiet},
+                        &(struct weights_setup){.model = s->model,
+                                                .ops = s->ops,
+                                                .device = r->device,
+                                                .n_ranks = s->n_ranks,
+                                                .copy_shards = s->copy_shards,
+                                                .quiet = s->quiet},
                         e);
 }
 
@@ -77,7 +82,8 @@ int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
     if (!rc) {
         s->ops->facts(r->device, &r->facts);
         if (!s->quiet)
-            log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
+            log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name,
+                     (double)r->facts.memory_bytes / 0x1p30);
         rc = init_weights(r, e);
     }
     if (!rc)
@@ -120,7 +126,8 @@ size_t rank_scratch_bytes(const struct rank *r)
     const struct rank_setup *s = &r->setup;
     if (r->facts.budget.weight_tp)
         return r->facts.budget.reserve;
-    return forward_scratch_bytes(r->forward.config, s->device.max_rows, s->device.max_logits, s->n_ranks, r->facts.act_bytes);
+    return forward_scratch_bytes(r->forward.config, s->device.max_rows, s->device.max_logits, s->n_ranks,
+                                 r->facts.act_bytes);
 }
 
 size_t rank_kv_block_bytes(const struct rank *r)
@@ -166,7 +173,7 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
 struct team {
     struct layout layout;
     int n;
-    const int *ranks;           /* by share */
+    const int *ranks; /* by share */
     int tokens_per_block;
     const struct comm_set *comms;
     enum comm_algorithm algorithm;
@@ -183,7 +190,9 @@ static uint64_t order_of(const struct team *t)
 
 static struct forward_site site_of(const struct rank *r, const struct team *t, int share)
 {
-    struct forward_site site = {.weights = weights_view(r->weights, t->layout, share), .tokens_per_block = t->tokens_per_block, .group = order_of(t)};
+    struct forward_site site = {.weights = weights_view(r->weights, t->layout, share),
+                                .tokens_per_block = t->tokens_per_block,
+                                .group = order_of(t)};
     ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
         struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
@@ -208,7 +217,8 @@ static bool is_out(struct rank *r, struct step_part *p, const struct forward_sit
     r->n_steps++;
     if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
         struct err injected;
-        err_set(&injected, E_DEVICE, "rank %d: its device failed in step %llu (injected)", r->setup.index, (unsigned long long)r->n_steps);
+        err_set(&injected, E_DEVICE, "rank %d: its device failed in step %llu (injected)", r->setup.index,
+                (unsigned long long)r->n_steps);
         poison(r, E_DEVICE, &injected);
     }
     if (!r->poisoned)
@@ -229,7 +239,11 @@ struct work {
 
 static struct work work_on(const struct rank *r, struct step *s, int share)
 {
-    return (struct work){.step = s, .share = share, .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm}, share)};
+    return (struct work){
+        .step = s,
+        .share = share,
+        .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm},
+                        share)};
 }
 
 static struct step_part *part_of(const struct work *w)
@@ -263,7 +277,8 @@ static void post_part(struct rank *r, struct work *w, bool fed)
     r->on_device = posted && !p->rc ? w->step : r->on_device;
 }
 
-/* All members have ended the step before, or soon will: it was made of ops by all of them, and they wait for nobody by now. */
+/* All members have ended the step before, or soon will: it was made of ops by all of them, and they wait for nobody by
+ * now. */
 static void take_tokens(struct work *w)
 {
     struct step_part *p = part_of(w);
@@ -289,7 +304,8 @@ static void run_part(struct rank *r, struct work *w)
     note_failure(r, p);
 }
 
-/* Who feeds it on the device must not wait for the others to have ended the step before: one of them may wait for this member to post, too. */
+/* Who feeds it on the device must not wait for the others to have ended the step before: one of them may wait for this
+ * member to post, too. */
 static void begin_part(struct rank *r, struct work *w)
 {
     bool fed = w->step->prev != NULL;
@@ -317,7 +333,8 @@ static void finish_part(struct rank *r, struct work *w)
         r->setup.step_done(r->setup.ctx, s);
 }
 
-/* The step behind the one under way is put behind it on the device, too. True: it has begun. Whatever else comes waits. */
+/* The step behind the one under way is put behind it on the device, too. True: it has begun. Whatever else comes waits.
+ */
 static bool begin_next(struct rank *r, const struct work *now, struct work *next)
 {
     enum { LOOK_NS = 20000 };
@@ -363,8 +380,10 @@ static void do_move(struct rank *r, struct move *m, int share)
 static void do_prepare(struct rank *r, struct prepare_task *t, int share)
 {
     struct prepare_part *p = &t->parts[share];
-    struct forward_site site = site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
-    p->rc = t->what == PREPARE_GRAPH ? forward_record(&r->forward, &site, t->rows, &p->err) : forward_rehearse(&r->forward, &site, t->rows, &p->err);
+    struct forward_site site =
+        site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
+    p->rc = t->what == PREPARE_GRAPH ? forward_record(&r->forward, &site, t->rows, &p->err)
+                                     : forward_rehearse(&r->forward, &site, t->rows, &p->err);
     if (atomic_fetch_sub(&t->left, 1) == 1 && t->ended)
         queue_post(t->ended, &t->rows);
 }
@@ -395,7 +414,8 @@ int rank_start(struct rank *r, int n_blocks, struct err *e)
     r->kv.n_blocks = n_blocks;
     r->kv.base = r->setup.ops->alloc(r->device, bytes);
     if (!r->kv.base)
-        return err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes", (double)bytes / 0x1p30);
+        return err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes",
+                       (double)bytes / 0x1p30);
     if (!r->setup.threaded)
         return 0;
     r->inbox = queue_create(sizeof(struct task), 0, false);

@@ -1,8 +1,9 @@
-/* A rank: one worker that owns one device, its weights and its KV memory, and does what is posted to its inbox in order: its part of a step, its part of a
- * move. Threaded, it has a thread and an inbox; otherwise rank_post runs the part at once (virtual time; groups of one, or machines that compute nothing).
- * A device error poisons a rank: every later step fails with it, and its group is told. Created and closed by the engine; after rank_start only the rank's thread
- * touches the device. A step of decodes that follows another may be put behind it
- * on the device before that one has ended. Never true: two steps of one rank at once, or out of order. */
+/* A rank: one worker that owns one device, its weights and its KV memory, and does what is posted to its inbox in
+ * order: its part of a step, its part of a move. Threaded, it has a thread and an inbox; otherwise rank_post runs the
+ * part at once (virtual time; groups of one, or machines that compute nothing). A device error poisons a rank: every
+ * later step fails with it, and its group is told. Created and closed by the engine; after rank_start only the rank's
+ * thread touches the device. A step of decodes that follows another may be put behind it on the device before that one
+ * has ended. Never true: two steps of one rank at once, or out of order. */
 #ifndef EXEC_RANK_H
 #define EXEC_RANK_H
 
@@ -17,43 +18,46 @@ struct rank;
 struct rank_setup {
     const struct backend_ops *ops;
     struct device_opts device;
-    struct model *model;            /* borrowed while opening; its config until close */
+    struct model *model; /* borrowed while opening; its config until close */
     int index, n_ranks;
-    struct rank *shares_with;       /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
-    bool copy_shards;               /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */
+    struct rank *shares_with; /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
+    bool copy_shards;         /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */
     enum dtype kv_dtype;
-    int block_size;                 /* tokens of a block that holds all kv heads */
+    int block_size; /* tokens of a block that holds all kv heads */
     bool threaded, quiet;
-    uint64_t fail_at_step;          /* tests: the device fails in its so-manieth step; 0: never */
-    /* Threaded only, on the thread of the member that ends last; they take the step, the move. Otherwise the poster has it back when its
-     * `left` is 0. */
+    uint64_t fail_at_step; /* tests: the device fails in its so-manieth step; 0: never */
+    /* Threaded only, on the thread of the member that ends last; they take the step, the move. Otherwise the poster has
+     * it back when its `left` is 0. */
     void (*step_done)(void *ctx, struct step *s);
     void (*move_done)(void *ctx, struct move *m);
     void *ctx;
 };
 
-/* Opens the device, loads the weights or shares them, allocates the forward's scratch for every layout of up to n_ranks ranks. */
+/* Opens the device, loads the weights or shares them, allocates the forward's scratch for every layout of up to n_ranks
+ * ranks. */
 int rank_open(struct rank **out, const struct rank_setup *s, struct err *e);
 const struct device_facts *rank_facts(const struct rank *r);
-struct device *rank_device(const struct rank *r);   /* for the communicator pool, before rank_start */
-size_t rank_weight_bytes(const struct rank *r);     /* its own, copies included: 0 when it shares another's */
-size_t rank_copy_bytes(const struct rank *r);       /* of them, the sharded copy */
+struct device *rank_device(const struct rank *r); /* for the communicator pool, before rank_start */
+size_t rank_weight_bytes(const struct rank *r);   /* its own, copies included: 0 when it shares another's */
+size_t rank_copy_bytes(const struct rank *r);     /* of them, the sharded copy */
 size_t rank_scratch_bytes(const struct rank *r);
-size_t rank_kv_block_bytes(const struct rank *r);   /* over all layers */
-int rank_kv_bits(const struct rank *r);             /* of a cached element */
+size_t rank_kv_block_bytes(const struct rank *r); /* over all layers */
+int rank_kv_bits(const struct rank *r);           /* of a cached element */
 /* Tokens that a block of this rank's constant bytes holds when it stores n_kv heads: a multiple of 16. */
 int rank_tokens_per_block(const struct rank *r, int n_kv_heads);
 const struct kv_space *rank_kv(const struct rank *r); /* valid once started */
 /* Why this layout cannot run on this backend with these weights, or NULL. */
 const char *rank_layout_refusal(const struct rank *r, struct layout l);
-/* Allocates n_blocks of KV and (threaded) starts the thread. Call it for all ranks before the first step or move is posted. */
+/* Allocates n_blocks of KV and (threaded) starts the thread. Call it for all ranks before the first step or move is
+ * posted. */
 int rank_start(struct rank *r, int n_blocks, struct err *e);
-/* To all ranks of s->ranks, each with its share, before any other step or move is posted to one of them: so all see one order. */
+/* To all ranks of s->ranks, each with its share, before any other step or move is posted to one of them: so all see one
+ * order. */
 void rank_post_step(struct rank *r, struct step *s, int share);
 void rank_post_move(struct rank *r, struct move *m, int share);
 /* To all ranks of t->ranks, before anything else is posted to one of them; t stays until its `left` is 0. */
 void rank_prepare(struct rank *r, struct prepare_task *t, int share);
 bool rank_has_graphs(const struct rank *r);
-void rank_close(struct rank *r);    /* does what was posted, then stops; NULL is fine */
+void rank_close(struct rank *r); /* does what was posted, then stops; NULL is fine */
 
 #endif

@@ -48,7 +48,7 @@ static void fill_sample(struct sample_row *s, const struct request *r, int n_out
 /* Where the arrays of the batch are filled up to. */
 struct cursor {
     int32_t *ids, *positions, *logit_rows;
-    struct batch_seq *seqs;     /* without block lists: each rank has its own */
+    struct batch_seq *seqs; /* without block lists: each rank has its own */
     struct sample_row *samples;
     int row, seq, logit;
 };
@@ -58,8 +58,12 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     const struct request *r = it->request;
     struct step_item *out = &s->items[s->n_items++];
     int given = count_given(r, it->n_tokens);
-    *out = (struct step_item){.id = r->id, .n_tokens = it->n_tokens, .first_result = c->logit, .n_given = given,
-                              .given_at = r->n_computed + 1, .samples = samples(r, it->n_tokens)};
+    *out = (struct step_item){.id = r->id,
+                              .n_tokens = it->n_tokens,
+                              .first_result = c->logit,
+                              .n_given = given,
+                              .given_at = r->n_computed + 1,
+                              .samples = samples(r, it->n_tokens)};
     c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = it->n_tokens, .pos0 = r->n_computed};
     for (int i = 0; i < it->n_tokens; i++) {
         c->ids[c->row + i] = r->tokens[r->n_computed + i];
@@ -67,7 +71,8 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     }
     for (int i = 0; i < given; i++) {
         c->logit_rows[c->logit] = c->row + i;
-        c->samples[c->logit++] = (struct sample_row){.how = &r->spec->sampling, .given = r->tokens[r->n_computed + i + 1],
+        c->samples[c->logit++] = (struct sample_row){.how = &r->spec->sampling,
+                                                     .given = r->tokens[r->n_computed + i + 1],
                                                      .n_top = r->spec->sampling.n_prompt_logprobs};
     }
     if (out->samples) {
@@ -78,7 +83,8 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
 }
 
 /* The rank's own view of the sequences: the physical blocks that hold its heads. */
-static const struct batch_seq *seqs_of(struct step *s, const struct step_site *at, const struct batch_seq *all, int share)
+static const struct batch_seq *seqs_of(struct step *s, const struct step_site *at, const struct batch_seq *all,
+                                       int share)
 {
     struct batch_seq *seqs = arena_new(&s->arena, (size_t)s->n_items * sizeof *seqs);
     const struct kv_pool *kv = &at->world->kv;
@@ -123,9 +129,15 @@ static void fill_parts(struct step *s, const struct cursor *c, const struct step
 {
     s->n_rows = c->row;
     for (int i = 0; i < s->n_ranks; i++)
-        s->parts[i].batch = (struct batch){.n_rows = c->row, .ids = c->ids, .positions = c->positions, .n_seqs = c->seq,
-                                           .seqs = seqs_of(s, at, c->seqs, i), .n_logits = c->logit, .logit_rows = c->logit_rows,
-                                           .samples = c->samples, .results = s->results};
+        s->parts[i].batch = (struct batch){.n_rows = c->row,
+                                           .ids = c->ids,
+                                           .positions = c->positions,
+                                           .n_seqs = c->seq,
+                                           .seqs = seqs_of(s, at, c->seqs, i),
+                                           .n_logits = c->logit,
+                                           .logit_rows = c->logit_rows,
+                                           .samples = c->samples,
+                                           .results = s->results};
 }
 
 struct step *step_build(const struct plan_batch *b, const struct step_site *at)
@@ -137,7 +149,8 @@ struct step *step_build(const struct plan_batch *b, const struct step_site *at)
     fill_group(s, b->layout, at);
     s->size = plan_size(b);
     for (int i = 0; i < b->n_items; i++)
-        n_logits += count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
+        n_logits +=
+            count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
@@ -155,7 +168,8 @@ bool step_can_be_followed(const struct step *s, const struct step_site *at)
         const struct request *r = request_find(&w->requests, s->items[i].id);
         if (s->items[i].n_tokens != 1 || !s->items[i].samples || s->items[i].n_given || !r || r->cancelled || r->lost)
             return false;
-        if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens || r->n_tokens + 1 >= w->limits.max_model_len)
+        if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
+            r->n_tokens + 1 >= w->limits.max_model_len)
             return false;
     }
     return true;

@@ -1,8 +1,10 @@
-/* A step: one forward of one group, as data. Built by the engine from a forwarded batch of a plan, posted to all ranks of the group at once, absorbed by the
- * engine when the last of them is done, freed; one that another follows is freed when that one has been absorbed (prev, next). It owns an arena. Ownership moves
- * with the message that carries it; between post and done it is the ranks'. Rule zero: for the length of the step its batch points into requests (sampling
- * settings, timelines for penalties). That is safe because a busy request is neither changed nor freed before the step is absorbed: what is appended to the
- * timeline of one that takes part in two steps is not read by the second, which has no penalties. */
+/* A step: one forward of one group, as data. Built by the engine from a forwarded batch of a plan, posted to all ranks
+ * of the group at once, absorbed by the engine when the last of them is done, freed; one that another follows is freed
+ * when that one has been absorbed (prev, next). It owns an arena. Ownership moves with the message that carries it;
+ * between post and done it is the ranks'. Rule zero: for the length of the step its batch points into requests
+ * (sampling settings, timelines for penalties). That is safe because a busy request is neither changed nor freed before
+ * the step is absorbed: what is appended to the timeline of one that takes part in two steps is not read by the second,
+ * which has no penalties. */
 #ifndef EXEC_STEP_H
 #define EXEC_STEP_H
 
@@ -14,40 +16,42 @@
 
 struct step_item {
     req_id id;
-    int n_tokens;           /* computed by this step */
-    int first_result;       /* in results: first n_given prompt logprobs, then one sampled token when samples is set */
-    int n_given, given_at;  /* given_at: timeline index of the token that the first of them scores */
+    int n_tokens;          /* computed by this step */
+    int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set */
+    int n_given, given_at; /* given_at: timeline index of the token that the first of them scores */
     bool samples;
 };
 
 /* What one rank of the group gets and gives. */
 struct step_part {
-    int32_t *ids;           /* of a step that follows another: its own, filled in by the rank; else NULL */
-    struct batch batch;     /* the same for all but its block lists; results are shared: each row is written by one rank */
+    int32_t *ids;       /* of a step that follows another: its own, filled in by the rank; else NULL */
+    struct batch batch; /* the same for all but its block lists; results are shared: each row is written by one rank */
     struct step_time time;
-    int rc;                 /* E_PEER: another member failed, this rank is well */
+    int rc; /* E_PEER: another member failed, this rank is well */
     struct err err;
 };
 
 struct step {
     struct arena arena;
-    int group;              /* id */
+    int group; /* id */
     struct layout layout;
     int n_ranks;
-    int ranks[MAX_RANKS];   /* by share */
+    int ranks[MAX_RANKS]; /* by share */
     int tokens_per_block;
-    const struct comm_set *comms; /* NULL: a group of one */
-    enum comm_algorithm algorithm; /* of its all-reduces, the same for all ranks: a policy may choose another one before they have begun */
-    struct step_part *parts;/* [n_ranks] by share */
-    atomic_int left;        /* members yet to end */
+    const struct comm_set *comms;  /* NULL: a group of one */
+    enum comm_algorithm algorithm; /* of its all-reduces, the same for all ranks: a policy may choose another one before
+                                      they have begun */
+    struct step_part *parts;       /* [n_ranks] by share */
+    atomic_int left;               /* members yet to end */
     struct step_item *items;
     int n_items, n_rows;
     struct step_size size;
     struct sample_result *results;
     /* Steps posted one behind the other: */
-    struct step *prev;      /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens are known */
-    struct step *next;      /* the engine's: the step posted behind this one */
-    int ahead;              /* how many more may follow */
+    struct step *prev; /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens
+                          are known */
+    struct step *next; /* the engine's: the step posted behind this one */
+    int ahead;         /* how many more may follow */
     int64_t posted_ns, done_ns; /* engine clock */
 };
 
@@ -59,15 +63,17 @@ struct step_site {
 };
 
 struct step *step_build(const struct plan_batch *b, const struct step_site *at);
-/* Could s be followed: do all its sequences decode one token and go on after it whatever that token is, and does nothing that they sample with depend on it? */
+/* Could s be followed: do all its sequences decode one token and go on after it whatever that token is, and does
+ * nothing that they sample with depend on it? */
 bool step_can_be_followed(const struct step *s, const struct step_site *at);
-/* The step behind s, which can be followed and whose requests have room for its token and this step's; not posted yet. */
+/* The step behind s, which can be followed and whose requests have room for its token and this step's; not posted yet.
+ */
 struct step *step_follow(struct step *s, const struct step_site *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
-int64_t step_ns(const struct step *s);      /* of its slowest part */
+int64_t step_ns(const struct step *s); /* of its slowest part */
 /* The first part that failed by itself, else any that failed, else NULL. */
 const struct step_part *step_failure(const struct step *s, int *rank);
-void step_free(struct step *s);             /* NULL is fine */
+void step_free(struct step *s); /* NULL is fine */
 
 #endif

@@ -25,9 +25,9 @@ struct slice {
 
 /* What the shares of one layout multiply with. */
 struct layout_views {
-    struct model_weights *shares;              /* [sp * tp] */
-    struct layer_weights *layers;              /* [tp][n_layers] */
-    struct wview *nodes;                       /* of o and down, all of them */
+    struct model_weights *shares; /* [sp * tp] */
+    struct layer_weights *layers; /* [tp][n_layers] */
+    struct wview *nodes;          /* of o and down, all of them */
     struct reduce_order o_order, down_order;
 };
 
@@ -35,15 +35,15 @@ struct weights {
     const struct backend_ops *ops;
     struct device *device;
     struct model_config config;
-    struct weight *embed, *head;               /* head: NULL when tied */
-    struct weight *(*matrices)[N_MATRICES];    /* [n_layers] */
+    struct weight *embed, *head;            /* head: NULL when tied */
+    struct weight *(*matrices)[N_MATRICES]; /* [n_layers] */
     float *out_norm;
-    float *(*vectors)[N_VECTORS];              /* [n_layers] in slab */
-    float *slab;                               /* all norms and biases, device memory */
+    float *(*vectors)[N_VECTORS]; /* [n_layers] in slab */
+    float *slab;                  /* all norms and biases, device memory */
     struct slice *slices;
-    struct weight **cut;                       /* [n_layers][n_slices] */
+    struct weight **cut; /* [n_layers][n_slices] */
     int n_slices, n_layers, n_ranks;
-    struct layout_views *views;                /* [n_ranks][n_ranks] by sp and tp, less one each */
+    struct layout_views *views; /* [n_ranks][n_ranks] by sp and tp, less one each */
     size_t bytes, copy_bytes;
     atomic_int n_users;
 };
@@ -52,7 +52,7 @@ struct loading {
     struct weights *w;
     struct model *model;
     bool quiet;
-    double done, total;                        /* stored bytes */
+    double done, total; /* stored bytes */
     struct clock clock;
     int64_t begun_ns;
 };
@@ -98,15 +98,17 @@ static int get_tensor(struct loading *ld, enum tensor_role role, int layer, stru
 }
 
 /* src: what it was loaded from. */
-static int load_matrix(struct loading *ld, enum tensor_role role, int layer, struct weight **out, struct weight_src *src, struct err *e)
+static int load_matrix(struct loading *ld, enum tensor_role role, int layer, struct weight **out,
+                       struct weight_src *src, struct err *e)
 {
     struct weights *w = ld->w;
     int rc = get_tensor(ld, role, layer, src, e);
     if (!rc)
         rc = w->ops->weight_load(w->device, out, src, e);
     if (rc == E_FULL)
-        return err_set(e, rc, "the weights do not fit in memory: %.2f of %.2f GiB were loaded; take a smaller model or "
-                              "quantisation, or free memory",
+        return err_set(e, rc,
+                       "the weights do not fit in memory: %.2f of %.2f GiB were loaded; take a smaller model or "
+                       "quantisation, or free memory",
                        ld->done / gib, ld->total / gib);
     if (rc)
         return rc;
@@ -123,15 +125,19 @@ static struct weight **cut_at(const struct weights *w, int layer, int slice)
 }
 
 /* Slice x of a stored matrix as a matrix by itself. Rows lie together; of columns a copy is made in *temp. */
-static int cut_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp, struct err *e)
+static int cut_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp,
+                      struct err *e)
 {
     const struct dtype_info *info = dtype_get(whole->type);
     bool same_blocks = x->row0 % F8_SCALE_BLOCK == 0 && x->col0 % F8_SCALE_BLOCK == 0;
-    *out = (struct weight_src){.type = whole->type, .rows = x->rows, .cols = x->cols,
+    *out = (struct weight_src){.type = whole->type,
+                               .rows = x->rows,
+                               .cols = x->cols,
                                .scales = whole->scales == F8_BY_BLOCK && !same_blocks ? F8_BY_64 : whole->scales};
     if (x->col0 % info->block || x->cols % info->block)
         return err_set(e, E_UNSUPPORTED,
-                       "a sharded copy of these weights would cut %s blocks of %d columns at column %d: leave --shift-weights copy out "
+                       "a sharded copy of these weights would cut %s blocks of %d columns at column %d: leave "
+                       "--shift-weights copy out "
                        "(views need no copy)",
                        info->name, info->block, x->col0 % info->block ? x->col0 : x->col0 + x->cols);
     if (!whole->data)
@@ -145,7 +151,8 @@ static int cut_source(const struct weight_src *whole, const struct slice *x, str
     if (!*temp)
         return err_set(e, E_FULL, "no memory to cut a matrix of %d x %d", x->rows, x->cols);
     for (int r = 0; r < x->rows; r++)
-        memcpy((char *)*temp + (size_t)r * part, from + (size_t)r * row_bytes + dtype_row_bytes(whole->type, x->col0), part);
+        memcpy((char *)*temp + (size_t)r * part, from + (size_t)r * row_bytes + dtype_row_bytes(whole->type, x->col0),
+               part);
     out->data = *temp;
     return 0;
 }
@@ -164,7 +171,9 @@ static int load_slices(struct loading *ld, int matrix, int layer, const struct w
             rc = w->ops->weight_load(w->device, to, &s, e);
         mem_free(temp);
         if (rc == E_FULL)
-            return err_set(e, rc, "the sharded copy of the weights does not fit in memory: leave --shift-weights copy out, or free memory");
+            return err_set(e, rc,
+                           "the sharded copy of the weights does not fit in memory: leave --shift-weights copy out, or "
+                           "free memory");
         if (rc)
             return rc;
         w->bytes += w->ops->weight_bytes(*to);
@@ -209,7 +218,8 @@ static void find_parts(const struct model_config *c, const struct shard *sh, str
 
 static struct slice node_slice(const struct model_config *c, int matrix, struct leaf_range r)
 {
-    int cols = matrix == M_O ? c->n_heads * c->head_dim : c->intermediate, col0 = r.leaf0 * SUM_LEAF, end = r.leaf1 * SUM_LEAF;
+    int cols = matrix == M_O ? c->n_heads * c->head_dim : c->intermediate, col0 = r.leaf0 * SUM_LEAF,
+        end = r.leaf1 * SUM_LEAF;
     return (struct slice){matrix, 0, c->hidden, col0, (end < cols ? end : cols) - col0};
 }
 
@@ -235,11 +245,20 @@ static struct layer_weights make_layer(const struct weights *w, int l, const str
         nodes[i] = view_slice(w, l, node_slice(&w->config, M_O, p->o[i]));
     for (int i = 0; i < p->n_down; i++)
         nodes[p->n_o + i] = view_slice(w, l, node_slice(&w->config, M_DOWN, p->down[i]));
-    return (struct layer_weights){
-        .q = view_slice(w, l, p->plain[M_Q]), .k = view_slice(w, l, p->plain[M_K]), .v = view_slice(w, l, p->plain[M_V]),
-        .gate = view_slice(w, l, p->plain[M_GATE]), .up = view_slice(w, l, p->plain[M_UP]), .o = nodes, .down = nodes + p->n_o,
-        .attn_norm = v[0], .ffn_norm = v[1], .q_bias = from_row(v[2], q0), .k_bias = from_row(v[3], kv0),
-        .v_bias = from_row(v[4], kv0), .q_norm = v[5], .k_norm = v[6]};
+    return (struct layer_weights){.q = view_slice(w, l, p->plain[M_Q]),
+                                  .k = view_slice(w, l, p->plain[M_K]),
+                                  .v = view_slice(w, l, p->plain[M_V]),
+                                  .gate = view_slice(w, l, p->plain[M_GATE]),
+                                  .up = view_slice(w, l, p->plain[M_UP]),
+                                  .o = nodes,
+                                  .down = nodes + p->n_o,
+                                  .attn_norm = v[0],
+                                  .ffn_norm = v[1],
+                                  .q_bias = from_row(v[2], q0),
+                                  .k_bias = from_row(v[3], kv0),
+                                  .v_bias = from_row(v[4], kv0),
+                                  .q_norm = v[5],
+                                  .k_norm = v[6]};
 }
 
 static void order_sums(const struct weights *w, struct layout l, struct layout_views *to)
@@ -254,14 +273,20 @@ static void order_sums(const struct weights *w, struct layout l, struct layout_v
     tree_order(&to->down_order, tree_leaves(w->config.intermediate), down, l.tp);
 }
 
-static struct model_weights share_view(const struct weights *w, const struct shard *sh, const struct parts *p, const struct layout_views *to)
+static struct model_weights share_view(const struct weights *w, const struct shard *sh, const struct parts *p,
+                                       const struct layout_views *to)
 {
     bool sums = sh->layout.tp > 1;
     return (struct model_weights){
-        .shard = *sh, .out_norm = w->out_norm, .embed = {w->embed, 0, w->config.vocab, 0, w->config.hidden},
+        .shard = *sh,
+        .out_norm = w->out_norm,
+        .embed = {w->embed, 0, w->config.vocab, 0, w->config.hidden},
         .head = {w->head ? w->head : w->embed, sh->vocab.first, sh->vocab.n, 0, w->config.hidden},
-        .layers = to->layers + (size_t)sh->t * (size_t)w->n_layers, .n_o = p->n_o, .n_down = p->n_down,
-        .o_order = sums ? &to->o_order : NULL, .down_order = sums ? &to->down_order : NULL};
+        .layers = to->layers + (size_t)sh->t * (size_t)w->n_layers,
+        .n_o = p->n_o,
+        .n_down = p->n_down,
+        .o_order = sums ? &to->o_order : NULL,
+        .down_order = sums ? &to->down_order : NULL};
 }
 
 static void make_views(const struct weights *w, struct layout l, struct layout_views *to)
@@ -352,8 +377,8 @@ static int load_layer(struct loading *ld, int l, struct err *e)
 /* Norms and biases on their way to the device: first counted, then put side by side. */
 struct vectors {
     struct loading *ld;
-    float *host;                /* NULL: only count */
-    size_t n;                   /* floats so far; each vector begins at a multiple of 16 */
+    float *host; /* NULL: only count */
+    size_t n;    /* floats so far; each vector begins at a multiple of 16 */
     double stored;
 };
 
@@ -501,7 +526,8 @@ void weights_free(struct weights *w)
 
 const struct model_weights *weights_view(const struct weights *w, struct layout l, int share)
 {
-    if (l.pp != 1 || l.sp < 1 || l.tp < 1 || l.sp > w->n_ranks || l.tp > w->n_ranks || share < 0 || share >= l.sp * l.tp)
+    if (l.pp != 1 || l.sp < 1 || l.tp < 1 || l.sp > w->n_ranks || l.tp > w->n_ranks || share < 0 ||
+        share >= l.sp * l.tp)
         return NULL;
     const struct model_weights *shares = views_of(w, l)->shares;
     return shares ? &shares[share] : NULL;

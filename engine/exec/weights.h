@@ -1,7 +1,8 @@
-/* The weights of the ranks of one memory: loaded once from a model into a device, shown as views for every share of every layout that a group may run. The views are
- * made at start, and a switch of layouts is another view: no byte is copied. Owned by the rank that loaded them, borrowed by those that share its memory; read-only
- * once loaded, any thread. With copy_shards a second copy, cut for the layouts with tp > 1, serves those, as in Shift Parallelism's paper.
- * Never true: a view made while serving. */
+/* The weights of the ranks of one memory: loaded once from a model into a device, shown as views for every share of
+ * every layout that a group may run. The views are made at start, and a switch of layouts is another view: no byte is
+ * copied. Owned by the rank that loaded them, borrowed by those that share its memory; read-only once loaded, any
+ * thread. With copy_shards a second copy, cut for the layouts with tp > 1, serves those, as in Shift Parallelism's
+ * paper. Never true: a view made while serving. */
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 
@@ -10,14 +11,15 @@
 struct weights;
 
 struct weights_setup {
-    struct model *model;        /* while loading */
+    struct model *model; /* while loading */
     const struct backend_ops *ops;
     struct device *device;
-    int n_ranks;                /* the largest group */
-    bool copy_shards, quiet;    /* quiet: no progress line */
+    int n_ranks;             /* the largest group */
+    bool copy_shards, quiet; /* quiet: no progress line */
 };
 
-/* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut so. */
+/* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut
+ * so. */
 int weights_load(struct weights **out, const struct weights_setup *s, struct err *e);
 /* Another rank of the same memory uses them too, until weights_free. */
 struct weights *weights_share(struct weights *w);
@@ -25,7 +27,7 @@ struct weights *weights_share(struct weights *w);
 void weights_free(struct weights *w);
 /* NULL: no such layout here; it was refused or has more than n_ranks ranks. */
 const struct model_weights *weights_view(const struct weights *w, struct layout l, int share);
-size_t weights_bytes(const struct weights *w);          /* all of them */
-size_t weights_copy_bytes(const struct weights *w);     /* of them, the sharded copy */
+size_t weights_bytes(const struct weights *w);      /* all of them */
+size_t weights_copy_bytes(const struct weights *w); /* of them, the sharded copy */
 
 #endif

@@ -10,11 +10,11 @@
 
 struct arrivals {
     struct arrivals_setup setup;
-    struct trace *trace;            /* or */
-    struct generator *generator;    /* or */
+    struct trace *trace;         /* or */
+    struct generator *generator; /* or */
     struct recording *recording;
     struct recording_digest digest;
-    int64_t first_ns, last_ns;      /* of the recording's arrivals; first: -1: none yet */
+    int64_t first_ns, last_ns; /* of the recording's arrivals; first: -1: none yet */
     uint64_t n;
     bool ended;
 };
@@ -25,8 +25,8 @@ static int open_file(struct arrivals *a, struct err *e)
     bool is_name = !strpbrk(s->spec, "/.") && access(s->spec, F_OK) != 0;
     const char *near = is_name ? generator_nearest(s->spec) : NULL;
     if (is_name)
-        return err_set(e, E_NOTFOUND, "'%.60s' is no file and no generator%s%s%s (generators: %s)", s->spec, near ? "; did you mean " : "",
-                       near ? near : "", near ? "?" : "", generator_names());
+        return err_set(e, E_NOTFOUND, "'%.60s' is no file and no generator%s%s%s (generators: %s)", s->spec,
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "", generator_names());
     if (!recording_is_file(s->spec))
         return trace_open(&a->trace, s->spec, s->hashes, e);
     if (s->hashes)
@@ -63,10 +63,12 @@ void arrivals_close(struct arrivals *a)
     mem_free(a);
 }
 
-/* The answer's length and whether its client leaves, as it was; of who has no ending, what others had on the average. */
+/* The answer's length and whether its client leaves, as it was; of who has no ending, what others had on the average.
+ */
 static void recorded_outcome(const struct arrivals *a, const struct recorded *x, struct trace_row *row)
 {
-    const struct recording_outcome *o = x->order >= 0 && (uint64_t)x->order < a->digest.n_outcomes ? &a->digest.outcomes[x->order] : NULL;
+    const struct recording_outcome *o =
+        x->order >= 0 && (uint64_t)x->order < a->digest.n_outcomes ? &a->digest.outcomes[x->order] : NULL;
     bool left = o && o->left_ns && o->ending == END_ABORT;
     bool whole = o && (o->ending == END_STOP || o->ending == END_LENGTH);
     int n = left ? x->max_tokens : whole ? o->n_output : a->digest.mean_output;
@@ -86,8 +88,16 @@ static int next_recorded(struct arrivals *a, struct trace_row *row, bool *end, s
     if (a->first_ns < 0)
         a->first_ns = a->last_ns = at;
     a->last_ns = at > a->last_ns ? at : a->last_ns;
-    *row = (struct trace_row){.index = a->n, .arrival_ns = a->last_ns - a->first_ns, .n_prompt = x.n_prompt, .priority = x.priority, .open_ended = x.open_ended,
-                              .slo_ttft_ms = x.slo_ttft_ms, .slo_tpot_ms = x.slo_tpot_ms, .hashes = x.n_keys ? x.keys : NULL, .n_hashes = x.n_keys, .hash_tokens = KV_UNIT};
+    *row = (struct trace_row){.index = a->n,
+                              .arrival_ns = a->last_ns - a->first_ns,
+                              .n_prompt = x.n_prompt,
+                              .priority = x.priority,
+                              .open_ended = x.open_ended,
+                              .slo_ttft_ms = x.slo_ttft_ms,
+                              .slo_tpot_ms = x.slo_tpot_ms,
+                              .hashes = x.n_keys ? x.keys : NULL,
+                              .n_hashes = x.n_keys,
+                              .hash_tokens = KV_UNIT};
     snprintf(row->tenant, sizeof row->tenant, "%s", x.tenant);
     recorded_outcome(a, &x, row);
     return 0;

@@ -1,5 +1,5 @@
-/* Where the requests of a simulation come from: a trace file or a generator, cut off after so many requests or seconds. Owned by whoever opened
- * it, one thread. Never true: a row after the end was reported. */
+/* Where the requests of a simulation come from: a trace file or a generator, cut off after so many requests or seconds.
+ * Owned by whoever opened it, one thread. Never true: a row after the end was reported. */
 #ifndef LAB_ARRIVALS_H
 #define LAB_ARRIVALS_H
 
@@ -9,15 +9,15 @@
 struct arrivals;
 
 struct arrivals_setup {
-    const char *spec;               /* a file's path, or a generator with its settings */
-    const char *hashes;             /* the prefix hashes beside the file; NULL: none */
+    const char *spec;   /* a file's path, or a generator with its settings */
+    const char *hashes; /* the prefix hashes beside the file; NULL: none */
     uint64_t seed;
-    uint64_t max_requests;          /* 0: all */
-    double max_seconds;             /* 0: all; rows at or after it are left away */
+    uint64_t max_requests; /* 0: all */
+    double max_seconds;    /* 0: all; rows at or after it are left away */
 };
 
 int arrivals_open(struct arrivals **out, const struct arrivals_setup *s, struct err *e);
-void arrivals_close(struct arrivals *a);    /* NULL is fine */
+void arrivals_close(struct arrivals *a); /* NULL is fine */
 int arrivals_next(struct arrivals *a, struct trace_row *row, bool *end, struct err *e);
 /* What it is: a generator with its settings, or the file's name and the SHA-256 of its bytes. */
 int arrivals_describe(const struct arrivals *a, struct buf *out, struct err *e);

@@ -11,10 +11,11 @@
 enum { LEFT = 80, TOP = 62, BOTTOM = 332, RIGHT = CHART_WIDTH - 20, ROW = 18, KEY = 46, GAP = 20, N_MARKS = 6 };
 static const double CHARACTER = 7.4; /* of a wide sans-serif font at 12 pixels, seldom passed by a whole text */
 
-/* Eight colours that colour-blind readers can tell apart (Okabe and Ito), each with a dash and a mark: the first is solid and lies below. */
+/* Eight colours that colour-blind readers can tell apart (Okabe and Ito), each with a dash and a mark: the first is
+ * solid and lies below. */
 static const struct style {
     const char *colour, *dash;
-    const char *mark;               /* a path around 0, 0 */
+    const char *mark; /* a path around 0, 0 */
 } styles[CHART_STYLES] = {
     {"#0072b2", "none", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z"},
     {"#d55e00", "9 4", "M-3.5 -3.5h7v7h-7z"},
@@ -26,7 +27,8 @@ static const struct style {
     {"#7f7f7f", "2 5", "M-4 -4h8l-8 8h8z"},
 };
 
-static const char svg_name[] = "http:" "//www.w3.org/2000/svg"; /* the name of the format: nothing is fetched from there */
+static const char svg_name[] = "http:"
+                               "//www.w3.org/2000/svg"; /* the name of the format: nothing is fetched from there */
 
 /* ---- text */
 
@@ -82,7 +84,8 @@ static void put_text(struct buf *out, struct place p, const char *text)
 
 static double share(const struct chart_axis *a, double v) /* of the axis's length */
 {
-    double s = a->is_log ? (portable_ln(v) - portable_ln(a->min)) / (portable_ln(a->max) - portable_ln(a->min)) : (v - a->min) / (a->max - a->min);
+    double s = a->is_log ? (portable_ln(v) - portable_ln(a->min)) / (portable_ln(a->max) - portable_ln(a->min))
+                         : (v - a->min) / (a->max - a->min);
     return s < 0 ? 0 : s > 1 ? 1 : s;
 }
 
@@ -147,8 +150,12 @@ static void put_tick(struct chart *c, bool is_x, double v)
     char label[32];
     double x = is_x ? at_x(c, v) : c->left, y = is_x ? c->bottom : at_y(c, v);
     snprintf(label, sizeof label, "%.6g", fabs(v) < 1e-12 ? 0 : v);
-    buf_printf(&c->svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x, y, is_x ? x : (double)RIGHT, is_x ? (double)c->top : y);
-    put_text(&c->svg, (struct place){is_x ? x : c->left - 6, is_x ? c->bottom + 16 : y + 4, 0, is_x ? "middle" : "end", is_x ? "tick-x" : "tick-y"}, label);
+    buf_printf(&c->svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x, y,
+               is_x ? x : (double)RIGHT, is_x ? (double)c->top : y);
+    put_text(&c->svg,
+             (struct place){is_x ? x : c->left - 6, is_x ? c->bottom + 16 : y + 4, 0, is_x ? "middle" : "end",
+                            is_x ? "tick-x" : "tick-y"},
+             label);
 }
 
 static void put_ticks(struct chart *c, bool is_x)
@@ -196,15 +203,19 @@ static double entry_width(const struct chart_entry *e)
 static void put_mark(struct buf *out, int style, double x, double y)
 {
     const struct style *s = &styles[style % CHART_STYLES];
-    buf_printf(out, "<path class=\"mark\" d=\"%s\" transform=\"translate(%.1f %.1f)\" fill=\"white\" stroke=\"%s\" stroke-width=\"1.5\"/>\n", s->mark, x, y, s->colour);
+    buf_printf(out,
+               "<path class=\"mark\" d=\"%s\" transform=\"translate(%.1f %.1f)\" fill=\"white\" stroke=\"%s\" "
+               "stroke-width=\"1.5\"/>\n",
+               s->mark, x, y, s->colour);
 }
 
 /* Colours come again after the eighth, hatched by a dashed edge. */
 static void put_area(struct buf *out, int style, const double box[4], const char *class)
 {
-    buf_printf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"", class, box[0], box[1], box[2], box[3],
-               styles[style % CHART_STYLES].colour);
-    buf_puts(out, style >= CHART_STYLES ? " fill-opacity=\"0.35\" stroke=\"black\" stroke-dasharray=\"2 2\"/>\n" : "/>\n");
+    buf_printf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"", class,
+               box[0], box[1], box[2], box[3], styles[style % CHART_STYLES].colour);
+    buf_puts(out,
+             style >= CHART_STYLES ? " fill-opacity=\"0.35\" stroke=\"black\" stroke-dasharray=\"2 2\"/>\n" : "/>\n");
 }
 
 static void put_key(struct buf *out, const struct chart_entry *e, double x, double y)
@@ -212,13 +223,23 @@ static void put_key(struct buf *out, const struct chart_entry *e, double x, doub
     const struct style *s = &styles[e->style % CHART_STYLES];
     switch (e->key) {
     case KEY_LINE:
-        buf_printf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n", x, y, x + KEY - 6, y,
-                   s->colour, s->dash);
+        buf_printf(out,
+                   "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\" "
+                   "stroke-dasharray=\"%s\"/>\n",
+                   x, y, x + KEY - 6, y, s->colour, s->dash);
         put_mark(out, e->style, x + (KEY - 6) / 2.0, y);
         break;
-    case KEY_AREA: put_area(out, e->style, (double[]){x + 12, y - 6, KEY - 20, 11}, "key"); break;
-    case KEY_SWITCH: buf_printf(out, "<path d=\"M%.1f %.1fl-3.5 -6h7z\" fill=\"black\"/>\n", x + KEY - 12.0, y + 4); break;
-    case KEY_LIMIT: buf_printf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#b00\" stroke-dasharray=\"5 3\"/>\n", x, y, x + KEY - 6, y); break;
+    case KEY_AREA:
+        put_area(out, e->style, (double[]){x + 12, y - 6, KEY - 20, 11}, "key");
+        break;
+    case KEY_SWITCH:
+        buf_printf(out, "<path d=\"M%.1f %.1fl-3.5 -6h7z\" fill=\"black\"/>\n", x + KEY - 12.0, y + 4);
+        break;
+    case KEY_LIMIT:
+        buf_printf(out,
+                   "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#b00\" stroke-dasharray=\"5 3\"/>\n",
+                   x, y, x + KEY - 6, y);
+        break;
     }
 }
 
@@ -264,8 +285,10 @@ void chart_open(struct chart *c)
     int height = c->bottom + 62 + put_legend(c, NULL, 0) * ROW;
     round_axis(&c->x, true);
     round_axis(&c->y, false);
-    buf_printf(&c->svg, "<svg xmlns=\"%s\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n", svg_name, CHART_WIDTH, height,
-               CHART_WIDTH, height);
+    buf_printf(&c->svg,
+               "<svg xmlns=\"%s\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+               "font-size=\"12\">\n",
+               svg_name, CHART_WIDTH, height, CHART_WIDTH, height);
     buf_puts(&c->svg, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<g font-size=\"15\">");
     put_text(&c->svg, (struct place){20, 24, 0, "start", "title"}, c->title);
     buf_puts(&c->svg, "</g>\n<g fill=\"#666\">");
@@ -274,26 +297,32 @@ void chart_open(struct chart *c)
     put_ticks(c, true);
     if (c->y.name)
         put_ticks(c, false);
-    buf_printf(&c->svg, "<rect class=\"frame\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n", c->left, c->top, RIGHT - c->left,
-               c->bottom - c->top);
+    buf_printf(&c->svg,
+               "<rect class=\"frame\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n",
+               c->left, c->top, RIGHT - c->left, c->bottom - c->top);
     put_names(c);
     put_legend(c, &c->svg, c->bottom + 62);
 }
 
 /* ---- what is in it */
 
-/* Marks are spread over the line, each style's a little after those of the one before: of lines that lie on one another all marks are seen. */
+/* Marks are spread over the line, each style's a little after those of the one before: of lines that lie on one another
+ * all marks are seen. */
 void chart_line(struct chart *c, int style, int n_styles, const struct chart_point *points, int n)
 {
     const struct style *s = &styles[style % CHART_STYLES];
-    buf_printf(&c->svg, "<polyline class=\"run\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" stroke-dasharray=\"%s\" points=\"", s->colour, s->dash);
+    buf_printf(
+        &c->svg,
+        "<polyline class=\"run\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" stroke-dasharray=\"%s\" points=\"",
+        s->colour, s->dash);
     for (int i = 0; i < n; i++)
         buf_printf(&c->svg, "%.1f,%.1f ", at_x(c, points[i].x), at_y(c, points[i].y));
     buf_puts(&c->svg, "\"/>\n");
     for (int k = 0; k < N_MARKS && n > 0; k++) { /* between two points, where there are few */
         double at = (k + (style + 0.5) / n_styles) / N_MARKS * (n - 1), part = at - floor(at);
         const struct chart_point *a = &points[(int)at], *b = a + ((int)at + 1 < n);
-        put_mark(&c->svg, style, at_x(c, a->x) * (1 - part) + at_x(c, b->x) * part, at_y(c, a->y) * (1 - part) + at_y(c, b->y) * part);
+        put_mark(&c->svg, style, at_x(c, a->x) * (1 - part) + at_x(c, b->x) * part,
+                 at_y(c, a->y) * (1 - part) + at_y(c, b->y) * part);
     }
 }
 
@@ -307,14 +336,18 @@ void chart_switch(struct chart *c, int style, double x, int y, int height)
 {
     const char *colour = style < 0 ? "black" : styles[style % CHART_STYLES].colour;
     double at = at_x(c, x);
-    buf_printf(&c->svg, "<path class=\"switch\" d=\"M%.1f %dl-3 -%dh6z\" fill=\"%s\"/>\n", at, y + height, height, colour);
+    buf_printf(&c->svg, "<path class=\"switch\" d=\"M%.1f %dl-3 -%dh6z\" fill=\"%s\"/>\n", at, y + height, height,
+               colour);
 }
 
 void chart_limit(struct chart *c, double x, const char *text)
 {
     double at = at_x(c, x);
     bool left = at + chart_text_width(text) + 6 > RIGHT;
-    buf_printf(&c->svg, "<line class=\"slo\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#b00\" stroke-dasharray=\"5 3\"/>\n<g fill=\"#b00\">", at, c->top, at, c->bottom);
+    buf_printf(&c->svg,
+               "<line class=\"slo\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#b00\" stroke-dasharray=\"5 "
+               "3\"/>\n<g fill=\"#b00\">",
+               at, c->top, at, c->bottom);
     put_text(&c->svg, (struct place){left ? at - 4 : at + 4, c->bottom - 6, 0, left ? "end" : "start", "slo"}, text);
     buf_puts(&c->svg, "</g>\n");
 }

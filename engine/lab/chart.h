@@ -1,6 +1,7 @@
-/* A chart as SVG text: a frame with two axes, lines and marks in it, a legend below. Each style is a colour, a dash and a mark of its own, so that lines which lie on one
- * another can be told apart, on paper too. Pure: bytes from numbers, the same on every machine. Owned by whoever made it, one thread. Never true: a text or a mark
- * outside of the picture. */
+/* A chart as SVG text: a frame with two axes, lines and marks in it, a legend below. Each style is a colour, a dash and
+ * a mark of its own, so that lines which lie on one another can be told apart, on paper too. Pure: bytes from numbers,
+ * the same on every machine. Owned by whoever made it, one thread. Never true: a text or a mark outside of the picture.
+ */
 #ifndef LAB_CHART_H
 #define LAB_CHART_H
 
@@ -28,7 +29,7 @@ struct chart {
     struct buf svg;
     struct chart_axis x, y;
     const char *title, *caption;
-    int left, top, bottom;          /* of the frame; its right side is CHART_WIDTH - 20 */
+    int left, top, bottom; /* of the frame; its right side is CHART_WIDTH - 20 */
     struct chart_entry entries[CHART_MOST_ENTRIES];
     int n_entries;
 };
@@ -39,7 +40,8 @@ struct chart_point {
 
 /* Nothing is drawn yet: a place in the legend, which sets the height of the picture. */
 void chart_add_entry(struct chart *c, enum chart_key key, int style, const char *text);
-/* The picture, its title, axes (y rounded outwards; y.name NULL: x alone) and legend. left, top and bottom may have been set before; 0: as usual. */
+/* The picture, its title, axes (y rounded outwards; y.name NULL: x alone) and legend. left, top and bottom may have
+ * been set before; 0: as usual. */
 void chart_open(struct chart *c);
 void chart_line(struct chart *c, int style, int n_styles, const struct chart_point *points, int n);
 /* A horizontal bar from x0 to x1, in pixels from y on. */

@@ -15,8 +15,9 @@ static int save(struct chart *c, const char *folder, const char *name, struct er
 {
     char path[PATH_MAX];
     chart_close(c);
-    int rc = snprintf(path, sizeof path, "%s/%s.svg", folder, name) < (int)sizeof path ? file_replace(path, c->svg.data, c->svg.len, e)
-                                                                                       : err_set(e, E_INPUT, "--plots: the path is too long");
+    int rc = snprintf(path, sizeof path, "%s/%s.svg", folder, name) < (int)sizeof path
+                 ? file_replace(path, c->svg.data, c->svg.len, e)
+                 : err_set(e, E_INPUT, "--plots: the path is too long");
     buf_free(&c->svg);
     return rc;
 }
@@ -86,11 +87,15 @@ static int series_points(const struct simulate_run *run, enum series what, struc
 static int plot_series(const struct simulate_report *r, enum series what, const char *folder, struct err *e)
 {
     static const char *const files[] = {"throughput", "queue", "kv"};
-    static const char *const titles[] = {"Throughput as clients saw it", "Requests in the system, running and waiting", "KV cache in use, fullest rank"};
+    static const char *const titles[] = {"Throughput as clients saw it", "Requests in the system, running and waiting",
+                                         "KV cache in use, fullest rank"};
     static const char *const units[] = {"tokens/s", "requests", "% of the blocks"};
     struct chart_point points[MAX_POINTS + 1];
     char caption[400];
-    struct chart c = {.x = {.max = longest_s(r), .name = "seconds"}, .y = {.name = units[what]}, .title = titles[what], .caption = caption};
+    struct chart c = {.x = {.max = longest_s(r), .name = "seconds"},
+                      .y = {.name = units[what]},
+                      .title = titles[what],
+                      .caption = caption};
     int lanes = 0;
     describe(r, caption);
     for (int i = 0; i < r->n_runs; i++) {
@@ -145,12 +150,16 @@ static void fit_latencies(struct chart_axis *x, const struct simulate_report *r,
 
 static int plot_distribution(const struct simulate_report *r, enum tally_latency l, const char *folder, struct err *e)
 {
-    static const char *const titles[] = {"Time to first token", "Time per output token", "Queue time", "Completion time"};
+    static const char *const titles[] = {"Time to first token", "Time per output token", "Queue time",
+                                         "Completion time"};
     const struct simulate_ask *o = r->setup->ask;
     double slo = l == TALLY_TTFT ? o->slo_ttft_ms : l == TALLY_TPOT ? o->slo_tpot_ms : 0;
     char caption[400], limit[64];
     struct chart_point points[MAX_POINTS + 1];
-    struct chart c = {.x = {.is_log = true, .name = "milliseconds, logarithmic"}, .y = {.max = 100, .name = "% of requests within"}, .title = titles[l], .caption = caption};
+    struct chart c = {.x = {.is_log = true, .name = "milliseconds, logarithmic"},
+                      .y = {.max = 100, .name = "% of requests within"},
+                      .title = titles[l],
+                      .caption = caption};
     describe(r, caption);
     fit_latencies(&c.x, r, l, slo);
     add_runs(&c, r);
@@ -216,7 +225,10 @@ static int plot_layouts(const struct simulate_report *r, const char *folder, str
 {
     struct kinds k = {0};
     char caption[400], label[CHART_TEXT];
-    struct chart c = {.x = {.max = longest_s(r), .name = "seconds"}, .title = "Partition, and the layout of the most tokens in it", .caption = caption, .top = STRIPS_TOP,
+    struct chart c = {.x = {.max = longest_s(r), .name = "seconds"},
+                      .title = "Partition, and the layout of the most tokens in it",
+                      .caption = caption,
+                      .top = STRIPS_TOP,
                       .bottom = STRIPS_TOP + r->n_runs * STRIP + 4};
     double widest = 60;
     bool switched = false;

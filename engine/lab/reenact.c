@@ -7,7 +7,7 @@
 #include "engine/lab/recording/record_plan.h"
 #include "engine/lab/replay_inner.h"
 
-enum { STOP_ID = 1 };               /* the token that ends a request in a replay; all others are 0 */
+enum { STOP_ID = 1 }; /* the token that ends a request in a replay; all others are 0 */
 
 /* A line that outlives the next one. */
 struct held {
@@ -29,12 +29,12 @@ struct reenactor {
     struct held now, next;
     bool has_next;
     uint64_t n_calls;
-    struct recorded *verdicts;      /* read and not yet used, oldest first */
+    struct recorded *verdicts; /* read and not yet used, oldest first */
     size_t n_verdicts, cap_verdicts;
-    uint64_t *tags;                 /* of the request admitted so-manieth */
+    uint64_t *tags; /* of the request admitted so-manieth */
     struct ending_seen *endings;
     size_t n_tags, cap_tags, cap_endings;
-    struct buf came_out;            /* the plan of this turn; empty: nothing was decided */
+    struct buf came_out; /* the plan of this turn; empty: nothing was decided */
     bool turned;
 };
 
@@ -54,8 +54,8 @@ static struct buf *differ(struct reenactor *r, struct buf *words)
     if (!r->out->equal)
         return NULL;
     r->out->equal = false;
-    buf_printf(words, "decision %" PRIu64 ", %.6f s after the start (line %" PRIu64 "): ", r->out->n_decisions + 1, (double)r->now.is.t_ns * 1e-9,
-               r->now.is.line);
+    buf_printf(words, "decision %" PRIu64 ", %.6f s after the start (line %" PRIu64 "): ", r->out->n_decisions + 1,
+               (double)r->now.is.t_ns * 1e-9, r->now.is.line);
     return words;
 }
 
@@ -83,7 +83,8 @@ static void compare_plans(struct reenactor *r, const char *recorded, const char 
     size_t n = words.len - at;
     bool same_words = of_recorded && at > n + 12 && !memcmp(words.data + at - 12 - n, words.data + at, n);
     if (same_words)
-        buf_puts(&words, "\n  (the same in words; which requests decode, or how much of their prompts was cached, is another)");
+        buf_puts(&words,
+                 "\n  (the same in words; which requests decode, or how much of their prompts was cached, is another)");
     r->out->difference = buf_take(&words);
 }
 
@@ -215,8 +216,10 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     struct request_spec *s = mem_new(sizeof *s);
     int64_t base = r->d.start_ns;
     uint64_t order = engine_world(r->d.g)->next_order;
-    s->tag = replay_note_arrival(&r->d, &(struct replay_request){.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0, .n_prompt = x->n_prompt,
-                                                                 .n_asked = x->max_tokens, .priority = x->priority});
+    s->tag = replay_note_arrival(&r->d, &(struct replay_request){.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0,
+                                                                 .n_prompt = x->n_prompt,
+                                                                 .n_asked = x->max_tokens,
+                                                                 .priority = x->priority});
     snprintf(s->name, sizeof s->name, "%s", x->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", x->tenant);
     s->leader = x->leader >= 0 && (uint64_t)x->leader < r->n_tags ? r->tags[x->leader] : 0;
@@ -231,7 +234,8 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     s->stop_ids = mem_new(sizeof *s->stop_ids);
     s->stop_ids[0] = STOP_ID;
     s->n_stop_ids = 1;
-    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = x->logprobs ? 0 : -1};
+    s->sampling = (struct sampling){
+        .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = x->logprobs ? 0 : -1};
     s->given_keys = mem_new_array((size_t)x->n_keys + 1, sizeof *s->given_keys);
     for (; s->n_given_keys < x->n_keys; s->n_given_keys++)
         s->given_keys[s->n_given_keys] = key_of(x->keys[s->n_given_keys]);
@@ -239,8 +243,10 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     engine_take(r->d.g, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
     bool admitted = engine_world(r->d.g)->next_order != order;
     if (admitted != (x->order >= 0)) {
-        differ_because(r, x->order >= 0 ? "request %" PRId64 " was admitted, and is turned away now" : "a request was turned away (%" PRId64
-                                                                                                           "), and is admitted now", x->order);
+        differ_because(r,
+                       x->order >= 0 ? "request %" PRId64 " was admitted, and is turned away now"
+                                     : "a request was turned away (%" PRId64 "), and is admitted now",
+                       x->order);
         return;
     }
     if (admitted) {
@@ -254,7 +260,8 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
 static void play_cancel(struct reenactor *r, const struct recorded *x)
 {
     if (known(r, x->order))
-        engine_take(r->d.g, &(struct engine_message){.kind = IN_CANCEL, .tag = r->tags[x->order], .code = (int)x->ending});
+        engine_take(r->d.g,
+                    &(struct engine_message){.kind = IN_CANCEL, .tag = r->tags[x->order], .code = (int)x->ending});
 }
 
 /* ---- what the ranks did */
@@ -289,7 +296,9 @@ static void play_step(struct reenactor *r, const struct recorded *x)
         return;
     }
     if (s->posted_ns - r->d.start_ns != x->start_ns || !layout_equal(s->layout, x->layout) || s->size.rows != x->rows)
-        differ_because(r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens", x->group);
+        differ_because(
+            r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens",
+            x->group);
     s->parts[0].time.ns = x->ns;
     for (int i = 0; i < s->n_ranks; i++)
         failed = s->ranks[i] == x->failed_rank ? i : failed;
@@ -339,10 +348,18 @@ static void play_order(struct reenactor *r, const struct recorded *x)
 {
     struct engine_message m = {0};
     switch (x->kind) {
-    case 'b': m.kind = IN_ROLLBACK; break;
-    case 'r': m.kind = IN_RESET_PREFIX_CACHE; break;
-    case 'd': m.kind = IN_DRAIN; break;
-    case 'x': m.kind = IN_STOP; break;
+    case 'b':
+        m.kind = IN_ROLLBACK;
+        break;
+    case 'r':
+        m.kind = IN_RESET_PREFIX_CACHE;
+        break;
+    case 'd':
+        m.kind = IN_DRAIN;
+        break;
+    case 'x':
+        m.kind = IN_STOP;
+        break;
     default:
         m.kind = IN_PARAMS;
         m.payload = mem_strdup(x->text);
@@ -373,7 +390,8 @@ static void play_turn(struct reenactor *r, const struct recorded *x)
 static void compare_ending(struct reenactor *r, int64_t order)
 {
     const struct ending_seen *s = &r->endings[order];
-    if (s->recorded == END_NONE || s->replayed == END_NONE || (s->recorded == s->replayed && s->n_recorded == s->n_replayed))
+    if (s->recorded == END_NONE || s->replayed == END_NONE ||
+        (s->recorded == s->replayed && s->n_recorded == s->n_replayed))
         return;
     differ_because(r, "request %" PRId64 " ended otherwise, or with another number of tokens", order);
 }
@@ -408,16 +426,33 @@ static int play(struct reenactor *r, struct err *e)
         clock_advance_to(&r->d.clock, at);
     r->out->end_ns = x->t_ns;
     switch (x->kind) {
-    case 'a': play_arrival(r, x); break;
-    case 'c': play_cancel(r, x); break;
-    case 's': play_step(r, x); break;
-    case 'm': play_move(r, x); break;
-    case 'g': TRY(play_policy(r, x, e)); break;
+    case 'a':
+        play_arrival(r, x);
+        break;
+    case 'c':
+        play_cancel(r, x);
+        break;
+    case 's':
+        play_step(r, x);
+        break;
+    case 'm':
+        play_move(r, x);
+        break;
+    case 'g':
+        TRY(play_policy(r, x, e));
+        break;
     case 't':
-    case 'q': play_turn(r, x); break;
-    case 'e': play_ending(r, x); return 0;
-    case 'z': return 0;
-    default: play_order(r, x); break;
+    case 'q':
+        play_turn(r, x);
+        break;
+    case 'e':
+        play_ending(r, x);
+        return 0;
+    case 'z':
+        return 0;
+    default:
+        play_order(r, x);
+        break;
     }
     replay_listen(&r->d);
     return 0;
@@ -450,12 +485,23 @@ static int play_all(struct reenactor *r, struct err *e)
     return 0;
 }
 
-void reenact_engine(struct engine_setup *out, struct engine_play *play, const struct recording_head *h, struct model *model)
+void reenact_engine(struct engine_setup *out, struct engine_play *play, const struct recording_head *h,
+                    struct model *model)
 {
     *play = (struct engine_play){.facts = &h->facts, .comms = h->comms};
-    *out = (struct engine_setup){.ops = backend_sim(), .device = {.n_threads = 1}, .model = model, .limits = h->facts.limits, .kv_dtype = DT_F16,
-                                 .kv_bytes = 1, .block_size = h->block_size, .n_ranks = h->facts.n_ranks, .start = h->start,
-                                 .comm_sets = h->shape.sets + h->facts.n_ranks, .n_comm_sets = h->shape.n_sets - h->facts.n_ranks, .play = play, .quiet = true};
+    *out = (struct engine_setup){.ops = backend_sim(),
+                                 .device = {.n_threads = 1},
+                                 .model = model,
+                                 .limits = h->facts.limits,
+                                 .kv_dtype = DT_F16,
+                                 .kv_bytes = 1,
+                                 .block_size = h->block_size,
+                                 .n_ranks = h->facts.n_ranks,
+                                 .start = h->start,
+                                 .comm_sets = h->shape.sets + h->facts.n_ranks,
+                                 .n_comm_sets = h->shape.n_sets - h->facts.n_ranks,
+                                 .play = play,
+                                 .quiet = true};
     snprintf(out->model_name, sizeof out->model_name, "%s", h->facts.model);
 }
 
@@ -467,7 +513,8 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     *out = (struct reenactment){.equal = true};
     r->setup = s;
     r->out = out;
-    r->witness = (struct witness){.ctx = r, .ended = ended, .stepped = stepped, .turned = turned, .cut = cut, .judged = judged};
+    r->witness =
+        (struct witness){.ctx = r, .ended = ended, .stepped = stepped, .turned = turned, .cut = cut, .judged = judged};
     engine.witness = &r->witness;
     setup.engine = &engine;
     memset(what, 0, sizeof *what);

@@ -31,8 +31,16 @@ static void merge_bins(struct replay *r)
             bool other = b->layout_tokens > sum.layout_tokens;
             int32_t layout = other ? b->layout : sum.layout;
             uint64_t tokens = other ? b->layout_tokens : sum.layout_tokens;
-            sum = (struct replay_bin){sum.n_arrived + b->n_arrived, sum.n_ended + b->n_ended, sum.n_prefill_tokens + b->n_prefill_tokens,
-                                      sum.n_output_tokens + b->n_output_tokens, b->n_running, b->n_waiting, b->n_groups, b->kv_used, layout, tokens,
+            sum = (struct replay_bin){sum.n_arrived + b->n_arrived,
+                                      sum.n_ended + b->n_ended,
+                                      sum.n_prefill_tokens + b->n_prefill_tokens,
+                                      sum.n_output_tokens + b->n_output_tokens,
+                                      b->n_running,
+                                      b->n_waiting,
+                                      b->n_groups,
+                                      b->kv_used,
+                                      layout,
+                                      tokens,
                                       other ? b->layout_groups : sum.layout_groups};
         }
         r->bins[i / 2] = sum;
@@ -163,8 +171,15 @@ static void note_switches(struct drive *d, bool keep)
             continue;
         r->switches = grown(r->switches, r->n_kept_switches, &r->cap_switches, sizeof *r->switches);
         struct replay_switch *x = &r->switches[r->n_kept_switches++];
-        *x = (struct replay_switch){.at_ns = v->done_ns - START_NS, .wait_ns = v->done_ns - v->asked_ns, .ranks = v->order.mask, .release = v->order.release,
-                                    .failure = v->failure, .n_kept = v->n_kept, .n_moved = v->n_moved, .n_parked = v->n_parked, .n_recomputed = v->n_recomputed};
+        *x = (struct replay_switch){.at_ns = v->done_ns - START_NS,
+                                    .wait_ns = v->done_ns - v->asked_ns,
+                                    .ranks = v->order.mask,
+                                    .release = v->order.release,
+                                    .failure = v->failure,
+                                    .n_kept = v->n_kept,
+                                    .n_moved = v->n_moved,
+                                    .n_parked = v->n_parked,
+                                    .n_recomputed = v->n_recomputed};
         memcpy(x->reason, v->order.reason, sizeof x->reason);
     }
 }
@@ -229,7 +244,9 @@ static void plan_cancel(struct drive *d, uint64_t tag, int64_t at_ns)
 static void cancel_due(struct drive *d)
 {
     for (; d->n_cancels && d->cancels[d->n_cancels - 1].at_ns <= clock_now(&d->clock); d->n_cancels--)
-        queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_CANCEL, .tag = d->cancels[d->n_cancels - 1].tag, .code = END_ABORT});
+        queue_post(
+            engine_inbox(d->g),
+            &(struct engine_message){.kind = IN_CANCEL, .tag = d->cancels[d->n_cancels - 1].tag, .code = END_ABORT});
 }
 
 uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q)
@@ -248,7 +265,9 @@ static void submit(struct drive *d)
 {
     const struct trace_row *row = &d->next;
     struct request_spec *s = mem_new(sizeof *s);
-    s->tag = replay_note_arrival(d, &(struct replay_request){.arrival_ns = row->arrival_ns, .n_prompt = row->n_prompt, .n_asked = row->n_output,
+    s->tag = replay_note_arrival(d, &(struct replay_request){.arrival_ns = row->arrival_ns,
+                                                             .n_prompt = row->n_prompt,
+                                                             .n_asked = row->n_output,
                                                              .priority = row->priority});
     snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row->index);
     snprintf(s->tenant, sizeof s->tenant, "%s", row->tenant);

@@ -1,6 +1,7 @@
-/* A trace driven through the engine in virtual time: arrivals are submitted when they are due, the clock jumps from event to event, and what
- * became of each request and of the node is written down. The engine, its world and its policy are those of the server; only the machine is
- * simulated. Owned by whoever runs it, one thread. Never true: memory that grows with the number of tokens; time that goes back. */
+/* A trace driven through the engine in virtual time: arrivals are submitted when they are due, the clock jumps from
+ * event to event, and what became of each request and of the node is written down. The engine, its world and its policy
+ * are those of the server; only the machine is simulated. Owned by whoever runs it, one thread. Never true: memory that
+ * grows with the number of tokens; time that goes back. */
 #ifndef LAB_REPLAY_H
 #define LAB_REPLAY_H
 
@@ -15,7 +16,7 @@ struct replay_request {
     int32_t n_prompt, n_asked, n_output, n_cached;
     int32_t priority;
     int32_t n_preempted;
-    enum ending ending;             /* END_NONE: the replay was stopped before */
+    enum ending ending; /* END_NONE: the replay was stopped before */
 };
 
 /* What ran in one layout on one set of ranks. */
@@ -30,10 +31,10 @@ struct replay_layout {
 struct replay_bin {
     uint64_t n_arrived, n_ended, n_prefill_tokens, n_output_tokens;
     int32_t n_running, n_waiting, n_groups;
-    double kv_used;                 /* share of the fullest rank's blocks that sequences hold */
-    int32_t layout;                 /* of the most tokens in it: index into layouts; -1: nothing ran */
-    uint64_t layout_tokens;         /* of that layout */
-    int32_t layout_groups;          /* how many groups there were when it ran last */
+    double kv_used;         /* share of the fullest rank's blocks that sequences hold */
+    int32_t layout;         /* of the most tokens in it: index into layouts; -1: nothing ran */
+    uint64_t layout_tokens; /* of that layout */
+    int32_t layout_groups;  /* how many groups there were when it ran last */
 };
 
 struct replay_switch {
@@ -49,36 +50,39 @@ struct replay {
     size_t n_requests, cap_requests;
     struct replay_bin *bins;
     size_t n_bins, cap_bins;
-    int64_t bin_ns;                 /* 1 s; doubled whenever there would be more than REPLAY_MAX_BINS */
+    int64_t bin_ns; /* 1 s; doubled whenever there would be more than REPLAY_MAX_BINS */
     struct replay_layout layouts[REPLAY_MAX_LAYOUTS];
     int n_layouts;                  /* past the last one, everything is counted as the last one */
     struct replay_switch *switches; /* at most REPLAY_MAX_SWITCHES are kept */
     size_t n_kept_switches, cap_switches;
     uint64_t counters[COUNTER_COUNT];
-    uint64_t n_decisions;           /* scheduling points */
-    uint64_t n_live;                /* without an ending */
-    double kv_high;                 /* highest kv_used at any event */
-    int64_t end_ns;                 /* the last event */
-    bool stopped;                   /* before its end, by `stop` */
-    struct limits limits;           /* as the engine took them */
+    uint64_t n_decisions;                     /* scheduling points */
+    uint64_t n_live;                          /* without an ending */
+    double kv_high;                           /* highest kv_used at any event */
+    int64_t end_ns;                           /* the last event */
+    bool stopped;                             /* before its end, by `stop` */
+    struct limits limits;                     /* as the engine took them */
     int n_ranks, kv_blocks, tokens_per_block; /* blocks of a rank; tokens of one that holds all KV heads */
-    size_t kv_bytes;                /* of a rank */
-    bool conserved;                 /* the books were right at the end */
-    char *state;                    /* the engine's own account at the end, JSON */
+    size_t kv_bytes;                          /* of a rank */
+    bool conserved;                           /* the books were right at the end */
+    char *state;                              /* the engine's own account at the end, JSON */
 };
 
 struct replay_setup {
-    const struct engine_setup *engine;  /* not threaded; its policy moves to the engine; clock is set here */
+    const struct engine_setup *engine; /* not threaded; its policy moves to the engine; clock is set here */
     struct arrivals *arrivals;
-    uint64_t seed;                  /* of the prompts' text */
+    uint64_t seed; /* of the prompts' text */
     int vocab;
-    int64_t front_ns;               /* from arrival to submission */
-    void (*forwarded)(void *ctx, struct layout l, const struct step_size *size); /* each step that is run; may be NULL */
-    bool (*poll)(void *ctx, const struct replay *r, int64_t now_ns, int64_t n_live); /* every few thousand events; true: stop. May be NULL */
+    int64_t front_ns; /* from arrival to submission */
+    void (*forwarded)(void *ctx, struct layout l,
+                      const struct step_size *size); /* each step that is run; may be NULL */
+    bool (*poll)(void *ctx, const struct replay *r, int64_t now_ns,
+                 int64_t n_live); /* every few thousand events; true: stop. May be NULL */
     void *ctx;
 };
 
-/* Runs to the end of the last request. E_INPUT from the trace or the engine's opening; what was replayed before an error of the trace is in *out all the same. */
+/* Runs to the end of the last request. E_INPUT from the trace or the engine's opening; what was replayed before an
+ * error of the trace is in *out all the same. */
 int replay_run(struct replay *out, const struct replay_setup *s, struct err *e);
 void replay_free(struct replay *r);
 

@@ -13,11 +13,11 @@
 
 struct simulation {
     struct simulate_report report;
-    struct clock clock;             /* the real one: for progress only */
-    int interrupts;                 /* signalfd of SIGINT and SIGTERM; -1: none */
-    bool screen;                    /* stderr is a terminal */
+    struct clock clock; /* the real one: for progress only */
+    int interrupts;     /* signalfd of SIGINT and SIGTERM; -1: none */
+    bool screen;        /* stderr is a terminal */
     int64_t begun_ns, shown_ns;
-    const char *label;              /* of the present run */
+    const char *label; /* of the present run */
     struct simulate_run *run;
 };
 
@@ -42,8 +42,8 @@ static bool poll_run(void *ctx, const struct replay *r, int64_t now_ns, int64_t 
     int64_t now = clock_now(&m->clock);
     if (m->screen && now - m->shown_ns > 200000000) {
         double real = (double)(now - m->begun_ns) * 1e-9, virtual = (double)now_ns * 1e-9;
-        fprintf(stderr, "\r%s: %.0f s simulated in %.1f s, %zu requests, %lld of them live\033[K", m->label, virtual, real, r->n_requests,
-                (long long)n_live);
+        fprintf(stderr, "\r%s: %.0f s simulated in %.1f s, %zu requests, %lld of them live\033[K", m->label, virtual,
+                real, r->n_requests, (long long)n_live);
         m->shown_ns = now;
     }
     return interrupted(m);
@@ -73,7 +73,10 @@ static int open_policy(const struct simulate_setup *s, const char *asked, struct
 
 static int open_arrivals(const struct simulate_ask *o, struct arrivals **out, struct err *e)
 {
-    struct arrivals_setup a = {.spec = o->trace, .hashes = o->hashes, .seed = o->seed, .max_requests = (uint64_t)o->requests,
+    struct arrivals_setup a = {.spec = o->trace,
+                               .hashes = o->hashes,
+                               .seed = o->seed,
+                               .max_requests = (uint64_t)o->requests,
                                .max_seconds = o->seconds};
     return arrivals_open(out, &a, e);
 }
@@ -81,7 +84,8 @@ static int open_arrivals(const struct simulate_ask *o, struct arrivals **out, st
 /* ---- on a recording's own machine */
 
 /* The policy that went live meanwhile: by its name, or any that was named; the bytes must be those. */
-static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out, struct err *e)
+static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out,
+                       struct err *e)
 {
     const struct simulation *m = ctx;
     const struct simulate_setup *s = m->report.setup;
@@ -101,12 +105,15 @@ static int find_policy(void *ctx, const char *name, const char *sha256, const ch
         if (p.ops->destroy)
             p.ops->destroy(p.ctx);
     }
-    return err_set(e, E_NOTFOUND, "from here on the policy %.40s (%.12s) is live, and there is no such file here with these bytes: put it where --policy-dir or --policy finds it",
+    return err_set(e, E_NOTFOUND,
+                   "from here on the policy %.40s (%.12s) is live, and there is no such file here with these bytes: "
+                   "put it where --policy-dir or --policy finds it",
                    name, sha256);
 }
 
 /* Compared with the recording where the policy is the live one, else with modelled step times. */
-static int run_recorded(struct simulation *m, const char *asked, struct simulate_run *run, struct replay_setup *r, struct err *e)
+static int run_recorded(struct simulation *m, const char *asked, struct simulate_run *run, struct replay_setup *r,
+                        struct err *e)
 {
     const struct simulate_setup *s = m->report.setup;
     const struct recorded_machine *rec = s->recorded;
@@ -150,8 +157,14 @@ static int run_policy(struct simulation *m, const char *asked, struct simulate_r
     TRY(open_arrivals(s->ask, &arrivals, e));
     int rc = open_policy(s, asked, &engine.policy, e);
     if (!rc) {
-        struct replay_setup r = {.engine = &engine, .arrivals = arrivals, .seed = s->ask->seed, .vocab = model_config(engine.model)->vocab, .front_ns = s->front_ns,
-                                 .forwarded = s->described ? account : NULL, .poll = poll_run, .ctx = m};
+        struct replay_setup r = {.engine = &engine,
+                                 .arrivals = arrivals,
+                                 .seed = s->ask->seed,
+                                 .vocab = model_config(engine.model)->vocab,
+                                 .front_ns = s->front_ns,
+                                 .forwarded = s->described ? account : NULL,
+                                 .poll = poll_run,
+                                 .ctx = m};
         m->run = run;
         run->outside = s->described ? sim_outside_new() : NULL;
         memcpy(run->sha256, engine.policy.sha256, sizeof run->sha256);

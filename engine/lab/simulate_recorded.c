@@ -18,19 +18,21 @@ static int64_t modelled_step(void *ctx, const struct step *s)
 static int64_t modelled_move(void *ctx, const struct move *v)
 {
     const struct recorded_machine *m = ctx;
-    double each = m->digest.move_bytes > 0 ? m->digest.move_ns / m->digest.move_bytes : 1; /* a byte a nanosecond until one was seen */
+    double each = m->digest.move_bytes > 0 ? m->digest.move_ns / m->digest.move_bytes
+                                           : 1; /* a byte a nanosecond until one was seen */
     double ns = each * (double)atomic_load(&v->bytes);
     return ns < 1 ? 1 : (int64_t)ns;
 }
 
 static bool same_limits(const struct limits *a, const struct limits *b)
 {
-    return a->max_num_seqs == b->max_num_seqs && a->max_num_batched_tokens == b->max_num_batched_tokens && a->max_num_queued_reqs == b->max_num_queued_reqs &&
-           a->max_num_queued_tokens == b->max_num_queued_tokens && a->park_ns == b->park_ns && a->starvation_ns == b->starvation_ns &&
-           a->prefix_caching == b->prefix_caching;
+    return a->max_num_seqs == b->max_num_seqs && a->max_num_batched_tokens == b->max_num_batched_tokens &&
+           a->max_num_queued_reqs == b->max_num_queued_reqs && a->max_num_queued_tokens == b->max_num_queued_tokens &&
+           a->park_ns == b->park_ns && a->starvation_ns == b->starvation_ns && a->prefix_caching == b->prefix_caching;
 }
 
-int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask *ask, struct engine_setup *out, struct err *e)
+int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask *ask, struct engine_setup *out,
+                          struct err *e)
 {
     memset(m, 0, sizeof *m);
     m->path = ask->path;
@@ -50,7 +52,9 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     m->may_compare = !ask->what_if && !ask->part && same_limits(&m->modelled_setup.limits, &m->exact_setup.limits);
     m->compare_any = ask->compare;
     if (ask->compare && !m->may_compare)
-        return err_set(e, E_INPUT, "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, or with a part of the recording");
+        return err_set(e, E_INPUT,
+                       "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, "
+                       "or with a part of the recording");
     snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
     return 0;
 }
@@ -74,7 +78,8 @@ static bool same_params(const char *recorded, const struct policy *p)
     static const struct json_style style = {.sort_keys = true};
     struct buf mine = {0}, a = {0}, b = {0};
     record_params(&mine, p);
-    struct json *theirs = json_parse(recorded, strlen(recorded), NULL, NULL), *ours = json_parse(mine.data, mine.len, NULL, NULL);
+    struct json *theirs = json_parse(recorded, strlen(recorded), NULL, NULL),
+                *ours = json_parse(mine.data, mine.len, NULL, NULL);
     json_write(&a, theirs, &style);
     json_write(&b, ours, &style);
     bool same = theirs && ours && buf_equals(&a, b.data);
@@ -86,42 +91,49 @@ static bool same_params(const char *recorded, const struct policy *p)
     return same;
 }
 
-int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has_params, struct recorded_result *out, struct err *e)
+int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has_params, struct recorded_result *out,
+                    struct err *e)
 {
     bool same = !strcmp(p->sha256, m->head->sha256);
     if (same && !has_params && p->ops->params_set)
         TRY(p->ops->params_set(p->ctx, m->head->params, strlen(m->head->params), e));
     bool params = same && same_params(m->head->params, p);
     out->compared = (params || m->compare_any) && m->may_compare;
-    out->why = params                                    ? "asked for"
-               : same                                    ? "other params than the live one had"
-               : strcmp(p->name, m->head->policy) == 0   ? "its bytes are not those of the live one, which has the same name"
-                                                         : "another policy than the live one";
+    out->why = params ? "asked for"
+               : same ? "other params than the live one had"
+               : strcmp(p->name, m->head->policy) == 0
+                   ? "its bytes are not those of the live one, which has the same name"
+                   : "another policy than the live one";
     return 0;
 }
 
 static void model_words(const struct recording_digest *d, struct buf *out)
 {
-    buf_printf(out, "the model fitted to the %" PRIu64 " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%)", d->n_steps,
-               100 * d->error, 100 * d->live_error);
+    buf_printf(out,
+               "the model fitted to the %" PRIu64
+               " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%)",
+               d->n_steps, 100 * d->error, 100 * d->live_error);
 }
 
-void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label, struct buf *out)
+void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label,
+                    struct buf *out)
 {
     const struct recording_digest *d = &m->digest;
     if (!r->compared) {
         buf_printf(out, "%s: %s: step times from ", label, r->why);
         model_words(d, out);
-        buf_printf(out, "; a step took %.3f ms on the average when recorded, %.3f ms here\n", d->mean_ns * 1e-6, r->mean_step_ns * 1e-6);
+        buf_printf(out, "; a step took %.3f ms on the average when recorded, %.3f ms here\n", d->mean_ns * 1e-6,
+                   r->mean_step_ns * 1e-6);
         return;
     }
     if (r->exact.equal)
         buf_printf(out, "%s: decisions: %" PRIu64 ", all equal to the recording%s\n", label, r->exact.n_decisions,
                    r->exact.complete ? "" : " (which was cut off; up to its last whole line)");
     else
-        buf_printf(out, "%s: decisions: %" PRIu64 " equal to the recording, then they differ\n%s\n", label, r->exact.n_decisions,
-                   r->exact.difference ? r->exact.difference : "");
-    buf_printf(out, "%s: a step took %.3f ms on the average, and %.3f ms by ", label, d->mean_ns * 1e-6, d->modelled_ns * 1e-6);
+        buf_printf(out, "%s: decisions: %" PRIu64 " equal to the recording, then they differ\n%s\n", label,
+                   r->exact.n_decisions, r->exact.difference ? r->exact.difference : "");
+    buf_printf(out, "%s: a step took %.3f ms on the average, and %.3f ms by ", label, d->mean_ns * 1e-6,
+               d->modelled_ns * 1e-6);
     model_words(d, out);
     buf_putc(out, '\n');
 }
@@ -131,8 +143,8 @@ void recorded_json(const struct recorded_machine *m, const struct recorded_resul
     const struct recording_digest *d = &m->digest;
     buf_printf(out, "{\"compared\":%s", r->compared ? "true" : "false");
     if (r->compared) {
-        buf_printf(out, ",\"decisions\":%" PRIu64 ",\"equal\":%s,\"complete\":%s,\"difference\":", r->exact.n_decisions, r->exact.equal ? "true" : "false",
-                   r->exact.complete ? "true" : "false");
+        buf_printf(out, ",\"decisions\":%" PRIu64 ",\"equal\":%s,\"complete\":%s,\"difference\":", r->exact.n_decisions,
+                   r->exact.equal ? "true" : "false", r->exact.complete ? "true" : "false");
         const char *why = r->exact.difference;
         if (why)
             buf_put_json(out, why, strlen(why));
@@ -142,8 +154,8 @@ void recorded_json(const struct recorded_machine *m, const struct recorded_resul
         buf_printf(out, ",\"mean_step_ms\":");
         json_put_double(out, r->mean_step_ns * 1e-6);
     }
-    buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s,\"mean_step_ms\":", d->n_decisions, d->n_steps,
-               d->complete ? "true" : "false");
+    buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s,\"mean_step_ms\":",
+               d->n_decisions, d->n_steps, d->complete ? "true" : "false");
     json_put_double(out, d->mean_ns * 1e-6);
     buf_puts(out, ",\"modelled_step_ms\":");
     json_put_double(out, d->modelled_ns * 1e-6);

@@ -35,15 +35,26 @@ static void cell_timed(const struct simulate_run *run, char *cell, double v, int
     snprintf(cell, CELL_BYTES, "%s%.*f", sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK ? "~" : "", digits, v);
 }
 
-enum count { N_REQUESTS, N_FINISHED, N_REFUSED, N_FAILED, N_UNFINISHED, N_SWITCHES, N_PREEMPTIONS, N_STEPS, N_DECISIONS };
+enum count {
+    N_REQUESTS,
+    N_FINISHED,
+    N_REFUSED,
+    N_FAILED,
+    N_UNFINISHED,
+    N_SWITCHES,
+    N_PREEMPTIONS,
+    N_STEPS,
+    N_DECISIONS
+};
 
 static void cell_count(const struct simulate_run *run, int detail, char *cell)
 {
     const struct tally *t = &run->tally;
     const uint64_t *c = run->replay.counters;
-    const uint64_t values[] = {[N_REQUESTS] = t->n_requests, [N_FINISHED] = t->n_finished, [N_REFUSED] = t->n_refused, [N_FAILED] = t->n_failed,
-                               [N_UNFINISHED] = t->n_unfinished, [N_SWITCHES] = c[C_SWITCHES], [N_PREEMPTIONS] = c[C_PREEMPTIONS],
-                               [N_STEPS] = c[C_STEPS], [N_DECISIONS] = run->replay.n_decisions};
+    const uint64_t values[] = {
+        [N_REQUESTS] = t->n_requests,       [N_FINISHED] = t->n_finished,     [N_REFUSED] = t->n_refused,
+        [N_FAILED] = t->n_failed,           [N_UNFINISHED] = t->n_unfinished, [N_SWITCHES] = c[C_SWITCHES],
+        [N_PREEMPTIONS] = c[C_PREEMPTIONS], [N_STEPS] = c[C_STEPS],           [N_DECISIONS] = run->replay.n_decisions};
     snprintf(cell, CELL_BYTES, "%llu", (unsigned long long)values[detail]);
 }
 
@@ -62,12 +73,19 @@ enum rate { R_SECONDS, R_THROUGHPUT, R_OUTPUT, R_PEAK, R_REQUESTS, R_GOODPUT, R_
 static void cell_rate(const struct simulate_run *run, int detail, char *cell)
 {
     const struct tally *t = &run->tally;
-    double finished = t->n_finished ? (double)t->n_finished : 1, prompts = t->n_prompt_tokens ? (double)t->n_prompt_tokens : 1;
-    const double values[] = {[R_SECONDS] = t->seconds, [R_THROUGHPUT] = t->throughput, [R_OUTPUT] = t->output_throughput, [R_PEAK] = t->peak_throughput,
-                             [R_REQUESTS] = t->requests_per_s, [R_GOODPUT] = t->goodput, [R_GOOD_SHARE] = 100 * (double)t->n_good / finished,
-                             [R_KV] = 100 * run->replay.kv_high, [R_CACHED] = 100 * (double)t->n_cached_tokens / prompts};
-    static const int digits[] = {[R_SECONDS] = 3, [R_THROUGHPUT] = 1, [R_OUTPUT] = 1, [R_PEAK] = 1, [R_REQUESTS] = 3,
-                                 [R_GOODPUT] = 3, [R_GOOD_SHARE] = 1, [R_KV] = 1, [R_CACHED] = 1};
+    double finished = t->n_finished ? (double)t->n_finished : 1,
+           prompts = t->n_prompt_tokens ? (double)t->n_prompt_tokens : 1;
+    const double values[] = {[R_SECONDS] = t->seconds,
+                             [R_THROUGHPUT] = t->throughput,
+                             [R_OUTPUT] = t->output_throughput,
+                             [R_PEAK] = t->peak_throughput,
+                             [R_REQUESTS] = t->requests_per_s,
+                             [R_GOODPUT] = t->goodput,
+                             [R_GOOD_SHARE] = 100 * (double)t->n_good / finished,
+                             [R_KV] = 100 * run->replay.kv_high,
+                             [R_CACHED] = 100 * (double)t->n_cached_tokens / prompts};
+    static const int digits[] = {[R_SECONDS] = 3, [R_THROUGHPUT] = 1, [R_OUTPUT] = 1, [R_PEAK] = 1,  [R_REQUESTS] = 3,
+                                 [R_GOODPUT] = 3, [R_GOOD_SHARE] = 1, [R_KV] = 1,     [R_CACHED] = 1};
     cell_timed(run, cell, values[detail], digits[detail]);
 }
 
@@ -77,10 +95,10 @@ static void put_head(const struct simulate_report *r, struct buf *out)
     const struct limits *l = &p->limits;
     const struct simulate_ask *o = r->setup->ask;
     buf_printf(out, "Trace    %s, seed %llu\n", r->trace, (unsigned long long)o->seed);
-    buf_printf(out, "Machine  %s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks, p->n_ranks == 1 ? "" : "s", p->kv_blocks,
-               p->tokens_per_block);
-    buf_printf(out, "Limits   max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d, prefix caching %s\n\n", l->max_num_seqs, l->max_num_batched_tokens,
-               l->max_model_len, l->prefix_caching ? "on" : "off");
+    buf_printf(out, "Machine  %s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks,
+               p->n_ranks == 1 ? "" : "s", p->kv_blocks, p->tokens_per_block);
+    buf_printf(out, "Limits   max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d, prefix caching %s\n\n",
+               l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->prefix_caching ? "on" : "off");
 }
 
 static void put_latencies(const struct simulate_report *r, struct buf *out)
@@ -102,29 +120,35 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
         const struct simulate_run *run = &r->runs[i];
         if (r->setup->recorded)
             recorded_words(r->setup->recorded, &run->recorded, run->label, out);
-        struct json *state = run->replay.state ? json_parse(run->replay.state, strlen(run->replay.state), NULL, NULL) : NULL;
+        struct json *state =
+            run->replay.state ? json_parse(run->replay.state, strlen(run->replay.state), NULL, NULL) : NULL;
         const struct json *policy = json_find(state, "policy"), *by = json_find(policy, "fallback_steps");
         double n = 0;
         for (const struct json *j = json_first(by); j; j = json_next(j))
             n += json_number(j);
         if (n > 0)
-            buf_printf(out, "%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n", run->label, n,
-                       (unsigned long long)run->replay.n_decisions, json_text(json_find(policy, "last_error")));
+            buf_printf(out, "%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n",
+                       run->label, n, (unsigned long long)run->replay.n_decisions,
+                       json_text(json_find(policy, "last_error")));
         if (json_number(json_find(policy, "withdrawn")) > 0)
-            buf_printf(out, "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n", run->label,
-                       json_text(json_find(json_find(policy, "active"), "name")),
-                       json_number(json_find(by, "starved")) > 0 ? " (--starvation-seconds sets how long a request may wait beside room)" : "");
+            buf_printf(out,
+                       "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n",
+                       run->label, json_text(json_find(json_find(policy, "active"), "name")),
+                       json_number(json_find(by, "starved")) > 0
+                           ? " (--starvation-seconds sets how long a request may wait beside room)"
+                           : "");
         if (sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK) {
-            buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ", run->label, 100 * sim_outside_share(run->outside));
+            buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ",
+                       run->label, 100 * sim_outside_share(run->outside));
             sim_outside_words(run->outside, out);
             buf_putc(out, '\n');
         }
         if (run->replay.stopped)
-            buf_printf(out, "%s: stopped at %.1f s; %llu requests had not finished\n", run->label, (double)run->replay.end_ns * 1e-9,
-                       (unsigned long long)run->tally.n_unfinished);
+            buf_printf(out, "%s: stopped at %.1f s; %llu requests had not finished\n", run->label,
+                       (double)run->replay.end_ns * 1e-9, (unsigned long long)run->tally.n_unfinished);
         else if (run->replay.n_live && !run->recorded.compared) /* a recording may end at any time */
-            buf_printf(out, "%s: nothing more could happen at %.1f s, with %llu requests left\n", run->label, (double)run->replay.end_ns * 1e-9,
-                       (unsigned long long)run->replay.n_live);
+            buf_printf(out, "%s: nothing more could happen at %.1f s, with %llu requests left\n", run->label,
+                       (double)run->replay.end_ns * 1e-9, (unsigned long long)run->replay.n_live);
         if (!run->replay.conserved)
             buf_printf(out, "%s: the books do not add up at the end: this is a bug, please report it\n", run->label);
         json_free(state);
@@ -223,8 +247,8 @@ static void json_layouts(struct buf *out, const struct replay *p)
         const struct replay_layout *l = &p->layouts[i];
         buf_puts(out, i ? ",{" : "{");
         json_ranks(out, l->ranks);
-        buf_printf(out, ",\"sp\":%d,\"tp\":%d,\"pp\":%d,\"steps\":%llu,\"tokens\":%llu", l->layout.sp, l->layout.tp, l->layout.pp,
-                   (unsigned long long)l->n_steps, (unsigned long long)l->n_tokens);
+        buf_printf(out, ",\"sp\":%d,\"tp\":%d,\"pp\":%d,\"steps\":%llu,\"tokens\":%llu", l->layout.sp, l->layout.tp,
+                   l->layout.pp, (unsigned long long)l->n_steps, (unsigned long long)l->n_tokens);
         json_double(out, "busy_s", (double)l->busy_ns * 1e-9);
         buf_putc(out, '}');
     }
@@ -235,7 +259,8 @@ static void json_layouts(struct buf *out, const struct replay *p)
         json_ranks(out, s->ranks);
         json_double(out, "at_s", (double)s->at_ns * 1e-9);
         json_double(out, "wait_s", (double)s->wait_ns * 1e-9);
-        buf_printf(out, ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,", s->n_kept, s->n_moved, s->n_parked, s->n_recomputed);
+        buf_printf(out, ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,", s->n_kept, s->n_moved,
+                   s->n_parked, s->n_recomputed);
         json_string(out, "reason", s->reason);
         buf_putc(out, '}');
     }
@@ -245,7 +270,8 @@ static void json_layouts(struct buf *out, const struct replay *p)
 /* Columns of equal length: row i is the time from i * bin_s on. */
 static void json_series(struct buf *out, const struct simulate_run *run)
 {
-    static const char *const names[] = {"arrived", "ended", "prefill_tokens", "output_tokens", "running", "waiting", "groups", "layout"};
+    static const char *const names[] = {"arrived", "ended",   "prefill_tokens", "output_tokens",
+                                        "running", "waiting", "groups",         "layout"};
     const struct replay *p = &run->replay;
     buf_puts(out, ",\"series\":{\"bin_s\":");
     json_put_double(out, (double)p->bin_ns * 1e-9);
@@ -253,8 +279,14 @@ static void json_series(struct buf *out, const struct simulate_run *run)
         buf_printf(out, ",\"%s\":[", names[c]);
         for (size_t i = 0; i < p->n_bins; i++) {
             const struct replay_bin *b = &p->bins[i];
-            const long long values[] = {(long long)b->n_arrived, (long long)b->n_ended, (long long)b->n_prefill_tokens, (long long)b->n_output_tokens,
-                                        b->n_running, b->n_waiting, b->n_groups, b->layout};
+            const long long values[] = {(long long)b->n_arrived,
+                                        (long long)b->n_ended,
+                                        (long long)b->n_prefill_tokens,
+                                        (long long)b->n_output_tokens,
+                                        b->n_running,
+                                        b->n_waiting,
+                                        b->n_groups,
+                                        b->layout};
             buf_printf(out, "%s%lld", i ? "," : "", values[c]);
         }
         buf_putc(out, ']');
@@ -307,8 +339,8 @@ static void json_classes(struct buf *out, const struct simulate_run *run, struct
     for (int i = 0; i < n && n > 1; i++) {
         struct tally t;
         tally_make_class(&t, &run->replay, slo, classes[i]);
-        buf_printf(out, "%s{\"priority\":%d,\"finished\":%llu,\"good\":%llu", i ? "," : "", classes[i], (unsigned long long)t.n_finished,
-                   (unsigned long long)t.n_good);
+        buf_printf(out, "%s{\"priority\":%d,\"finished\":%llu,\"good\":%llu", i ? "," : "", classes[i],
+                   (unsigned long long)t.n_finished, (unsigned long long)t.n_good);
         for (int l = 0; l < TALLY_COUNT; l++)
             json_latency(out, &t, (enum tally_latency)l);
         buf_putc(out, '}');
@@ -317,18 +349,23 @@ static void json_classes(struct buf *out, const struct simulate_run *run, struct
     buf_putc(out, ']');
 }
 
-static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo, const struct recorded_machine *recorded)
+static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo,
+                     const struct recorded_machine *recorded)
 {
     const struct replay *p = &run->replay;
     const struct tally *t = &run->tally;
     const uint64_t *c = p->counters;
     buf_putc(out, '{');
     json_string(out, "label", run->label);
-    buf_printf(out, ",\"sha256\":\"%s\",\"stopped\":%s,\"conserved\":%s,\"requests\":%llu,\"finished\":%llu,\"refused\":%llu,\"failed\":%llu,\"unfinished\":%llu",
-               run->sha256, p->stopped ? "true" : "false", p->conserved ? "true" : "false", (unsigned long long)t->n_requests, (unsigned long long)t->n_finished,
-               (unsigned long long)t->n_refused, (unsigned long long)t->n_failed, (unsigned long long)t->n_unfinished);
-    buf_printf(out, ",\"prompt_tokens\":%llu,\"output_tokens\":%llu,\"cached_tokens\":%llu,\"good\":%llu", (unsigned long long)t->n_prompt_tokens,
-               (unsigned long long)t->n_output_tokens, (unsigned long long)t->n_cached_tokens, (unsigned long long)t->n_good);
+    buf_printf(out,
+               ",\"sha256\":\"%s\",\"stopped\":%s,\"conserved\":%s,\"requests\":%llu,\"finished\":%llu,\"refused\":%"
+               "llu,\"failed\":%llu,\"unfinished\":%llu",
+               run->sha256, p->stopped ? "true" : "false", p->conserved ? "true" : "false",
+               (unsigned long long)t->n_requests, (unsigned long long)t->n_finished, (unsigned long long)t->n_refused,
+               (unsigned long long)t->n_failed, (unsigned long long)t->n_unfinished);
+    buf_printf(out, ",\"prompt_tokens\":%llu,\"output_tokens\":%llu,\"cached_tokens\":%llu,\"good\":%llu",
+               (unsigned long long)t->n_prompt_tokens, (unsigned long long)t->n_output_tokens,
+               (unsigned long long)t->n_cached_tokens, (unsigned long long)t->n_good);
     json_double(out, "seconds", t->seconds);
     json_double(out, "throughput", t->throughput);
     json_double(out, "output_throughput", t->output_throughput);
@@ -340,9 +377,12 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     for (int l = 0; l < TALLY_COUNT; l++)
         json_latency(out, t, (enum tally_latency)l);
     json_classes(out, run, slo);
-    buf_printf(out, ",\"n_switches\":%llu,\"preemptions\":%llu,\"recomputed_tokens\":%llu,\"moved_bytes\":%llu,\"steps\":%llu,\"decisions\":%llu",
-               (unsigned long long)c[C_SWITCHES], (unsigned long long)c[C_PREEMPTIONS], (unsigned long long)c[C_RECOMPUTED],
-               (unsigned long long)c[C_MOVED_BYTES], (unsigned long long)c[C_STEPS], (unsigned long long)p->n_decisions);
+    buf_printf(out,
+               ",\"n_switches\":%llu,\"preemptions\":%llu,\"recomputed_tokens\":%llu,\"moved_bytes\":%llu,\"steps\":%"
+               "llu,\"decisions\":%llu",
+               (unsigned long long)c[C_SWITCHES], (unsigned long long)c[C_PREEMPTIONS],
+               (unsigned long long)c[C_RECOMPUTED], (unsigned long long)c[C_MOVED_BYTES],
+               (unsigned long long)c[C_STEPS], (unsigned long long)p->n_decisions);
     json_layouts(out, p);
     json_series(out, run);
     json_policy(out, p);
@@ -370,10 +410,14 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
     json_double(out, "max_seconds", o->seconds);
     json_double(out, "slo_ttft_ms", o->slo_ttft_ms);
     json_double(out, "slo_tpot_ms", o->slo_tpot_ms);
-    buf_printf(out, ",\"ranks\":%d,\"kv_blocks\":%d,\"tokens_per_block\":%d,\"kv_bytes\":%zu,\"limits\":{\"max_num_seqs\":%d,\"max_num_batched_tokens\":%d,"
-                    "\"max_model_len\":%d,\"max_num_queued_reqs\":%d,\"max_num_queued_tokens\":%lld,\"prefix_caching\":%s},\"runs\":[",
-               p->n_ranks, p->kv_blocks, p->tokens_per_block, p->kv_bytes, l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len,
-               l->max_num_queued_reqs, (long long)l->max_num_queued_tokens, l->prefix_caching ? "true" : "false");
+    buf_printf(out,
+               ",\"ranks\":%d,\"kv_blocks\":%d,\"tokens_per_block\":%d,\"kv_bytes\":%zu,\"limits\":{\"max_num_seqs\":%"
+               "d,\"max_num_batched_tokens\":%d,"
+               "\"max_model_len\":%d,\"max_num_queued_reqs\":%d,\"max_num_queued_tokens\":%lld,\"prefix_caching\":%s},"
+               "\"runs\":[",
+               p->n_ranks, p->kv_blocks, p->tokens_per_block, p->kv_bytes, l->max_num_seqs, l->max_num_batched_tokens,
+               l->max_model_len, l->max_num_queued_reqs, (long long)l->max_num_queued_tokens,
+               l->prefix_caching ? "true" : "false");
     for (int i = 0; i < r->n_runs; i++) {
         buf_puts(out, i ? "," : "");
         json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms}, r->setup->recorded);
@@ -402,7 +446,8 @@ int simulate_request_log(const struct simulate_report *r, const char *path, stru
     FILE *f = fopen(path, "we");
     if (!f)
         return err_set(e, E_SYS, "cannot write %.200s: %s", path, strerror(errno));
-    fprintf(f, "run,row,arrival_s,start_s,first_s,last_s,input_tokens,output_tokens,cached_tokens,preemptions,priority,ending\n");
+    fprintf(f, "run,row,arrival_s,start_s,first_s,last_s,input_tokens,output_tokens,cached_tokens,preemptions,priority,"
+               "ending\n");
     for (int i = 0; i < r->n_runs; i++)
         for (size_t k = 0; k < r->runs[i].replay.n_requests; k++) {
             const struct replay_request *x = &r->runs[i].replay.requests[k];
@@ -411,7 +456,8 @@ int simulate_request_log(const struct simulate_report *r, const char *path, stru
             put_time(f, x->start_ns);
             put_time(f, x->first_ns);
             put_time(f, x->last_ns);
-            fprintf(f, ",%d,%d,%d,%d,%d,%s\n", x->n_prompt, x->n_output, x->n_cached, x->n_preempted, x->priority, ending_word(x->ending));
+            fprintf(f, ",%d,%d,%d,%d,%d,%s\n", x->n_prompt, x->n_output, x->n_cached, x->n_preempted, x->priority,
+                    ending_word(x->ending));
         }
     bool bad = ferror(f) != 0;
     if (fclose(f) || bad)

@@ -53,13 +53,14 @@ static void count(struct tally *t, const struct replay_request *x, struct tally_
     take(t, TALLY_TPOT, tpot);
     take(t, TALLY_QUEUE, x->start_ns - x->arrival_ns);
     take(t, TALLY_COMPLETION, x->last_ns - x->arrival_ns);
-    bool good = (slo.ttft_ms <= 0 || (double)ttft <= slo.ttft_ms * 1e6) && (slo.tpot_ms <= 0 || (double)tpot <= slo.tpot_ms * 1e6);
+    bool good = (slo.ttft_ms <= 0 || (double)ttft <= slo.ttft_ms * 1e6) &&
+                (slo.tpot_ms <= 0 || (double)tpot <= slo.tpot_ms * 1e6);
     t->n_good += good;
 }
 
 /* n tokens evenly over [from, to), into whole bins by way of their differences. */
 struct spread {
-    double *bins, *rates;           /* rates: change of the tokens of a whole bin at its beginning */
+    double *bins, *rates; /* rates: change of the tokens of a whole bin at its beginning */
     size_t n;
     int64_t bin_ns;
 };

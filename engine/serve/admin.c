@@ -150,8 +150,7 @@ static void put_policy(struct admin *a, struct http_exchange *x)
 {
     char name[POLICY_NAME_MAX + 1];
     if (!read_name(x->head.path + strlen("/admin/policies/"), name)) {
-        refuse(x, 400, "invalid_name",
-               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     if (!source_ok(a, x))
@@ -164,9 +163,11 @@ static void put_policy(struct admin *a, struct http_exchange *x)
         return;
     }
     if (!x->body.len != folder) {
-        refuse(x, 400, "no_source", folder ? "a body and ?from=folder: which of them?"
-                                           : "the body is empty: send the policy's text (curl --data-binary @FILE.lua), or ask with ?from=folder for the "
-                                             "file of that name in the server's policy folder");
+        refuse(x, 400, "no_source",
+               folder ? "a body and ?from=folder: which of them?"
+                      : "the body is empty: send the policy's text (curl --data-binary @FILE.lua), or ask with "
+                        "?from=folder for the "
+                        "file of that name in the server's policy folder");
         return;
     }
     if (folder && !a->policies->dir) {
@@ -198,8 +199,8 @@ struct check_job {
 static void check_run(struct text_job *job)
 {
     struct check_job *c = (struct check_job *)job;
-    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL,
-                             &c->report, &c->err);
+    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL, &c->report,
+                             &c->err);
 }
 
 static void check_done(struct text_job *job)
@@ -232,8 +233,7 @@ static void check_policy(struct admin *a, struct http_exchange *x)
     if (!source_ok(a, x))
         return;
     if (!read_name(given, name)) {
-        refuse(x, 400, "invalid_name",
-               "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     struct check_job *c = mem_new(sizeof *c);
@@ -333,11 +333,10 @@ static void state_came(void *ctx, const struct ask_reply *r)
     buf_printf(&out,
                ",\"front\":{\"connections\":%d,\"exchanges\":%d,\"unsent_bytes\":%zu,\"text_jobs\":%d,"
                "\"answers\":%d,\"orders\":%d,\"live\":%d,"
-               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64
-               ",\"draining\":%s}}",
-               http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http),
-               text_pending(f->text), o->n_answers, o->n_orders, f->n_live, f->counts.n_submitted,
-               f->counts.n_ended, f->counts.n_gone, f->draining ? "true" : "false");
+               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64 ",\"draining\":%s}}",
+               http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http), text_pending(f->text),
+               o->n_answers, o->n_orders, f->n_live, f->counts.n_submitted, f->counts.n_ended, f->counts.n_gone,
+               f->draining ? "true" : "false");
     answer_json(w, out.data, out.len);
     buf_free(&out);
 }

@@ -1,7 +1,7 @@
 /* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers
- * are kept out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its own name
- * mean this machine). Everything that changes something is logged. Front thread
- * only. Never true: an admin route on the public listener.
+ * are kept out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its
+ * own name mean this machine). Everything that changes something is logged. Front thread only. Never true: an admin
+ * route on the public listener.
  *
  * - GET /admin/policy: the live policy, the one before, generations, params, strikes
  * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one
@@ -31,7 +31,7 @@ struct admin {
     void *drain_ctx;
 };
 
-bool admin_admit(struct admin *a, struct http_exchange *x); /* false: answered */
+bool admin_admit(struct admin *a, struct http_exchange *x);  /* false: answered */
 void admin_handle(struct admin *a, struct http_exchange *x); /* who was let in */
 
 #endif

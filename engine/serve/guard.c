@@ -19,14 +19,14 @@ enum note { NOTE_DRAIN, NOTE_END }; /* what others tell the guard */
 
 struct guard {
     struct thread *thread;
-    struct queue *words, *notes;    /* of enum guard_word, to the server; of enum note, to the guard */
+    struct queue *words, *notes; /* of enum guard_word, to the server; of enum note, to the guard */
     struct clock clock;
-    int signals;                    /* a signalfd */
+    int signals; /* a signalfd */
     int64_t timeout_ns;
     /* the thread's own */
     int n_signals;
     bool drains, stops;
-    int64_t stop_ns, end_ns;        /* when the server is told to stop; when the process ends. INT64_MAX: not yet */
+    int64_t stop_ns, end_ns; /* when the server is told to stop; when the process ends. INT64_MAX: not yet */
 };
 
 static void say(struct guard *g, enum guard_word w)
@@ -131,7 +131,8 @@ int guard_start(struct guard **out, int timeout_s, struct err *e)
     clock_init_real(&g->clock);
     g->timeout_ns = timeout_s * SECOND_NS;
     g->stop_ns = g->end_ns = INT64_MAX;
-    int rc = g->signals < 0 || !g->words || !g->notes ? err_set(e, E_SYS, "no descriptors to watch for signals with") : 0;
+    int rc =
+        g->signals < 0 || !g->words || !g->notes ? err_set(e, E_SYS, "no descriptors to watch for signals with") : 0;
     if (!rc)
         rc = thread_start(&g->thread, "guard", watch, g, e);
     if (rc)

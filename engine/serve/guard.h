@@ -1,7 +1,9 @@
-/* Watches over the end of the server, from a thread of its own: it takes SIGTERM and SIGINT whoever is busy with what, says to the server what they mean, and ends the
- * process when the end takes longer than was allowed, wherever it hangs (a front that does not come back to its loop, a step that does not end, a text that is still
- * read). The first signal drains; the second, or the time being up, stops; a third, or GUARD_GRACE_S after a stop, ends the process where it stands, with status 1.
- * Owned by main; signals belong to it from guard_start on. Never true: a signal that waits for another thread. */
+/* Watches over the end of the server, from a thread of its own: it takes SIGTERM and SIGINT whoever is busy with what,
+ * says to the server what they mean, and ends the process when the end takes longer than was allowed, wherever it hangs
+ * (a front that does not come back to its loop, a step that does not end, a text that is still read). The first signal
+ * drains; the second, or the time being up, stops; a third, or GUARD_GRACE_S after a stop, ends the process where it
+ * stands, with status 1. Owned by main; signals belong to it from guard_start on. Never true: a signal that waits for
+ * another thread. */
 #ifndef SERVE_GUARD_H
 #define SERVE_GUARD_H
 
@@ -13,11 +15,12 @@ struct guard;
 
 enum guard_word { GUARD_NOTHING, GUARD_DRAIN, GUARD_STOP };
 
-/* timeout_s: from the first signal (or guard_note_drain) until the stop. Call it on the main thread: SIGTERM and SIGINT are blocked there from now on. */
+/* timeout_s: from the first signal (or guard_note_drain) until the stop. Call it on the main thread: SIGTERM and SIGINT
+ * are blocked there from now on. */
 int guard_start(struct guard **out, int timeout_s, struct err *e);
-int guard_fd(const struct guard *g);            /* readable when there is a word for the server */
-enum guard_word guard_take(struct guard *g);    /* one at a time */
-void guard_note_drain(struct guard *g);         /* a drain began by other means: its time runs */
-void guard_end(struct guard *g);                /* everything has ended in time; NULL is fine */
+int guard_fd(const struct guard *g);         /* readable when there is a word for the server */
+enum guard_word guard_take(struct guard *g); /* one at a time */
+void guard_note_drain(struct guard *g);      /* a drain began by other means: its time runs */
+void guard_end(struct guard *g);             /* everything has ended in time; NULL is fine */
 
 #endif

@@ -61,8 +61,7 @@ static void run(struct text_job *job)
     j->sha = hash_sha256(j->source.data ? j->source.data : "", j->source.len);
     j->result = RELOAD_REFUSED;
     j->made = mem_new(sizeof *j->made);
-    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, j->lua, NULL,
-                        &j->err)) {
+    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, j->lua, NULL, &j->err)) {
         mem_free(j->made);
         j->made = NULL;
     }
@@ -71,8 +70,7 @@ static void run(struct text_job *job)
 static void remember(struct policies *p, const struct policy_job *j, const char *text)
 {
     struct policy_version *v = &p->versions[p->n_versions++ % POLICY_VERSIONS];
-    *v =
-        (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
+    *v = (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
     snprintf(v->name, sizeof v->name, "%s", j->name);
     snprintf(v->text, sizeof v->text, "%s", j->result == RELOAD_OK ? "" : text);
     hash_hex(&j->sha, v->sha256);
@@ -237,10 +235,9 @@ int policies_init(struct policies *p, const struct policies_setup *s, struct err
 {
     *p = (struct policies){.front = s->front, .lua = s->lua, .dir = s->dir};
     if (s->name && !policies_name_ok(s->name))
-        return err_set(
-            e, E_INPUT,
-            "policy names have at most %d letters, digits, dots, dashes and underscores, not '%.60s'",
-            POLICY_NAME_MAX, s->name);
+        return err_set(e, E_INPUT,
+                       "policy names have at most %d letters, digits, dots, dashes and underscores, not '%.60s'",
+                       POLICY_NAME_MAX, s->name);
     if (s->no_watch || !s->lua)
         return 0;
     p->tick = loop_every(s->loop, WATCH_MS, on_tick, p);
@@ -315,11 +312,9 @@ void policies_list(const struct policies *p, struct buf *json)
     uint64_t from = p->n_versions > POLICY_VERSIONS ? p->n_versions - POLICY_VERSIONS : 0;
     for (uint64_t i = from; i < p->n_versions; i++) {
         const struct policy_version *v = &p->versions[i % POLICY_VERSIONS];
-        buf_printf(
-            json,
-            "%s{\"name\":\"%s\",\"sha256\":\"%s\",\"at\":%lld,\"from\":\"%s\",\"result\":\"%s\",\"text\":",
-            i > from ? "," : "", v->name, v->sha256, (long long)v->at_s, v->from_file ? "file" : "request",
-            result_names[v->result]);
+        buf_printf(json, "%s{\"name\":\"%s\",\"sha256\":\"%s\",\"at\":%lld,\"from\":\"%s\",\"result\":\"%s\",\"text\":",
+                   i > from ? "," : "", v->name, v->sha256, (long long)v->at_s, v->from_file ? "file" : "request",
+                   result_names[v->result]);
         buf_put_json(json, v->text, strlen(v->text));
         buf_putc(json, '}');
     }

@@ -33,8 +33,8 @@ struct policies {
     char watched[POLICY_PATH]; /* "": nothing is watched */
     char watched_name[POLICY_NAME_MAX + 1];
     const char *watched_dir; /* which it may not lead out of; NULL: anywhere */
-    struct stat seen, last; /* what was loaded (or refused) from it; the look before this one */
-    bool loading;           /* a load from the file is under way */
+    struct stat seen, last;  /* what was loaded (or refused) from it; the look before this one */
+    bool loading;            /* a load from the file is under way */
     struct policy_version versions[POLICY_VERSIONS]; /* ring */
     uint64_t n_versions;
     struct policy_job *jobs; /* under way */

@@ -8,7 +8,8 @@
 #include "engine/serve/openai/tokens.h"
 
 enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST };
-/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON. */
+/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON.
+ */
 enum { OPEN = 1, JSON = 2, SMALL_BODY = 65536 };
 
 /* ---- small answers */
@@ -47,8 +48,8 @@ static void put_model(const struct front *f, const char *name, struct buf *out)
 {
     buf_puts(out, "{\"id\":");
     buf_put_json(out, name, strlen(name));
-    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":",
-               (long long)f->created_s);
+    buf_printf(out,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":", (long long)f->created_s);
     buf_put_json(out, f->root, strlen(f->root));
     buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->words.max_model_len);
 }
@@ -156,8 +157,7 @@ static void not_offered(struct routes *r, struct http_exchange *x)
     (void)r;
     struct fault f;
     fault_set(&f, 501, "not_implemented", NULL,
-              "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are",
-              x->head.path);
+              "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are", x->head.path);
     http_add_header(x, "x-should-retry", "false");
     front_fault(x, &f);
 }
@@ -240,8 +240,7 @@ static void wrong_method(const struct route *t, struct http_exchange *x)
     for (int m = 0; m < HTTP_METHOD_COUNT; m++)
         if (t->methods & 1 << m) {
             size_t n = strlen(allow);
-            snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
-                     http_method_name((enum http_method)m));
+            snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "", http_method_name((enum http_method)m));
         }
     http_add_header(x, "Allow", allow);
     fault_set(&f, 405, "method_not_allowed", NULL, "%s is not a method of %.200s; %s is",
@@ -289,9 +288,11 @@ bool routes_admit(struct routes *r, struct http_exchange *x)
         wrong_method(t, x);
         return false;
     }
-    /* Any page may have its reader's browser post a form or plain text anywhere, unasked; JSON it may post only where CORS lets it. */
+    /* Any page may have its reader's browser post a form or plain text anywhere, unasked; JSON it may post only where
+     * CORS lets it. */
     if (t->traits & JSON && origin && !is_json(http_head_find(&x->head, "content-type"))) {
-        fault_set(&f, 415, "unsupported_media_type", NULL, "from a browser, %s wants Content-Type: application/json", t->path);
+        fault_set(&f, 415, "unsupported_media_type", NULL, "from a browser, %s wants Content-Type: application/json",
+                  t->path);
         return refuse(x, &f);
     }
     x->max_body = t->traits & JSON ? 0 : SMALL_BODY;

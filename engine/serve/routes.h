@@ -14,7 +14,7 @@ struct routes {
     int n_origins;
 };
 
-bool routes_admit(struct routes *r, struct http_exchange *x); /* false: answered */
+bool routes_admit(struct routes *r, struct http_exchange *x);  /* false: answered */
 void routes_handle(struct routes *r, struct http_exchange *x); /* who was let in */
 /* The index in counts of the route that this exchange took. */
 int routes_count_index(struct front *f, const struct http_exchange *x);

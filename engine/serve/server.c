@@ -79,8 +79,8 @@ static void exchange_done(void *ctx, const struct http_exchange *x, int64_t now)
     double seconds = (double)(now - x->began_ns) * 1e-9;
     counts_request(&s->front.counts, routes_count_index(&s->front, x), x->head.method, x->status, seconds);
     if (s->setup.log_requests)
-        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method),
-                 x->head.path ? x->head.path : "-", x->status, seconds);
+        log_info("http", "%s %s %d %.3f s", http_method_name(x->head.method), x->head.path ? x->head.path : "-",
+                 x->status, seconds);
 }
 
 static void error_body(int status, const char *why, struct buf *out)
@@ -133,8 +133,8 @@ static void on_text(void *ctx)
 
 static void check_drained(struct server *s)
 {
-    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) &&
-        http_n_exchanges(s->front.http) == 0 && http_backlog(s->front.http) == 0)
+    if (s->drain_ns && s->engine_drained && openai_is_idle(&s->openai) && http_n_exchanges(s->front.http) == 0 &&
+        http_backlog(s->front.http) == 0)
         loop_stop(s->loop);
 }
 
@@ -220,11 +220,11 @@ static void init_front(struct server *s)
     f->clock = u->clock;
     f->inbox = u->inbox;
     f->words = (struct front_text){u->tokenizer,
-                                    u->chat,
-                                    piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
-                                    piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
-                                    u->n_vocab,
-                                    u->max_model_len};
+                                   u->chat,
+                                   piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
+                                   piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
+                                   u->n_vocab,
+                                   u->max_model_len};
     f->names = u->names;
     f->n_names = u->n_names;
     f->root = u->root ? u->root : u->names[0];
@@ -239,8 +239,7 @@ static void init_front(struct server *s)
     counts_init(&f->counts);
     rng_init(&f->rng, seed());
     openai_init(&s->openai, f);
-    s->routes =
-        (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
+    s->routes = (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
     s->admin = (struct admin){
         .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
 }
@@ -284,7 +283,10 @@ static int take_keys(struct server *s, struct err *e)
 
 static int name_address(int rc, bool admin, struct err *e)
 {
-    return rc ? err_prefix(e, rc, admin ? "the port of /admin (--admin-listen; unless given, the one after --port)" : "the server's port (--host, --port)") : 0;
+    return rc ? err_prefix(e, rc,
+                           admin ? "the port of /admin (--admin-listen; unless given, the one after --port)"
+                                 : "the server's port (--host, --port)")
+              : 0;
 }
 
 int server_can_start(const struct server_setup *u, struct err *e)
@@ -309,7 +311,8 @@ static int listen_all(struct server *s, struct err *e)
     bool local = http_is_loopback(s->front.http, true);
     s->admin.hosts = (struct hosts){u->admin_hosts, u->n_admin_hosts, u->admin_host, local};
     if (!local && !s->admin.auth.n)
-        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key-file, or listen on 127.0.0.1", u->admin_host);
+        return err_set(e, E_INPUT, "admin routes on %s need a key: give --admin-key-file, or listen on 127.0.0.1",
+                       u->admin_host);
     return 0;
 }
 
@@ -330,8 +333,7 @@ static int start_parts(struct server *s, struct err *e)
     double text_s = u->text_s < 0 ? 0 : u->text_s > 0 ? u->text_s : 10;
     struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
     TRY(text_create(&s->front.text, &l, e));
-    struct policies_setup p = {&s->front,      s->loop,        u->lua,     u->policy_dir,
-                               u->policy_name, u->policy_path, u->no_watch};
+    struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));
     s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);

@@ -1,8 +1,8 @@
 /* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine
  * stands, runs it on the main thread, and takes it down. SIGTERM or SIGINT drains: /health and new work
- * answer 503, streams go on to their end; a second signal, or --shutdown-timeout, stops at once (guard.h). The port opens when the engine
- * stands: before that a connection is refused, from then on /health says 200, while draining 503. Order at
- * the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy ->
+ * answer 503, streams go on to their end; a second signal, or --shutdown-timeout, stops at once (guard.h). The port
+ * opens when the engine stands: before that a connection is refused, from then on /health says 200, while draining 503.
+ * Order at the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy ->
  * engine_destroy. Never true: a sequence handed to the engine after server_run returned. */
 #ifndef SERVE_SERVER_H
 #define SERVE_SERVER_H
@@ -42,11 +42,13 @@ struct server_setup {
     double text_s;     /* CPU seconds that reading one request may take; 0: 10, < 0: no bound */
     int max_live;      /* sequences in the engine and on the way; 0: no bound but the engine's. max_num_seqs +
                           max_num_queued_reqs */
-    int max_num_seqs, max_num_batched_tokens; /* of the engine: what one request may take of it follows from them; 0: no bound */
-    int ping_s;        /* SSE comment after so many silent seconds; 0: 5; < 0: never */
-    bool force_usage;  /* --enable-force-include-usage */
-    bool log_requests; /* a line for each answer */
-    struct guard *guard; /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody says so (tests) */
+    int max_num_seqs,
+        max_num_batched_tokens; /* of the engine: what one request may take of it follows from them; 0: no bound */
+    int ping_s;                 /* SSE comment after so many silent seconds; 0: 5; < 0: never */
+    bool force_usage;           /* --enable-force-include-usage */
+    bool log_requests;          /* a line for each answer */
+    struct guard *guard; /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody
+                            says so (tests) */
     /* the model */
     const char *const *names; /* served names, at least one */
     int n_names;
@@ -66,8 +68,8 @@ struct server_setup {
     bool no_watch;
 };
 
-/* Whether its keys and addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for minutes. A key file that is a pipe is not
- * opened: it can be read only once. E_INPUT, E_SYS. */
+/* Whether its keys and addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for
+ * minutes. A key file that is a pipe is not opened: it can be read only once. E_INPUT, E_SYS. */
 int server_can_start(const struct server_setup *s, struct err *e);
 /* Binds and listens, starts the text workers. E_INPUT: bad host, key or name; E_SYS: address in use. */
 int server_create(struct server **out, const struct server_setup *s, struct err *e);

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The prior is wide: a token of a small machine costs a hundred times that of a large one, and a fit that doubts it for a hundred steps says nothing for so long. */
+/* The prior is wide: a token of a small machine costs a hundred times that of a large one, and a fit that doubts it for
+ * a hundred steps says nothing for so long. */
 static const double FORGET = 0.98, MAX_VARIANCE = 1e4, PRIOR = 1e4;
 /* Units in which a typical step has terms near 1, so that one number can stand for all variances. */
 static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
@@ -79,7 +80,8 @@ static struct estimate_cell *add_cell(struct estimator *e, struct layout l)
 /* One step of recursive least squares, weighted so that relative errors count. */
 static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y, double forget)
 {
-    double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3), e = (y - (c->theta[0] * x[0] + c->theta[1] * x[1] + c->theta[2] * x[2])) * weight;
+    double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3),
+                               e = (y - (c->theta[0] * x[0] + c->theta[1] * x[1] + c->theta[2] * x[2])) * weight;
     double s = forget;
     for (int i = 0; i < ESTIMATE_TERMS; i++)
         x[i] *= weight;
@@ -102,7 +104,8 @@ static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y, dou
 
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns)
 {
-    double x[ESTIMATE_TERMS], predicted = e->known ? ns : estimator_ns(e, l, s, NULL); /* a described machine has nothing to learn */
+    double x[ESTIMATE_TERMS],
+        predicted = e->known ? ns : estimator_ns(e, l, s, NULL); /* a described machine has nothing to learn */
     struct estimate_cell *c = (struct estimate_cell *)find_cell(e, l);
     if (!c)
         c = add_cell(e, l);

@@ -1,6 +1,7 @@
-/* How long a step will take, learnt from the steps that were run: for each layout, time = a + b * rows + c * (cached tokens looked at), fitted by recursive least
- * squares with forgetting. A layout that has not run yet is judged by the best known one, scaled by the ranks. Owned by the world, engine thread.
- * Never true: an estimate that is not finite or below zero. */
+/* How long a step will take, learnt from the steps that were run: for each layout, time = a + b * rows + c * (cached
+ * tokens looked at), fitted by recursive least squares with forgetting. A layout that has not run yet is judged by the
+ * best known one, scaled by the ranks. Owned by the world, engine thread. Never true: an estimate that is not finite or
+ * below zero. */
 #ifndef WORLD_ESTIMATE_H
 #define WORLD_ESTIMATE_H
 
@@ -13,8 +14,8 @@ enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 3 };
 /* What a step's time depends on. Rows alone: a step of so many rows that looks at nothing. */
 struct step_size {
     int rows;
-    double looked_at;       /* sum over rows of the cached tokens that the row attends to, its own included */
-    int n_seqs, n_logits;   /* rows that give a token */
+    double looked_at;         /* sum over rows of the cached tokens that the row attends to, its own included */
+    int n_seqs, n_logits;     /* rows that give a token */
     int n_chunks, chunk_rows; /* sequences of more than one row, and their rows */
     double chunk_looked_at;
 };
@@ -40,14 +41,16 @@ struct estimate_cell {
 };
 
 struct estimator {
-    /* A machine that knows what a step takes: asked instead of the fit when set. ctx is the caller's and outlives the estimator. */
+    /* A machine that knows what a step takes: asked instead of the fit when set. ctx is the caller's and outlives the
+     * estimator. */
     int64_t (*known)(const void *ctx, struct layout l, const struct step_size *s);
     const void *ctx;
     struct estimate_cell cells[ESTIMATE_CELLS];
     int n_cells;
-    double prior;           /* variance of what is assumed of a layout before its first step: the larger, the sooner its steps are believed */
-    double forget;          /* weight of a step when the next one has been learnt; 1: all count alike */
-    double error;           /* exponential average of |predicted - measured| / measured */
+    double prior; /* variance of what is assumed of a layout before its first step: the larger, the sooner its steps are
+                     believed */
+    double forget; /* weight of a step when the next one has been learnt; 1: all count alike */
+    double error;  /* exponential average of |predicted - measured| / measured */
 };
 
 void estimator_init(struct estimator *e);

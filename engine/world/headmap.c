@@ -59,6 +59,7 @@ const char *layout_refusal(const struct heads *h, struct layout l)
     if (l.sp * l.tp > h->n_q)
         return "the model has fewer query heads than the group has ranks: use a smaller group";
     if (l.tp > 1 && h->head_dim % LEAF_COLUMNS)
-        return "the heads of this model are no multiple of 64 wide, so tensor parallelism would change its sums: use tp = 1 (sp works)";
+        return "the heads of this model are no multiple of 64 wide, so tensor parallelism would change its sums: use "
+               "tp = 1 (sp works)";
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* Names for things across threads and time: a handle is a slot and a generation, so a stale one is noticed, never followed.
- * Also the hard limits of the process. */
+/* Names for things across threads and time: a handle is a slot and a generation, so a stale one is noticed, never
+ * followed. Also the hard limits of the process. */
 #ifndef WORLD_IDS_H
 #define WORLD_IDS_H
 
@@ -8,10 +8,10 @@
 typedef uint64_t req_id; /* generation << 32 | slot; 0 = none */
 
 enum {
-    MAX_REQUESTS = 65536,   /* waiting and running together */
+    MAX_REQUESTS = 65536, /* waiting and running together */
     MAX_RANKS = 64,
-    NAME_BYTES = 64,        /* request names, tenants, policy names, NUL included */
-    REASON_BYTES = 80,      /* a policy's words for what it does */
+    NAME_BYTES = 64,   /* request names, tenants, policy names, NUL included */
+    REASON_BYTES = 80, /* a policy's words for what it does */
 };
 
 #endif

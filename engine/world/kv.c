@@ -262,9 +262,10 @@ static bool check_place(const struct kv_pool *p, const struct kv_place *l, int *
             (b->refs ? held : cached)[l->ranks[k]]++;
         }
     }
-    LIST_EACH (n, &l->cached)
-        listed++;
-    return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count && used + l->n_unused == p->n_blocks;
+    LIST_EACH(n, &l->cached)
+    listed++;
+    return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count &&
+           used + l->n_unused == p->n_blocks;
 }
 
 bool kv_check(const struct kv_pool *p)

@@ -1,8 +1,10 @@
-/* The KV blocks of a node: which are free, which a sequence holds, which only the prefix cache remembers. Bookkeeping only: the bytes live on the ranks.
- * Every rank has the same number of physical blocks of constant bytes. A place is a KV placement: an ordered set of ranks (by share) that hold a sequence's
- * heads between them; one block of a place is one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of
- * different places live side by side. A block is held (refs > 0) or cached (refs == 0, findable by its key, evicted oldest first, whatever its place).
- * Engine thread only. Always true, on each rank: free + held + cached == total (kv_check recounts). */
+/* The KV blocks of a node: which are free, which a sequence holds, which only the prefix cache remembers. Bookkeeping
+ * only: the bytes live on the ranks. Every rank has the same number of physical blocks of constant bytes. A place is a
+ * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a place is
+ * one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of different
+ * places live side by side. A block is held (refs > 0) or cached (refs == 0, findable by its key, evicted oldest first,
+ * whatever its place). Engine thread only. Always true, on each rank: free + held + cached == total (kv_check
+ * recounts). */
 #ifndef WORLD_KV_H
 #define WORLD_KV_H
 
@@ -13,55 +15,59 @@
 #include "engine/base/map.h"
 #include "engine/world/ids.h"
 
-enum { KV_UNIT = 16, MAX_PLACES = 256 }; /* KV_UNIT: tokens that one prefix key covers; every block holds a multiple of it */
+enum {
+    KV_UNIT = 16,
+    MAX_PLACES = 256
+}; /* KV_UNIT: tokens that one prefix key covers; every block holds a multiple of it */
 
 struct kv_key {
-    uint64_t h[2];          /* both 0: no key */
+    uint64_t h[2]; /* both 0: no key */
 };
 
 struct kv_block {
     int32_t refs;
     struct kv_key key;
-    struct list lru;        /* in place.cached while refs == 0 and keyed */
-    uint64_t cached_at;     /* order of the drop that cached it, over all places */
+    struct list lru;    /* in place.cached while refs == 0 and keyed */
+    uint64_t cached_at; /* order of the drop that cached it, over all places */
 };
 
 struct kv_place {
     int n, tokens_per_block;
-    int ranks[MAX_RANKS];   /* by share */
+    int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
-    struct kv_block *blocks;/* [n_blocks of a rank] */
-    int32_t *phys;          /* [n_blocks][n] the physical block on each rank of a block in use */
-    int32_t *unused;        /* block numbers that stand for nothing now */
+    struct kv_block *blocks; /* [n_blocks of a rank] */
+    int32_t *phys;           /* [n_blocks][n] the physical block on each rank of a block in use */
+    int32_t *unused;         /* block numbers that stand for nothing now */
     int n_unused, n_cached;
-    struct list cached;     /* oldest first */
-    struct map index;       /* key.h[0] -> block; the whole key is compared on a hit */
+    struct list cached; /* oldest first */
+    struct map index;   /* key.h[0] -> block; the whole key is compared on a hit */
 };
 
 struct kv_rank {
-    int32_t *free_list;     /* physical blocks */
-    int n_free, n_cached;   /* n_cached: of cached blocks of any place */
+    int32_t *free_list;   /* physical blocks */
+    int n_free, n_cached; /* n_cached: of cached blocks of any place */
 };
 
 struct kv_pool {
     struct kv_rank *ranks;
     struct kv_place *places[MAX_PLACES];
     int n_ranks, n_places;
-    int n_blocks;           /* physical blocks of each rank */
+    int n_blocks; /* physical blocks of each rank */
     uint64_t clock, n_evicted;
-    struct hasher *hasher;  /* of the prefix keys */
+    struct hasher *hasher; /* of the prefix keys */
 };
 
 void kv_init(struct kv_pool *p, int n_ranks, int n_blocks);
 void kv_free(struct kv_pool *p);
-/* The place of these ranks in this order, made when it is new. tokens_per_block: a multiple of KV_UNIT. -1: MAX_PLACES reached. */
+/* The place of these ranks in this order, made when it is new. tokens_per_block: a multiple of KV_UNIT. -1: MAX_PLACES
+ * reached. */
 int kv_place_open(struct kv_pool *p, const int *ranks, int n, int tokens_per_block);
 int kv_place_find(const struct kv_pool *p, const int *ranks, int n); /* -1: never opened */
 static inline const struct kv_place *kv_place(const struct kv_pool *p, int place)
 {
     return p->places[place];
 }
-int kv_available(const struct kv_pool *p, int place);   /* blocks of that place to be had: free now, or by eviction */
+int kv_available(const struct kv_pool *p, int place); /* blocks of that place to be had: free now, or by eviction */
 static inline int kv_blocks_for(const struct kv_pool *p, int place, int n_tokens)
 {
     int tpb = p->places[place]->tokens_per_block;
@@ -73,17 +79,20 @@ static inline int32_t kv_phys(const struct kv_pool *p, int place, int32_t block,
 }
 /* A block with refs 1 and no key; evicts the oldest cached ones where a rank has none free. -1: all are held. */
 int32_t kv_take(struct kv_pool *p, int place);
-void kv_hold(struct kv_pool *p, int place, int32_t block);  /* refs + 1; a cached block becomes held */
-void kv_drop(struct kv_pool *p, int place, int32_t block);  /* refs - 1; at 0: cached when keyed, else free */
-/* Gives a held, full block its key, so that others find it. If another block of the place has the key already, this one stays keyless. */
+void kv_hold(struct kv_pool *p, int place, int32_t block); /* refs + 1; a cached block becomes held */
+void kv_drop(struct kv_pool *p, int place, int32_t block); /* refs - 1; at 0: cached when keyed, else free */
+/* Gives a held, full block its key, so that others find it. If another block of the place has the key already, this one
+ * stays keyless. */
 void kv_publish(struct kv_pool *p, int place, int32_t block, struct kv_key key);
-int32_t kv_lookup(const struct kv_pool *p, int place, struct kv_key key); /* -1: none. Held or cached; refs are not touched */
-void kv_forget_cached(struct kv_pool *p);                   /* every cached block becomes free */
-void kv_forget_rank(struct kv_pool *p, int rank);           /* its bytes are lost: cached blocks that lie on it become free, held ones keyless */
-bool kv_check(const struct kv_pool *p);                     /* full recount; false = a bug */
+int32_t kv_lookup(const struct kv_pool *p, int place,
+                  struct kv_key key);     /* -1: none. Held or cached; refs are not touched */
+void kv_forget_cached(struct kv_pool *p); /* every cached block becomes free */
+void kv_forget_rank(struct kv_pool *p,
+                    int rank); /* its bytes are lost: cached blocks that lie on it become free, held ones keyless */
+bool kv_check(const struct kv_pool *p); /* full recount; false = a bug */
 
-/* Prefix keys: a SHA-256 chain over units of KV_UNIT tokens, begun with the tenant's salt, so tenants never share and equal keys mean equal text. A block of
- * u units has the key of its last unit: so the same chain serves every place. */
+/* Prefix keys: a SHA-256 chain over units of KV_UNIT tokens, begun with the tenant's salt, so tenants never share and
+ * equal keys mean equal text. A block of u units has the key of its last unit: so the same chain serves every place. */
 struct kv_key kv_key_root(const char *salt);
 struct kv_key kv_key_next(const struct kv_pool *p, struct kv_key parent, const int32_t *tokens);
 

@@ -3,13 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SECONDS_SHORT                                                                                        \
-    {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
-#define SECONDS_TOKEN {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
-#define SECONDS_LONG                                                                                         \
-    {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
-#define TOKENS_125                                                                                           \
-    {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000}
+#define SECONDS_SHORT                                                                                                  \
+    {                                                                                                                  \
+        .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560          \
+    }
+#define SECONDS_TOKEN                                                                                                  \
+    {                                                                                                                  \
+        .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80                             \
+    }
+#define SECONDS_LONG                                                                                                   \
+    {                                                                                                                  \
+        .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680                      \
+    }
+#define TOKENS_125                                                                                                     \
+    {                                                                                                                  \
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000              \
+    }
 
 static const struct {
     const char *name, *help;
@@ -17,7 +26,8 @@ static const struct {
 } histograms[HISTOGRAM_COUNT] = {
     [H_TTFT] = {"vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS_SHORT},
     [H_ITL] = {"vllm:inter_token_latency_seconds", "Between two tokens of a request.", SECONDS_TOKEN},
-    [H_TPOT] = {"vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", SECONDS_TOKEN},
+    [H_TPOT] = {"vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.",
+                SECONDS_TOKEN},
     [H_E2E] = {"vllm:e2e_request_latency_seconds", "From arrival to the end.", SECONDS_LONG},
     [H_QUEUE] = {"vllm:request_queue_time_seconds", "From arrival to first being scheduled.", SECONDS_LONG},
     [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From being scheduled to the first token.", SECONDS_LONG},
@@ -54,13 +64,15 @@ static const struct {
     [C_REFUSED_POLICY] = {"moonshift:admission_rejected_total", "reason=\"policy\"", NULL},
     [C_REFUSED_INPUT] = {"moonshift:admission_rejected_total", "reason=\"input\"", NULL},
     [C_SUBMITTED] = {"moonshift:requests_submitted_total", NULL, "Requests taken into the queue."},
-    [C_STEPS_AHEAD] = {"moonshift:steps_ahead_total", NULL, "Of them, those posted before the step that feeds them had ended."},
+    [C_STEPS_AHEAD] = {"moonshift:steps_ahead_total", NULL,
+                       "Of them, those posted before the step that feeds them had ended."},
     [C_STEPS] = {"moonshift:steps_total", NULL, "Steps run."},
     [C_KV_EVICTED] = {"moonshift:kv_blocks_evicted_total", NULL, "Cached KV blocks reused for something else."},
     [C_SWITCHES] = {"moonshift:switches_total", NULL, "Changes of the partition carried out."},
     [C_MOVES] = {"moonshift:kv_moves_total", NULL, "Sequences whose KV was copied to another placement."},
     [C_MOVED_BYTES] = {"moonshift:kv_moved_bytes_total", NULL, "KV bytes copied from rank to rank."},
-    [C_UNPARKED] = {"moonshift:kv_park_expired_total", NULL, "Parked requests that gave their KV back at the age bound."},
+    [C_UNPARKED] = {"moonshift:kv_park_expired_total", NULL,
+                    "Parked requests that gave their KV back at the age bound."},
     [C_RANK_FAILURES] = {"moonshift:rank_failures_total", NULL, "Ranks that failed."},
 };
 
@@ -129,7 +141,8 @@ static void render_histogram(const struct metrics *m, enum histogram h, const ch
     for (int i = 0; i <= n; i++) {
         sum += m->histograms[h].buckets[i];
         if (i < n)
-            buf_printf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, label, histograms[h].bounds[i], (unsigned long long)sum);
+            buf_printf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, label, histograms[h].bounds[i],
+                       (unsigned long long)sum);
     }
     buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, label, (unsigned long long)sum);
     buf_printf(out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, label, m->histograms[h].sum, name, label,
@@ -140,7 +153,8 @@ static void render_tenants(const struct metrics *m, const char *label, struct bu
 {
     static const char *const names[] = {"moonshift:tenant_requests_total", "moonshift:tenant_prompt_tokens_total",
                                         "moonshift:tenant_generation_tokens_total"};
-    static const char *const help[] = {"Ended requests by tenant.", "Prompt tokens by tenant.", "Output tokens by tenant."};
+    static const char *const help[] = {"Ended requests by tenant.", "Prompt tokens by tenant.",
+                                       "Output tokens by tenant."};
     for (int k = 0; k < 3; k++) {
         put_head(out, names[k], "counter", help[k]);
         for (int i = 0; i <= METRICS_MAX_TENANTS; i++) {

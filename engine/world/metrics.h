@@ -1,5 +1,6 @@
-/* Counters and histograms of the engine, by vLLM's names where vLLM has one, and their text exposition (Prometheus 0.0.4). Engine thread only:
- * a front asks for the text by message. Gauges are passed at render time, so they cannot go stale. */
+/* Counters and histograms of the engine, by vLLM's names where vLLM has one, and their text exposition (Prometheus
+ * 0.0.4). Engine thread only: a front asks for the text by message. Gauges are passed at render time, so they cannot go
+ * stale. */
 #ifndef WORLD_METRICS_H
 #define WORLD_METRICS_H
 
@@ -9,14 +10,49 @@
 #include "engine/world/ids.h"
 
 enum counter {
-    C_PROMPT_TOKENS, C_PROMPT_CACHED, C_GENERATION_TOKENS, C_PREFIX_QUERIES, C_PREFIX_HITS, C_PREEMPTIONS, C_RECOMPUTED,
-    C_STOP, C_LENGTH, C_ABORT, C_ERROR, C_REFUSED_FULL, C_REFUSED_POLICY, C_REFUSED_INPUT, C_SUBMITTED,
-    C_STEPS, C_KV_EVICTED, C_SWITCHES, C_MOVES, C_MOVED_BYTES, C_UNPARKED, C_RANK_FAILURES, C_STEPS_AHEAD, COUNTER_COUNT
+    C_PROMPT_TOKENS,
+    C_PROMPT_CACHED,
+    C_GENERATION_TOKENS,
+    C_PREFIX_QUERIES,
+    C_PREFIX_HITS,
+    C_PREEMPTIONS,
+    C_RECOMPUTED,
+    C_STOP,
+    C_LENGTH,
+    C_ABORT,
+    C_ERROR,
+    C_REFUSED_FULL,
+    C_REFUSED_POLICY,
+    C_REFUSED_INPUT,
+    C_SUBMITTED,
+    C_STEPS,
+    C_KV_EVICTED,
+    C_SWITCHES,
+    C_MOVES,
+    C_MOVED_BYTES,
+    C_UNPARKED,
+    C_RANK_FAILURES,
+    C_STEPS_AHEAD,
+    COUNTER_COUNT
 };
 
 enum histogram {
-    H_TTFT, H_ITL, H_TPOT, H_E2E, H_QUEUE, H_PREFILL, H_DECODE, H_INFERENCE, H_PROMPT_TOKENS, H_GENERATION_TOKENS, H_MAX_TOKENS, H_N,
-    H_ITERATION_TOKENS, H_PREEMPTIONS, H_STEP_SECONDS, HISTOGRAM_COUNT
+    H_TTFT,
+    H_ITL,
+    H_TPOT,
+    H_E2E,
+    H_QUEUE,
+    H_PREFILL,
+    H_DECODE,
+    H_INFERENCE,
+    H_PROMPT_TOKENS,
+    H_GENERATION_TOKENS,
+    H_MAX_TOKENS,
+    H_N,
+    H_ITERATION_TOKENS,
+    H_PREEMPTIONS,
+    H_STEP_SECONDS,
+    HISTOGRAM_COUNT
 };
 
 enum { HISTOGRAM_MAX_BUCKETS = 28, METRICS_MAX_TENANTS = 32 };

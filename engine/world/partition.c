@@ -150,14 +150,15 @@ static bool same_named(const struct switch_order *a, const struct switch_order *
 /* The same but for the words of its reason. */
 static bool same_order_given(const struct switch_order *a, const struct switch_order *b)
 {
-    return a->release == b->release && a->mask == b->mask && a->when == b->when && a->fate == b->fate && a->max_wait_ns == b->max_wait_ns &&
-           same_order(a->base, b->base) && same_named(a, b);
+    return a->release == b->release && a->mask == b->mask && a->when == b->when && a->fate == b->fate &&
+           a->max_wait_ns == b->max_wait_ns && same_order(a->base, b->base) && same_named(a, b);
 }
 
 /* Is what the order asks for so already? */
 static bool is_done(const struct partition *p, const struct switch_order *o)
 {
-    return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match((struct partition *)p, o->mask, o->base) != NULL;
+    return o->release ? (o->mask & ~p->free_ranks) == 0
+                      : partition_match((struct partition *)p, o->mask, o->base) != NULL;
 }
 
 bool partition_stands(const struct partition *p, const struct switch_order *o)
@@ -214,7 +215,8 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
     if (o->release)
         return NULL;
     if (find_set(&w->shape, o->mask) < 0)
-        return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)";
+        return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets "
+               "adds more)";
     if (!is_identity(o->base) && o->base.sp * o->base.tp != n)
         return "base: sp * tp is not the number of ranks";
     if (!shape_runs(&w->shape, n))
@@ -264,11 +266,13 @@ static void drop_order(struct partition *p, int i, int64_t now_ns)
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns)
 {
     struct partition *p = &w->partition;
-    struct switch_pending s = {.order = *o, .since_ns = now_ns, .deadline_ns = now_ns + o->max_wait_ns, .forced = o->when == WHEN_HARD};
+    struct switch_pending s = {
+        .order = *o, .since_ns = now_ns, .deadline_ns = now_ns + o->max_wait_ns, .forced = o->when == WHEN_HARD};
     if (partition_stands(p, o))
         return;
     for (int i = p->n_pending - 1; i >= 0; i--)
-        if (p->pending[i].order.mask & o->mask) { /* who has to wait for these ranks waits no longer because the order changes */
+        if (p->pending[i].order.mask &
+            o->mask) { /* who has to wait for these ranks waits no longer because the order changes */
             s.deadline_ns = p->pending[i].deadline_ns < s.deadline_ns ? p->pending[i].deadline_ns : s.deadline_ns;
             record(p, &p->pending[i], now_ns, true);
             remove_pending(p, i);
@@ -326,14 +330,15 @@ static bool is_ready(struct world *w, const struct switch_pending *s)
     return true;
 }
 
-/* One round of switches that are carried out together, so that sequences of a group that goes find all groups that come. */
+/* One round of switches that are carried out together, so that sequences of a group that goes find all groups that
+ * come. */
 struct round {
     struct world *w;
     int64_t now_ns;
     struct switch_pending done[MAX_RANKS];
     int n_done;
     req_id *orphans;
-    uint64_t *events;               /* [n_orphans] of the switch that took its group */
+    uint64_t *events; /* [n_orphans] of the switch that took its group */
     int n_orphans;
     int created[MAX_RANKS], n_created;
 };
@@ -365,7 +370,8 @@ static void begin_switch(struct round *u, const struct switch_pending *s)
     }
 }
 
-/* Where a sequence whose group went may run on: among the new groups (all, when there is none) the one that shares most of its ranks, then the emptiest. */
+/* Where a sequence whose group went may run on: among the new groups (all, when there is none) the one that shares most
+ * of its ranks, then the emptiest. */
 static struct group *best_home(struct round *u, const struct request *r)
 {
     struct world *w = u->w;
@@ -376,7 +382,8 @@ static struct group *best_home(struct round *u, const struct request *r)
     for (int i = 0; i < n; i++) {
         struct group *g = u->n_created ? partition_find(p, u->created[i]) : partition_slot(p, i);
         int shared = __builtin_popcountll(g->mask & from) > 0;
-        if (g->held || g->closed || g->shut || kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
+        if (g->held || g->closed || g->shut ||
+            kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
             continue;
         if (shared > best_shared || (shared == best_shared && g->n_running < best->n_running)) {
             best = g;
@@ -408,7 +415,8 @@ static void settle(struct round *u, struct request *r, struct switch_event *ev)
         bool moved = world_migrate(w, r, home, ev->serial);
         ASSERT(moved);
     } else {
-        world_preempt(w, r, fate != FATE_RECOMPUTE, u->now_ns); /* no room to move: parked, until there is or its time is up */
+        world_preempt(w, r, fate != FATE_RECOMPUTE,
+                      u->now_ns); /* no room to move: parked, until there is or its time is up */
     }
     if (!ev)
         return;
@@ -538,7 +546,9 @@ void partition_lose(struct world *w, int rank, int64_t now_ns)
     kv_forget_rank(&w->kv, rank);
     regroup(w, living, now_ns);
     mark_groups(p);
-    struct switch_pending s = {.order = {.mask = bit, .release = true, .fate = FATE_RECOMPUTE}, .serial = p->next_serial++, .since_ns = now_ns};
+    struct switch_pending s = {.order = {.mask = bit, .release = true, .fate = FATE_RECOMPUTE},
+                               .serial = p->next_serial++,
+                               .since_ns = now_ns};
     snprintf(s.order.reason, sizeof s.order.reason, "rank %d failed", rank);
     record(p, &s, now_ns, false);
     p->events[s.serial % SWITCH_EVENTS].failure = true;

@@ -1,10 +1,12 @@
-/* The partition of the node: which ranks form which groups, and the changes that are asked for and wait (for running steps to end, or for sequences to finish).
- * A switch is an order to bind ranks into one group, or to release a group's ranks; groups that overlap it are dissolved when it is carried out, and each of their
- * sequences meets the fate that the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
+/* The partition of the node: which ranks form which groups, and the changes that are asked for and wait (for running
+ * steps to end, or for sequences to finish). A switch is an order to bind ranks into one group, or to release a group's
+ * ranks; groups that overlap it are dissolved when it is carried out, and each of their sequences meets the fate that
+ * the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
  * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only.
- * What a policy has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
- * Never true: a rank in two groups; a group that takes a step while an order holds it; an order that waits past its deadline, or for nobody.
- * Source: bind and release of Flying Serving, with its failures as rules (seeds.md A3, B3). */
+ * What a policy has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it:
+ * partition_let_go. Never true: a rank in two groups; a group that takes a step while an order holds it; an order that
+ * waits past its deadline, or for nobody. Source: bind and release of Flying Serving, with its failures as rules
+ * (seeds.md A3, B3). */
 #ifndef WORLD_PARTITION_H
 #define WORLD_PARTITION_H
 
@@ -18,20 +20,21 @@
 
 enum { MAX_SETS = 192, MAX_NAMED = 16, SWITCH_EVENTS = 64 };
 
-/* When a switch may interrupt: at the next step boundary; when the running sequences have ended; the same, but the requests that it is for may start
- * meanwhile on ranks that are free. */
+/* When a switch may interrupt: at the next step boundary; when the running sequences have ended; the same, but the
+ * requests that it is for may start meanwhile on ranks that are free. */
 enum switch_when { WHEN_HARD, WHEN_DRAIN, WHEN_SOFT };
 /* What becomes of a sequence whose group goes. */
 enum kv_fate { FATE_KEEP, FATE_MIGRATE, FATE_PARK, FATE_RECOMPUTE };
 const char *switch_when_name(enum switch_when w);
 const char *kv_fate_name(enum kv_fate f);
 
-/* What never changes about the node: which rank sets may be groups, what a block holds, which layouts run. Made by the engine at start. */
+/* What never changes about the node: which rank sets may be groups, what a block holds, which layouts run. Made by the
+ * engine at start. */
 struct node_shape {
     int n_ranks, n_sets;
     uint64_t sets[MAX_SETS];
-    int tokens_per_block[MAX_RANKS + 1];                    /* by the number of ranks of a placement */
-    const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1];     /* [ranks][tp]: why it cannot run, or NULL; sp = ranks / tp */
+    int tokens_per_block[MAX_RANKS + 1];                /* by the number of ranks of a placement */
+    const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks][tp]: why it cannot run, or NULL; sp = ranks / tp */
 };
 
 /* Does any layout run on so many ranks? */
@@ -42,56 +45,56 @@ static inline bool shape_runs(const struct node_shape *s, int n_ranks)
 
 /* A group of ranks that runs one forward together. */
 struct group {
-    int id;                         /* names it in plans; never used again; 0: an empty slot */
+    int id; /* names it in plans; never used again; 0: an empty slot */
     int n_ranks;
-    int ranks[MAX_RANKS];           /* by share */
+    int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
-    int place;                      /* its KV placement in the pool */
-    struct layout base;             /* the layout whose rank order it has; {n,1,1}: the identity */
-    struct layout layout;           /* of its last step */
-    bool idle;                      /* no step under way */
-    bool held;                      /* takes no step: an order waits for its ranks */
-    bool closed;                    /* finishes what it has: admits only those whom the waiting order is for */
-    bool shut;                      /* the policy closed it: finishes what it has */
-    int n_running;                  /* requests of it */
-    int64_t load;                   /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
+    int place;            /* its KV placement in the pool */
+    struct layout base;   /* the layout whose rank order it has; {n,1,1}: the identity */
+    struct layout layout; /* of its last step */
+    bool idle;            /* no step under way */
+    bool held;            /* takes no step: an order waits for its ranks */
+    bool closed;          /* finishes what it has: admits only those whom the waiting order is for */
+    bool shut;            /* the policy closed it: finishes what it has */
+    int n_running;        /* requests of it */
+    int64_t load;         /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
     int64_t busy_since_ns, last_step_ns, bound_ns; /* last_step_ns: measured duration of its last step */
     int last_step_tokens;
     uint64_t n_steps;
 };
 
 struct switch_order {
-    bool release;                   /* of all groups that overlap the mask; no new group */
-    uint64_t mask;                  /* the ranks */
-    struct layout base;             /* {n,1,1} or {1,n,1}: identity */
+    bool release;       /* of all groups that overlap the mask; no new group */
+    uint64_t mask;      /* the ranks */
+    struct layout base; /* {n,1,1} or {1,n,1}: identity */
     enum switch_when when;
     enum kv_fate fate;
-    int64_t max_wait_ns;            /* drain, soft: then it becomes hard */
+    int64_t max_wait_ns; /* drain, soft: then it becomes hard */
     int n_named;
-    req_id named[MAX_NAMED];        /* whom it is for */
-    char reason[REASON_BYTES];      /* the policy's words */
+    req_id named[MAX_NAMED];   /* whom it is for */
+    char reason[REASON_BYTES]; /* the policy's words */
 };
 
 struct switch_pending {
     struct switch_order order;
     uint64_t serial;
     int64_t since_ns, deadline_ns;
-    bool forced;                    /* past its deadline, or hard from the start */
+    bool forced; /* past its deadline, or hard from the start */
 };
 
 /* What a switch was and what it cost; the last SWITCH_EVENTS are kept. */
 struct switch_event {
     struct switch_order order;
     uint64_t serial;
-    int64_t asked_ns, done_ns;      /* done - asked: the wait */
-    int64_t cutover_ns;             /* engine's own time to carry it out; set by the engine */
-    uint64_t bytes;                 /* of its moves, counted as they land */
+    int64_t asked_ns, done_ns; /* done - asked: the wait */
+    int64_t cutover_ns;        /* engine's own time to carry it out; set by the engine */
+    uint64_t bytes;            /* of its moves, counted as they land */
     int n_kept, n_moved, n_parked, n_recomputed;
-    int n_open;                     /* streams that have had no token since */
-    int64_t worst_stall_ns;         /* longest time between two tokens that any of its streams saw across it */
-    bool superseded;                /* it was not carried out: another order took its ranks, or it was */
-    bool dropped;                   /* because nobody is left who wants it: its policy has gone, or everybody whom it was for */
-    bool failure;                   /* a rank failed: nobody's order */
+    int n_open;             /* streams that have had no token since */
+    int64_t worst_stall_ns; /* longest time between two tokens that any of its streams saw across it */
+    bool superseded;        /* it was not carried out: another order took its ranks, or it was */
+    bool dropped;           /* because nobody is left who wants it: its policy has gone, or everybody whom it was for */
+    bool failure;           /* a rank failed: nobody's order */
 };
 
 struct world;
@@ -101,14 +104,15 @@ struct partition {
     struct group groups[MAX_RANKS]; /* slots */
     int order[MAX_RANKS];           /* slots in use, by first rank */
     int n_groups;
-    uint64_t free_ranks, dead_ranks;/* in no group; failed */
-    uint64_t left_out;              /* of the free: their group went by an order, and no order has put them into another */
-    int algorithms[MAX_SETS];       /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm; 0: by size */
+    uint64_t free_ranks, dead_ranks; /* in no group; failed */
+    uint64_t left_out;        /* of the free: their group went by an order, and no order has put them into another */
+    int algorithms[MAX_SETS]; /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm;
+                                 0: by size */
     uint64_t epoch, next_serial;
     struct switch_pending pending[MAX_RANKS];
     int n_pending;
     struct switch_event events[SWITCH_EVENTS]; /* event s is at s % SWITCH_EVENTS */
-    uint64_t n_switches;            /* carried out */
+    uint64_t n_switches;                       /* carried out */
 };
 
 /* All ranks free, no group. */
@@ -117,7 +121,7 @@ static inline struct group *partition_slot(struct partition *p, int i) /* i-th g
 {
     return &p->groups[p->order[i]];
 }
-struct group *partition_find(struct partition *p, int id);  /* NULL: there is no such group (any more) */
+struct group *partition_find(struct partition *p, int id); /* NULL: there is no such group (any more) */
 /* The group of exactly these ranks in this order, or NULL. */
 struct group *partition_match(struct partition *p, uint64_t mask, struct layout base);
 
@@ -125,17 +129,21 @@ struct group *partition_match(struct partition *p, uint64_t mask, struct layout 
 const char *partition_refusal(struct world *w, const struct switch_order *o);
 /* Would this order change nothing? It waits already, or it is so and nothing waits that would change it. */
 bool partition_stands(const struct partition *p, const struct switch_order *o);
-/* Gives a lawful order. It replaces waiting orders that overlap it, and waits no longer than they would have. Carried out by partition_advance. */
+/* Gives a lawful order. It replaces waiting orders that overlap it, and waits no longer than they would have. Carried
+ * out by partition_advance. */
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns);
-/* Whoever gave orders here has gone: those that wait are dropped, closed groups open, algorithms are by size again, and ranks that were left out form groups. Groups
- * stay as they are, with their base layouts. Undone by putting the struct back as it was. */
+/* Whoever gave orders here has gone: those that wait are dropped, closed groups open, algorithms are by size again, and
+ * ranks that were left out form groups. Groups stay as they are, with their base layouts. Undone by putting the struct
+ * back as it was. */
 void partition_let_go(struct world *w, int64_t now_ns);
-/* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet their fate, moves appear in w->moves. Returns how many. */
+/* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet
+ * their fate, moves appear in w->moves. Returns how many. */
 int partition_advance(struct world *w, int64_t now_ns);
 /* When an order becomes hard by itself; INT64_MAX: none does. */
 int64_t partition_next_ns(const struct partition *p);
-/* A rank failed and its group is not in a step any more: the group goes, all that lay on the rank is lost, its sequences wait to be recomputed, and
- * the living ranks of the group form the largest groups that the node's sets allow. */
+/* A rank failed and its group is not in a step any more: the group goes, all that lay on the rank is lost, its
+ * sequences wait to be recomputed, and the living ranks of the group form the largest groups that the node's sets
+ * allow. */
 void partition_lose(struct world *w, int rank, int64_t now_ns);
 /* May this waiting request start on this group now? */
 bool partition_admits(const struct partition *p, const struct group *g, const struct request *r);
@@ -145,6 +153,6 @@ void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm);
 /* A stream had a token (or ended) after a switch that touched it. */
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns);
 struct switch_event *partition_event(struct partition *p, uint64_t serial); /* NULL: forgotten */
-bool partition_check(const struct world *w);                /* recount; false = a bug */
+bool partition_check(const struct world *w);                                /* recount; false = a bug */
 
 #endif

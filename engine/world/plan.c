@@ -71,7 +71,8 @@ struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct
     return v;
 }
 
-/* Does somebody whom this plan starts begin with the text of block i of a place, whose key this is? Then the block is held again as soon as it is let go. */
+/* Does somebody whom this plan starts begin with the text of block i of a place, whose key this is? Then the block is
+ * held again as soon as it is let go. */
 static bool is_promised(const struct plan *p, int place, int i, struct kv_key key)
 {
     int unit = (i + 1) * (kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT) - 1;
@@ -79,7 +80,8 @@ static bool is_promised(const struct plan *p, int place, int i, struct kv_key ke
         for (int n = 0; n < p->batches[k]->n_items; n++) {
             const struct plan_item *it = &p->batches[k]->items[n];
             const struct request *x = it->request;
-            if (it->starts && it->n_prefix && unit < x->n_keys && x->keys[unit].h[0] == key.h[0] && x->keys[unit].h[1] == key.h[1])
+            if (it->starts && it->n_prefix && unit < x->n_keys && x->keys[unit].h[0] == key.h[0] &&
+                x->keys[unit].h[1] == key.h[1])
                 return true;
         }
     return false;
@@ -251,7 +253,8 @@ bool plan_comm(struct plan *p, uint64_t ranks, int algorithm)
             v->algorithm = algorithm;
             return true;
         }
-    return plan_no(p, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets adds more)");
+    return plan_no(p, "no communicator for these ranks: aligned power-of-two ranges and the whole node have one "
+                      "(--comm-sets adds more)");
 }
 
 static const char *keep_text(struct plan *p, const char *text, size_t n, size_t max)
@@ -346,12 +349,23 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
     struct world *w = p->world;
     struct group *g = v->group ? partition_find(&w->partition, v->group) : NULL;
     switch (v->kind) {
-    case PLAN_PREEMPT: world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns); break;
-    case PLAN_REMAP: world_regroup(w, v->request, g); break;
-    case PLAN_CLOSE: g->shut = v->closed; break;
-    case PLAN_COMM: partition_set_algorithm(w, v->ranks, v->algorithm); break;
-    case PLAN_HOLD: world_hold(w, v->request, v->until_ns, v->text, p->now_ns); break;
-    default: break; /* orders follow the batches; the rest is the caller's */
+    case PLAN_PREEMPT:
+        world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns);
+        break;
+    case PLAN_REMAP:
+        world_regroup(w, v->request, g);
+        break;
+    case PLAN_CLOSE:
+        g->shut = v->closed;
+        break;
+    case PLAN_COMM:
+        partition_set_algorithm(w, v->ranks, v->algorithm);
+        break;
+    case PLAN_HOLD:
+        world_hold(w, v->request, v->until_ns, v->text, p->now_ns);
+        break;
+    default:
+        break; /* orders follow the batches; the rest is the caller's */
     }
 }
 

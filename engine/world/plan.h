@@ -1,8 +1,9 @@
-/* A plan: what a policy asks for at one scheduling point, as a transaction. Every verb is checked when it is called, against the world as it would be
- * after the verbs before it; a refused verb returns false and leaves a reason, and the plan stands as it was. Nothing in the world changes until plan_apply; a plan
- * that is dropped leaves no trace. Owned by the engine, lives for one scheduling point (its arena), engine thread. Both the native policy and the
- * Lua host speak through these functions, so they have the same law.
- * Never true: a plan that was applied and cannot be carried out. */
+/* A plan: what a policy asks for at one scheduling point, as a transaction. Every verb is checked when it is called,
+ * against the world as it would be after the verbs before it; a refused verb returns false and leaves a reason, and the
+ * plan stands as it was. Nothing in the world changes until plan_apply; a plan that is dropped leaves no trace. Owned
+ * by the engine, lives for one scheduling point (its arena), engine thread. Both the native policy and the Lua host
+ * speak through these functions, so they have the same law. Never true: a plan that was applied and cannot be carried
+ * out. */
 #ifndef WORLD_PLAN_H
 #define WORLD_PLAN_H
 
@@ -11,26 +12,27 @@
 
 struct plan_item {
     struct request *request;
-    int n_tokens;                   /* of its timeline, from n_computed (after the prefix hit) on */
-    int n_prefix;                   /* tokens that the prefix cache gives a newly started request */
-    bool starts;                    /* waiting -> running by this plan */
-    int from_place, n_from;         /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
-    struct kv_copy *move;           /* made by plan_apply */
+    int n_tokens;           /* of its timeline, from n_computed (after the prefix hit) on */
+    int n_prefix;           /* tokens that the prefix cache gives a newly started request */
+    bool starts;            /* waiting -> running by this plan */
+    int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
+    struct kv_copy *move;   /* made by plan_apply */
 };
 
 enum { MOST_AHEAD = 1024 };
 struct plan_batch {
     struct plan *plan;
-    int group;                      /* id */
-    struct group *site;             /* the group itself */
+    int group;          /* id */
+    struct group *site; /* the group itself */
     struct plan_item *items;
     int n_items, cap_items;
-    int n_tokens;                   /* rows of the step */
+    int n_tokens; /* rows of the step */
     int n_decodes;
-    bool anybody;                   /* prefill takes the queue as it comes: no routing */
+    bool anybody; /* prefill takes the queue as it comes: no routing */
     bool forwarded;
     struct layout layout;
-    int ahead;                      /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the engine likes */
+    int ahead; /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
+                  engine likes */
 };
 
 enum plan_verb_kind { PLAN_PREEMPT, PLAN_REFUSE, PLAN_LOG, PLAN_SWITCH, PLAN_REMAP, PLAN_CLOSE, PLAN_COMM, PLAN_HOLD };
@@ -40,15 +42,15 @@ struct plan_verb {
     enum plan_verb_kind kind;
     struct request *request;
     enum preempt_how how;
-    int code, retry_after_s;        /* refuse: HTTP status, seconds or -1 */
-    const char *text;               /* refuse, log, hold: in the plan's arena */
+    int code, retry_after_s;          /* refuse: HTTP status, seconds or -1 */
+    const char *text;                 /* refuse, log, hold: in the plan's arena */
     const struct switch_order *order; /* switch: in the plan's arena */
-    int group;                      /* remap: where to; close: which */
-    enum kv_fate fate;              /* remap */
-    bool closed;                    /* close: or open again */
-    uint64_t ranks;                 /* comm */
-    int64_t until_ns;               /* hold; 0: let go */
-    int algorithm;                  /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
+    int group;                        /* remap: where to; close: which */
+    enum kv_fate fate;                /* remap */
+    bool closed;                      /* close: or open again */
+    uint64_t ranks;                   /* comm */
+    int64_t until_ns;                 /* hold; 0: let go */
+    int algorithm;                    /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
 };
 
 struct plan {
@@ -60,12 +62,12 @@ struct plan {
     int n_batches;
     struct plan_verb *verbs;
     int n_verbs, cap_verbs;
-    int *blocks_free;               /* [n_ranks] as they would be after the verbs so far */
-    int n_running;                  /* the same */
-    int64_t wake_ns;                /* 0: none; else absolute */
+    int *blocks_free; /* [n_ranks] as they would be after the verbs so far */
+    int n_running;    /* the same */
+    int64_t wake_ns;  /* 0: none; else absolute */
     int n_logs;
-    bool pressed;                   /* somebody gave way because KV ran out: nobody new starts in this plan */
-    const char *reason;             /* why the last verb was refused */
+    bool pressed;       /* somebody gave way because KV ran out: nobody new starts in this plan */
+    const char *reason; /* why the last verb was refused */
 };
 
 void plan_init(struct plan *p, struct world *w);
@@ -75,25 +77,28 @@ void plan_begin(struct plan *p, int64_t now_ns);
 
 /* A batch for an idle group; one per group and plan. NULL with p->reason. */
 struct plan_batch *plan_batch(struct plan *p, int group);
-/* One token for every running request that decodes, in queue order. When KV runs out, the last in order that the plan does not need yet is preempted
- * (recompute), as vLLM does. Returns how many were added. */
+/* One token for every running request that decodes, in queue order. When KV runs out, the last in order that the plan
+ * does not need yet is preempted (recompute), as vLLM does. Returns how many were added. */
 int plan_decodes(struct plan_batch *b);
-/* Chunks up to `budget` tokens in the batch: first running requests of the group whose prompt is not done, then list[0..n) (waiting requests, in that
- * order; NULL: the waiting queue). Where there are several groups, requests that another one should take (route.h) are left to it, unless b->anybody. Stops at the
- * first that does not fit (KV for its whole prompt, max_num_seqs). Returns the tokens added. */
+/* Chunks up to `budget` tokens in the batch: first running requests of the group whose prompt is not done, then
+ * list[0..n) (waiting requests, in that order; NULL: the waiting queue). Where there are several groups, requests that
+ * another one should take (route.h) are left to it, unless b->anybody. Stops at the first that does not fit (KV for its
+ * whole prompt, max_num_seqs). Returns the tokens added. */
 int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 /* One request with up to n tokens (0: all that remain). Returns the tokens added, 0 with a reason. */
 int plan_add(struct plan_batch *b, req_id id, int n);
 /* Runs the batch in this layout. A batch that is never forwarded is dropped. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);
-/* The partition. An order is carried out when the ranks that it needs are ready, at the earliest after this plan; until then groups that it holds are not idle to
- * policies. Asking again for what waits, or is, changes nothing; a new order takes the place of waiting ones that overlap it. */
+/* The partition. An order is carried out when the ranks that it needs are ready, at the earliest after this plan; until
+ * then groups that it holds are not idle to policies. Asking again for what waits, or is, changes nothing; a new order
+ * takes the place of waiting ones that overlap it. */
 bool plan_switch(struct plan *p, const struct switch_order *o);
-/* A running or parked request that is in no step: its KV moves to the group's placement and it runs on there; or it is parked where it is; or begins again.
- * FATE_KEEP: only where the group has its placement already. */
+/* A running or parked request that is in no step: its KV moves to the group's placement and it runs on there; or it is
+ * parked where it is; or begins again. FATE_KEEP: only where the group has its placement already. */
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate);
-/* Hard: all of an idle group's requests are parked. Drain or soft: it admits nobody any more until it is opened again or bound anew. */
+/* Hard: all of an idle group's requests are parked. Drain or soft: it admits nobody any more until it is opened again
+ * or bound anew. */
 bool plan_preempt_group(struct plan *p, int group, enum switch_when how);
 bool plan_open_group(struct plan *p, int group);
 /* Which algorithm the communicator of these ranks uses from now on (enum comm_algorithm). */
@@ -107,11 +112,11 @@ bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const c
 bool plan_hold(struct plan *p, req_id id, int64_t until_ns, const char *why);
 /* Does the plan run this request; or does it settle by a verb that it is not run now (refused, held, moved)? */
 bool plan_deals_with(const struct plan *p, const struct request *r);
-bool plan_wake(struct plan *p, double after_ms);    /* (0, 60000] */
+bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
-bool plan_is_empty(const struct plan *p);           /* no forward */
-/* Carries out preemptions, remaps, orders, choices of algorithms, starts and block reservations of the forwarded batches; cannot fail. Refusals and log lines are
- * the caller's to act on. */
+bool plan_is_empty(const struct plan *p);                  /* no forward */
+/* Carries out preemptions, remaps, orders, choices of algorithms, starts and block reservations of the forwarded
+ * batches; cannot fail. Refusals and log lines are the caller's to act on. */
 void plan_apply(struct plan *p);
 
 #endif

@@ -15,7 +15,8 @@ static bool lies_on_scarce(const struct plan *p, const struct request *v, int pl
     return false;
 }
 
-/* Who gives way to r, which wants so many blocks of a place: a parked request first (its KV serves nobody now), then the last running one; only those behind r in the order. */
+/* Who gives way to r, which wants so many blocks of a place: a parked request first (its KV serves nobody now), then
+ * the last running one; only those behind r in the order. */
 static struct request *find_victim(const struct plan *p, const struct request *r, int place, int blocks)
 {
     const struct req_queue *queues[] = {&p->world->waiting, &p->world->running};
@@ -72,7 +73,8 @@ static void add_item(struct plan_batch *b, struct request *r, int n_tokens, int 
 {
     b->items = plan_grown(b->plan, b->items, b->n_items, &b->cap_items, sizeof *b->items);
     bool starts = r->state == REQ_WAITING;
-    b->items[b->n_items++] = (struct plan_item){.request = r, .n_tokens = n_tokens, .n_prefix = n_prefix, .starts = starts};
+    b->items[b->n_items++] =
+        (struct plan_item){.request = r, .n_tokens = n_tokens, .n_prefix = n_prefix, .starts = starts};
     b->n_tokens += n_tokens;
     b->plan->n_running += starts;
     r->plan_serial = b->plan->serial;
@@ -113,8 +115,8 @@ static int add_running(struct plan_batch *b, struct request *r, int n)
     return want;
 }
 
-/* What holding n cached blocks of a place costs: those that count as available now and will not any more. A block held once may belong to a request that
- * this plan preempts, and was then counted as coming back. */
+/* What holding n cached blocks of a place costs: those that count as available now and will not any more. A block held
+ * once may belong to a request that this plan preempts, and was then counted as coming back. */
 static int hold_cost(struct plan *p, struct request *r, int place, int n)
 {
     int cost = 0, at_most = p->n_verbs ? 1 : 0, units = kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT;
@@ -127,10 +129,10 @@ static int hold_cost(struct plan *p, struct request *r, int place, int n)
 
 /* What a waiting request would find and need in a group. */
 struct entry {
-    int done;               /* tokens it need not compute */
-    int hits, hit_cost;     /* blocks of the group's place, and what holding them takes */
+    int done;                          /* tokens it need not compute */
+    int hits, hit_cost;                /* blocks of the group's place, and what holding them takes */
     int from_place, n_from, from_cost; /* the same of another place, to be copied; n_from 0: none */
-    int whole;              /* blocks of the group's place that its whole timeline takes from those available */
+    int whole; /* blocks of the group's place that its whole timeline takes from those available */
 };
 
 /* Is it cheaper to copy so many cached tokens from another place than to compute them? */
@@ -178,7 +180,8 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     if (p->n_running >= w->limits.max_num_seqs)
         return "max_num_seqs requests are running";
     if (!world_eligible(w, r))
-        return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go" : "it waits for the prompt it shares with a sibling";
+        return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go"
+                                : "it waits for the prompt it shares with a sibling";
     if (r->paused && r->place != b->site->place)
         return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
     if (r->n_moving)
@@ -190,7 +193,8 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     return NULL;
 }
 
-/* Takes a waiting request into the batch. It starts only when its whole timeline finds room, so that a started prefill can end. */
+/* Takes a waiting request into the batch. It starts only when its whole timeline finds room, so that a started prefill
+ * can end. */
 static int add_waiting(struct plan_batch *b, struct request *r, int n)
 {
     struct plan *p = b->plan;

@@ -1,16 +1,16 @@
-/* What the two halves of a plan share: plan.c (the transaction, verbs, apply) and plan_batch.c (what goes into a step). Included by these two only. The rules are
- * those of plan.h. */
+/* What the two halves of a plan share: plan.c (the transaction, verbs, apply) and plan_batch.c (what goes into a step).
+ * Included by these two only. The rules are those of plan.h. */
 #ifndef WORLD_PLAN_INNER_H
 #define WORLD_PLAN_INNER_H
 
 #include "engine/world/plan.h"
 
-bool plan_no(struct plan *p, const char *why);      /* refuses: false, with the reason kept */
+bool plan_no(struct plan *p, const char *why);                    /* refuses: false, with the reason kept */
 bool plan_touched(const struct plan *p, const struct request *r); /* has this plan used it? */
 /* Room for one more element in an arena array: the old copy stays behind, the arena dies with the step. */
 void *plan_grown(struct plan *p, void *old, int n, int *cap, size_t size);
 struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct request *r);
-int plan_available(const struct plan *p, int place);/* what the plan may still take of a place's blocks */
+int plan_available(const struct plan *p, int place);   /* what the plan may still take of a place's blocks */
 void plan_take(struct plan *p, int place, int blocks); /* negative: they come back */
 void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how);
 

@@ -17,8 +17,9 @@ void route_count(struct world *w)
     }
 }
 
-/* Tokens to compute for r in g and before it, per rank; INT64_MAX: it is not certain that it can start there. Cached blocks that it would hold count as taken, as does
- * the room that is kept for those who decode: who is left to a group must find room in it. */
+/* Tokens to compute for r in g and before it, per rank; INT64_MAX: it is not certain that it can start there. Cached
+ * blocks that it would hold count as taken, as does the room that is kept for those who decode: who is left to a group
+ * must find room in it. */
 static int64_t cost_in(const struct plan *p, const struct group *g, struct request *r)
 {
     const struct world *w = p->world;

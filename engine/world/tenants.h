@@ -1,5 +1,6 @@
-/* How many requests each tenant has in the house, waiting and running: counted as they come and go, so that a policy may ask at any time. A tenant is here while it
- * has a request. Owned by the world. Never true: counts that a walk through the queues would not give. */
+/* How many requests each tenant has in the house, waiting and running: counted as they come and go, so that a policy
+ * may ask at any time. A tenant is here while it has a request. Owned by the world. Never true: counts that a walk
+ * through the queues would not give. */
 #ifndef WORLD_TENANTS_H
 #define WORLD_TENANTS_H
 
@@ -10,16 +11,16 @@
 struct tenant {
     char name[NAME_BYTES];
     int n_waiting, n_running;
-    int64_t waiting_tokens;     /* prompt tokens of the waiting */
+    int64_t waiting_tokens; /* prompt tokens of the waiting */
 };
 
 struct tenants {
-    struct tenant **items;      /* in the order of their names */
+    struct tenant **items; /* in the order of their names */
     int n, cap;
 };
 
-struct tenant *tenants_enter(struct tenants *t, const char *name);          /* made where there is none */
-void tenants_leave(struct tenants *t, struct tenant *x);                    /* gone when it has no request */
+struct tenant *tenants_enter(struct tenants *t, const char *name);            /* made where there is none */
+void tenants_leave(struct tenants *t, struct tenant *x);                      /* gone when it has no request */
 const struct tenant *tenants_find(const struct tenants *t, const char *name); /* NULL: it has no request */
 void tenants_free(struct tenants *t);
 

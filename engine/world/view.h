@@ -1,15 +1,15 @@
-/* What a policy may know at a scheduling point: facts, read only, frozen for the step. Borrowed from the engine for the length of one call; engine
- * thread. Never true: that a policy changes anything through it. */
+/* What a policy may know at a scheduling point: facts, read only, frozen for the step. Borrowed from the engine for the
+ * length of one call; engine thread. Never true: that a policy changes anything through it. */
 #ifndef WORLD_VIEW_H
 #define WORLD_VIEW_H
 
 #include "engine/world/world.h"
 
 struct view {
-    const struct world *world;      /* queues are in order: world->waiting, world->running */
+    const struct world *world; /* queues are in order: world->waiting, world->running */
     int64_t now_ns;
     int n_idle;
-    int idle[MAX_RANKS];            /* ids of groups that may take a step: idle and not held */
+    int idle[MAX_RANKS]; /* ids of groups that may take a step: idle and not held */
 };
 
 static inline const struct group *view_group(const struct view *v, int id) /* NULL: no such group */

@@ -22,20 +22,23 @@ void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h
     if (n_ranks & (n_ranks - 1))
         s->sets[s->n_sets++] = (1ull << n_ranks) - 1;
     for (int n = 1; n <= n_ranks; n++) {
-        s->tokens_per_block[n] = h->n_kv * tokens_per_block / head_max_kv(h, n < h->n_q ? n : h->n_q) / KV_UNIT * KV_UNIT;
+        s->tokens_per_block[n] =
+            h->n_kv * tokens_per_block / head_max_kv(h, n < h->n_q ? n : h->n_q) / KV_UNIT * KV_UNIT;
         for (int tp = 1; tp <= n; tp++)
             if (n % tp == 0)
                 s->refusals[n][tp] = layout_refusal(h, (struct layout){n / tp, tp, 1});
     }
 }
 
-void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks, struct metrics *m)
+void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
+                struct metrics *m)
 {
     memset(w, 0, sizeof *w);
     w->limits = *l;
     w->shape = *shape;
     w->metrics = m;
-    w->cost = (struct world_cost){.prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4}; /* until measured */
+    w->cost = (struct world_cost){
+        .prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4}; /* until measured */
     kv_init(&w->kv, shape->n_ranks, n_blocks);
     partition_init(&w->partition, shape->n_ranks);
     estimator_init(&w->estimate);
@@ -102,7 +105,9 @@ static void note_arrival(struct world *w, int64_t now_ns)
 {
     const double tau = 10.0;
     double gap = w->last_arrival_ns ? (double)(now_ns - w->last_arrival_ns) * 1e-9 : tau;
-    double x = gap / tau, keep = 1 / (1 + x + x * x / 2 + x * x * x / 6); /* nearly e^-x, and the same bits on any machine: policies see it */
+    double x = gap / tau,
+           keep = 1 / (1 + x + x * x / 2 +
+                       x * x * x / 6); /* nearly e^-x, and the same bits on any machine: policies see it */
     w->arrival_rate = w->arrival_rate * keep + 1.0 / tau;
     w->last_arrival_ns = now_ns;
 }
@@ -136,12 +141,17 @@ static int check_fits(const struct world *w, const struct request_spec *s, struc
     const struct limits *l = &w->limits;
     int64_t all = capacity_without(w, 0), left = world_capacity(w);
     if (s->n_prompt >= l->max_model_len + (s->max_tokens == 0))
-        return err_set(e, E_INPUT, "the prompt has %d tokens; the model's context is %d tokens", s->n_prompt, l->max_model_len);
-    int n = s->n_prompt + (s->max_tokens < l->max_model_len - s->n_prompt ? s->max_tokens : l->max_model_len - s->n_prompt);
+        return err_set(e, E_INPUT, "the prompt has %d tokens; the model's context is %d tokens", s->n_prompt,
+                       l->max_model_len);
+    int n =
+        s->n_prompt + (s->max_tokens < l->max_model_len - s->n_prompt ? s->max_tokens : l->max_model_len - s->n_prompt);
     if (n > all)
-        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n, (long long)all);
+        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n,
+                       (long long)all);
     if (n > left)
-        return err_set(e, E_DEVICE, "the request needs KV cache for %d tokens; ranks have failed, and those that are left hold %lld", n, (long long)left);
+        return err_set(e, E_DEVICE,
+                       "the request needs KV cache for %d tokens; ranks have failed, and those that are left hold %lld",
+                       n, (long long)left);
     return 0;
 }
 
@@ -221,14 +231,16 @@ static struct kv_key block_key(const struct world *w, struct request *r, int pla
 
 static bool may_share(const struct world *w, const struct request *r)
 {
-    return w->limits.prefix_caching && !r->n_blocks && !(r->spec->sampling.n_prompt_logprobs >= 0 && !r->prompt_lp_sent);
+    return w->limits.prefix_caching && !r->n_blocks &&
+           !(r->spec->sampling.n_prompt_logprobs >= 0 && !r->prompt_lp_sent);
 }
 
 int world_prefix(const struct world *w, struct request *r, int place)
 {
     if (!may_share(w, r) || !kv_place(&w->kv, place)->index.count)
         return 0;
-    int whole = (r->n_tokens - 1) / kv_place(&w->kv, place)->tokens_per_block; /* one token at least is computed: its logits are wanted */
+    int whole = (r->n_tokens - 1) /
+                kv_place(&w->kv, place)->tokens_per_block; /* one token at least is computed: its logits are wanted */
     int n = 0;
     while (n < whole && kv_lookup(&w->kv, place, block_key(w, r, place, n)) >= 0)
         n++;
@@ -260,7 +272,8 @@ static void own_block(struct request *r, int32_t block)
     r->blocks[r->n_blocks++] = block;
 }
 
-/* Gives the blocks from `keep` on back, the last first: the tail of a chain is the least likely to be asked for again. */
+/* Gives the blocks from `keep` on back, the last first: the tail of a chain is the least likely to be asked for again.
+ */
 static void drop_blocks(struct world *w, struct request *r, int keep)
 {
     while (r->n_blocks > keep)
@@ -492,7 +505,8 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 
 void world_commit(struct world *w, struct request *r, int n_computed)
 {
-    ASSERT(n_computed >= r->n_computed && n_computed <= r->n_tokens && kv_blocks_for(&w->kv, r->place, n_computed) <= r->n_blocks);
+    ASSERT(n_computed >= r->n_computed && n_computed <= r->n_tokens &&
+           kv_blocks_for(&w->kv, r->place, n_computed) <= r->n_blocks);
     r->n_computed = n_computed;
     if (!w->limits.prefix_caching)
         return;
@@ -502,8 +516,11 @@ void world_commit(struct world *w, struct request *r, int n_computed)
 
 void world_end(struct world *w, struct request *r, enum ending how)
 {
-    static const enum counter counters[] = {[END_STOP] = C_STOP, [END_LENGTH] = C_LENGTH, [END_ABORT] = C_ABORT,
-                                            [END_ERROR] = C_ERROR, [END_REFUSED] = C_REFUSED_POLICY};
+    static const enum counter counters[] = {[END_STOP] = C_STOP,
+                                            [END_LENGTH] = C_LENGTH,
+                                            [END_ABORT] = C_ABORT,
+                                            [END_ERROR] = C_ERROR,
+                                            [END_REFUSED] = C_REFUSED_POLICY};
     ASSERT(!r->busy && r->state != REQ_FREE && how != END_NONE);
     queue_delete(queue_of(w, r), r);
     if (r->state == REQ_WAITING)
@@ -573,7 +590,8 @@ bool world_check(const struct world *w)
         waiting_tokens += w->waiting.items[i]->n_tokens;
         held += w->waiting.items[i]->held_until_ns != 0;
     }
-    return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
-           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens && tenants_check(w) && held == w->n_held &&
+    return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) &&
+           queue_check(&w->running, REQ_RUNNING) && w->waiting.n + w->running.n == w->requests.n_live &&
+           waiting_tokens == w->waiting_tokens && tenants_check(w) && held == w->n_held &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }

@@ -1,5 +1,6 @@
-/* The state of the node: requests, queues, KV, groups, limits, counts. No threads, sockets, devices or time source here: whoever changes it says what
- * time it is. Owned by the engine, engine thread only. Policies see it read-only through view.h; plans change it through plan.h. */
+/* The state of the node: requests, queues, KV, groups, limits, counts. No threads, sockets, devices or time source
+ * here: whoever changes it says what time it is. Owned by the engine, engine thread only. Policies see it read-only
+ * through view.h; plans change it through plan.h. */
 #ifndef WORLD_WORLD_H
 #define WORLD_WORLD_H
 
@@ -15,37 +16,39 @@
 #include "engine/world/tenants.h"
 
 struct limits {
-    int max_num_seqs;               /* running at once */
-    int max_num_batched_tokens;     /* of a step */
-    int max_model_len;              /* tokens of a sequence */
-    int max_num_queued_reqs;        /* waiting; 0 = MAX_REQUESTS */
-    int64_t max_num_queued_tokens;  /* prompt tokens waiting; 0 = no limit */
+    int max_num_seqs;              /* running at once */
+    int max_num_batched_tokens;    /* of a step */
+    int max_model_len;             /* tokens of a sequence */
+    int max_num_queued_reqs;       /* waiting; 0 = MAX_REQUESTS */
+    int64_t max_num_queued_tokens; /* prompt tokens waiting; 0 = no limit */
     bool prefix_caching;
-    int64_t starvation_ns;          /* a request that waits longer with room for it, and behind nobody without, is a strike against the policy; 0: off */
-    int64_t park_ns;                /* KV is kept for a waiting request for so long; then it is recomputed. 0: no bound */
+    int64_t starvation_ns; /* a request that waits longer with room for it, and behind nobody without, is a strike
+                              against the policy; 0: off */
+    int64_t park_ns;       /* KV is kept for a waiting request for so long; then it is recomputed. 0: no bound */
 };
 
 enum { QUEUE_JOURNAL = 64 };
 
-/* Ordered by (key, order). The journal names the last changes, so that who keeps a copy need not compare it whole; a new key is a leave and an entry. */
+/* Ordered by (key, order). The journal names the last changes, so that who keeps a copy need not compare it whole; a
+ * new key is a leave and an entry. */
 struct req_queue {
     struct request **items;
     int n, cap;
     struct queue_change {
         req_id id;
-        bool entered;               /* false: left */
-    } journal[QUEUE_JOURNAL];       /* change i is at i % QUEUE_JOURNAL */
+        bool entered;         /* false: left */
+    } journal[QUEUE_JOURNAL]; /* change i is at i % QUEUE_JOURNAL */
     uint64_t n_changes;
 };
 
 /* Cached tokens of a request on their way from one placement to another. The source's blocks are held by the move. */
 struct kv_copy {
     req_id id;
-    uint64_t event;                 /* serial of the switch that caused it; 0: none */
+    uint64_t event; /* serial of the switch that caused it; 0: none */
     int from_place, to_place;
-    int32_t *from, *to;             /* block numbers */
+    int32_t *from, *to; /* block numbers */
     int n_from, n_to;
-    int first_token, n_tokens;      /* tokens [first_token, n_tokens) */
+    int first_token, n_tokens; /* tokens [first_token, n_tokens) */
 };
 
 /* What copying and computing cost, as measured by the engine: to choose between a migration and a recompute. */
@@ -58,65 +61,78 @@ struct world {
     struct node_shape shape;
     struct request_table requests;
     struct req_queue waiting, running;
-    int64_t waiting_tokens;         /* prompt tokens of the waiting */
+    int64_t waiting_tokens; /* prompt tokens of the waiting */
     struct tenants tenants;
-    int n_held;                     /* of the waiting, those that the policy holds back */
+    int n_held; /* of the waiting, those that the policy holds back */
     struct kv_pool kv;
     struct partition partition;
-    struct kv_copy **moves;         /* made and not yet taken by the engine */
+    struct kv_copy **moves; /* made and not yet taken by the engine */
     int n_moves, cap_moves;
     struct world_cost cost;
     struct estimator estimate;
-    uint64_t next_order, step;      /* step: scheduling points so far */
-    uint64_t n_submitted, n_ended;  /* n_submitted == n_ended + live, always */
-    double arrival_rate;            /* requests/s, exponential average over about 10 s */
+    uint64_t next_order, step;     /* step: scheduling points so far */
+    uint64_t n_submitted, n_ended; /* n_submitted == n_ended + live, always */
+    double arrival_rate;           /* requests/s, exponential average over about 10 s */
     int64_t last_arrival_ns;
     struct metrics *metrics;
 };
 
 /* A node of shape->n_ranks ranks with n_blocks KV blocks each, all ranks free. */
-void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks, struct metrics *m);
+void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
+                struct metrics *m);
 void world_free(struct world *w);
 /* The shape of one rank, for worlds without devices. */
 void node_shape_single(struct node_shape *s, int tokens_per_block);
-/* The shape of n ranks of a model: the aligned power-of-two ranges and the full set; tokens_per_block: of a block that holds all kv heads. */
+/* The shape of n ranks of a model: the aligned power-of-two ranges and the full set; tokens_per_block: of a block that
+ * holds all kv heads. */
 void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block);
 
-void queue_insert(struct req_queue *q, struct request *r);     /* keeps the order */
-void queue_delete(struct req_queue *q, struct request *r);     /* must be in it */
+void queue_insert(struct req_queue *q, struct request *r); /* keeps the order */
+void queue_delete(struct req_queue *q, struct request *r); /* must be in it */
 
-/* Takes a spec into the waiting queue with this key. E_FULL (queue bound) or E_INPUT (can never fit) with the reason; the spec is then still the caller's. */
+/* Takes a spec into the waiting queue with this key. E_FULL (queue bound) or E_INPUT (can never fit) with the reason;
+ * the spec is then still the caller's. */
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e);
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
-/* Longest cached prefix of a waiting request in a place, in blocks of that place; 0 when it still holds some of its own. */
+/* Longest cached prefix of a waiting request in a place, in blocks of that place; 0 when it still holds some of its
+ * own. */
 int world_prefix(const struct world *w, struct request *r, int place);
-/* The prefix keys of its n_tokens / KV_UNIT whole units, made where they are not yet; valid until the request changes. */
+/* The prefix keys of its n_tokens / KV_UNIT whole units, made where they are not yet; valid until the request changes.
+ */
 const struct kv_key *world_keys(const struct world *w, struct request *r);
-/* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than min_tokens. */
+/* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than
+ * min_tokens. */
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks);
 /* waiting -> running in this group; cached prefix blocks of its place become its own. */
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns);
-/* A started request takes n_blocks cached blocks of another place as its beginning: they are held now; world_move_prefix, once the request has its own blocks, makes the move. */
+/* A started request takes n_blocks cached blocks of another place as its beginning: they are held now;
+ * world_move_prefix, once the request has its own blocks, makes the move. */
 struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks);
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */
 bool world_reserve(struct world *w, struct request *r, int n_tokens);
 /* The destination of a held prefix: the request's own blocks. */
 void world_aim_move(struct world *w, struct kv_copy *m, struct request *r);
-/* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room, nothing changed. */
+/* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room,
+ * nothing changed. */
 bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event);
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
-void world_move_done(struct world *w, struct kv_copy *m);     /* the bytes are there: the source's blocks go back. Frees m. */
-/* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with its blocks. */
+void world_move_done(struct world *w,
+                     struct kv_copy *m); /* the bytes are there: the source's blocks go back. Frees m. */
+/* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with
+ * its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
-/* A waiting request is held back: nobody starts it before then, and it is no work that could run. until_ns 0 lets it go. */
+/* A waiting request is held back: nobody starts it before then, and it is no work that could run. until_ns 0 lets it
+ * go. */
 void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns);
-/* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none is held). */
+/* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
+ * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
-struct request *world_head(const struct world *w);  /* the first of the waiting that nobody holds; NULL: there is none */
+struct request *world_head(const struct world *w); /* the first of the waiting that nobody holds; NULL: there is none */
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
-/* Parked requests past the age bound give their KV back and go to the front of the queue. Returns how many; *next_ns: when the next is due (INT64_MAX: none). */
+/* Parked requests past the age bound give their KV back and go to the front of the queue. Returns how many; *next_ns:
+ * when the next is due (INT64_MAX: none). */
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
 void world_commit(struct world *w, struct request *r, int n_computed);
@@ -124,12 +140,15 @@ void world_commit(struct world *w, struct request *r, int n_computed);
 void world_end(struct world *w, struct request *r, enum ending how);
 /* Tokens that the widest possible group of living ranks can cache: what a single request may need at most. */
 int64_t world_capacity(const struct world *w);
-/* Do the living ranks suffice for it: for all that it asked for as long as it has no output, afterwards for what it has so far (it may well end by itself)? */
+/* Do the living ranks suffice for it: for all that it asked for as long as it has no output, afterwards for what it has
+ * so far (it may well end by itself)? */
 bool world_suffices(const struct world *w, const struct request *r);
 /* Conservation: blocks, requests, queues. false = a bug; called when idle. */
 bool world_check(const struct world *w);
 /* Is there anything that could run now? */
 bool world_has_work(const struct world *w);
-bool world_eligible(const struct world *w, const struct request *r); /* nobody holds it, and its leader (if any) has computed its prompt or is gone */
+bool world_eligible(
+    const struct world *w,
+    const struct request *r); /* nobody holds it, and its leader (if any) has computed its prompt or is gone */
 
 #endif

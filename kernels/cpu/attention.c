@@ -1,5 +1,6 @@
-/* Attention of a step: cut into items of one kv head and a few rows of one sequence, all leaves; or, when that gives the threads too
- * little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The sums are the same either way. */
+/* Attention of a step: cut into items of one kv head and a few rows of one sequence, all leaves; or, when that gives
+ * the threads too little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The
+ * sums are the same either way. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -11,7 +12,7 @@ struct attn_item {
     int seq, kv_head, first_head, n_heads; /* q heads of the kv head: entries of heads[] */
     int row0, n_rows;                      /* of the batch */
     int leaf0, leaf1;
-    size_t partial;                        /* floats into the partial results; SIZE_MAX: folds by itself */
+    size_t partial; /* floats into the partial results; SIZE_MAX: folds by itself */
 };
 
 struct attn_call {
@@ -19,9 +20,9 @@ struct attn_call {
     const struct attention_args *a;
     struct attn_item *items;
     int n_items;
-    int *heads;              /* q heads ordered by kv head */
+    int *heads; /* q heads ordered by kv head */
     float *partials;
-    size_t dim, ldo;         /* padded head_dim; floats of one partial result */
+    size_t dim, ldo; /* padded head_dim; floats of one partial result */
     size_t thread_floats;
     int64_t work_ns;
 };
@@ -102,14 +103,29 @@ static void attend_item(void *ctx, int item, int thread)
     int n_q = it->n_rows * it->n_heads;
     bool widen = t != DT_F32 && n_q >= WIDEN_QUERIES;
     struct attend_job j = {
-        .n_q = n_q, .head_dim = kv->head_dim, .padded_dim = (int)c->dim, .q = s.q, .lo = s.lo, .hi = s.hi, .dtype = t,
+        .n_q = n_q,
+        .head_dim = kv->head_dim,
+        .padded_dim = (int)c->dim,
+        .q = s.q,
+        .lo = s.lo,
+        .hi = s.hi,
+        .dtype = t,
         .head = (const uint8_t *)kv->space->base +
                 (size_t)kv->layer * (size_t)kv->space->n_blocks * kv->space->block_bytes +
                 (size_t)it->kv_head * (k_bytes + v_bytes),
-        .block_bytes = kv->space->block_bytes, .v_bytes = k_bytes, .blocks = c->d->batch->seqs[it->seq].blocks,
-        .tokens_per_block = kv->tokens_per_block, .leaf0 = it->leaf0, .leaf1 = it->leaf1,
-        .k_tile = widen ? s.k_tile : NULL, .v_tile = widen ? s.v_tile : NULL, .leaf_o = s.leaf_o,
-        .m = s.m, .l = s.l, .o = s.o, .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
+        .block_bytes = kv->space->block_bytes,
+        .v_bytes = k_bytes,
+        .blocks = c->d->batch->seqs[it->seq].blocks,
+        .tokens_per_block = kv->tokens_per_block,
+        .leaf0 = it->leaf0,
+        .leaf1 = it->leaf1,
+        .k_tile = widen ? s.k_tile : NULL,
+        .v_tile = widen ? s.v_tile : NULL,
+        .leaf_o = s.leaf_o,
+        .m = s.m,
+        .l = s.l,
+        .o = s.o,
+        .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
     };
     load_queries(c, it, &s);
     c->d->kernels->attend(&j);
@@ -156,9 +172,10 @@ static void order_heads(const struct attention_args *a, int *heads, int *start)
     ASSERT(n == a->n_heads);
 }
 
-/* How many leaves one item takes, and how many items and partial floats the step then has; fills items when there is room. */
+/* How many leaves one item takes, and how many items and partial floats the step then has; fills items when there is
+ * room. */
 struct cutting {
-    int leaves_per_item;     /* 0: all */
+    int leaves_per_item; /* 0: all */
     const int *start;
 };
 

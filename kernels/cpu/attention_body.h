@@ -1,5 +1,6 @@
-/* Attention of a set of queries over cached positions, on the lanes of vec_*.h: included once by each kernels_*.c. Lanes are positions for
- * the scores (keys lie [element][position]) and elements for the output (values lie [position][element]). kernels.h states the sums. */
+/* Attention of a set of queries over cached positions, on the lanes of vec_*.h: included once by each kernels_*.c.
+ * Lanes are positions for the scores (keys lie [element][position]) and elements for the output (values lie
+ * [position][element]). kernels.h states the sums. */
 #ifndef CPU_ATTENTION_BODY_H
 #define CPU_ATTENTION_BODY_H
 
@@ -9,7 +10,7 @@ enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT };
 struct leaf_kv {
     enum dtype dtype;
     const void *k[LEAF_SEGMENTS], *v[LEAF_SEGMENTS];
-    size_t k_stride, v_stride;   /* elements from one head element, one position, to the next */
+    size_t k_stride, v_stride; /* elements from one head element, one position, to the next */
 };
 
 /* One batch of up to TILE queries in a leaf; from and to are the positions seen, counted from the leaf's start. */
@@ -34,19 +35,17 @@ INLINE void score_runs(enum dtype t, int Q, int G, const struct attend_job *j, c
 {
     vf acc[TILE];
     const float *q = b->q;
-    UNROLL for (int i = 0; i < Q * G; i++)
-        acc[i] = vf_set1(0);
+    UNROLL for (int i = 0; i < Q * G; i++) acc[i] = vf_set1(0);
     for (int d = 0; d < j->head_dim; d++) {
         UNROLL for (int k = 0; k < G; k++)
         {
             vf key = load_cached(t, kv->k[g + k], (size_t)d * kv->k_stride);
-            UNROLL for (int i = 0; i < Q; i++)
-                acc[i * G + k] = vf_fma(vf_load1(q + (size_t)i * (size_t)j->padded_dim + d), key, acc[i * G + k]);
+            UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] =
+                vf_fma(vf_load1(q + (size_t)i * (size_t)j->padded_dim + d), key, acc[i * G + k]);
         }
     }
-    UNROLL for (int i = 0; i < Q; i++)
-        UNROLL for (int k = 0; k < G; k++)
-            vf_store(b->s[i] + SEGMENT * (g + k), acc[i * G + k]);
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)
+        vf_store(b->s[i] + SEGMENT * (g + k), acc[i * G + k]);
 }
 
 /* Runs of 16 that Q queries take side by side: enough sums in flight without running out of registers. */
@@ -70,10 +69,18 @@ INLINE void score(enum dtype t, const struct attend_job *j, const struct leaf_kv
                   int g1)
 {
     switch (b->n) {
-    case 1: score_queries(t, 1, j, kv, b, g0, g1); break;
-    case 2: score_queries(t, 2, j, kv, b, g0, g1); break;
-    case 3: score_queries(t, 3, j, kv, b, g0, g1); break;
-    case 4: score_queries(t, 4, j, kv, b, g0, g1); break;
+    case 1:
+        score_queries(t, 1, j, kv, b, g0, g1);
+        break;
+    case 2:
+        score_queries(t, 2, j, kv, b, g0, g1);
+        break;
+    case 3:
+        score_queries(t, 3, j, kv, b, g0, g1);
+        break;
+    case 4:
+        score_queries(t, 4, j, kv, b, g0, g1);
+        break;
     default:
         if (TILE > 4)
             score_queries(t, TILE, j, kv, b, g0, g1);
@@ -109,9 +116,8 @@ INLINE void mix_runs(enum dtype t, int Q, int G, const struct attend_job *j, con
     vf acc[TILE];
     size_t ldo = (size_t)j->padded_dim + PARTIAL_EXTRA;
     float *o = j->leaf_o + (size_t)first * ldo + d;
-    UNROLL for (int i = 0; i < Q; i++)
-        UNROLL for (int k = 0; k < G; k++)
-            acc[i * G + k] = vf_load(o + (size_t)i * ldo + SEGMENT * k);
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++) acc[i * G + k] =
+        vf_load(o + (size_t)i * ldo + SEGMENT * k);
     for (int p = range[0]; p < range[1];) {
         int stop = (p / SEGMENT + 1) * SEGMENT;
         stop = stop < range[1] ? stop : range[1];
@@ -121,14 +127,13 @@ INLINE void mix_runs(enum dtype t, int Q, int G, const struct attend_job *j, con
             UNROLL for (int k = 0; k < G; k++)
             {
                 vf value = load_cached(t, v, at + (size_t)(SEGMENT * k));
-                UNROLL for (int i = 0; i < Q; i++)
-                    acc[i * G + k] = vf_fma(vf_load1(&b->s[first + i][p]), value, acc[i * G + k]);
+                UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] =
+                    vf_fma(vf_load1(&b->s[first + i][p]), value, acc[i * G + k]);
             }
         }
     }
-    UNROLL for (int i = 0; i < Q; i++)
-        UNROLL for (int k = 0; k < G; k++)
-            vf_store(o + (size_t)i * ldo + SEGMENT * k, acc[i * G + k]);
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)
+        vf_store(o + (size_t)i * ldo + SEGMENT * k, acc[i * G + k]);
 }
 
 INLINE void mix_queries(enum dtype t, int Q, const struct attend_job *j, const struct leaf_kv *kv,
@@ -168,10 +173,18 @@ INLINE void mix(enum dtype t, const struct attend_job *j, const struct leaf_kv *
         mix_one(t, j, kv, b, i, b->from[i], from);
     const int range[2] = {from, to};
     switch (b->n) {
-    case 1: mix_queries(t, 1, j, kv, b, 0, range); break;
-    case 2: mix_queries(t, 2, j, kv, b, 0, range); break;
-    case 3: mix_queries(t, 3, j, kv, b, 0, range); break;
-    case 4: mix_queries(t, 4, j, kv, b, 0, range); break;
+    case 1:
+        mix_queries(t, 1, j, kv, b, 0, range);
+        break;
+    case 2:
+        mix_queries(t, 2, j, kv, b, 0, range);
+        break;
+    case 3:
+        mix_queries(t, 3, j, kv, b, 0, range);
+        break;
+    case 4:
+        mix_queries(t, 4, j, kv, b, 0, range);
+        break;
     default:
         if (TILE > 4)
             mix_queries(t, TILE, j, kv, b, 0, range);
@@ -218,7 +231,8 @@ INLINE void batch_out(const struct attend_job *j, const struct leaf_batch *b, in
     }
 }
 
-/* Queries first .. of the leaf, as many as one batch takes; returns how many. Queries that see nothing of it are passed over. */
+/* Queries first .. of the leaf, as many as one batch takes; returns how many. Queries that see nothing of it are passed
+ * over. */
 INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, int leaf, int first)
 {
     struct leaf_batch b;
@@ -283,11 +297,11 @@ INLINE void widen_leaf(enum dtype t, const struct attend_job *j, int from, int t
     kv->dtype = DT_F32;
 }
 
-#define ATTEND_LEAF(name, type)                                                                              \
-    static void name(const struct attend_job *j, const struct leaf_kv *kv, int leaf)                         \
-    {                                                                                                        \
-        for (int i = 0; i < j->n_q;)                                                                         \
-            i += batch_run(type, j, kv, leaf, i);                                                            \
+#define ATTEND_LEAF(name, type)                                                                                        \
+    static void name(const struct attend_job *j, const struct leaf_kv *kv, int leaf)                                   \
+    {                                                                                                                  \
+        for (int i = 0; i < j->n_q;)                                                                                   \
+            i += batch_run(type, j, kv, leaf, i);                                                                      \
     }
 ATTEND_LEAF(attend_f32, DT_F32)
 ATTEND_LEAF(attend_f16, DT_F16)

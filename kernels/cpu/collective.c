@@ -1,4 +1,5 @@
-/* The collectives of the CPU backend: every member reads what the others show, where it lies. No byte is copied to send it. */
+/* The collectives of the CPU backend: every member reads what the others show, where it lies. No byte is copied to send
+ * it. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -37,7 +38,8 @@ static void take_rows(const struct exchange_call *c, const struct comm_rect *r, 
     struct act from = meeting_shown(c->a->comm, r->peer, c->turn)->buffers[r->buffer], to = c->a->take[r->buffer];
     ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
     for (int i = first; i < end; i++)
-        memcpy(act_row(to, r->dst_row + i) + r->dst_col, act_row(from, r->src_row + i) + r->src_col, (size_t)r->cols * sizeof(float));
+        memcpy(act_row(to, r->dst_row + i) + r->dst_col, act_row(from, r->src_row + i) + r->src_col,
+               (size_t)r->cols * sizeof(float));
 }
 
 static void exchange_item(void *ctx, int item, int thread)
@@ -71,8 +73,8 @@ void cpu_exchange(struct device *d, const struct exchange_args *a)
 
 struct reduce_call {
     const struct reduce_args *a;
-    int turn, row_units;        /* units of a row: SEGMENT columns each */
-    int unit0, unit1;           /* of this phase */
+    int turn, row_units; /* units of a row: SEGMENT columns each */
+    int unit0, unit1;    /* of this phase */
     bool into_part;
 };
 
@@ -141,7 +143,8 @@ static int first_unit(int units, int n, int member)
 static void take_item(void *ctx, int item, int thread)
 {
     const struct reduce_call *c = ctx;
-    int n = meeting_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM, owner = 0;
+    int n = meeting_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM,
+        owner = 0;
     (void)thread;
     for (int u = first; u < end && u < units; u++) {
         while (u >= first_unit(units, n, owner + 1))

@@ -1,5 +1,5 @@
-/* The CPU backend's collectives over kernels/meeting.h: members read what the others show where it lies. On the members' rank threads.
- * Never true: a wait that an abort does not end. */
+/* The CPU backend's collectives over kernels/meeting.h: members read what the others show where it lies. On the
+ * members' rank threads. Never true: a wait that an abort does not end. */
 #ifndef CPU_COMM_H
 #define CPU_COMM_H
 

@@ -12,7 +12,8 @@
 static const struct cpu_kernels *pick_avx2(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* and so F16C, which not every compiler can ask for */
+    if (__builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) /* and so F16C, which not every compiler can ask for */
         return cpu_kernels_avx2();
 #endif
     return NULL;
@@ -76,8 +77,7 @@ static void fill_facts(struct device *d)
     cpu_name(name, sizeof name);
     d->facts.n_threads = pool_threads(d->pool);
     snprintf(d->facts.isa, sizeof d->facts.isa, "%s", d->kernels->isa);
-    snprintf(d->facts.name, sizeof d->facts.name, "%.48s (%.12s, %d threads)", name, d->facts.isa,
-             d->facts.n_threads);
+    snprintf(d->facts.name, sizeof d->facts.name, "%.48s (%.12s, %d threads)", name, d->facts.isa, d->facts.n_threads);
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
     d->facts.memory_bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     d->facts.act_bytes = sizeof(float);

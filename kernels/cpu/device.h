@@ -1,6 +1,7 @@
-/* One CPU rank's device: its kernels, threads, the step it is in, and working memory that grows to the largest op seen. Owned by the
- * rank, used by the rank's thread; pool items of an op read it. The ops of backend.h, one noun a file. Never true: an op that fails
- * halfway: what cannot run sticks as an error before anything is written, and finish reports it. */
+/* One CPU rank's device: its kernels, threads, the step it is in, and working memory that grows to the largest op seen.
+ * Owned by the rank, used by the rank's thread; pool items of an op read it. The ops of backend.h, one noun a file.
+ * Never true: an op that fails halfway: what cannot run sticks as an error before anything is written, and finish
+ * reports it. */
 #ifndef CPU_DEVICE_H
 #define CPU_DEVICE_H
 
@@ -22,10 +23,10 @@ struct device {
     struct device_opts opts;
     struct device_facts facts;
     struct clock clock;
-    struct err error;                /* sticky; code 0: none */
+    struct err error; /* sticky; code 0: none */
     int64_t begun_ns;
-    const struct batch *batch;       /* of the step between begin and finish */
-    int32_t *row_seq;                /* [max_rows] the sequence of a row */
+    const struct batch *batch; /* of the step between begin and finish */
+    int32_t *row_seq;          /* [max_rows] the sequence of a row */
     struct rope rope;
     struct scratch angles;           /* [n_rows][dim/2] cos, then sin */
     struct linear_scratch *linear;   /* [n_threads] */

@@ -1,25 +1,37 @@
-/* The inner kernels of the CPU backend, one table per instruction set: portable, AVX2, AVX-512. The three are the same source (the
- * *_body.h files) over three definitions of sixteen lanes (vec_*.h), so they do the same operations in the same order and give the same
- * bits. Any thread; a kernel touches only what its job names. Never true: a kernel whose result depends on how the work was cut.
+/* The inner kernels of the CPU backend, one table per instruction set: portable, AVX2, AVX-512. The three are the same
+ * source (the
+ * *_body.h files) over three definitions of sixteen lanes (vec_*.h), so they do the same operations in the same order
+ * and give the same bits. Any thread; a kernel touches only what its job names. Never true: a kernel whose result
+ * depends on how the work was cut.
  *
- * The sums, in full. An output of a linear layer is the sum over leaves of 64 columns of the matrix (absolute columns, whatever the
- * window). Inside a leaf, from 0: quantised weights add, for each 32 columns ascending (16 for Q6_K), fma(d_w * d_x, (float)dot, acc) and
- * then, where there is a min, fma(m_w, d_x * sum_x, acc), the dots being exact integers; float weights add fma(w, x, acc) for each column
- * ascending, scaled fp8 the same over its codes, and then the leaf is multiplied by its scale. The leaves are added in the binary tree
- * over their absolute index: node [a, m) + node [m, b) where b - a is a power of two and a a multiple of it, absent leaves
- * skipped. So a rank that holds the leaves [a, b) can compute whole nodes, and nodes of several ranks add up to the same bits. Then + bias, then + the old y when accumulating.
- * Attention: per cached head and query, leaves of 128 absolute positions; in a leaf m = max of scores, p = 2^(s - m), l = the sum of p over
- * 16 lanes (position mod 16) and then the fixed tree of vf_sum, o = fma over positions ascending; leaves are folded in ascending order. */
+ * The sums, in full. An output of a linear layer is the sum over leaves of 64 columns of the matrix (absolute columns,
+ * whatever the window). Inside a leaf, from 0: quantised weights add, for each 32 columns ascending (16 for Q6_K),
+ * fma(d_w * d_x, (float)dot, acc) and then, where there is a min, fma(m_w, d_x * sum_x, acc), the dots being exact
+ * integers; float weights add fma(w, x, acc) for each column ascending, scaled fp8 the same over its codes, and then
+ * the leaf is multiplied by its scale. The leaves are added in the binary tree over their absolute index: node [a, m) +
+ * node [m, b) where b - a is a power of two and a a multiple of it, absent leaves skipped. So a rank that holds the
+ * leaves [a, b) can compute whole nodes, and nodes of several ranks add up to the same bits. Then + bias, then + the
+ * old y when accumulating. Attention: per cached head and query, leaves of 128 absolute positions; in a leaf m = max of
+ * scores, p = 2^(s - m), l = the sum of p over 16 lanes (position mod 16) and then the fixed tree of vf_sum, o = fma
+ * over positions ascending; leaves are folded in ascending order. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
 #include "kernels/cpu/pack.h"
 
-enum { MAX_TILE = 8, SPAN_LEAVES = 16, ROW_BLOCK = 64, INNER_LEVELS = 4, MAX_LEVELS = 17, ATTN_LEAF = 128,
-       PARTIAL_EXTRA = 16 };
+enum {
+    MAX_TILE = 8,
+    SPAN_LEAVES = 16,
+    ROW_BLOCK = 64,
+    INNER_LEVELS = 4,
+    MAX_LEVELS = 17,
+    ATTN_LEAF = 128,
+    PARTIAL_EXTRA = 16
+};
 
-/* 32 quantised inputs: x ~ d * q, |q| <= QUANT_MAX. Sixteen bits, since eight cost the model a tenth of a nat where two tokens are close. q is kept
- * as two planes of int8, q = 255 * high + low, both in -127 .. 127: the dots stay int8 dots, twice as many, and exact. */
+/* 32 quantised inputs: x ~ d * q, |q| <= QUANT_MAX. Sixteen bits, since eight cost the model a tenth of a nat where two
+ * tokens are close. q is kept as two planes of int8, q = 255 * high + low, both in -127 .. 127: the dots stay int8
+ * dots, twice as many, and exact. */
 #define QUANT_MAX 32512.0f /* 255 * 127 + 127 */
 enum { PLANES = 2 };
 
@@ -28,8 +40,8 @@ struct qmeta {
     int32_t sum, half[2]; /* sums of q: all 32, the two 16s */
 };
 
-/* How the leaf just summed joins the tree: add the stored nodes of these levels, ascending, then store as `level` or, when negative,
- * it is the whole sum. */
+/* How the leaf just summed joins the tree: add the stored nodes of these levels, ascending, then store as `level` or,
+ * when negative, it is the whole sum. */
 struct sum_step {
     uint32_t add;
     int level;
@@ -38,17 +50,17 @@ struct sum_step {
 /* One output of a linear call. Inputs and outputs point at row 0 of the call. */
 struct linear_job {
     const struct weight *w;
-    int leaf0, leaf1, col0, col1;    /* the window's leaves and columns of the matrix */
-    const struct sum_step *steps;    /* [leaf1 - leaf0] */
-    const int8_t *q;                 /* [rows][PLANES][ldq] quantised inputs: high, low */
-    const struct qmeta *meta;        /* [rows][ldm] */
+    int leaf0, leaf1, col0, col1; /* the window's leaves and columns of the matrix */
+    const struct sum_step *steps; /* [leaf1 - leaf0] */
+    const int8_t *q;              /* [rows][PLANES][ldq] quantised inputs: high, low */
+    const struct qmeta *meta;     /* [rows][ldm] */
     size_t ldq, ldm;
-    const float *x;                  /* [rows][ldx] plain inputs, for float weights */
+    const float *x; /* [rows][ldx] plain inputs, for float weights */
     size_t ldx;
-    float *y;                        /* [rows][ldy] outputs of group 0 of the window at y[0] */
+    float *y; /* [rows][ldy] outputs of group 0 of the window at y[0] */
     size_t ldy;
-    const float *bias;               /* or NULL */
-    int group0, rows_out;            /* the window's first group and its rows */
+    const float *bias;    /* or NULL */
+    int group0, rows_out; /* the window's first group and its rows */
     bool accumulate;
 };
 
@@ -56,34 +68,34 @@ struct linear_job {
 struct linear_scratch {
     _Alignas(64) float inner[INNER_LEVELS][MAX_TILE][GROUP_ROWS];
     float outer[ROW_BLOCK][MAX_LEVELS - INNER_LEVELS][GROUP_ROWS];
-    uint8_t panel[SPAN_LEAVES * 2 * 1024];       /* SPAN_LEAVES * 64 columns of 16 rows, unpacked */
+    uint8_t panel[SPAN_LEAVES * 2 * 1024]; /* SPAN_LEAVES * 64 columns of 16 rows, unpacked */
     float scale[SPAN_LEAVES * 2][2][GROUP_ROWS];
     float min[SPAN_LEAVES * 2][GROUP_ROWS];
 };
 
 /* n_q queries of one kv head of one sequence over leaves [leaf0, leaf1) of its positions. */
 struct attend_job {
-    int n_q, head_dim, padded_dim;   /* padded to 16 */
-    const float *q;                  /* [n_q][padded_dim], times scale * log2(e) */
-    const int32_t *lo, *hi;          /* [n_q] positions seen: lo <= p < hi */
+    int n_q, head_dim, padded_dim; /* padded to 16 */
+    const float *q;                /* [n_q][padded_dim], times scale * log2(e) */
+    const int32_t *lo, *hi;        /* [n_q] positions seen: lo <= p < hi */
     enum dtype dtype;
-    const uint8_t *head;             /* keys of the head in block 0 of the layer; values follow v_bytes later */
+    const uint8_t *head; /* keys of the head in block 0 of the layer; values follow v_bytes later */
     size_t block_bytes, v_bytes;
     const int32_t *blocks;
     int tokens_per_block;
     int leaf0, leaf1;
-    float *k_tile, *v_tile;          /* f32 copies of a leaf, or NULL: read the cache directly */
-    float *leaf_o;                   /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
-    float *m, *l, *o;                /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
-    float *partial;                  /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */
+    float *k_tile, *v_tile; /* f32 copies of a leaf, or NULL: read the cache directly */
+    float *leaf_o;          /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
+    float *m, *l, *o;       /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
+    float *partial; /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */
 };
 
 struct cpu_kernels {
     const char *isa;
-    void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y);  /* y may be x */
+    void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y); /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
     void (*add_row)(const float *x, int n, float *y);
-    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m);          /* n a multiple of 32; q[PLANES][n] */
+    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m); /* n a multiple of 32; q[PLANES][n] */
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);
@@ -94,7 +106,7 @@ struct cpu_kernels {
 };
 
 const struct cpu_kernels *cpu_kernels_portable(void);
-const struct cpu_kernels *cpu_kernels_avx2(void);     /* NULL when not built for this machine's family */
+const struct cpu_kernels *cpu_kernels_avx2(void); /* NULL when not built for this machine's family */
 const struct cpu_kernels *cpu_kernels_avx512(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* Where keys and values lie in a block, and how a step's rows get there. Keys are stored [element][position]: the lanes of a score are
- * positions. Values are stored [position][element]: the lanes of an output are elements. */
+/* Where keys and values lie in a block, and how a step's rows get there. Keys are stored [element][position]: the lanes
+ * of a score are positions. Values are stored [position][element]: the lanes of an output are elements. */
 #include <string.h>
 
 #include "engine/base/check.h"

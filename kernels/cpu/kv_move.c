@@ -1,5 +1,6 @@
-/* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A head of a block is its keys [element][position] and then its
- * values [position][element] (kv.c), so a run of positions is one copy of values and one short row of keys for each element. */
+/* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A
+ * head of a block is its keys [element][position] and then its values [position][element] (kv.c), so a run of positions
+ * is one copy of values and one short row of keys for each element. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -66,7 +67,8 @@ static void copy_run(const struct move_call *c, int layer, int head, int positio
         return;
     }
     copy_keys(c, from + from_at * c->size, to + to_at * c->size, (size_t)n * c->size);
-    memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes, (size_t)n * c->value_bytes);
+    memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes,
+           (size_t)n * c->value_bytes);
 }
 
 /* Positions from here on that lie in one block on either side. */

@@ -8,16 +8,16 @@
 struct linear_call {
     struct device *d;
     const struct linear_args *a;
-    int cols, rows_per_item;            /* of the input phase */
-    float *x;                           /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
+    int cols, rows_per_item; /* of the input phase */
+    float *x;                /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
     size_t ldx;
-    int8_t *q;                          /* [rows][cols], or NULL */
-    struct qmeta *meta;                 /* [rows][blocks] */
-    float *temp;                        /* [n_threads][cols] */
-    struct sum_step *steps;             /* one window for all outputs: they share the input */
+    int8_t *q;              /* [rows][cols], or NULL */
+    struct qmeta *meta;     /* [rows][blocks] */
+    float *temp;            /* [n_threads][cols] */
+    struct sum_step *steps; /* one window for all outputs: they share the input */
     struct linear_job job[LINEAR_MAX_OUT];
     int groups_per_item, row_blocks;
-    int items[LINEAR_MAX_OUT + 1];      /* first item of each output */
+    int items[LINEAR_MAX_OUT + 1]; /* first item of each output */
 };
 
 /* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
@@ -175,8 +175,8 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
     };
 }
 
-/* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its core in
- * one holds little up. */
+/* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
+ * core in one holds little up. */
 static int64_t cut(struct linear_call *c)
 {
     const struct linear_args *a = c->a;

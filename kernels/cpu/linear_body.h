@@ -1,11 +1,12 @@
-/* Linear layers over the lanes of vec_*.h: included once by each kernels_*.c. kernels.h states the order of every sum. */
+/* Linear layers over the lanes of vec_*.h: included once by each kernels_*.c. kernels.h states the order of every sum.
+ */
 #ifndef CPU_LINEAR_BODY_H
 #define CPU_LINEAR_BODY_H
 
 /* A block ready to multiply: in place in the packed matrix, or unpacked into the panel. */
 struct block_at {
-    const uint8_t *w, *head;      /* head: of its 256 columns (K types, in place) */
-    const float *scale, *min;     /* panel */
+    const uint8_t *w, *head;  /* head: of its 256 columns (K types, in place) */
+    const float *scale, *min; /* panel */
 };
 
 INLINE int zero_shift(enum family f, bool panel)
@@ -59,8 +60,7 @@ INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b
         part_add(f, panel, R, 1, b, dot, meta, ldm, acc);
     if (family_has_min(f)) {
         vf mw = panel ? vf_load(b->min) : packed_min(f, b);
-        UNROLL for (int r = 0; r < R; r++)
-            acc[r] = vf_fma(mw, vf_load1(&meta[(size_t)r * ldm].s), acc[r]);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_fma(mw, vf_load1(&meta[(size_t)r * ldm].s), acc[r]);
     }
 }
 
@@ -102,8 +102,7 @@ INLINE void leaf_done(const struct linear_job *j, int R, int g, int row, int at,
 {
     for (uint32_t add = step.add; add; add &= add - 1) {
         int level = __builtin_ctz(add);
-        UNROLL for (int r = 0; r < R; r++)
-            acc[r] = vf_add(vf_load(level_at(s, at, level, r)), acc[r]);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_add(vf_load(level_at(s, at, level, r)), acc[r]);
     }
     UNROLL for (int r = 0; r < R; r++)
     {
@@ -135,8 +134,8 @@ INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *grou
 }
 
 /* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). */
-INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int at,
-                       int leaf0, int leaf1, struct linear_scratch *s)
+INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int at, int leaf0,
+                       int leaf1, struct linear_scratch *s)
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
@@ -144,8 +143,7 @@ INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job
     const struct qmeta *meta = j->meta + (size_t)row * j->ldm;
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
         vf acc[QUANT_TILE];
-        UNROLL for (int r = 0; r < R; r++)
-            acc[r] = vf_set1(0);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
             struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
@@ -163,8 +161,8 @@ INLINE int tile_rows(int n, int tile)
 }
 
 /* One tile of tile_rows(n, QUANT_TILE) rows. */
-INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int at,
-                       int leaf0, int leaf1, struct linear_scratch *s)
+INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int at, int leaf0,
+                       int leaf1, struct linear_scratch *s)
 {
     int rows = tile_rows(n, QUANT_TILE);
     if (rows == 1)
@@ -214,16 +212,16 @@ INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear
     }
 }
 
-#define PANEL_KERNEL(name, fam)                                                                              \
-    static void name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,      \
-                     struct linear_scratch *s)                                                               \
-    {                                                                                                        \
-        quant_rows(fam, true, j, g, row, n, at, leaf0, leaf1, s);                                          \
+#define PANEL_KERNEL(name, fam)                                                                                        \
+    static void name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,                  \
+                     struct linear_scratch *s)                                                                         \
+    {                                                                                                                  \
+        quant_rows(fam, true, j, g, row, n, at, leaf0, leaf1, s);                                                      \
     }
-#define GROUP_KERNEL(name, fam, panel_name)                                                                  \
-    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)           \
-    {                                                                                                        \
-        quant_group(fam, panel_name, j, g, row0, n, s);                                                 \
+#define GROUP_KERNEL(name, fam, panel_name)                                                                            \
+    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
+    {                                                                                                                  \
+        quant_group(fam, panel_name, j, g, row0, n, s);                                                                \
     }
 PANEL_KERNEL(panel_u4, FAM_U4)
 PANEL_KERNEL(panel_u4m, FAM_U4M)
@@ -255,19 +253,17 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
     const float *x = j->x + (size_t)row * j->ldx;
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
         vf acc[TILE];
-        UNROLL for (int r = 0; r < R; r++)
-            acc[r] = vf_set1(0);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
         const uint8_t *at = family_leaf(f, group, leaf), *columns = at + family_leaf_head(f);
         for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
             vf w = float_weights(f, columns);
-            UNROLL for (int r = 0; r < R; r++)
-                acc[r] = vf_fma(w, vf_load1(x + (size_t)r * j->ldx + (c - j->col0)), acc[r]);
+            UNROLL for (int r = 0; r < R; r++) acc[r] =
+                vf_fma(w, vf_load1(x + (size_t)r * j->ldx + (c - j->col0)), acc[r]);
         }
         if (f == FAM_F8) {
             vf d = vf_load((const float *)at);
-            UNROLL for (int r = 0; r < R; r++)
-                acc[r] = vf_mul(d, acc[r]);
+            UNROLL for (int r = 0; r < R; r++) acc[r] = vf_mul(d, acc[r]);
         }
         leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
     }
@@ -277,10 +273,18 @@ INLINE void float_group(enum family f, const struct linear_job *j, int g, int ro
 {
     for (int i = 0; i < n; i += tile_rows(n - i, TILE)) {
         switch (tile_rows(n - i, TILE)) {
-        case 1: float_tile(f, 1, j, g, row0 + i, s); break;
-        case 2: float_tile(f, 2, j, g, row0 + i, s); break;
-        case 3: float_tile(f, 3, j, g, row0 + i, s); break;
-        case 4: float_tile(f, 4, j, g, row0 + i, s); break;
+        case 1:
+            float_tile(f, 1, j, g, row0 + i, s);
+            break;
+        case 2:
+            float_tile(f, 2, j, g, row0 + i, s);
+            break;
+        case 3:
+            float_tile(f, 3, j, g, row0 + i, s);
+            break;
+        case 4:
+            float_tile(f, 4, j, g, row0 + i, s);
+            break;
         default:
             if (TILE > 4)
                 float_tile(f, TILE, j, g, row0 + i, s);
@@ -288,10 +292,10 @@ INLINE void float_group(enum family f, const struct linear_job *j, int g, int ro
     }
 }
 
-#define FLOAT_KERNEL(name, fam)                                                                              \
-    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)           \
-    {                                                                                                        \
-        float_group(fam, j, g, row0, n, s);                                                                  \
+#define FLOAT_KERNEL(name, fam)                                                                                        \
+    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
+    {                                                                                                                  \
+        float_group(fam, j, g, row0, n, s);                                                                            \
     }
 FLOAT_KERNEL(group_f32, FAM_F32)
 FLOAT_KERNEL(group_f16, FAM_F16)
@@ -301,9 +305,9 @@ FLOAT_KERNEL(group_f8, FAM_F8)
 static void linear_kernel(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
 {
     static void (*const by_family[])(const struct linear_job *, int, int, int, struct linear_scratch *) = {
-        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_F8] = group_f8, [FAM_U4] = group_u4,
-        [FAM_U4M] = group_u4m, [FAM_U5] = group_u5,   [FAM_U5M] = group_u5m,   [FAM_S8] = group_s8,
-        [FAM_K4] = group_k4,   [FAM_K5] = group_k5,   [FAM_K6] = group_k6,
+        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_F8] = group_f8,
+        [FAM_U4] = group_u4,   [FAM_U4M] = group_u4m, [FAM_U5] = group_u5,     [FAM_U5M] = group_u5m,
+        [FAM_S8] = group_s8,   [FAM_K4] = group_k4,   [FAM_K5] = group_k5,     [FAM_K6] = group_k6,
     };
     by_family[j->w->family](j, g, row0, n, s);
 }

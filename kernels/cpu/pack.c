@@ -7,16 +7,15 @@
 
 /* One block of 32 columns of one row, taken apart: the weights as stored, their scales as bits. */
 struct row_block {
-    uint8_t q[BLOCK_COLS];      /* unsigned weight, or the int8 of 8-bit types */
-    uint16_t d, m;              /* f16 */
-    uint8_t scale[2], min;      /* K types; 6 bits: two int8 */
+    uint8_t q[BLOCK_COLS]; /* unsigned weight, or the int8 of 8-bit types */
+    uint16_t d, m;         /* f16 */
+    uint8_t scale[2], min; /* K types; 6 bits: two int8 */
 };
 
 static const enum family families[DT_COUNT] = {
-    [DT_F32] = FAM_F32,   [DT_F16] = FAM_F16,   [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
-    [DT_Q4_1] = FAM_U4M,  [DT_Q5_0] = FAM_U5,   [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
-    [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5,   [DT_Q6_K] = FAM_K6,
-    [DT_F8_SCALED] = FAM_F8,
+    [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16, [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
+    [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5, [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
+    [DT_Q4_K] = FAM_K4,  [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,   [DT_F8_SCALED] = FAM_F8,
 };
 
 static uint16_t u16_at(const uint8_t *p)
@@ -186,7 +185,8 @@ static size_t group_bytes(enum family f, int cols)
 {
     size_t n;
     if (family_is_float(f))
-        n = (size_t)cols * GROUP_ROWS * (size_t)family_element_bytes(f) + (size_t)(cols / LEAF_COLS) * family_leaf_head(f);
+        n = (size_t)cols * GROUP_ROWS * (size_t)family_element_bytes(f) +
+            (size_t)(cols / LEAF_COLS) * family_leaf_head(f);
     else
         n = (size_t)(cols / BLOCK_COLS) * (size_t)family_block_bytes(f) +
             (size_t)((cols + 255) / 256) * (size_t)family_head_bytes(f);
@@ -203,8 +203,8 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 22)
         return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
     if (src->cols % block)
-        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols,
-                       block, info->name);
+        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols, block,
+                       info->name);
     struct weight *w = mem_try(sizeof *w);
     if (!w)
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d", src->rows, src->cols);

@@ -1,16 +1,17 @@
-/* Matrices as the CPU backend keeps them: rows interleaved by sixteen, so that a SIMD lane is an output and no kernel adds up lanes.
- * Made at load by the rank's thread, immutable afterwards. Never true: a weight widened to f32 in memory.
+/* Matrices as the CPU backend keeps them: rows interleaved by sixteen, so that a SIMD lane is an output and no kernel
+ * adds up lanes. Made at load by the rank's thread, immutable afterwards. Never true: a weight widened to f32 in
+ * memory.
  *
- * Group g holds rows 16g .. 16g+15 (zero rows pad the last one), columns ascending. F32, F16, BF16: for each column its 16 values.
- * Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then for each column its 16 codes.
- * Quantised types: for each 32 columns a block, where chunk c (0..7) is columns 4c..4c+3 and byte j (0..63) of a chunk is row j/4,
- * column j%4 of it:
- *   4 bits of weight   256 bytes: byte 64c+j holds the low nibble of chunk c and, in its high nibble, of chunk c+4 (c = 0..3)
- *   5 bits             then 64 bytes: bit c of byte j is the fifth bit of byte j of chunk c
- *   6 bits             then 128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are the upper bits of byte j of chunk c
+ * Group g holds rows 16g .. 16g+15 (zero rows pad the last one), columns ascending. F32, F16, BF16: for each column its
+ * 16 values. Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then for each column its 16 codes.
+ * Quantised types: for each 32 columns a block, where chunk c (0..7) is columns 4c..4c+3 and byte j (0..63) of a chunk
+ * is row j/4, column j%4 of it: 4 bits of weight   256 bytes: byte 64c+j holds the low nibble of chunk c and, in its
+ * high nibble, of chunk c+4 (c = 0..3) 5 bits             then 64 bytes: bit c of byte j is the fifth bit of byte j of
+ * chunk c 6 bits             then 128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are the upper bits of byte j of chunk c
  *   8 bits             512 bytes: chunk after chunk, signed
- * and then the scales of the 16 rows: f16 d (and f16 m) for the 32-column types; for the K types u8 scale and u8 min per 32 columns
- * (6 bits: two rows of int8 scales, one per 16 columns), and at the head of every 256 columns f16 d (and f16 dmin). */
+ * and then the scales of the 16 rows: f16 d (and f16 m) for the 32-column types; for the K types u8 scale and u8 min
+ * per 32 columns (6 bits: two rows of int8 scales, one per 16 columns), and at the head of every 256 columns f16 d (and
+ * f16 dmin). */
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
 
@@ -18,14 +19,15 @@
 
 enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
-/* What the kernels tell apart. The first four are multiplied as floats. U: unsigned bits and a zero point; M: with a min; S: signed; K: scales of 256-column blocks. */
+/* What the kernels tell apart. The first four are multiplied as floats. U: unsigned bits and a zero point; M: with a
+ * min; S: signed; K: scales of 256-column blocks. */
 enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_F8, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };
 
 struct weight {
     enum dtype type;
     enum family family;
     int rows, cols, groups;
-    size_t group_bytes;      /* from one group to the next, a multiple of 64 */
+    size_t group_bytes; /* from one group to the next, a multiple of 64 */
     uint8_t *data;
 };
 
@@ -83,7 +85,8 @@ static inline size_t family_leaf_head(enum family f)
 /* Where a leaf of a float type starts in a group. */
 static inline const uint8_t *family_leaf(enum family f, const uint8_t *group, int leaf)
 {
-    return group + (size_t)leaf * ((size_t)LEAF_COLS * GROUP_ROWS * (size_t)family_element_bytes(f) + family_leaf_head(f));
+    return group +
+           (size_t)leaf * ((size_t)LEAF_COLS * GROUP_ROWS * (size_t)family_element_bytes(f) + family_leaf_head(f));
 }
 
 /* Where block b (32 columns) of a group starts; *head gets the start of its 256 columns. */
@@ -99,11 +102,12 @@ static inline const uint8_t *family_block(enum family f, const uint8_t *group, i
     return *head + (size_t)family_head_bytes(f) + (size_t)(b % SUPER_BLOCKS) * block;
 }
 
-/* Packs src. E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's block), E_FULL without memory. */
+/* Packs src. E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's block), E_FULL without
+ * memory. */
 int pack_weight(struct weight **out, const struct weight_src *src, struct err *e);
 void pack_free(struct weight *w);
-/* Widens columns col0 .. col0+cols-1 of one row (both multiples of the type's block or of 32, whichever is less), with the bits of
- * dtype_to_f32. */
+/* Widens columns col0 .. col0+cols-1 of one row (both multiples of the type's block or of 32, whichever is less), with
+ * the bits of dtype_to_f32. */
 void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float *dst);
 
 #endif

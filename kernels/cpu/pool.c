@@ -21,13 +21,13 @@ struct helper {
     int index;
 };
 
-/* `claim` is the job's number (high half) and the next free item (low half), so that a helper that comes late cannot take an item of
- * another job than the one whose fields it read: claim is closed (item = UINT32_MAX) before the fields change, and a helper that saw a
- * new field sees that too when it claims. */
+/* `claim` is the job's number (high half) and the next free item (low half), so that a helper that comes late cannot
+ * take an item of another job than the one whose fields it read: claim is closed (item = UINT32_MAX) before the fields
+ * change, and a helper that saw a new field sees that too when it claims. */
 struct pool {
     _Alignas(64) _Atomic uint64_t claim;
-    _Alignas(64) _Atomic uint32_t left;       /* items not yet done */
-    _Alignas(64) _Atomic uint32_t job;        /* futex word: helpers sleep on it */
+    _Alignas(64) _Atomic uint32_t left; /* items not yet done */
+    _Alignas(64) _Atomic uint32_t job;  /* futex word: helpers sleep on it */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t caller_sleeps;
     _Alignas(64) _Atomic(pool_fn *) fn;

@@ -1,4 +1,5 @@
-/* Row-wise kernels over the lanes of vec_*.h: 2^x, RMSNorm, SwiGLU, quantising, adding. Included once by each kernels_*.c. */
+/* Row-wise kernels over the lanes of vec_*.h: 2^x, RMSNorm, SwiGLU, quantising, adding. Included once by each
+ * kernels_*.c. */
 #ifndef CPU_ROWS_BODY_H
 #define CPU_ROWS_BODY_H
 
@@ -73,7 +74,8 @@ static void add_row(const float *x, int n, float *y)
         y[i] = y[i] + x[i];
 }
 
-/* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad value must show. */
+/* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad
+ * value must show. */
 static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m)
 {
     int8_t *high = q, *low = q + n;

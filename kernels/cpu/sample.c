@@ -18,10 +18,10 @@ struct candidate {
 
 struct sample_scratch {
     int max_vocab;
-    float *raw;                    /* logits before any change */
-    float *top;                    /* [blocks] largest logit of each run of BLOCK */
-    double *mass;                  /* [blocks] */
-    int32_t *counts, *distinct;    /* counts is all zero between calls */
+    float *raw;                 /* logits before any change */
+    float *top;                 /* [blocks] largest logit of each run of BLOCK */
+    double *mass;               /* [blocks] */
+    int32_t *counts, *distinct; /* counts is all zero between calls */
     struct candidate *candidates;
 };
 
@@ -134,8 +134,8 @@ static inline float float_of(uint32_t u)
     return f;
 }
 
-/* e^y for y <= 0 within 2 units in the last place, 0 below e^-87: plain products and sums, so every machine gives the same bits and a
- * compiler can do many at once. */
+/* e^y for y <= 0 within 2 units in the last place, 0 below e^-87: plain products and sums, so every machine gives the
+ * same bits and a compiler can do many at once. */
 static inline float exp_down(float y)
 {
     float in = y > -87.0f ? y : -87.0f;
@@ -207,8 +207,8 @@ static void swap(struct candidate *a, struct candidate *b)
     *b = t;
 }
 
-/* Moves a pivot of c[lo..hi) to its place in the order, what comes before it to its left; returns the place. The pivot's choice is random
- * enough that no row of logits is slow by chance, and the same for the same row. */
+/* Moves a pivot of c[lo..hi) to its place in the order, what comes before it to its left; returns the place. The
+ * pivot's choice is random enough that no row of logits is slow by chance, and the same for the same row. */
 static int partition(struct candidate *c, int lo, int hi)
 {
     int pick = lo + (int)(rng_at((uint64_t)lo, (uint64_t)hi) % (uint64_t)(hi - lo)), to = lo;
@@ -270,8 +270,8 @@ static int gather(const struct view *v, float cut)
     return n;
 }
 
-/* Lists tokens of which the first k are the first k of the row (0 < k <= v->n); returns how many it lists. The k-th largest block
- * maximum bounds the k-th largest logit from below, so few are listed. */
+/* Lists tokens of which the first k are the first k of the row (0 < k <= v->n); returns how many it lists. The k-th
+ * largest block maximum bounds the k-th largest logit from below, so few are listed. */
 static int gather_first(const struct view *v, int k)
 {
     struct candidate *c = v->s->candidates;
@@ -431,7 +431,8 @@ static int keep_top_p(struct candidate *c, int n, struct heat h, float top_p)
     return select_mass(c, n, (double)top_p * sum);
 }
 
-/* Without top_k: tokens so light that all of them together weigh less than 1 - top_p are never kept, so they are not even listed. */
+/* Without top_k: tokens so light that all of them together weigh less than 1 - top_p are never kept, so they are not
+ * even listed. */
 static int gather_top_p(const struct view *v, struct heat h, float top_p, float cut, int *n_kept)
 {
     struct candidate *c = v->s->candidates;
@@ -455,7 +456,8 @@ static int gather_top_k(const struct view *v, const struct sampling *how, struct
     return n;
 }
 
-/* Finds what min_p, top_k and top_p keep: every logit >= the result. Equals of the last one that fall outside become minus infinity. */
+/* Finds what min_p, top_k and top_p keep: every logit >= the result. Equals of the last one that fall outside become
+ * minus infinity. */
 static float restrict_to(const struct view *v, const struct sampling *how, struct heat h)
 {
     struct candidate *c = v->s->candidates;
@@ -477,8 +479,8 @@ static float restrict_to(const struct view *v, const struct sampling *how, struc
     return cut;
 }
 
-/* Walks the weights in id order to `target`. Sums over a block and over its elements may differ in the last bits: what runs past the
- * end takes the last token that weighs something. */
+/* Walks the weights in id order to `target`. Sums over a block and over its elements may differ in the last bits: what
+ * runs past the end takes the last token that weighs something. */
 static int32_t walk(const struct view *v, struct heat h, float cut, double target)
 {
     int block = 0;
@@ -515,7 +517,8 @@ static int32_t choose(const struct view *v, const struct sample_row *r)
     return walk(v, h, cut, u * sum);
 }
 
-void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out, struct sample_scratch *s)
+void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out,
+                   struct sample_scratch *s)
 {
     ASSERT(vocab > 0 && vocab <= s->max_vocab);
     bool choosing = row->given < 0, logprobs = !choosing || row->n_top >= 0, changed = choosing && changes(row);
@@ -545,7 +548,7 @@ struct sample_job {
     struct device *d;
     struct act logits;
     int vocab, first;
-    char *scratch;     /* one after the other, by thread */
+    char *scratch; /* one after the other, by thread */
 };
 
 static void sample_item(void *ctx, int item, int thread)

@@ -1,9 +1,10 @@
-/* The choice of a token from a row of logits, in vLLM's order (engine/world/sampling.h). Pure arithmetic on host memory: the same logits
- * and the same sample_row give the same result on every machine, beside any neighbours, on any thread. A scratch belongs to one thread
- * at a time. Logits that are NaN count as minus infinity, plus infinity as the largest float.
+/* The choice of a token from a row of logits, in vLLM's order (engine/world/sampling.h). Pure arithmetic on host
+ * memory: the same logits and the same sample_row give the same result on every machine, beside any neighbours, on any
+ * thread. A scratch belongs to one thread at a time. Logits that are NaN count as minus infinity, plus infinity as the
+ * largest float.
  *
- * The order of tokens is: larger logit first, lower id first among equals. Greedy takes the first; top_k, top_p and min_p keep a prefix
- * of that order; top logprobs and ranks follow it. */
+ * The order of tokens is: larger logit first, lower id first among equals. Greedy takes the first; top_k, top_p and
+ * min_p keep a prefix of that order; top logprobs and ranks follow it. */
 #ifndef CPU_SAMPLE_H
 #define CPU_SAMPLE_H
 
@@ -14,11 +15,13 @@
 
 struct sample_scratch;
 
-/* Working memory for rows of up to max_vocab logits, made in memory that the caller owns: sample_scratch_bytes of it, aligned to 64. */
+/* Working memory for rows of up to max_vocab logits, made in memory that the caller owns: sample_scratch_bytes of it,
+ * aligned to 64. */
 size_t sample_scratch_bytes(int max_vocab);
 struct sample_scratch *sample_scratch_init(void *memory, int max_vocab);
 
 /* Fills *out; the logits are overwritten. vocab > 0. Token ids out of range in the row's lists are ignored. */
-void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out, struct sample_scratch *s);
+void sample_logits(float *logits, int vocab, const struct sample_row *row, struct sample_result *out,
+                   struct sample_scratch *s);
 
 #endif

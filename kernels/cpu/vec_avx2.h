@@ -91,10 +91,10 @@ INLINE void vf_store_f8(uint8_t *p, vf x)
         p[i] = f32_to_f8(t[i]);
 }
 
-#define AVX2_BINARY(name, op)                                                                                \
-    INLINE vf name(vf x, vf y)                                                                               \
-    {                                                                                                        \
-        return (vf){op(x.a, y.a), op(x.b, y.b)};                                                             \
+#define AVX2_BINARY(name, op)                                                                                          \
+    INLINE vf name(vf x, vf y)                                                                                         \
+    {                                                                                                                  \
+        return (vf){op(x.a, y.a), op(x.b, y.b)};                                                                       \
     }
 AVX2_BINARY(vf_add, _mm256_add_ps)
 AVX2_BINARY(vf_sub, _mm256_sub_ps)

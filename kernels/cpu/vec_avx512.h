@@ -182,7 +182,8 @@ INLINE __m512i high_bits(int bits, const uint8_t *w, int c)
         return _mm512_and_si512(p, _mm512_set1_epi8(0x10));
     }
     __m512i p = _mm512_loadu_si512(w + 256 + 64 * (c / 4));
-    p = c % 4 < 2 ? _mm512_slli_epi16(p, (unsigned)(4 - 2 * (c % 4))) : _mm512_srli_epi16(p, (unsigned)(2 * (c % 4) - 4));
+    p = c % 4 < 2 ? _mm512_slli_epi16(p, (unsigned)(4 - 2 * (c % 4)))
+                  : _mm512_srli_epi16(p, (unsigned)(2 * (c % 4) - 4));
     return _mm512_and_si512(p, _mm512_set1_epi8(0x30));
 }
 
@@ -209,15 +210,15 @@ INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_
         {
             int32_t four;
             memcpy(&four, a + (size_t)r * lda + 4 * c, 4);
-            dot[r][part] = _mm512_dpbusd_epi32(first ? _mm512_setzero_si512() : dot[r][part], x, _mm512_set1_epi32(four));
+            dot[r][part] =
+                _mm512_dpbusd_epi32(first ? _mm512_setzero_si512() : dot[r][part], x, _mm512_set1_epi32(four));
         }
     }
 }
 
 INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
 {
-    UNROLL for (int c = 0; c < 8; c++)
-        _mm512_storeu_si512(out + 64 * c, chunk(bits, false, w, c));
+    UNROLL for (int c = 0; c < 8; c++) _mm512_storeu_si512(out + 64 * c, chunk(bits, false, w, c));
 }
 
 #endif

@@ -1,6 +1,7 @@
-/* Sixteen lanes in plain C: the strict twin that the SIMD versions must equal bit for bit. A lane is one output of the op (an output row
- * of a linear layer, a cached position, an element of a head), so nothing here adds up lanes except vf_sum, in one fixed tree.
- * Included by kernels_portable.c only, before the bodies. Never true: an operation whose rounding is left to the compiler. */
+/* Sixteen lanes in plain C: the strict twin that the SIMD versions must equal bit for bit. A lane is one output of the
+ * op (an output row of a linear layer, a cached position, an element of a head), so nothing here adds up lanes except
+ * vf_sum, in one fixed tree. Included by kernels_portable.c only, before the bodies. Never true: an operation whose
+ * rounding is left to the compiler. */
 #ifndef CPU_VEC_PORTABLE_H
 #define CPU_VEC_PORTABLE_H
 
@@ -96,12 +97,12 @@ INLINE void vf_store_bf16(uint16_t *p, vf a)
     LANES p[i] = f32_to_bf16(a.v[i]);
 }
 
-#define PORTABLE_BINARY(name, expr)                                                                          \
-    INLINE vf name(vf a, vf b)                                                                               \
-    {                                                                                                        \
-        vf r;                                                                                                \
-        LANES r.v[i] = expr;                                                                                 \
-        return r;                                                                                            \
+#define PORTABLE_BINARY(name, expr)                                                                                    \
+    INLINE vf name(vf a, vf b)                                                                                         \
+    {                                                                                                                  \
+        vf r;                                                                                                          \
+        LANES r.v[i] = expr;                                                                                           \
+        return r;                                                                                                      \
     }
 PORTABLE_BINARY(vf_add, a.v[i] + b.v[i])
 PORTABLE_BINARY(vf_sub, a.v[i] - b.v[i])
@@ -222,8 +223,8 @@ INLINE void prefetch(const void *p)
     (void)p;
 }
 
-/* Integer dots of one packed block (pack.h) with R planes of 32 int8: dot[r][0], and dot[r][1] for the second 16 columns of 6-bit
- * weights. Here 8-bit weights stay signed, and a panel is the block with one byte per weight. */
+/* Integer dots of one packed block (pack.h) with R planes of 32 int8: dot[r][0], and dot[r][1] for the second 16
+ * columns of 6-bit weights. Here 8-bit weights stay signed, and a panel is the block with one byte per weight. */
 enum { PANEL_PLANES = 1 };
 INLINE bool s8_biased(bool panel)
 {

@@ -21,7 +21,8 @@ INLINE __m256 widen_bf16(const uint16_t *p)
 INLINE __m256i widen_f8(const uint8_t *p)
 {
     __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)), low = _mm256_set1_epi16(0x7f);
-    __m256i a = _mm256_and_si256(x, low), nan = _mm256_cmpeq_epi16(a, low), sign = _mm256_slli_epi16(_mm256_srli_epi16(x, 7), 15);
+    __m256i a = _mm256_and_si256(x, low), nan = _mm256_cmpeq_epi16(a, low),
+            sign = _mm256_slli_epi16(_mm256_srli_epi16(x, 7), 15);
     a = _mm256_max_epu16(_mm256_slli_epi16(a, 7), _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
     return _mm256_or_si256(a, sign);
 }

@@ -1,6 +1,7 @@
-/* Attention in the CPU backend's sums (kernels/cpu/kernels.h): leaves of 128 absolute positions, each with its own maximum, sum and output, folded in ascending order. A CTA
- * has up to eight queries of one kv head of one sequence: for the scores a thread is a position, for the output an element of the head. Limited by loads of keys, which each
- * thread reads alone. Right for any mix of chunks and decodes; the bits depend on neither. */
+/* Attention in the CPU backend's sums (kernels/cpu/kernels.h): leaves of 128 absolute positions, each with its own
+ * maximum, sum and output, folded in ascending order. A CTA has up to eight queries of one kv head of one sequence: for
+ * the scores a thread is a position, for the output an element of the head. Limited by loads of keys, which each thread
+ * reads alone. Right for any mix of chunks and decodes; the bits depend on neither. */
 #include "kernels/cuda/prim.h"
 
 enum { LEAF = 128, QUERIES = 8, MOST_DIM = 256, DIM_PARTS = MOST_DIM / LEAF };
@@ -8,16 +9,16 @@ enum { LEAF = 128, QUERIES = 8, MOST_DIM = 256, DIM_PARTS = MOST_DIM / LEAF };
 /* What a CTA shares. */
 struct attend_space {
     float q[QUERIES][MOST_DIM];
-    float p[QUERIES][LEAF];         /* scores, then weights */
+    float p[QUERIES][LEAF]; /* scores, then weights */
     float leaf_m[QUERIES], leaf_l[QUERIES], m[QUERIES], l[QUERIES];
-    int lo[QUERIES], hi[QUERIES];   /* positions seen: lo <= p < hi; hi 0: no query */
-    int block[LEAF];                /* where each position of the leaf lies */
+    int lo[QUERIES], hi[QUERIES]; /* positions seen: lo <= p < hi; hi 0: no query */
+    int block[LEAF];              /* where each position of the leaf lies */
 };
 
 /* Where the CTA's kv head lies in block 0. */
 struct attend_head {
     const uint8_t *keys;
-    size_t row_bytes;               /* of one position */
+    size_t row_bytes; /* of one position */
 };
 
 /* The state of one thread: its elements of every query's output. */
@@ -36,7 +37,8 @@ template <enum dtype T> __device__ static float cached(const uint8_t *row, int i
 }
 
 /* Queries n .. n + 7 of the item: query i is row i / heads, head i % heads of the kv head. */
-__device__ static void load_queries(const struct attend_job &j, const struct attend_item &it, int first, struct attend_space *s)
+__device__ static void load_queries(const struct attend_job &j, const struct attend_item &it, int first,
+                                    struct attend_space *s)
 {
     int head0 = j.first_head[blockIdx.y], heads = j.first_head[blockIdx.y + 1] - head0, dim = j.kv.head_dim;
     struct seq_at seq = j.step.seqs[it.seq];
@@ -76,7 +78,8 @@ __device__ static void score_leaf(const struct attend_job &j, struct attend_head
     }
     float acc[QUERIES] = {};
     if (position >= least && position < most) {
-        const uint8_t *row = head.keys + (size_t)s->block[threadIdx.x] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * head.row_bytes;
+        const uint8_t *row = head.keys + (size_t)s->block[threadIdx.x] * j.kv.block_bytes +
+                             (size_t)(position % j.kv.tokens) * head.row_bytes;
         for (int c = 0; c < j.kv.head_dim; c++) {
             float key = cached<T>(row, c);
 #pragma unroll
@@ -112,10 +115,11 @@ __device__ static void weigh_leaf(struct attend_space *s, unsigned seen)
     }
 }
 
-/* Thread: elements threadIdx.x and + 128 of the head. The leaf's output, positions ascending, then folded into the state. */
+/* Thread: elements threadIdx.x and + 128 of the head. The leaf's output, positions ascending, then folded into the
+ * state. */
 template <enum dtype T>
-__device__ static void mix_leaf(const struct attend_job &j, struct attend_head head, int leaf, const struct attend_space *s,
-                                struct attend_state *state, unsigned seen)
+__device__ static void mix_leaf(const struct attend_job &j, struct attend_head head, int leaf,
+                                const struct attend_space *s, struct attend_state *state, unsigned seen)
 {
 #pragma unroll
     for (int part = 0; part < DIM_PARTS; part++) {
@@ -130,7 +134,8 @@ __device__ static void mix_leaf(const struct attend_job &j, struct attend_head h
                 any = any || (position >= s->lo[k] && position < s->hi[k]);
             if (!any)
                 continue;
-            const uint8_t *row = head.keys + j.kv.value_at + (size_t)s->block[i] * j.kv.block_bytes + (size_t)(position % j.kv.tokens) * head.row_bytes;
+            const uint8_t *row = head.keys + j.kv.value_at + (size_t)s->block[i] * j.kv.block_bytes +
+                                 (size_t)(position % j.kv.tokens) * head.row_bytes;
             float value = cached<T>(row, c);
 #pragma unroll
             for (int k = 0; k < QUERIES; k++)
@@ -161,8 +166,8 @@ __device__ static void fold_sums(struct attend_space *s, unsigned seen)
     s->m[k] = m == -INFINITY ? pm : most;
 }
 
-__device__ static void store_queries(const struct attend_job &j, const struct attend_item &it, int first, const struct attend_space *s,
-                                     const struct attend_state *state)
+__device__ static void store_queries(const struct attend_job &j, const struct attend_item &it, int first,
+                                     const struct attend_space *s, const struct attend_state *state)
 {
     int head0 = j.first_head[blockIdx.y], heads = j.first_head[blockIdx.y + 1] - head0, dim = j.kv.head_dim;
 #pragma unroll
@@ -186,7 +191,10 @@ template <enum dtype T> static __global__ void attend_kernel(struct attend_job j
     struct seq_at seq = j.step.seqs[it.seq];
     int heads = j.first_head[blockIdx.y + 1] - j.first_head[blockIdx.y];
     int last = seq.pos0 + it.row0 + it.n_rows - 1 - seq.row0;
-    struct attend_head head = {j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes, (size_t)j.kv.padded_dim * (T == DT_F32 ? 4 : T == DT_F8 ? 1 : 2)};
+    struct attend_head head = {j.kv.base + (size_t)blockIdx.y * j.kv.head_bytes,
+                               (size_t)j.kv.padded_dim * (T == DT_F32  ? 4
+                                                          : T == DT_F8 ? 1
+                                                                       : 2)};
     for (int first = 0; first < it.n_rows * heads; first += QUERIES) {
         struct attend_state state = {};
         __syncthreads();
@@ -216,10 +224,15 @@ cudaError_t launch_attend(cudaStream_t s, const struct attend_job *j)
 {
     dim3 grid(j->n_items, j->kv.n_heads), block(LEAF);
     switch (j->kv.type) {
-    case DT_F32: return launch(attend_kernel<DT_F32>, grid, block, 0, s, *j);
-    case DT_F16: return launch(attend_kernel<DT_F16>, grid, block, 0, s, *j);
-    case DT_BF16: return launch(attend_kernel<DT_BF16>, grid, block, 0, s, *j);
-    case DT_F8: return launch(attend_kernel<DT_F8>, grid, block, 0, s, *j);
-    default: return cudaErrorInvalidValue;
+    case DT_F32:
+        return launch(attend_kernel<DT_F32>, grid, block, 0, s, *j);
+    case DT_F16:
+        return launch(attend_kernel<DT_F16>, grid, block, 0, s, *j);
+    case DT_BF16:
+        return launch(attend_kernel<DT_BF16>, grid, block, 0, s, *j);
+    case DT_F8:
+        return launch(attend_kernel<DT_F8>, grid, block, 0, s, *j);
+    default:
+        return cudaErrorInvalidValue;
     }
 }

@@ -1,5 +1,5 @@
-/* The collectives: a member records an event behind what it shows, meets the others on the host, and lets its stream wait for their events before it reads. So a kernel never
- * waits for another, and ranks may share a device. */
+/* The collectives: a member records an event behind what it shows, meets the others on the host, and lets its stream
+ * wait for their events before it reads. So a kernel never waits for another, and ranks may share a device. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -10,7 +10,8 @@
 
 enum { ONESHOT_MOST_BYTES = 256 << 10 };
 
-/* A member's events of one turn: what it shows is ready; its part of a sum is. An event belongs to the device that records it. */
+/* A member's events of one turn: what it shows is ready; its part of a sum is. An event belongs to the device that
+ * records it. */
 struct mark {
     int index;
     cudaEvent_t shown, summed;
@@ -49,8 +50,8 @@ int member_device(const struct comm *c, int member, int turn)
     return ((const struct mark *)meeting_shown(c, member, turn)->ready)->index;
 }
 
-/* Ranks may change places between steps, and then bring their own device's events. Nobody waits for those of this turn any more: everyone has
- * entered the turn after it. */
+/* Ranks may change places between steps, and then bring their own device's events. Nobody waits for those of this turn
+ * any more: everyone has entered the turn after it. */
 static struct mark *mark_get(struct device *d, struct comm *c, int me)
 {
     void **own = meeting_own(c, me, meeting_next_turn(c, me));
@@ -110,7 +111,8 @@ bool members_signal(struct device *d, struct comm *c, int me, enum signal_way wa
         return fail_peer(d);
     for (int m = 0; m < meeting_size(c) && !signals; m++) {
         const struct mark *theirs = meeting_shown(c, m, turn)->ready;
-        if ((m == 0) == (way == FROM_FIRST) && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->shown, 0), "a collective"))
+        if ((m == 0) == (way == FROM_FIRST) &&
+            !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->shown, 0), "a collective"))
             return false; /* the next collective aborts */
     }
     return true;
@@ -142,7 +144,12 @@ static void take(struct device *d, const struct exchange_args *a, int turn)
         struct act from = meeting_shown(a->comm, r->peer, turn)->buffers[r->buffer], to = a->take[r->buffer];
         ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
         if (r->rows > 0 && r->cols > 0)
-            j.rects[j.n++] = (struct copy_rect){act_row(from, r->src_row) + r->src_col, act_row(to, r->dst_row) + r->dst_col, from.ld, to.ld, r->rows, r->cols};
+            j.rects[j.n++] = (struct copy_rect){act_row(from, r->src_row) + r->src_col,
+                                                act_row(to, r->dst_row) + r->dst_col,
+                                                from.ld,
+                                                to.ld,
+                                                r->rows,
+                                                r->cols};
         if (j.n == COPY_RECTS || (j.n && i + 1 == a->n_rects)) {
             gpu_ok(d, launch_copy(d->stream, &j), "exchange");
             j.n = 0;
@@ -191,8 +198,15 @@ static void take_parts(struct device *d, const struct reduce_args *a, int turn)
     int64_t elements = (int64_t)a->rows * a->y.cols;
     for (int m = 0; m < n; m++) {
         struct act part = meeting_shown(a->comm, m, turn)->buffers[1];
-        struct sum_job j = {.planes = {part.data}, .lds = {part.ld}, .n_planes = 1, .y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols,
-                            .accumulate = a->accumulate, .first = first_element(elements, n, m), .end = first_element(elements, n, m + 1)};
+        struct sum_job j = {.planes = {part.data},
+                            .lds = {part.ld},
+                            .n_planes = 1,
+                            .y = a->y.data,
+                            .ldy = a->y.ld,
+                            .cols = a->y.cols,
+                            .accumulate = a->accumulate,
+                            .first = first_element(elements, n, m),
+                            .end = first_element(elements, n, m + 1)};
         if (j.first < j.end)
             gpu_ok(d, launch_sum(d->stream, &j), "reduce");
     }
@@ -233,9 +247,13 @@ void cuda_reduce(struct device *d, const struct reduce_args *a)
     }
     if (how == COMM_AUTO || how == COMM_LIBRARY)
         how = (size_t)elements * sizeof(float) <= ONESHOT_MOST_BYTES ? COMM_ONESHOT : COMM_TWOSHOT;
-    struct sum_job j = {.y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols, .accumulate = a->accumulate, .first = 0, .end = elements};
+    struct sum_job j = {
+        .y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols, .accumulate = a->accumulate, .first = 0, .end = elements};
     if (how == COMM_TWOSHOT)
-        j = (struct sum_job){.y = a->part.data, .ldy = a->part.ld, .cols = a->y.cols, .first = first_element(elements, n, a->me),
+        j = (struct sum_job){.y = a->part.data,
+                             .ldy = a->part.ld,
+                             .cols = a->y.cols,
+                             .first = first_element(elements, n, a->me),
                              .end = first_element(elements, n, a->me + 1)};
     add_planes(d, a, turn, &j);
     if (how == COMM_TWOSHOT) {
@@ -277,7 +295,8 @@ void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act
     ASSERT(m.rows == rows && m.x.cols == y.cols);
     struct copy_job j = {.rects = {{m.x.data, y.data, m.x.ld, y.ld, rows, y.cols}}, .n = 1};
     bool ok = gpu_ok(d, cudaStreamWaitEvent(d->stream, m.ready, 0), "receive") &&
-              (rows == 0 || gpu_ok(d, launch_copy(d->stream, &j), "receive")) && gpu_ok(d, cudaEventRecord(d->posted, d->stream), "receive");
+              (rows == 0 || gpu_ok(d, launch_copy(d->stream, &j), "receive")) &&
+              gpu_ok(d, cudaEventRecord(d->posted, d->stream), "receive");
     if (!ok)
         cuda_comm_abort(c);
     else if (!meeting_take(c, me, from, d->posted))

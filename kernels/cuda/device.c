@@ -107,7 +107,9 @@ bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
     s->bytes = 0;
     s->data = heap_take(&d->heap, bytes);
     if (!s->data) {
-        gpu_fail(d, E_FULL, "no GPU memory for a step's working space: lower --gpu-memory-utilization or --max-num-batched-tokens");
+        gpu_fail(
+            d, E_FULL,
+            "no GPU memory for a step's working space: lower --gpu-memory-utilization or --max-num-batched-tokens");
         return false;
     }
     s->bytes = bytes;
@@ -156,7 +158,8 @@ size_t mirror_take(struct mirror *m, size_t bytes)
 void mirror_push(struct device *d, const struct mirror *m, size_t first)
 {
     if (m->used > first)
-        gpu_ok(d, cudaMemcpyAsync(m->dev + first, m->host + first, m->used - first, cudaMemcpyHostToDevice, d->stream), "sending a step");
+        gpu_ok(d, cudaMemcpyAsync(m->dev + first, m->host + first, m->used - first, cudaMemcpyHostToDevice, d->stream),
+               "sending a step");
 }
 
 /* ---- opening */
@@ -199,8 +202,10 @@ static int open_peers(struct device *d, uint64_t peers, struct err *e)
             rc = cudaSuccess;
         }
         if (rc != cudaSuccess || !can)
-            return err_set(e, E_UNSUPPORTED, "GPU %d cannot read the memory of GPU %d (%s): run one rank per process group on GPUs with peer access",
-                           d->index, i, rc == cudaSuccess ? "no peer access" : cudaGetErrorString(rc));
+            return err_set(
+                e, E_UNSUPPORTED,
+                "GPU %d cannot read the memory of GPU %d (%s): run one rank per process group on GPUs with peer access",
+                d->index, i, rc == cudaSuccess ? "no peer access" : cudaGetErrorString(rc));
     }
     return 0;
 }
@@ -220,7 +225,8 @@ static bool fill_facts(struct device *d)
     d->facts.memory_bytes = p.totalGlobalMem;
     d->facts.act_bytes = sizeof(float);
     if (p.major < 8) {
-        err_set(&d->error, E_UNSUPPORTED, "%.60s is of compute capability %d.%d; 8.0 is the least", p.name, p.major, p.minor);
+        err_set(&d->error, E_UNSUPPORTED, "%.60s is of compute capability %d.%d; 8.0 is the least", p.name, p.major,
+                p.minor);
         return false;
     }
     return true;
@@ -229,7 +235,8 @@ static bool fill_facts(struct device *d)
 static bool make_stream(struct device *d)
 {
     return gpu_ok(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") &&
-           gpu_ok(d, cudaEventCreate(&d->begun), "making an event") && gpu_ok(d, cudaEventCreate(&d->ended), "making an event") &&
+           gpu_ok(d, cudaEventCreate(&d->begun), "making an event") &&
+           gpu_ok(d, cudaEventCreate(&d->ended), "making an event") &&
            gpu_ok(d, cudaEventCreateWithFlags(&d->posted, cudaEventDisableTiming), "making an event");
 }
 
@@ -286,7 +293,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     d->work = &d->step_work;
     heap_init(&d->heap, &(struct heap_source){get_chunk, put_chunk, d});
     gpu_use(d);
-    int rc = fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
+    int rc =
+        fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
         d->lt = lt_open(d->capability);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;

@@ -1,6 +1,7 @@
-/* One rank's CUDA device: its stream, memory, the step it is in, working memory that grows to the largest op seen. Owned by the rank, used by the rank's thread; several
- * ranks may share one GPU, each with a struct device of its own. Ops only enqueue; finish waits. An error of the runtime is sticky: it stays with the
- * device for good, every later step reports it, nothing exits. Never true: an op that waits for the GPU, but where it says so. */
+/* One rank's CUDA device: its stream, memory, the step it is in, working memory that grows to the largest op seen.
+ * Owned by the rank, used by the rank's thread; several ranks may share one GPU, each with a struct device of its own.
+ * Ops only enqueue; finish waits. An error of the runtime is sticky: it stays with the device for good, every later
+ * step reports it, nothing exits. Never true: an op that waits for the GPU, but where it says so. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
 
@@ -30,11 +31,11 @@ struct loader {
     void *host[LOAD_SLOTS], *dev[LOAD_SLOTS]; /* dev: for quantised types */
     cudaEvent_t free[LOAD_SLOTS];
     int next;
-    struct crew *crew;              /* NULL: the rank's thread alone */
+    struct crew *crew; /* NULL: the rank's thread alone */
 };
 
 struct sampled {
-    int first, n;                   /* rows of results to hand over in finish */
+    int first, n; /* rows of results to hand over in finish */
 };
 
 /* Working memory of the ops. */
@@ -47,21 +48,21 @@ struct work {
 struct graph {
     struct graph_key key;
     int rows, vocab;
-    bool capturing;                 /* first member, while it records */
-    bool flashes, cleared;          /* attention of this shape; its counters are cleared by the graph */
+    bool capturing;        /* first member, while it records */
+    bool flashes, cleared; /* attention of this shape; its counters are cleared by the graph */
     struct flash_shape flash;
     struct sampled *sampled;
     int n_sampled;
     const struct sample_out *member_results[FEED_MEMBERS];
     int n_members;
-    cudaGraphExec_t exec;           /* at the first member, for all; NULL at others */
+    cudaGraphExec_t exec; /* at the first member, for all; NULL at others */
 };
 
 struct step_results {
     const struct batch *batch;
     const struct sampled *rows;
     int n;
-    const struct sample_out *from;  /* of row 0, on the host */
+    const struct sample_out *from; /* of row 0, on the host */
 };
 
 /* A recorded step under way. */
@@ -83,32 +84,32 @@ struct flash_step {
 struct device {
     struct device_opts opts;
     struct device_facts facts;
-    int index, capability;          /* capability: 90 is 9.0 */
+    int index, capability; /* capability: 90 is 9.0 */
     cudaStream_t stream;
     cudaEvent_t begun, ended, posted;
     struct heap heap;
     struct loader loader;
-    struct err error, broken;       /* of this step; of the device, for good */
-    const struct batch *batch;      /* of the step between begin and finish */
+    struct err error, broken;  /* of this step; of the device, for good */
+    const struct batch *batch; /* of the step between begin and finish */
     struct rope rope;
     struct step_view view;
-    int block_tokens;               /* for which view.blocks is valid; 0: not yet */
-    int item_rows, n_items;         /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
+    int block_tokens;       /* for which view.blocks is valid; 0: not yet */
+    int item_rows, n_items; /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
     int n_sms;
     struct mirror rows, blocks, items, lists, results;
     struct work step_work, graph_work, *work; /* work: of the step, or of the graph that is being recorded */
     /* default mode */
-    bool early;                     /* kernels may begin before the one before them ended */
-    bool hopper;                    /* prompts by flash_hopper.cu */
+    bool early;  /* kernels may begin before the one before them ended */
+    bool hopper; /* prompts by flash_hopper.cu */
     struct mirror plans;
     struct flash_step flash;
-    struct nccl_functions *nccl;    /* default mode on several GPUs; NULL: not here */
-    struct lt *lt;                  /* default mode; NULL: own kernels only */
+    struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */
+    struct lt *lt;               /* default mode; NULL: own kernels only */
     struct sampled *sampled;
     int n_sampled;
     /* graphs */
     struct frame frame;
-    struct graph *graph;            /* being recorded: ops go into it and do not run */
+    struct graph *graph; /* being recorded: ops go into it and do not run */
     struct graph **graphs;
     int n_graphs;
     struct flight flights[FLIGHTS];
@@ -125,9 +126,11 @@ static inline bool gpu_failed(const struct device *d)
 {
     return d->error.code != 0;
 }
-/* False, with an error, when there is not so much memory. Growing waits for the stream; into a graph nothing is waited for, and what was there stays for its earlier ops. */
+/* False, with an error, when there is not so much memory. Growing waits for the stream; into a graph nothing is waited
+ * for, and what was there stays for its earlier ops. */
 bool gpu_grow(struct device *d, struct scratch *s, size_t bytes);
-/* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what was there has been used. */
+/* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what
+ * was there has been used. */
 bool mirror_room(struct device *d, struct mirror *m, size_t bytes);
 /* Takes bytes (there is room) and says where they are on either side. */
 size_t mirror_take(struct mirror *m, size_t bytes);
@@ -139,10 +142,12 @@ void mirror_free(struct device *d, struct mirror *m);
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
 int cuda_finish(struct device *d, struct step_time *t, struct err *e);
 /* After the wait for what came after `begun`: the time, the results or the error. */
-int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t, struct err *e);
+int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t,
+             struct err *e);
 /* The rotation of the view's positions; frequencies in device memory. */
 void step_angles(struct device *d, const float *inv_freq);
-struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain);
+struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads,
+                          const float *gain);
 /* Block lists for blocks of so many tokens, on their way to the device; view.blocks is valid then. */
 bool step_blocks(struct device *d, int tokens);
 void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n);
@@ -185,9 +190,9 @@ void graphs_close(struct device *d);
 /* sample.c */
 /* Where asks and their lists are written. */
 struct asking {
-    struct sample_ask *asks;        /* of the first row */
+    struct sample_ask *asks; /* of the first row */
     int32_t *words;
-    int64_t used;                   /* of the words */
+    int64_t used; /* of the words */
     int vocab;
 };
 /* At most so many words that rows [first, first + n) take. */
@@ -201,11 +206,11 @@ void cuda_reduce(struct device *d, const struct reduce_args *a);
 void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
 void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 void cuda_comm_close(struct comm *c);
-void cuda_comm_abort(struct comm *c);       /* any thread */
+void cuda_comm_abort(struct comm *c); /* any thread */
 /* The GPU of a member that has met the others in this turn. */
 int member_device(const struct comm *c, int member, int turn);
-/* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a graph it makes their streams part of
- * it. False, with an error: a member failed. */
+/* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a
+ * graph it makes their streams part of it. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
 /* After a signal: where the members leave the results of recorded steps. */

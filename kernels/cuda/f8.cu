@@ -1,7 +1,8 @@
-/* Products of two fp8 factors: inputs made, given scales and rounded to E4M3 in one pass, while other CTAs bring the weights' scales into the library's form; and what is to be
- * added to what the library made. Limited by memory.
+/* Products of two fp8 factors: inputs made, given scales and rounded to E4M3 in one pass, while other CTAs bring the
+ * weights' scales into the library's form; and what is to be added to what the library made. Limited by memory.
  *
- * A scale is the largest magnitude / 448, but at least SMALLEST: no scale is denormal, zeros are zeros. NaN stays NaN; where there is infinity, it becomes NaN. */
+ * A scale is the largest magnitude / 448, but at least SMALLEST: no scale is denormal, zeros are zeros. NaN stays NaN;
+ * where there is infinity, it becomes NaN. */
 #include "kernels/cuda/prim.h"
 
 enum { F8_THREADS = 256, F8_WARPS = F8_THREADS / WARP, STEP = 4 * F8_THREADS, KEPT_COLS = 32768 };
@@ -83,7 +84,8 @@ __device__ static float norm_scale(const struct f8_input_job &j, const float *x)
     return 1.0f / sqrtf(cta_sum<F8_WARPS>(sum) / (float)j.cols + j.eps);
 }
 
-/* One scale for the row. Every thread meets the same columns twice, and keeps what it made of them where there is room. */
+/* One scale for the row. Every thread meets the same columns twice, and keeps what it made of them where there is room.
+ */
 __device__ static void whole_row(const struct f8_input_job &j, int row, float *kept)
 {
     const float *x = j.x + (int64_t)row * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)row * j.ldx2 : nullptr;
@@ -200,7 +202,8 @@ static __global__ void f8_settle_kernel(struct f8_settle_job j)
 
 cudaError_t f8_prepare(void)
 {
-    return cudaFuncSetAttribute(f8_input_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, KEPT_COLS * (int)sizeof(float));
+    return cudaFuncSetAttribute(f8_input_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                KEPT_COLS * (int)sizeof(float));
 }
 
 cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j)

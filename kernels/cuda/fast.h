@@ -1,9 +1,10 @@
-/* What the host part of the CUDA backend asks of the default mode's kernels, next to job.h: products on tensor cores in bf16 with f32 sums, attention that splits a sequence's
- * cache. Every pointer is device memory; a launcher only enqueues. On the rank's thread. Never true: a result that depends on timing; but it may depend on the batch
- * (by its number of rows) and on the layout, which the invariant kernels of job.h never do.
+/* What the host part of the CUDA backend asks of the default mode's kernels, next to job.h: products on tensor cores in
+ * bf16 with f32 sums, attention that splits a sequence's cache. Every pointer is device memory; a launcher only
+ * enqueues. On the rank's thread. Never true: a result that depends on timing; but it may depend on the batch (by its
+ * number of rows) and on the layout, which the invariant kernels of job.h never do.
  *
- * Activations stay f32 from op to op, as in invariant mode; what goes into a product is rounded to bf16 (with weights of fp8, in many rows on a Hopper, to
- * fp8: product_f8.c), the residual never is. */
+ * Activations stay f32 from op to op, as in invariant mode; what goes into a product is rounded to bf16 (with weights
+ * of fp8, in many rows on a Hopper, to fp8: product_f8.c), the residual never is. */
 #ifndef CUDA_FAST_H
 #define CUDA_FAST_H
 
@@ -13,60 +14,67 @@
 extern "C" {
 #endif
 
-/* skinny.cu: up to SKINNY_ROWS rows; weights of any family but F32, read once, straight from their planes. All outputs share the input. */
+/* skinny.cu: up to SKINNY_ROWS rows; weights of any family but F32, read once, straight from their planes. All outputs
+ * share the input. */
 enum { SKINNY_ROWS = 16, SKINNY_OUTS = 3 };
 enum skinny_in { SKINNY_PLAIN, SKINNY_NORM, SKINNY_SWIGLU }; /* x; x / rms(x) * gain; silu(x) * x2 */
 struct skinny_out {
-    struct weight_window w;         /* all of one family and the same columns */
-    const float *bias;              /* or NULL */
+    struct weight_window w; /* all of one family and the same columns */
+    const float *bias;      /* or NULL */
     float *y;
     int ldy;
 };
 struct skinny_job {
     enum skinny_in in;
-    const float *x, *x2, *gain;     /* rows start at multiples of 16 elements */
+    const float *x, *x2, *gain; /* rows start at multiples of 16 elements */
     int ldx, ldx2, rows, n_out;
     float eps;
     bool accumulate;
-    bool early;                     /* the device can begin a kernel before the one before it ended (compute capability 9) */
+    bool early; /* the device can begin a kernel before the one before it ended (compute capability 9) */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
 
-/* flash.cu: attention over f16, bf16 or fp8 caches of heads of 64 or 128 elements. The queries of a kv head of a sequence, row by row and within a row head by head, are cut into
- * tiles. A sequence with up to FLASH_ROWS queries (a decode) is one narrow tile whose cache is cut into parts, and the last part to finish adds them up in order;
- * any other has wide tiles, each over all of its cache. */
-enum { FLASH_TILE = 64, FLASH_ROWS = 16, FLASH_KEYS = 64 }; /* queries of a wide tile and of a narrow one; positions of a round */
-enum { FLASH_HOPPER_TILE = 128 };   /* queries of a wide tile of flash_hopper.cu */
+/* flash.cu: attention over f16, bf16 or fp8 caches of heads of 64 or 128 elements. The queries of a kv head of a
+ * sequence, row by row and within a row head by head, are cut into tiles. A sequence with up to FLASH_ROWS queries (a
+ * decode) is one narrow tile whose cache is cut into parts, and the last part to finish adds them up in order; any
+ * other has wide tiles, each over all of its cache. */
+enum {
+    FLASH_TILE = 64,
+    FLASH_ROWS = 16,
+    FLASH_KEYS = 64
+};                                /* queries of a wide tile and of a narrow one; positions of a round */
+enum { FLASH_HOPPER_TILE = 128 }; /* queries of a wide tile of flash_hopper.cu */
 struct flash_item {
     int32_t seq;
-    int32_t tile;                   /* wide: queries FLASH_TILE (FLASH_HOPPER_TILE) * tile on; narrow: 0 */
-    int32_t key0, key1;             /* narrow: positions of this part; key0 a multiple of FLASH_KEYS. wide: about what it sees, by which the plan orders */
-    int32_t part, n_parts;          /* narrow; n_parts 1: no sum */
-    int32_t slot, part0;            /* narrow, n_parts > 1: such tiles are numbered 0, 1, ...; so are their parts, from part0 on */
+    int32_t tile;       /* wide: queries FLASH_TILE (FLASH_HOPPER_TILE) * tile on; narrow: 0 */
+    int32_t key0, key1; /* narrow: positions of this part; key0 a multiple of FLASH_KEYS. wide: about what it sees, by
+                           which the plan orders */
+    int32_t part, n_parts; /* narrow; n_parts 1: no sum */
+    int32_t slot, part0; /* narrow, n_parts > 1: such tiles are numbered 0, 1, ...; so are their parts, from part0 on */
 };
 struct flash_job {
     struct step_view step;
     const float *q;
     float *out;
     int ldq, ldo, window;
-    float scale;                    /* log2(e) included */
+    float scale; /* log2(e) included */
     struct kv_at kv;
     const struct flash_item *items; /* [most_items] in device memory; *n_items of them count */
     const int32_t *n_items;
     int most_items;
     bool wide;
-    bool turns;                     /* narrow: first turn q and k and write k and v, as rope_write does; all items are narrow */
-    struct rope_write_job turn;     /* its q is this job's */
-    bool hopper;                    /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
-    bool early;                     /* as in skinny_job */
-    float *partial;                 /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
-    uint32_t *arrived;              /* narrow: [kv heads][n_slots], zero between launches */
+    bool turns; /* narrow: first turn q and k and write k and v, as rope_write does; all items are narrow */
+    struct rope_write_job turn; /* its q is this job's */
+    bool hopper;                /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
+    bool early;                 /* as in skinny_job */
+    float *partial;             /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
+    uint32_t *arrived;          /* narrow: [kv heads][n_slots], zero between launches */
     int n_slots, n_parts;
     uint16_t first_head[ATTEND_MAX_KV + 1]; /* q heads of kv head k: first_head[k] .. first_head[k + 1] - 1 */
 };
 bool flash_can(enum dtype t, int head_dim);
-cudaError_t flash_prepare(void);    /* once for each device, before the first launch there */
+cudaError_t flash_prepare(void); /* once for each device, before the first launch there */
 cudaError_t launch_flash(cudaStream_t s, const struct flash_job *j);
 /* flash_hopper.cu: wide tiles on devices of compute capability 9.0; not every type that flash_can. */
 bool flash_hopper_can(enum dtype t, int head_dim);

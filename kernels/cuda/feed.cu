@@ -1,4 +1,5 @@
-/* Tokens from one recorded step to the next: each member knows what it sampled, all need to know all. A few hundred numbers at most. */
+/* Tokens from one recorded step to the next: each member knows what it sampled, all need to know all. A few hundred
+ * numbers at most. */
 #include "kernels/cuda/prim.h"
 
 enum { FEED_THREADS = 256 };

@@ -1,14 +1,17 @@
-/* Attention of the default mode: the step's items, planned once for all its layers that look alike, and the launches of flash.cu. */
+/* Attention of the default mode: the step's items, planned once for all its layers that look alike, and the launches of
+ * flash.cu. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/flash_plan.h"
 
 static bool same_shape(const struct flash_shape *a, const struct flash_shape *b)
 {
-    return a->kv_heads == b->kv_heads && a->most_heads == b->most_heads && a->window == b->window && a->n_sms == b->n_sms && a->tile == b->tile;
+    return a->kv_heads == b->kv_heads && a->most_heads == b->most_heads && a->window == b->window &&
+           a->n_sms == b->n_sms && a->tile == b->tile;
 }
 
-/* Counts and items on their way to the device. Layers of another shape (a window on every other one) take a new place of the mirror. */
+/* Counts and items on their way to the device. Layers of another shape (a window on every other one) take a new place
+ * of the mirror. */
 static bool send_plan(struct device *d, const struct flash_shape *shape)
 {
     struct flash_step *f = &d->flash;
@@ -55,7 +58,8 @@ static bool clear_counters(struct device *d, size_t before)
         return true;
     if (d->graph)
         d->graph->cleared = true;
-    return !d->work->arrived.bytes || gpu_ok(d, cudaMemsetAsync(d->work->arrived.data, 0, d->work->arrived.bytes, d->stream), "attention");
+    return !d->work->arrived.bytes ||
+           gpu_ok(d, cudaMemsetAsync(d->work->arrived.data, 0, d->work->arrived.bytes, d->stream), "attention");
 }
 
 static bool make_room(struct device *d, const struct flash_shape *shape, int head_dim)
@@ -71,7 +75,10 @@ static bool make_room(struct device *d, const struct flash_shape *shape, int hea
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
 {
     j->hopper = d->hopper && flash_hopper_can(j->kv.type, j->kv.head_dim);
-    struct flash_shape shape = {.kv_heads = j->kv.n_heads, .most_heads = most_heads, .window = j->window, .n_sms = d->n_sms,
+    struct flash_shape shape = {.kv_heads = j->kv.n_heads,
+                                .most_heads = most_heads,
+                                .window = j->window,
+                                .n_sms = d->n_sms,
                                 .tile = j->hopper ? FLASH_HOPPER_TILE : FLASH_TILE};
     if (!(d->graph ? record_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
         return;

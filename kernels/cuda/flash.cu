@@ -1,9 +1,10 @@
-/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values come into
- * shared memory by asynchronous copies, 64 positions a round, while the round before is multiplied. The heads that share a kv head are rows of one tile,
- * so its cache is read once for all of them. fp8 caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16
- * queries and sees every key; limited by tensor cores (where the device is of compute capability 9.0, flash_hopper.cu has them, but for fp8). Narrow
- * ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the cache, so a long one is cut into parts that run side
- * by side. */
+/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al.
+ * 2022). Keys and values come into shared memory by asynchronous copies, 64 positions a round, while the round before
+ * is multiplied. The heads that share a kv head are rows of one tile, so its cache is read once for all of them. fp8
+ * caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16 queries and
+ * sees every key; limited by tensor cores (where the device is of compute capability 9.0, flash_hopper.cu has them, but
+ * for fp8). Narrow ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the
+ * cache, so a long one is cut into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/turn.h"
@@ -36,9 +37,9 @@ template <int D> struct flash_sums {
 
 /* What a lane knows of its two rows, g and g + 8 of the warp's 16. */
 struct flash_rows {
-    const float *q[2];              /* NULL: no such query */
+    const float *q[2]; /* NULL: no such query */
     float *out[2];
-    int lo[2], hi[2];               /* positions seen: lo <= p < hi; none: hi = lo = 0 */
+    int lo[2], hi[2]; /* positions seen: lo <= p < hi; none: hi = lo = 0 */
 };
 
 template <int D> struct flash_state {
@@ -49,8 +50,8 @@ template <int D> struct flash_state {
 /* Which queries, and where their cache lies. */
 struct flash_site {
     struct seq_at seq;
-    const uint8_t *head;            /* of block 0 */
-    int head0, heads, first, n;     /* queries first .. first + n - 1 */
+    const uint8_t *head;        /* of block 0 */
+    int head0, heads, first, n; /* queries first .. first + n - 1 */
     int key0, key1;
 };
 
@@ -84,7 +85,8 @@ __device__ static void find_rows(const struct flash_job &j, const struct flash_s
     for (int i = 0; i < 2; i++) {
         int query = base + lane_id() / 4 + 8 * i;
         bool here = query < s.n;
-        int at = s.first + (here ? query : 0), row = s.seq.row0 + at / s.heads, head = s.head0 + at % s.heads, p = s.seq.pos0 + at / s.heads;
+        int at = s.first + (here ? query : 0), row = s.seq.row0 + at / s.heads, head = s.head0 + at % s.heads,
+            p = s.seq.pos0 + at / s.heads;
         r->q[i] = here ? j.q + (int64_t)row * j.ldq + head * j.kv.head_dim : NULL;
         r->out[i] = here ? j.out + (int64_t)row * j.ldo + head * j.kv.head_dim : NULL;
         r->hi[i] = here ? p + 1 : 0;
@@ -92,7 +94,8 @@ __device__ static void find_rows(const struct flash_job &j, const struct flash_s
     }
 }
 
-template <half_type H, int D> __device__ static void load_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
+template <half_type H, int D>
+__device__ static void load_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
 {
     int t = lane_id() % 4;
 #pragma unroll
@@ -118,7 +121,8 @@ template <half_type H, int D> __device__ static void load_queries(const struct f
 
 /* Positions key .. key + 63 into buffer `to`: warp w brings 16 of them, which lie in one block. */
 template <int D, bool F8>
-__device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key, struct flash_space<D, F8> *sp, int to)
+__device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key,
+                                   struct flash_space<D, F8> *sp, int to)
 {
     enum { HALVES = F8 ? D / 2 : D, CHUNKS = HALVES / 8, ROUNDS = GROUP_KEYS * CHUNKS / WARP };
     int first = key + warp_id() * GROUP_KEYS, lane = lane_id();
@@ -134,7 +138,8 @@ __device__ static void fetch_round(const struct flash_job &j, const struct flash
         const uint8_t *from = there ? at + (row * HALVES + c * 8) * 2 : s.head;
         if constexpr (F8) {
             copy_async(&sp->raw_k[to][warp_id() * GROUP_KEYS + row][c * 16], from, there);
-            copy_async(&sp->raw_v[to][warp_id() * GROUP_KEYS + row][c * 16], there ? from + j.kv.value_at : from, there);
+            copy_async(&sp->raw_v[to][warp_id() * GROUP_KEYS + row][c * 16], there ? from + j.kv.value_at : from,
+                       there);
         } else {
             copy_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
             copy_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
@@ -167,7 +172,8 @@ template <int D> __device__ static void widen_round(struct flash_space<D, true> 
 }
 
 /* Scores of the warp's queries and 16 N keys from `first` of the buffer on. */
-template <half_type H, int D, int N> __device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)[D + SHARED_PAD], float c[2 * N][4])
+template <half_type H, int D, int N>
+__device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)[D + SHARED_PAD], float c[2 * N][4])
 {
     int matrix = lane_id() / 8, row = lane_id() % 8;
 #pragma unroll
@@ -244,13 +250,15 @@ template <int D, int N> __device__ static void weigh(struct flash_state<D> *s, f
     }
 }
 
-template <half_type H, int D, int N> __device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHARED_PAD], const float c[2 * N][4])
+template <half_type H, int D, int N>
+__device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHARED_PAD], const float c[2 * N][4])
 {
     int matrix = lane_id() / 8, row = lane_id() % 8;
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const uint32_t a[4] = {pair_of<H>(c[2 * n][0], c[2 * n][1]), pair_of<H>(c[2 * n][2], c[2 * n][3]),
-                               pair_of<H>(c[2 * n + 1][0], c[2 * n + 1][1]), pair_of<H>(c[2 * n + 1][2], c[2 * n + 1][3])};
+                               pair_of<H>(c[2 * n + 1][0], c[2 * n + 1][1]),
+                               pair_of<H>(c[2 * n + 1][2], c[2 * n + 1][3])};
 #pragma unroll
         for (int e = 0; e < D / 16; e++) {
             uint32_t b[4];
@@ -271,7 +279,9 @@ __device__ __noinline__ static void write_new(const struct rope_write_job &turn,
 }
 
 /* The tile's queries, turned, in shared memory; then they are where rows say. */
-template <int D> __device__ static void turn_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D], struct flash_rows *rows)
+template <int D>
+__device__ static void turn_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D],
+                                    struct flash_rows *rows)
 {
     for (int i = warp_id(); i < s.n; i += FLASH_WARPS) {
         int row = s.seq.row0 + i / s.heads, head = s.head0 + i % s.heads;
@@ -291,11 +301,11 @@ template <int D> __device__ static void turn_queries(const struct flash_job &j, 
 /* Where the second round's keys will be, which come later. */
 template <int D> __device__ static inline float (*queries_in(struct flash_space<D, false> *sp))[D]
 {
-    return (float (*)[D])sp->k[1];
+    return (float(*)[D])sp->k[1];
 }
 template <int D> __device__ static inline float (*queries_in(struct flash_space<D, true> *sp))[D]
 {
-    return (float (*)[D])sp->raw_k[1];
+    return (float(*)[D])sp->raw_k[1];
 }
 
 /* ---- what comes out */
@@ -349,7 +359,9 @@ template <int D> __device__ static float3 add_sums(const struct flash_sums<D> *s
     return make_float3(o, m, l);
 }
 
-template <int D> __device__ static void store_narrow(const struct flash_job &j, const struct flash_site &s, const struct flash_sums<D> *sums, int n)
+template <int D>
+__device__ static void store_narrow(const struct flash_job &j, const struct flash_site &s,
+                                    const struct flash_sums<D> *sums, int n)
 {
     for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
@@ -360,7 +372,8 @@ template <int D> __device__ static void store_narrow(const struct flash_job &j, 
 
 /* The warps' sums, added, into this part's place; true for the last part of the tile to come here. */
 template <int D>
-__device__ static bool leave_part(const struct flash_item &it, const struct flash_sums<D> *sums, struct flash_sums<D> *parts, uint32_t *arrived)
+__device__ static bool leave_part(const struct flash_item &it, const struct flash_sums<D> *sums,
+                                  struct flash_sums<D> *parts, uint32_t *arrived)
 {
     __shared__ bool last;
     struct flash_sums<D> *mine = &parts[it.part];
@@ -383,7 +396,8 @@ __device__ static bool leave_part(const struct flash_item &it, const struct flas
 }
 
 template <int D>
-__device__ static void end_narrow(const struct flash_job &j, const struct flash_item &it, const struct flash_site &s, struct flash_state<D> *state, struct flash_sums<D> *sums)
+__device__ static void end_narrow(const struct flash_job &j, const struct flash_item &it, const struct flash_site &s,
+                                  struct flash_state<D> *state, struct flash_sums<D> *sums)
 {
     share_narrow<D>(state, &sums[warp_id()]);
     __syncthreads();
@@ -402,9 +416,11 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
 
 /* ---- the kernel */
 
-/* Narrow tiles: three CTAs side by side, as flash_plan.c has it, where the compiler left to itself takes more registers, or spills for the sake of a fifth CTA. 0: its choice. */
+/* Narrow tiles: three CTAs side by side, as flash_plan.c has it, where the compiler left to itself takes more
+ * registers, or spills for the sake of a fifth CTA. 0: its choice. */
 template <enum cached C, int D, bool WIDE>
-__global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (D == 64) ? 3 : 0) flash_kernel(const __grid_constant__ struct flash_job j)
+__global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (D == 64) ? 3 : 0)
+    flash_kernel(const __grid_constant__ struct flash_job j)
 {
     enum { N = WIDE ? FLASH_KEYS / GROUP_KEYS : 1 };
     constexpr half_type H = half_of(C);
@@ -461,8 +477,10 @@ template <enum cached C, int D, bool WIDE> static cudaError_t launch_one(cudaStr
 {
     dim3 grid(j->most_items, j->kv.n_heads);
     if (j->early)
-        return launch_early(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>), s, *j);
-    return launch(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>), s, *j);
+        return launch_early(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS),
+                            sizeof(struct flash_space<D, C == cached::f8>), s, *j);
+    return launch(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>),
+                  s, *j);
 }
 
 template <enum cached C, int D> static cudaError_t launch_kind(cudaStream_t s, const struct flash_job *j)

@@ -1,26 +1,40 @@
-/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen where the device has them, else
- * flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are scaled before they are rounded, f32 scores, a running maximum and sum.
+/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen
+ * where the device has them, else flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are
+ * scaled before they are rounded, f32 scores, a running maximum and sum.
  *
- * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128 positions at a time, into a ring of
- * slots in shared memory: asynchronous copies of 16 bytes, swizzled as the products read them, that arrive at the slot's barrier by themselves. Copies
- * and not the tensor memory accelerator, since a paged cache has its blocks anywhere: 16 positions lie together for certain, no more. The other two have
- * 64 queries each, and most of the registers. They go from the last positions to the first, so what needs a mask comes first, and as in FlashAttention-3
- * (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and values of the round before, and one group weighs its scores
- * while the other one has the tensor cores: they take turns by two barriers with names. Scores become weights in the registers in which the next product
- * wants them. Tiles that see many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end is short.
+ * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128
+ * positions at a time, into a ring of slots in shared memory: asynchronous copies of 16 bytes, swizzled as the products
+ * read them, that arrive at the slot's barrier by themselves. Copies and not the tensor memory accelerator, since a
+ * paged cache has its blocks anywhere: 16 positions lie together for certain, no more. The other two have 64 queries
+ * each, and most of the registers. They go from the last positions to the first, so what needs a mask comes first, and
+ * as in FlashAttention-3 (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and
+ * values of the round before, and one group weighs its scores while the other one has the tensor cores: they take turns
+ * by two barriers with names. Scores become weights in the registers in which the next product wants them. Tiles that
+ * see many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end
+ * is short.
  *
- * In a round of heads of 128 the tensor cores of a multiprocessor have 2 * 16 products of 64 cycles each, while a scheduler issues some 500 instructions
- * for each of its two weighing warps and some 170 for its copying one (counted in the machine code): the products are meant to be what it waits for.
+ * In a round of heads of 128 the tensor cores of a multiprocessor have 2 * 16 products of 64 cycles each, while a
+ * scheduler issues some 500 instructions for each of its two weighing warps and some 170 for its copying one (counted
+ * in the machine code): the products are meant to be what it waits for.
  *
- * Why not cuDNN: one more library at run time, and blocks of any size anywhere in the pool, heads of a kv head as rows of one tile, and windows are all
- * this needs. Which of the two is faster, or how fast this is, has not been measured: tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
+ * Why not cuDNN: one more library at run time, and blocks of any size anywhere in the pool, heads of a kv head as rows
+ * of one tile, and windows are all this needs. Which of the two is faster, or how fast this is, has not been measured:
+ * tests/bench/gpu/gpu_bench.c times it beside flash.cu's kernel. */
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/fast.h"
 
-enum { KEYS = 128, SLICE = 16, GROUP_QUERIES = 64, GROUPS = FLASH_HOPPER_TILE / GROUP_QUERIES, GROUP_WARPS = GROUP_THREADS / WARP, THREADS = (1 + GROUPS) * GROUP_THREADS };
+enum {
+    KEYS = 128,
+    SLICE = 16,
+    GROUP_QUERIES = 64,
+    GROUPS = FLASH_HOPPER_TILE / GROUP_QUERIES,
+    GROUP_WARPS = GROUP_THREADS / WARP,
+    THREADS = (1 + GROUPS) * GROUP_THREADS
+};
 /* Registers of a thread that copies and of one that multiplies: as many as the CTA begins with. */
 enum { COPY_REGISTERS = 56, PRODUCT_REGISTERS = 224, FIRST_REGISTERS = 65536 / THREADS / 8 * 8 };
-static_assert(COPY_REGISTERS + GROUPS * PRODUCT_REGISTERS <= (1 + GROUPS) * FIRST_REGISTERS, "more registers than there are");
+static_assert(COPY_REGISTERS + GROUPS * PRODUCT_REGISTERS <= (1 + GROUPS) * FIRST_REGISTERS,
+              "more registers than there are");
 enum { TURN_NAME = 1, QUERIES_NAME = TURN_NAME + GROUPS }; /* barriers of each group */
 
 /* Rows of 64 elements, swizzled; heads of 128 have two panels of them. */
@@ -31,7 +45,8 @@ template <int D> struct hopper_space {
     struct phases full[SLOTS], empty[SLOTS];
 };
 
-/* The slot that is next, and the parity of its phase. Keys and values take slots in the order in which they are used. */
+/* The slot that is next, and the parity of its phase. Keys and values take slots in the order in which they are used.
+ */
 struct ring {
     int slot;
     uint32_t parity;
@@ -47,9 +62,9 @@ template <int D> __device__ static inline void ring_next(struct ring *r)
 
 struct hopper_tile {
     struct seq_at seq;
-    const uint8_t *head;            /* of block 0 */
-    int head0, heads, first, n;     /* queries first .. first + n - 1 */
-    int groups;                     /* that have queries */
+    const uint8_t *head;        /* of block 0 */
+    int head0, heads, first, n; /* queries first .. first + n - 1 */
+    int groups;                 /* that have queries */
     int key0, key1, rounds;
 };
 
@@ -84,13 +99,16 @@ __device__ static bool find_tile(const struct flash_job &j, struct hopper_tile *
 
 /* ---- the group that copies */
 
-/* What this thread copies of a round's keys: 16 bytes of every ROWS-th row of its warp's slices, which lie in one block each. */
+/* What this thread copies of a round's keys: 16 bytes of every ROWS-th row of its warp's slices, which lie in one block
+ * each. */
 template <int D> struct hopper_source {
     enum { CHUNKS = D / 8, ROWS = WARP / CHUNKS, SLICES = KEYS / SLICE / GROUP_WARPS };
     const uint8_t *at[SLICES];
 };
 
-template <int D> __device__ static inline void find_source(const struct flash_job &j, const struct hopper_tile &t, int key, struct hopper_source<D> *s)
+template <int D>
+__device__ static inline void find_source(const struct flash_job &j, const struct hopper_tile &t, int key,
+                                          struct hopper_source<D> *s)
 {
     enum { CHUNKS = hopper_source<D>::CHUNKS, SLICES = hopper_source<D>::SLICES };
 #pragma unroll
@@ -99,16 +117,19 @@ template <int D> __device__ static inline void find_source(const struct flash_jo
         s->at[i] = t.head;
         if (position < t.key1) {
             int block = j.step.blocks[t.seq.block0 + position / j.kv.tokens];
-            s->at[i] += (size_t)block * j.kv.block_bytes + (size_t)(position % j.kv.tokens + lane_id() / CHUNKS) * (D * 2) + lane_id() % CHUNKS * 16;
+            s->at[i] += (size_t)block * j.kv.block_bytes +
+                        (size_t)(position % j.kv.tokens + lane_id() / CHUNKS) * (D * 2) + lane_id() % CHUNKS * 16;
         }
     }
 }
 
 /* left: positions from the slot's first one to the last there is; ALL: enough. */
-template <int D, bool ALL> __device__ static inline void copy_slot(const struct hopper_source<D> &s, size_t offset, int left, uint8_t *slot)
+template <int D, bool ALL>
+__device__ static inline void copy_slot(const struct hopper_source<D> &s, size_t offset, int left, uint8_t *slot)
 {
     enum { CHUNKS = hopper_source<D>::CHUNKS, ROWS = hopper_source<D>::ROWS, SLICES = hopper_source<D>::SLICES };
-    int row = lane_id() / CHUNKS, c = lane_id() % CHUNKS, first = warp_id() * SLICES * SLICE, swizzled = swizzled_at(row, c % 8);
+    int row = lane_id() / CHUNKS, c = lane_id() % CHUNKS, first = warp_id() * SLICES * SLICE,
+        swizzled = swizzled_at(row, c % 8);
     uint8_t *to = slot + c / 8 * (KEYS * 128) + first * 128;
 #pragma unroll
     for (int i = 0; i < SLICES; i++)
@@ -122,7 +143,8 @@ template <int D, bool ALL> __device__ static inline void copy_slot(const struct 
 
 /* One slot: keys, or values at an offset, of positions key .. key + KEYS - 1; zeros past the last one. */
 template <int D>
-__device__ static void bring_slot(const struct hopper_tile &t, struct hopper_space<D> *sp, int key, const struct hopper_source<D> &s, size_t offset, struct ring *at)
+__device__ static void bring_slot(const struct hopper_tile &t, struct hopper_space<D> *sp, int key,
+                                  const struct hopper_source<D> &s, size_t offset, struct ring *at)
 {
     uint8_t *slot = (uint8_t *)sp->slot[at->slot];
     phases_wait(&sp->empty[at->slot], at->parity ^ 1);
@@ -135,7 +157,8 @@ __device__ static void bring_slot(const struct hopper_tile &t, struct hopper_spa
 }
 
 /* In the order of use: the keys of a round come before the values of the round before it. */
-template <int D> __device__ static void bring(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
+template <int D>
+__device__ static void bring(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
 {
     struct ring at = {0, 0};
     struct hopper_source<D> now, before;
@@ -154,12 +177,13 @@ template <int D> __device__ static void bring(const struct flash_job &j, const s
 
 /* ---- the groups that multiply */
 
-/* A group's part of a tile. What a thread's two rows see: positions lo <= p < hi. What is no query sees what the last one does. */
+/* A group's part of a tile. What a thread's two rows see: positions lo <= p < hi. What is no query sees what the last
+ * one does. */
 struct hopper_part {
     int group, key0;
-    bool turns;                     /* the other group has queries, too */
+    bool turns; /* the other group has queries, too */
     int lo[2], hi[2];
-    int most_lo, least_hi;          /* of all rows of the group */
+    int most_lo, least_hi; /* of all rows of the group */
 };
 
 /* A round's scores and then weights; the sums so far, with their maximum and the sum of weights. */
@@ -179,7 +203,8 @@ __device__ static inline int own_query(int group)
     return group * GROUP_QUERIES + warp_id() % GROUP_WARPS * 16 + lane_id() / 4;
 }
 
-__device__ static void find_part(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_part *r)
+__device__ static void find_part(const struct flash_job &j, const struct hopper_tile &t, int group,
+                                 struct hopper_part *r)
 {
     r->group = group;
     r->key0 = t.key0;
@@ -195,7 +220,9 @@ __device__ static void find_part(const struct flash_job &j, const struct hopper_
 }
 
 /* The group's queries into shared memory, scaled; zeros where there are no more. */
-template <half_type H, int D> __device__ static void put_queries(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_space<D> *sp)
+template <half_type H, int D>
+__device__ static void put_queries(const struct flash_job &j, const struct hopper_tile &t, int group,
+                                   struct hopper_space<D> *sp)
 {
     enum { CHUNKS = D / 8 };
 #pragma unroll 2
@@ -232,7 +259,8 @@ template <int D> __device__ static inline void leave_slot(struct hopper_space<D>
 }
 
 /* Begins the scores of the keys in the slot. */
-template <half_type H, int D> __device__ static inline void score(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
+template <half_type H, int D>
+__device__ static inline void score(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
 {
     enum { Q_PANEL = GROUP_QUERIES * 128, K_PANEL = KEYS * 128 };
     uint64_t q = operand_at(shared_address(sp->q[group]), 16, ATOM_BYTES), k = operand_at(slot, 16, ATOM_BYTES);
@@ -293,7 +321,8 @@ template <int D> __device__ static inline void weigh(struct hopper_state<D> *st,
             sum[1] += st->s[i + 1];
         }
         st->m[r] = most;
-        st->l[r] = st->l[r] * shrink[r] + (sum[0] + sum[1]); /* this thread's columns; the quad is added up at the end */
+        st->l[r] =
+            st->l[r] * shrink[r] + (sum[0] + sum[1]); /* this thread's columns; the quad is added up at the end */
     }
 }
 
@@ -307,7 +336,9 @@ template <half_type H, int D> __device__ static inline void pack_weights(struct 
     }
 }
 
-template <int D> __device__ static void store(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_state<D> *st)
+template <int D>
+__device__ static void store(const struct flash_job &j, const struct hopper_tile &t, int group,
+                             struct hopper_state<D> *st)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -316,14 +347,17 @@ template <int D> __device__ static void store(const struct flash_job &j, const s
         l = l + __shfl_xor_sync(ALL_LANES, l, 2);
         if (query >= t.n)
             continue;
-        float *out = j.out + (int64_t)(t.seq.row0 + at / t.heads) * j.ldo + (t.head0 + at % t.heads) * D + lane_id() % 4 * 2, part = l == 0 ? 0 : 1 / l;
+        float *out = j.out + (int64_t)(t.seq.row0 + at / t.heads) * j.ldo + (t.head0 + at % t.heads) * D +
+                     lane_id() % 4 * 2,
+              part = l == 0 ? 0 : 1 / l;
 #pragma unroll
         for (int e = 0; e < D / 8; e++)
             *(float2 *)(out + 8 * e) = make_float2(st->o[4 * e + 2 * i] * part, st->o[4 * e + 2 * i + 1] * part);
     }
 }
 
-/* The groups take turns at beginning products: each waits for the other one's to be enqueued, and weighs while they are multiplied. */
+/* The groups take turns at beginning products: each waits for the other one's to be enqueued, and weighs while they are
+ * multiplied. */
 __device__ static inline void wait_for_turn(const struct hopper_part &part)
 {
     if (part.turns)
@@ -339,7 +373,8 @@ __device__ static inline void pass_turn(const struct hopper_part &part, int key)
 
 /* One round, from its scores to its weights, while those of the round before meet their values. */
 template <half_type H, int D>
-__device__ static inline void round_on(struct hopper_space<D> *sp, const struct hopper_part &part, int key, struct ring *at, struct hopper_state<D> *st)
+__device__ static inline void round_on(struct hopper_space<D> *sp, const struct hopper_part &part, int key,
+                                       struct ring *at, struct hopper_state<D> *st)
 {
     struct ring next = *at;
     ring_next<D>(&next);
@@ -366,7 +401,8 @@ __device__ static inline void round_on(struct hopper_space<D> *sp, const struct 
 
 /* Scores and weights of the last positions. */
 template <half_type H, int D>
-__device__ static inline void round_first(struct hopper_space<D> *sp, const struct hopper_part &part, int key, struct ring *at, struct hopper_state<D> *st)
+__device__ static inline void round_first(struct hopper_space<D> *sp, const struct hopper_part &part, int key,
+                                          struct ring *at, struct hopper_state<D> *st)
 {
     float shrink[2];
 #pragma unroll
@@ -388,7 +424,9 @@ __device__ static inline void round_first(struct hopper_space<D> *sp, const stru
     pack_weights<H, D>(st);
 }
 
-template <half_type H, int D> __device__ static void attend(const struct flash_job &j, const struct hopper_tile &t, int group, struct hopper_space<D> *sp)
+template <half_type H, int D>
+__device__ static void attend(const struct flash_job &j, const struct hopper_tile &t, int group,
+                              struct hopper_space<D> *sp)
 {
     struct hopper_part part;
     struct hopper_state<D> st;
@@ -411,12 +449,14 @@ template <half_type H, int D> __device__ static void attend(const struct flash_j
 
 #endif
 
-template <half_type H, int D> __global__ void __launch_bounds__(THREADS, 1) flash_hopper_kernel(const __grid_constant__ struct flash_job j)
+template <half_type H, int D>
+__global__ void __launch_bounds__(THREADS, 1) flash_hopper_kernel(const __grid_constant__ struct flash_job j)
 {
 #if HOPPER_CODE
     SHARED_BYTES(shared);
     struct hopper_space<D> *sp = (struct hopper_space<D> *)(shared + (-shared_address(shared) & (ATOM_BYTES - 1)));
-    int group = __shfl_sync(ALL_LANES, warp_id() / GROUP_WARPS, 0) - 1; /* the same for the whole warp, as the compiler now knows */
+    int group = __shfl_sync(ALL_LANES, warp_id() / GROUP_WARPS, 0) -
+                1; /* the same for the whole warp, as the compiler now knows */
     struct hopper_tile t;
     let_next_begin();
     wait_for_earlier();
@@ -452,7 +492,9 @@ template <half_type H, int D> static cudaError_t prepare_one(bool *here)
     struct cudaFuncAttributes a;
     cudaError_t e = cudaFuncGetAttributes(&a, flash_hopper_kernel<H, D>);
     *here = *here && e == cudaSuccess && a.numRegs >= FIRST_REGISTERS;
-    return *here ? cudaFuncSetAttribute(flash_hopper_kernel<H, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, space_bytes<D>()) : e;
+    return *here ? cudaFuncSetAttribute(flash_hopper_kernel<H, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        space_bytes<D>())
+                 : e;
 }
 
 cudaError_t flash_hopper_prepare(bool *here)

@@ -12,7 +12,7 @@ int flash_places(const struct flash_shape *s)
 
 struct cutting {
     const struct flash_shape *shape;
-    int rounds;                     /* of FLASH_KEYS positions, of a part */
+    int rounds; /* of FLASH_KEYS positions, of a part */
     struct flash_plan *plan;
     struct flash_item *items;
 };
@@ -45,8 +45,12 @@ static void cut_wide(struct cutting *c, int seq, const struct batch_seq *q)
     for (int tile = 0; tile * s->tile < queries; tile++, c->plan->n_wide++) {
         int end = (tile + 1) * s->tile < queries ? (tile + 1) * s->tile : queries;
         if (c->items)
-            c->items[c->plan->n_wide] = (struct flash_item){.seq = seq, .tile = tile, .n_parts = 1, .key0 = key_from(s, q->pos0 + tile * s->tile / s->most_heads),
-                                                            .key1 = q->pos0 + (end - 1) / s->most_heads + 1};
+            c->items[c->plan->n_wide] =
+                (struct flash_item){.seq = seq,
+                                    .tile = tile,
+                                    .n_parts = 1,
+                                    .key0 = key_from(s, q->pos0 + tile * s->tile / s->most_heads),
+                                    .key1 = q->pos0 + (end - 1) / s->most_heads + 1};
     }
 }
 
@@ -67,8 +71,13 @@ static void cut_narrow(struct cutting *c, int seq, const struct batch_seq *q)
     struct flash_plan *p = c->plan;
     for (int i = 0; i < n; i++, p->n_narrow++)
         if (c->items)
-            c->items[p->n_wide + p->n_narrow] = (struct flash_item){.seq = seq, .key0 = first + i * step, .key1 = i + 1 < n ? first + (i + 1) * step : end,
-                                                                    .part = i, .n_parts = n, .slot = p->n_slots, .part0 = p->n_parts};
+            c->items[p->n_wide + p->n_narrow] = (struct flash_item){.seq = seq,
+                                                                    .key0 = first + i * step,
+                                                                    .key1 = i + 1 < n ? first + (i + 1) * step : end,
+                                                                    .part = i,
+                                                                    .n_parts = n,
+                                                                    .slot = p->n_slots,
+                                                                    .part0 = p->n_parts};
     p->n_slots += n > 1;
     p->n_parts += n > 1 ? n : 0;
 }

@@ -6,7 +6,8 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
-/* Words for block lists and sampling lists of a step. Who has more of them takes long anyway, and does without a graph. */
+/* Words for block lists and sampling lists of a step. Who has more of them takes long anyway, and does without a graph.
+ */
 enum { WORDS = 128 << 10, MOST_HALF_DIM = 128, CUT_ROWS = 1 };
 
 /* ---- where things lie */
@@ -39,8 +40,11 @@ static size_t lay_out(struct frame *f)
 static int most_items(const struct device *d, int rows)
 {
     struct flash_plan wide, narrow;
-    frame_plan(&narrow, &(struct flash_shape){.kv_heads = 1, .most_heads = 1, .n_sms = d->n_sms, .tile = FLASH_TILE}, rows);
-    frame_plan(&wide, &(struct flash_shape){.kv_heads = 1, .most_heads = ATTEND_MAX_KV, .n_sms = d->n_sms, .tile = FLASH_TILE}, rows);
+    frame_plan(&narrow, &(struct flash_shape){.kv_heads = 1, .most_heads = 1, .n_sms = d->n_sms, .tile = FLASH_TILE},
+               rows);
+    frame_plan(&wide,
+               &(struct flash_shape){.kv_heads = 1, .most_heads = ATTEND_MAX_KV, .n_sms = d->n_sms, .tile = FLASH_TILE},
+               rows);
     return wide.n_wide > narrow.n_narrow ? wide.n_wide : narrow.n_narrow;
 }
 
@@ -49,13 +53,15 @@ bool frame_open(struct device *d, int most_rows)
     struct frame *f = &d->frame;
     f->most_items = most_items(d, most_rows);
     f->most_rows = most_rows;
-    size_t bytes = lay_out(f), results = (size_t)most_rows * sizeof *f->results, fed = (size_t)most_rows * sizeof *f->fed;
+    size_t bytes = lay_out(f), results = (size_t)most_rows * sizeof *f->results,
+           fed = (size_t)most_rows * sizeof *f->fed;
     f->dev = heap_take(&d->heap, bytes);
     f->results = heap_take(&d->heap, results);
     f->fed = heap_take(&d->heap, fed);
     bool ok = f->dev && f->results && f->fed;
     for (int i = 0; i < FLIGHTS && ok; i++) {
-        ok = cudaMallocHost((void **)&f->hosts[i], bytes) == cudaSuccess && cudaMallocHost((void **)&f->results_hosts[i], results) == cudaSuccess;
+        ok = cudaMallocHost((void **)&f->hosts[i], bytes) == cudaSuccess &&
+             cudaMallocHost((void **)&f->results_hosts[i], results) == cudaSuccess;
         if (ok)
             memset(f->hosts[i], 0, bytes);
     }
@@ -95,12 +101,18 @@ bool frame_set_angles(struct device *d, const struct rope *rope)
 
 struct step_view frame_view(const struct frame *f, int rows)
 {
-    return (struct step_view){.ids = frame_at(f, f->ids), .positions = frame_at(f, f->positions), .row_seq = frame_at(f, f->row_seq),
-                              .logit_rows = frame_at(f, f->logit_rows), .seqs = frame_at(f, f->seqs), .blocks = frame_at(f, f->words),
-                              .n_rows = rows, .n_seqs = rows};
+    return (struct step_view){.ids = frame_at(f, f->ids),
+                              .positions = frame_at(f, f->positions),
+                              .row_seq = frame_at(f, f->row_seq),
+                              .logit_rows = frame_at(f, f->logit_rows),
+                              .seqs = frame_at(f, f->seqs),
+                              .blocks = frame_at(f, f->words),
+                              .n_rows = rows,
+                              .n_seqs = rows};
 }
 
-/* As flash_plan cuts: a wide sequence by its heads, narrow ones into at most as many parts as run at once, and one more each for what is left over. */
+/* As flash_plan cuts: a wide sequence by its heads, narrow ones into at most as many parts as run at once, and one more
+ * each for what is left over. */
 void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows)
 {
     int parts = flash_places(s) / s->kv_heads + rows;
@@ -128,12 +140,14 @@ bool frame_fits(const struct frame *f, const struct batch *b)
     for (int i = 0; i < b->n_rows; i++)
         if (b->seqs[i].row0 != i || b->seqs[i].n_rows != 1 || b->logit_rows[i] != i || b->samples[i].given >= 0)
             return false;
-    return count_blocks(b) + ask_words(b, 0, b->n_rows, INT_MAX) <= WORDS; /* not the vocabulary: who samples nothing does not know it */
+    return count_blocks(b) + ask_words(b, 0, b->n_rows, INT_MAX) <=
+           WORDS; /* not the vocabulary: who samples nothing does not know it */
 }
 
 static void fill_rows(const struct frame *f, const struct batch *b, int rows)
 {
-    int32_t *ids = (int32_t *)(f->host + f->ids), *feeds = (int32_t *)(f->host + f->feeds), *positions = (int32_t *)(f->host + f->positions);
+    int32_t *ids = (int32_t *)(f->host + f->ids), *feeds = (int32_t *)(f->host + f->feeds),
+            *positions = (int32_t *)(f->host + f->positions);
     int32_t *logit_rows = (int32_t *)(f->host + f->logit_rows), *row_seq = (int32_t *)(f->host + f->row_seq);
     struct attend_item *cuts = (struct attend_item *)(f->host + f->cuts);
     for (int i = 0; i < rows; i++) {

@@ -1,6 +1,7 @@
-/* The arrays of a step that a graph plays: at addresses that never change, in one piece of pinned memory with its twin on the device, so that a step is one copy and one
- * launch. Row i is sequence i, which decodes one token; rows past the batch's are padding: they write no cache, attend to nothing, and nobody reads what they sample. Owned by the
- * device, used by the rank's thread; graphs of all sizes use the same. Never true: an array that moves. */
+/* The arrays of a step that a graph plays: at addresses that never change, in one piece of pinned memory with its twin
+ * on the device, so that a step is one copy and one launch. Row i is sequence i, which decodes one token; rows past the
+ * batch's are padding: they write no cache, attend to nothing, and nobody reads what they sample. Owned by the device,
+ * used by the rank's thread; graphs of all sizes use the same. Never true: an array that moves. */
 #ifndef CUDA_FRAME_H
 #define CUDA_FRAME_H
 
@@ -10,22 +11,23 @@
 struct device;
 struct sampled;
 
-enum { FLIGHTS = 2 };               /* steps under way: while one runs the next is filled in */
+enum { FLIGHTS = 2 }; /* steps under way: while one runs the next is filled in */
 struct frame {
-    int most_rows, most_items;      /* 0 rows: no graphs */
-    char *host, *dev;               /* host: one of the two below, in turn */
+    int most_rows, most_items; /* 0 rows: no graphs */
+    char *host, *dev;          /* host: one of the two below, in turn */
     char *hosts[FLIGHTS];
-    size_t ids, feeds, positions, logit_rows, row_seq, seqs, inv_freq, asks, cuts, counts, items, words; /* where each begins */
+    size_t ids, feeds, positions, logit_rows, row_seq, seqs, inv_freq, asks, cuts, counts, items,
+        words;                                           /* where each begins */
     struct sample_out *results, *results_hosts[FLIGHTS]; /* [most_rows] */
-    int32_t *fed;                   /* [most_rows] on the device: what the rows of the last graph sampled, at whatever member */
+    int32_t *fed; /* [most_rows] on the device: what the rows of the last graph sampled, at whatever member */
 };
 
 /* What of the graph decides how the frame is filled. */
 struct frame_shape {
-    int rows;                       /* of the graph */
+    int rows; /* of the graph */
     int tokens_per_block, vocab;
-    const struct flash_shape *flash;/* NULL: invariant attention */
-    const struct sampled *sampled;  /* [n_sampled] the rows that this rank samples */
+    const struct flash_shape *flash; /* NULL: invariant attention */
+    const struct sampled *sampled;   /* [n_sampled] the rows that this rank samples */
     int n_sampled;
 };
 
@@ -37,7 +39,8 @@ bool frame_set_angles(struct device *d, const struct rope *rope);
 struct step_view frame_view(const struct frame *f, int rows);
 /* Is the batch of that kind, and do its lists fit? The same at all members of a group. */
 bool frame_fits(const struct frame *f, const struct batch *b);
-/* Fills the host's side, of this turn, from the device's batch and returns how many bytes of it count; 0: no memory, the device's error says so. */
+/* Fills the host's side, of this turn, from the device's batch and returns how many bytes of it count; 0: no memory,
+ * the device's error says so. */
 size_t frame_fill(struct device *d, const struct frame_shape *s);
 /* The most items that attention of so many rows is cut into; parts and slots likewise. */
 void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows);

@@ -1,6 +1,7 @@
-/* Steps of decodes as graphs: recorded once for each member, layout and size, played with the arrays of the frame. The streams of all members of a group are recorded as one
- * graph, which the first member launches: within it a collective is an edge, not a meeting, and no kernel waits for another. What a graph uses of working memory is not
- * what other steps use, so nothing that they grow moves it. */
+/* Steps of decodes as graphs: recorded once for each member, layout and size, played with the arrays of the frame. The
+ * streams of all members of a group are recorded as one graph, which the first member launches: within it a collective
+ * is an edge, not a meeting, and no kernel waits for another. What a graph uses of working memory is not what other
+ * steps use, so nothing that they grow moves it. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -39,7 +40,8 @@ void graphs_close(struct device *d)
 bool graphs_open(struct device *d, int most_rows)
 {
     for (int i = 0; i < FLIGHTS; i++)
-        if (!gpu_ok(d, cudaEventCreate(&d->flights[i].begun), "making an event") || !gpu_ok(d, cudaEventCreate(&d->flights[i].ended), "making an event"))
+        if (!gpu_ok(d, cudaEventCreate(&d->flights[i].begun), "making an event") ||
+            !gpu_ok(d, cudaEventCreate(&d->flights[i].ended), "making an event"))
             return false;
     return frame_open(d, most_rows);
 }
@@ -63,8 +65,11 @@ static void begin_recording(struct device *d, const struct batch *b)
     g->n_members = 1;
     if (g->key.all && members_signal(d, g->key.all, g->key.me, FROM_FIRST))
         g->n_members = members_results(g->key.all, g->key.me, g->member_results);
-    struct feed_job feed = {.feeds = frame_at(&d->frame, d->frame.feeds), .fed = d->frame.fed, .ids = (int32_t *)(d->frame.dev + d->frame.ids),
-                            .results = d->frame.results, .n = g->rows};
+    struct feed_job feed = {.feeds = frame_at(&d->frame, d->frame.feeds),
+                            .fed = d->frame.fed,
+                            .ids = (int32_t *)(d->frame.dev + d->frame.ids),
+                            .results = d->frame.results,
+                            .n = g->rows};
     if (!gpu_failed(d) && gpu_ok(d, launch_feed(d->stream, &feed), "feeding tokens"))
         step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
 }
@@ -118,7 +123,8 @@ static bool make_exec(struct device *d, struct graph *g)
     g->capturing = false;
     bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "recording a graph") &&
               gpu_ok(d, cudaGraphInstantiate(&g->exec, graph, 0), "making a graph") &&
-              gpu_ok(d, cudaGraphUpload(g->exec, d->stream), "making a graph") && gpu_ok(d, cudaStreamSynchronize(d->stream), "making a graph");
+              gpu_ok(d, cudaGraphUpload(g->exec, d->stream), "making a graph") &&
+              gpu_ok(d, cudaStreamSynchronize(d->stream), "making a graph");
     if (graph)
         cudaGraphDestroy(graph);
     return ok;
@@ -155,8 +161,8 @@ int cuda_graph_end(struct device *d, struct err *e)
 
 static bool same_key(const struct graph_key *a, const struct graph_key *b)
 {
-    return a->weights == b->weights && a->all == b->all && a->me == b->me && a->group == b->group && a->tokens_per_block == b->tokens_per_block &&
-           a->twoshot_bytes == b->twoshot_bytes;
+    return a->weights == b->weights && a->all == b->all && a->me == b->me && a->group == b->group &&
+           a->tokens_per_block == b->tokens_per_block && a->twoshot_bytes == b->twoshot_bytes;
 }
 
 /* The smallest that holds the batch. */
@@ -174,17 +180,24 @@ static struct graph *find(const struct device *d, const struct graph_key *k, con
 static bool send_frame(struct device *d, const struct graph *g)
 {
     struct frame *f = &d->frame;
-    size_t bytes = frame_fill(d, &(struct frame_shape){.rows = g->rows, .tokens_per_block = g->key.tokens_per_block, .vocab = g->vocab,
-                                                       .flash = g->flashes ? &g->flash : NULL, .sampled = g->sampled, .n_sampled = g->n_sampled});
-    return bytes && gpu_ok(d, cudaMemcpyAsync(f->dev, f->host, bytes, cudaMemcpyHostToDevice, d->stream), "sending a step");
+    size_t bytes = frame_fill(d, &(struct frame_shape){.rows = g->rows,
+                                                       .tokens_per_block = g->key.tokens_per_block,
+                                                       .vocab = g->vocab,
+                                                       .flash = g->flashes ? &g->flash : NULL,
+                                                       .sampled = g->sampled,
+                                                       .n_sampled = g->n_sampled});
+    return bytes &&
+           gpu_ok(d, cudaMemcpyAsync(f->dev, f->host, bytes, cudaMemcpyHostToDevice, d->stream), "sending a step");
 }
 
 static void fetch_results(struct device *d, const struct graph *g, struct sample_out *to)
 {
     for (int i = 0; i < g->n_sampled; i++) {
         const struct sampled *s = &g->sampled[i];
-        gpu_ok(d, cudaMemcpyAsync(to + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out), cudaMemcpyDeviceToHost, d->stream),
-                  "fetching results");
+        gpu_ok(d,
+               cudaMemcpyAsync(to + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out),
+                               cudaMemcpyDeviceToHost, d->stream),
+               "fetching results");
     }
 }
 

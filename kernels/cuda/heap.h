@@ -1,6 +1,7 @@
-/* The memory of one rank on its device: small pieces out of large chunks, large pieces by themselves, so that thousands of norms and biases do not cost a call of the driver each.
- * Owned by the device, used by the thread that uses the device. Pieces are aligned to 256 bytes; a chunk goes back when its last piece does. Knows addresses
- * only, never what lies there. Never true: a piece that moves. */
+/* The memory of one rank on its device: small pieces out of large chunks, large pieces by themselves, so that thousands
+ * of norms and biases do not cost a call of the driver each. Owned by the device, used by the thread that uses the
+ * device. Pieces are aligned to 256 bytes; a chunk goes back when its last piece does. Knows addresses only, never what
+ * lies there. Never true: a piece that moves. */
 #ifndef CUDA_HEAP_H
 #define CUDA_HEAP_H
 
@@ -19,14 +20,14 @@ struct heap_source {
 struct heap_chunk {
     char *base;
     size_t bytes, used;
-    int live;               /* pieces */
+    int live; /* pieces */
 };
 
 struct heap {
     struct heap_source source;
     struct heap_chunk *chunks;
     int n_chunks;
-    size_t held;            /* bytes of all chunks */
+    size_t held; /* bytes of all chunks */
 };
 
 void heap_init(struct heap *h, const struct heap_source *source);

@@ -1,19 +1,21 @@
-/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp group of four warps whose operands
- * come from shared memory and whose sums stay in registers (wgmma), barriers in shared memory with phases, copies that arrive at them, registers moved
- * from warp to warp, barriers with names. As the PTX ISA has them (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has
- * host twins (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is reached on another architecture (HOPPER_CODE says
- * whether this pass may).
+/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp
+ * group of four warps whose operands come from shared memory and whose sums stay in registers (wgmma), barriers in
+ * shared memory with phases, copies that arrive at them, registers moved from warp to warp, barriers with names. As the
+ * PTX ISA has them (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has host twins
+ * (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is reached on another
+ * architecture (HOPPER_CODE says whether this pass may).
  *
- * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the group, d[4 j] and d[4 j + 1] are
- * row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2] and d[4 j + 3] row 16 w + g + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1;
- * a[1] row + 8; a[2] and a[3] the same at column + 8: so the sums of one product, in pairs, are the a of the next.
+ * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the
+ * group, d[4 j] and d[4 j + 1] are row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2] and d[4 j + 3] row 16 w + g
+ * + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1; a[1] row + 8; a[2] and a[3] the same at column + 8:
+ * so the sums of one product, in pairs, are the a of the next.
  *
- * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple of 1 KiB; within an atom the 16
- * bytes c of row r lie at c ^ r (swizzled_at). What an atom's rows and columns are depends on the operand:
- *   a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a column of b, and holds 64 k; eight rows on is `stride`
- *    bytes away. The next 16 k: 32 bytes on.
- *   b transposed ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next eight k `stride`.
- *    The next 16 k: 2 * stride on. */
+ * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple
+ * of 1 KiB; within an atom the 16 bytes c of row r lie at c ^ r (swizzled_at). What an atom's rows and columns are
+ * depends on the operand: a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a
+ * column of b, and holds 64 k; eight rows on is `stride` bytes away. The next 16 k: 32 bytes on. b transposed
+ * ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next
+ * eight k `stride`. The next 16 k: 2 * stride on. */
 #ifndef CUDA_HOPPER_H
 #define CUDA_HOPPER_H
 
@@ -27,7 +29,8 @@
 
 enum { GROUP_THREADS = 128, ATOM_BYTES = 1024 };
 
-/* A barrier in shared memory. It begins in phase 0 and goes on to the next one when as many have arrived as it was made for. */
+/* A barrier in shared memory. It begins in phase 0 and goes on to the next one when as many have arrived as it was made
+ * for. */
 struct phases {
     uint64_t word;
 };
@@ -67,7 +70,9 @@ __device__ static inline bool phases_past(struct phases *b, uint32_t parity)
 {
     uint32_t past;
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(past) : "r"(shared_address(b)), "r"(parity) : "memory");
+                 : "=r"(past)
+                 : "r"(shared_address(b)), "r"(parity)
+                 : "memory");
     return past;
 }
 
@@ -126,7 +131,8 @@ __device__ static inline void products_close(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until all but the latest N closed groups of products are done. Before it nobody may touch their d and a, or write what they read. */
+/* Until all but the latest N closed groups of products are done. Before it nobody may touch their d and a, or write
+ * what they read. */
 template <int N> __device__ static inline void products_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -140,25 +146,36 @@ template <int N> __device__ static inline void products_done(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define OUT8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define OUT8(d, i)                                                                                                     \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
 #define OUT32(d, i) OUT8(d, i), OUT8(d, i + 8), OUT8(d, i + 16), OUT8(d, i + 24)
-#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define LIST64 \
-    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST32                                                                                                         \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"  \
+    "30,%31"
+#define LIST64                                                                                                         \
+    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+           "%58,%59,%60,%61,%62,%63"
 
 /* The last operands: scale-d, imm-scale-a, imm-scale-b, imm-trans-a (only from shared memory), imm-trans-b. */
-#define SHARED_128(type) \
-    asm volatile("{.reg .pred add; setp.ne.b32 add, %66, 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64 "}, %64, %65, add, 1, 1, 0, 0;}" \
-                 : OUT32(d, 0), OUT32(d, 32) : "l"(a), "l"(b), "r"((int)add))
-#define REGISTERS_128(type) \
-    asm volatile("{.reg .pred add; setp.ne.b32 add, %69, 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64 "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1;}" \
-                 : OUT32(d, 0), OUT32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-#define REGISTERS_64(type) \
-    asm volatile("{.reg .pred add; setp.ne.b32 add, %37, 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LIST32 "}, {%32,%33,%34,%35}, %36, add, 1, 1, 1;}" \
-                 : OUT32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define SHARED_128(type)                                                                                               \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %66, 0;\n"                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64                              \
+                 "}, %64, %65, add, 1, 1, 0, 0;}"                                                                      \
+                 : OUT32(d, 0), OUT32(d, 32)                                                                           \
+                 : "l"(a), "l"(b), "r"((int)add))
+#define REGISTERS_128(type)                                                                                            \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %69, 0;\n"                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64                              \
+                 "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1;}"                                                           \
+                 : OUT32(d, 0), OUT32(d, 32)                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define REGISTERS_64(type)                                                                                             \
+    asm volatile("{.reg .pred add; setp.ne.b32 add, %37, 0;\n"                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LIST32                               \
+                 "}, {%32,%33,%34,%35}, %36, add, 1, 1, 1;}"                                                           \
+                 : OUT32(d, 0)                                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
 
 /* a and b as they are in shared memory, N = 128. */
 template <half_type H> __device__ static inline void product_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
@@ -170,7 +187,8 @@ template <half_type H> __device__ static inline void product_shared(float (&d)[6
 }
 
 /* a in registers, b transposed in shared memory; N = 128 or 64 by d. */
-template <half_type H> __device__ static inline void product_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add)
+template <half_type H>
+__device__ static inline void product_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
         REGISTERS_128("f16");
@@ -178,7 +196,8 @@ template <half_type H> __device__ static inline void product_registers(float (&d
         REGISTERS_128("bf16");
 }
 
-template <half_type H> __device__ static inline void product_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add)
+template <half_type H>
+__device__ static inline void product_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
         REGISTERS_64("f16");
@@ -198,11 +217,13 @@ template <half_type H> __device__ static inline void product_registers(float (&d
 #include <hopper_twins.h>
 #endif
 
-/* The descriptor of an operand whose first atom begins at `address`; for the next k add bytes / 16. lead and stride: multiples of 16. */
+/* The descriptor of an operand whose first atom begins at `address`; for the next k add bytes / 16. lead and stride:
+ * multiples of 16. */
 __device__ static inline uint64_t operand_at(uint32_t address, int lead, int stride)
 {
     enum { SWIZZLE_128 = 1 };
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)SWIZZLE_128 << 62;
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+           (uint64_t)SWIZZLE_128 << 62;
 }
 
 /* Bytes from the beginning of rows of 64 elements, the first at an atom's beginning, to the 16 bytes c of row r. */

@@ -1,14 +1,18 @@
-/* What the host part of the CUDA backend (C) asks of its kernels (CUDA C++): one plain struct and one launcher for each op. Every pointer is device memory; a launcher
- * only enqueues on the stream and returns what the runtime says of the launch. On the rank's thread. Never true: a launcher that waits.
+/* What the host part of the CUDA backend (C) asks of its kernels (CUDA C++): one plain struct and one launcher for each
+ * op. Every pointer is device memory; a launcher only enqueues on the stream and returns what the runtime says of the
+ * launch. On the rank's thread. Never true: a launcher that waits.
  *
  * Design of the backend.
- * - A rank is one stream. Ranks may share a device (--devices 0,0): their streams meet through events that are recorded before the host
- *   barrier of kernels/meeting.h and waited for after it, so no kernel ever spins for another rank and nothing depends on what runs side by side.
- * - Invariant mode: activations are f32 and every op does the CPU's operations in the CPU's order (kernels/cpu/kernels.h states the sums), each rounded the same:
- *   these files are compiled without contraction, an fma stands where the CPU has one. So logits are those of the CPU backend, bit for bit,
- *   in every layout, batch and chunking. What differs: angles, and the sums behind logprobs, come from the device's own sin, cos and log.
- * - Weights: F32, F16, BF16 as stored, rows padded to WEIGHT_PAD columns. Quantised types by planes (weight.h): each 32 columns of a row have their nibbles or
- *   bytes in one plane, fifth and sixth bits in a second, scales in a third, so that loads are aligned and a window of 64 columns is a window of each plane.
+ * - A rank is one stream. Ranks may share a device (--devices 0,0): their streams meet through events that are recorded
+ * before the host barrier of kernels/meeting.h and waited for after it, so no kernel ever spins for another rank and
+ * nothing depends on what runs side by side.
+ * - Invariant mode: activations are f32 and every op does the CPU's operations in the CPU's order
+ * (kernels/cpu/kernels.h states the sums), each rounded the same: these files are compiled without contraction, an fma
+ * stands where the CPU has one. So logits are those of the CPU backend, bit for bit, in every layout, batch and
+ * chunking. What differs: angles, and the sums behind logprobs, come from the device's own sin, cos and log.
+ * - Weights: F32, F16, BF16 as stored, rows padded to WEIGHT_PAD columns. Quantised types by planes (weight.h): each 32
+ * columns of a row have their nibbles or bytes in one plane, fifth and sixth bits in a second, scales in a third, so
+ * that loads are aligned and a window of 64 columns is a window of each plane.
  * - KV: for each block and head the keys [position][element], then the values the same, an element row padded to 16. */
 #ifndef CUDA_JOB_H
 #define CUDA_JOB_H
@@ -37,7 +41,7 @@ struct seq_at {
 };
 struct step_view {
     const int32_t *ids, *positions, *logit_rows;
-    const int32_t *row_seq;         /* -1: padding, in no sequence */
+    const int32_t *row_seq; /* -1: padding, in no sequence */
     const struct seq_at *seqs;
     const int32_t *blocks;
     int n_rows, n_seqs;
@@ -46,49 +50,49 @@ struct step_view {
 /* rows.cu. One CTA a row, or a thread an element; all are limited by memory. */
 struct angles_job {
     const int32_t *positions;
-    const float *inv_freq;          /* [dim / 2] */
+    const float *inv_freq; /* [dim / 2] */
     float scale;
     int n_rows, dim;
-    float *out;                     /* [n_rows][dim]: cos [dim / 2], then sin */
+    float *out; /* [n_rows][dim]: cos [dim / 2], then sin */
 };
 struct embed_job {
     struct weight_window table;
-    const int32_t *ids;             /* of the first row */
+    const int32_t *ids; /* of the first row */
     float *y;
     int ldy, n;
 };
-struct norm_job {                   /* y = x / rms(x) * gain; cols <= ldx */
+struct norm_job { /* y = x / rms(x) * gain; cols <= ldx */
     const float *x, *gain;
     float *y;
     int ldx, ldy, rows, cols;
     float eps;
 };
-struct swiglu_job {                 /* y = silu(x) * x2 */
+struct swiglu_job { /* y = silu(x) * x2 */
     const float *x, *x2;
     float *y;
     int ldx, ldx2, ldy, rows, cols;
 };
-struct quantise_job {               /* 32 columns share a scale; q in two planes of int8, 255 * high + low */
+struct quantise_job { /* 32 columns share a scale; q in two planes of int8, 255 * high + low */
     const float *x;
     int ldx, rows, cols;
-    int8_t *q;                      /* [rows][2][cols] */
-    struct quant_meta *meta;        /* [rows][cols / 32] */
+    int8_t *q;               /* [rows][2][cols] */
+    struct quant_meta *meta; /* [rows][cols / 32] */
 };
 struct rope_job {
-    float *x;                       /* [rows][n_heads * head_dim] */
+    float *x; /* [rows][n_heads * head_dim] */
     int ld, rows, n_heads, head_dim;
-    const float *gain;              /* per-head norm first; NULL: none */
+    const float *gain; /* per-head norm first; NULL: none */
     float eps;
     const float *angles;
-    int dim;                        /* rotated elements; 0: none */
+    int dim; /* rotated elements; 0: none */
     bool halves;
 };
-struct add_job {                    /* y += x */
+struct add_job { /* y += x */
     const float *x;
     float *y;
     int ldx, ldy, rows, cols;
 };
-struct gather_job {                 /* y[i] = x[rows[i] - row0] */
+struct gather_job { /* y[i] = x[rows[i] - row0] */
     const float *x;
     float *y;
     const int32_t *rows;
@@ -105,14 +109,14 @@ cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
 
 struct sample_out;
 /* feed.cu: from one recorded step to the next, without the host. One CTA. */
-struct feed_job {                   /* begins a step: ids[i] = fed[i] where feeds[i]; no row has sampled yet */
+struct feed_job { /* begins a step: ids[i] = fed[i] where feeds[i]; no row has sampled yet */
     const int32_t *feeds, *fed;
     int32_t *ids;
     struct sample_out *results;
     int n;
 };
 enum { FEED_MEMBERS = 64 };
-struct gather_tokens_job {          /* ends it: fed[i] = what that member sampled which samples row i */
+struct gather_tokens_job { /* ends it: fed[i] = what that member sampled which samples row i */
     const struct sample_out *results[FEED_MEMBERS];
     int32_t *fed;
     int n_members, n;
@@ -120,11 +124,12 @@ struct gather_tokens_job {          /* ends it: fed[i] = what that member sample
 cudaError_t launch_feed(cudaStream_t s, const struct feed_job *j);
 cudaError_t launch_gather_tokens(cudaStream_t s, const struct gather_tokens_job *j);
 
-/* pack.cu: rows of a quantised type in file format into the planes. A thread a block of 32 columns; limited by memory. */
+/* pack.cu: rows of a quantised type in file format into the planes. A thread a block of 32 columns; limited by memory.
+ */
 struct pack_job {
-    const uint8_t *raw;             /* of the first row */
+    const uint8_t *raw; /* of the first row */
     size_t row_bytes;
-    int first, n;                   /* rows of the matrix */
+    int first, n; /* rows of the matrix */
     struct weight_planes to;
 };
 cudaError_t launch_pack(cudaStream_t s, const struct pack_job *j);
@@ -132,75 +137,78 @@ cudaError_t launch_pack(cudaStream_t s, const struct pack_job *j);
 /* linear.cu: y = x W^T (+ bias) (+ y) in the sums of kernels/cpu/kernels.h. */
 struct linear_job {
     struct weight_window w;
-    const float *x;                 /* [rows][ldx], float weights */
+    const float *x; /* [rows][ldx], float weights */
     int ldx;
-    const int8_t *q;                /* [rows][2][cols], quantised weights */
+    const int8_t *q; /* [rows][2][cols], quantised weights */
     const struct quant_meta *meta;
-    const float *bias;              /* or NULL */
+    const float *bias; /* or NULL */
     float *y;
     int ldy, rows;
     bool accumulate;
 };
 cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j);
 
-/* narrow.cu and tile.cu: the default mode's products of many rows. Inputs in 16 bits (f16 where the weights are, else bf16), sums in f32 by tensor cores. */
-enum { FAST_PAD = 128 };            /* inputs are padded with zeros to a multiple of so many columns */
-struct narrow_job {                 /* y = in(x) in 16 bits */
-    const float *x, *x2, *gain;     /* x2: silu(x) * x2; gain: x / rms(x) * gain; neither: x */
+/* narrow.cu and tile.cu: the default mode's products of many rows. Inputs in 16 bits (f16 where the weights are, else
+ * bf16), sums in f32 by tensor cores. */
+enum { FAST_PAD = 128 };        /* inputs are padded with zeros to a multiple of so many columns */
+struct narrow_job {             /* y = in(x) in 16 bits */
+    const float *x, *x2, *gain; /* x2: silu(x) * x2; gain: x / rms(x) * gain; neither: x */
     uint16_t *y;
     int ldx, ldx2, ldy, rows, cols; /* ldy: a multiple of FAST_PAD, of which cols .. ldy - 1 become zero */
     float eps;
     bool f16;
 };
 struct fast_job {
-    struct weight_window w;         /* any type but F32 */
-    const uint16_t *x;              /* [rows][ldx] */
+    struct weight_window w; /* any type but F32 */
+    const uint16_t *x;      /* [rows][ldx] */
     int ldx;
-    const float *bias;              /* or NULL */
+    const float *bias; /* or NULL */
     float *y;
     int ldy, rows;
     bool accumulate;
 };
 cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j);
-cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j);      /* any rows; limited by the tensor cores */
-struct widen_job {                  /* widen.cu: a window of a quantised matrix, [rows][cols] in bf16 */
+cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j); /* any rows; limited by the tensor cores */
+struct widen_job { /* widen.cu: a window of a quantised matrix, [rows][cols] in bf16 */
     struct weight_window w;
     uint16_t *to;
 };
 cudaError_t launch_widen(cudaStream_t s, const struct widen_job *j);
 
-/* f8.cu: products whose both factors are fp8 (product_f8.c). An input is x ~ scale * code, a scale for each row, or (weights of 128 x 128 blocks) for each 128 columns of a row. */
+/* f8.cu: products whose both factors are fp8 (product_f8.c). An input is x ~ scale * code, a scale for each row, or
+ * (weights of 128 x 128 blocks) for each 128 columns of a row. */
 enum { F8_GROUP = 128, F8_OUTS = 3 };
-struct f8_scales_job {              /* the scales of a window of weights, as the library wants them */
+struct f8_scales_job { /* the scales of a window of weights, as the library wants them */
     struct weight_window w;
-    float *to;                      /* one for each row; or [blocks of rows][blocks of columns, a multiple of 4], for which row0 and col0 are multiples of 128 */
+    float *to; /* one for each row; or [blocks of rows][blocks of columns, a multiple of 4], for which row0 and col0 are
+                  multiples of 128 */
     int n;
 };
 struct f8_input_job {
-    const float *x, *x2, *gain;     /* as in narrow_job; x and x2, and their rows, begin at multiples of 16 bytes */
-    uint8_t *codes;                 /* [padded][ld], zeros where there is no row or column */
-    float *scales;                  /* [padded]; or [groups of columns][whole], then [groups][padded - whole] for the other rows */
-    int ldx, ldx2, ld, rows, cols;  /* ld: a multiple of F8_GROUP; cols: of 4 */
+    const float *x, *x2, *gain; /* as in narrow_job; x and x2, and their rows, begin at multiples of 16 bytes */
+    uint8_t *codes;             /* [padded][ld], zeros where there is no row or column */
+    float *scales; /* [padded]; or [groups of columns][whole], then [groups][padded - whole] for the other rows */
+    int ldx, ldx2, ld, rows, cols; /* ld: a multiple of F8_GROUP; cols: of 4 */
     int whole, padded;
     float eps;
     bool groups;
     struct f8_scales_job out[F8_OUTS]; /* made on the way */
     int n_out;
 };
-struct f8_settle_job {              /* y = (accumulate: y) + t + bias */
-    const float *t, *bias;          /* either or both; [rows][ldt], [cols] */
+struct f8_settle_job {     /* y = (accumulate: y) + t + bias */
+    const float *t, *bias; /* either or both; [rows][ldt], [cols] */
     float *y;
     int ldt, ldy, rows, cols;
     bool accumulate;
 };
 /* How many scales a window has in the library's form. */
 int f8_scales_count(const struct weight_window *w);
-cudaError_t f8_prepare(void);       /* once for each device, before the first launch there */
+cudaError_t f8_prepare(void); /* once for each device, before the first launch there */
 cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j);
 cudaError_t launch_f8_settle(cudaStream_t s, const struct f8_settle_job *j);
 
 /* kv.cu and attention.cu. */
-struct kv_at {                      /* the cache of one layer */
+struct kv_at { /* the cache of one layer */
     uint8_t *base;
     size_t block_bytes, head_bytes, value_at; /* within a block: from head to head, from a head's keys to its values */
     int tokens, n_heads, head_dim, padded_dim;
@@ -217,22 +225,22 @@ struct kv_write_job {
     int ldk, ldv;
     struct kv_at kv;
 };
-struct rope_write_job {             /* rope.cu: rope of q and k, and kv_write */
-    struct rope_job q;              /* its angles are k's, too */
-    float *k;                       /* write.k */
-    const float *k_gain;            /* or NULL */
+struct rope_write_job {  /* rope.cu: rope of q and k, and kv_write */
+    struct rope_job q;   /* its angles are k's, too */
+    float *k;            /* write.k */
+    const float *k_gain; /* or NULL */
     struct kv_write_job write;
 };
 enum { ATTEND_MAX_KV = 256 };
 struct attend_item {
-    int32_t seq, row0, n_rows;      /* rows of the batch */
+    int32_t seq, row0, n_rows; /* rows of the batch */
 };
 struct attend_job {
     struct step_view step;
     const float *q;
     float *out;
     int ldq, ldo, window;
-    float scale;                    /* log2(e) included */
+    float scale; /* log2(e) included */
     struct kv_at kv;
     const struct attend_item *items;
     int n_items;
@@ -247,7 +255,7 @@ struct kv_move_side {
 struct kv_move_job {
     struct kv_move_side from, to;
     int n_layers, n_heads, first_token, n_tokens;
-    size_t row_bytes;               /* of one position's keys, or values */
+    size_t row_bytes; /* of one position's keys, or values */
 };
 cudaError_t launch_kv_write(cudaStream_t s, const struct kv_write_job *j);
 cudaError_t launch_rope_write(cudaStream_t s, const struct rope_write_job *j);
@@ -260,35 +268,35 @@ struct copy_rect {
     float *to;
     int ld_from, ld_to, rows, cols;
 };
-enum { COPY_RECTS = 64 };           /* of one launch */
+enum { COPY_RECTS = 64 }; /* of one launch */
 struct copy_job {
     struct copy_rect rects[COPY_RECTS];
     int n;
 };
 enum { SUM_PLANES = 192 };
-struct sum_job {                    /* columns [0, cols) of rows; unit: a row */
-    const float *planes[SUM_PLANES];/* row 0 of each, in the order of adding */
+struct sum_job {                     /* columns [0, cols) of rows; unit: a row */
+    const float *planes[SUM_PLANES]; /* row 0 of each, in the order of adding */
     uint8_t adds[SUM_PLANES];
     int lds[SUM_PLANES];
     int n_planes;
     float *y;
     int ldy, cols, accumulate;
-    int64_t first, end;             /* elements of the rows x cols, row by row */
+    int64_t first, end; /* elements of the rows x cols, row by row */
 };
 cudaError_t launch_copy(cudaStream_t s, const struct copy_job *j);
 cudaError_t launch_sum(cudaStream_t s, const struct sum_job *j);
 
 /* sample.cu: one CTA a row. */
 struct sample_ask {
-    double draw;                    /* [0, 1) */
+    double draw; /* [0, 1) */
     float temperature, top_p, min_p;
     float repetition, frequency, presence;
     int32_t top_k, given, n_top;
-    int32_t changed, logprobs;      /* changed: the lists below say something */
+    int32_t changed, logprobs;                   /* changed: the lists below say something */
     int32_t n_allowed, n_banned, n_bias, n_seen; /* -1 allowed: all */
-    int64_t lists;                  /* offset into sample_job.lists: allowed ids; banned ids; bias (id, float bits); seen (id, count) */
+    int64_t lists; /* offset into sample_job.lists: allowed ids; banned ids; bias (id, float bits); seen (id, count) */
 };
-struct sample_out {                 /* the same as struct sample_result of kernels/backend.h */
+struct sample_out { /* the same as struct sample_result of kernels/backend.h */
     int32_t token;
     float logprob;
     int32_t rank, n_top;
@@ -296,11 +304,11 @@ struct sample_out {                 /* the same as struct sample_result of kerne
     float top_logprobs[20];
 };
 struct sample_job {
-    const struct sample_ask *asks;  /* [n] */
+    const struct sample_ask *asks; /* [n] */
     const int32_t *lists;
-    float *logits;                  /* [n][ld], NaN and infinity are replaced in place */
-    float *changed;                 /* [n][vocab] working memory; NULL when no row is changed */
-    struct sample_out *out;         /* [n] */
+    float *logits;          /* [n][ld], NaN and infinity are replaced in place */
+    float *changed;         /* [n][vocab] working memory; NULL when no row is changed */
+    struct sample_out *out; /* [n] */
     int ld, vocab, n;
 };
 cudaError_t launch_sample(cudaStream_t s, const struct sample_job *j);

@@ -31,9 +31,15 @@ static struct kv_at layer_at(const struct kv_view *kv)
     const struct kv_space *s = kv->space;
     size_t keys = (size_t)kv->tokens_per_block * row_bytes(s->dtype, kv->head_dim);
     ASSERT(cuda_kv_block_bytes(s->dtype, kv->tokens_per_block, kv->n_kv_heads, kv->head_dim) <= s->block_bytes);
-    return (struct kv_at){.base = (uint8_t *)s->base + (size_t)kv->layer * (size_t)s->n_blocks * s->block_bytes, .block_bytes = s->block_bytes,
-                          .head_bytes = 2 * keys, .value_at = keys, .tokens = kv->tokens_per_block, .n_heads = kv->n_kv_heads,
-                          .head_dim = kv->head_dim, .padded_dim = padded_dim(kv->head_dim), .type = s->dtype};
+    return (struct kv_at){.base = (uint8_t *)s->base + (size_t)kv->layer * (size_t)s->n_blocks * s->block_bytes,
+                          .block_bytes = s->block_bytes,
+                          .head_bytes = 2 * keys,
+                          .value_at = keys,
+                          .tokens = kv->tokens_per_block,
+                          .n_heads = kv->n_kv_heads,
+                          .head_dim = kv->head_dim,
+                          .padded_dim = padded_dim(kv->head_dim),
+                          .type = s->dtype};
 }
 
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)
@@ -44,11 +50,15 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
     gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
-static struct rope_write_job turn_job(const struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
+static struct rope_write_job turn_job(const struct device *d, const struct rope_args *a, struct act v,
+                                      const struct kv_view *kv)
 {
     ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
-    return (struct rope_write_job){.q = step_rope(d, a, a->q, a->n_heads, a->q_gain), .k = a->k.data, .k_gain = a->k_gain,
-                                   .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
+    return (struct rope_write_job){
+        .q = step_rope(d, a, a->q, a->n_heads, a->q_gain),
+        .k = a->k.data,
+        .k_gain = a->k_gain,
+        .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
 }
 
 void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
@@ -98,7 +108,8 @@ static bool send_items(struct device *d, int rows)
         return true;
     if (!mirror_room(d, &d->items, bytes + 16))
         return false;
-    if (d->items.used && !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
+    if (d->items.used &&
+        !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
         return false;
     d->items.used = 0;
     mirror_take(&d->items, bytes);
@@ -110,7 +121,11 @@ static bool send_items(struct device *d, int rows)
 
 static void attend_invariant(struct device *d, const struct attention_args *a)
 {
-    struct attend_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
+    struct attend_job j = {.q = a->q.data,
+                           .out = a->out.data,
+                           .ldq = a->q.ld,
+                           .ldo = a->out.ld,
+                           .window = a->window,
                            .scale = a->scale * 1.44269504f};
     int most = order_heads(a, j.first_head);
     if (d->graph) {
@@ -144,8 +159,15 @@ static bool all_heads_asked(const struct flash_job *j)
 /* turn: NULL, or to be done before. */
 static void attend_fast(struct device *d, const struct attention_args *a, const struct rope_write_job *turn)
 {
-    struct flash_job j = {.q = a->q.data, .out = a->out.data, .ldq = a->q.ld, .ldo = a->out.ld, .window = a->window,
-                          .scale = a->scale * 1.44269504f, .step = d->view, .kv = layer_at(&a->kv), .turns = turn};
+    struct flash_job j = {.q = a->q.data,
+                          .out = a->out.data,
+                          .ldq = a->q.ld,
+                          .ldo = a->out.ld,
+                          .window = a->window,
+                          .scale = a->scale * 1.44269504f,
+                          .step = d->view,
+                          .kv = layer_at(&a->kv),
+                          .turns = turn};
     int most = order_heads(a, j.first_head);
     if (turn)
         j.turn = *turn;
@@ -186,9 +208,13 @@ static struct kv_move_side side_of(const struct kv_end *end, const struct kv_mov
 {
     size_t keys = (size_t)end->tokens_per_block * row_bytes(end->space->dtype, m->head_dim);
     ASSERT((size_t)(end->head + m->n_heads) * 2 * keys <= end->space->block_bytes && end->tokens_per_block % 16 == 0);
-    return (struct kv_move_side){.base = end->space->base, .layer_bytes = (size_t)end->space->n_blocks * end->space->block_bytes,
-                                 .block_bytes = end->space->block_bytes, .head_bytes = 2 * keys, .value_at = keys,
-                                 .tokens = end->tokens_per_block, .head = end->head};
+    return (struct kv_move_side){.base = end->space->base,
+                                 .layer_bytes = (size_t)end->space->n_blocks * end->space->block_bytes,
+                                 .block_bytes = end->space->block_bytes,
+                                 .head_bytes = 2 * keys,
+                                 .value_at = keys,
+                                 .tokens = end->tokens_per_block,
+                                 .head = end->head};
 }
 
 static const int32_t *put_blocks(struct device *d, const struct kv_end *end, int n)
@@ -204,8 +230,13 @@ void cuda_kv_move(struct device *d, const struct kv_move *m)
     enum dtype t = m->from.space->dtype;
     int n_from = (m->end_token + m->from.tokens_per_block - 1) / m->from.tokens_per_block;
     int n_to = (m->end_token + m->to.tokens_per_block - 1) / m->to.tokens_per_block;
-    struct kv_move_job j = {.from = side_of(&m->from, m), .to = side_of(&m->to, m), .n_layers = m->from.space->n_layers, .n_heads = m->n_heads,
-                            .first_token = m->first_token, .n_tokens = m->end_token - m->first_token, .row_bytes = row_bytes(t, m->head_dim)};
+    struct kv_move_job j = {.from = side_of(&m->from, m),
+                            .to = side_of(&m->to, m),
+                            .n_layers = m->from.space->n_layers,
+                            .n_heads = m->n_heads,
+                            .first_token = m->first_token,
+                            .n_tokens = m->end_token - m->first_token,
+                            .row_bytes = row_bytes(t, m->head_dim)};
     ASSERT(t == m->to.space->dtype && j.n_layers == m->to.space->n_layers && m->first_token >= 0 && !d->batch);
     gpu_use(d);
     d->lists.used = 0; /* outside of steps nothing is on its way */

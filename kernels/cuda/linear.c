@@ -1,4 +1,5 @@
-/* Linear layers: what is refused; in invariant mode the inputs, prepared once (norm, SwiGLU, quantising), and one launch for each output. The default mode is product.c. */
+/* Linear layers: what is refused; in invariant mode the inputs, prepared once (norm, SwiGLU, quantising), and one
+ * launch for each output. The default mode is product.c. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
@@ -35,11 +36,24 @@ static void change_input(struct device *d, const struct linear_args *a, float *t
 {
     int cols = a->x.cols;
     if (a->in == LINEAR_NORM) {
-        struct norm_job j = {.x = a->x.data, .gain = a->gain, .y = to, .ldx = a->x.ld, .ldy = cols, .rows = a->rows, .cols = cols, .eps = a->eps};
+        struct norm_job j = {.x = a->x.data,
+                             .gain = a->gain,
+                             .y = to,
+                             .ldx = a->x.ld,
+                             .ldy = cols,
+                             .rows = a->rows,
+                             .cols = cols,
+                             .eps = a->eps};
         gpu_ok(d, launch_norm(d->stream, &j), "norm");
     } else {
-        struct swiglu_job j = {.x = a->x.data, .x2 = a->x2.data, .y = to, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = cols,
-                               .rows = a->rows, .cols = cols};
+        struct swiglu_job j = {.x = a->x.data,
+                               .x2 = a->x2.data,
+                               .y = to,
+                               .ldx = a->x.ld,
+                               .ldx2 = a->x2.ld,
+                               .ldy = cols,
+                               .rows = a->rows,
+                               .cols = cols};
         gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
     }
 }
@@ -63,7 +77,8 @@ static bool prepare(struct device *d, const struct linear_args *a, struct inputs
         in->ldx = a->x.cols;
     }
     if (quant) {
-        struct quantise_job j = {.x = in->x, .ldx = in->ldx, .rows = a->rows, .cols = a->x.cols, .q = in->q, .meta = in->meta};
+        struct quantise_job j = {
+            .x = in->x, .ldx = in->ldx, .rows = a->rows, .cols = a->x.cols, .q = in->q, .meta = in->meta};
         gpu_ok(d, launch_quantise(d->stream, &j), "quantise");
     }
     return !gpu_failed(d);
@@ -78,8 +93,16 @@ void cuda_exact_linear(struct device *d, const struct linear_args *a)
         return;
     for (int i = 0; i < a->n_out; i++) {
         const struct linear_out *o = &a->out[i];
-        struct linear_job j = {.w = cuda_window(&o->w), .x = in.x, .ldx = in.ldx, .q = in.q, .meta = in.meta, .bias = o->bias,
-                               .y = o->y.data, .ldy = o->y.ld, .rows = a->rows, .accumulate = a->accumulate};
+        struct linear_job j = {.w = cuda_window(&o->w),
+                               .x = in.x,
+                               .ldx = in.ldx,
+                               .q = in.q,
+                               .meta = in.meta,
+                               .bias = o->bias,
+                               .y = o->y.data,
+                               .ldy = o->y.ld,
+                               .rows = a->rows,
+                               .accumulate = a->accumulate};
         gpu_ok(d, launch_linear(d->stream, &j), "linear");
     }
 }

@@ -1,6 +1,7 @@
-/* Linear layers in the CPU backend's sums: leaves of 64 columns, each in one lane, then the binary tree over their absolute index. A warp has one output for up to
- * eight rows; lane i takes leaf i of every 32, so the tree's first five levels are shuffles and its upper levels a short stack. Limited by loads: each lane reads
- * 64 columns of its own. Right for any batch, made for proving; the bits depend on neither the rows nor the grid. */
+/* Linear layers in the CPU backend's sums: leaves of 64 columns, each in one lane, then the binary tree over their
+ * absolute index. A warp has one output for up to eight rows; lane i takes leaf i of every 32, so the tree's first five
+ * levels are shuffles and its upper levels a short stack. Limited by loads: each lane reads 64 columns of its own.
+ * Right for any batch, made for proving; the bits depend on neither the rows nor the grid. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"
 
@@ -53,7 +54,8 @@ __device__ static void add_block(const struct linear_job &j, int row0, int64_t i
 }
 
 /* Eight weights of a float type, or codes of fp8, from column c on, a multiple of 8. */
-template <enum family F> __device__ static void load_eight(const struct weight_planes &p, int64_t row, int c, float w[8])
+template <enum family F>
+__device__ static void load_eight(const struct weight_planes &p, int64_t row, int c, float w[8])
 {
     if constexpr (F == FAM_F32) {
         const float4 *from = (const float4 *)((const float *)p.q + row * p.stride + c);
@@ -77,7 +79,8 @@ template <enum family F> __device__ static void load_eight(const struct weight_p
 }
 
 /* Columns [c, end) of a leaf. */
-template <enum family F, int R> __device__ static void add_floats(const struct linear_job &j, int64_t row, int row0, int c, int end, float acc[R])
+template <enum family F, int R>
+__device__ static void add_floats(const struct linear_job &j, int64_t row, int row0, int c, int end, float acc[R])
 {
     for (; c < end; c += 8) {
         float w[8];
@@ -94,8 +97,8 @@ template <enum family F, int R> __device__ static void add_floats(const struct l
     }
 }
 
-template <enum family F, int R> __device__ static struct leaf_sums<R> sum_leaf(const struct linear_job &j, int out, int row0, int leaf)
-{
+template <enum family F, int R>
+__device__ static struct leaf_sums<R> sum_leaf(const struct linear_job &j, int out, int row0, int leaf) {
     struct leaf_sums<R> s = {};
     int64_t row = j.w.row0 + out;
     int first = leaf * LEAF_COLS, end = first + LEAF_COLS, col1 = j.w.col0 + j.w.cols;
@@ -122,7 +125,8 @@ template <enum family F, int R> __device__ static struct leaf_sums<R> sum_leaf(c
 }
 
 /* The nodes of 32 lanes, joined; right in lane 0. What is absent is skipped. */
-template <int R> __device__ static void join_lanes(struct leaf_sums<R> *s)
+template <int R>
+__device__ static void join_lanes(struct leaf_sums<R> *s)
 {
     for (int k = 1; k < WARP; k *= 2) {
         bool there = __shfl_down_sync(ALL_LANES, (int)s->here, k) != 0;
@@ -165,7 +169,7 @@ template <enum family F, int R> __global__ void linear_kernel(struct linear_job 
     int leaf1 = (j.w.col0 + j.w.cols + LEAF_COLS - 1) / LEAF_COLS;
     int first = j.w.col0 / LEAF_COLS / WARP, end = (leaf1 - 1) / WARP + 1;
     struct upper_tree tree;
-    float sum = 0;              /* of row lane_id */
+    float sum = 0; /* of row lane_id */
     for (int span = first; span < end; span++) {
         struct leaf_sums<R> s = sum_leaf<F, R>(j, out, row0, span * WARP + lane_id());
         float mine = 0;
@@ -191,24 +195,37 @@ template <enum family F> static cudaError_t launch_family(cudaStream_t s, const 
     int outs = ceil_div(j->w.rows, LINEAR_WARPS);
     if (j->rows == 1)
         return launch(linear_kernel<F, 1>, dim3(outs), dim3(LINEAR_WARPS * WARP), 0, s, *j);
-    return launch(linear_kernel<F, LINEAR_ROWS>, dim3(outs, ceil_div(j->rows, LINEAR_ROWS)), dim3(LINEAR_WARPS * WARP), 0, s, *j);
+    return launch(linear_kernel<F, LINEAR_ROWS>, dim3(outs, ceil_div(j->rows, LINEAR_ROWS)), dim3(LINEAR_WARPS * WARP),
+                  0, s, *j);
 }
 
 cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j)
 {
     switch (j->w.p.family) {
-    case FAM_F32: return launch_family<FAM_F32>(s, j);
-    case FAM_F16: return launch_family<FAM_F16>(s, j);
-    case FAM_BF16: return launch_family<FAM_BF16>(s, j);
-    case FAM_F8: return launch_family<FAM_F8>(s, j);
-    case FAM_U4: return launch_family<FAM_U4>(s, j);
-    case FAM_U4M: return launch_family<FAM_U4M>(s, j);
-    case FAM_U5: return launch_family<FAM_U5>(s, j);
-    case FAM_U5M: return launch_family<FAM_U5M>(s, j);
-    case FAM_S8: return launch_family<FAM_S8>(s, j);
-    case FAM_K4: return launch_family<FAM_K4>(s, j);
-    case FAM_K5: return launch_family<FAM_K5>(s, j);
-    case FAM_K6: return launch_family<FAM_K6>(s, j);
+    case FAM_F32:
+        return launch_family<FAM_F32>(s, j);
+    case FAM_F16:
+        return launch_family<FAM_F16>(s, j);
+    case FAM_BF16:
+        return launch_family<FAM_BF16>(s, j);
+    case FAM_F8:
+        return launch_family<FAM_F8>(s, j);
+    case FAM_U4:
+        return launch_family<FAM_U4>(s, j);
+    case FAM_U4M:
+        return launch_family<FAM_U4M>(s, j);
+    case FAM_U5:
+        return launch_family<FAM_U5>(s, j);
+    case FAM_U5M:
+        return launch_family<FAM_U5M>(s, j);
+    case FAM_S8:
+        return launch_family<FAM_S8>(s, j);
+    case FAM_K4:
+        return launch_family<FAM_K4>(s, j);
+    case FAM_K5:
+        return launch_family<FAM_K5>(s, j);
+    case FAM_K6:
+        return launch_family<FAM_K6>(s, j);
     }
     return cudaErrorInvalidValue;
 }

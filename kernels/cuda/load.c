@@ -1,5 +1,6 @@
-/* Matrices onto the device: the file's bytes through pinned buffers in turn, filled by several threads, so that reading overlaps copying, from one matrix to the next too;
- * quantised types are sorted into planes (weight.h) by the device. */
+/* Matrices onto the device: the file's bytes through pinned buffers in turn, filled by several threads, so that reading
+ * overlaps copying, from one matrix to the next too; quantised types are sorted into planes (weight.h) by the device.
+ */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -17,9 +18,9 @@ struct weight {
 };
 
 static const enum family families[DT_COUNT] = {
-    [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16,  [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4, [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5,
-    [DT_Q5_1] = FAM_U5M, [DT_Q8_0] = FAM_S8, [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,
-    [DT_F8_SCALED] = FAM_F8,
+    [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16, [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
+    [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5, [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
+    [DT_Q4_K] = FAM_K4,  [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,   [DT_F8_SCALED] = FAM_F8,
 };
 
 /* Bytes of each plane for every 32 columns, d for every 256. */
@@ -30,16 +31,26 @@ struct plane_bytes {
 static struct plane_bytes plane_bytes(enum family f)
 {
     switch (f) {
-    case FAM_U4: return (struct plane_bytes){16, 0, 2, 0};
-    case FAM_U4M: return (struct plane_bytes){16, 0, 4, 0};
-    case FAM_U5: return (struct plane_bytes){16, 4, 2, 0};
-    case FAM_U5M: return (struct plane_bytes){16, 4, 4, 0};
-    case FAM_S8: return (struct plane_bytes){32, 0, 2, 0};
-    case FAM_F8: return (struct plane_bytes){32, 0, 2, 0}; /* four bytes for 64 columns */
-    case FAM_K4: return (struct plane_bytes){16, 0, 2, 4};
-    case FAM_K5: return (struct plane_bytes){16, 4, 2, 4};
-    case FAM_K6: return (struct plane_bytes){16, 8, 2, 2};
-    default: return (struct plane_bytes){0, 0, 0, 0};
+    case FAM_U4:
+        return (struct plane_bytes){16, 0, 2, 0};
+    case FAM_U4M:
+        return (struct plane_bytes){16, 0, 4, 0};
+    case FAM_U5:
+        return (struct plane_bytes){16, 4, 2, 0};
+    case FAM_U5M:
+        return (struct plane_bytes){16, 4, 4, 0};
+    case FAM_S8:
+        return (struct plane_bytes){32, 0, 2, 0};
+    case FAM_F8:
+        return (struct plane_bytes){32, 0, 2, 0}; /* four bytes for 64 columns */
+    case FAM_K4:
+        return (struct plane_bytes){16, 0, 2, 4};
+    case FAM_K5:
+        return (struct plane_bytes){16, 4, 2, 4};
+    case FAM_K6:
+        return (struct plane_bytes){16, 8, 2, 2};
+    default:
+        return (struct plane_bytes){0, 0, 0, 0};
     }
 }
 
@@ -61,10 +72,13 @@ static size_t element_bytes(enum family f)
 /* Where the planes lie from base on; returns their bytes. */
 static size_t lay_out(struct weight *w, enum family f, char *base)
 {
-    size_t rows = (size_t)w->rows, blocks = rows * (size_t)(w->cols / BLOCK_COLS), supers = rows * (size_t)((w->cols + 255) / 256);
+    size_t rows = (size_t)w->rows, blocks = rows * (size_t)(w->cols / BLOCK_COLS),
+           supers = rows * (size_t)((w->cols + 255) / 256);
     struct plane_bytes b = plane_bytes(f);
-    size_t q = aligned(blocks * (size_t)b.q), h = aligned(blocks * (size_t)b.h), s = aligned(blocks * (size_t)b.s), d = aligned(supers * (size_t)b.d);
-    w->planes = (struct weight_planes){.family = f, .cols = w->cols, .blocks = w->cols / BLOCK_COLS, .scales = w->planes.scales};
+    size_t q = aligned(blocks * (size_t)b.q), h = aligned(blocks * (size_t)b.h), s = aligned(blocks * (size_t)b.s),
+           d = aligned(supers * (size_t)b.d);
+    w->planes = (struct weight_planes){
+        .family = f, .cols = w->cols, .blocks = w->cols / BLOCK_COLS, .scales = w->planes.scales};
     if (is_plain(f)) {
         w->planes.stride = (w->cols + WEIGHT_PAD - 1) / WEIGHT_PAD * WEIGHT_PAD;
         q = aligned(rows * (size_t)w->planes.stride * element_bytes(f));
@@ -91,7 +105,8 @@ static int open_slot(struct device *d, int i, bool staged, struct err *e)
     }
     if (staged && !l->dev[i])
         l->dev[i] = heap_take(&d->heap, LOAD_BYTES);
-    return l->dev[i] || !staged ? 0 : err_set(e, E_FULL, "no %d MiB of GPU memory for loading weights", LOAD_BYTES >> 20);
+    return l->dev[i] || !staged ? 0
+                                : err_set(e, E_FULL, "no %d MiB of GPU memory for loading weights", LOAD_BYTES >> 20);
 }
 
 static int open_loader(struct device *d, bool staged, struct err *e)
@@ -126,12 +141,16 @@ static bool place_rows(struct device *d, const struct weight *w, int slot, size_
     if (is_plain(p->family)) {
         size_t stride = (size_t)p->stride * element_bytes(p->family);
         char *to = (char *)w->base + (size_t)rows[0] * stride;
-        return gpu_ok(d, cudaMemcpy2DAsync(to, stride, l->host[slot], row_bytes, row_bytes, (size_t)rows[1], cudaMemcpyHostToDevice, d->stream),
-                         "loading weights");
+        return gpu_ok(d,
+                      cudaMemcpy2DAsync(to, stride, l->host[slot], row_bytes, row_bytes, (size_t)rows[1],
+                                        cudaMemcpyHostToDevice, d->stream),
+                      "loading weights");
     }
     struct pack_job j = {.raw = l->dev[slot], .row_bytes = row_bytes, .first = rows[0], .n = rows[1], .to = *p};
-    return gpu_ok(d, cudaMemcpyAsync(l->dev[slot], l->host[slot], (size_t)rows[1] * row_bytes, cudaMemcpyHostToDevice, d->stream),
-                     "loading weights") &&
+    return gpu_ok(d,
+                  cudaMemcpyAsync(l->dev[slot], l->host[slot], (size_t)rows[1] * row_bytes, cudaMemcpyHostToDevice,
+                                  d->stream),
+                  "loading weights") &&
            gpu_ok(d, launch_pack(d->stream, &j), "packing weights");
 }
 
@@ -145,8 +164,10 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
         l->next = (slot + 1) % LOAD_SLOTS;
         if (!gpu_ok(d, cudaEventSynchronize(l->free[slot]), "loading weights"))
             return false;
-        crew_copy(l->crew, l->host[slot], (const char *)src->data + (size_t)first * row_bytes, (size_t)rows[1] * row_bytes);
-        if (!place_rows(d, w, slot, row_bytes, rows) || !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
+        crew_copy(l->crew, l->host[slot], (const char *)src->data + (size_t)first * row_bytes,
+                  (size_t)rows[1] * row_bytes);
+        if (!place_rows(d, w, slot, row_bytes, rows) ||
+            !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
             return false;
     }
     return true;
@@ -160,7 +181,8 @@ static int check_source(const struct weight_src *src, struct err *e)
     if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 20)
         return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
     if (src->cols % info->block)
-        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols, info->block, info->name);
+        return err_set(e, E_UNSUPPORTED, "%d columns are not a multiple of %d, the block of type %s", src->cols,
+                       info->block, info->name);
     return 0;
 }
 
@@ -189,7 +211,9 @@ int cuda_weight_load(struct device *d, struct weight **out, const struct weight_
     w->planes.scales = src->scales;
     w->bytes = lay_out(w, f, NULL);
     w->base = heap_take(&d->heap, w->bytes);
-    int rc = w->base ? 0 : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols, dtype_get(src->type)->name);
+    int rc = w->base ? 0
+                     : err_set(e, E_FULL, "no GPU memory for a matrix of %d x %d (%s)", w->rows, w->cols,
+                               dtype_get(src->type)->name);
     if (!rc) {
         lay_out(w, f, w->base);
         rc = fill_weight(d, w, src, e);

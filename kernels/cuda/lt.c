@@ -13,7 +13,8 @@ struct call {
     cublasLtMatrixLayout_t w, x, y;
 };
 
-/* What the library chose for a shape, and how it is described; only where bias and scales lie is said anew each time. */
+/* What the library chose for a shape, and how it is described; only where bias and scales lie is said anew each time.
+ */
 struct choice {
     struct lt_key key;
     enum { CHOICE_NONE, CHOICE_REFUSED, CHOICE_MADE } state;
@@ -25,7 +26,7 @@ struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
     bool f8;
-    struct choice *choices;     /* [CHOICES] by hash; a newcomer takes the place of who is there */
+    struct choice *choices; /* [CHOICES] by hash; a newcomer takes the place of who is there */
 };
 
 static int32_t alignment(const void *p)
@@ -36,8 +37,16 @@ static int32_t alignment(const void *p)
 
 struct lt_key lt_key_of(const struct lt_product *p)
 {
-    return (struct lt_key){p->outs, p->cols, p->rows, p->ldw, p->ldx, p->ldy, (int)p->factors | p->accumulate << 2 | (p->bias != NULL) << 3,
-                           alignment(p->w), alignment(p->x), alignment(p->y)};
+    return (struct lt_key){p->outs,
+                           p->cols,
+                           p->rows,
+                           p->ldw,
+                           p->ldx,
+                           p->ldy,
+                           (int)p->factors | p->accumulate << 2 | (p->bias != NULL) << 3,
+                           alignment(p->w),
+                           alignment(p->x),
+                           alignment(p->y)};
 }
 
 uint32_t lt_hash(const struct lt_key *k)
@@ -98,19 +107,22 @@ static bool set_pointers(const struct lt *l, const struct lt_product *p, const s
 static bool describe_ends(const struct lt *l, const struct lt_product *p, const struct call *c)
 {
     cublasLtEpilogue_t with_bias = CUBLASLT_EPILOGUE_BIAS;
-    int32_t w = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_BLOCK128, x = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_VEC128;
+    int32_t w = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_BLOCK128,
+            x = p->factors == LT_F8_ROWS ? LT_SCALE_OUTER_VEC : LT_SCALE_VEC128;
     if (is_f8(p) && (p->bias || !set(l, c, LT_A_SCALE_MODE, &w, sizeof w) || !set(l, c, LT_B_SCALE_MODE, &x, sizeof x)))
         return false;
-    return (!p->bias || set(l, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &with_bias, sizeof with_bias)) && set_pointers(l, p, c);
+    return (!p->bias || set(l, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &with_bias, sizeof with_bias)) &&
+           set_pointers(l, p, c);
 }
 
-/* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed; x and y are as they should be. */
+/* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed; x and
+ * y are as they should be. */
 static bool describe(const struct lt *l, const struct lt_product *p, struct call *c)
 {
     cudaDataType_t type = is_f8(p) ? CUDA_R_8F_E4M3 : p->factors == LT_F16 ? CUDA_R_16F : CUDA_R_16BF;
     cublasOperation_t turn = CUBLAS_OP_T;
-    if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) || !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) ||
-        !describe_ends(l, p, c))
+    if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+        !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) || !describe_ends(l, p, c))
         return false;
     return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, type, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
            ok(l->f.cublasLtMatrixLayoutCreate(&c->x, type, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&
@@ -148,10 +160,13 @@ static bool set_alignments(const struct lt *l, cublasLtMatmulPreference_t to, co
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
         uint32_t bytes;
-    } all[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)k->align_w}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)k->align_x},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)k->align_y}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)k->align_y}};
+    } all[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)k->align_w},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)k->align_x},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)k->align_y},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)k->align_y}};
     uint64_t workspace = WORKSPACE;
-    bool good = ok(l->f.cublasLtMatmulPreferenceSetAttribute(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    bool good = ok(l->f.cublasLtMatmulPreferenceSetAttribute(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                             sizeof workspace));
     for (size_t i = 0; i < sizeof all / sizeof *all && good; i++)
         good = ok(l->f.cublasLtMatmulPreferenceSetAttribute(to, all[i].what, &all[i].bytes, sizeof all[i].bytes));
     return good;
@@ -163,7 +178,8 @@ static bool ask(const struct lt *l, struct choice *c)
     cublasLtMatmulPreference_t how = NULL;
     int n = 0;
     bool good = ok(l->f.cublasLtMatmulPreferenceCreate(&how)) && set_alignments(l, how, &c->key) &&
-                ok(l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, c->call.product, c->call.w, c->call.x, c->call.y, c->call.y, how, 1, &found, &n)) &&
+                ok(l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, c->call.product, c->call.w, c->call.x, c->call.y,
+                                                       c->call.y, how, 1, &found, &n)) &&
                 n > 0 && ok(found.state);
     if (good)
         c->algo = found.algo;
@@ -196,6 +212,6 @@ bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void 
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
     if (c->state != CHOICE_MADE || !set_pointers(l, p, &c->call))
         return false;
-    return ok(l->f.cublasLtMatmul(l->handle, c->call.product, &one, p->w, c->call.w, p->x, c->call.x, &beta, p->y, c->call.y, p->y, c->call.y, &c->algo,
-                                  workspace, WORKSPACE, s));
+    return ok(l->f.cublasLtMatmul(l->handle, c->call.product, &one, p->w, c->call.w, p->x, c->call.x, &beta, p->y,
+                                  c->call.y, p->y, c->call.y, &c->algo, workspace, WORKSPACE, s));
 }

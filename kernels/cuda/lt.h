@@ -1,5 +1,6 @@
-/* cuBLASLt for products of many rows: its library is loaded when the first device opens (none: the caller's own kernels run), and what it chose for
- * a shape is kept. One per device, used by the device's thread. Never true: a choice looked up twice for one shape, unless another took its place. */
+/* cuBLASLt for products of many rows: its library is loaded when the first device opens (none: the caller's own kernels
+ * run), and what it chose for a shape is kept. One per device, used by the device's thread. Never true: a choice looked
+ * up twice for one shape, unless another took its place. */
 #ifndef CUDA_LT_H
 #define CUDA_LT_H
 
@@ -14,15 +15,17 @@ struct lt;
 /* fp8: E4M3 codes with scales for each row of w and x, or for 128 x 128 elements of w and 128 columns of a row of x. */
 enum lt_factors { LT_BF16, LT_F16, LT_F8_ROWS, LT_F8_BLOCKS };
 
-/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32. fp8 has no bias here; its matrices, rows and scales begin at multiples of 16
- * bytes, outs and cols are multiples of 16, and of LT_F8_BLOCKS rows of 4. */
+/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32. fp8 has no bias here;
+ * its matrices, rows and scales begin at multiples of 16 bytes, outs and cols are multiples of 16, and of LT_F8_BLOCKS
+ * rows of 4. */
 struct lt_product {
     const void *w, *x;
-    const float *w_scales, *x_scales; /* fp8: [outs], [rows]; or [outs / 128][cols / 128, a multiple of 4], [cols / 128][rows]; quotients are rounded up */
-    const float *bias;          /* or NULL */
+    const float *w_scales, *x_scales; /* fp8: [outs], [rows]; or [outs / 128][cols / 128, a multiple of 4], [cols /
+                                         128][rows]; quotients are rounded up */
+    const float *bias;                /* or NULL */
     float *y;
     int outs, cols, rows;
-    int ldw, ldx, ldy;          /* elements from row to row */
+    int ldw, ldx, ldy; /* elements from row to row */
     enum lt_factors factors;
     bool accumulate;
 };
@@ -30,7 +33,7 @@ struct lt_product {
 /* What a choice depends on; no padding, compared as bytes. */
 struct lt_key {
     int32_t outs, cols, rows, ldw, ldx, ldy;
-    int32_t flags;              /* factors, accumulate, bias */
+    int32_t flags;                     /* factors, accumulate, bias */
     int32_t align_w, align_x, align_y; /* of the addresses: a power of two, 16 .. 256 */
 };
 struct lt_key lt_key_of(const struct lt_product *p);
@@ -38,10 +41,11 @@ uint32_t lt_hash(const struct lt_key *k);
 
 /* capability: of the device, 90 is 9.0. NULL: the library is not here. */
 struct lt *lt_open(int capability);
-void lt_close(struct lt *l);    /* NULL is fine */
+void lt_close(struct lt *l); /* NULL is fine */
 /* Bytes of device memory that lt_multiply needs to be given. */
 size_t lt_workspace(void);
-/* Products of LT_F8_ROWS and LT_F8_BLOCKS can be asked for: on devices of capability 9.0, from version 12.9 on. lt: or NULL. */
+/* Products of LT_F8_ROWS and LT_F8_BLOCKS can be asked for: on devices of capability 9.0, from version 12.9 on. lt: or
+ * NULL. */
 bool lt_multiplies_f8(const struct lt *l);
 /* The library has a way to do it. */
 bool lt_can(struct lt *l, const struct lt_product *p);

@@ -1,24 +1,24 @@
-/* The functions of cuBLASLt that the backend calls, found at run time so that the program starts where there is no such library. Written once at open, any thread reads.
- * Never true: a table of which only some functions were found. */
+/* The functions of cuBLASLt that the backend calls, found at run time so that the program starts where there is no such
+ * library. Written once at open, any thread reads. Never true: a table of which only some functions were found. */
 #ifndef CUDA_LT_LOAD_H
 #define CUDA_LT_LOAD_H
 
 #include <cublasLt.h>
 #include <stdbool.h>
 
-#define LT_FUNCTIONS(X)                                                                                      \
-    X(cublasLtGetVersion)                                                                                    \
-    X(cublasLtCreate)                                                                                        \
-    X(cublasLtDestroy)                                                                                       \
-    X(cublasLtMatmulDescCreate)                                                                              \
-    X(cublasLtMatmulDescDestroy)                                                                             \
-    X(cublasLtMatmulDescSetAttribute)                                                                        \
-    X(cublasLtMatrixLayoutCreate)                                                                            \
-    X(cublasLtMatrixLayoutDestroy)                                                                           \
-    X(cublasLtMatmulPreferenceCreate)                                                                        \
-    X(cublasLtMatmulPreferenceDestroy)                                                                       \
-    X(cublasLtMatmulPreferenceSetAttribute)                                                                  \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
+#define LT_FUNCTIONS(X)                                                                                                \
+    X(cublasLtGetVersion)                                                                                              \
+    X(cublasLtCreate)                                                                                                  \
+    X(cublasLtDestroy)                                                                                                 \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmul)
 
 /* Numbers that cublasLt.h names from version 12.9 on; what is loaded may be newer than the header. */
@@ -26,9 +26,9 @@ enum {
     LT_F8_VERSION = 120900,
     LT_A_SCALE_MODE = 31,
     LT_B_SCALE_MODE = 32,
-    LT_SCALE_OUTER_VEC = 3,     /* one for each row of op(A) or column of op(B) */
-    LT_SCALE_VEC128 = 4,        /* one for each 128 elements */
-    LT_SCALE_BLOCK128 = 5       /* one for each 128 x 128 elements */
+    LT_SCALE_OUTER_VEC = 3, /* one for each row of op(A) or column of op(B) */
+    LT_SCALE_VEC128 = 4,    /* one for each 128 elements */
+    LT_SCALE_BLOCK128 = 5   /* one for each 128 x 128 elements */
 };
 
 struct lt_functions {

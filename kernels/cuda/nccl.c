@@ -11,10 +11,12 @@
 #include "kernels/cuda/device.h"
 #include "kernels/meeting.h"
 
-/* How long an abort waits for a member that is inside a call, which enqueues and returns, before it ends the call under it. */
+/* How long an abort waits for a member that is inside a call, which enqueues and returns, before it ends the call under
+ * it. */
 static const int64_t PATIENCE_NS = 100000000;
 
-/* A member's part. Others read it between the meeting of a sum and the next wait; the communicator itself is used and ended under `inside`.
+/* A member's part. Others read it between the meeting of a sum and the next wait; the communicator itself is used and
+ * ended under `inside`.
  */
 struct part {
     const struct nccl_functions *f;
@@ -128,7 +130,8 @@ static uint64_t serial_of(const ncclUniqueId *id)
     return h | 1;
 }
 
-/* Makes a communicator of all members. False: there is none, with the device's error or (first member's part refused) without. */
+/* Makes a communicator of all members. False: there is none, with the device's error or (first member's part refused)
+ * without. */
 static bool join(struct device *d, struct comm *c, int me, const int *devices)
 {
     int n = meeting_size(c);
@@ -174,7 +177,8 @@ static bool list_devices(const struct comm *c, int turn, int *devices)
 /* The member's own planes, whose order says nothing here. */
 static bool add_own(struct device *d, const struct reduce_args *a)
 {
-    struct sum_job j = {.y = a->part.data, .ldy = a->part.ld, .cols = a->y.cols, .first = 0, .end = (int64_t)a->rows * a->y.cols};
+    struct sum_job j = {
+        .y = a->part.data, .ldy = a->part.ld, .cols = a->y.cols, .first = 0, .end = (int64_t)a->rows * a->y.cols};
     for (int p = 0; p < a->order->n_planes; p++)
         if (a->order->member[p] == a->me) {
             j.planes[j.n_planes] = act_row(a->planes, a->order->index[p] * a->rows);

@@ -13,7 +13,8 @@ static bool find(void *lib, const char *name, void *to)
 bool nccl_load(struct nccl_functions *f)
 {
     void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    return lib && find(lib, "ncclGetUniqueId", &f->ncclGetUniqueId) && find(lib, "ncclCommInitRank", &f->ncclCommInitRank) &&
-           find(lib, "ncclCommDestroy", &f->ncclCommDestroy) && find(lib, "ncclCommAbort", &f->ncclCommAbort) &&
-           find(lib, "ncclAllReduce", &f->ncclAllReduce) && find(lib, "ncclGetErrorString", &f->ncclGetErrorString);
+    return lib && find(lib, "ncclGetUniqueId", &f->ncclGetUniqueId) &&
+           find(lib, "ncclCommInitRank", &f->ncclCommInitRank) && find(lib, "ncclCommDestroy", &f->ncclCommDestroy) &&
+           find(lib, "ncclCommAbort", &f->ncclCommAbort) && find(lib, "ncclAllReduce", &f->ncclAllReduce) &&
+           find(lib, "ncclGetErrorString", &f->ncclGetErrorString);
 }

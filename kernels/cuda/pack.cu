@@ -1,4 +1,5 @@
-/* Quantised rows in file format (kernels/dtype.c states the formats) into planes (weight.h). Thread: one block of 32 columns; limited by memory, run once at load. */
+/* Quantised rows in file format (kernels/dtype.c states the formats) into planes (weight.h). Thread: one block of 32
+ * columns; limited by memory, run once at load. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"
 
@@ -6,7 +7,7 @@ enum { PACK_THREADS = 128 };
 
 /* A block of 32 columns, read from the file's bytes. */
 struct raw_block {
-    uint8_t q[32];              /* with zero_of inside; 8 bits: signed */
+    uint8_t q[32]; /* with zero_of inside; 8 bits: signed */
     uint16_t d, m;
     uint8_t scale[2], min;
 };
@@ -19,15 +20,24 @@ __device__ static uint16_t u16_at(const uint8_t *p)
 __device__ static int raw_bytes(enum family f)
 {
     switch (f) {
-    case FAM_U4: return 18;
-    case FAM_U4M: return 20;
-    case FAM_U5: return 22;
-    case FAM_U5M: return 24;
-    case FAM_S8: return 34;
-    case FAM_F8: return 68;
-    case FAM_K4: return 144;
-    case FAM_K5: return 176;
-    default: return 210;
+    case FAM_U4:
+        return 18;
+    case FAM_U4M:
+        return 20;
+    case FAM_U5:
+        return 22;
+    case FAM_U5M:
+        return 24;
+    case FAM_S8:
+        return 34;
+    case FAM_F8:
+        return 68;
+    case FAM_K4:
+        return 144;
+    case FAM_K5:
+        return 176;
+    default:
+        return 210;
     }
 }
 
@@ -107,7 +117,8 @@ __device__ static void put_bits(enum family f, const struct weight_planes &to, i
         h[2 * i] = high[0], h[2 * i + 1] = high[1];
 }
 
-__device__ static void put_scales(enum family f, const struct weight_planes &to, int64_t i, int64_t super, const struct raw_block &b)
+__device__ static void put_scales(enum family f, const struct weight_planes &to, int64_t i, int64_t super,
+                                  const struct raw_block &b)
 {
     uint16_t *s = (uint16_t *)to.s, *d = (uint16_t *)to.d;
     uint8_t *k = (uint8_t *)to.s + 2 * i;
@@ -144,8 +155,13 @@ static __global__ void pack_kernel(struct pack_job j)
     if (row >= j.n)
         return;
     enum family f = j.to.family;
-    const uint8_t *raw = j.raw + (int64_t)row * (int64_t)j.row_bytes + (int64_t)(is_k(f) ? c / 8 : f == FAM_F8 ? c / 2 : c) * raw_bytes(f);
-    int64_t i = (int64_t)(j.first + row) * j.to.blocks + c, super = (int64_t)(j.first + row) * ((j.to.blocks + 7) / 8) + c / 8;
+    const uint8_t *raw = j.raw + (int64_t)row * (int64_t)j.row_bytes +
+                         (int64_t)(is_k(f)       ? c / 8
+                                   : f == FAM_F8 ? c / 2
+                                                 : c) *
+                             raw_bytes(f);
+    int64_t i = (int64_t)(j.first + row) * j.to.blocks + c,
+            super = (int64_t)(j.first + row) * ((j.to.blocks + 7) / 8) + c / 8;
     if (f == FAM_F8) {
         pack_f8(j.to, i, raw, c % 2);
         return;
@@ -163,5 +179,6 @@ static __global__ void pack_kernel(struct pack_job j)
 
 cudaError_t launch_pack(cudaStream_t s, const struct pack_job *j)
 {
-    return launch(pack_kernel, dim3(ceil_div((int64_t)j->n * j->to.blocks, PACK_THREADS)), dim3(PACK_THREADS), 0, s, *j);
+    return launch(pack_kernel, dim3(ceil_div((int64_t)j->n * j->to.blocks, PACK_THREADS)), dim3(PACK_THREADS), 0, s,
+                  *j);
 }

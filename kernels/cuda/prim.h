@@ -1,6 +1,7 @@
-/* What every kernel file shares: launching, element types, the CPU backend's 2^x, warps. CUDA C++ only. tests/emulator has host twins of the few names of the CUDA
- * runtime that are used here, so that the same kernels run as plain C++ in a test. Never true: an operation whose rounding is left to the compiler (these files are
- * compiled without contraction). */
+/* What every kernel file shares: launching, element types, the CPU backend's 2^x, warps. CUDA C++ only. tests/emulator
+ * has host twins of the few names of the CUDA runtime that are used here, so that the same kernels run as plain C++ in
+ * a test. Never true: an operation whose rounding is left to the compiler (these files are compiled without
+ * contraction). */
 #ifndef CUDA_PRIM_H
 #define CUDA_PRIM_H
 
@@ -20,7 +21,8 @@ static const unsigned ALL_LANES = 0xffffffffu;
 #endif
 
 template <typename... P, typename... A>
-static inline cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args)
+static inline cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                                 A &&...args)
 {
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;

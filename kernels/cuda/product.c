@@ -1,15 +1,18 @@
-/* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type (skinny.cu). Many: inputs rounded to 16 bits once, then the library
- * (lt.c); quantised weights go through tiles that widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a time for the
- * library; fp8 ones are multiplied with inputs of fp8 where the library can (product_f8.c). Without the library tiles do it all. F32 weights go by the invariant kernels, whose
- * speed is that of a rare case. */
+/* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type
+ * (skinny.cu). Many: inputs rounded to 16 bits once, then the library (lt.c); quantised weights go through tiles that
+ * widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a
+ * time for the library; fp8 ones are multiplied with inputs of fp8 where the library can (product_f8.c). Without the
+ * library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 
 enum {
-    FEW_QUANTISED = 32,             /* quantised weights are read again every SKINNY_ROWS rows up to here: a quarter of the bytes each time */
-    WIDEN_ROWS = 448,               /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; reckoned, not measured */
-    SILU_ROWS = 4,                  /* more rows get their SwiGLU made once, not by every CTA */
+    FEW_QUANTISED =
+        32, /* quantised weights are read again every SKINNY_ROWS rows up to here: a quarter of the bytes each time */
+    WIDEN_ROWS = 448, /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; reckoned, not
+                         measured */
+    SILU_ROWS = 4,    /* more rows get their SwiGLU made once, not by every CTA */
     WIDEN_BYTES = 64 << 20,
 };
 
@@ -41,7 +44,14 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
     int cols = a->x.cols, ld = (cols + 15) / 16 * 16;
     if (!gpu_grow(d, &d->work->inputs, (size_t)a->rows * (size_t)ld * sizeof(float)))
         return false;
-    struct swiglu_job j = {.x = a->x.data, .x2 = a->x2.data, .y = d->work->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = cols};
+    struct swiglu_job j = {.x = a->x.data,
+                           .x2 = a->x2.data,
+                           .y = d->work->inputs.data,
+                           .ldx = a->x.ld,
+                           .ldx2 = a->x2.ld,
+                           .ldy = ld,
+                           .rows = a->rows,
+                           .cols = cols};
     *x = (struct act){d->work->inputs.data, cols, ld};
     return gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
 }
@@ -57,15 +67,23 @@ static void multiply_few(struct device *d, const struct linear_args *a)
     }
     for (int row = 0; row < a->rows; row += SKINNY_ROWS) {
         int left = a->rows - row;
-        struct skinny_job j = {.in = in, .x = act_row(x, row), .ldx = x.ld, .gain = a->gain, .eps = a->eps, .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
-                               .n_out = a->n_out, .accumulate = a->accumulate, .early = d->early};
+        struct skinny_job j = {.in = in,
+                               .x = act_row(x, row),
+                               .ldx = x.ld,
+                               .gain = a->gain,
+                               .eps = a->eps,
+                               .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
+                               .n_out = a->n_out,
+                               .accumulate = a->accumulate,
+                               .early = d->early};
         if (in == SKINNY_SWIGLU) {
             j.x2 = act_row(a->x2, row);
             j.ldx2 = a->x2.ld;
         }
         for (int i = 0; i < a->n_out; i++) {
             const struct linear_out *o = &a->out[i];
-            j.out[i] = (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = act_row(o->y, row), .ldy = o->y.ld};
+            j.out[i] =
+                (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = act_row(o->y, row), .ldy = o->y.ld};
         }
         gpu_ok(d, launch_skinny(d->stream, &j), "linear");
     }
@@ -91,17 +109,38 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
         return false;
     to->x = d->work->inputs.data;
     to->ldx = ld;
-    struct narrow_job j = {.x = a->x.data, .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL, .gain = a->in == LINEAR_NORM ? a->gain : NULL,
-                           .y = d->work->inputs.data, .ldx = a->x.ld, .ldx2 = a->x2.ld, .ldy = ld, .rows = a->rows, .cols = a->x.cols, .eps = a->eps, .f16 = f16};
+    struct narrow_job j = {.x = a->x.data,
+                           .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL,
+                           .gain = a->in == LINEAR_NORM ? a->gain : NULL,
+                           .y = d->work->inputs.data,
+                           .ldx = a->x.ld,
+                           .ldx2 = a->x2.ld,
+                           .ldy = ld,
+                           .rows = a->rows,
+                           .cols = a->x.cols,
+                           .eps = a->eps,
+                           .f16 = f16};
     return gpu_ok(d, launch_narrow(d->stream, &j), "narrow");
 }
 
-/* By the library, or by tiles when it is not here or does not want to. w: the matrix in 16 bits, rows ldw apart; NULL: tiles. */
+/* By the library, or by tiles when it is not here or does not want to. w: the matrix in 16 bits, rows ldw apart; NULL:
+ * tiles. */
 static void multiply_wide(struct device *d, const struct fast_job *j, const uint16_t *w, int ldw)
 {
-    struct lt_product p = {.w = w, .x = j->x, .bias = j->bias, .y = j->y, .outs = j->w.rows, .cols = j->w.cols, .rows = j->rows, .ldw = ldw, .ldx = j->ldx,
-                           .ldy = j->ldy, .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16, .accumulate = j->accumulate};
-    if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) && lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
+    struct lt_product p = {.w = w,
+                           .x = j->x,
+                           .bias = j->bias,
+                           .y = j->y,
+                           .outs = j->w.rows,
+                           .cols = j->w.cols,
+                           .rows = j->rows,
+                           .ldw = ldw,
+                           .ldx = j->ldx,
+                           .ldy = j->ldy,
+                           .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16,
+                           .accumulate = j->accumulate};
+    if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) &&
+        lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
         return;
     if (!gpu_failed(d))
         gpu_ok(d, launch_tile(d->stream, j), "linear");
@@ -132,17 +171,25 @@ static void multiply_many(struct device *d, const struct linear_args *a)
         return;
     for (int i = 0; i < a->n_out && !gpu_failed(d); i++) {
         const struct linear_out *o = &a->out[i];
-        struct fast_job j = {.w = cuda_window(&o->w), .x = in.x, .ldx = in.ldx, .bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = a->rows,
+        struct fast_job j = {.w = cuda_window(&o->w),
+                             .x = in.x,
+                             .ldx = in.ldx,
+                             .bias = o->bias,
+                             .y = o->y.data,
+                             .ldy = o->y.ld,
+                             .rows = a->rows,
                              .accumulate = a->accumulate};
         bool plain = f <= FAM_BF16;
         if (!plain && d->lt && a->rows >= WIDEN_ROWS)
             multiply_widened(d, &j);
         else
-            multiply_wide(d, &j, plain ? (const uint16_t *)j.w.p.q + (int64_t)j.w.row0 * j.w.p.stride + j.w.col0 : NULL, j.w.p.stride);
+            multiply_wide(d, &j, plain ? (const uint16_t *)j.w.p.q + (int64_t)j.w.row0 * j.w.p.stride + j.w.col0 : NULL,
+                          j.w.p.stride);
     }
 }
 
-/* Both factors in fp8; what the library refuses as 16 bit. Memory for that is taken even so: it may refuse fewer rows than were rehearsed. */
+/* Both factors in fp8; what the library refuses as 16 bit. Memory for that is taken even so: it may refuse fewer rows
+ * than were rehearsed. */
 static void multiply_f8(struct device *d, const struct linear_args *a)
 {
     bool done[LINEAR_MAX_OUT];
@@ -181,7 +228,9 @@ void cuda_product(struct device *d, const struct linear_args *a)
         enum family f = family_of(a, first);
         enum f8_scales way = way_of(d, a, first);
         part.out[0] = a->out[first];
-        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f && way_of(d, a, first + part.n_out) == way; part.n_out++)
+        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f &&
+                             way_of(d, a, first + part.n_out) == way;
+             part.n_out++)
             part.out[part.n_out] = a->out[first + part.n_out];
         multiply(d, &part);
     }

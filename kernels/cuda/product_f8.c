@@ -1,14 +1,20 @@
-/* Products of fp8 weights and inputs rounded to fp8, by the library (lt.c). Where the weights have a scale for each row (or one for all), so has the input; where they have one for
- * each 128 x 128 elements, the input has one for each 128 columns of a row. Weights are multiplied where they lie; their scales are brought into the library's form along
- * with the input, every time: a few KiB, in the same launch.
+/* Products of fp8 weights and inputs rounded to fp8, by the library (lt.c). Where the weights have a scale for each row
+ * (or one for all), so has the input; where they have one for each 128 x 128 elements, the input has one for each 128
+ * columns of a row. Weights are multiplied where they lie; their scales are brought into the library's form along with
+ * the input, every time: a few KiB, in the same launch.
  *
- * Scales by blocks make the library ask for rows in multiples of ROWS_STEP. Outputs of other rows go to working memory, and what counts of them is added: of all rows where
- * that moves fewer bytes than the weights have, else of the last few, which are then multiplied by themselves. Bias is added here, too: to f32 outputs of
- * fp8 factors the library adds none but of bf16. */
+ * Scales by blocks make the library ask for rows in multiples of ROWS_STEP. Outputs of other rows go to working memory,
+ * and what counts of them is added: of all rows where that moves fewer bytes than the weights have, else of the last
+ * few, which are then multiplied by themselves. Bias is added here, too: to f32 outputs of fp8 factors the library adds
+ * none but of bf16. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
-enum { ROWS_STEP = 8, OUTS_STEP = 16, SUM_BYTES = 64 << 20 }; /* 4 is what the library's documentation asks for; other users of it found 8 to be needed */
+enum {
+    ROWS_STEP = 8,
+    OUTS_STEP = 16,
+    SUM_BYTES = 64 << 20
+}; /* 4 is what the library's documentation asks for; other users of it found 8 to be needed */
 
 static size_t aligned(size_t n)
 {
@@ -28,8 +34,10 @@ static bool is_even(const void *p, int ld)
 enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i)
 {
     struct weight_window w = cuda_window(&a->out[i].w);
-    bool inputs = is_even(a->x.data, a->x.ld) && (a->in != LINEAR_SWIGLU || is_even(a->x2.data, a->x2.ld)) && (a->in != LINEAR_NORM || is_even(a->gain, 0));
-    if (w.p.family != FAM_F8 || !lt_multiplies_f8(d->lt) || !inputs || !is_even(a->out[i].y.data, a->out[i].y.ld) || w.rows % OUTS_STEP)
+    bool inputs = is_even(a->x.data, a->x.ld) && (a->in != LINEAR_SWIGLU || is_even(a->x2.data, a->x2.ld)) &&
+                  (a->in != LINEAR_NORM || is_even(a->gain, 0));
+    if (w.p.family != FAM_F8 || !lt_multiplies_f8(d->lt) || !inputs || !is_even(a->out[i].y.data, a->out[i].y.ld) ||
+        w.rows % OUTS_STEP)
         return F8_BY_64;
     if (w.p.scales == F8_BY_BLOCK && (w.row0 % F8_SCALE_BLOCK || w.col0 % F8_SCALE_BLOCK))
         return F8_BY_64;
@@ -41,7 +49,7 @@ enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i
 /* An input in fp8, and the weights' scales. */
 struct input {
     struct f8_input_job job;
-    float *sums;                /* [padded - whole][outs of an output]; NULL: all rows are whole */
+    float *sums; /* [padded - whole][outs of an output]; NULL: all rows are whole */
 };
 
 static int most_outs(const struct linear_args *a)
@@ -52,10 +60,12 @@ static int most_outs(const struct linear_args *a)
     return most;
 }
 
-/* So many rows at most have all their outputs pass through working memory: writing and reading them there moves eight bytes each. */
+/* So many rows at most have all their outputs pass through working memory: writing and reading them there moves eight
+ * bytes each. */
 static int most_sums(const struct linear_args *a)
 {
-    int by_weights = a->x.cols / (2 * (int)sizeof(float)), by_room = (int)(SUM_BYTES / ((size_t)most_outs(a) * sizeof(float)));
+    int by_weights = a->x.cols / (2 * (int)sizeof(float)),
+        by_room = (int)(SUM_BYTES / ((size_t)most_outs(a) * sizeof(float)));
     return (by_weights < by_room ? by_weights : by_room) / ROWS_STEP * ROWS_STEP;
 }
 
@@ -111,9 +121,19 @@ static bool make_input(struct device *d, const struct linear_args *a, bool group
 {
     int cols = a->x.cols, whole = whole_rows(a, groups), padded = groups ? up_to(a->rows, ROWS_STEP) : a->rows;
     struct f8_input_job *j = &in->job;
-    *j = (struct f8_input_job){.x = a->x.data, .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL, .gain = a->in == LINEAR_NORM ? a->gain : NULL, .ldx = a->x.ld,
-                               .ldx2 = a->x2.ld, .ld = up_to(cols, F8_GROUP), .rows = a->rows, .cols = cols, .whole = whole, .padded = padded, .eps = a->eps,
-                               .groups = groups, .n_out = a->n_out};
+    *j = (struct f8_input_job){.x = a->x.data,
+                               .x2 = a->in == LINEAR_SWIGLU ? a->x2.data : NULL,
+                               .gain = a->in == LINEAR_NORM ? a->gain : NULL,
+                               .ldx = a->x.ld,
+                               .ldx2 = a->x2.ld,
+                               .ld = up_to(cols, F8_GROUP),
+                               .rows = a->rows,
+                               .cols = cols,
+                               .whole = whole,
+                               .padded = padded,
+                               .eps = a->eps,
+                               .groups = groups,
+                               .n_out = a->n_out};
     for (int i = 0; i < a->n_out; i++) {
         j->out[i].w = cuda_window(&a->out[i].w);
         j->out[i].n = f8_scales_count(&j->out[i].w);
@@ -136,19 +156,35 @@ static struct lt_product product_of(const struct linear_args *a, const struct in
     const struct act *y = &a->out[i].y;
     int first = behind ? j->whole : 0, rows = behind ? j->padded - j->whole : j->whole;
     int64_t scales = !j->groups ? first : (int64_t)first * (j->ld / F8_GROUP);
-    return (struct lt_product){.w = (const uint8_t *)w->p.q + (int64_t)w->row0 * w->p.cols + w->col0, .x = j->codes + (int64_t)first * j->ld,
-                               .w_scales = j->out[i].to, .x_scales = j->scales + scales, .y = behind ? in->sums : y->data, .outs = w->rows, .cols = w->cols,
-                               .rows = rows, .ldw = w->p.cols, .ldx = j->ld, .ldy = behind ? w->rows : y->ld,
-                               .factors = j->groups ? LT_F8_BLOCKS : LT_F8_ROWS, .accumulate = !behind && a->accumulate};
+    return (struct lt_product){.w = (const uint8_t *)w->p.q + (int64_t)w->row0 * w->p.cols + w->col0,
+                               .x = j->codes + (int64_t)first * j->ld,
+                               .w_scales = j->out[i].to,
+                               .x_scales = j->scales + scales,
+                               .y = behind ? in->sums : y->data,
+                               .outs = w->rows,
+                               .cols = w->cols,
+                               .rows = rows,
+                               .ldw = w->p.cols,
+                               .ldx = j->ld,
+                               .ldy = behind ? w->rows : y->ld,
+                               .factors = j->groups ? LT_F8_BLOCKS : LT_F8_ROWS,
+                               .accumulate = !behind && a->accumulate};
 }
 
 static void settle(struct device *d, const struct linear_args *a, const struct input *in, int i)
 {
     const struct linear_out *o = &a->out[i];
     int whole = in->job.whole;
-    struct f8_settle_job add = {.bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = whole, .cols = o->w.rows, .accumulate = true};
-    struct f8_settle_job rest = {.t = in->sums, .bias = o->bias, .y = act_row(o->y, whole), .ldt = o->w.rows, .ldy = o->y.ld, .rows = a->rows - whole,
-                                 .cols = o->w.rows, .accumulate = a->accumulate};
+    struct f8_settle_job add = {
+        .bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = whole, .cols = o->w.rows, .accumulate = true};
+    struct f8_settle_job rest = {.t = in->sums,
+                                 .bias = o->bias,
+                                 .y = act_row(o->y, whole),
+                                 .ldt = o->w.rows,
+                                 .ldy = o->y.ld,
+                                 .rows = a->rows - whole,
+                                 .cols = o->w.rows,
+                                 .accumulate = a->accumulate};
     if (whole && o->bias)
         gpu_ok(d, launch_f8_settle(d->stream, &add), "bias");
     if (in->sums)

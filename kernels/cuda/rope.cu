@@ -1,4 +1,5 @@
-/* Rotation to positions, and the same on the way into the cache. Limited by memory; at few rows by the launches, which is why there is one for q, k and v. */
+/* Rotation to positions, and the same on the way into the cache. Limited by memory; at few rows by the launches, which
+ * is why there is one for q, k and v. */
 #include "kernels/cuda/turn.h"
 
 enum { ROPE_THREADS = 256 };

@@ -1,4 +1,5 @@
-/* The ops that take a row, or an element, at a time. All are limited by memory; their sums are those of kernels/cpu/rows_body.h. */
+/* The ops that take a row, or an element, at a time. All are limited by memory; their sums are those of
+ * kernels/cpu/rows_body.h. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"
 
@@ -20,7 +21,8 @@ static __global__ void angles_kernel(struct angles_job j)
 
 cudaError_t launch_angles(cudaStream_t s, const struct angles_job *j)
 {
-    return launch(angles_kernel, dim3(ceil_div((int64_t)j->n_rows * (j->dim / 2), ROW_THREADS)), dim3(ROW_THREADS), 0, s, *j);
+    return launch(angles_kernel, dim3(ceil_div((int64_t)j->n_rows * (j->dim / 2), ROW_THREADS)), dim3(ROW_THREADS), 0,
+                  s, *j);
 }
 
 /* CTA: one row. */
@@ -73,7 +75,8 @@ cudaError_t launch_swiglu(cudaStream_t s, const struct swiglu_job *j)
 
 __device__ static int32_t nearest(float x)
 {
-    return (int32_t)(__float_as_uint(x + 12582912.0f) - 0x4b400000u); /* 1.5 * 2^23: the low mantissa bits are the rounded integer */
+    return (int32_t)(__float_as_uint(x + 12582912.0f) -
+                     0x4b400000u); /* 1.5 * 2^23: the low mantissa bits are the rounded integer */
 }
 
 /* Warp: 32 columns of one row, a lane each. */

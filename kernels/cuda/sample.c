@@ -1,4 +1,5 @@
-/* Sampling: what each row of logits is asked, as plain numbers and lists, on its way to the device; results are handed over by finish. */
+/* Sampling: what each row of logits is asked, as plain numbers and lists, on its way to the device; results are handed
+ * over by finish. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -38,7 +39,8 @@ static int count_tokens(const struct sample_row *r, struct counting *c)
 /* At most so many words that the lists of a row take. */
 static size_t most_words(const struct sample_row *r, int vocab)
 {
-    size_t n = (size_t)r->n_banned + (size_t)r->how->n_allowed + 2 * (size_t)r->how->n_bias, seen = (size_t)r->n_prompt + (size_t)r->n_output;
+    size_t n = (size_t)r->n_banned + (size_t)r->how->n_allowed + 2 * (size_t)r->how->n_bias,
+           seen = (size_t)r->n_prompt + (size_t)r->n_output;
     return n + (penalised(r->how) ? 2 * (seen < (size_t)vocab ? seen : (size_t)vocab) : 0);
 }
 
@@ -77,12 +79,21 @@ static struct sample_ask ask_of(const struct sample_row *r)
 {
     const struct sampling *h = r->how;
     if (r->given >= 0) /* chooses nothing, so nothing of how is read */
-        return (struct sample_ask){.given = r->given, .n_top = r->n_top, .logprobs = 1, .temperature = 1, .top_p = 1, .n_allowed = -1};
-    return (struct sample_ask){
-        .draw = (double)(rng_at(h->seed, r->position) >> 11) * 0x1p-53, .temperature = h->temperature, .top_p = h->top_p, .min_p = h->min_p,
-        .repetition = h->repetition_penalty, .frequency = h->frequency_penalty, .presence = h->presence_penalty, .top_k = h->top_k,
-        .given = -1, .n_top = r->n_top, .logprobs = r->n_top >= 0, .n_allowed = -1,
-        .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
+        return (struct sample_ask){
+            .given = r->given, .n_top = r->n_top, .logprobs = 1, .temperature = 1, .top_p = 1, .n_allowed = -1};
+    return (struct sample_ask){.draw = (double)(rng_at(h->seed, r->position) >> 11) * 0x1p-53,
+                               .temperature = h->temperature,
+                               .top_p = h->top_p,
+                               .min_p = h->min_p,
+                               .repetition = h->repetition_penalty,
+                               .frequency = h->frequency_penalty,
+                               .presence = h->presence_penalty,
+                               .top_k = h->top_k,
+                               .given = -1,
+                               .n_top = r->n_top,
+                               .logprobs = r->n_top >= 0,
+                               .n_allowed = -1,
+                               .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
 }
 
 size_t ask_words(const struct batch *b, int first, int n, int vocab)
@@ -135,7 +146,9 @@ static bool send_asks(struct device *d, struct sample_job *j, int first)
     if (!mirror_room(d, &d->lists, ask_bytes + words * sizeof(int32_t) + 32))
         return false;
     size_t at = mirror_take(&d->lists, ask_bytes), list_at = d->lists.used;
-    struct asking a = {.asks = (struct sample_ask *)(d->lists.host + at), .words = (int32_t *)(d->lists.host + list_at), .vocab = j->vocab};
+    struct asking a = {.asks = (struct sample_ask *)(d->lists.host + at),
+                       .words = (int32_t *)(d->lists.host + list_at),
+                       .vocab = j->vocab};
     if (!ask_rows(d, first, j->n, &a))
         return false;
     mirror_take(&d->lists, (size_t)a.used * sizeof(int32_t));
@@ -188,9 +201,12 @@ static void record_sample(struct device *d, struct sample_job *j, int first)
 
 static void send_sample(struct device *d, struct sample_job *j, int first)
 {
-    if (send_asks(d, j, first) && take_results(d, first, j->n, &j->out) && gpu_ok(d, launch_sample(d->stream, j), "sample"))
-        gpu_ok(d, cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out, cudaMemcpyDeviceToHost, d->stream),
-                  "fetching results");
+    if (send_asks(d, j, first) && take_results(d, first, j->n, &j->out) &&
+        gpu_ok(d, launch_sample(d->stream, j), "sample"))
+        gpu_ok(d,
+               cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out,
+                               cudaMemcpyDeviceToHost, d->stream),
+               "fetching results");
 }
 
 void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n)

@@ -1,6 +1,8 @@
-/* The choice of a token from a row of logits, as kernels/cpu/sample.c makes it: the same order of tokens, the same rules, the same draw. One CTA a row; a row is read
- * from memory a few times (greedy: once), which limits it. Weights are the CPU's e^x as whole multiples of 2^-44, so that a sum has one value in any order; what
- * weighs less than that is never drawn. Sets of tokens are prefixes of the order, found by four passes of a histogram over the bits of the logits. */
+/* The choice of a token from a row of logits, as kernels/cpu/sample.c makes it: the same order of tokens, the same
+ * rules, the same draw. One CTA a row; a row is read from memory a few times (greedy: once), which limits it. Weights
+ * are the CPU's e^x as whole multiples of 2^-44, so that a sum has one value in any order; what weighs less than that
+ * is never drawn. Sets of tokens are prefixes of the order, found by four passes of a histogram over the bits of the
+ * logits. */
 #include "kernels/cuda/prim.h"
 
 #include <cfloat>
@@ -134,7 +136,8 @@ __device__ static __forceinline__ mass_t part_of(const struct heat *h, float x)
     return h ? mass_of(*h, x) : 1;
 }
 
-__device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, const float *x, int n, struct prefix p, const struct heat *h)
+__device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, const float *x, int n, struct prefix p,
+                                                    const struct heat *h)
 {
     mass_t sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
@@ -144,7 +147,8 @@ __device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, cons
 }
 
 /* Eight more bits of the key of the prefix's last element: s->key, s->above. */
-__device__ static __forceinline__ void narrow(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, int shift)
+__device__ static __forceinline__ void narrow(struct sample_space *s, const float *x, int n, struct prefix in,
+                                              const struct heat *h, int shift)
 {
     uint32_t key = s->key;
     __syncthreads();
@@ -168,7 +172,8 @@ __device__ static __forceinline__ void narrow(struct sample_space *s, const floa
 }
 
 /* s->found.last: of the elements of `in` whose key is s->key, the id of the need-th. */
-__device__ static __forceinline__ void find_last(struct sample_space *s, const float *x, int n, struct prefix in, mass_t need)
+__device__ static __forceinline__ void find_last(struct sample_space *s, const float *x, int n, struct prefix in,
+                                                 mass_t need)
 {
     int n_tiles = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
     for (int t = 0; t < n_tiles; t++) {
@@ -189,8 +194,10 @@ __device__ static __forceinline__ void find_last(struct sample_space *s, const f
     __syncthreads();
 }
 
-/* The shortest prefix of the order, inside `in`, that adds up to at least target (> 0, and no more than all of `in`). */
-__device__ static __forceinline__ struct prefix shortest(struct sample_space *s, const float *x, int n, struct prefix in, const struct heat *h, mass_t target)
+/* The shortest prefix of the order, inside `in`, that adds up to at least target (> 0, and no more than all of `in`).
+ */
+__device__ static __forceinline__ struct prefix shortest(struct sample_space *s, const float *x, int n,
+                                                         struct prefix in, const struct heat *h, mass_t target)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -213,7 +220,8 @@ __device__ static __forceinline__ struct prefix shortest(struct sample_space *s,
 
 /* ---- logprobs, of the raw logits */
 
-__device__ static __forceinline__ void list_top(struct sample_space *s, const float *x, int n, int n_top, double log_sum, struct sample_out *out)
+__device__ static __forceinline__ void list_top(struct sample_space *s, const float *x, int n, int n_top,
+                                                double log_sum, struct sample_out *out)
 {
     n_top = n_top < n ? n_top : n;
     n_top = n_top < MOST_TOP ? n_top : MOST_TOP;
@@ -234,7 +242,9 @@ __device__ static __forceinline__ void list_top(struct sample_space *s, const fl
     if (threadIdx.x != 0)
         return;
     for (int i = 1; i < n_top; i++)
-        for (int k = i; k > 0 && (s->values[k] > s->values[k - 1] || (s->values[k] == s->values[k - 1] && s->ids[k] < s->ids[k - 1])); k--) {
+        for (int k = i; k > 0 && (s->values[k] > s->values[k - 1] ||
+                                  (s->values[k] == s->values[k - 1] && s->ids[k] < s->ids[k - 1]));
+             k--) {
             int id = s->ids[k];
             float v = s->values[k];
             s->ids[k] = s->ids[k - 1], s->values[k] = s->values[k - 1];
@@ -246,7 +256,8 @@ __device__ static __forceinline__ void list_top(struct sample_space *s, const fl
     }
 }
 
-__device__ static __forceinline__ void report(struct sample_space *s, const float *raw, int n, int id, double log_sum, struct sample_out *out)
+__device__ static __forceinline__ void report(struct sample_space *s, const float *raw, int n, int id, double log_sum,
+                                              struct sample_out *out)
 {
     mass_t ahead = 0;
     float x = raw[id];
@@ -295,7 +306,8 @@ __device__ static __forceinline__ void penalise(float *x, int n, const struct sa
 }
 
 /* raw into x, changed. Each list is applied before the next; the ids of a list are distinct, or (bias) sorted. */
-__device__ static __forceinline__ void change(const float *raw, float *x, int n, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ void change(const float *raw, float *x, int n, const struct sample_ask &a,
+                                              const struct lists &l)
 {
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
         x[i] = a.n_allowed >= 0 ? -INFINITY : raw[i];
@@ -337,7 +349,8 @@ __device__ static __forceinline__ int choose_anything(int n, const struct sample
 }
 
 /* What min_p, top_k and top_p keep. */
-__device__ static __forceinline__ struct prefix restrict_to(struct sample_space *s, const float *x, int n, const struct sample_ask &a, struct heat h)
+__device__ static __forceinline__ struct prefix restrict_to(struct sample_space *s, const float *x, int n,
+                                                            const struct sample_ask &a, struct heat h)
 {
     struct prefix p = {0, INT_MAX};
     if (a.min_p > 0) {
@@ -377,7 +390,8 @@ __device__ static __forceinline__ void walk_tile(struct sample_space *s, mass_t 
     __syncthreads();
 }
 
-__device__ static __forceinline__ int draw(struct sample_space *s, const float *x, int n, struct prefix p, struct heat h, double u)
+__device__ static __forceinline__ int draw(struct sample_space *s, const float *x, int n, struct prefix p,
+                                           struct heat h, double u)
 {
     int n_tiles = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, tile = 0;
     for (int t = (int)threadIdx.x; t < n_tiles; t += SAMPLE_THREADS)
@@ -403,7 +417,8 @@ __device__ static __forceinline__ int draw(struct sample_space *s, const float *
     return s->chosen;
 }
 
-__device__ static __forceinline__ int choose(struct sample_space *s, const float *x, int n, struct best best, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ int choose(struct sample_space *s, const float *x, int n, struct best best,
+                                             const struct sample_ask &a, const struct lists &l)
 {
     if (best.x == -INFINITY) {
         if (threadIdx.x == 0)

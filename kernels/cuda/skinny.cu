@@ -1,13 +1,19 @@
-/* Linear layers for a few rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows at a time, weights come straight from their planes,
- * 16 bytes a lane; f16 ones as a bf16 and what it leaves.
- * A CTA has 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are added in order. The input is made on the way: rms(x)
- * needs no pass of its own, since sum(x gain w) / rms is sum(x gain w) times one number, known at the end.
- * Limited by memory bandwidth. The bits do not depend on the number of rows. */
+/* Linear layers for a few rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows
+ * at a time, weights come straight from their planes, 16 bytes a lane; f16 ones as a bf16 and what it leaves. A CTA has
+ * 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are added in order. The input is made
+ * on the way: rms(x) needs no pass of its own, since sum(x gain w) / rms is sum(x gain w) times one number, known at
+ * the end. Limited by memory bandwidth. The bits do not depend on the number of rows. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/unpack.h"
 
-enum { SKINNY_WARPS = 8, SKINNY_THREADS = SKINNY_WARPS * WARP, SLAB = 128, SLAB_BLOCKS = SLAB / BLOCK_COLS, TILE_OUTS = 16 };
+enum {
+    SKINNY_WARPS = 8,
+    SKINNY_THREADS = SKINNY_WARPS * WARP,
+    SLAB = 128,
+    SLAB_BLOCKS = SLAB / BLOCK_COLS,
+    TILE_OUTS = 16
+};
 
 /* Which columns of a block of 32 lane t of four has: its first four elements at first(t), its last four at last(t). */
 template <enum family F> struct block_order {
@@ -19,8 +25,8 @@ template <enum family F> struct block_order {
 /* One lane's part of one row of a slab, as loaded. */
 template <enum family F> struct slab_row {
     uint4 q[is_float(F) ? 4 : bits_of(F) == 8 ? 2 : 1];
-    uint2 h;                        /* of block t: high bits */
-    float d[2], m;                  /* of block t: scales of its halves, min */
+    uint2 h;       /* of block t: high bits */
+    float d[2], m; /* of block t: scales of its halves, min */
 };
 
 __device__ static inline float4 load_floats(const float *x)
@@ -31,7 +37,9 @@ __device__ static inline float4 load_floats(const float *x)
 /* ---- weights */
 
 /* Blocks [b, end) of this slab are there; col: its first column in the matrix. */
-template <enum family F> __device__ static void load_slab(struct slab_row<F> *s, const struct weight_planes &p, int64_t row, int col, int end_col, int t)
+template <enum family F>
+__device__ static void load_slab(struct slab_row<F> *s, const struct weight_planes &p, int64_t row, int col,
+                                 int end_col, int t)
 {
     const uint4 none = {};
     if constexpr (is_float(F)) {
@@ -43,7 +51,8 @@ template <enum family F> __device__ static void load_slab(struct slab_row<F> *s,
     } else {
         int b = col / BLOCK_COLS + t;
         bool here = b * BLOCK_COLS < end_col;
-        int64_t i = row * p.blocks + (here ? b : col / BLOCK_COLS), super = row * ((p.blocks + 7) / 8) + (here ? b : col / BLOCK_COLS) / 8;
+        int64_t i = row * p.blocks + (here ? b : col / BLOCK_COLS),
+                super = row * ((p.blocks + 7) / 8) + (here ? b : col / BLOCK_COLS) / 8;
         s->q[0] = here ? load_stream((const uint4 *)p.q + (bits_of(F) == 8 ? 2 * i : i)) : none;
         if constexpr (bits_of(F) == 8)
             s->q[1] = here ? load_stream((const uint4 *)p.q + 2 * i + 1) : none;
@@ -86,7 +95,8 @@ template <enum family F> __device__ static void arrange_slab(struct slab_row<F> 
         uint32_t w[4] = {s->q[0].x, s->q[0].y, s->q[0].z, s->q[0].w};
         if constexpr (bits_of(F) == 8) {
             /* lane t of block u wants words 2t and 2t + 1: even and odd words are transposed apart */
-            uint32_t even[4] = {s->q[0].x, s->q[0].z, s->q[1].x, s->q[1].z}, odd[4] = {s->q[0].y, s->q[0].w, s->q[1].y, s->q[1].w};
+            uint32_t even[4] = {s->q[0].x, s->q[0].z, s->q[1].x, s->q[1].z},
+                     odd[4] = {s->q[0].y, s->q[0].w, s->q[1].y, s->q[1].w};
             transpose_words(even, t);
             transpose_words(odd, t);
             s->q[0] = make_uint4(even[0], odd[0], even[1], odd[1]);
@@ -122,8 +132,10 @@ __device__ static inline float half_of(uint32_t w, int k)
     return f16_bits((uint16_t)(k ? w >> 16 : w));
 }
 
-/* The lane's eight weights of block u of the slab: pairs 0, 1 are its first four, 2, 3 its last four. low: what bf16 leaves of f16. */
-template <enum family F> __device__ static void block_pairs(const struct slab_row<F> &s, int u, int quad, int t, uint32_t w[4], uint32_t low[4])
+/* The lane's eight weights of block u of the slab: pairs 0, 1 are its first four, 2, 3 its last four. low: what bf16
+ * leaves of f16. */
+template <enum family F>
+__device__ static void block_pairs(const struct slab_row<F> &s, int u, int quad, int t, uint32_t w[4], uint32_t low[4])
 {
     if constexpr (F == FAM_BF16) {
         w[0] = s.q[u].x, w[1] = s.q[u].y, w[2] = s.q[u].z, w[3] = s.q[u].w;
@@ -171,14 +183,16 @@ __device__ static float4 input_at(const struct skinny_job &j, int row, int c, fl
     int left = j.out[0].w.cols - c;
     if (row >= j.rows || left <= 0)
         return a;
-    a = load_floats(j.x + (int64_t)row * j.ldx + c); /* rows are padded to 16 elements, so this may read past the last one */
+    a = load_floats(j.x + (int64_t)row * j.ldx +
+                    c); /* rows are padded to 16 elements, so this may read past the last one */
     if (left < 4) {
         a.w = 0;
         a.z = left < 3 ? 0 : a.z;
         a.y = left < 2 ? 0 : a.y;
     }
     if (j.in == SKINNY_NORM) {
-        float4 gain = left < 4 ? make_float4(j.gain[c], left > 1 ? j.gain[c + 1] : 0, left > 2 ? j.gain[c + 2] : 0, 0) : load_floats(j.gain + c);
+        float4 gain = left < 4 ? make_float4(j.gain[c], left > 1 ? j.gain[c + 1] : 0, left > 2 ? j.gain[c + 2] : 0, 0)
+                               : load_floats(j.gain + c);
         *squares = fmaf(a.x, a.x, fmaf(a.y, a.y, fmaf(a.z, a.z, fmaf(a.w, a.w, *squares))));
         return make_float4(a.x * gain.x, a.y * gain.y, a.z * gain.z, a.w * gain.w);
     }
@@ -192,10 +206,12 @@ __device__ static float4 input_at(const struct skinny_job &j, int row, int c, fl
 }
 
 /* The lane's eight inputs of a block, in pairs. */
-template <enum family F> __device__ static void input_pairs(const struct skinny_job &j, int row, int c, uint32_t (*x)[4], float *squares)
+template <enum family F>
+__device__ static void input_pairs(const struct skinny_job &j, int row, int c, uint32_t (*x)[4], float *squares)
 {
     int t = lane_id() % 4;
-    float4 a = input_at(j, row, c + block_order<F>::first(t), squares), b = input_at(j, row, c + block_order<F>::last(t), squares);
+    float4 a = input_at(j, row, c + block_order<F>::first(t), squares),
+           b = input_at(j, row, c + block_order<F>::last(t), squares);
     (*x)[0] = pack_bf16(a.x, a.y), (*x)[1] = pack_bf16(a.z, a.w);
     (*x)[2] = pack_bf16(b.x, b.y), (*x)[3] = pack_bf16(b.z, b.w);
 }
@@ -204,7 +220,7 @@ template <enum family F> __device__ static void input_pairs(const struct skinny_
 
 /* Where a tile's outputs come from. */
 struct tile_at {
-    int out, first;                 /* which output, its first row in it */
+    int out, first; /* which output, its first row in it */
 };
 
 /* What a lane keeps: sums of T tiles for N times 8 rows, squares of the rows it saw. */
@@ -226,7 +242,9 @@ template <int N> struct block_inputs {
 };
 
 /* Block u of a slab, for one tile: w of rows g and g + 8 against N groups of eight inputs. */
-template <enum family F, int N> __device__ static void multiply_block(const struct slab_row<F> rows[2], int u, const struct block_inputs<N> &in, float acc[N][4])
+template <enum family F, int N>
+__device__ static void multiply_block(const struct slab_row<F> rows[2], int u, const struct block_inputs<N> &in,
+                                      float acc[N][4])
 {
     int t = lane_id() % 4, quad = lane_id() - t;
     constexpr bool split = F == FAM_F16;
@@ -239,7 +257,8 @@ template <enum family F, int N> __device__ static void multiply_block(const stru
         for (int half = 0; half < 2; half++) {
             uint32_t rest[4];
             if constexpr (split)
-                rest[0] = low[0][2 * half], rest[1] = low[1][2 * half], rest[2] = low[0][2 * half + 1], rest[3] = low[1][2 * half + 1];
+                rest[0] = low[0][2 * half], rest[1] = low[1][2 * half], rest[2] = low[0][2 * half + 1],
+                rest[3] = low[1][2 * half + 1];
 #pragma unroll
             for (int n = 0; n < N; n++)
                 mma_both(acc[n], a[half], &in.x[n][2 * half], split ? rest : NULL);
@@ -284,7 +303,8 @@ template <int N> __device__ static void sum_inputs(struct block_inputs<N> *in)
 }
 
 template <enum family F, int T, int N>
-__device__ static void multiply_slab(const struct skinny_job &j, struct slab_row<F> slab[T][2], int c, struct sums<T, N> *s)
+__device__ static void multiply_slab(const struct skinny_job &j, struct slab_row<F> slab[T][2], int c,
+                                     struct sums<T, N> *s)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -358,7 +378,8 @@ template <int T, int N> __device__ static void share_sums(struct skinny_space<T,
     }
 }
 
-template <int T, int N> __device__ static float row_scale(const struct skinny_job &j, const struct skinny_space<T, N> &sp, int row)
+template <int T, int N>
+__device__ static float row_scale(const struct skinny_job &j, const struct skinny_space<T, N> &sp, int row)
 {
     if (j.in != SKINNY_NORM)
         return 1;
@@ -368,7 +389,8 @@ template <int T, int N> __device__ static float row_scale(const struct skinny_jo
     return 1.0f / sqrtf(sum / (float)j.out[0].w.cols + j.eps);
 }
 
-template <int T, int N> __device__ static void store_sums(const struct skinny_job &j, const struct skinny_space<T, N> &sp, struct tile_at f)
+template <int T, int N>
+__device__ static void store_sums(const struct skinny_job &j, const struct skinny_space<T, N> &sp, struct tile_at f)
 {
     const struct skinny_out &to = j.out[f.out];
     for (int i = (int)threadIdx.x; i < T * TILE_OUTS * j.rows; i += SKINNY_THREADS) {
@@ -386,7 +408,9 @@ template <int T, int N> __device__ static void store_sums(const struct skinny_jo
     }
 }
 
-template <enum family F, int T, int N> __global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1) skinny_kernel(const __grid_constant__ struct skinny_job j)
+template <enum family F, int T, int N>
+__global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
+    skinny_kernel(const __grid_constant__ struct skinny_job j)
 {
     __shared__ struct skinny_space<T, N> space;
     struct tile_at f = find_tile<T>(j, (int)blockIdx.x);
@@ -440,18 +464,30 @@ template <enum family F> static cudaError_t launch_rows(cudaStream_t s, const st
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
     switch (j->out[0].w.p.family) {
-    case FAM_F32: break;
-    case FAM_F16: return launch_rows<FAM_F16>(s, j);
-    case FAM_BF16: return launch_rows<FAM_BF16>(s, j);
-    case FAM_F8: return launch_rows<FAM_F8>(s, j);
-    case FAM_U4: return launch_rows<FAM_U4>(s, j);
-    case FAM_U4M: return launch_rows<FAM_U4M>(s, j);
-    case FAM_U5: return launch_rows<FAM_U5>(s, j);
-    case FAM_U5M: return launch_rows<FAM_U5M>(s, j);
-    case FAM_S8: return launch_rows<FAM_S8>(s, j);
-    case FAM_K4: return launch_rows<FAM_K4>(s, j);
-    case FAM_K5: return launch_rows<FAM_K5>(s, j);
-    case FAM_K6: return launch_rows<FAM_K6>(s, j);
+    case FAM_F32:
+        break;
+    case FAM_F16:
+        return launch_rows<FAM_F16>(s, j);
+    case FAM_BF16:
+        return launch_rows<FAM_BF16>(s, j);
+    case FAM_F8:
+        return launch_rows<FAM_F8>(s, j);
+    case FAM_U4:
+        return launch_rows<FAM_U4>(s, j);
+    case FAM_U4M:
+        return launch_rows<FAM_U4M>(s, j);
+    case FAM_U5:
+        return launch_rows<FAM_U5>(s, j);
+    case FAM_U5M:
+        return launch_rows<FAM_U5M>(s, j);
+    case FAM_S8:
+        return launch_rows<FAM_S8>(s, j);
+    case FAM_K4:
+        return launch_rows<FAM_K4>(s, j);
+    case FAM_K5:
+        return launch_rows<FAM_K5>(s, j);
+    case FAM_K6:
+        return launch_rows<FAM_K6>(s, j);
     }
     return cudaErrorInvalidValue;
 }

@@ -1,5 +1,5 @@
-/* The start and the end of a step, and the ops that take one row at a time. What a step says goes to the device in one copy; block lists follow with the first op that
- * knows how many tokens a block has. */
+/* The start and the end of a step, and the ops that take one row at a time. What a step says goes to the device in one
+ * copy; block lists follow with the first op that knows how many tokens a block has. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -33,7 +33,11 @@ void step_angles(struct device *d, const float *inv_freq)
     int n_rows = d->view.n_rows, dim = d->rope.dim;
     if (dim == 0 || !gpu_grow(d, &d->work->angles, (size_t)n_rows * (size_t)dim * sizeof(float)))
         return;
-    struct angles_job j = {.positions = d->view.positions, .inv_freq = inv_freq, .scale = d->rope.scale, .n_rows = n_rows, .dim = dim,
+    struct angles_job j = {.positions = d->view.positions,
+                           .inv_freq = inv_freq,
+                           .scale = d->rope.scale,
+                           .n_rows = n_rows,
+                           .dim = dim,
                            .out = d->work->angles.data};
     gpu_ok(d, launch_angles(d->stream, &j), "angles");
 }
@@ -61,11 +65,13 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     d->block_tokens = d->item_rows = 0;
     d->flash.planned = false;
     d->n_sampled = 0;
-    d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = d->plans.used = 0; /* finish has waited for all of it */
+    d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = d->plans.used =
+        0; /* finish has waited for all of it */
     size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim;
     gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step");
     if (mirror_room(d, &d->rows, words * sizeof(int32_t) + 8 * 16)) {
-        d->view = (struct step_view){.ids = put_words(&d->rows, b->ids, b->n_rows), .n_rows = b->n_rows, .n_seqs = b->n_seqs};
+        d->view =
+            (struct step_view){.ids = put_words(&d->rows, b->ids, b->n_rows), .n_rows = b->n_rows, .n_seqs = b->n_seqs};
         d->view.positions = put_words(&d->rows, b->positions, b->n_rows);
         d->view.logit_rows = put_words(&d->rows, b->logit_rows, b->n_logits);
         d->view.row_seq = put_row_seqs(&d->rows, b);
@@ -75,7 +81,8 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     }
     if (!gpu_failed(d))
         return 0;
-    gpu_ok(d, cudaStreamSynchronize(d->stream), "beginning a step"); /* what is on its way is read from memory that the next step writes */
+    gpu_ok(d, cudaStreamSynchronize(d->stream),
+           "beginning a step"); /* what is on its way is read from memory that the next step writes */
     d->batch = NULL;
     return err_set(e, d->error.code, "%s", d->error.text);
 }
@@ -125,7 +132,8 @@ static void hand_over(const struct step_results *r)
             memcpy(&r->batch->results[k], r->from + k, sizeof(struct sample_result));
 }
 
-int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t, struct err *e)
+int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t,
+             struct err *e)
 {
     float ms = 0;
     if (!gpu_failed(d) && !d->broken.code)
@@ -144,7 +152,8 @@ int cuda_finish(struct device *d, struct step_time *t, struct err *e)
 {
     struct step_results r = {d->batch, d->sampled, d->n_sampled, (const struct sample_out *)d->results.host};
     gpu_ok(d, cudaEventRecord(d->ended, d->stream), "ending a step");
-    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* also after an error: what is on its way is read from memory that the next step writes */
+    gpu_ok(d, cudaStreamSynchronize(d->stream),
+           "a step"); /* also after an error: what is on its way is read from memory that the next step writes */
     d->batch = NULL;
     return step_end(d, (const cudaEvent_t[2]){d->begun, d->ended}, &r, t, e);
 }
@@ -162,10 +171,19 @@ void cuda_embed(struct device *d, struct wview table, struct act y, int first, i
     gpu_ok(d, launch_embed(d->stream, &j), "embed");
 }
 
-struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
+struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads,
+                          const float *gain)
 {
-    return (struct rope_job){.x = x.data, .ld = x.ld, .rows = a->rows, .n_heads = n_heads, .head_dim = a->head_dim, .gain = gain,
-                             .eps = a->eps, .angles = d->work->angles.data, .dim = d->rope.dim, .halves = d->rope.halves};
+    return (struct rope_job){.x = x.data,
+                             .ld = x.ld,
+                             .rows = a->rows,
+                             .n_heads = n_heads,
+                             .head_dim = a->head_dim,
+                             .gain = gain,
+                             .eps = a->eps,
+                             .angles = d->work->angles.data,
+                             .dim = d->rope.dim,
+                             .halves = d->rope.halves};
 }
 
 static void rope_heads(struct device *d, const struct rope_args *a, struct act x, int n_heads, const float *gain)
@@ -196,7 +214,13 @@ void cuda_gather(struct device *d, struct act x, int row0, struct act y, int fir
     if (gpu_failed(d) || n == 0)
         return;
     ASSERT(first >= 0 && first + n <= d->batch->n_logits);
-    struct gather_job j = {.x = x.data, .y = y.data, .rows = d->view.logit_rows + first, .row0 = row0, .ldx = x.ld, .ldy = y.ld,
-                           .n = n, .cols = x.cols};
+    struct gather_job j = {.x = x.data,
+                           .y = y.data,
+                           .rows = d->view.logit_rows + first,
+                           .row0 = row0,
+                           .ldx = x.ld,
+                           .ldy = y.ld,
+                           .n = n,
+                           .cols = x.cols};
     gpu_ok(d, launch_gather(d->stream, &j), "gather");
 }

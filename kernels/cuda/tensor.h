@@ -1,9 +1,11 @@
-/* Tensor cores and asynchronous copies, as the default mode's kernels use them: 16x8x16 products of bf16 or f16 with f32 sums, matrices of 8x8 from shared memory, copies
- * of 16 bytes from global to shared memory, and launches that begin while the kernel before them ends. CUDA C++ only. tests/emulator has host twins
- * (tensor_twins.h). Never true: a name here that the emulator does not know.
+/* Tensor cores and asynchronous copies, as the default mode's kernels use them: 16x8x16 products of bf16 or f16 with
+ * f32 sums, matrices of 8x8 from shared memory, copies of 16 bytes from global to shared memory, and launches that
+ * begin while the kernel before them ends. CUDA C++ only. tests/emulator has host twins (tensor_twins.h). Never true: a
+ * name here that the emulator does not know.
  *
- * Fragments, for lane = 4 g + t: a[0] row g, k 2t and 2t+1; a[1] row g+8; a[2], a[3] the same at k+8. b[0] column g, k 2t and 2t+1; b[1] at k+8. c[0], c[1] row g,
- * columns 2t and 2t+1; c[2], c[3] row g+8. The order of k within a product is free as long as a and b agree. */
+ * Fragments, for lane = 4 g + t: a[0] row g, k 2t and 2t+1; a[1] row g+8; a[2], a[3] the same at k+8. b[0] column g, k
+ * 2t and 2t+1; b[1] at k+8. c[0], c[1] row g, columns 2t and 2t+1; c[2], c[3] row g+8. The order of k within a product
+ * is free as long as a and b agree. */
 #ifndef CUDA_TENSOR_H
 #define CUDA_TENSOR_H
 
@@ -13,16 +15,18 @@
 
 __device__ static inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ static inline void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* Two floats to nearest, the first in the low half. */
@@ -78,20 +82,24 @@ __device__ static inline float exp2_fast(float x)
     return y;
 }
 
-/* Four 8x8 matrices of 16-bit elements; lane 8i + r has the address of row r of matrix i. d[i]: of matrix i row lane / 4, elements 2 (lane % 4) and the next;
- * transposed: column lane / 4, rows 2 (lane % 4) and the next. */
+/* Four 8x8 matrices of 16-bit elements; lane 8i + r has the address of row r of matrix i. d[i]: of matrix i row lane /
+ * 4, elements 2 (lane % 4) and the next; transposed: column lane / 4, rows 2 (lane % 4) and the next. */
 __device__ static inline void load_matrices(uint32_t d[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(at)
+                 : "memory");
 }
 
 __device__ static inline void load_matrices_transposed(uint32_t d[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(at)
+                 : "memory");
 }
 
 /* 16 bytes to shared memory, zeros when !there (from is not read then, but must be an address). */
@@ -117,11 +125,14 @@ template <int N> __device__ static inline void copies_wait(void)
 __device__ static inline uint4 load_stream(const uint4 *p)
 {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
     return v;
 }
 
-/* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done. */
+/* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done.
+ */
 __device__ static inline void wait_for_earlier(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -143,7 +154,8 @@ __device__ static inline void let_next_begin(void)
 
 enum class half_type { f16, bf16 };
 
-/* Four codes of E4M3, none of them NaN, as two pairs of bf16, exactly: their fields at another bias, and the difference of the two, 2^120. */
+/* Four codes of E4M3, none of them NaN, as two pairs of bf16, exactly: their fields at another bias, and the difference
+ * of the two, 2^120. */
 __device__ static inline void f8_to_bf16(uint32_t codes, uint32_t out[2])
 {
 #pragma unroll
@@ -186,9 +198,11 @@ template <half_type H> __device__ static inline void mma(float c[4], const uint3
         mma_bf16(c, a, b);
 }
 
-/* Launches a kernel that calls wait_for_earlier before it reads what earlier ones wrote. The device must be of compute capability 9 or higher; else use launch. */
+/* Launches a kernel that calls wait_for_earlier before it reads what earlier ones wrote. The device must be of compute
+ * capability 9 or higher; else use launch. */
 template <typename... P, typename... A>
-static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args)
+static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                                       A &&...args)
 {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute early = {};

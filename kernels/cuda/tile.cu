@@ -1,8 +1,13 @@
-/* Products of many rows by tiles: 128 rows by 128 outputs (64 by 64 where there are few), 64 columns at a time. Weights are widened on their way into shared memory, so every type
- * runs at the tensor cores' rate. While a tile is multiplied the next one is on its way in registers. */
+/* Products of many rows by tiles: 128 rows by 128 outputs (64 by 64 where there are few), 64 columns at a time. Weights
+ * are widened on their way into shared memory, so every type runs at the tensor cores' rate. While a tile is multiplied
+ * the next one is on its way in registers. */
 #include "kernels/cuda/widen.h"
 
-enum { TILE_K = 64, TILE_THREADS = 256, LD = TILE_K + 16 }; /* LD: eight rows of a quad's loads fall on different banks */
+enum {
+    TILE_K = 64,
+    TILE_THREADS = 256,
+    LD = TILE_K + 16
+}; /* LD: eight rows of a quad's loads fall on different banks */
 
 /* One tile of both operands, 16 bits an element. */
 template <int TM, int TN> struct tile_space {
@@ -50,14 +55,16 @@ template <int T> __device__ static void put_tile(uint16_t (*to)[LD], const struc
         *(uint4 *)&to[at][col + 8 * i] = {c.pair[4 * i], c.pair[4 * i + 1], c.pair[4 * i + 2], c.pair[4 * i + 3]};
 }
 
-/* Four elements of a row from column k + 4q on: the instruction's k 2q, 2q+1 and 2q+8, 2q+9, in an order of our own that both operands share. */
+/* Four elements of a row from column k + 4q on: the instruction's k 2q, 2q+1 and 2q+8, 2q+9, in an order of our own
+ * that both operands share. */
 __device__ static uint2 four(const uint16_t *row, int k, int q)
 {
     return *(const uint2 *)(row + k + 4 * q);
 }
 
 /* Warps stand 2 by 4; each has TM / 2 rows by TN / 4 outputs. */
-template <half_type H, int TM, int TN> __device__ static void multiply(const struct tile_space<TM, TN> &s, float (*acc)[TN / 32][4])
+template <half_type H, int TM, int TN>
+__device__ static void multiply(const struct tile_space<TM, TN> &s, float (*acc)[TN / 32][4])
 {
     int g = lane_id() / 4, q = lane_id() % 4, m0 = warp_id() / 4 * (TM / 2), n0 = warp_id() % 4 * (TN / 4);
 #pragma unroll
@@ -79,7 +86,8 @@ template <half_type H, int TM, int TN> __device__ static void multiply(const str
     }
 }
 
-template <half_type H, int TM, int TN> static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_kernel(struct fast_job j)
+template <half_type H, int TM, int TN>
+static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_kernel(struct fast_job j)
 {
     __shared__ struct tile_space<TM, TN> s;
     int row0 = (int)blockIdx.y * TM, out0 = (int)blockIdx.x * TN;
@@ -99,7 +107,8 @@ template <half_type H, int TM, int TN> static __global__ void __launch_bounds__(
         }
         multiply<H, TM, TN>(s, acc);
     }
-    int g = lane_id() / 4, q = lane_id() % 4, m0 = row0 + warp_id() / 4 * (TM / 2), n0 = out0 + warp_id() % 4 * (TN / 4);
+    int g = lane_id() / 4, q = lane_id() % 4, m0 = row0 + warp_id() / 4 * (TM / 2),
+        n0 = out0 + warp_id() % 4 * (TN / 4);
 #pragma unroll
     for (int m = 0; m < TM / 32; m++)
 #pragma unroll
@@ -116,12 +125,14 @@ template <half_type H, int TM, int TN> static __global__ void __launch_bounds__(
 
 template <half_type H, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct fast_job *j)
 {
-    return launch(tile_kernel<H, T, T>, dim3(ceil_div(j->w.rows, T), ceil_div(j->rows, T)), dim3(TILE_THREADS), 0, s, *j);
+    return launch(tile_kernel<H, T, T>, dim3(ceil_div(j->w.rows, T), ceil_div(j->rows, T)), dim3(TILE_THREADS), 0, s,
+                  *j);
 }
 
 cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j)
 {
-    bool small = (int64_t)ceil_div(j->w.rows, 128) * ceil_div(j->rows, 128) < 132; /* of large tiles there would be fewer than a GPU has SMs */
+    bool small = (int64_t)ceil_div(j->w.rows, 128) * ceil_div(j->rows, 128) <
+                 132; /* of large tiles there would be fewer than a GPU has SMs */
     if (j->w.p.family == FAM_F16)
         return small ? launch_tiles<half_type::f16, 64>(s, j) : launch_tiles<half_type::f16, 128>(s, j);
     return small ? launch_tiles<half_type::bf16, 64>(s, j) : launch_tiles<half_type::bf16, 128>(s, j);

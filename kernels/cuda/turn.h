@@ -1,5 +1,5 @@
-/* Turning a head to its position, and a k head with its v on the way into the cache: the same operations wherever it is done. CUDA C++ only; by a warp. Never true: a row of
- * padding that is written. */
+/* Turning a head to its position, and a k head with its v on the way into the cache: the same operations wherever it is
+ * done. CUDA C++ only; by a warp. Never true: a row of padding that is written. */
 #ifndef CUDA_TURN_H
 #define CUDA_TURN_H
 

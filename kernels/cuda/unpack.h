@@ -1,5 +1,5 @@
-/* Reading weights out of their planes (weight.h), a whole block of 32 columns or one element. CUDA C++ only, inlined into kernels. Never true: a value that
- * dtype_to_f32 would not give. */
+/* Reading weights out of their planes (weight.h), a whole block of 32 columns or one element. CUDA C++ only, inlined
+ * into kernels. Never true: a value that dtype_to_f32 would not give. */
 #ifndef CUDA_UNPACK_H
 #define CUDA_UNPACK_H
 
@@ -27,7 +27,8 @@ __host__ __device__ static constexpr int zero_of(enum family f)
 }
 
 /* The scale of one half of block i of a row (both the same but for 6 bits). */
-__device__ static inline float block_scale(enum family f, const struct weight_planes &p, int64_t i, int64_t super, int half)
+__device__ static inline float block_scale(enum family f, const struct weight_planes &p, int64_t i, int64_t super,
+                                           int half)
 {
     if (f == FAM_F8)
         return ((const float *)p.s)[i / 2];
@@ -59,8 +60,10 @@ __device__ static inline uint32_t spread_pairs(uint32_t x, int at)
     return ((x & 3u) | (x & 0xcu) << 6 | (x & 0x30u) << 12 | (x & 0xc0u) << 18) << at;
 }
 
-/* Block i as eight words of four bytes: elements 4k .. 4k+3 in word k, unsigned with zero_of inside, 8 bits signed or a code. */
-template <enum family F> __device__ static inline void unpack_block(const struct weight_planes &p, int64_t i, uint32_t w[8])
+/* Block i as eight words of four bytes: elements 4k .. 4k+3 in word k, unsigned with zero_of inside, 8 bits signed or a
+ * code. */
+template <enum family F>
+__device__ static inline void unpack_block(const struct weight_planes &p, int64_t i, uint32_t w[8])
 {
     const uint4 *q = (const uint4 *)p.q + (bits_of(F) == 8 ? 2 * i : i);
     uint4 a = q[0];

@@ -1,4 +1,5 @@
-/* A window of quantised weights as a bf16 matrix, for the library's product of many rows. Thread: one block of 32 columns; limited by memory. */
+/* A window of quantised weights as a bf16 matrix, for the library's product of many rows. Thread: one block of 32
+ * columns; limited by memory. */
 #include "kernels/cuda/widen.h"
 
 enum { WIDEN_THREADS = 256 };
@@ -19,5 +20,6 @@ static __global__ void widen_kernel(struct widen_job j)
 
 cudaError_t launch_widen(cudaStream_t s, const struct widen_job *j)
 {
-    return launch(widen_kernel, dim3(ceil_div((int64_t)j->w.rows * (j->w.cols / BLOCK_COLS), WIDEN_THREADS)), dim3(WIDEN_THREADS), 0, s, *j);
+    return launch(widen_kernel, dim3(ceil_div((int64_t)j->w.rows * (j->w.cols / BLOCK_COLS), WIDEN_THREADS)),
+                  dim3(WIDEN_THREADS), 0, s, *j);
 }

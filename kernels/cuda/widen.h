@@ -1,5 +1,6 @@
-/* Blocks of weights as 16-bit pairs for the tensor cores: float types as they are, quantised ones widened to bf16 on the way. CUDA C++ only. Never true: a pair of a type that the
- * caller's half_type is not (f16 weights are f16, all others bf16). */
+/* Blocks of weights as 16-bit pairs for the tensor cores: float types as they are, quantised ones widened to bf16 on
+ * the way. CUDA C++ only. Never true: a pair of a type that the caller's half_type is not (f16 weights are f16, all
+ * others bf16). */
 #ifndef CUDA_WIDEN_H
 #define CUDA_WIDEN_H
 
@@ -7,7 +8,8 @@
 #include "kernels/cuda/unpack.h"
 
 /* Elements 2i and 2i+1 of a block in pair i. */
-template <enum family F> __device__ static inline void widen_quantised(const struct weight_planes &p, int64_t row, int b, uint32_t pair[16])
+template <enum family F>
+__device__ static inline void widen_quantised(const struct weight_planes &p, int64_t row, int b, uint32_t pair[16])
 {
     int64_t i = row * p.blocks + b, super = row * ((p.blocks + 7) / 8) + b / 8;
     uint32_t w[8];
@@ -32,7 +34,8 @@ template <enum family F> __device__ static inline void widen_quantised(const str
 }
 
 /* Columns 32b .. 32b+31 of a row. */
-template <enum family F> __device__ static inline void widen_block(const struct weight_planes &p, int64_t row, int b, uint32_t pair[16])
+template <enum family F>
+__device__ static inline void widen_block(const struct weight_planes &p, int64_t row, int b, uint32_t pair[16])
 {
     if constexpr (is_float(F)) {
         const uint4 *from = (const uint4 *)((const uint16_t *)p.q + row * p.stride + 32 * b);
@@ -50,16 +53,36 @@ template <enum family F> __device__ static inline void widen_block(const struct 
 __device__ static inline void widen_any(const struct weight_planes &p, int64_t row, int b, uint32_t pair[16])
 {
     switch (p.family) {
-    case FAM_U4: widen_block<FAM_U4>(p, row, b, pair); break;
-    case FAM_U4M: widen_block<FAM_U4M>(p, row, b, pair); break;
-    case FAM_U5: widen_block<FAM_U5>(p, row, b, pair); break;
-    case FAM_U5M: widen_block<FAM_U5M>(p, row, b, pair); break;
-    case FAM_S8: widen_block<FAM_S8>(p, row, b, pair); break;
-    case FAM_F8: widen_block<FAM_F8>(p, row, b, pair); break;
-    case FAM_K4: widen_block<FAM_K4>(p, row, b, pair); break;
-    case FAM_K5: widen_block<FAM_K5>(p, row, b, pair); break;
-    case FAM_K6: widen_block<FAM_K6>(p, row, b, pair); break;
-    default: widen_block<FAM_BF16>(p, row, b, pair); break; /* f16 too: bits are bits */
+    case FAM_U4:
+        widen_block<FAM_U4>(p, row, b, pair);
+        break;
+    case FAM_U4M:
+        widen_block<FAM_U4M>(p, row, b, pair);
+        break;
+    case FAM_U5:
+        widen_block<FAM_U5>(p, row, b, pair);
+        break;
+    case FAM_U5M:
+        widen_block<FAM_U5M>(p, row, b, pair);
+        break;
+    case FAM_S8:
+        widen_block<FAM_S8>(p, row, b, pair);
+        break;
+    case FAM_F8:
+        widen_block<FAM_F8>(p, row, b, pair);
+        break;
+    case FAM_K4:
+        widen_block<FAM_K4>(p, row, b, pair);
+        break;
+    case FAM_K5:
+        widen_block<FAM_K5>(p, row, b, pair);
+        break;
+    case FAM_K6:
+        widen_block<FAM_K6>(p, row, b, pair);
+        break;
+    default:
+        widen_block<FAM_BF16>(p, row, b, pair);
+        break; /* f16 too: bits are bits */
     }
 }
 

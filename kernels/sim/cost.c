@@ -12,13 +12,15 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
-/* (a^3.5 + b^3.5)^(1/3.5): measured kernels leave the memory's line for the arithmetic's along such a curve (simulation.md: Llama-2-70B's GEMMs
- * on H100). With s = (least/most)^3.5, what is left is (1 + s)^(2/7), which is nearly straight: sixteen pieces are exact to 1e-5. */
+/* (a^3.5 + b^3.5)^(1/3.5): measured kernels leave the memory's line for the arithmetic's along such a curve
+ * (simulation.md: Llama-2-70B's GEMMs on H100). With s = (least/most)^3.5, what is left is (1 + s)^(2/7), which is
+ * nearly straight: sixteen pieces are exact to 1e-5. */
 static double smooth_max(double a, double b)
 {
-    static const double root[] = {1.0, 1.0174722045, 1.03422493995, 1.05032545513, 1.06583155827, 1.08079334188, 1.09525452625,
-                                  1.10925351925, 1.12282426199, 1.1359969106, 1.14879839109, 1.16125285494, 1.17338205605, 1.18520566501,
-                                  1.19674153282, 1.20800591368, 1.2190136542};
+    static const double root[] = {1.0,           1.0174722045,  1.03422493995, 1.05032545513, 1.06583155827,
+                                  1.08079334188, 1.09525452625, 1.10925351925, 1.12282426199, 1.1359969106,
+                                  1.14879839109, 1.16125285494, 1.17338205605, 1.18520566501, 1.19674153282,
+                                  1.20800591368, 1.2190136542};
     enum { PIECES = sizeof root / sizeof *root - 1 };
     double hi = most(a, b), r = hi > 0 ? least(a, b) / hi : 0, s = r * r * r * sqrt(r) * PIECES;
     int i = (int)s < PIECES ? (int)s : PIECES - 1;
@@ -44,8 +46,9 @@ static double noted(const struct sim_machine *m, enum sim_table_kind kind, const
     return ns;
 }
 
-/* Past the last point of an axis a kernel takes what it takes there, and as much more for each more as between the last two points. `ends` are the times at these two
- * points. On rows kept out this is nearer than the last utilisation for decode attention and FP8 GEMMs, and for nothing else (models/hardware/README.md). */
+/* Past the last point of an axis a kernel takes what it takes there, and as much more for each more as between the last
+ * two points. `ends` are the times at these two points. On rows kept out this is nearer than the last utilisation for
+ * decode attention and FP8 GEMMs, and for nothing else (models/hardware/README.md). */
 static double beyond(const struct sim_table *t, int axis, const double ends[2], double x)
 {
     const double *last = &t->axis[axis][t->size[axis] - 1];
@@ -71,9 +74,11 @@ double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, d
     const struct sim_hardware *h = &m->hardware;
     enum sim_table_kind kind = bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16;
     const struct sim_table *t = &m->tables.of[kind];
-    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, share = bits == 8 ? h->fp8_share : h->bf16_share, w = bits / 8;
+    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, share = bits == 8 ? h->fp8_share : h->bf16_share,
+           w = bits / 8;
     if (t->n_axes && bits == 8 && is_beyond(t, 2, rows)) {
-        const double *last = &t->axis[2][t->size[2] - 1], ends[2] = {gemm_in_grid(m, bits, last[-1], n, k), gemm_in_grid(m, bits, last[0], n, k)};
+        const double *last = &t->axis[2][t->size[2] - 1],
+                     ends[2] = {gemm_in_grid(m, bits, last[-1], n, k), gemm_in_grid(m, bits, last[0], n, k)};
         return noted(m, kind, (double[]){n, k, rows}, beyond(t, 2, ends, rows));
     }
     if (t->n_axes)
@@ -82,7 +87,8 @@ double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, d
     return smooth_max(bytes, flop) * 1e9 + h->gemm_fixed;
 }
 
-double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads, int kv_heads)
+double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads,
+                              int kv_heads)
 {
     const struct sim_hardware *h = &m->hardware;
     enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16;
@@ -115,7 +121,8 @@ double cost_decode_attention(const struct sim_machine *m, double n, double looke
     if (t->n_axes && is_beyond(t, 2, x[2])) {
         const double *last = &t->axis[2][t->size[2] - 1];
         const double n0 = last[-1] / kv_heads, n1 = last[0] / kv_heads;
-        const double ends[2] = {decode_in_grid(m, n0, n0 * each, heads, kv_heads), decode_in_grid(m, n1, n1 * each, heads, kv_heads)};
+        const double ends[2] = {decode_in_grid(m, n0, n0 * each, heads, kv_heads),
+                                decode_in_grid(m, n1, n1 * each, heads, kv_heads)};
         return noted(m, kind, x, beyond(t, 2, ends, x[2]));
     }
     if (t->n_axes)
@@ -124,7 +131,8 @@ double cost_decode_attention(const struct sim_machine *m, double n, double looke
     return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
 }
 
-static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire, double by_formula)
+static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire,
+                         double by_formula)
 {
     const struct sim_table *t = &m->tables.of[kind];
     return noted(m, kind, x, t->n_axes ? (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, x) : by_formula);
@@ -144,7 +152,9 @@ double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool gr
 static double exchange(const struct sim_machine *m, enum sim_table_kind kind, int g, double bytes)
 {
     double wire = (g - 1.0) / g * bytes;
-    return g < 2 ? 0 : collective(m, kind, (double[]){g, bytes}, wire, m->hardware.exchange_alpha + wire / m->hardware.exchange_rate * 1e9);
+    return g < 2 ? 0
+                 : collective(m, kind, (double[]){g, bytes}, wire,
+                              m->hardware.exchange_alpha + wire / m->hardware.exchange_rate * 1e9);
 }
 
 double cost_all_to_all(const struct sim_machine *m, int g, double bytes)
@@ -165,10 +175,10 @@ struct run {
     const struct sim_model *c;
     const struct step_size *s;
     struct layout l;
-    int g;                      /* ranks */
-    double rows;                /* that each rank multiplies: its slice, padded */
-    double q, kv;               /* columns of q, and of k (or v), of a rank's tp share before the exchange */
-    int heads, kv_heads;        /* of a rank */
+    int g;               /* ranks */
+    double rows;         /* that each rank multiplies: its slice, padded */
+    double q, kv;        /* columns of q, and of k (or v), of a rank's tp share before the exchange */
+    int heads, kv_heads; /* of a rank */
 };
 
 static int up(int a, int b)
@@ -196,16 +206,19 @@ static double linear(const struct run *r)
            cost_gemm(r->m, bits, r->rows, 2 * ffn, h) + cost_gemm(r->m, bits, r->rows, h, ffn);
 }
 
-/* Rows of a layer's small kernels, with the bytes each row has read and written. The two norms are whole in every tp share. */
+/* Rows of a layer's small kernels, with the bytes each row has read and written. The two norms are whole in every tp
+ * share. */
 static double elementwise(const struct run *r)
 {
-    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp), bytes = 16 * h, kernels = 5; /* norms, rope, kv write, activation */
+    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp), bytes = 16 * h,
+           kernels = 5; /* norms, rope, kv write, activation */
     bytes += 4 * (r->q + r->kv) + 4 * r->kv + 6 * ffn;
     if (r->c->qk_norm) {
         bytes += 4 * (r->q + r->kv);
         kernels += 2;
     }
-    if (r->c->linear_bits == 8 && !r->m->tables.of[TABLE_GEMM_FP8].n_axes) { /* a measured GEMM includes the conversion of its input */
+    if (r->c->linear_bits == 8 &&
+        !r->m->tables.of[TABLE_GEMM_FP8].n_axes) { /* a measured GEMM includes the conversion of its input */
         bytes += 3 * (2 * h / r->l.tp + r->q + ffn);
         kernels += 4;
     }
@@ -235,8 +248,8 @@ static double exchanges(const struct run *r, bool graph)
     double kv = most(r->kv, (double)r->c->head_dim * r->l.sp);
     if (r->l.sp == 1)
         return 0;
-    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) + cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) +
-           (graph ? 0 : 2 * r->h->eager_exchange);
+    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) +
+           cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) + (graph ? 0 : 2 * r->h->eager_exchange);
 }
 
 /* The rows that give a token: hidden states to all, product with the vocabulary's share, choice. */
@@ -252,7 +265,8 @@ static double head(const struct run *r, int weight_tp)
 static double host(const struct run *r)
 {
     const struct sim_hardware *h = r->h;
-    return h->host_step + (r->g > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs + h->host_prefill_row * r->s->chunk_rows;
+    return h->host_step + (r->g > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs +
+           h->host_prefill_row * r->s->chunk_rows;
 }
 
 /* What is priced from now on happens so often in the step. */
@@ -285,7 +299,8 @@ struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int we
     return c;
 }
 
-void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s, struct sim_outside *sum)
+void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s,
+                  struct sim_outside *sum)
 {
     struct sim_machine noting = *m;
     noting.outside = sum;
@@ -319,7 +334,8 @@ int64_t cost_front(const struct sim_machine *m)
 
 static double linear_weights(const struct sim_model *c)
 {
-    double qkv = ((double)c->n_heads + 2.0 * c->n_kv_heads) * c->head_dim * c->hidden, o = (double)c->n_heads * c->head_dim * c->hidden;
+    double qkv = ((double)c->n_heads + 2.0 * c->n_kv_heads) * c->head_dim * c->hidden,
+           o = (double)c->n_heads * c->head_dim * c->hidden;
     return (qkv + o + 3.0 * c->hidden * c->intermediate) * c->n_layers * (c->linear_bits / 8);
 }
 

@@ -1,6 +1,7 @@
-/* What things cost on a simulated machine: one forward of one group, the host's part of it, moves of KV, changes of the partition; and
- * what its memory holds. Pure functions of the descriptions, no state, any thread. Arithmetic is + - * / and square roots on doubles in
- * a fixed order, rounded once to whole nanoseconds: the same on every machine. Never true: a cost that depends on what ran before. */
+/* What things cost on a simulated machine: one forward of one group, the host's part of it, moves of KV, changes of the
+ * partition; and what its memory holds. Pure functions of the descriptions, no state, any thread. Arithmetic is + - * /
+ * and square roots on doubles in a fixed order, rounded once to whole nanoseconds: the same on every machine. Never
+ * true: a cost that depends on what ran before. */
 #ifndef KERNELS_SIM_COST_H
 #define KERNELS_SIM_COST_H
 
@@ -13,17 +14,19 @@
 /* Where a step's time goes, in ns. */
 struct step_cost {
     double linear, attention, reduce, exchange, elementwise, head;
-    double launch;          /* what launching one by one adds to a step that is too big for a captured graph */
-    double host;            /* the host's own part, which the device waits for unless they overlap */
-    double total;           /* what the step takes */
+    double launch; /* what launching one by one adds to a step that is too big for a captured graph */
+    double host;   /* the host's own part, which the device waits for unless they overlap */
+    double total;  /* what the step takes */
 };
 
 /* pp is 1 and weight_tp (device_opts.sim_weight_tp; 0 counts as 1) divides tp: the engine refuses other layouts. */
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
 int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
 /* Adds what such a step takes, and what of it is priced outside of what was measured. */
-void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s, struct sim_outside *sum);
-/* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all layers. */
+void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s,
+                  struct sim_outside *sum);
+/* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all
+ * layers. */
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far);
 /* What a change of the partition takes from each rank of it. */
 int64_t cost_switch(const struct sim_machine *m);
@@ -33,14 +36,16 @@ int64_t cost_front(const struct sim_machine *m);
 /* Kernels by themselves, in ns: rows [m, k] by weights [n, k]; all-reduce of so many bytes among g devices; ... */
 double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, double k);
 /* n chunks of causal attention that look at `looked_at` cached tokens in all, by their `rows` rows. */
-double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads, int kv_heads);
+double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads,
+                              int kv_heads);
 double cost_decode_attention(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads);
 double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph);
 double cost_all_to_all(const struct sim_machine *m, int g, double bytes);
 double cost_all_gather(const struct sim_machine *m, int g, double bytes);
 
-/* Bytes of the weights on each device when it holds one of weight_tp shares (embedding and head included), and of the second copy that serves layouts of up to n
- * devices when the shares are stored by themselves (--shift-weights copy). */
+/* Bytes of the weights on each device when it holds one of weight_tp shares (embedding and head included), and of the
+ * second copy that serves layouts of up to n devices when the shares are stored by themselves (--shift-weights copy).
+ */
 double cost_weight_bytes(const struct sim_model *m, int weight_tp);
 double cost_copy_bytes(const struct sim_model *m, int n);
 

@@ -1,5 +1,5 @@
-/* What a machine's two files say, as numbers: the inside of struct sim_machine, shared by machine.c (reads the files) and cost.c
- * (computes with them). Plain values, immutable once read. Never true: a field that no file can set. */
+/* What a machine's two files say, as numbers: the inside of struct sim_machine, shared by machine.c (reads the files)
+ * and cost.c (computes with them). Plain values, immutable once read. Never true: a field that no file can set. */
 #ifndef KERNELS_SIM_DESCRIBE_H
 #define KERNELS_SIM_DESCRIBE_H
 
@@ -15,10 +15,10 @@ struct sim_hardware {
     double devices, memory_bytes, memory_rate, reserve_bytes;
     double bf16_peak, bf16_share, fp8_peak, fp8_share, gemm_memory_share, gemm_fixed;
     double elementwise_share, elementwise_fixed, prefill_share, kv_read_share, attention_fixed;
-    double reduce_alpha, reduce_rate[SIM_GROUPS];               /* large all-reduces: bus bandwidth */
+    double reduce_alpha, reduce_rate[SIM_GROUPS];                        /* large all-reduces: bus bandwidth */
     double small_bytes, small_alpha[SIM_GROUPS], small_rate[SIM_GROUPS]; /* all-reduces up to so many bytes */
-    double exchange_alpha, exchange_rate;                       /* all-to-all and all-gather, per device */
-    double link_rate, link_share, switch_fixed;                 /* moves of KV; a change of the partition */
+    double exchange_alpha, exchange_rate;                                /* all-to-all and all-gather, per device */
+    double link_rate, link_share, switch_fixed;                          /* moves of KV; a change of the partition */
     double host_step, host_ranks, host_sequence, host_prefill_row, host_overlaps;
     double front, sampler, graph_rows, eager_layer, eager_exchange, head_on_base;
 };
@@ -32,8 +32,9 @@ struct sim_model {
 struct sim_machine {
     struct sim_hardware hardware;
     struct sim_model model;
-    struct sim_tables tables;       /* measured kernels; empty: the formulas alone */
-    struct sim_outside *outside;    /* where prices outside of the tables are noted; NULL: nowhere. Set in a copy for one call only */
+    struct sim_tables tables; /* measured kernels; empty: the formulas alone */
+    struct sim_outside
+        *outside; /* where prices outside of the tables are noted; NULL: nowhere. Set in a copy for one call only */
     char *config_path;
     char name[64];
 };

@@ -1,6 +1,6 @@
-/* The simulated machine: a step takes virtual time and computes nothing; how much, a machine's description says (cost.h), or without one sim_step_ns + rows *
- * sim_row_ns. Tokens are made up from the
- * last token and its position, so a text never depends on how it was scheduled, nor on the layout. */
+/* The simulated machine: a step takes virtual time and computes nothing; how much, a machine's description says
+ * (cost.h), or without one sim_step_ns + rows * sim_row_ns. Tokens are made up from the last token and its position, so
+ * a text never depends on how it was scheduled, nor on the layout. */
 #include "kernels/backend.h"
 
 #include <stdio.h>
@@ -151,7 +151,8 @@ static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
     return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, m->n_heads, m->from.space != m->to.space) : -1;
 }
 
-/* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows evenly. */
+/* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows
+ * evenly. */
 static int64_t cost_of(const struct device *d, struct layout l, int share)
 {
     const struct batch *b = d->batch;

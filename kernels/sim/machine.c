@@ -17,7 +17,7 @@ enum { MAX_FILE = 4 << 20, MAX_TABLE_FILE = 16 << 20 };
 struct constant {
     const char *name;
     size_t at;
-    int n;              /* 1, or SIM_GROUPS values for groups of 2, 4 and 8 */
+    int n; /* 1, or SIM_GROUPS values for groups of 2, 4 and 8 */
     double min, max;
 };
 
@@ -67,12 +67,14 @@ static bool in_range(const struct constant *c, const struct json *v)
     return json_type(v) == JSON_NUMBER && json_number(v) >= c->min && json_number(v) <= c->max;
 }
 
-static int read_constant(struct sim_hardware *h, const struct constant *c, const struct json *o, const char *name, struct err *e)
+static int read_constant(struct sim_hardware *h, const struct constant *c, const struct json *o, const char *name,
+                         struct err *e)
 {
     const struct json *v = json_find(o, "v");
     double *to = (double *)((char *)h + c->at);
     if (!json_text(json_find(o, "origin")) || json_count(o) != 2)
-        return err_set(e, E_INPUT, "%s: \"%s\" must be {\"v\": ..., \"origin\": \"...\"} and nothing else", name, c->name);
+        return err_set(e, E_INPUT, "%s: \"%s\" must be {\"v\": ..., \"origin\": \"...\"} and nothing else", name,
+                       c->name);
     if (c->n == 1 && !in_range(c, v))
         return err_set(e, E_INPUT, "%s: \"%s\": \"v\" must be a number from %g to %g", name, c->name, c->min, c->max);
     if (c->n == 1) {
@@ -80,14 +82,15 @@ static int read_constant(struct sim_hardware *h, const struct constant *c, const
         return 0;
     }
     int n = 0;
-    for (const struct json *x = json_type(v) == JSON_ARRAY ? json_first(v) : NULL; x && n < c->n; x = json_next(x), n++) {
+    for (const struct json *x = json_type(v) == JSON_ARRAY ? json_first(v) : NULL; x && n < c->n;
+         x = json_next(x), n++) {
         if (!in_range(c, x))
             break;
         to[n] = json_number(x);
     }
     if (n != c->n || json_count(v) != (size_t)n)
-        return err_set(e, E_INPUT, "%s: \"%s\": \"v\" must list %d numbers from %g to %g, for 2, 4 and 8 devices", name, c->name, c->n,
-                       c->min, c->max);
+        return err_set(e, E_INPUT, "%s: \"%s\": \"v\" must list %d numbers from %g to %g, for 2, 4 and 8 devices", name,
+                       c->name, c->n, c->min, c->max);
     return 0;
 }
 
@@ -155,7 +158,8 @@ int sim_hardware_read(struct sim_machine *m, const char *text, size_t n, const c
     return rc;
 }
 
-/* ---- model: a config.json of Hugging Face with a "simulation" object; the engine reads the former, this file what a cost needs */
+/* ---- model: a config.json of Hugging Face with a "simulation" object; the engine reads the former, this file what a
+ * cost needs */
 
 struct whole {
     const char *name;
@@ -222,13 +226,15 @@ static int read_bits(struct sim_model *m, const struct json *o, const char *name
 
 static int read_model(struct sim_model *m, const struct json *o, const char *name, struct err *e)
 {
-    static const char *const known[] = {"architectures", "model_type", "max_position_embeddings", "rms_norm_eps", "rope_theta",
-                                        "tie_word_embeddings", "hidden_act", "_name_or_path", "simulation", NULL};
+    static const char *const known[] = {
+        "architectures",       "model_type", "max_position_embeddings", "rms_norm_eps", "rope_theta",
+        "tie_word_embeddings", "hidden_act", "_name_or_path",           "simulation",   NULL};
     if (json_type(o) != JSON_OBJECT)
         return err_set(e, E_INPUT, "%s must be an object, not %s", name, json_type_name(o));
     for (const struct json *f = json_first(o); f; f = json_next(f))
         if (!listed(known, json_key(f)) && !is_size(json_key(f)))
-            return err_set(e, E_UNSUPPORTED, "%s: the simulation does not know \"%.60s\" (dense models without windows are simulated)",
+            return err_set(e, E_UNSUPPORTED,
+                           "%s: the simulation does not know \"%.60s\" (dense models without windows are simulated)",
                            name, json_key(f));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         TRY(read_whole(m, &sizes[i], o, name, e));
@@ -239,7 +245,8 @@ static int read_model(struct sim_model *m, const struct json *o, const char *nam
     m->qk_norm = arch && !strcmp(arch, "Qwen3ForCausalLM");
     m->tied = json_true(json_find(o, "tie_word_embeddings"));
     if (json_type(json_find(o, "simulation")) != JSON_OBJECT)
-        return err_set(e, E_INPUT, "%s: \"simulation\" must be an object: linear_bits, head_bits, kv_bits, origin", name);
+        return err_set(e, E_INPUT, "%s: \"simulation\" must be an object: linear_bits, head_bits, kv_bits, origin",
+                       name);
     return read_bits(m, json_find(o, "simulation"), name, e);
 }
 
@@ -276,7 +283,8 @@ int sim_machine_open(struct sim_machine **out, const char *hardware_path, const 
     if (!rc)
         rc = read_file(m, model_path, sim_model_read, e);
     if (!rc && m->model.linear_bits == 8 && m->hardware.fp8_peak == 0)
-        rc = err_set(e, E_UNSUPPORTED, "%s has no FP8 arithmetic: take a model with \"linear_bits\": 16", hardware_path);
+        rc =
+            err_set(e, E_UNSUPPORTED, "%s has no FP8 arithmetic: take a model with \"linear_bits\": 16", hardware_path);
     if (rc) {
         sim_machine_close(m);
         return rc;
@@ -314,17 +322,24 @@ void sim_machine_account(const struct sim_machine *m, const struct sim_step *ste
     cost_outside(m, step->layout, step->weight_shares, &step->size, sum);
 }
 
-int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e)
+int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
+                     struct err *e)
 {
-    static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise", "head", "launch", "host", "total"};
+    static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise",
+                                        "head",   "launch",    "host",   "total"};
     if (step->layout.pp != 1 || layout_size(step->layout) > sim_machine_ranks(m) || step->size.rows < 1)
-        return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d} over %d rows does not fit %d devices", step->layout.sp, step->layout.tp, step->size.rows, sim_machine_ranks(m));
+        return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d} over %d rows does not fit %d devices", step->layout.sp,
+                       step->layout.tp, step->size.rows, sim_machine_ranks(m));
     struct step_cost c = cost_parts(m, step->layout, step->weight_shares, &step->size);
-    const double values[] = {c.linear, c.attention, c.reduce, c.exchange, c.elementwise, c.head, c.launch, c.host, c.total};
+    const double values[] = {c.linear, c.attention, c.reduce, c.exchange, c.elementwise,
+                             c.head,   c.launch,    c.host,   c.total};
     for (int i = 0; i < 9; i++)
         if (!strcmp(part, names[i])) {
             *ns = values[i];
             return 0;
         }
-    return err_set(e, E_NOTFOUND, "a step has no part '%.40s' (there are: linear, attention, reduce, exchange, elementwise, head, launch, host, total)", part);
+    return err_set(e, E_NOTFOUND,
+                   "a step has no part '%.40s' (there are: linear, attention, reduce, exchange, elementwise, head, "
+                   "launch, host, total)",
+                   part);
 }

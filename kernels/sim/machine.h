@@ -1,7 +1,7 @@
 /* A machine to simulate: what one hardware file (models/hardware) and one model file (models) say, checked and in
- * the units of the cost model. Both files are walls: a malformed one is refused with its line or field, and so is a field nobody
- * knows. Opened and closed by the composition root, immutable in between, any thread; the engine borrows it (device_opts.sim_machine)
- * until it is destroyed. Never true: a number in the code that belongs in a file. */
+ * the units of the cost model. Both files are walls: a malformed one is refused with its line or field, and so is a
+ * field nobody knows. Opened and closed by the composition root, immutable in between, any thread; the engine borrows
+ * it (device_opts.sim_machine) until it is destroyed. Never true: a number in the code that belongs in a file. */
 #ifndef KERNELS_SIM_MACHINE_H
 #define KERNELS_SIM_MACHINE_H
 
@@ -21,7 +21,8 @@ struct sim_step {
     struct step_size size;
 };
 
-/* E_INPUT, E_UNSUPPORTED: the text names the file and the line or the field. On success *out is the caller's, to be closed. */
+/* E_INPUT, E_UNSUPPORTED: the text names the file and the line or the field. On success *out is the caller's, to be
+ * closed. */
 int sim_machine_open(struct sim_machine **out, const char *hardware_path, const char *model_path, struct err *e);
 void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 
@@ -29,20 +30,23 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
-/* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, host, or the total. E_NOTFOUND lists them;
- * E_INPUT: the layout does not fit the machine. */
-int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns, struct err *e);
+/* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, host, or the
+ * total. E_NOTFOUND lists them; E_INPUT: the layout does not fit the machine. */
+int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
+                     struct err *e);
 /* An account of what was priced outside of the measured tables. Made empty; the maker frees it. */
 struct sim_outside *sim_outside_new(void);
 void sim_outside_free(struct sim_outside *o); /* NULL is fine */
-void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum); /* one step more */
+void sim_machine_account(const struct sim_machine *m, const struct sim_step *step,
+                         struct sim_outside *sum); /* one step more */
 /* From this share on a figure is marked where people read it. */
 #define SIM_OUTSIDE_MARK 0.001
 /* The share of the step time, 0 to 1. NULL: 0. */
 double sim_outside_share(const struct sim_outside *o);
 /* "all_reduce 12.3% (devices up to 16, measured 2 to 8); ..." */
 void sim_outside_words(const struct sim_outside *o, struct buf *out);
-/* {"share":0.123,"tables":[{"table":"all_reduce","share":..,"axis":"devices","measured":[2,8],"low":null,"high":16}]} */
+/* {"share":0.123,"tables":[{"table":"all_reduce","share":..,"axis":"devices","measured":[2,8],"low":null,"high":16}]}
+ */
 void sim_outside_json(const struct sim_outside *o, struct buf *out);
 /* What a request costs before the engine hears of it: HTTP and tokenizer. */
 int64_t sim_machine_front_ns(const struct sim_machine *m);

@@ -29,7 +29,8 @@ static void note_axis(struct sim_outside_table *t, int axis, const double bounds
         t->high = x;
 }
 
-void sim_outside_note(struct sim_outside *o, const struct sim_tables *tables, enum sim_table_kind kind, const double *x, double ns)
+void sim_outside_note(struct sim_outside *o, const struct sim_tables *tables, enum sim_table_kind kind, const double *x,
+                      double ns)
 {
     const struct sim_table *t = &tables->of[kind];
     static const double described[2] = {2, 8};
@@ -40,7 +41,8 @@ void sim_outside_note(struct sim_outside *o, const struct sim_tables *tables, en
         axis = 0;
     if (axis < 0)
         return;
-    const double measured[2] = {t->n_axes ? t->axis[axis][0] : described[0], t->n_axes ? t->axis[axis][t->size[axis] - 1] : described[1]};
+    const double measured[2] = {t->n_axes ? t->axis[axis][0] : described[0],
+                                t->n_axes ? t->axis[axis][t->size[axis] - 1] : described[1]};
     o->of[kind].ns += ns * o->times;
     o->outside_ns += ns * o->times;
     note_axis(&o->of[kind], axis, measured, x[axis]);
@@ -68,7 +70,8 @@ void sim_outside_words(const struct sim_outside *o, struct buf *out)
         const struct sim_outside_table *t = &o->of[k];
         if (t->ns < 0.0005 * o->total_ns)
             continue; /* 0.0% */
-        buf_printf(out, "%s%s %.1f%% (%s", between, sim_table_name((enum sim_table_kind)k), 100 * t->ns / o->total_ns, axis_names[k][t->axis]);
+        buf_printf(out, "%s%s %.1f%% (%s", between, sim_table_name((enum sim_table_kind)k), 100 * t->ns / o->total_ns,
+                   axis_names[k][t->axis]);
         if (t->low > 0)
             buf_printf(out, " down to %.6g", t->low);
         if (t->high > 0)

@@ -65,7 +65,8 @@ static int read_values(struct sim_table *t, const struct json *j, const char *na
 static int read_table(struct sim_table *t, const struct json *o, const char *name, struct err *e)
 {
     for (const struct json *m = json_first(o); m; m = json_next(m))
-        if (strcmp(json_key(m), "axes") != 0 && strcmp(json_key(m), "thousandths") != 0 && strcmp(json_key(m), "origin") != 0)
+        if (strcmp(json_key(m), "axes") != 0 && strcmp(json_key(m), "thousandths") != 0 &&
+            strcmp(json_key(m), "origin") != 0)
             return err_set(e, E_INPUT, "%s: unknown field \"%.40s\"", name, json_key(m));
     if (!json_text(json_find(o, "origin")))
         return err_set(e, E_INPUT, "%s: \"origin\" must say where the numbers come from", name);

@@ -12,17 +12,23 @@
 enum { TABLE_AXES = 5 };
 
 struct sim_table {
-    int n_axes, size[TABLE_AXES];   /* 0 axes: no table */
-    double *axis[TABLE_AXES];       /* positive, ascending */
-    int32_t *values;                /* [size[0]][size[1]]...: measured time over roofline time, in thousandths */
+    int n_axes, size[TABLE_AXES]; /* 0 axes: no table */
+    double *axis[TABLE_AXES];     /* positive, ascending */
+    int32_t *values;              /* [size[0]][size[1]]...: measured time over roofline time, in thousandths */
 };
 
 /* Which kernels can be tabulated: the names in the file. */
 enum sim_table_kind {
-    TABLE_GEMM_BF16, TABLE_GEMM_FP8,        /* outputs, columns, rows */
-    TABLE_PREFILL_BF16, TABLE_PREFILL_FP8,  /* head size, q heads per kv head, new tokens, sequences, q heads */
-    TABLE_DECODE_BF16, TABLE_DECODE_FP8,    /* head size, cached tokens, sequences * kv heads */
-    TABLE_REDUCE, TABLE_REDUCE_EAGER, TABLE_ALL_TO_ALL, TABLE_ALL_GATHER, /* devices, bytes */
+    TABLE_GEMM_BF16,
+    TABLE_GEMM_FP8, /* outputs, columns, rows */
+    TABLE_PREFILL_BF16,
+    TABLE_PREFILL_FP8, /* head size, q heads per kv head, new tokens, sequences, q heads */
+    TABLE_DECODE_BF16,
+    TABLE_DECODE_FP8, /* head size, cached tokens, sequences * kv heads */
+    TABLE_REDUCE,
+    TABLE_REDUCE_EAGER,
+    TABLE_ALL_TO_ALL,
+    TABLE_ALL_GATHER, /* devices, bytes */
     TABLE_KINDS
 };
 

@@ -2,10 +2,10 @@
  * clock, so that a policy's spec asserts what really was scheduled. Built as moonshift.so, apart from the
  * server; one Lua state of a test process owns what it makes. local e = require("moonshift").engine { policy
  * = "policies/fcfs.lua", max_num_seqs = 4 } local id = e:submit { prompt = 100, max_tokens = 5, tenant = "a",
- * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(), e:state(),
- * e:load { trace = "poisson:rate=4,requests=100" }, e:swap {
- * policy = ... }, e:set { param = value } Never true: a spec that decides in place of the engine; a call, in whatever order and with
- * whatever arguments, that ends the process instead of raising. */
+ * at = 0.5 } e:run() e:schedule()[1].items[1].name, e:result(id).ending, e:groups(), e:switches(), e:metrics(),
+ * e:state(), e:load { trace = "poisson:rate=4,requests=100" }, e:swap { policy = ... }, e:set { param = value } Never
+ * true: a spec that decides in place of the engine; a call, in whatever order and with whatever arguments, that ends
+ * the process instead of raising. */
 #include <lauxlib.h>
 #include <limits.h>
 #include <lua.h>
@@ -26,10 +26,10 @@
 enum {
     MAX_RESULTS = 1 << 16,
     MAX_PROMPT = 1 << 20,
-    MAX_PROMPT_TOKENS = 1 << 28,    /* of all requests together: 1 GiB */
-    MAX_BLOCKS = 1 << 22,           /* of all ranks together */
-    MAX_OPEN = 48,                  /* engines at once; each has a thread, and Lua does not know how large they are */
-    MAX_FRUITLESS = 1000000,        /* scheduling points in a row that run nothing */
+    MAX_PROMPT_TOKENS = 1 << 28, /* of all requests together: 1 GiB */
+    MAX_BLOCKS = 1 << 22,        /* of all ranks together */
+    MAX_OPEN = 48,               /* engines at once; each has a thread, and Lua does not know how large they are */
+    MAX_FRUITLESS = 1000000,     /* scheduling points in a row that run nothing */
 };
 static const double MAX_SECONDS = 1e9;
 static const int64_t START_NS = 1000000000; /* what a spec calls time 0: the engine takes 0 for "never" */
@@ -67,16 +67,16 @@ struct rig {
     struct clock clock;
     struct model *model;
     struct engine *engine;
-    struct result *results;         /* by tag - 1 */
+    struct result *results; /* by tag - 1 */
     struct scheduled *items;
     struct step_record *steps;
-    struct pending *pending;        /* in order of time */
+    struct pending *pending; /* in order of time */
     int n_results, n_items, n_steps, n_pending, cap_items, cap_steps, cap_results;
-    int64_t n_prompt_tokens;        /* of all requests */
+    int64_t n_prompt_tokens; /* of all requests */
     uint64_t step_seen;
     int n_ranks;
-    bool open;                      /* it counts as one of MAX_OPEN */
-    struct buf text;                /* scratch that must outlive a raise */
+    bool open;       /* it counts as one of MAX_OPEN */
+    struct buf text; /* scratch that must outlive a raise */
     int reply_code;
     struct buf reply;
 };
@@ -125,8 +125,8 @@ static int load_policy(lua_State *L, struct rig *r, int table, struct policy *ou
         if (!*name)
             snprintf(name, sizeof name, "%.60s", slash ? slash + 1 : path);
     }
-    struct lua_opts o = {.watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true,
-                         .n_ranks = r->n_ranks};
+    struct lua_opts o = {
+        .watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true, .n_ranks = r->n_ranks};
     return lua_policy_load(out, *name ? name : "spec", source, n, &o, params, e);
 }
 
@@ -195,13 +195,14 @@ static void record_step(struct rig *r)
                                                       .first = r->n_items};
         for (int i = 0; i < batch->n_items; i++) {
             r->items = grown(r->items, r->n_items, &r->cap_items, sizeof *r->items);
-            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag,
-                                                        batch->items[i].n_tokens, batch->items[i].starts};
+            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag, batch->items[i].n_tokens,
+                                                        batch->items[i].starts};
         }
     }
 }
 
-/* All that can be done now. A policy may find something new to ask for at every scheduling point, for ever: false then. */
+/* All that can be done now. A policy may find something new to ask for at every scheduling point, for ever: false then.
+ */
 static bool turn(struct rig *r)
 {
     int n = 0, n_steps = r->n_steps;
@@ -257,7 +258,9 @@ static bool run_until(struct rig *r, int64_t until)
 
 static int fruitless(lua_State *L, const struct rig *r)
 {
-    return luaL_error(L, "%d scheduling points in a row ran nothing at %f s: the policy asks for something again and again (use run_until, or let it end)",
+    return luaL_error(L,
+                      "%d scheduling points in a row ran nothing at %f s: the policy asks for something again and "
+                      "again (use run_until, or let it end)",
                       MAX_FRUITLESS, (double)(clock_now(&r->clock) - START_NS) * 1e-9);
 }
 
@@ -293,8 +296,8 @@ static void put_pending(struct rig *r, int64_t at_ns, const struct engine_messag
     r->pending[i] = (struct pending){at_ns, *m};
 }
 
-/* prompt: a number of tokens (a text of its own), or a list of token ids. How many there are; it has to be looked at before anything is made that a raise would
- * leave behind. */
+/* prompt: a number of tokens (a text of its own), or a list of token ids. How many there are; it has to be looked at
+ * before anything is made that a raise would leave behind. */
 static int check_prompt(lua_State *L, const struct rig *r)
 {
     lua_getfield(L, 2, "prompt");
@@ -306,7 +309,8 @@ static int check_prompt(lua_State *L, const struct rig *r)
         lua_rawgeti(L, -1, i);
         double id = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : -1;
         if (!(id >= 0 && id < model_config(r->model)->vocab) || id != floor(id))
-            luaL_error(L, "prompt: entry %d is no token id: a whole number from 0 to %d", i, model_config(r->model)->vocab - 1);
+            luaL_error(L, "prompt: entry %d is no token id: a whole number from 0 to %d", i,
+                       model_config(r->model)->vocab - 1);
         lua_pop(L, 1);
     }
     lua_pop(L, 1);
@@ -343,8 +347,7 @@ static void read_request(lua_State *L, struct request_spec *s, const struct rig 
     s->slo_ttft_ms = read_number(L, 2, "slo_ttft_ms", 0, 0, 1e9);
     s->slo_tpot_ms = read_number(L, 2, "slo_tpot_ms", 0, 0, 1e9);
     s->leader = (uint64_t)read_whole(L, 2, "leader", 0, 0, r->n_results);
-    s->sampling =
-        (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
 }
 
 /* A place for the outcome of one more request; NULL: there are too many. */
@@ -372,7 +375,8 @@ static int m_submit(lua_State *L)
     if (at < now)
         return luaL_error(L, "at = %f is in the past: it is %f now", at, now);
     if (!add_result(r, fields.name, n_prompt))
-        return luaL_error(L, "too many requests for one engine: at most %d, of %d prompt tokens together", MAX_RESULTS, MAX_PROMPT_TOKENS);
+        return luaL_error(L, "too many requests for one engine: at most %d, of %d prompt tokens together", MAX_RESULTS,
+                          MAX_PROMPT_TOKENS);
     struct request_spec *s = mem_new(sizeof *s); /* nothing raises from here on */
     *s = fields;
     s->tag = (uint64_t)r->n_results;
@@ -389,7 +393,8 @@ static int m_cancel(lua_State *L)
     uint64_t tag = (uint64_t)read_whole_argument(L, 2, "a request's number", 1, r->n_results);
     send_pending(r);
     for (int i = 0; i < r->n_pending; i++)
-        if (r->pending[i].message.kind == IN_SUBMIT && ((struct request_spec *)r->pending[i].message.payload)->tag == tag)
+        if (r->pending[i].message.kind == IN_SUBMIT &&
+            ((struct request_spec *)r->pending[i].message.payload)->tag == tag)
             return luaL_error(L, "request %s has not arrived yet: run_until(%f) first", r->results[tag - 1].name,
                               (double)(r->pending[i].at_ns - START_NS) * 1e-9);
     post(r, &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
@@ -409,7 +414,9 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "row-%llu", (unsigned long long)row.index);
         if (!add_result(r, name, row.n_prompt))
-            return err_set(e, E_FULL, "too many requests for one engine: at most %d, of %d prompt tokens together (requests = N takes the first N)",
+            return err_set(e, E_FULL,
+                           "too many requests for one engine: at most %d, of %d prompt tokens together (requests = N "
+                           "takes the first N)",
                            MAX_RESULTS, MAX_PROMPT_TOKENS);
         struct request_spec *s = mem_new(sizeof *s);
         s->tag = (uint64_t)r->n_results;
@@ -429,11 +436,13 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
         uint64_t tag = s->tag;
         put_pending(r, s->arrival_ns, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
         if (row.cancel_ns)
-            put_pending(r, base + row.cancel_ns, &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
+            put_pending(r, base + row.cancel_ns,
+                        &(struct engine_message){.kind = IN_CANCEL, .tag = tag, .code = END_ABORT});
     }
 }
 
-/* e:load { trace = FILE (a recording too) or GENERATOR, hashes = FILE, seed =, requests =, seconds = }: the first of its requests and how many there are. */
+/* e:load { trace = FILE (a recording too) or GENERATOR, hashes = FILE, seed =, requests =, seconds = }: the first of
+ * its requests and how many there are. */
 static int m_load(lua_State *L)
 {
     struct rig *r = check_rig(L);
@@ -442,7 +451,9 @@ static int m_load(lua_State *L)
     read_names(L, 2, " trace hashes seed requests seconds ");
     read_text(L, 2, "trace", spec, sizeof spec);
     read_text(L, 2, "hashes", hashes, sizeof hashes);
-    struct arrivals_setup s = {.spec = spec, .hashes = *hashes ? hashes : NULL, .seed = (uint64_t)read_whole(L, 2, "seed", 0, 0, INT64_C(1) << 53),
+    struct arrivals_setup s = {.spec = spec,
+                               .hashes = *hashes ? hashes : NULL,
+                               .seed = (uint64_t)read_whole(L, 2, "seed", 0, 0, INT64_C(1) << 53),
                                .max_requests = (uint64_t)read_whole(L, 2, "requests", 0, 0, INT64_C(1) << 53),
                                .max_seconds = read_number(L, 2, "seconds", 0, 0, MAX_SECONDS)};
     struct arrivals *a = NULL;
@@ -672,11 +683,16 @@ static int m_set(lua_State *L)
 /* ---- functions */
 
 /* The models of specs, as config.json has them: what a step of them costs is said apart. */
-static const char model_of_one[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":1024,\"max_position_embeddings\":8192,"
+static const char model_of_one[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":1024,\"max_position_"
+    "embeddings\":8192,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
-static const char model_of_ranks[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":1024,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":8,\"vocab_size\":1024,\"max_position_embeddings\":131072,"
+static const char model_of_ranks[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":"
+    "1024,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":8,\"vocab_size\":1024,\"max_position_"
+    "embeddings\":131072,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
 
 static int open_model(lua_State *L, struct rig *r, struct err *e)
@@ -691,24 +707,31 @@ static int open_model(lua_State *L, struct rig *r, struct err *e)
 
 static struct engine_setup read_setup(lua_State *L, struct rig *r)
 {
-    struct engine_setup s = {.ops = backend_sim(), .model = r->model, .kv_dtype = DT_F16, .block_size = 16, .n_ranks = r->n_ranks,
+    struct engine_setup s = {.ops = backend_sim(),
+                             .model = r->model,
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .n_ranks = r->n_ranks,
                              .fail_rank = (int)read_whole(L, 1, "fail_rank", 0, 0, r->n_ranks - 1),
                              .fail_at_step = (uint64_t)read_whole(L, 1, "fail_at_step", 0, 0, INT64_C(1) << 53),
-                             .clock = &r->clock, .quiet = true};
-    int blocks = (int)read_whole(L, 1, "kv_blocks", 1024, 1, MAX_BLOCKS / r->n_ranks), size = (int)read_whole(L, 1, "group_size", 0, 0, r->n_ranks);
+                             .clock = &r->clock,
+                             .quiet = true};
+    int blocks = (int)read_whole(L, 1, "kv_blocks", 1024, 1, MAX_BLOCKS / r->n_ranks),
+        size = (int)read_whole(L, 1, "group_size", 0, 0, r->n_ranks);
     const struct model_config *c = model_config(r->model);
     s.device.sim_step_ns = (int64_t)(read_number(L, 1, "step_us", 1000, 0, 1e9) * 1e3);
     s.device.sim_row_ns = (int64_t)(read_number(L, 1, "row_us", 10, 0, 1e6) * 1e3);
-    s.limits = (struct limits){.max_num_seqs = (int)read_whole(L, 1, "max_num_seqs", 256, 1, 4096),
-                               .max_num_batched_tokens = (int)read_whole(L, 1, "max_num_batched_tokens", 2048, 1, 1 << 20),
-                               .max_num_queued_reqs = (int)read_whole(L, 1, "max_num_queued_reqs", 0, 0, 65536),
-                               .max_num_queued_tokens = read_whole(L, 1, "max_num_queued_tokens", 0, 0, INT64_C(1) << 40),
-                               .park_ns = (int64_t)(read_number(L, 1, "park_s", 10, 0, 86400) * 1e9),
-                               .starvation_ns = (int64_t)(read_number(L, 1, "starvation_s", 0, 0, 86400) * 1e9),
-                               .prefix_caching = read_flag(L, 1, "prefix_caching", false)};
-    s.start = (struct layout){size ? size : 0, size ? 1 : 0, 1}; /* as many groups of so many ranks as there is room for; 0: one */
-    s.kv_bytes =
-        (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    s.limits =
+        (struct limits){.max_num_seqs = (int)read_whole(L, 1, "max_num_seqs", 256, 1, 4096),
+                        .max_num_batched_tokens = (int)read_whole(L, 1, "max_num_batched_tokens", 2048, 1, 1 << 20),
+                        .max_num_queued_reqs = (int)read_whole(L, 1, "max_num_queued_reqs", 0, 0, 65536),
+                        .max_num_queued_tokens = read_whole(L, 1, "max_num_queued_tokens", 0, 0, INT64_C(1) << 40),
+                        .park_ns = (int64_t)(read_number(L, 1, "park_s", 10, 0, 86400) * 1e9),
+                        .starvation_ns = (int64_t)(read_number(L, 1, "starvation_s", 0, 0, 86400) * 1e9),
+                        .prefix_caching = read_flag(L, 1, "prefix_caching", false)};
+    s.start = (struct layout){size ? size : 0, size ? 1 : 0,
+                              1}; /* as many groups of so many ranks as there is room for; 0: one */
+    s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     return s;
 }
@@ -773,9 +796,9 @@ static int l_engine(lua_State *L)
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
     read_names(L, 1,
-                " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
-                "max_num_queued_tokens kv_blocks step_us "
-                "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s ");
+               " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
+               "max_num_queued_tokens kv_blocks step_us "
+               "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s ");
     struct rig *r = new_rig(L);
     struct err e = {0};
     r->n_ranks = (int)read_whole(L, 1, "ranks", 1, 1, MAX_RANKS);
@@ -825,23 +848,12 @@ static int l_check(lua_State *L)
 int luaopen_moonshift(lua_State *L);
 int luaopen_moonshift(lua_State *L)
 {
-    static const luaL_Reg methods[] = {{"submit", m_submit},
-                                       {"load", m_load},
-                                       {"cancel", m_cancel},
-                                       {"run_until", m_run_until},
-                                       {"run", m_run},
-                                       {"now", m_now},
-                                       {"schedule", m_schedule},
-                                       {"result", m_result},
-                                       {"groups", m_groups},
-                                       {"switches", m_switches},
-                                       {"metrics", m_metrics},
-                                       {"state", m_state},
-                                       {"swap", m_swap},
-                                       {"rollback", m_rollback},
-                                       {"set", m_set},
-                                       {"close", m_close},
-                                       {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"submit", m_submit}, {"load", m_load},         {"cancel", m_cancel},     {"run_until", m_run_until},
+        {"run", m_run},       {"now", m_now},           {"schedule", m_schedule}, {"result", m_result},
+        {"groups", m_groups}, {"switches", m_switches}, {"metrics", m_metrics},   {"state", m_state},
+        {"swap", m_swap},     {"rollback", m_rollback}, {"set", m_set},           {"close", m_close},
+        {NULL, NULL}};
     static const luaL_Reg functions[] = {{"engine", l_engine}, {"check", l_check}, {NULL, NULL}};
     luaL_newmetatable(L, "moonshift.engine");
     lua_pushcfunction(L, m_close);

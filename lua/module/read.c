@@ -116,7 +116,8 @@ void read_find_file(lua_State *L, char *path, size_t cap)
         lua_getinfo(L, "S", &ar);
         const char *file = ar.source[0] == '@' ? ar.source + 1 : NULL, *slash = file ? strrchr(file, '/') : NULL;
         for (int i = 0; i < 2 && file; i++) {
-            int n = snprintf(tried, sizeof tried, "%.*s%s%s", slash ? (int)(slash - file) + 1 : 0, file, above[i], path);
+            int n =
+                snprintf(tried, sizeof tried, "%.*s%s%s", slash ? (int)(slash - file) + 1 : 0, file, above[i], path);
             if (n < (int)sizeof tried && (size_t)n < cap && access(tried, R_OK) == 0) {
                 memcpy(path, tried, (size_t)n + 1);
                 return;

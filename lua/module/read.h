@@ -1,5 +1,6 @@
-/* The tables that a spec hands to the module: every value is checked here, with its name in the error, so that what comes behind is valid. All raise. One Lua
- * state at a time. Never true: a number that is not finite, or not in its range, that gets through. */
+/* The tables that a spec hands to the module: every value is checked here, with its name in the error, so that what
+ * comes behind is valid. All raise. One Lua state at a time. Never true: a number that is not finite, or not in its
+ * range, that gets through. */
 #ifndef LUA_MODULE_READ_H
 #define LUA_MODULE_READ_H
 
@@ -18,7 +19,8 @@ void read_text(lua_State *L, int table, const char *field, char *out, size_t cap
 /* An argument of a call. */
 int64_t read_whole_argument(lua_State *L, int arg, const char *what, int64_t low, int64_t high);
 double read_number_argument(lua_State *L, int arg, const char *what, double low, double high);
-/* A file that is not where the path says: beside the Lua files that are now running (the spec), or in the folder above theirs. Nothing found: path stays. */
+/* A file that is not where the path says: beside the Lua files that are now running (the spec), or in the folder above
+ * theirs. Nothing found: path stays. */
 void read_find_file(lua_State *L, char *path, size_t cap);
 
 #endif

@@ -24,7 +24,8 @@ int forward_init(struct forward *f, int max_rows, int max_logits, int n_ranks, s
     if (f->slab)
         return 0;
     forward_free(f);
-    return err_set(e, E_FULL, "no memory for the activations of a step (%.1f MiB in all); lower --max-num-batched-tokens",
+    return err_set(e, E_FULL,
+                   "no memory for the activations of a step (%.1f MiB in all); lower --max-num-batched-tokens",
                    (double)bytes / (1 << 20));
 }
 
@@ -46,10 +47,11 @@ struct run {
     const struct shard *sh;
     const struct batch *b;
     struct forward_scratch s;
-    int row0, rows;                 /* of this member's slice */
+    int row0, rows; /* of this member's slice */
     int n_out, n_back;
-    struct comm_rect out[EXCHANGE_BUFFERS * MAX_RANKS]; /* the fused exchange: q, k and v of all rows for its own heads */
-    struct comm_rect back[MAX_RANKS];                   /* attention of the slice's rows for the heads of the tp share */
+    struct comm_rect
+        out[EXCHANGE_BUFFERS * MAX_RANKS]; /* the fused exchange: q, k and v of all rows for its own heads */
+    struct comm_rect back[MAX_RANKS];      /* attention of the slice's rows for the heads of the tp share */
 };
 
 static struct head_span heads_of(const struct shard *sh, int s)
@@ -74,7 +76,8 @@ static void plan_exchanges(struct run *r)
         }
         struct head_span peer = heads_of(sh, s);
         if (r->rows > 0)
-            r->back[r->n_back++] = (struct comm_rect){s, 0, r->row0, 0, 0, (peer.q0 - sh->tp.q0) * dim, r->rows, peer.n_q * dim};
+            r->back[r->n_back++] =
+                (struct comm_rect){s, 0, r->row0, 0, 0, (peer.q0 - sh->tp.q0) * dim, r->rows, peer.n_q * dim};
     }
 }
 
@@ -91,21 +94,36 @@ static void project(struct run *r, int layer)
     const struct layer_weights *w = &r->w->layers[layer];
     const struct forward_scratch *s = &r->s;
     struct linear_args qkv = {
-        .in = LINEAR_NORM, .x = s->x, .gain = w->attn_norm, .eps = c->norm_eps, .rows = r->rows, .n_out = 3,
+        .in = LINEAR_NORM,
+        .x = s->x,
+        .gain = w->attn_norm,
+        .eps = c->norm_eps,
+        .rows = r->rows,
+        .n_out = 3,
         .out = {{w->q, w->q_bias, s->q_in}, {w->k, w->k_bias, s->k_in}, {w->v, w->v_bias, s->v_in}}};
     ops->linear(r->f->device, &qkv);
     if (r->sh->layout.sp > 1)
-        ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp, .me = r->sh->s, .show = {s->q_in, s->k_in, s->v_in},
-                                                            .take = {s->q, s->k, s->v}, .rects = r->out, .n_rects = r->n_out});
+        ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp,
+                                                            .me = r->sh->s,
+                                                            .show = {s->q_in, s->k_in, s->v_in},
+                                                            .take = {s->q, s->k, s->v},
+                                                            .rects = r->out,
+                                                            .n_rects = r->n_out});
 }
 
 static struct rope_args turn_of(const struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
     const struct layer_weights *w = &r->w->layers[layer];
-    return (struct rope_args){
-        .q = r->s.q, .k = r->s.k, .n_heads = r->sh->own.n_q, .n_kv_heads = r->sh->own.n_kv, .head_dim = c->head_dim,
-        .rows = r->b->n_rows, .q_gain = w->q_norm, .k_gain = w->k_norm, .eps = c->norm_eps};
+    return (struct rope_args){.q = r->s.q,
+                              .k = r->s.k,
+                              .n_heads = r->sh->own.n_q,
+                              .n_kv_heads = r->sh->own.n_kv,
+                              .head_dim = c->head_dim,
+                              .rows = r->b->n_rows,
+                              .q_gain = w->q_norm,
+                              .k_gain = w->k_norm,
+                              .eps = c->norm_eps};
 }
 
 /* q and k turned to their positions; k and v into the cache. */
@@ -128,9 +146,13 @@ static void attend(struct run *r, int layer)
     const struct model_config *c = r->f->config;
     const struct backend_ops *ops = r->f->ops;
     struct rope_args turn = turn_of(r, layer);
-    struct attention_args a = {
-        .q = r->s.q, .out = r->s.attn, .n_heads = r->sh->own.n_q, .kv_head = r->f->kv_head, .kv = kv_of(r, layer),
-        .scale = 1.0f / sqrtf((float)c->head_dim), .window = c->window};
+    struct attention_args a = {.q = r->s.q,
+                               .out = r->s.attn,
+                               .n_heads = r->sh->own.n_q,
+                               .kv_head = r->f->kv_head,
+                               .kv = kv_of(r, layer),
+                               .scale = 1.0f / sqrtf((float)c->head_dim),
+                               .window = c->window};
     if (ops->rope_attention) {
         ops->rope_attention(r->f->device, &turn, r->s.v, &a);
         return;
@@ -171,16 +193,27 @@ static void add_product(struct run *r, const struct product *p)
     for (int i = 0, col = 0; i < p->n_nodes; col += p->nodes[i].cols, i++) {
         int cols = p->nodes[i].cols;
         struct act y = whole ? p->y : window(r, p->planes, i * p->rows, 0, p->y.cols);
-        struct linear_args a = {.in = p->in, .x = window(r, p->x, 0, col, cols), .x2 = window(r, p->x2, 0, col, cols), .rows = p->rows,
-                                .accumulate = whole, .n_out = 1, .out = {{p->nodes[i], NULL, y}}};
+        struct linear_args a = {.in = p->in,
+                                .x = window(r, p->x, 0, col, cols),
+                                .x2 = window(r, p->x2, 0, col, cols),
+                                .rows = p->rows,
+                                .accumulate = whole,
+                                .n_out = 1,
+                                .out = {{p->nodes[i], NULL, y}}};
         ops->linear(r->f->device, &a);
     }
     if (whole)
         return;
     size_t bytes = (size_t)p->rows * (size_t)p->y.cols * r->f->act_bytes;
-    ops->reduce(r->f->device, &(struct reduce_args){.comm = r->at->tp, .me = r->sh->t, .planes = p->planes, .order = p->order,
+    ops->reduce(r->f->device, &(struct reduce_args){.comm = r->at->tp,
+                                                    .me = r->sh->t,
+                                                    .planes = p->planes,
+                                                    .order = p->order,
                                                     .algorithm = algorithm_of(r->at, bytes),
-                                                    .rows = p->rows, .accumulate = true, .y = p->y, .part = r->s.part});
+                                                    .rows = p->rows,
+                                                    .accumulate = true,
+                                                    .y = p->y,
+                                                    .part = r->s.part});
 }
 
 /* x += o(attn); x += down(swiglu(gate(x), up(x))) */
@@ -188,13 +221,30 @@ static void mix(struct run *r, int layer, struct act attn, struct act x, int row
 {
     const struct layer_weights *w = &r->w->layers[layer];
     const struct forward_scratch *s = &r->s;
-    struct product o = {.in = LINEAR_PLAIN, .x = attn, .nodes = w->o, .n_nodes = r->w->n_o, .rows = rows,
-                        .order = r->w->o_order, .planes = s->o_planes, .y = x};
-    struct linear_args gate_up = {
-        .in = LINEAR_NORM, .x = x, .gain = w->ffn_norm, .eps = r->f->config->norm_eps, .rows = rows, .n_out = 2,
-        .out = {{w->gate, NULL, s->gate}, {w->up, NULL, s->up}}};
-    struct product down = {.in = LINEAR_SWIGLU, .x = s->gate, .x2 = s->up, .nodes = w->down, .n_nodes = r->w->n_down, .rows = rows,
-                           .order = r->w->down_order, .planes = s->down_planes, .y = x};
+    struct product o = {.in = LINEAR_PLAIN,
+                        .x = attn,
+                        .nodes = w->o,
+                        .n_nodes = r->w->n_o,
+                        .rows = rows,
+                        .order = r->w->o_order,
+                        .planes = s->o_planes,
+                        .y = x};
+    struct linear_args gate_up = {.in = LINEAR_NORM,
+                                  .x = x,
+                                  .gain = w->ffn_norm,
+                                  .eps = r->f->config->norm_eps,
+                                  .rows = rows,
+                                  .n_out = 2,
+                                  .out = {{w->gate, NULL, s->gate}, {w->up, NULL, s->up}}};
+    struct product down = {.in = LINEAR_SWIGLU,
+                           .x = s->gate,
+                           .x2 = s->up,
+                           .nodes = w->down,
+                           .n_nodes = r->w->n_down,
+                           .rows = rows,
+                           .order = r->w->down_order,
+                           .planes = s->down_planes,
+                           .y = x};
     add_product(r, &o);
     if (r->sh->ffn.n > 0)
         r->f->ops->linear(r->f->device, &gate_up);
@@ -204,8 +254,10 @@ static void mix(struct run *r, int layer, struct act attn, struct act x, int row
 /* Attention of the slice's rows back from the ranks that have the heads. q_in is free by now. */
 static void collect(struct run *r, struct act shown, const struct comm_rect *rects, int n)
 {
-    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp, .me = r->sh->s, .show = {shown}, .take = {r->s.q_in},
-                                                              .rects = rects, .n_rects = n});
+    r->f->ops->exchange(
+        r->f->device,
+        &(struct exchange_args){
+            .comm = r->at->sp, .me = r->sh->s, .show = {shown}, .take = {r->s.q_in}, .rects = rects, .n_rects = n});
 }
 
 static void layer_end(struct run *r, int layer)
@@ -229,7 +281,8 @@ static struct span logits_of_slice(const struct run *r, int s, struct span chunk
     return (struct span){first, end - first};
 }
 
-/* The rows of the chunk that are in this slice: their attention into q_in. q is free by now and shows the whole chunk's. */
+/* The rows of the chunk that are in this slice: their attention into q_in. q is free by now and shows the whole
+ * chunk's. */
 static struct span collect_last(struct run *r, struct span chunk)
 {
     struct comm_rect rects[MAX_RANKS];
@@ -237,7 +290,8 @@ static struct span collect_last(struct run *r, struct span chunk)
     int dim = r->sh->heads.head_dim, sp = r->sh->layout.sp;
     for (int s = 0; s < sp; s++) {
         struct head_span peer = heads_of(r->sh, s);
-        rects[s] = (struct comm_rect){s, 0, mine.first - chunk.first, 0, 0, (peer.q0 - r->sh->tp.q0) * dim, mine.n, peer.n_q * dim};
+        rects[s] = (struct comm_rect){
+            s, 0, mine.first - chunk.first, 0, 0, (peer.q0 - r->sh->tp.q0) * dim, mine.n, peer.n_q * dim};
     }
     collect(r, r->s.q, rects, mine.n > 0 ? sp : 0);
     return mine;
@@ -253,8 +307,12 @@ static void share_last(struct run *r, struct span chunk)
         if (theirs.n > 0)
             rects[n++] = (struct comm_rect){s, 0, 0, 0, theirs.first - chunk.first, 0, theirs.n, r->s.last.cols};
     }
-    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp, .me = r->sh->s, .show = {r->s.last},
-                                                              .take = {r->s.last_all}, .rects = rects, .n_rects = n});
+    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp,
+                                                              .me = r->sh->s,
+                                                              .show = {r->s.last},
+                                                              .take = {r->s.last_all},
+                                                              .rects = rects,
+                                                              .n_rects = n});
 }
 
 static void meet_all(struct run *r)
@@ -276,8 +334,12 @@ static void choose(struct run *r, struct span chunk)
             if (part.n > 0)
                 rects[n++] = (struct comm_rect){i, 0, row0, 0, 0, part.first, rows, part.n};
         }
-        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->all, .me = r->sh->share, .show = {s->logits_part},
-                                                                  .take = {s->logits}, .rects = rects, .n_rects = n});
+        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->all,
+                                                                  .me = r->sh->share,
+                                                                  .show = {s->logits_part},
+                                                                  .take = {s->logits},
+                                                                  .rects = rects,
+                                                                  .n_rects = n});
     }
     if (rows > 0)
         r->f->ops->sample(r->f->device, s->logits, r->f->config->vocab, chunk.first + row0, rows);
@@ -300,8 +362,13 @@ static void finish_rows(struct run *r, struct span chunk)
     mix(r, r->f->config->n_layers - 1, s->q_in, s->last, mine.n);
     if (sp)
         share_last(r, chunk);
-    struct linear_args head = {.in = LINEAR_NORM, .x = s->last_all, .gain = r->w->out_norm, .eps = r->f->config->norm_eps, .rows = chunk.n,
-                               .n_out = 1, .out = {{r->w->head, NULL, r->sh->n > 1 ? s->logits_part : s->logits}}};
+    struct linear_args head = {.in = LINEAR_NORM,
+                               .x = s->last_all,
+                               .gain = r->w->out_norm,
+                               .eps = r->f->config->norm_eps,
+                               .rows = chunk.n,
+                               .n_out = 1,
+                               .out = {{r->w->head, NULL, r->sh->n > 1 ? s->logits_part : s->logits}}};
     if (r->sh->vocab.n > 0)
         ops->linear(r->f->device, &head);
     choose(r, chunk);
@@ -352,8 +419,12 @@ void forward_abandon(const struct backend_ops *ops, const struct forward_site *a
 
 static struct graph_key key_of(const struct forward_site *at)
 {
-    return (struct graph_key){.weights = at->weights, .all = at->all, .me = at->weights->shard.share, .group = at->group,
-                              .tokens_per_block = at->tokens_per_block, .twoshot_bytes = at->twoshot_bytes};
+    return (struct graph_key){.weights = at->weights,
+                              .all = at->all,
+                              .me = at->weights->shard.share,
+                              .group = at->group,
+                              .tokens_per_block = at->tokens_per_block,
+                              .twoshot_bytes = at->twoshot_bytes};
 }
 
 static struct rope rope_of(const struct model_config *c)
@@ -361,7 +432,8 @@ static struct rope rope_of(const struct model_config *c)
     return (struct rope){c->rope_halves, c->rope_dim, c->inv_freq, c->rope_scale};
 }
 
-static int run_ops(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
+static int run_ops(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t,
+                   struct err *e)
 {
     struct rope rope = rope_of(f->config);
     struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
@@ -400,7 +472,8 @@ int forward_wait(struct forward *f, const struct forward_site *at, struct step_t
     return rc;
 }
 
-int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t, struct err *e)
+int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t,
+                struct err *e)
 {
     bool posted;
     ASSERT(b->n_rows > 0 && b->n_rows <= f->max_rows && !b->fed);
@@ -426,15 +499,23 @@ struct stand_in {
 static void stand_in_make(struct stand_in *s, const struct sampling *how, int rows)
 {
     size_t n = (size_t)rows;
-    *s = (struct stand_in){.numbers = mem_new_array(n, sizeof(int32_t)), .zeros = mem_new_array(n, sizeof(int32_t)),
-                           .seqs = mem_new_array(n, sizeof *s->seqs), .samples = mem_new_array(n, sizeof *s->samples)};
+    *s = (struct stand_in){.numbers = mem_new_array(n, sizeof(int32_t)),
+                           .zeros = mem_new_array(n, sizeof(int32_t)),
+                           .seqs = mem_new_array(n, sizeof *s->seqs),
+                           .samples = mem_new_array(n, sizeof *s->samples)};
     for (int i = 0; i < rows; i++) {
         s->numbers[i] = i;
         s->seqs[i] = (struct batch_seq){.row0 = i, .n_rows = 1, .blocks = s->zeros};
         s->samples[i] = (struct sample_row){.how = how, .given = -1, .n_top = -1};
     }
-    s->batch = (struct batch){.n_rows = rows, .ids = s->zeros, .positions = s->zeros, .n_seqs = rows, .seqs = s->seqs, .n_logits = rows,
-                              .logit_rows = s->numbers, .samples = s->samples};
+    s->batch = (struct batch){.n_rows = rows,
+                              .ids = s->zeros,
+                              .positions = s->zeros,
+                              .n_seqs = rows,
+                              .seqs = s->seqs,
+                              .n_logits = rows,
+                              .logit_rows = s->numbers,
+                              .samples = s->samples};
 }
 
 static void stand_in_free(struct stand_in *s)

@@ -6,8 +6,8 @@
 enum { LD_ALIGN = 16 }; /* rows start at multiples of 16 elements */
 
 struct slab {
-    char *base;                     /* NULL: sizes only */
-    size_t used, act_bytes;         /* used: elements */
+    char *base;             /* NULL: sizes only */
+    size_t used, act_bytes; /* used: elements */
 };
 
 static struct act take(struct slab *s, int rows, int cols)
@@ -30,9 +30,11 @@ static int count_nodes(int cols, struct leaf_range window)
 }
 
 /* Rows of a slice that end in logits may repeat, so there can be more of them than the slice has. */
-static void lay_out(struct forward_scratch *to, struct slab *s, const struct model_config *c, const struct shard *sh, const int most[2])
+static void lay_out(struct forward_scratch *to, struct slab *s, const struct model_config *c, const struct shard *sh,
+                    const int most[2])
 {
-    int rows = most[0], chunk = most[1], slice = ceil_div(rows, sh->layout.sp), wide = slice > chunk ? slice : chunk, dim = c->head_dim;
+    int rows = most[0], chunk = most[1], slice = ceil_div(rows, sh->layout.sp), wide = slice > chunk ? slice : chunk,
+        dim = c->head_dim;
     *to = (struct forward_scratch){.x = take(s, slice, c->hidden)};
     to->q = take(s, rows, sh->own.n_q * dim);
     to->k = take(s, rows, sh->own.n_kv * dim);

@@ -1,5 +1,6 @@
-/* Where the activations of a step lie in the forward's slab: computed for each step, since layouts differ in what they keep. Pure arithmetic
- * over what forward_init allocated. Never true: a layout that needs more than forward_scratch_bytes said. */
+/* Where the activations of a step lie in the forward's slab: computed for each step, since layouts differ in what they
+ * keep. Pure arithmetic over what forward_init allocated. Never true: a layout that needs more than
+ * forward_scratch_bytes said. */
 #ifndef MODELS_FORWARD_SCRATCH_H
 #define MODELS_FORWARD_SCRATCH_H
 

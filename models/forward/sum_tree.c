@@ -63,7 +63,8 @@ void tree_order(struct reduce_order *out, int n_leaves, const struct leaf_range 
 {
     struct node stack[TREE_MAX_NODES];
     int depth = 0, most = n * TREE_MAX_NODES < n_leaves ? n * TREE_MAX_NODES : n_leaves, at = 0;
-    uint8_t *lists = mem_new_array((size_t)most * 3, 1), *member = lists, *index = lists + most, *adds = lists + 2 * most;
+    uint8_t *lists = mem_new_array((size_t)most * 3, 1), *member = lists, *index = lists + most,
+            *adds = lists + 2 * most;
     for (int m = 0; m < n; m++) {
         struct leaf_range nodes[TREE_MAX_NODES];
         int n_nodes = tree_nodes(n_leaves, windows[m], nodes);

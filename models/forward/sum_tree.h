@@ -1,7 +1,7 @@
-/* The fixed tree of every sum over the columns of a matrix, cut among ranks (kernels/backend.h: leaves of SUM_LEAF columns, a binary tree over their absolute
- * index). A rank's window of leaves is a few whole nodes of the tree; the nodes of all ranks add up in one order to the very sum that one rank
- * would have. Pure arithmetic, any thread; the arrays of an order belong to who made it. Never true: a window that only some numbers of
- * leaves allow. */
+/* The fixed tree of every sum over the columns of a matrix, cut among ranks (kernels/backend.h: leaves of SUM_LEAF
+ * columns, a binary tree over their absolute index). A rank's window of leaves is a few whole nodes of the tree; the
+ * nodes of all ranks add up in one order to the very sum that one rank would have. Pure arithmetic, any thread; the
+ * arrays of an order belong to who made it. Never true: a window that only some numbers of leaves allow. */
 #ifndef MODELS_FORWARD_SUM_TREE_H
 #define MODELS_FORWARD_SUM_TREE_H
 
@@ -11,7 +11,7 @@ struct leaf_range {
     int leaf0, leaf1;
 };
 
-enum { TREE_MAX_NODES = 40 };       /* of one window: two for each level at most */
+enum { TREE_MAX_NODES = 40 }; /* of one window: two for each level at most */
 
 static inline int tree_leaves(int cols)
 {
@@ -19,8 +19,8 @@ static inline int tree_leaves(int cols)
 }
 /* Leaves of member i of n: contiguous, as even as can be; none where there are fewer leaves than members. */
 struct leaf_range tree_share(int n_leaves, int n, int i);
-/* The largest whole nodes that make up the window, left to right. A node that reaches past the last leaf ends there. Returns how many,
- * at most TREE_MAX_NODES. */
+/* The largest whole nodes that make up the window, left to right. A node that reaches past the last leaf ends there.
+ * Returns how many, at most TREE_MAX_NODES. */
 int tree_nodes(int n_leaves, struct leaf_range window, struct leaf_range *nodes);
 /* How the nodes of n windows, which together are all leaves in order, add up. Heap arrays. */
 void tree_order(struct reduce_order *out, int n_leaves, const struct leaf_range *windows, int n);

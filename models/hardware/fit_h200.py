@@ -1,5 +1,6 @@
 """Makes h200-kernels.json, the tables of measured H200 kernels, from the public AIConfigurator rows (see "origin" in the file): python3 fit_h200.py DIR. Needs numpy.
 Rows for which held() is true are kept out; tests/sim/kernels.c measures the error on them. The rooflines here are those of kernels/sim/cost.c."""
+
 import collections
 import csv
 import json
@@ -74,14 +75,24 @@ def prefill(dtype):
     for r in rows("prefill_attention_fa3.csv"):
         b, q, kv, dim, s = (int(r[x]) for x in ("batch", "q_heads", "kv_heads", "head_dim", "seq"))
         if r["kv_dtype"] == dtype and not held_attention(q, kv, dim):
-            roof = (4 * b * q * dim * s * (s + 1) / 2 / (PEAK["bfloat16"] * 0.65) + b * s * (q + kv) * 2 * dim * 2 / MEMORY) * 1e6
+            roof = (
+                4 * b * q * dim * s * (s + 1) / 2 / (PEAK["bfloat16"] * 0.65) + b * s * (q + kv) * 2 * dim * 2 / MEMORY
+            ) * 1e6
             data[dim, s][0].append(feature(b, q, q / kv))
             data[dim, s][1].append(math.log(float(r["us"]) / (roof + 6)))
     seqs = sorted({s for _, s in data})
-    axes = [[64, 128], [1, 2, 4, 8, 16, 64], seqs, [1, 2, 4, 8, 16, 32, 64, 128, 256], [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96]]
+    axes = [
+        [64, 128],
+        [1, 2, 4, 8, 16, 64],
+        seqs,
+        [1, 2, 4, 8, 16, 32, 64, 128, 256],
+        [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96],
+    ]
     at, grid = {}, [(g, b, q) for g in axes[1] for b in axes[3] for q in axes[4]]
     for (dim, s), (x, y) in data.items():
-        for (g, b, q), u in zip(grid, kriged(x, y, [feature(b, q, g) for g, b, q in grid], np.array([2.0, 6.0, 8.0]), 0.02)):
+        for (g, b, q), u in zip(
+            grid, kriged(x, y, [feature(b, q, g) for g, b, q in grid], np.array([2.0, 6.0, 8.0]), 0.02)
+        ):
             at[dim, g, s, b, q] = u
     return table(axes, "FlashAttention-3", at)
 
@@ -101,7 +112,11 @@ def decode(dtype):
                 if (dim, s, n) in data:
                     at[dim, s, n] = float(np.mean(data[dim, s, n]))
                 else:  # too large to have been measured: as the next smaller one
-                    at[dim, s, n] = at[dim, axes[1][i - 1], n] if (dim, axes[1][i - 1], n) in at and i else at[dim, s, axes[2][k - 1]]
+                    at[dim, s, n] = (
+                        at[dim, axes[1][i - 1], n]
+                        if (dim, axes[1][i - 1], n) in at and i
+                        else at[dim, s, axes[2][k - 1]]
+                    )
     return table(axes, "FlashAttention-3", at)
 
 

@@ -26,12 +26,12 @@ struct bound {
 
 struct checkpoint {
     struct safetensors **files;
-    bool **seen;                /* [n_files][its tensors] */
+    bool **seen; /* [n_files][its tensors] */
     size_t n_files;
     struct quant_config quant;
-    struct bound *slots;        /* [T_COUNT][n_layers] */
+    struct bound *slots; /* [T_COUNT][n_layers] */
     int n_layers;
-    bool input_scales;          /* there are scales of activations, which nobody uses */
+    bool input_scales; /* there are scales of activations, which nobody uses */
 };
 
 /* ---- the files */
@@ -60,7 +60,9 @@ static int add_indexed(struct checkpoint *c, const char *dir, const struct json 
     const struct json *map = json_find(index, "weight_map");
     const char **names = mem_new_array(MAX_FILES, sizeof *names);
     size_t n = 0;
-    int rc = json_type(map) == JSON_OBJECT && json_count(map) ? 0 : err_set(e, E_INPUT, "model.safetensors.index.json has no weight_map");
+    int rc = json_type(map) == JSON_OBJECT && json_count(map)
+                 ? 0
+                 : err_set(e, E_INPUT, "model.safetensors.index.json has no weight_map");
     for (const struct json *m = json_first(map); m && !rc; m = json_next(m)) {
         const char *name = json_text(m);
         size_t i = n;
@@ -163,13 +165,16 @@ static const struct st_tensor *find(struct checkpoint *c, const char *name)
 
 static int check_weight(const struct st_tensor *t, const struct bound *b, bool vector, struct err *e)
 {
-    bool shape = vector ? t->n_dims == 1 && t->dims[0] == b->cols : t->n_dims == 2 && t->dims[0] == b->rows && t->dims[1] == b->cols;
+    bool shape = vector ? t->n_dims == 1 && t->dims[0] == b->cols
+                        : t->n_dims == 2 && t->dims[0] == b->rows && t->dims[1] == b->cols;
     if (!shape && vector)
         return err_set(e, E_INPUT, "tensor %s is not the list of %d that config.json makes it", t->name, b->cols);
     if (!shape)
-        return err_set(e, E_INPUT, "tensor %s is not the %d x %d matrix that config.json makes it", t->name, b->rows, b->cols);
+        return err_set(e, E_INPUT, "tensor %s is not the %d x %d matrix that config.json makes it", t->name, b->rows,
+                       b->cols);
     if (strcmp(t->type_name, "F8_E5M2") == 0)
-        return err_set(e, E_UNSUPPORTED, "tensor %s has type F8_E5M2; of the two kinds of fp8 weights F8_E4M3 is supported", t->name);
+        return err_set(e, E_UNSUPPORTED,
+                       "tensor %s has type F8_E5M2; of the two kinds of fp8 weights F8_E4M3 is supported", t->name);
     if (!t->known || (vector && t->type == DT_F8))
         return err_set(e, E_UNSUPPORTED, "tensor %s has type %s; %s are supported", t->name, t->type_name,
                        vector ? "F32, F16 and BF16" : "F32, F16, BF16 and F8_E4M3");
@@ -200,11 +205,11 @@ static int find_form(const struct checkpoint *c, struct bound *b, struct err *e)
     bool block = s->n_dims == 2 && s->dims[0] == blocks_of(b->rows) && s->dims[1] == blocks_of(b->cols);
     bool row = s->count == b->rows && s->n_dims >= 1 && s->n_dims <= 2 && s->dims[0] == b->rows;
     if (c->quant.blocks && !block)
-        return err_set(e, E_INPUT, "tensor %s is not %lld x %lld, one scale for each 128 x 128 weights", s->name, (long long)blocks_of(b->rows),
-                       (long long)blocks_of(b->cols));
+        return err_set(e, E_INPUT, "tensor %s is not %lld x %lld, one scale for each 128 x 128 weights", s->name,
+                       (long long)blocks_of(b->rows), (long long)blocks_of(b->cols));
     if (!c->quant.blocks && s->count != 1 && !row)
-        return err_set(e, E_INPUT, "tensor %s has %lld scales; one, or one for each of the %d rows, would fit%s", s->name, (long long)s->count, b->rows,
-                       block ? " (config.json says nothing of blocks)" : "");
+        return err_set(e, E_INPUT, "tensor %s has %lld scales; one, or one for each of the %d rows, would fit%s",
+                       s->name, (long long)s->count, b->rows, block ? " (config.json says nothing of blocks)" : "");
     b->form = c->quant.blocks ? SCALE_BLOCKS : s->count == 1 ? SCALE_TENSOR : SCALE_ROW;
     return 0;
 }
@@ -213,12 +218,14 @@ static int check_scales(const struct checkpoint *c, struct bound *b, struct err 
 {
     const struct st_tensor *s = b->scale;
     if (!s->known || s->type == DT_F8)
-        return err_set(e, E_UNSUPPORTED, "tensor %s has type %s; scales of F32, F16 and BF16 are supported", s->name, s->type_name);
+        return err_set(e, E_UNSUPPORTED, "tensor %s has type %s; scales of F32, F16 and BF16 are supported", s->name,
+                       s->type_name);
     TRY(find_form(c, b, e));
     for (int64_t i = 0; i < s->count; i++) {
         float d = scale_at(s, i);
         if (!(d > 0) || !isfinite(d * 448))
-            return err_set(e, E_INPUT, "tensor %s: scale %lld is %g; a scale is a finite number above 0", s->name, (long long)i, (double)d);
+            return err_set(e, E_INPUT, "tensor %s: scale %lld is %g; a scale is a finite number above 0", s->name,
+                           (long long)i, (double)d);
     }
     return 0;
 }
@@ -231,14 +238,16 @@ static int bind_scales(struct checkpoint *c, const char *name, struct bound *b, 
     snprintf(inverse, sizeof inverse, "%s_scale_inv", name); /* DeepSeek's name; it is multiplied with like the other */
     const struct st_tensor *a = find(c, plain), *i = find(c, inverse);
     if (!c->quant.fp8)
-        return err_set(e, E_INPUT, "tensor %s is fp8, and config.json has no quantization_config that says how it is scaled", name);
+        return err_set(e, E_INPUT,
+                       "tensor %s is fp8, and config.json has no quantization_config that says how it is scaled", name);
     if (a && i)
         return err_set(e, E_INPUT, "tensor %s has both %s and %s", name, plain, inverse);
     b->scale = a ? a : i;
     if (!b->scale)
         return err_set(e, E_INPUT, "tensor %s is fp8 and has no %s", name, c->quant.blocks ? inverse : plain);
     if (b->cols % F8_BLOCK)
-        return err_set(e, E_UNSUPPORTED, "tensor %s: fp8 weights need columns in multiples of %d, not %d", name, F8_BLOCK, b->cols);
+        return err_set(e, E_UNSUPPORTED, "tensor %s: fp8 weights need columns in multiples of %d, not %d", name,
+                       F8_BLOCK, b->cols);
     return check_scales(c, b, e);
 }
 
@@ -247,7 +256,8 @@ static struct bound *slot_at(const struct checkpoint *c, enum tensor_role role, 
     return &c->slots[(size_t)role * (size_t)c->n_layers + (size_t)(tensor_per_layer(role) ? layer : 0)];
 }
 
-static int bind_tensor(struct checkpoint *c, const struct model_config *config, enum tensor_role role, int layer, struct err *e)
+static int bind_tensor(struct checkpoint *c, const struct model_config *config, enum tensor_role role, int layer,
+                       struct err *e)
 {
     char name[64];
     struct bound *b = slot_at(c, role, layer);
@@ -260,10 +270,12 @@ static int bind_tensor(struct checkpoint *c, const struct model_config *config, 
     return b->weight->type == DT_F8 ? bind_scales(c, name, b, e) : 0;
 }
 
-/* What may be there and is not used: scales for quantised activations and caches, frequencies, a head that is the embedding. */
+/* What may be there and is not used: scales for quantised activations and caches, frequencies, a head that is the
+ * embedding. */
 static bool may_stay(const char *name, const struct model_config *config)
 {
-    static const char *const tails[] = {".input_scale", ".output_scale", ".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".rotary_emb.inv_freq"};
+    static const char *const tails[] = {".input_scale", ".output_scale",       ".k_scale", ".v_scale", ".kv_scale",
+                                        ".q_scale",     ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
         size_t tail = strlen(tails[i]);
@@ -280,7 +292,9 @@ static int check_unused(struct checkpoint *c, const struct model_config *config,
         for (size_t i = 0; i < safetensors_n(c->files[f]); i++) {
             const char *name = safetensors_at(c->files[f], i)->name;
             if (!c->seen[f][i] && !may_stay(name, config))
-                return err_set(e, E_UNSUPPORTED, "tensor %s is not part of a %s as this engine knows it, or is there twice", name, config->family->hf_arch);
+                return err_set(e, E_UNSUPPORTED,
+                               "tensor %s is not part of a %s as this engine knows it, or is there twice", name,
+                               config->family->hf_arch);
             c->input_scales |= strstr(name, ".input_scale") != NULL;
         }
     return 0;
@@ -303,8 +317,11 @@ int checkpoint_bind(struct checkpoint *c, const struct model_config *config, con
 const char *checkpoint_note(const struct checkpoint *c)
 {
     if (c->input_scales)
-        return "fp8 weights: where activations are rounded to fp8, too, they get scales of their own; those that the files have for them are not used";
-    return c->quant.fp8 ? "fp8 weights: activations stay 16 bit or more, but in prompts on Hopper GPUs without --invariant" : NULL;
+        return "fp8 weights: where activations are rounded to fp8, too, they get scales of their own; those that the "
+               "files have for them are not used";
+    return c->quant.fp8
+               ? "fp8 weights: activations stay 16 bit or more, but in prompts on Hopper GPUs without --invariant"
+               : NULL;
 }
 
 void checkpoint_type(const struct checkpoint *c, enum tensor_role role, int layer, struct weight_src *out)
@@ -342,7 +359,8 @@ static bool put_row(const struct bound *b, int row, uint8_t *to)
     return !nan;
 }
 
-int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out, struct err *e)
+int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out,
+                      struct err *e)
 {
     const struct bound *b = slot_at(c, role, layer);
     *out = b->weight->data;

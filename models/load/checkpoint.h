@@ -1,6 +1,7 @@
-/* A model as Hugging Face has it: a folder with config.json and safetensors files, whose tensors are found, checked against the config and handed out by role.
- * fp8 matrices become rows of DT_F8_SCALED on the way, whatever form their scales have. A wall. Immutable once bound, one thread at a time. Never
- * true: activations quantised by scales of a file. */
+/* A model as Hugging Face has it: a folder with config.json and safetensors files, whose tensors are found, checked
+ * against the config and handed out by role. fp8 matrices become rows of DT_F8_SCALED on the way, whatever form their
+ * scales have. A wall. Immutable once bound, one thread at a time. Never true: activations quantised by scales of a
+ * file. */
 #ifndef MODELS_LOAD_CHECKPOINT_H
 #define MODELS_LOAD_CHECKPOINT_H
 
@@ -9,19 +10,23 @@
 
 struct checkpoint;
 
-/* Opens dir's model.safetensors, or the files that its model.safetensors.index.json names; config gets the text of its config.json. */
+/* Opens dir's model.safetensors, or the files that its model.safetensors.index.json names; config gets the text of its
+ * config.json. */
 int checkpoint_open(struct checkpoint **out, const char *dir, struct buf *config, struct err *e);
 /* The same over one file's bytes in memory (fuzzing, tests); they must outlive it. */
 int checkpoint_open_memory(struct checkpoint **out, const void *data, size_t n, struct err *e);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
-/* Finds every tensor that the model wants, with its scales; refuses what is missing, of another shape or unknown. text: the config.json. */
+/* Finds every tensor that the model wants, with its scales; refuses what is missing, of another shape or unknown. text:
+ * the config.json. */
 int checkpoint_bind(struct checkpoint *c, const struct model_config *config, const char *text, size_t n, struct err *e);
 const char *checkpoint_note(const struct checkpoint *c); /* what its user should know, or NULL */
 /* As it is handed out: fills in type and scales. */
 void checkpoint_type(const struct checkpoint *c, enum tensor_role role, int layer, struct weight_src *out);
-/* The tensor's bytes: its own, or, of fp8, rows made in room, which has rows * dtype_row_bytes. E_INPUT where a weight is NaN. */
-int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out, struct err *e);
+/* The tensor's bytes: its own, or, of fp8, rows made in room, which has rows * dtype_row_bytes. E_INPUT where a weight
+ * is NaN. */
+int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out,
+                      struct err *e);
 /* The loading is over. */
 void checkpoint_drop_pages(const struct checkpoint *c);
 

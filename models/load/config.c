@@ -42,7 +42,8 @@ int config_check(const struct model_config *c, struct err *e)
     if (c->window < 0 || c->window > MAX_CONTEXT)
         return err_set(e, E_INPUT, "the sliding window %d is out of range", c->window);
     if (!(c->norm_eps > 0 && c->norm_eps <= 0.1f))
-        return err_set(e, E_INPUT, "the RMSNorm epsilon %g is out of range (above 0, at most 0.1)", (double)c->norm_eps);
+        return err_set(e, E_INPUT, "the RMSNorm epsilon %g is out of range (above 0, at most 0.1)",
+                       (double)c->norm_eps);
     return 0;
 }
 
@@ -117,13 +118,16 @@ static int read_family(struct model_config *c, const struct json *o, struct err 
 {
     char known[200];
     family_list(known, sizeof known, true);
-    const struct json *first = json_type(field(o, "architectures")) == JSON_ARRAY ? json_first(field(o, "architectures")) : NULL;
+    const struct json *first =
+        json_type(field(o, "architectures")) == JSON_ARRAY ? json_first(field(o, "architectures")) : NULL;
     const char *arch = json_text(first);
     if (!arch)
-        return err_set(e, E_INPUT, "config.json names no architecture (\"architectures\": [\"...\"]); supported: %s", known);
+        return err_set(e, E_INPUT, "config.json names no architecture (\"architectures\": [\"...\"]); supported: %s",
+                       known);
     c->family = family_find_hf(arch);
     if (!c->family)
-        return err_set(e, E_UNSUPPORTED, "config.json: architecture %.80s is not supported; supported: %s", arch, known);
+        return err_set(e, E_UNSUPPORTED, "config.json: architecture %.80s is not supported; supported: %s", arch,
+                       known);
     return 0;
 }
 
@@ -140,7 +144,8 @@ static int read_sizes(struct model_config *c, const struct json *o, struct err *
     TRY(get_int(o, "head_dim", f->default_head_dim, &c->head_dim, e));
     if (c->head_dim == 0) {
         if (c->n_heads == 0 || c->hidden % c->n_heads)
-            return err_set(e, E_INPUT, "config.json: %d heads do not divide the hidden size %d, and no \"head_dim\" is given",
+            return err_set(e, E_INPUT,
+                           "config.json: %d heads do not divide the hidden size %d, and no \"head_dim\" is given",
                            c->n_heads, c->hidden);
         c->head_dim = c->hidden / c->n_heads;
     }
@@ -163,13 +168,15 @@ static int read_layer_types(const struct json *o, const struct model_config *c, 
     for (const struct json *t = json_first(types); t; t = json_next(t)) {
         const char *name = json_text(t);
         if (!name || (strcmp(name, "full_attention") != 0 && strcmp(name, "sliding_attention") != 0))
-            return err_set(e, E_UNSUPPORTED, "config.json: layer type %.40s is not supported (full_attention and "
-                                             "sliding_attention are)", name ? name : json_type_name(t));
+            return err_set(e, E_UNSUPPORTED,
+                           "config.json: layer type %.40s is not supported (full_attention and "
+                           "sliding_attention are)",
+                           name ? name : json_type_name(t));
         n_sliding += name[0] == 's';
     }
     if (n_sliding && n_sliding != c->n_layers)
-        return err_set(e, E_UNSUPPORTED, "config.json: a sliding window in only %d of %d layers is not supported", n_sliding,
-                       c->n_layers);
+        return err_set(e, E_UNSUPPORTED, "config.json: a sliding window in only %d of %d layers is not supported",
+                       n_sliding, c->n_layers);
     *sliding = n_sliding > 0;
     return 0;
 }
@@ -184,7 +191,8 @@ static int read_window(struct model_config *c, const struct json *o, struct err 
         TRY(get_bool(o, "use_sliding_window", &sliding, e));
         TRY(get_int(o, "max_window_layers", 0, &first, e));
         if (sliding && first && !field(o, "layer_types"))
-            return err_set(e, E_UNSUPPORTED, "config.json: \"use_sliding_window\" from layer %d on is not supported", first);
+            return err_set(e, E_UNSUPPORTED, "config.json: \"use_sliding_window\" from layer %d on is not supported",
+                           first);
     }
     TRY(read_layer_types(o, c, &sliding, e));
     c->window = sliding ? window : 0;
@@ -245,7 +253,8 @@ static int stretch_context(struct model_config *c, double from, double factor, s
 {
     double context = from * factor;
     if (!(context >= 1 && context <= MAX_CONTEXT))
-        return err_set(e, E_INPUT, "config.json: a context of %g tokens is out of range (1 to %d)", context, MAX_CONTEXT);
+        return err_set(e, E_INPUT, "config.json: a context of %g tokens is out of range (1 to %d)", context,
+                       MAX_CONTEXT);
     c->context = (int)context;
     return 0;
 }
@@ -257,8 +266,8 @@ static int read_scaling(struct rope_rule *r, struct model_config *c, const struc
         return err_set(e, E_INPUT, "config.json: RoPE scaling must be an object, not %s", json_type_name(s));
     for (const struct json *m = json_first(s); m; m = json_next(m))
         if (json_type(m) == JSON_OBJECT)
-            return err_set(e, E_UNSUPPORTED, "config.json: RoPE that differs between layers (\"%.40s\") is not supported",
-                           json_key(m));
+            return err_set(e, E_UNSUPPORTED,
+                           "config.json: RoPE that differs between layers (\"%.40s\") is not supported", json_key(m));
     TRY(get_text(s, "type", "default", &type, e));
     TRY(get_text(s, "rope_type", type, &type, e));
     TRY(get_number(s, "rope_theta", r->base, &r->base, e));
@@ -275,7 +284,8 @@ static int read_scaling(struct rope_rule *r, struct model_config *c, const struc
         TRY(read_yarn(r, c, s, e));
         return stretch_context(c, r->original, r->factor, e);
     }
-    return err_set(e, E_UNSUPPORTED, "config.json: RoPE scaling %.40s is not supported (linear, llama3 and yarn are)", type);
+    return err_set(e, E_UNSUPPORTED, "config.json: RoPE scaling %.40s is not supported (linear, llama3 and yarn are)",
+                   type);
 }
 
 static int read_rope(struct model_config *c, const struct json *o, struct err *e)

@@ -1,5 +1,6 @@
-/* Where a model's hyperparameters come from: a Hugging Face config.json or a GGUF file's metadata, both walls. What leaves here is bounded
- * and consistent in itself: every product of two dimensions fits an int. Pure functions, any thread. */
+/* Where a model's hyperparameters come from: a Hugging Face config.json or a GGUF file's metadata, both walls. What
+ * leaves here is bounded and consistent in itself: every product of two dimensions fits an int. Pure functions, any
+ * thread. */
 #ifndef MODELS_LOAD_CONFIG_H
 #define MODELS_LOAD_CONFIG_H
 

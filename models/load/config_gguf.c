@@ -45,8 +45,8 @@ static int get_int(const struct keys *k, const char *name, int missing, int *out
     struct key key = key_of(k, name);
     if (!gguf_u64(k->g, key.text, &v)) {
         if (gguf_has(k->g, key.text))
-            return err_set(e, E_UNSUPPORTED, "GGUF: key %s is not one whole number (values per layer are not supported)",
-                           key.text);
+            return err_set(e, E_UNSUPPORTED,
+                           "GGUF: key %s is not one whole number (values per layer are not supported)", key.text);
         if (missing < 0)
             return err_set(e, E_INPUT, "GGUF: key %s is missing", key.text);
         v = (uint64_t)missing;
@@ -87,7 +87,8 @@ static int read_family(struct model_config *c, const struct gguf *g, struct err 
         return err_set(e, E_UNSUPPORTED, "GGUF: the file holds no whole model but a part of one (general.type %s)",
                        show(kind).text);
     if (gguf_u64(g, "split.count", &parts) && parts > 1)
-        return err_set(e, E_UNSUPPORTED, "GGUF: the model is split over %llu files; join them with llama-gguf-split --merge",
+        return err_set(e, E_UNSUPPORTED,
+                       "GGUF: the model is split over %llu files; join them with llama-gguf-split --merge",
                        (unsigned long long)parts);
     return 0;
 }
@@ -96,9 +97,20 @@ static int read_family(struct model_config *c, const struct gguf *g, struct err 
 static int read_refusals(const struct keys *k, struct err *e)
 {
     static const char *const refused[] = {
-        "expert_count", "expert_used_count", "attention.clamp_kqv", "attention.max_alibi_bias", "use_parallel_residual",
-        "pooling_type", "attention.scale", "residual_scale", "embedding_scale", "logit_scale", "attn_logit_softcapping",
-        "final_logit_softcapping", "rope.scaling.yarn_log_multiplier", "attention.sliding_window_pattern",
+        "expert_count",
+        "expert_used_count",
+        "attention.clamp_kqv",
+        "attention.max_alibi_bias",
+        "use_parallel_residual",
+        "pooling_type",
+        "attention.scale",
+        "residual_scale",
+        "embedding_scale",
+        "logit_scale",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "rope.scaling.yarn_log_multiplier",
+        "attention.sliding_window_pattern",
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct key key = key_of(k, refused[i]);
@@ -131,7 +143,8 @@ static int read_vocab(struct model_config *c, const struct keys *k, struct err *
     if (stated != c->vocab)
         return err_set(e, E_INPUT, "GGUF: the file says %d tokens and embeds %d", stated, c->vocab);
     if (gguf_array(k->g, "tokenizer.ggml.tokens", &tokens) && tokens.count != (size_t)c->vocab)
-        return err_set(e, E_INPUT, "GGUF: the tokenizer has %zu tokens and the model embeds %d", tokens.count, c->vocab);
+        return err_set(e, E_INPUT, "GGUF: the tokenizer has %zu tokens and the model embeds %d", tokens.count,
+                       c->vocab);
     return 0;
 }
 
@@ -148,8 +161,8 @@ static int read_sizes(struct model_config *c, const struct keys *k, struct err *
     TRY(get_int(k, "attention.key_length", whole, &c->head_dim, e));
     TRY(get_int(k, "attention.value_length", c->head_dim, &value_dim, e));
     if (value_dim != c->head_dim)
-        return err_set(e, E_UNSUPPORTED, "GGUF: keys of %d and values of %d elements a head are not supported", c->head_dim,
-                       value_dim);
+        return err_set(e, E_UNSUPPORTED, "GGUF: keys of %d and values of %d elements a head are not supported",
+                       c->head_dim, value_dim);
     TRY(get_int(k, "rope.dimension_count", c->head_dim, &c->rope_dim, e));
     double eps;
     TRY(get_number(k, "attention.layer_norm_rms_epsilon", NAN, &eps, e));
@@ -171,7 +184,8 @@ static int read_scaling(struct rope_rule *r, const struct keys *k, int context, 
     if (!named || is(type, "none"))
         return 0;
     if (!is(type, "yarn"))
-        return err_set(e, E_UNSUPPORTED, "GGUF: RoPE scaling %s is not supported (linear and yarn are)", show(type).text);
+        return err_set(e, E_UNSUPPORTED, "GGUF: RoPE scaling %s is not supported (linear and yarn are)",
+                       show(type).text);
     double more, blend;
     r->kind = ROPE_YARN;
     TRY(get_number(k, "rope.scaling.original_context_length", context, &r->original, e));
@@ -181,7 +195,8 @@ static int read_scaling(struct rope_rule *r, const struct keys *k, int context, 
     TRY(get_number(k, "rope.scaling.yarn_attn_factor", 1, &more, e));
     TRY(get_number(k, "rope.scaling.attn_factor", more, &more, e));
     if (blend != 1)
-        return err_set(e, E_UNSUPPORTED, "GGUF: yarn with an extrapolation factor of %g is not supported (1 is)", blend);
+        return err_set(e, E_UNSUPPORTED, "GGUF: yarn with an extrapolation factor of %g is not supported (1 is)",
+                       blend);
     r->attention_factor = more * rope_yarn_attention(r->factor);
     return 0;
 }

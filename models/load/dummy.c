@@ -13,13 +13,15 @@ int dummy_check(const struct model_config *c, enum dtype type, struct err *e)
         int rows, cols;
         tensor_shape(c, role, &rows, &cols);
         if (!tensor_is_vector(role) && cols % info->block)
-            return err_set(e, E_UNSUPPORTED, "dummy weights: %d columns are no multiple of the %d of a %s block; take %s",
-                           cols, info->block, info->name, cols % 32 ? "BF16" : "Q8_0");
+            return err_set(e, E_UNSUPPORTED,
+                           "dummy weights: %d columns are no multiple of the %d of a %s block; take %s", cols,
+                           info->block, info->name, cols % 32 ? "BF16" : "Q8_0");
     }
     return 0;
 }
 
-/* Values are centre + spread * u with u uniform in [-1, 1): products and a square root only, which every machine rounds alike. */
+/* Values are centre + spread * u with u uniform in [-1, 1): products and a square root only, which every machine rounds
+ * alike. */
 struct spread {
     float centre, width;
 };
@@ -56,8 +58,8 @@ static void fill_row(struct rng *r, struct spread s, float *row, int cols)
     }
 }
 
-void dummy_fill(const struct model_config *c, enum tensor_role role, int layer, enum dtype type, uint64_t seed, void *dst,
-                float *scratch)
+void dummy_fill(const struct model_config *c, enum tensor_role role, int layer, enum dtype type, uint64_t seed,
+                void *dst, float *scratch)
 {
     int rows, cols;
     tensor_shape(c, role, &rows, &cols);

@@ -9,10 +9,17 @@
 static const struct family families[] = {
     {.gguf_arch = "llama", .hf_arch = "LlamaForCausalLM"}, /* Llama 2 and 3, SmolLM2 */
     {.gguf_arch = "llama", .hf_arch = "MistralForCausalLM", .default_kv_heads = 8, .default_window = 4096},
-    {.gguf_arch = "qwen2", .hf_arch = "Qwen2ForCausalLM", .rope_halves_gguf = true, .qkv_bias = true,
+    {.gguf_arch = "qwen2",
+     .hf_arch = "Qwen2ForCausalLM",
+     .rope_halves_gguf = true,
+     .qkv_bias = true,
      .default_kv_heads = 32},
-    {.gguf_arch = "qwen3", .hf_arch = "Qwen3ForCausalLM", .rope_halves_gguf = true, .qk_norm = true,
-     .default_kv_heads = 32, .default_head_dim = 128},
+    {.gguf_arch = "qwen3",
+     .hf_arch = "Qwen3ForCausalLM",
+     .rope_halves_gguf = true,
+     .qk_norm = true,
+     .default_kv_heads = 32,
+     .default_head_dim = 128},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -1,5 +1,5 @@
-/* The family table and the table of tensors: every difference between the supported models is a row, a column or a flag here. Pure
- * tables, any thread. Never true: code that asks for a family by name. */
+/* The family table and the table of tensors: every difference between the supported models is a row, a column or a flag
+ * here. Pure tables, any thread. Never true: code that asks for a family by name. */
 #ifndef MODELS_LOAD_FAMILY_H
 #define MODELS_LOAD_FAMILY_H
 
@@ -14,7 +14,7 @@ const struct family *family_find_hf(const char *arch);             /* NULL: not 
 void family_list(char *out, size_t bytes, bool hf);
 
 bool tensor_per_layer(enum tensor_role role);
-bool tensor_is_vector(enum tensor_role role);      /* norms and biases: kept as F32, one row */
+bool tensor_is_vector(enum tensor_role role); /* norms and biases: kept as F32, one row */
 bool tensor_wanted(const struct model_config *c, enum tensor_role role);
 void tensor_shape(const struct model_config *c, enum tensor_role role, int *rows, int *cols);
 /* The name a GGUF file gives it, e.g. "blk.3.attn_q.weight". */

@@ -35,8 +35,7 @@ struct gguf {
     size_t size, data_start, alignment;
     struct entry *entries;
     struct gguf_tensor *tensors;
-    uint32_t *entry_order,
-        *tensor_order; /* indices sorted by name: look-ups stay log n for hostile names too */
+    uint32_t *entry_order, *tensor_order; /* indices sorted by name: look-ups stay log n for hostile names too */
     size_t n_entries, n_tensors;
 };
 
@@ -119,14 +118,12 @@ static int read_array(struct reader *r, struct entry *en, struct err *e)
     if (!take(r, &type, 4) || !take(r, &count, 8))
         return err_set(e, E_INPUT, "GGUF: key %s: the file ends within its array", key);
     if (type == ON_DISK_ARRAY)
-        return err_set(e, E_UNSUPPORTED, "GGUF: key %s is an array of arrays, which no model file needs",
-                       key);
+        return err_set(e, E_UNSUPPORTED, "GGUF: key %s is an array of arrays, which no model file needs", key);
     if (type >= ON_DISK_TYPES)
         return err_set(e, E_INPUT, "GGUF: key %s: unknown item type %u", key, type);
     size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
     if (count > left(r) / least)
-        return err_set(e, E_INPUT, "GGUF: key %s: %llu items do not fit in the file", key,
-                       (unsigned long long)count);
+        return err_set(e, E_INPUT, "GGUF: key %s: %llu items do not fit in the file", key, (unsigned long long)count);
     en->array = (struct gguf_array){(enum gguf_type)type, (size_t)count, r->at};
     if (type == GGUF_BOOL)
         TRY(check_bools(r->at, (size_t)count, en->key, e));
@@ -150,8 +147,7 @@ static int read_value(struct reader *r, struct entry *en, struct err *e)
     if (en->type == GGUF_STRING)
         return take_string(r, &en->text)
                    ? 0
-                   : err_set(e, E_INPUT, "GGUF: key %s: its string runs past the end of the file",
-                             show(en->key).text);
+                   : err_set(e, E_INPUT, "GGUF: key %s: its string runs past the end of the file", show(en->key).text);
     if (left(r) < n)
         return err_set(e, E_INPUT, "GGUF: key %s: the file ends within its value", show(en->key).text);
     en->value = r->at;
@@ -165,8 +161,7 @@ static int read_entry(struct reader *r, struct entry *en, size_t i, struct err *
     if (!take_string(r, &en->key))
         return cut_short(e, "metadata key", i);
     if (en->key.len == 0 || en->key.len > MAX_KEY || memchr(en->key.data, 0, en->key.len))
-        return err_set(e, E_INPUT, "GGUF: metadata key %zu is empty, longer than %d bytes or holds a NUL", i,
-                       MAX_KEY);
+        return err_set(e, E_INPUT, "GGUF: metadata key %zu is empty, longer than %d bytes or holds a NUL", i, MAX_KEY);
     if (!take(r, &type, 4))
         return cut_short(e, "metadata entry", i);
     if (type >= ON_DISK_TYPES)
@@ -212,8 +207,7 @@ static int sort_names(uint32_t *order, size_t n, struct names of, const char *wh
     qsort_r(order, n, sizeof *order, by_name, &of);
     for (size_t i = 1; i < n; i++)
         if (by_name(order + i - 1, order + i, &of) == 0)
-            return err_set(e, E_INPUT, "GGUF: two %s are called %s", what,
-                           show(of.name(of.items, order[i])).text);
+            return err_set(e, E_INPUT, "GGUF: two %s are called %s", what, show(of.name(of.items, order[i])).text);
     return 0;
 }
 
@@ -249,12 +243,11 @@ static const int8_t dtype_of[] = {
 };
 
 static const char *const foreign_types[] = {
-    [4] = "Q4_2",      [5] = "Q4_3",      [9] = "Q8_1",      [10] = "Q2_K",    [11] = "Q3_K",
-    [15] = "Q8_K",     [16] = "IQ2_XXS",  [17] = "IQ2_XS",   [18] = "IQ3_XXS", [19] = "IQ1_S",
-    [20] = "IQ4_NL",   [21] = "IQ3_S",    [22] = "IQ2_S",    [23] = "IQ4_XS",  [24] = "I8",
-    [25] = "I16",      [26] = "I32",      [27] = "I64",      [28] = "F64",     [29] = "IQ1_M",
-    [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",   [35] = "TQ2_0",
-    [39] = "MXFP4",    [40] = "NVFP4",
+    [4] = "Q4_2",     [5] = "Q4_3",    [9] = "Q8_1",      [10] = "Q2_K",     [11] = "Q3_K",     [15] = "Q8_K",
+    [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS",  [19] = "IQ1_S",    [20] = "IQ4_NL",   [21] = "IQ3_S",
+    [22] = "IQ2_S",   [23] = "IQ4_XS", [24] = "I8",       [25] = "I16",      [26] = "I32",      [27] = "I64",
+    [28] = "F64",     [29] = "IQ1_M",  [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",
+    [35] = "TQ2_0",   [39] = "MXFP4",  [40] = "NVFP4",
 };
 
 static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
@@ -264,11 +257,10 @@ static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
         return 0;
     }
     const char *name = type < sizeof foreign_types / sizeof *foreign_types ? foreign_types[type] : NULL;
-    return err_set(
-        e, E_UNSUPPORTED,
-        "GGUF: tensor %s has type %s (%u), which is not supported; take a file quantised to F32, F16, BF16, "
-        "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
-        show(t->name).text, name ? name : "unknown", type);
+    return err_set(e, E_UNSUPPORTED,
+                   "GGUF: tensor %s has type %s (%u), which is not supported; take a file quantised to F32, F16, BF16, "
+                   "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
+                   show(t->name).text, name ? name : "unknown", type);
 }
 
 static int size_tensor(struct gguf_tensor *t, struct err *e)
@@ -293,8 +285,8 @@ static int read_dims(struct reader *r, struct gguf_tensor *t, size_t i, struct e
     if (!take(r, &n_dims, 4))
         return cut_short(e, "tensor", i);
     if (n_dims < 1 || n_dims > 4)
-        return err_set(e, E_INPUT, "GGUF: tensor %s has %u dimensions; 1 to 4 are possible",
-                       show(t->name).text, n_dims);
+        return err_set(e, E_INPUT, "GGUF: tensor %s has %u dimensions; 1 to 4 are possible", show(t->name).text,
+                       n_dims);
     t->n_dims = (int)n_dims;
     for (int d = 0; d < 4; d++) {
         uint64_t dim = 1;
@@ -315,8 +307,7 @@ static int read_tensor(struct reader *r, struct gguf_tensor *t, size_t i, uint64
     if (!take_string(r, &t->name))
         return cut_short(e, "the name of tensor", i);
     if (t->name.len == 0 || t->name.len > MAX_NAME || memchr(t->name.data, 0, t->name.len))
-        return err_set(e, E_INPUT,
-                       "GGUF: the name of tensor %zu is empty, longer than %d bytes or holds a NUL", i,
+        return err_set(e, E_INPUT, "GGUF: the name of tensor %zu is empty, longer than %d bytes or holds a NUL", i,
                        MAX_NAME);
     TRY(read_dims(r, t, i, e));
     if (!take(r, &type, 4) || !take(r, offset, 8))
@@ -333,8 +324,7 @@ static int place_tensors(struct gguf *g, const uint64_t *offsets, size_t after, 
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = g->tensors + i;
         if (offsets[i] % g->alignment)
-            return err_set(e, E_INPUT,
-                           "GGUF: tensor %s starts at %llu, which is no multiple of the alignment %zu",
+            return err_set(e, E_INPUT, "GGUF: tensor %s starts at %llu, which is no multiple of the alignment %zu",
                            show(t->name).text, (unsigned long long)offsets[i], g->alignment);
         if (offsets[i] > room || t->bytes > room - offsets[i])
             return err_set(e, E_INPUT,
@@ -349,8 +339,7 @@ static int place_tensors(struct gguf *g, const uint64_t *offsets, size_t after, 
 static int by_place(const void *a, const void *b, void *ctx)
 {
     const struct gguf_tensor *tensors = ctx;
-    uintptr_t x = (uintptr_t)tensors[*(const uint32_t *)a].data,
-              y = (uintptr_t)tensors[*(const uint32_t *)b].data;
+    uintptr_t x = (uintptr_t)tensors[*(const uint32_t *)a].data, y = (uintptr_t)tensors[*(const uint32_t *)b].data;
     return (x > y) - (x < y);
 }
 
@@ -363,8 +352,7 @@ static int check_overlap(struct gguf *g, struct err *e)
     for (size_t i = 1; i < g->n_tensors; i++) {
         const struct gguf_tensor *a = g->tensors + order[i - 1], *b = g->tensors + order[i];
         if ((uintptr_t)b->data - (uintptr_t)a->data < a->bytes)
-            return err_set(e, E_INPUT, "GGUF: tensors %s and %s overlap", show(a->name).text,
-                           show(b->name).text);
+            return err_set(e, E_INPUT, "GGUF: tensors %s and %s overlap", show(a->name).text, show(b->name).text);
     }
     return 0;
 }
@@ -386,8 +374,7 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_entrie
         return err_set(e, E_UNSUPPORTED,
                        "GGUF version 1 is not supported; convert the model again (versions 2 and 3 are)");
     if (version != 2 && version != 3)
-        return err_set(e, E_UNSUPPORTED, "GGUF version %u is not known; versions 2 and 3 are supported",
-                       version);
+        return err_set(e, E_UNSUPPORTED, "GGUF version %u is not known; versions 2 and 3 are supported", version);
     if (!take(r, n_tensors, 8) || !take(r, n_entries, 8))
         return err_set(e, E_INPUT, "GGUF: the file ends within its header");
     if (*n_entries > left(r) / LEAST_KEY_BYTES || *n_entries > MAX_KEYS)
@@ -505,15 +492,13 @@ size_t gguf_file_bytes(const struct gguf *g)
 void gguf_drop_pages(const struct gguf *g)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)g->data + g->data_start + page - 1) & ~(page - 1),
-              to = (uintptr_t)g->data + g->size;
+    uintptr_t from = ((uintptr_t)g->data + g->data_start + page - 1) & ~(page - 1), to = (uintptr_t)g->data + g->size;
     if (!g->map.data || from >= to)
         return;
 #ifdef MADV_PAGEOUT
     madvise((void *)from, to - from, MADV_PAGEOUT);
 #endif
-    madvise((void *)from, to - from,
-            MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
+    madvise((void *)from, to - from, MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
 }
 
 /* ---- accessors ---- */

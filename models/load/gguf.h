@@ -1,6 +1,6 @@
-/* GGUF v2/v3 files: a wall. gguf_open maps the file and checks every offset, count, type, string and size before anything
- * is believed; afterwards every accessor is total. Little-endian files on little-endian machines. Immutable once open, any
- * thread; everything returned points into the map and lives until gguf_close. */
+/* GGUF v2/v3 files: a wall. gguf_open maps the file and checks every offset, count, type, string and size before
+ * anything is believed; afterwards every accessor is total. Little-endian files on little-endian machines. Immutable
+ * once open, any thread; everything returned points into the map and lives until gguf_close. */
 #ifndef MODELS_LOAD_GGUF_H
 #define MODELS_LOAD_GGUF_H
 
@@ -15,8 +15,19 @@
 struct gguf;
 
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
-    GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 };
 
 struct gguf_string {
@@ -25,16 +36,16 @@ struct gguf_string {
 };
 
 struct gguf_array {
-    enum gguf_type type;  /* of the items; never GGUF_ARRAY */
+    enum gguf_type type; /* of the items; never GGUF_ARRAY */
     size_t count;
-    const void *data;     /* items as stored (unaligned), or the first string's length field */
+    const void *data; /* items as stored (unaligned), or the first string's length field */
 };
 
 struct gguf_tensor {
     struct gguf_string name;
     enum dtype type;
     int n_dims;
-    int64_t dims[4];      /* dims[0] is the contiguous one (columns); unused ones are 1 */
+    int64_t dims[4]; /* dims[0] is the contiguous one (columns); unused ones are 1 */
     const void *data;
     size_t bytes;
 };
@@ -46,10 +57,11 @@ int gguf_open_memory(struct gguf **out, const void *data, size_t n, struct err *
 int gguf_adopt(struct gguf **out, struct buf *bytes, struct err *e);
 void gguf_close(struct gguf *g);
 size_t gguf_file_bytes(const struct gguf *g);
-void gguf_drop_pages(const struct gguf *g);   /* the weights are loaded: give the page cache back (madvise) */
+void gguf_drop_pages(const struct gguf *g); /* the weights are loaded: give the page cache back (madvise) */
 
 bool gguf_has(const struct gguf *g, const char *key);
-/* Metadata. Each returns false when the key is absent or of another kind; integers convert between widths when they fit. */
+/* Metadata. Each returns false when the key is absent or of another kind; integers convert between widths when they
+ * fit. */
 bool gguf_u64(const struct gguf *g, const char *key, uint64_t *out);
 bool gguf_i64(const struct gguf *g, const char *key, int64_t *out);
 bool gguf_f64(const struct gguf *g, const char *key, double *out);
@@ -58,7 +70,7 @@ bool gguf_string(const struct gguf *g, const char *key, struct gguf_string *out)
 bool gguf_array(const struct gguf *g, const char *key, struct gguf_array *out);
 /* Walks a string array: start with *cursor = 0 and call count times. */
 struct gguf_string gguf_array_string(const struct gguf_array *a, size_t *cursor);
-double gguf_array_number(const struct gguf_array *a, size_t i);  /* any numeric item type */
+double gguf_array_number(const struct gguf_array *a, size_t i); /* any numeric item type */
 size_t gguf_n_metadata(const struct gguf *g);
 struct gguf_string gguf_metadata_key(const struct gguf *g, size_t i);
 

@@ -1,5 +1,5 @@
-/* Writes what a GGUF file says of itself (version 3, keys alone, no tensors) into memory. Owned by the caller, one thread. Never true: a check in here; gguf_open_memory does
- * that. */
+/* Writes what a GGUF file says of itself (version 3, keys alone, no tensors) into memory. Owned by the caller, one
+ * thread. Never true: a check in here; gguf_open_memory does that. */
 #ifndef MODELS_LOAD_GGUF_WRITE_H
 #define MODELS_LOAD_GGUF_WRITE_H
 
@@ -12,7 +12,7 @@
 
 struct gguf_writer {
     struct buf *out;
-    size_t begun_at;        /* in out */
+    size_t begun_at; /* in out */
     uint64_t n_keys;
 };
 
@@ -20,7 +20,8 @@ void gguf_write_begin(struct gguf_writer *w, struct buf *out);
 void gguf_write_string(struct gguf_writer *w, const char *key, const char *s, size_t n);
 void gguf_write_i32(struct gguf_writer *w, const char *key, int32_t v);
 void gguf_write_bool(struct gguf_writer *w, const char *key, bool v);
-/* The head of an array; exactly `count` items follow, strings by gguf_write_item, bytes (GGUF_U8) by gguf_write_byte. */
+/* The head of an array; exactly `count` items follow, strings by gguf_write_item, bytes (GGUF_U8) by gguf_write_byte.
+ */
 void gguf_write_array(struct gguf_writer *w, const char *key, enum gguf_type type, uint64_t count);
 void gguf_write_item(struct gguf_writer *w, const char *s, size_t n);
 void gguf_write_byte(struct gguf_writer *w, uint8_t v);

@@ -15,12 +15,12 @@ static const size_t max_config_bytes = 1 << 20;
 
 struct model {
     struct model_config config;
-    struct gguf *gguf;                   /* or */
-    struct checkpoint *files;            /* or neither: dummy */
-    const struct gguf_tensor **tensors;  /* [ONCE + n_layers * PER_LAYER]; NULL where there is none */
+    struct gguf *gguf;                  /* or */
+    struct checkpoint *files;           /* or neither: dummy */
+    const struct gguf_tensor **tensors; /* [ONCE + n_layers * PER_LAYER]; NULL where there is none */
     enum dtype dummy_type;
     uint64_t seed;
-    void *data;                          /* dummy, fp8: the tensor shown last */
+    void *data; /* dummy, fp8: the tensor shown last */
     float *row;
     size_t data_cap, row_cap;
 };
@@ -32,8 +32,8 @@ static size_t slot_of(enum tensor_role role, int layer)
 
 /* ---- files ---- */
 
-static int check_tensor(const struct model_config *c, enum tensor_role role, const struct gguf_tensor *t, const char *name,
-                        struct err *e)
+static int check_tensor(const struct model_config *c, enum tensor_role role, const struct gguf_tensor *t,
+                        const char *name, struct err *e)
 {
     int rows, cols;
     tensor_shape(c, role, &rows, &cols);
@@ -44,7 +44,8 @@ static int check_tensor(const struct model_config *c, enum tensor_role role, con
         return err_set(e, E_UNSUPPORTED, "GGUF: tensor %s has type %s; norms and biases must be F32, F16 or BF16", name,
                        dtype_get(t->type)->name);
     if ((uintptr_t)t->data % 8)
-        return err_set(e, E_INPUT, "GGUF: tensor %s does not start at a multiple of 8 bytes; the file's alignment is too small",
+        return err_set(e, E_INPUT,
+                       "GGUF: tensor %s does not start at a multiple of 8 bytes; the file's alignment is too small",
                        name);
     return 0;
 }
@@ -84,7 +85,7 @@ static int check_unused(const struct model *m, const bool *seen, struct err *e)
         shown[n] = 0;
         return err_set(e, E_UNSUPPORTED, "GGUF: tensor %s is not part of a %s model as this engine knows it%s", shown,
                        m->config.family->gguf_arch,
-                       experts                   ? " (mixtures of experts are not supported)"
+                       experts                  ? " (mixtures of experts are not supported)"
                        : ends_in(name, ".bias") ? " (biases are supported on q, k and v only)"
                                                 : "");
     }
@@ -148,7 +149,8 @@ int model_open_gguf(struct model **out, const char *path, struct err *e)
 /* ---- Hugging Face ---- */
 
 /* Owns files from here on. */
-static int bind_hf(struct model **out, struct checkpoint *files, struct model_text text, const char *name, struct err *e)
+static int bind_hf(struct model **out, struct checkpoint *files, struct model_text text, const char *name,
+                   struct err *e)
 {
     struct model *m = mem_new(sizeof *m);
     m->files = files;

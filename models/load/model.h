@@ -1,7 +1,7 @@
-/* What a model is: its hyperparameters, its family's row of the table, and where its tensors come from (a GGUF file, a Hugging Face folder or a seeded
- * generator).
- * Immutable once opened, any thread. Family differences are rows and flags of struct family, never files or branches by name.
- * Covers Llama 2/3, SmolLM2, Mistral, Qwen2 and Qwen3; anything else is refused by name. */
+/* What a model is: its hyperparameters, its family's row of the table, and where its tensors come from (a GGUF file, a
+ * Hugging Face folder or a seeded generator). Immutable once opened, any thread. Family differences are rows and flags
+ * of struct family, never files or branches by name. Covers Llama 2/3, SmolLM2, Mistral, Qwen2 and Qwen3; anything else
+ * is refused by name. */
 #ifndef MODELS_LOAD_MODEL_H
 #define MODELS_LOAD_MODEL_H
 
@@ -14,13 +14,13 @@
 #include "models/load/gguf.h"
 
 struct family {
-    const char *gguf_arch;      /* general.architecture: "llama", "qwen2", "qwen3" */
-    const char *hf_arch;        /* config.json architectures[0] */
-    bool rope_halves_gguf;      /* which RoPE pairing the tensors of a GGUF file are laid out for */
+    const char *gguf_arch; /* general.architecture: "llama", "qwen2", "qwen3" */
+    const char *hf_arch;   /* config.json architectures[0] */
+    bool rope_halves_gguf; /* which RoPE pairing the tensors of a GGUF file are laid out for */
     bool qkv_bias, qk_norm;
-    int default_kv_heads;       /* what transformers takes when config.json does not say; 0: as many as heads */
-    int default_head_dim;       /* 0: hidden / heads */
-    int default_window;         /* 0: none */
+    int default_kv_heads; /* what transformers takes when config.json does not say; 0: as many as heads */
+    int default_head_dim; /* 0: hidden / heads */
+    int default_window;   /* 0: none */
 };
 
 enum { MODEL_MAX_ROPE = 256 };
@@ -29,10 +29,10 @@ struct model_config {
     const struct family *family;
     char name[128];
     int n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
-    int context;                /* tokens the model was trained for */
-    int window;                 /* sliding window, 0 = none */
+    int context; /* tokens the model was trained for */
+    int window;  /* sliding window, 0 = none */
     float norm_eps;
-    bool tied;                  /* the head is the embedding table */
+    bool tied; /* the head is the embedding table */
     bool qkv_bias, qk_norm;
     bool rope_halves;
     int rope_dim;
@@ -41,9 +41,23 @@ struct model_config {
 };
 
 enum tensor_role {
-    T_EMBED, T_HEAD, T_OUT_NORM,                                   /* once */
-    T_ATTN_NORM, T_Q, T_K, T_V, T_Q_BIAS, T_K_BIAS, T_V_BIAS,      /* per layer from here */
-    T_Q_NORM, T_K_NORM, T_O, T_FFN_NORM, T_GATE, T_UP, T_DOWN,
+    T_EMBED,
+    T_HEAD,
+    T_OUT_NORM, /* once */
+    T_ATTN_NORM,
+    T_Q,
+    T_K,
+    T_V,
+    T_Q_BIAS,
+    T_K_BIAS,
+    T_V_BIAS, /* per layer from here */
+    T_Q_NORM,
+    T_K_NORM,
+    T_O,
+    T_FFN_NORM,
+    T_GATE,
+    T_UP,
+    T_DOWN,
     T_COUNT
 };
 
@@ -60,14 +74,16 @@ struct model_text {
     size_t n;
 };
 int model_from_hf(struct model **out, struct model_text config, const void *safetensors, size_t n, struct err *e);
-/* Seeded random weights for a Hugging Face config.json: dtype is the stored type of its matrices (e.g. DT_Q8_0, DT_BF16). */
+/* Seeded random weights for a Hugging Face config.json: dtype is the stored type of its matrices (e.g. DT_Q8_0,
+ * DT_BF16). */
 int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e);
-int model_open_described(struct model **out, const char *hf_config, enum dtype type, struct err *e);   /* the same from the text of a config.json, seed 0 */
+int model_open_described(struct model **out, const char *hf_config, enum dtype type,
+                         struct err *e); /* the same from the text of a config.json, seed 0 */
 void model_close(struct model *m);
 
 const struct model_config *model_config(const struct model *m);
-const char *model_note(const struct model *m);                     /* what its user should know, or NULL */
-const struct gguf *model_gguf(const struct model *m);              /* NULL for all but GGUF files */
+const char *model_note(const struct model *m);        /* what its user should know, or NULL */
+const struct gguf *model_gguf(const struct model *m); /* NULL for all but GGUF files */
 /* The stored tensor of a role; data stays valid until the next call, and of GGUF files until model_close.
  * E_NOTFOUND when the model has no such tensor (T_HEAD of a tied model, biases). Vectors have one row. */
 int model_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);

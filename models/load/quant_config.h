@@ -1,5 +1,5 @@
-/* What a Hugging Face config.json says of how its matrices are quantised: fp8 with scales, or nothing. A wall. Pure, any thread. Never true: a
- * scheme that is not understood and goes through. */
+/* What a Hugging Face config.json says of how its matrices are quantised: fp8 with scales, or nothing. A wall. Pure,
+ * any thread. Never true: a scheme that is not understood and goes through. */
 #ifndef MODELS_LOAD_QUANT_CONFIG_H
 #define MODELS_LOAD_QUANT_CONFIG_H
 
@@ -9,8 +9,8 @@
 #include "engine/base/err.h"
 
 struct quant_config {
-    bool fp8;       /* there are matrices of F8_E4M3 with scales: one for each tensor, or one for each row */
-    bool blocks;    /* one for each 128 x 128 elements instead */
+    bool fp8;    /* there are matrices of F8_E4M3 with scales: one for each tensor, or one for each row */
+    bool blocks; /* one for each 128 x 128 elements instead */
 };
 
 /* E_UNSUPPORTED for any other scheme, E_INPUT for what contradicts itself. */

@@ -51,7 +51,8 @@ static void put_q8_0(const float *x, uint8_t *dst)
         dst[2 + i] = (uint8_t)clamp(steps(x[i], d), -127, 127);
 }
 
-/* Signed types: the peak lies on the end that has one step more. Unsigned ones: offset and step. q gets 0 .. 2^bits - 1. */
+/* Signed types: the peak lies on the end that has one step more. Unsigned ones: offset and step. q gets 0 .. 2^bits
+ * - 1. */
 static int steps_plain(const float *x, int bits, bool offset, uint8_t *dst, uint8_t *q)
 {
     int half = 1 << (bits - 1), top = (1 << bits) - 1;
@@ -185,20 +186,49 @@ static void put_block(enum dtype t, const float *x, uint8_t *dst)
 {
     uint16_t h;
     switch (t) {
-    case DT_F32: memcpy(dst, x, 4); return;
-    case DT_F16: h = f32_to_f16(*x); memcpy(dst, &h, 2); return;
-    case DT_BF16: h = f32_to_bf16(*x); memcpy(dst, &h, 2); return;
-    case DT_Q8_0: put_q8_0(x, dst); return;
-    case DT_Q4_0: put_q4(x, false, dst); return;
-    case DT_Q4_1: put_q4(x, true, dst); return;
-    case DT_Q5_0: put_q5(x, false, dst); return;
-    case DT_Q5_1: put_q5(x, true, dst); return;
-    case DT_Q4_K: put_q4_k(x, dst); return;
-    case DT_Q5_K: put_q5_k(x, dst); return;
-    case DT_Q6_K: put_q6_k(x, dst); return;
-    case DT_F8_SCALED: put_f8(x, dst); return;
-    case DT_F8: *dst = f32_to_f8(*x); return;
-    case DT_COUNT: break;
+    case DT_F32:
+        memcpy(dst, x, 4);
+        return;
+    case DT_F16:
+        h = f32_to_f16(*x);
+        memcpy(dst, &h, 2);
+        return;
+    case DT_BF16:
+        h = f32_to_bf16(*x);
+        memcpy(dst, &h, 2);
+        return;
+    case DT_Q8_0:
+        put_q8_0(x, dst);
+        return;
+    case DT_Q4_0:
+        put_q4(x, false, dst);
+        return;
+    case DT_Q4_1:
+        put_q4(x, true, dst);
+        return;
+    case DT_Q5_0:
+        put_q5(x, false, dst);
+        return;
+    case DT_Q5_1:
+        put_q5(x, true, dst);
+        return;
+    case DT_Q4_K:
+        put_q4_k(x, dst);
+        return;
+    case DT_Q5_K:
+        put_q5_k(x, dst);
+        return;
+    case DT_Q6_K:
+        put_q6_k(x, dst);
+        return;
+    case DT_F8_SCALED:
+        put_f8(x, dst);
+        return;
+    case DT_F8:
+        *dst = f32_to_f8(*x);
+        return;
+    case DT_COUNT:
+        break;
     }
     UNREACHABLE();
 }

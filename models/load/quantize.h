@@ -1,5 +1,5 @@
-/* F32 to every stored type, by the formats' definitions: for dummy weights and tests. Plain rounding, no search for better scales, and
- * the same bytes on every machine. Pure, any thread. The inverse is kernels/dtype.h's. */
+/* F32 to every stored type, by the formats' definitions: for dummy weights and tests. Plain rounding, no search for
+ * better scales, and the same bytes on every machine. Pure, any thread. The inverse is kernels/dtype.h's. */
 #ifndef MODELS_LOAD_QUANTIZE_H
 #define MODELS_LOAD_QUANTIZE_H
 

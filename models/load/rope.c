@@ -6,8 +6,8 @@ static const double two_pi = 6.283185307179586;
 
 struct rope_rule rope_rule_plain(double base)
 {
-    return (struct rope_rule){.kind = ROPE_PLAIN, .base = base, .factor = 1, .beta_fast = 32, .beta_slow = 1,
-                              .attention_factor = 1};
+    return (struct rope_rule){
+        .kind = ROPE_PLAIN, .base = base, .factor = 1, .beta_fast = 32, .beta_slow = 1, .attention_factor = 1};
 }
 
 double rope_yarn_attention(double factor)

@@ -9,11 +9,11 @@ enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 struct rope_rule {
     enum rope_kind kind;
     double base;
-    double factor;              /* how many times longer: linear, llama3, yarn */
-    double original;            /* tokens of the first training: llama3, yarn */
-    double low_freq, high_freq; /* llama3 */
+    double factor;               /* how many times longer: linear, llama3, yarn */
+    double original;             /* tokens of the first training: llama3, yarn */
+    double low_freq, high_freq;  /* llama3 */
     double beta_fast, beta_slow; /* yarn */
-    double attention_factor;    /* yarn: multiplies cos and sin */
+    double attention_factor;     /* yarn: multiplies cos and sin */
 };
 
 /* Plain rotation of that base; yarn's usual betas filled in. */

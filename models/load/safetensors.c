@@ -27,10 +27,10 @@ static const struct {
     bool known;
     enum dtype type;
 } types[] = {
-    {"F32", 4, true, DT_F32},   {"F16", 2, true, DT_F16},   {"BF16", 2, true, DT_BF16}, {"F8_E4M3", 1, true, DT_F8}, {"F8_E5M2", 1, false, DT_F8},
-    {"F8_E8M0", 1, false, DT_F8}, {"F64", 8, false, DT_F32}, {"I64", 8, false, DT_F32}, {"I32", 4, false, DT_F32},  {"I16", 2, false, DT_F32},
-    {"I8", 1, false, DT_F32},   {"U64", 8, false, DT_F32},  {"U32", 4, false, DT_F32},  {"U16", 2, false, DT_F32},   {"U8", 1, false, DT_F32},
-    {"BOOL", 1, false, DT_F32},
+    {"F32", 4, true, DT_F32},     {"F16", 2, true, DT_F16},     {"BF16", 2, true, DT_BF16}, {"F8_E4M3", 1, true, DT_F8},
+    {"F8_E5M2", 1, false, DT_F8}, {"F8_E8M0", 1, false, DT_F8}, {"F64", 8, false, DT_F32},  {"I64", 8, false, DT_F32},
+    {"I32", 4, false, DT_F32},    {"I16", 2, false, DT_F32},    {"I8", 1, false, DT_F32},   {"U64", 8, false, DT_F32},
+    {"U32", 4, false, DT_F32},    {"U16", 2, false, DT_F32},    {"U8", 1, false, DT_F32},   {"BOOL", 1, false, DT_F32},
 };
 
 /* Short, and nothing that could forge a log line. */
@@ -78,18 +78,20 @@ static int read_shape(struct st_tensor *t, const struct json *o, struct err *e)
     return 0;
 }
 
-static int read_offsets(const struct safetensors *s, struct st_tensor *t, const struct json *o, int element_bytes, struct err *e)
+static int read_offsets(const struct safetensors *s, struct st_tensor *t, const struct json *o, int element_bytes,
+                        struct err *e)
 {
     const struct json *a = json_find(o, "data_offsets"), *first = json_first(a);
     int64_t begin, end, body = (int64_t)s->body_bytes;
-    if (json_type(a) != JSON_ARRAY || json_count(a) != 2 || !json_i64(first, &begin) || !json_i64(json_next(first), &end))
+    if (json_type(a) != JSON_ARRAY || json_count(a) != 2 || !json_i64(first, &begin) ||
+        !json_i64(json_next(first), &end))
         return err_set(e, E_INPUT, "safetensors: tensor %s has no two data_offsets", t->name);
     if (begin < 0 || end < begin || end > body)
-        return err_set(e, E_INPUT, "safetensors: tensor %s ends at byte %lld of %lld: the file is cut off or damaged", t->name,
-                       (long long)end, (long long)body);
+        return err_set(e, E_INPUT, "safetensors: tensor %s ends at byte %lld of %lld: the file is cut off or damaged",
+                       t->name, (long long)end, (long long)body);
     if (end - begin != t->count * element_bytes)
-        return err_set(e, E_INPUT, "safetensors: tensor %s has %lld bytes where its shape makes %lld", t->name, (long long)(end - begin),
-                       (long long)(t->count * element_bytes));
+        return err_set(e, E_INPUT, "safetensors: tensor %s has %lld bytes where its shape makes %lld", t->name,
+                       (long long)(end - begin), (long long)(t->count * element_bytes));
     t->data = s->body + begin;
     t->bytes = (size_t)(end - begin);
     return 0;
@@ -115,7 +117,9 @@ static int read_tensors(struct safetensors *s, struct err *e)
         if (strcmp(t->name, "__metadata__") == 0)
             continue;
         if (!name_ok(t->name))
-            return err_set(e, E_INPUT, "safetensors: the name of tensor %zu is empty, longer than %d bytes or not printable", s->n, MAX_NAME);
+            return err_set(e, E_INPUT,
+                           "safetensors: the name of tensor %zu is empty, longer than %d bytes or not printable", s->n,
+                           MAX_NAME);
         TRY(read_type(t, o, &element_bytes, e));
         TRY(read_shape(t, o, e));
         TRY(read_offsets(s, t, o, element_bytes, e));
@@ -133,7 +137,8 @@ static int read_header(struct safetensors *s, struct err *e)
     if (s->size < LENGTH_BYTES || n < 2 || n > s->size - LENGTH_BYTES || s->data[LENGTH_BYTES] != '{')
         return err_set(e, E_INPUT, "this is no safetensors file, or it is cut off");
     if (n > MAX_HEADER)
-        return err_set(e, E_INPUT, "safetensors: a header of %llu bytes; %d are possible", (unsigned long long)n, MAX_HEADER);
+        return err_set(e, E_INPUT, "safetensors: a header of %llu bytes; %d are possible", (unsigned long long)n,
+                       MAX_HEADER);
     struct json_limits limits = {.bytes = (size_t)n, .depth = 8, .nodes = 16u << 20};
     s->body = s->data + LENGTH_BYTES + n;
     s->body_bytes = s->size - LENGTH_BYTES - (size_t)n;
@@ -188,7 +193,8 @@ void safetensors_close(struct safetensors *s)
 
 void safetensors_drop_pages(const struct safetensors *s)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)s->body + page - 1) & ~(page - 1), to = (uintptr_t)s->data + s->size;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)s->body + page - 1) & ~(page - 1),
+              to = (uintptr_t)s->data + s->size;
     if (s->map.data && from < to)
         madvise((void *)from, to - from, MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
 }

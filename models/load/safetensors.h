@@ -1,6 +1,6 @@
-/* One safetensors file: a wall. Opening maps it and checks the header, every name, type, shape and offset before anything is believed;
- * afterwards every accessor is total. Little-endian machines. Immutable once open, any thread; everything returned lives until
- * safetensors_close. Never true: bytes of a tensor outside the file. */
+/* One safetensors file: a wall. Opening maps it and checks the header, every name, type, shape and offset before
+ * anything is believed; afterwards every accessor is total. Little-endian machines. Immutable once open, any thread;
+ * everything returned lives until safetensors_close. Never true: bytes of a tensor outside the file. */
 #ifndef MODELS_LOAD_SAFETENSORS_H
 #define MODELS_LOAD_SAFETENSORS_H
 
@@ -18,20 +18,20 @@ struct st_tensor {
     bool known;                   /* type says what it is; else it is of no use here (I64, F8_E5M2, ...) */
     enum dtype type;              /* DT_F32, DT_F16, DT_BF16 or DT_F8 */
     int n_dims;
-    int64_t dims[4];              /* the last is the contiguous one; unused ones are 1 */
-    int64_t count;                /* elements */
-    const uint8_t *data;          /* of any alignment */
+    int64_t dims[4];     /* the last is the contiguous one; unused ones are 1 */
+    int64_t count;       /* elements */
+    const uint8_t *data; /* of any alignment */
     size_t bytes;
 };
 
 int safetensors_open(struct safetensors **out, const char *path, struct err *e);
 /* The same over bytes in memory (fuzzing, tests); data must outlive it. */
 int safetensors_open_memory(struct safetensors **out, const void *data, size_t n, struct err *e);
-void safetensors_close(struct safetensors *s); /* NULL is fine */
+void safetensors_close(struct safetensors *s);            /* NULL is fine */
 void safetensors_drop_pages(const struct safetensors *s); /* the weights are loaded: give the page cache back */
 
 size_t safetensors_n(const struct safetensors *s);
-const struct st_tensor *safetensors_at(const struct safetensors *s, size_t i);                /* by name, ascending */
+const struct st_tensor *safetensors_at(const struct safetensors *s, size_t i);           /* by name, ascending */
 const struct st_tensor *safetensors_find(const struct safetensors *s, const char *name); /* NULL: absent */
 
 #endif

@@ -297,8 +297,8 @@ static int64_t clamp(int64_t i, int64_t n, int64_t lo, int64_t hi)
     return i < lo ? lo : i > hi ? hi : i;
 }
 
-static struct value slice_range(struct run *r, const struct range *g, int64_t start, int64_t stop,
-                                int64_t step, size_t n)
+static struct value slice_range(struct run *r, const struct range *g, int64_t start, int64_t stop, int64_t step,
+                                size_t n)
 {
     struct range *out = j_alloc(r, sizeof *out);
     int64_t s;
@@ -327,8 +327,7 @@ static struct value slice_string(struct run *r, struct value s, int64_t start, i
     return v;
 }
 
-struct value j_slice(struct run *r, struct value obj, struct value vstart, struct value vstop,
-                     struct value vstep)
+struct value j_slice(struct run *r, struct value obj, struct value vstart, struct value vstop, struct value vstep)
 {
     int64_t start, stop, step;
     size_t length;

@@ -96,8 +96,7 @@ static bool bind_keyword(struct run *r, const struct builtin *b, const struct pa
                          const struct keyword *kw, struct value *a)
 {
     for (int i = 0; i < n; i++)
-        if (params[i].n == kw->name.u.s->len &&
-            memcmp(params[i].name, kw->name.u.s->data, params[i].n) == 0) {
+        if (params[i].n == kw->name.u.s->len && memcmp(params[i].name, kw->name.u.s->data, params[i].n) == 0) {
             if (j_given(a[i]))
                 break;
             a[i] = kw->value;
@@ -131,8 +130,7 @@ static bool bind(struct run *r, const struct builtin *b, const struct args *args
     return true;
 }
 
-struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self,
-                            const struct args *args)
+struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self, const struct args *args)
 {
     struct value a[PARAMS_MAX], v = j_of(J_UNDEFINED);
     if (!j_charge(r, 1) || !j_enter(r))
@@ -171,21 +169,19 @@ static void rest_keywords(struct run *r, struct activation *at, const struct nod
         if (rest.kind == J_DICT)
             j_dict_set(r, rest.u.dict, k, args->kw[i].value);
         else
-            j_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name.n, n->name.s,
-                   (int)k.u.s->len, k.u.s->data);
+            j_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name.n, n->name.s, (int)k.u.s->len,
+                   k.u.s->data);
     }
     if (rest.kind == J_DICT)
         at->slots[n->slot_kwargs] = rest;
 }
 
-static void rest_positional(struct run *r, struct activation *at, const struct node *n,
-                            const struct args *args)
+static void rest_positional(struct run *r, struct activation *at, const struct node *n, const struct args *args)
 {
     size_t n_params = (size_t)n->list.n;
     if (n->slot_varargs < 0) {
         if (args->n > n_params)
-            j_fail(r, "macro '%.*s' takes not more than %zu argument(s)", (int)n->name.n, n->name.s,
-                   n_params);
+            j_fail(r, "macro '%.*s' takes not more than %zu argument(s)", (int)n->name.n, n->name.s, n_params);
         return;
     }
     size_t more = args->n > n_params ? args->n - n_params : 0;
@@ -209,8 +205,7 @@ static void bind_macro(struct run *r, struct activation *at, const struct node *
     if (n->slot_caller >= 0) {
         struct value caller = take_keyword(args, used, &caller_name);
         bool none = caller.kind == J_MISSING || caller.kind == J_NONE;
-        at->slots[n->slot_caller] =
-            none ? j_undefined_hint(r, "No caller defined", j_cstring(r, "caller")) : caller;
+        at->slots[n->slot_caller] = none ? j_undefined_hint(r, "No caller defined", j_cstring(r, "caller")) : caller;
     }
     rest_keywords(r, at, n, args, used);
     rest_positional(r, at, n, args);

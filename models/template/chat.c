@@ -14,8 +14,7 @@ int chat_compile(struct chat_template **out, const char *source, size_t n, struc
 {
     *out = NULL;
     if (n > SOURCE_MAX)
-        return err_set(e, E_UNSUPPORTED, "line 1: a template of %zu bytes; at most %d are accepted", n,
-                       SOURCE_MAX);
+        return err_set(e, E_UNSUPPORTED, "line 1: a template of %zu bytes; at most %d are accepted", n, SOURCE_MAX);
     struct chat_template *t = mem_new(sizeof *t);
     struct parser p = {.t = &t->t};
     p.c.arena = &t->t.arena;

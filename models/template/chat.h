@@ -1,7 +1,8 @@
-/* Chat templates: the model's own Jinja template, compiled once and rendered by a small sandboxed interpreter with bounds on
- * steps, output and memory. The oracle is jinja2's ImmutableSandboxedEnvironment(trim_blocks, lstrip_blocks) with the extras
- * that model authors assume: raise_exception, strftime_now, tojson (non-ASCII kept), loop.*, namespace, loopcontrols, the
- * `generation` block. What is not supported fails at compile time with the line. A compiled template is immutable: any thread. */
+/* Chat templates: the model's own Jinja template, compiled once and rendered by a small sandboxed interpreter with
+ * bounds on steps, output and memory. The oracle is jinja2's ImmutableSandboxedEnvironment(trim_blocks, lstrip_blocks)
+ * with the extras that model authors assume: raise_exception, strftime_now, tojson (non-ASCII kept), loop.*, namespace,
+ * loopcontrols, the `generation` block. What is not supported fails at compile time with the line. A compiled template
+ * is immutable: any thread. */
 #ifndef MODELS_TEMPLATE_CHAT_H
 #define MODELS_TEMPLATE_CHAT_H
 
@@ -23,17 +24,17 @@ void chat_free(struct chat_template *t);
 bool chat_takes(const struct chat_template *t, const char *name);
 
 struct chat_limits {
-    size_t steps;      /* interpreter steps; 0 = 10 million */
-    size_t bytes;      /* output; 0 = 64 MiB */
-    size_t memory;     /* held while rendering; 0 = 512 MiB */
+    size_t steps;  /* interpreter steps; 0 = 10 million */
+    size_t bytes;  /* output; 0 = 64 MiB */
+    size_t memory; /* held while rendering; 0 = 512 MiB */
 };
 
 struct chat_input {
-    const struct json *context;  /* an object; its members are the template's globals: messages, tools, documents,
-                                    add_generation_prompt, bos_token, eos_token, and chat_template_kwargs' members */
-    int64_t now;                 /* Unix seconds for strftime_now (local time) */
+    const struct json *context; /* an object; its members are the template's globals: messages, tools, documents,
+                                   add_generation_prompt, bos_token, eos_token, and chat_template_kwargs' members */
+    int64_t now;                /* Unix seconds for strftime_now (local time) */
     struct chat_limits limits;
-    struct cancel *cancel;       /* looked at every few steps; NULL: nobody cancels */
+    struct cancel *cancel; /* looked at every few steps; NULL: nobody cancels */
 };
 
 /* Renders into out (appended). E_INPUT: the template raised (raise_exception's text) or met wrong data, with its line;

@@ -237,8 +237,8 @@ static bool big_less(struct value a, struct value b, bool or_equal)
     }
     if (!a_big || !b_big || a_neg != b_neg)
         return a_big ? a_neg : !b_neg;
-    int c = a.u.s->len != b.u.s->len ? (a.u.s->len < b.u.s->len ? -1 : 1)
-                                     : memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
+    int c =
+        a.u.s->len != b.u.s->len ? (a.u.s->len < b.u.s->len ? -1 : 1) : memcmp(a.u.s->data, b.u.s->data, a.u.s->len);
     c = a_neg ? -c : c;
     return or_equal ? c <= 0 : c < 0;
 }

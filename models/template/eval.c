@@ -37,8 +37,7 @@ static struct value eval_cond(struct run *r, struct activation *at, const struct
         return j_eval(r, at, n->b);
     if (n->c)
         return j_eval(r, at, n->c);
-    return j_undefined_hint(r, "the inline if-expression evaluated to false and no else section was defined",
-                            j_none());
+    return j_undefined_hint(r, "the inline if-expression evaluated to false and no else section was defined", j_none());
 }
 
 static bool compare(struct run *r, int op, struct value a, struct value b)

@@ -4,7 +4,7 @@
 
 #include "models/template/str.h"
 
-#define FILTER(name)                                                                                         \
+#define FILTER(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -22,8 +22,8 @@ struct lazy {
     int64_t at, offset;
 };
 
-static struct value lazy(struct run *r, bool (*next)(struct run *, struct iter *, struct value *),
-                         struct value self, const struct value *a, const struct args *raw, struct lazy **out)
+static struct value lazy(struct run *r, bool (*next)(struct run *, struct iter *, struct value *), struct value self,
+                         const struct value *a, const struct args *raw, struct lazy **out)
 {
     struct lazy *l = j_alloc(r, sizeof *l);
     if (!l)
@@ -99,8 +99,7 @@ static bool next_mapped(struct run *r, struct iter *it, struct value *out)
         prepare_map(r, l);
     if (j_failed(r) || !j_next(r, l->source, &item))
         return false;
-    *out = l->apply ? j_call_builtin(r, l->apply, item, &l->args)
-                    : j_get_path_or(r, item, l->attribute, l->fallback);
+    *out = l->apply ? j_call_builtin(r, l->apply, item, &l->args) : j_get_path_or(r, item, l->attribute, l->fallback);
     return !j_failed(r);
 }
 
@@ -151,8 +150,7 @@ static bool next_selected(struct run *r, struct iter *it, struct value *out)
     return false;
 }
 
-static struct value selector(struct run *r, struct value self, const struct args *raw, bool negate,
-                             bool by_attribute)
+static struct value selector(struct run *r, struct value self, const struct args *raw, bool negate, bool by_attribute)
 {
     struct lazy *l = NULL;
     struct value v = lazy(r, next_selected, self, NULL, raw, &l);

@@ -3,7 +3,7 @@
 
 #include "models/template/str.h"
 
-#define FILTER(name)                                                                                         \
+#define FILTER(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -132,8 +132,7 @@ static struct value extreme(struct run *r, struct value self, const struct value
     struct value iter = j_iter(r, self), each, best, best_key = j_missing();
     while (j_next(r, iter, &each)) {
         struct value key = folded(r, j_given(a[1]) ? j_get_path(r, each, a[1]) : each, sensitive);
-        if (!j_given(best_key) ||
-            (largest ? j_less(r, best_key, key, false) : j_less(r, key, best_key, false))) {
+        if (!j_given(best_key) || (largest ? j_less(r, best_key, key, false) : j_less(r, key, best_key, false))) {
             best = each;
             best_key = key;
         }

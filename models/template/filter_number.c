@@ -8,7 +8,7 @@
 #include "models/template/str.h"
 #include "models/template/unicode.h"
 
-#define FILTER(name)                                                                                         \
+#define FILTER(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -114,8 +114,7 @@ FILTER(f_int)
     if (self.kind == J_BIG)
         return self;
     if (self.kind == J_FLOAT)
-        return isinf(self.u.f) ? j_fail(r, "cannot convert float infinity to integer")
-                               : truncated(r, self.u.f, other);
+        return isinf(self.u.f) ? j_fail(r, "cannot convert float infinity to integer") : truncated(r, self.u.f, other);
     if (self.kind == J_UNDEFINED)
         return j_fail_undefined(r, self);
     if (self.kind != J_STRING)
@@ -223,8 +222,7 @@ FILTER(f_filesizeformat)
         int i = 0;
         for (; i < 7 && !(bytes < unit); i++)
             unit *= base;
-        buf_printf(&b, "%.1f %c%sB", base * bytes / unit, binary && i == 0 ? 'K' : prefixes[i],
-                   binary ? "i" : "");
+        buf_printf(&b, "%.1f %c%sB", base * bytes / unit, binary && i == 0 ? 'K' : prefixes[i], binary ? "i" : "");
     }
     return j_buf(r, &b);
 }

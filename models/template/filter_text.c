@@ -5,7 +5,7 @@
 #include "models/template/str.h"
 #include "models/template/unicode.h"
 
-#define FILTER(name)                                                                                         \
+#define FILTER(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -281,8 +281,7 @@ FILTER(f_xmlattr)
         return self.kind == J_UNDEFINED ? j_fail_undefined(r, self) : j_fail(r, "xmlattr wants a mapping");
     for (size_t i = 0; i < self.u.dict->n; i++) {
         const struct entry *e = &self.u.dict->entries[i];
-        if (e->value.kind != J_NONE && e->value.kind != J_UNDEFINED &&
-            !put_attribute(r, &b, e->key, e->value))
+        if (e->value.kind != J_NONE && e->value.kind != J_UNDEFINED && !put_attribute(r, &b, e->key, e->value))
             break;
     }
     struct value v = j_buf(r, &b);

@@ -26,8 +26,7 @@ static struct value argument(struct formatter *f, const char *s, size_t n)
             return j_fail(f->r, "automatic and manual numbering of fields are mixed");
         f->numbered = n != 0;
         i = n ? i : f->next++;
-        return (size_t)i < f->args->n ? f->args->at[i]
-                                      : j_fail(f->r, "a field of the format has no argument");
+        return (size_t)i < f->args->n ? f->args->at[i] : j_fail(f->r, "a field of the format has no argument");
     }
     for (size_t k = 0; k < f->args->n_kw; k++) {
         const struct string *name = f->args->kw[k].name.u.s;
@@ -205,8 +204,7 @@ static bool star_or_size(struct percent *p, const char *s, size_t n, size_t *i, 
     return true;
 }
 
-static void put_percent_number(struct percent *p, struct value v, struct format_spec *spec, bool zero,
-                               bool left)
+static void put_percent_number(struct percent *p, struct value v, struct format_spec *spec, bool zero, bool left)
 {
     if (spec->type == 'i' || spec->type == 'u')
         spec->type = 'd';
@@ -358,8 +356,7 @@ static void put_conversion(struct percent *p, const char *s, size_t n, size_t *i
 struct value j_percent(struct run *r, struct value format, struct value args)
 {
     struct percent p = {.r = r, .args = args, .markup = format.markup};
-    p.mapping =
-        args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE || args.kind == J_UNDEFINED;
+    p.mapping = args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE || args.kind == J_UNDEFINED;
     const char *s = format.u.s->data;
     size_t n = format.u.s->len;
     j_charge(r, n / 8);

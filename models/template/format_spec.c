@@ -77,8 +77,8 @@ bool format_spec_read(struct run *r, const char *s, size_t n, struct format_spec
     return true;
 }
 
-void format_put_padded(struct run *r, struct buf *out, const char *s, size_t n,
-                       const struct format_spec *spec, char align)
+void format_put_padded(struct run *r, struct buf *out, const char *s, size_t n, const struct format_spec *spec,
+                       char align)
 {
     int64_t chars = 0;
     for (size_t i = 0; i < n; i++)
@@ -109,8 +109,7 @@ static void put_radix(struct buf *out, uint64_t v, unsigned base, bool upper)
     buf_put(out, tmp + i, (size_t)(64 - i));
 }
 
-static bool put_whole(struct run *r, struct buf *out, int64_t i, const struct format_spec *spec,
-                      size_t *n_prefix)
+static bool put_whole(struct run *r, struct buf *out, int64_t i, const struct format_spec *spec, size_t *n_prefix)
 {
     uint64_t v = i < 0 ? -(uint64_t)i : (uint64_t)i;
     char type = spec->type ? spec->type : 'd';
@@ -181,16 +180,14 @@ static bool put_double(struct run *r, struct buf *out, double v, const struct fo
     format[4] = type == '%' ? 'f' : type;
     if (!spec->alternate)
         memmove(format + 1, format + 2, 5);
-    snprintf(text, sizeof text, format, spec->precision < 0 ? 6 : (int)spec->precision,
-             type == '%' ? v * 100 : v);
+    snprintf(text, sizeof text, format, spec->precision < 0 ? 6 : (int)spec->precision, type == '%' ? v * 100 : v);
     buf_puts(out, text);
     if (type == '%')
         buf_putc(out, '%');
     return true;
 }
 
-bool format_put_number(struct run *r, struct buf *out, struct value v, const struct format_spec *spec,
-                       size_t *n_prefix)
+bool format_put_number(struct run *r, struct buf *out, struct value v, const struct format_spec *spec, size_t *n_prefix)
 {
     int64_t i;
     *n_prefix = 0;
@@ -203,8 +200,7 @@ bool format_put_number(struct run *r, struct buf *out, struct value v, const str
         return put_whole(r, out, i, spec, n_prefix);
     }
     if (!j_is_number(v) || (spec->type && !float_type && spec->type != 'n')) {
-        j_fail(r, "unknown format code '%c' for an object of type '%s'", spec->type ? spec->type : ' ',
-               j_type_name(v));
+        j_fail(r, "unknown format code '%c' for an object of type '%s'", spec->type ? spec->type : ' ', j_type_name(v));
         return false;
     }
     return put_double(r, out, j_as_double(v), spec);
@@ -212,12 +208,10 @@ bool format_put_number(struct run *r, struct buf *out, struct value v, const str
 
 /* Digits with a separator every three (or four, for radix types), filled up with zeros to `width` characters
  * when the padding is zeros inside the number. */
-static void group_digits(struct buf *out, const char *s, size_t n, const struct format_spec *spec,
-                         int64_t width)
+static void group_digits(struct buf *out, const char *s, size_t n, const struct format_spec *spec, int64_t width)
 {
     size_t digits = 0, every = spec->type && strchr("boxX", spec->type) ? 4 : 3;
-    while (digits < n && strchr("0123456789abcdefABCDEF", s[digits]) &&
-           !(every == 3 && (s[digits] | 32) >= 'a'))
+    while (digits < n && strchr("0123456789abcdefABCDEF", s[digits]) && !(every == 3 && (s[digits] | 32) >= 'a'))
         digits++;
     size_t rest = n - digits, zeros = 0;
     while (width > 0 && digits + zeros + (digits + zeros - 1) / every + rest < (size_t)width)
@@ -230,8 +224,7 @@ static void group_digits(struct buf *out, const char *s, size_t n, const struct 
     buf_put(out, s + digits, rest);
 }
 
-static void put_formatted_number(struct run *r, struct buf *out, struct value v,
-                                 const struct format_spec *spec)
+static void put_formatted_number(struct run *r, struct buf *out, struct value v, const struct format_spec *spec)
 {
     struct buf digits = {0}, all = {0};
     size_t n_prefix = 0;
@@ -248,8 +241,7 @@ static void put_formatted_number(struct run *r, struct buf *out, struct value v,
     bool inner = spec->align == '=', zeros = inner && strcmp(spec->fill, "0") == 0;
     int64_t room = spec->width - (int64_t)head;
     if (spec->group)
-        group_digits(&all, digits.data + n_prefix, digits.len - n_prefix, spec,
-                     zeros && room < 100000 ? room : 0);
+        group_digits(&all, digits.data + n_prefix, digits.len - n_prefix, spec, zeros && room < 100000 ? room : 0);
     else
         buf_put(&all, digits.data + n_prefix, digits.len - n_prefix);
     if (inner) {
@@ -274,10 +266,9 @@ void format_put(struct run *r, struct buf *out, struct value v, const struct for
         j_fail(r, "unsupported format for an object of type '%s'", j_type_name(v));
         return;
     }
-    if ((spec->type && spec->type != 's') || spec->sign || spec->alternate || spec->group ||
-        spec->align == '=') {
-        if (spec->align != '=' || strcmp(spec->fill, "0") != 0 || spec->type || spec->sign ||
-            spec->alternate || spec->group) {
+    if ((spec->type && spec->type != 's') || spec->sign || spec->alternate || spec->group || spec->align == '=') {
+        if (spec->align != '=' || strcmp(spec->fill, "0") != 0 || spec->type || spec->sign || spec->alternate ||
+            spec->group) {
             j_fail(r, "invalid format for an object of type 'str'");
             return;
         }

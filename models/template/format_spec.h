@@ -18,10 +18,9 @@ struct format_spec {
 enum { PRECISION_MAX = 400 };
 
 bool format_spec_read(struct run *r, const char *s, size_t n, struct format_spec *spec);
-void format_put(struct run *r, struct buf *out, struct value v,
-                const struct format_spec *spec); /* Python's format() */
-void format_put_padded(struct run *r, struct buf *out, const char *s, size_t n,
-                       const struct format_spec *spec, char align);
+void format_put(struct run *r, struct buf *out, struct value v, const struct format_spec *spec); /* Python's format() */
+void format_put_padded(struct run *r, struct buf *out, const char *s, size_t n, const struct format_spec *spec,
+                       char align);
 /* Digits of a number without sign and padding. type: one of bcdoxXeEfFgG% or 0. */
 bool format_put_number(struct run *r, struct buf *out, struct value v, const struct format_spec *spec,
                        size_t *n_prefix);

@@ -101,8 +101,8 @@ bool j_iterable(struct value v)
     return v.kind == J_ITER || stepper(v);
 }
 
-struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *),
-                         struct value over, void *state)
+struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *), struct value over,
+                         void *state)
 {
     struct iter *it = j_alloc(r, sizeof *it);
     if (!it)

@@ -20,11 +20,10 @@ struct value j_iter(struct run *r, struct value v);
 bool j_iterable(struct value v);
 bool j_next(struct run *r, struct value iter, struct value *out);
 /* A generator: next is called with `state` until it says false. */
-struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *),
-                         struct value over, void *state);
-struct value j_list(struct run *r, struct value v,
-                    enum kind list_or_tuple);           /* all items of v; always a new one */
-struct value j_reversed(struct run *r, struct value v); /* Python's reversed(); fails like it */
+struct value j_generator(struct run *r, bool (*next)(struct run *, struct iter *, struct value *), struct value over,
+                         void *state);
+struct value j_list(struct run *r, struct value v, enum kind list_or_tuple); /* all items of v; always a new one */
+struct value j_reversed(struct run *r, struct value v);                      /* Python's reversed(); fails like it */
 
 /* ---- growing a list ---- */
 struct items {

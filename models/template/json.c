@@ -78,8 +78,7 @@ static void dump_key(struct dumper *d, struct value key)
 static void dump_dict(struct dumper *d, const struct dict *dict)
 {
     struct entry *entries = dict->entries;
-    if (d->sort &&
-        dict->n > 1) { /* an insertion sort would be quadratic: sort through the list filter's merge sort */
+    if (d->sort && dict->n > 1) { /* an insertion sort would be quadratic: sort through the list filter's merge sort */
         struct value keys = j_array(d->r, J_LIST, dict->n);
         entries = j_alloc_array(d->r, dict->n, sizeof *entries);
         for (size_t i = 0; i < dict->n && !j_failed(d->r); i++)
@@ -140,8 +139,7 @@ static void set_separators(struct dumper *d, struct value v)
     struct value pair = v.kind == J_TUPLE || v.kind == J_LIST ? v : j_list(d->r, v, J_LIST);
     if (j_failed(d->r))
         return;
-    if (pair.u.list->n != 2 || pair.u.list->items[0].kind != J_STRING ||
-        pair.u.list->items[1].kind != J_STRING) {
+    if (pair.u.list->n != 2 || pair.u.list->items[0].kind != J_STRING || pair.u.list->items[1].kind != J_STRING) {
         j_fail(d->r, "separators must be two strings");
         return;
     }

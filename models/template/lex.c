@@ -333,12 +333,11 @@ static int lex_operator(struct lexer *l)
         const char *text;
         enum token_type type;
     } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
-        {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"/", T_DIV},      {"*", T_MUL},
-        {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
-        {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
-        {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
-        {";", T_SEMICOLON},
+        {"//", T_FLOORDIV}, {"**", T_POW},      {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},    {"<=", T_LE},
+        {"+", T_ADD},       {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},
+        {"[", T_LBRACKET},  {"]", T_RBRACKET},  {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE},
+        {">", T_GT},        {"<", T_LT},        {"=", T_ASSIGN}, {".", T_DOT},    {":", T_COLON},  {"|", T_PIPE},
+        {",", T_COMMA},     {";", T_SEMICOLON},
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (starts(l, l->at, ops[i].text)) {
@@ -400,8 +399,7 @@ static int lex_root(struct lexer *l)
 {
     while (l->at < l->n) {
         size_t at = l->at;
-        while (at < l->n &&
-               !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
+        while (at < l->n && !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
             at++;
         if (at >= l->n) {
             push(l, T_DATA, l->s + l->at, l->n - l->at);

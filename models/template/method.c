@@ -4,7 +4,7 @@
 
 #include "models/template/run.h"
 
-#define METHOD(name)                                                                                         \
+#define METHOD(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -163,11 +163,9 @@ const struct builtin *method_find(struct value self, const char *name, size_t n)
                                           {"copy", "/", d_copy}};
     static const struct builtin list[] = {
         {"count", "/value", s_count}, {"index", "/value start? end?", s_index}, {"copy", "/", l_copy}};
-    static const struct builtin sequence[] = {{"count", "/value", s_count},
-                                              {"index", "/value start? end?", s_index}};
+    static const struct builtin sequence[] = {{"count", "/value", s_count}, {"index", "/value start? end?", s_index}};
     static const struct builtin range[] = {{"count", "/value", s_count}, {"index", "/value", s_index}};
-    static const struct builtin whole[] = {{"bit_length", "/", n_bit_length},
-                                           {"conjugate", "/", n_conjugate}};
+    static const struct builtin whole[] = {{"bit_length", "/", n_bit_length}, {"conjugate", "/", n_conjugate}};
     static const struct builtin real[] = {{"is_integer", "/", n_is_integer}, {"conjugate", "/", n_conjugate}};
     static const struct builtin loop[] = {{"cycle", "...", l_cycle}, {"changed", "...", l_changed}};
     static const struct builtin cycler[] = {{"next", "/", c_next}, {"reset", "/", c_reset}};

@@ -5,7 +5,7 @@
 #include "models/template/str.h"
 #include "models/template/unicode.h"
 
-#define METHOD(name)                                                                                         \
+#define METHOD(name)                                                                                                   \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)a, (void)raw
 
@@ -147,8 +147,7 @@ static size_t count_chars(const char *s, size_t n)
 static const char *last_match(const char *s, size_t n, const struct string *what)
 {
     for (size_t i = n >= what->len ? n - what->len + 1 : 0; i-- > 0;)
-        if (memcmp(s + i, what->data, what->len) == 0 &&
-            (what->len || ((unsigned char)s[i] & 0xC0) != 0x80 || i == n))
+        if (memcmp(s + i, what->data, what->len) == 0 && (what->len || ((unsigned char)s[i] & 0xC0) != 0x80 || i == n))
             return s + i;
     return NULL;
 }
@@ -233,8 +232,7 @@ static struct value starts_or_ends(struct run *r, struct value self, const struc
     if (!window(r, self, a[1], a[2], &w))
         return self;
     if (a[0].kind != J_TUPLE)
-        return j_want_string(r, a[0], "the prefix or suffix") ? j_bool(fits(&w, self, a[0].u.s, at_end))
-                                                              : self;
+        return j_want_string(r, a[0], "the prefix or suffix") ? j_bool(fits(&w, self, a[0].u.s, at_end)) : self;
     for (size_t i = 0; i < a[0].u.list->n; i++) {
         struct value one = a[0].u.list->items[i];
         if (!j_want_string(r, one, "the prefix or suffix") || fits(&w, self, one.u.s, at_end))
@@ -270,9 +268,7 @@ METHOD(m_removesuffix)
     const struct window all = {0, self.u.s->len, 0, false};
     if (!j_want_string(r, a[0], "removesuffix() argument"))
         return self;
-    return a[0].u.s->len && fits(&all, self, a[0].u.s, true)
-               ? j_part(r, self, 0, self.u.s->len - a[0].u.s->len)
-               : self;
+    return a[0].u.s->len && fits(&all, self, a[0].u.s, true) ? j_part(r, self, 0, self.u.s->len - a[0].u.s->len) : self;
 }
 
 static struct value partition(struct run *r, struct value self, struct value sep, bool last)
@@ -347,8 +343,7 @@ METHOD(m_zfill)
     struct value digits = j_part(r, self, sign, s->len);
     if (j_failed(r))
         return digits;
-    return j_concat(r, j_part(r, self, 0, sign),
-                    j_pad(r, digits, width - (int64_t)sign, j_cstring(r, "0"), 1));
+    return j_concat(r, j_part(r, self, 0, sign), j_pad(r, digits, width - (int64_t)sign, j_cstring(r, "0"), 1));
 }
 
 METHOD(m_expandtabs)

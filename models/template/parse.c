@@ -130,8 +130,7 @@ struct value p_string(struct parser *p, const char *s, size_t n)
 {
     struct string *x = arena_new(p->c.arena, sizeof *x);
     *x = (struct string){.data = s, .len = n};
-    for (size_t i = 0; i < n;
-         i++) /* counted now: a template is shared by threads, and may not change later */
+    for (size_t i = 0; i < n; i++) /* counted now: a template is shared by threads, and may not change later */
         x->chars += ((unsigned char)s[i] & 0xC0) != 0x80;
     return (struct value){.kind = J_STRING, .u.s = x};
 }
@@ -178,8 +177,7 @@ static struct node *target(struct parser *p, const char *end_name, bool namespac
     while (!c_failed(&p->c)) {
         if (t->list.n)
             p_expect(p, T_COMMA);
-        if (p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) ||
-            (end_name && p_is_name(p, end_name)))
+        if (p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) || (end_name && p_is_name(p, end_name)))
             break;
         p_append(p, t, &t->list, p_primary(p, namespaces));
         if (!p_is(p, T_COMMA))
@@ -234,8 +232,7 @@ static struct node *parse_for(struct parser *p, int line)
     body(p, n, &n->list, ends);
     p->loops--;
     if (token_is_name(p_next(p), "else")) {
-        int outer =
-            p->loops; /* a break in the else branch means the loop around; a recursive loop is a function */
+        int outer = p->loops; /* a break in the else branch means the loop around; a recursive loop is a function */
         p->loops = n->flag ? 0 : p->loops;
         last_body(p, n, &n->list2, "endfor");
         p->loops = outer;

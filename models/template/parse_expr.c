@@ -48,8 +48,7 @@ static struct node *parse_or(struct parser *p)
     return n;
 }
 
-static struct node *binary_chain(struct parser *p, struct node *(*operand)(struct parser *),
-                                 const enum token_type *ops)
+static struct node *binary_chain(struct parser *p, struct node *(*operand)(struct parser *), const enum token_type *ops)
 {
     struct node *n = operand(p);
     for (;;) {
@@ -109,8 +108,7 @@ static int comparison(struct parser *p)
     if (p_skip_name(p, "in"))
         return OP_IN;
     struct token *after = p_look(p);
-    if (p_is_name(p, "not") && after->type == T_NAME && after->len == 2 &&
-        memcmp(after->text, "in", 2) == 0) {
+    if (p_is_name(p, "not") && after->type == T_NAME && after->len == 2 && memcmp(after->text, "in", 2) == 0) {
         p_next(p);
         p_next(p);
         return OP_NOT_IN;
@@ -383,8 +381,7 @@ static struct node *parse_unary(struct parser *p, bool with_filter)
 
 static bool tuple_end(struct parser *p, const char *end_name)
 {
-    return p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) ||
-           (end_name && p_is_name(p, end_name));
+    return p_is(p, T_PRINT_END) || p_is(p, T_BLOCK_END) || p_is(p, T_RPAREN) || (end_name && p_is_name(p, end_name));
 }
 
 struct node *p_tuple(struct parser *p, bool with_condition, const char *end_name, bool parentheses)

@@ -25,19 +25,16 @@ void j_scope_enter(struct run *r, struct activation *at, const struct scope_code
 struct activation *j_activate(struct run *r, const struct function_code *f, struct activation *outer);
 void j_assign(struct run *r, struct activation *at, const struct node *target, struct value v);
 struct value j_captured(struct run *r, size_t start); /* takes the output from start on away, as a string */
-struct value j_loop_call(struct run *r, struct loop *l,
-                         const struct args *args); /* loop(...) of a recursive for */
+struct value j_loop_call(struct run *r, struct loop *l, const struct args *args); /* loop(...) of a recursive for */
 
 /* ---- expressions (jinja_eval.c) ---- */
 struct value j_eval(struct run *r, struct activation *at, const struct node *n);
-struct value j_filter_text(struct run *r, struct activation *at, const struct node *filter,
-                           struct value text);
+struct value j_filter_text(struct run *r, struct activation *at, const struct node *filter, struct value text);
 
 /* ---- calls (jinja_call.c) ---- */
 bool j_args(struct run *r, struct activation *at, const struct node *n, struct args *out);
 struct value j_call(struct run *r, struct value callee, const struct args *args);
-struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self,
-                            const struct args *args);
+struct value j_call_builtin(struct run *r, const struct builtin *b, struct value self, const struct args *args);
 struct value j_add_keyword(struct run *r, struct args *args, const char *name, struct value v);
 
 /* ---- operators (jinja_operator.c) ---- */
@@ -50,8 +47,7 @@ struct value j_add(struct run *r, struct value a, struct value b);
 struct value j_getattr(struct run *r, struct value obj, struct value name);
 struct value j_attr_only(struct run *r, struct value obj, struct value name); /* never obj[name] */
 struct value j_getitem(struct run *r, struct value obj, struct value key);
-struct value j_slice(struct run *r, struct value obj, struct value start, struct value stop,
-                     struct value step);
+struct value j_slice(struct run *r, struct value obj, struct value start, struct value stop, struct value step);
 struct value j_get_path(struct run *r, struct value obj,
                         struct value path); /* "a.b.0", as filters' attribute= has it */
 /* The same with a default= that stands in for whatever is undefined on the way; none or missing: no default.

@@ -489,8 +489,7 @@ static void each_of(const struct nodes *list, void (*f)(void *, struct node *), 
 
 void node_each(struct node *n, void (*f)(void *ctx, struct node *child), void *ctx)
 {
-    bool b_after_lists =
-        n->type == N_CALL || n->type == N_FILTER || n->type == N_TEST || n->type == N_FILTER_BLOCK;
+    bool b_after_lists = n->type == N_CALL || n->type == N_FILTER || n->type == N_TEST || n->type == N_FILTER_BLOCK;
     if (n->a)
         f(ctx, n->a);
     if (n->b && !b_after_lists)

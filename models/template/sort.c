@@ -8,8 +8,8 @@ struct sortee {
 };
 
 /* Merges two sorted runs. In reverse the larger comes first; equal ones keep their order in both. */
-static void merge(struct run *r, struct sortee *to, const struct sortee *a, size_t n, const struct sortee *b,
-                  size_t m, bool reverse)
+static void merge(struct run *r, struct sortee *to, const struct sortee *a, size_t n, const struct sortee *b, size_t m,
+                  bool reverse)
 {
     size_t i = 0, k = 0;
     while ((i < n || k < m) && !j_failed(r)) {
@@ -31,8 +31,7 @@ struct value j_sorted_by(struct run *r, struct value list, const struct value *k
         from[i] = (struct sortee){keys[i], list.u.list->items[i]};
     for (size_t width = 1; width < n && !j_failed(r); width *= 2) {
         for (size_t at = 0; at < n; at += 2 * width) {
-            size_t left = n - at < width ? n - at : width,
-                   right = n - at - left < width ? n - at - left : width;
+            size_t left = n - at < width ? n - at : width, right = n - at - left < width ? n - at - left : width;
             merge(r, to + at, from + at, left, from + at + left, right, reverse);
         }
         struct sortee *swap = from;

@@ -26,8 +26,7 @@ static int decode(const char *s, size_t n, uint32_t *cp)
 
 static bool has_char(const struct string *set, const char *c, size_t n)
 {
-    return memmem(set->data, set->len, c, n) !=
-           NULL; /* whole characters only match at character bounds in UTF-8 */
+    return memmem(set->data, set->len, c, n) != NULL; /* whole characters only match at character bounds in UTF-8 */
 }
 
 struct value j_strip(struct run *r, struct value string, struct value chars, int sides)
@@ -228,13 +227,11 @@ static void split_space_right(struct run *r, struct items *all, struct value str
     }
 }
 
-static void split_text(struct run *r, struct items *all, struct value string, const struct string *sep,
-                       int64_t max)
+static void split_text(struct run *r, struct items *all, struct value string, const struct string *sep, int64_t max)
 {
     size_t from = 0;
     const char *s = string.u.s->data, *hit;
-    while (max-- != 0 && !j_failed(r) &&
-           (hit = memmem(s + from, string.u.s->len - from, sep->data, sep->len))) {
+    while (max-- != 0 && !j_failed(r) && (hit = memmem(s + from, string.u.s->len - from, sep->data, sep->len))) {
         j_push(r, all, j_part(r, string, from, (size_t)(hit - s)));
         from = (size_t)(hit - s) + sep->len;
     }

@@ -4,7 +4,7 @@
 
 #include "models/template/str.h"
 
-#define TEST(name)                                                                                           \
+#define TEST(name)                                                                                                     \
     static struct value name(struct run *r, struct value self, const struct value *a, const struct args *raw)
 #define UNUSED (void)r, (void)self, (void)a, (void)raw
 
@@ -204,16 +204,14 @@ TEST(t_filter)
     uint64_t hash;
     if (!j_hash(r, self, &hash) || self.kind != J_STRING)
         return j_bool(false);
-    return j_bool(filter_find(self.u.s->data, self.u.s->len) ||
-                  filter_refused(self.u.s->data, self.u.s->len));
+    return j_bool(filter_find(self.u.s->data, self.u.s->len) || filter_refused(self.u.s->data, self.u.s->len));
 }
 
 TEST(t_test)
 {
     UNUSED;
     uint64_t hash;
-    return j_bool(j_hash(r, self, &hash) && self.kind == J_STRING &&
-                  test_find(self.u.s->data, self.u.s->len));
+    return j_bool(j_hash(r, self, &hash) && self.kind == J_STRING && test_find(self.u.s->data, self.u.s->len));
 }
 
 const struct builtin *test_find(const char *name, size_t n)
@@ -279,8 +277,7 @@ TEST(g_range)
     }
     if (step == 0)
         return j_fail(r, "range() arg 3 must not be zero");
-    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop,
-             by = step > 0 ? step : -(__int128)step;
+    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop, by = step > 0 ? step : -(__int128)step;
     __int128 n = span > 0 ? (span - 1) / by + 1 : 0;
     if (n > RANGE_MAX)
         return j_fail(r, "Range too big. The sandbox blocks ranges larger than %d", RANGE_MAX);

@@ -102,8 +102,7 @@ static void put_object(struct run *r, struct buf *out, struct value v)
         put_view(r, out, v);
         return;
     case J_LOOP:
-        buf_printf(out, "<LoopContext %lld/%zu>", (long long)v.u.loop->index0 + 1,
-                   j_loop_length(r, v.u.loop));
+        buf_printf(out, "<LoopContext %lld/%zu>", (long long)v.u.loop->index0 + 1, j_loop_length(r, v.u.loop));
         return;
     }
     buf_printf(out, "<%s>", j_type_name(v)); /* Python prints an address here */

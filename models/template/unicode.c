@@ -65,14 +65,10 @@ static bool put_mapped(struct buf *out, uint32_t cp, const struct case_table *t)
 
 void unicode_put_case(struct buf *out, uint32_t cp, enum unicode_case to)
 {
-    const struct case_table lower = {unicode_lower, n_unicode_lower, unicode_lower_several,
-                                     n_unicode_lower_several};
-    const struct case_table upper = {unicode_upper, n_unicode_upper, unicode_upper_several,
-                                     n_unicode_upper_several};
-    const struct case_table title = {unicode_title, n_unicode_title, unicode_title_several,
-                                     n_unicode_title_several};
-    const struct case_table fold = {unicode_fold, n_unicode_fold, unicode_fold_several,
-                                    n_unicode_fold_several};
+    const struct case_table lower = {unicode_lower, n_unicode_lower, unicode_lower_several, n_unicode_lower_several};
+    const struct case_table upper = {unicode_upper, n_unicode_upper, unicode_upper_several, n_unicode_upper_several};
+    const struct case_table title = {unicode_title, n_unicode_title, unicode_title_several, n_unicode_title_several};
+    const struct case_table fold = {unicode_fold, n_unicode_fold, unicode_fold_several, n_unicode_fold_several};
     if (cp < 0x80) {
         bool up = cp >= 'A' && cp <= 'Z', low = cp >= 'a' && cp <= 'z';
         bool wants_low = to == CASE_LOWER || to == CASE_FOLD;

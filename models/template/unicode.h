@@ -51,7 +51,6 @@ extern const struct case_run unicode_lower[], unicode_upper[], unicode_title[], 
 extern const int n_unicode_lower, n_unicode_upper, n_unicode_title, n_unicode_fold;
 extern const struct case_several unicode_lower_several[], unicode_upper_several[], unicode_title_several[],
     unicode_fold_several[];
-extern const int n_unicode_lower_several, n_unicode_upper_several, n_unicode_title_several,
-    n_unicode_fold_several;
+extern const int n_unicode_lower_several, n_unicode_upper_several, n_unicode_title_several, n_unicode_fold_several;
 
 #endif

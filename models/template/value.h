@@ -239,16 +239,15 @@ bool j_length(struct run *r, struct value v, size_t *n); /* Python's len(); fals
 bool j_has_length(struct value v);
 
 /* ---- dicts ---- */
-bool j_dict_set(struct run *r, struct dict *d, struct value key, struct value value); /* false: failed */
-const struct value *j_dict_find(struct run *r, const struct dict *d,
-                                struct value key); /* NULL: absent or unhashable */
+bool j_dict_set(struct run *r, struct dict *d, struct value key, struct value value);   /* false: failed */
+const struct value *j_dict_find(struct run *r, const struct dict *d, struct value key); /* NULL: absent or unhashable */
 const struct value *j_dict_find_text(const struct dict *d, const char *s, size_t n);
 
 /* ---- text ---- */
 void j_put_str(struct run *r, struct buf *out, struct value v);  /* str(v) */
 void j_put_repr(struct run *r, struct buf *out, struct value v); /* repr(v) */
-struct value j_str(struct run *r, struct value v);      /* str(v); strings pass unchanged, markup lost */
-struct value j_soft_str(struct run *r, struct value v); /* the same, markup kept */
-struct value j_escape(struct run *r, struct value v);   /* HTML escaped unless markup; markup after */
+struct value j_str(struct run *r, struct value v);               /* str(v); strings pass unchanged, markup lost */
+struct value j_soft_str(struct run *r, struct value v);          /* the same, markup kept */
+struct value j_escape(struct run *r, struct value v);            /* HTML escaped unless markup; markup after */
 
 #endif

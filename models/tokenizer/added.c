@@ -54,8 +54,7 @@ int added_put(struct added *a, const char *s, size_t n, int32_t id, bool control
 {
     uint32_t node = 0;
     if (n > ADDED_MAX_BYTES)
-        return err_set(e, E_INPUT, "token %d is special and %zu bytes long; %d are possible", id, n,
-                       ADDED_MAX_BYTES);
+        return err_set(e, E_INPUT, "token %d is special and %zu bytes long; %d are possible", id, n, ADDED_MAX_BYTES);
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
         uint32_t next = i ? step(a, node, c) : a->first[c];
@@ -82,8 +81,7 @@ static int32_t token_at(const struct added *a, uint32_t node, bool controls)
     return controls && at->control >= 0 ? at->control : at->plain;
 }
 
-bool added_search(const struct added *a, const char *s, size_t n, size_t from, bool controls,
-                  struct added_match *m)
+bool added_search(const struct added *a, const char *s, size_t n, size_t from, bool controls, struct added_match *m)
 {
     for (size_t i = from; a->n_nodes && i < n; i++) {
         uint32_t node = a->first[(unsigned char)s[i]];

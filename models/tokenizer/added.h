@@ -28,8 +28,7 @@ struct added_match {
 int added_put(struct added *a, const char *s, size_t n, int32_t id, bool control, struct err *e);
 void added_free(struct added *a);
 /* The first match in s[from..n). */
-bool added_search(const struct added *a, const char *s, size_t n, size_t from, bool controls,
-                  struct added_match *m);
+bool added_search(const struct added *a, const char *s, size_t n, size_t from, bool controls, struct added_match *m);
 /* The token spelled exactly s[0..n); -1: none. */
 int32_t added_find(const struct added *a, const char *s, size_t n);
 

@@ -83,8 +83,7 @@ void detok_flush(struct detok *d, struct buf *out)
     d->n_held = 0;
 }
 
-void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                      struct buf *out)
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out)
 {
     struct detok d;
     detok_init(&d, t, skip_special);

@@ -4,7 +4,14 @@
 #include "engine/base/mem.h"
 #include "models/tokenizer/tokenizer_impl.h"
 
-enum { CACHE_SLOTS = 4096, CACHE_FROM_BYTES = 4096, SHORT_SYMBOLS = 64, MAX_TEXT = 1 << 30, MAX_CACHED = 64, WORD_WORK = 16 };
+enum {
+    CACHE_SLOTS = 4096,
+    CACHE_FROM_BYTES = 4096,
+    SHORT_SYMBOLS = 64,
+    MAX_TEXT = 1 << 30,
+    MAX_CACHED = 64,
+    WORD_WORK = 16
+};
 
 /* A word that this text had before, and where its ids stand in the output: nothing is copied. */
 struct cached {
@@ -69,8 +76,7 @@ static int encode_word(void *ctx, const char *s, size_t n)
     if (!c->cache || n > MAX_CACHED)
         return merge_word(c, s, n);
     struct cached *slot = c->cache + (vocab_hash(s, n) >> 20) % CACHE_SLOTS;
-    if (slot->word && slot->generation == c->generation && slot->n_word == n &&
-        memcmp(slot->word, s, n) == 0) {
+    if (slot->word && slot->generation == c->generation && slot->n_word == n && memcmp(slot->word, s, n) == 0) {
         int32_t ids[MAX_CACHED];
         memcpy(ids, c->out->ids + slot->ids_at, slot->n_ids * sizeof *ids);
         tokens_append(c->out, ids, slot->n_ids);
@@ -235,8 +241,8 @@ static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
     return check_room(c);
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, struct tokenize_how how,
-                     struct tokens *out, struct err *e)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, struct tokenize_how how, struct tokens *out,
+                     struct err *e)
 {
     if (n > MAX_TEXT)
         return err_set(e, E_INPUT, "the text is %zu bytes long; %d are possible", n, MAX_TEXT);

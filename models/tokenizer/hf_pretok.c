@@ -4,17 +4,18 @@
 
 #include "engine/base/buf.h"
 
-#define CL100K(numbers)                                                                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+" \
+#define CL100K(numbers)                                                                                                \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers                                              \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"                                                                    \
     "|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define O200K(numbers, suffix)                                                                                               \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix "|" numbers \
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define O200K(numbers, suffix)                                                                                         \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix           \
+    "|" numbers "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define SPLIT(pattern) "split " pattern "\n"
-#define BYTES "bytes\n"                 /* ByteLevel, which only spells */
-#define WORDS "words\n"                 /* ByteLevel with GPT-2's own pattern */
+#define BYTES "bytes\n" /* ByteLevel, which only spells */
+#define WORDS "words\n" /* ByteLevel with GPT-2's own pattern */
 #define EACH_DIGIT "digits\n"
 
 /* Steps in order, each with its line end, as `describe` writes them. */
@@ -28,11 +29,16 @@ static const struct published {
     {"command-r", EACH_DIGIT WORDS, true, false},
     {"llama-bpe", SPLIT(CL100K("\\p{N}{1,3}")) BYTES, false, true},
     {"qwen2", SPLIT(CL100K("\\p{N}")) BYTES, true, false},
-    {"qwen35", SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"
-                     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+") BYTES, true, false},
-    {"deepseek-v3", SPLIT("\\p{N}{1,3}") SPLIT("[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+")
-                    SPLIT("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-                          "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+") BYTES, false, false},
+    {"qwen35",
+     SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+           "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"
+           "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+") BYTES,
+     true, false},
+    {"deepseek-v3",
+     SPLIT("\\p{N}{1,3}") SPLIT("[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+")
+         SPLIT("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+               "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+") BYTES,
+     false, false},
     {"gpt-4o", SPLIT(O200K("\\p{N}{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?")) BYTES, false, false},
     {"tekken", SPLIT(O200K("\\p{N}", "")) BYTES, false, true},
 };
@@ -56,7 +62,8 @@ static const struct json *next_step(const struct json *p, const struct json *ste
 
 static int describe(const struct json *step, struct buf *to, struct err *e)
 {
-    const char *type = json_text(json_find(step, "type")), *pattern = json_text(json_find(json_find(step, "pattern"), "Regex"));
+    const char *type = json_text(json_find(step, "type")),
+               *pattern = json_text(json_find(json_find(step, "pattern"), "Regex"));
     bool isolated = has(step, "behavior", "Isolated") || has(step, "behavior", "isolated");
     if (has(step, "type", "Split") && pattern && isolated && !json_true(json_find(step, "invert"))) {
         buf_printf(to, "split %s\n", pattern);
@@ -66,7 +73,8 @@ static int describe(const struct json *step, struct buf *to, struct err *e)
         const struct json *own = json_find(step, "use_regex"); /* not said: yes */
         buf_puts(to, !own || json_true(own) ? WORDS : BYTES);
     } else {
-        return err_set(e, E_UNSUPPORTED, "pre_tokenizer: the step %.40s, or how it is set, is not known", type ? type : "without a type");
+        return err_set(e, E_UNSUPPORTED, "pre_tokenizer: the step %.40s, or how it is set, is not known",
+                       type ? type : "without a type");
     }
     return 0;
 }
@@ -91,8 +99,12 @@ static const char *find(const char *steps, bool nfc, bool ignore_merges, struct 
     }
     if (near)
         err_set(e, E_UNSUPPORTED, "it cuts words as \"%s\" does, but %s where that %s", near->name,
-                near->nfc != nfc ? (nfc ? "composes text (NFC)" : "does not compose text (NFC)") : ignore_merges ? "ignores merges" : "does not ignore merges",
-                near->nfc != nfc ? (nfc ? "does not" : "does") : ignore_merges ? "does not" : "does");
+                near->nfc != nfc ? (nfc ? "composes text (NFC)" : "does not compose text (NFC)")
+                : ignore_merges  ? "ignores merges"
+                                 : "does not ignore merges",
+                near->nfc != nfc ? (nfc ? "does not" : "does")
+                : ignore_merges  ? "does not"
+                                 : "does");
     else
         err_set(e, E_UNSUPPORTED, "pre_tokenizer: it cuts words in a way that no known model does (%.80s...)", steps);
     return NULL;

@@ -1,5 +1,6 @@
-/* Which pre-tokenizer a tokenizer.json describes, by the name that GGUF files have for it: what it says is compared with what the models publish, character by character.
- * Pure, any thread. Never true: a name for what differs from it in any step. */
+/* Which pre-tokenizer a tokenizer.json describes, by the name that GGUF files have for it: what it says is compared
+ * with what the models publish, character by character. Pure, any thread. Never true: a name for what differs from it
+ * in any step. */
 #ifndef MODELS_TOKENIZER_HF_PRETOK_H
 #define MODELS_TOKENIZER_HF_PRETOK_H
 
@@ -8,7 +9,8 @@
 #include "engine/base/err.h"
 #include "engine/base/json.h"
 
-/* pre_tokenizer: that member of the file. nfc: its normalizer composes; ignore_merges: of its model. NULL with E_UNSUPPORTED. */
+/* pre_tokenizer: that member of the file. nfc: its normalizer composes; ignore_merges: of its model. NULL with
+ * E_UNSUPPORTED. */
 const char *hf_pretok_name(const struct json *pre_tokenizer, bool nfc, bool ignore_merges, struct err *e);
 /* Is there a ByteLevel step? */
 bool hf_pretok_is_byte_level(const struct json *pre_tokenizer);

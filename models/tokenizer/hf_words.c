@@ -17,7 +17,7 @@ enum { MOST_IDS = (1 << 21) - 1, FILE_BYTES = 64 << 20, MOST_ENDS = 3, MOST_HOLE
 #define MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
 struct piece {
-    const char *text;       /* NULL: no token has this id */
+    const char *text; /* NULL: no token has this id */
     uint8_t kind;
 };
 
@@ -27,8 +27,8 @@ struct words {
     struct piece *pieces;
     int n;
     bool byte_level;
-    const char *pre;        /* byte-level: the pre-tokenizer's name */
-    const char *prefix;     /* else: when a space goes before the text (tokenizer_impl.h), or NULL */
+    const char *pre;    /* byte-level: the pre-tokenizer's name */
+    const char *prefix; /* else: when a space goes before the text (tokenizer_impl.h), or NULL */
     int32_t bos, unknown, ends[MOST_ENDS];
     int n_ends;
     bool add_bos, add_eos;
@@ -59,7 +59,8 @@ static int read_id(const struct json *j, const char *what, int32_t *id, struct e
     bool good = json_i64(j, &v) && v >= 0 && v < MOST_IDS;
     *id = good ? (int32_t)v : -1;
     if (!good)
-        return err_set(e, E_INPUT, "the id of the token \"%s\" is not a number from 0 to %d", vocab_show(what, strlen(what)).text, MOST_IDS - 1);
+        return err_set(e, E_INPUT, "the id of the token \"%s\" is not a number from 0 to %d",
+                       vocab_show(what, strlen(what)).text, MOST_IDS - 1);
     return 0;
 }
 
@@ -79,7 +80,8 @@ static int count_ids(struct words *w, const struct json *vocab, const struct jso
         w->n = id >= w->n ? id + 1 : w->n;
     }
     if ((size_t)w->n > 2 * count + MOST_HOLES)
-        return err_set(e, E_INPUT, "there are %zu tokens with ids up to %d; no real vocabulary has so many holes", count, w->n - 1);
+        return err_set(e, E_INPUT, "there are %zu tokens with ids up to %d; no real vocabulary has so many holes",
+                       count, w->n - 1);
     w->pieces = mem_try_array((size_t)w->n + 1, sizeof *w->pieces);
     return w->pieces ? 0 : err_set(e, E_FULL, "no memory for %d tokens", w->n);
 }
@@ -88,8 +90,8 @@ static int put_piece(struct words *w, int32_t id, const char *text, uint8_t kind
 {
     struct piece *p = &w->pieces[id];
     if (p->text && strcmp(p->text, text) != 0)
-        return err_set(e, E_INPUT, "two tokens have the id %d: \"%s\" and \"%s\"", id, vocab_show(p->text, strlen(p->text)).text,
-                       vocab_show(text, strlen(text)).text);
+        return err_set(e, E_INPUT, "two tokens have the id %d: \"%s\" and \"%s\"", id,
+                       vocab_show(p->text, strlen(p->text)).text, vocab_show(text, strlen(text)).text);
     *p = (struct piece){text, kind};
     return 0;
 }
@@ -116,9 +118,11 @@ static int put_added(struct words *w, const struct json *a, struct err *e)
     TRY(read_id(json_find(a, "id"), text, &id, e));
     for (size_t i = 0; i < sizeof around / sizeof *around; i++)
         if (json_true(get(a, around[i])))
-            return err_set(e, E_UNSUPPORTED, "added_tokens: \"%s\" is %s, which is not known", vocab_show(text, strlen(text)).text, around[i]);
+            return err_set(e, E_UNSUPPORTED, "added_tokens: \"%s\" is %s, which is not known",
+                           vocab_show(text, strlen(text)).text, around[i]);
     if (json_true(get(a, "normalized")) && (!w->byte_level || !is_ascii(text)))
-        return err_set(e, E_UNSUPPORTED, "added_tokens: \"%s\" is normalized, which is not known", vocab_show(text, strlen(text)).text);
+        return err_set(e, E_UNSUPPORTED, "added_tokens: \"%s\" is normalized, which is not known",
+                       vocab_show(text, strlen(text)).text);
     bool unknown = is(w->model, "unk_token", text), special = json_true(get(a, "special"));
     return put_piece(w, id, text, unknown ? TOKEN_UNKNOWN : special ? TOKEN_CONTROL : TOKEN_USER, e);
 }
@@ -167,7 +171,8 @@ static int read_normal_step(const struct json *s, struct form *f, struct err *e)
     else if (is(s, "type", "Replace") && is(pattern, "String", " ") && is(s, "content", MARK))
         f->spaces = true;
     else
-        return err_set(e, E_UNSUPPORTED, "normalizer: the step %.40s, or how it is set, is not known", type ? type : "without a type");
+        return err_set(e, E_UNSUPPORTED, "normalizer: the step %.40s, or how it is set, is not known",
+                       type ? type : "without a type");
     return 0;
 }
 
@@ -190,10 +195,12 @@ static int read_spaces(struct words *w, const struct form *f, const struct json 
         w->prefix = f->prepend ? "always" : NULL;
         return 0;
     }
-    bool never = is(pre, "prepend_scheme", "never"), always = is(pre, "prepend_scheme", "always"), first = is(pre, "prepend_scheme", "first");
-    if (f->spaces || f->prepend || !is(pre, "type", "Metaspace") || !is(pre, "replacement", MARK) || json_type(split) != JSON_BOOL || json_true(split) ||
-        !(never || always || first))
-        return err_set(e, E_UNSUPPORTED, "its normalizer and pre_tokenizer are not ones of SentencePiece that are known");
+    bool never = is(pre, "prepend_scheme", "never"), always = is(pre, "prepend_scheme", "always"),
+         first = is(pre, "prepend_scheme", "first");
+    if (f->spaces || f->prepend || !is(pre, "type", "Metaspace") || !is(pre, "replacement", MARK) ||
+        json_type(split) != JSON_BOOL || json_true(split) || !(never || always || first))
+        return err_set(e, E_UNSUPPORTED,
+                       "its normalizer and pre_tokenizer are not ones of SentencePiece that are known");
     w->prefix = always ? "unless-spaced" : first ? "first-unless-spaced" : NULL;
     return 0;
 }
@@ -205,14 +212,17 @@ static int read_model(struct words *w, struct err *e)
     if (json_type(m) != JSON_OBJECT || !get(m, "merges"))
         return err_set(e, E_INPUT, "it has no model with merges");
     if (get(m, "type") && !is(m, "type", "BPE"))
-        return err_set(e, E_UNSUPPORTED, "a model of the type \"%.40s\"; byte-pair encoding (BPE) is supported", json_text(get(m, "type")) ? json_text(get(m, "type")) : "?");
-    if (!is_empty(m, "continuing_subword_prefix") || !is_empty(m, "end_of_word_suffix") || (get(m, "dropout") && json_number(get(m, "dropout")) != 0))
+        return err_set(e, E_UNSUPPORTED, "a model of the type \"%.40s\"; byte-pair encoding (BPE) is supported",
+                       json_text(get(m, "type")) ? json_text(get(m, "type")) : "?");
+    if (!is_empty(m, "continuing_subword_prefix") || !is_empty(m, "end_of_word_suffix") ||
+        (get(m, "dropout") && json_number(get(m, "dropout")) != 0))
         return err_set(e, E_UNSUPPORTED, "model: prefixes or suffixes of subwords, or dropout");
     TRY(read_normalizer(get(w->tokenizer, "normalizer"), &form, e));
     w->byte_level = hf_pretok_is_byte_level(pre);
     bool ignores = json_true(get(m, "ignore_merges"));
     if (!w->byte_level)
-        return ignores ? err_set(e, E_UNSUPPORTED, "model: ignore_merges without byte-level words") : read_spaces(w, &form, pre, e);
+        return ignores ? err_set(e, E_UNSUPPORTED, "model: ignore_merges without byte-level words")
+                       : read_spaces(w, &form, pre, e);
     if (form.spaces || form.prepend || json_true(get(m, "byte_fallback")))
         return err_set(e, E_UNSUPPORTED, "it is byte-level and SentencePiece's at once");
     w->pre = hf_pretok_name(pre, form.nfc, ignores, e);
@@ -242,7 +252,9 @@ static int read_template(struct words *w, const struct json *p, struct err *e)
         } else if (id >= 0 && !before && !w->add_eos && w->n_ends && w->ends[0] == id)
             w->add_eos = true;
         else
-            return err_set(e, E_UNSUPPORTED, "post_processor: it puts other tokens around a text than one that begins and one that ends it");
+            return err_set(
+                e, E_UNSUPPORTED,
+                "post_processor: it puts other tokens around a text than one that begins and one that ends it");
     }
     return 0;
 }
@@ -271,7 +283,9 @@ static int find_named(const struct words *w, const char *key, int32_t *id, struc
 {
     const char *text = named_token(w->config, key);
     *id = find_piece(w, text);
-    return !text || *id >= 0 ? 0 : err_set(e, E_INPUT, "the %s of tokenizer_config.json, \"%s\", is none of its tokens", key, vocab_show(text, strlen(text)).text);
+    return !text || *id >= 0 ? 0
+                             : err_set(e, E_INPUT, "the %s of tokenizer_config.json, \"%s\", is none of its tokens",
+                                       key, vocab_show(text, strlen(text)).text);
 }
 
 static void add_numbered_end(struct words *w, const struct json *number)
@@ -296,7 +310,8 @@ static int read_ends(struct words *w, struct err *e)
 
 static int read_around(struct words *w, struct err *e)
 {
-    const struct json *p = get(w->tokenizer, "post_processor"), *bos = get(w->config, "add_bos_token"), *eos = get(w->config, "add_eos_token");
+    const struct json *p = get(w->tokenizer, "post_processor"), *bos = get(w->config, "add_bos_token"),
+                      *eos = get(w->config, "add_eos_token");
     TRY(find_named(w, "bos_token", &w->bos, e));
     w->unknown = find_piece(w, json_text(get(w->model, "unk_token")));
     TRY(read_ends(w, e));
@@ -317,11 +332,14 @@ static int read_around(struct words *w, struct err *e)
 static int write_merges(struct gguf_writer *out, const struct json *merges, struct err *e)
 {
     struct buf pair = {0};
-    int rc = json_type(merges) == JSON_ARRAY ? 0 : err_set(e, E_INPUT, "model.merges is %s, not an array", json_type_name(merges));
+    int rc = json_type(merges) == JSON_ARRAY
+                 ? 0
+                 : err_set(e, E_INPUT, "model.merges is %s, not an array", json_type_name(merges));
     if (!rc)
         gguf_write_array(out, "tokenizer.ggml.merges", GGUF_STRING, json_count(merges));
     for (const struct json *m = rc ? NULL : json_first(merges); m && !rc; m = json_next(m)) {
-        const struct json *left = json_type(m) == JSON_ARRAY ? json_first(m) : NULL, *right = left ? json_next(left) : NULL;
+        const struct json *left = json_type(m) == JSON_ARRAY ? json_first(m) : NULL,
+                          *right = left ? json_next(left) : NULL;
         const char *a = json_text(left), *b = json_text(right), *whole = json_text(m);
         buf_clear(&pair);
         if (a && b && !strchr(a, ' ') && !strchr(b, ' ') && !json_next(right))
@@ -329,7 +347,8 @@ static int write_merges(struct gguf_writer *out, const struct json *merges, stru
         else if (whole)
             buf_puts(&pair, whole);
         else
-            rc = err_set(e, E_INPUT, "model.merges: an item is neither two pieces nor a text with a space between them");
+            rc =
+                err_set(e, E_INPUT, "model.merges: an item is neither two pieces nor a text with a space between them");
         gguf_write_item(out, pair.data ? pair.data : "", pair.len);
     }
     buf_free(&pair);
@@ -371,7 +390,8 @@ static void write_chat(struct gguf_writer *out, const struct words *w, const str
 
 static int write_all(struct gguf_writer *out, const struct words *w, const struct hf_text *chat, struct err *e)
 {
-    static const char *const ends[MOST_ENDS] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    static const char *const ends[MOST_ENDS] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                                "tokenizer.ggml.eom_token_id"};
     write_text(out, "tokenizer.ggml.model", w->byte_level ? "gpt2" : "llama");
     if (w->pre)
         write_text(out, "tokenizer.ggml.pre", w->pre);
@@ -424,7 +444,8 @@ static int translate(struct words *w, const struct hf_text *chat, struct buf *ou
     return rc ? err_prefix(e, rc, "tokenizer.json") : 0;
 }
 
-static const char *const names[HF_FILES] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"};
+static const char *const names[HF_FILES] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                                            "chat_template.jinja"};
 
 int hf_words_write(struct buf *out, const struct hf_text files[HF_FILES], struct err *e)
 {

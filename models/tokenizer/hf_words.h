@@ -1,6 +1,7 @@
-/* The tokenizer and chat template of a Hugging Face folder, said in the keys of a GGUF file, so that what reads those reads both: tokenizer.json (byte-pair encoding,
- * byte-level or in SentencePiece's form), tokenizer_config.json, generation_config.json, chat_template.jinja. A wall: texts from outside. Pure, any thread. Never true: a
- * normalizer, pre-tokenizer or post-processor that is not understood and goes through. */
+/* The tokenizer and chat template of a Hugging Face folder, said in the keys of a GGUF file, so that what reads those
+ * reads both: tokenizer.json (byte-pair encoding, byte-level or in SentencePiece's form), tokenizer_config.json,
+ * generation_config.json, chat_template.jinja. A wall: texts from outside. Pure, any thread. Never true: a normalizer,
+ * pre-tokenizer or post-processor that is not understood and goes through. */
 #ifndef MODELS_TOKENIZER_HF_WORDS_H
 #define MODELS_TOKENIZER_HF_WORDS_H
 
@@ -18,7 +19,8 @@ struct hf_text {
     size_t n;
 };
 
-/* Appends the GGUF file to out. E_INPUT for what contradicts itself, E_UNSUPPORTED for tokenizers of other kinds; out is then as it was. */
+/* Appends the GGUF file to out. E_INPUT for what contradicts itself, E_UNSUPPORTED for tokenizers of other kinds; out
+ * is then as it was. */
 int hf_words_write(struct buf *out, const struct hf_text files[HF_FILES], struct err *e);
 /* The same of dir's files, opened. E_NOTFOUND: dir has no tokenizer.json. */
 int hf_words_open(struct gguf **out, const char *dir, struct err *e);

@@ -115,8 +115,7 @@ int merges_from_list(struct tokenizer *t, const struct gguf *g, struct err *e)
         return err_set(e, E_INPUT,
                        "the file has no list of merges (tokenizer.ggml.merges), which byte-level BPE needs");
     if (a.count > BPE_MAX_MERGES)
-        return err_set(e, E_INPUT, "tokenizer.ggml.merges has %zu merges; %d are possible", a.count,
-                       BPE_MAX_MERGES);
+        return err_set(e, E_INPUT, "tokenizer.ggml.merges has %zu merges; %d are possible", a.count, BPE_MAX_MERGES);
     TRY(bpe_init(&t->bpe, a.count, e));
     t->words_by_space = t->vocab.style == VOCAB_SENTENCEPIECE && spaces_begin_pieces(&t->vocab);
     size_t cursor = 0;
@@ -176,8 +175,7 @@ static int split_piece(struct tokenizer *t, int32_t id, double score, struct sco
     size_t n;
     const char *s = vocab_text(&t->vocab, id, &n);
     if (n > MAX_SCORED_PIECE)
-        return err_set(e, E_INPUT, "token %d is %zu bytes long; a scored piece can have %d", id, n,
-                       MAX_SCORED_PIECE);
+        return err_set(e, E_INPUT, "token %d is %zu bytes long; a scored piece can have %d", id, n, MAX_SCORED_PIECE);
     if (!utf8_valid(s, n))
         return err_set(e, E_INPUT, "token %d (\"%s\") is not UTF-8", id, vocab_show(s, n).text);
     int chars = count_chars(s, n), left_chars = 0;
@@ -185,8 +183,7 @@ static int split_piece(struct tokenizer *t, int32_t id, double score, struct sco
         if ((s[i] & 0xC0) == 0x80)
             continue;
         left_chars++;
-        int32_t left = vocab_find(&t->vocab, s, i),
-                right = left < 0 ? -1 : vocab_find(&t->vocab, s + i, n - i);
+        int32_t left = vocab_find(&t->vocab, s, i), right = left < 0 ? -1 : vocab_find(&t->vocab, s + i, n - i);
         struct scored m = {score, left, right, id, (uint16_t)left_chars, (uint16_t)(chars - left_chars)};
         if (right >= 0)
             TRY(put_scored(l, m, e));
@@ -213,8 +210,7 @@ int merges_from_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     struct gguf_array scores;
     if (!gguf_array(g, "tokenizer.ggml.scores", &scores) || scores.type == GGUF_STRING)
-        return err_set(e, E_INPUT,
-                       "the file has no scores (tokenizer.ggml.scores), which SentencePiece BPE needs");
+        return err_set(e, E_INPUT, "the file has no scores (tokenizer.ggml.scores), which SentencePiece BPE needs");
     struct scored_list l = {0};
     int rc = collect(t, &scores, &l, e);
     if (!rc) {

@@ -14,35 +14,35 @@ enum { MAX_STAGES = 7, MATCH_LIMIT = 20000000, HEAP_LIMIT_KIB = 65536 };
 #define WS "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACES "[" WS "]+(?![^" WS "])|[" WS "]+"
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define CL100K(numbers)                                                                                      \
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS         \
+#define CL100K(numbers)                                                                                                \
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS                   \
                  "]*[\\r\\n]+|" SPACES
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define O200K(numbers, suffix)                                                                               \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix \
+#define O200K(numbers, suffix)                                                                                         \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix           \
     "|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" SPACES
-#define CASED                                                                                                \
-    "A-Za-z\\xB5\\xC0-\\xD6\\xD8-\\xF6\\xF8-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}"     \
-    "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-"   \
-    "\\x{3A1}"                                                                                               \
-    "\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{"  \
-    "13F5}"                                                                                                  \
-    "\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}"        \
-    "\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}"        \
-    "\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{"     \
-    "1FBC}"                                                                                                  \
-    "\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{"    \
-    "1FEC}"                                                                                                  \
-    "\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{"     \
-    "211D}"                                                                                                  \
-    "\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}" \
-    "-\\x{2149}"                                                                                             \
-    "\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}" \
-    "\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}"        \
-    "\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}"        \
-    "\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{"    \
-    "10CF2}"                                                                                                 \
+#define CASED                                                                                                          \
+    "A-Za-z\\xB5\\xC0-\\xD6\\xD8-\\xF6\\xF8-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}"               \
+    "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-"             \
+    "\\x{3A1}"                                                                                                         \
+    "\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{"            \
+    "13F5}"                                                                                                            \
+    "\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}"                  \
+    "\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}"                  \
+    "\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{"               \
+    "1FBC}"                                                                                                            \
+    "\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{"              \
+    "1FEC}"                                                                                                            \
+    "\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{"               \
+    "211D}"                                                                                                            \
+    "\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}"           \
+    "-\\x{2149}"                                                                                                       \
+    "\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}"           \
+    "\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}"                  \
+    "\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}"                  \
+    "\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{"              \
+    "10CF2}"                                                                                                           \
     "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
 struct stage {
@@ -77,8 +77,7 @@ enum stage_id {
 };
 
 static const struct stage stages[ST_COUNT] = {
-    [ST_GPT2] = {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES, false,
-                 scan_gpt2},
+    [ST_GPT2] = {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES, false, scan_gpt2},
     [ST_LLAMA3] = {CL100K("\\p{N}{1,3}"), false, scan_llama3},
     [ST_QWEN2] = {CL100K("\\p{N}"), false, scan_qwen2},
     [ST_DIGIT] = {"\\p{N}", false, scan_digit},
@@ -87,9 +86,9 @@ static const struct stage stages[ST_COUNT] = {
     [ST_THREE_DIGITS] = {"[0-9][0-9][0-9]", true, scan_three_digits},
     [ST_NEWLINE] = {"[\\r\\n]", false, scan_newline},
     [ST_CASED] = {"[" WS "]?[" CASED "]+", false, scan_cased},
-    [ST_LISTED_PUNCT] =
-        {"[" WS "]?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+",
-         false, scan_listed_punct},
+    [ST_LISTED_PUNCT] = {"[" WS
+                         "]?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+",
+                         false, scan_listed_punct},
     [ST_TRAILING_SPACE] = {"[" WS "]+$", false, scan_trailing_space},
     [ST_CJK] = {"[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+", false, scan_cjk},
     [ST_LETTERS] = {"[" WS "]?\\p{L}+", false, scan_letters},
@@ -140,8 +139,7 @@ static const struct kind {
 struct pretok {
     const struct kind *kind;
     const uint16_t *classes;
-    pcre2_code
-        *codes[MAX_STAGES]; /* of every stage; those with a scanner are compiled too, for the tests' sake */
+    pcre2_code *codes[MAX_STAGES]; /* of every stage; those with a scanner are compiled too, for the tests' sake */
 };
 
 const char *pretok_name(size_t i)
@@ -170,9 +168,8 @@ static int unknown_kind(const char *name, size_t n, struct err *e)
         shown[i] = (char)(name[i] > 32 && name[i] < 127 ? name[i] : '?');
     for (size_t i = 0; pretok_name(i); i++)
         buf_printf(&known, "%s%s", i ? " " : "", pretok_name(i));
-    int rc =
-        err_set(e, E_UNSUPPORTED, "pre-tokenizer \"%s\" is not supported (tokenizer.ggml.pre); supported: %s",
-                shown, known.data);
+    int rc = err_set(e, E_UNSUPPORTED, "pre-tokenizer \"%s\" is not supported (tokenizer.ggml.pre); supported: %s",
+                     shown, known.data);
     buf_free(&known);
     return rc;
 }
@@ -252,13 +249,12 @@ static int prepare_patterns(struct split *sp)
 static int find_pattern(struct split *sp, int stage, const struct piece *piece, size_t from, struct span *m)
 {
     TRY(prepare_patterns(sp));
-    int rc = pcre2_match(sp->p->codes[stage], (PCRE2_SPTR)piece->s, piece->n, from, PCRE2_NO_UTF_CHECK,
-                         sp->match, sp->limits);
+    int rc = pcre2_match(sp->p->codes[stage], (PCRE2_SPTR)piece->s, piece->n, from, PCRE2_NO_UTF_CHECK, sp->match,
+                         sp->limits);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc < 0)
-        return err_set(sp->e, E_INPUT,
-                       "the text is too hard for the pre-tokenizer's pattern (PCRE2 error %d)", rc);
+        return err_set(sp->e, E_INPUT, "the text is too hard for the pre-tokenizer's pattern (PCRE2 error %d)", rc);
     PCRE2_SIZE *at = pcre2_get_ovector_pointer(sp->match);
     *m = (struct span){at[0], at[1]};
     return at[1] > at[0];
@@ -308,8 +304,7 @@ int pretok_split(const struct pretok *p, const char *s, size_t n, struct word_si
     return split(p, s, n, (struct split){.sink = sink, .e = e});
 }
 
-int pretok_split_patterns(const struct pretok *p, const char *s, size_t n, struct word_sink sink,
-                          struct err *e)
+int pretok_split_patterns(const struct pretok *p, const char *s, size_t n, struct word_sink sink, struct err *e)
 {
     return split(p, s, n, (struct split){.sink = sink, .e = e, .patterns = true});
 }

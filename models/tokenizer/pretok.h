@@ -37,7 +37,6 @@ struct word_sink {
  * pattern's limits were passed. Linear, except where a kind has no scanner of its own. */
 int pretok_split(const struct pretok *p, const char *s, size_t n, struct word_sink sink, struct err *e);
 /* The same by the patterns alone: the definition that tests hold the scanners to. */
-int pretok_split_patterns(const struct pretok *p, const char *s, size_t n, struct word_sink sink,
-                          struct err *e);
+int pretok_split_patterns(const struct pretok *p, const char *s, size_t n, struct word_sink sink, struct err *e);
 
 #endif

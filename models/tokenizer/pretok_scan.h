@@ -20,8 +20,8 @@ struct span {
 /* Finds the first match at or after `from`. */
 typedef bool pretok_scan(const struct piece *p, size_t from, struct span *m);
 
-pretok_scan scan_gpt2, scan_llama3, scan_qwen2, scan_digit, scan_punctuation, scan_byte_digits,
-    scan_three_digits, scan_newline, scan_cased, scan_listed_punct, scan_trailing_space, scan_cjk,
-    scan_letters, scan_punct, scan_qwen35, scan_gpt4o, scan_tekken, scan_numbers3, scan_kana, scan_deepseek3;
+pretok_scan scan_gpt2, scan_llama3, scan_qwen2, scan_digit, scan_punctuation, scan_byte_digits, scan_three_digits,
+    scan_newline, scan_cased, scan_listed_punct, scan_trailing_space, scan_cjk, scan_letters, scan_punct, scan_qwen35,
+    scan_gpt4o, scan_tekken, scan_numbers3, scan_kana, scan_deepseek3;
 
 #endif

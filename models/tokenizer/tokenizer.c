@@ -35,7 +35,8 @@ void tokens_free(struct tokens *t)
 
 /* ---- creation ---- */
 
-/* What each key is, where the file has it: a key of another kind would be read as absent, and the file served as another model. */
+/* What each key is, where the file has it: a key of another kind would be read as absent, and the file served as
+ * another model. */
 static int check_keys(const struct gguf *g, struct err *e)
 {
     enum kind { TEXT, FLAG, ID, LIST };
@@ -44,11 +45,21 @@ static int check_keys(const struct gguf *g, struct err *e)
         const char *key;
         enum kind kind;
     } keys[] = {
-        {"tokenizer.ggml.model", TEXT},           {"tokenizer.ggml.pre", TEXT},           {"tokenizer.chat_template", TEXT},
-        {"tokenizer.ggml.tokens", LIST},          {"tokenizer.ggml.token_type", LIST},    {"tokenizer.ggml.scores", LIST},
-        {"tokenizer.ggml.merges", LIST},          {"tokenizer.ggml.bos_token_id", ID},    {"tokenizer.ggml.eos_token_id", ID},
-        {"tokenizer.ggml.eot_token_id", ID},      {"tokenizer.ggml.eom_token_id", ID},    {"tokenizer.ggml.unknown_token_id", ID},
-        {"tokenizer.ggml.add_bos_token", FLAG},   {"tokenizer.ggml.add_eos_token", FLAG}, {"tokenizer.ggml.add_space_prefix", FLAG},
+        {"tokenizer.ggml.model", TEXT},
+        {"tokenizer.ggml.pre", TEXT},
+        {"tokenizer.chat_template", TEXT},
+        {"tokenizer.ggml.tokens", LIST},
+        {"tokenizer.ggml.token_type", LIST},
+        {"tokenizer.ggml.scores", LIST},
+        {"tokenizer.ggml.merges", LIST},
+        {"tokenizer.ggml.bos_token_id", ID},
+        {"tokenizer.ggml.eos_token_id", ID},
+        {"tokenizer.ggml.eot_token_id", ID},
+        {"tokenizer.ggml.eom_token_id", ID},
+        {"tokenizer.ggml.unknown_token_id", ID},
+        {"tokenizer.ggml.add_bos_token", FLAG},
+        {"tokenizer.ggml.add_eos_token", FLAG},
+        {"tokenizer.ggml.add_space_prefix", FLAG},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         struct gguf_string text;
@@ -56,7 +67,8 @@ static int check_keys(const struct gguf *g, struct err *e)
         bool flag;
         int64_t id;
         const char *key = keys[i].key;
-        bool good[] = {gguf_string(g, key, &text), gguf_bool(g, key, &flag), gguf_i64(g, key, &id), gguf_array(g, key, &list)};
+        bool good[] = {gguf_string(g, key, &text), gguf_bool(g, key, &flag), gguf_i64(g, key, &id),
+                       gguf_array(g, key, &list)};
         if (gguf_has(g, key) && !good[keys[i].kind])
             return err_set(e, E_INPUT, "%s is not %s", key, names[keys[i].kind]);
     }
@@ -64,8 +76,7 @@ static int check_keys(const struct gguf *g, struct err *e)
 }
 
 /* An id key: absent and -1 mean none; out of range is an error, and so is -1 that was written as unsigned. */
-static int read_id(const struct tokenizer *t, const struct gguf *g, const char *key, int32_t *id,
-                   struct err *e)
+static int read_id(const struct tokenizer *t, const struct gguf *g, const char *key, int32_t *id, struct err *e)
 {
     int64_t v;
     if (!gguf_i64(g, key, &v) || v == -1)
@@ -164,8 +175,7 @@ static int check_bytes(const struct tokenizer *t, struct err *e)
     for (int b = ' '; b <= '~'; b++)
         if (t->vocab.byte_id[b] < 0)
             return err_set(e, E_INPUT,
-                           "the vocabulary has no token for the byte 0x%02x; it is no byte-level vocabulary",
-                           b);
+                           "the vocabulary has no token for the byte 0x%02x; it is no byte-level vocabulary", b);
     return 0;
 }
 
@@ -213,8 +223,7 @@ static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct 
         n_bytes += t->vocab.byte_id[b] >= 0;
     if (n_bytes < N_BYTES && t->unknown < 0)
         return err_set(e, E_INPUT,
-                       "the vocabulary has %d of 256 byte tokens and no unknown token: some text has no ids",
-                       n_bytes);
+                       "the vocabulary has %d of 256 byte tokens and no unknown token: some text has no ids", n_bytes);
     struct gguf_array merges;
     return gguf_array(g, "tokenizer.ggml.merges", &merges) ? merges_from_list(t, g, e) : merges_from_scores(t, g, e);
 }

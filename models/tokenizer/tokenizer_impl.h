@@ -28,7 +28,7 @@ struct tokenizer {
     uint16_t *classes;
     struct pretok *pretok; /* byte-level only */
     struct pretok_traits traits;
-    bool *whole;         /* merging the token's bytes gives the token: its word needs no merging */
+    bool *whole; /* merging the token's bytes gives the token: its word needs no merging */
     enum space_prefix space_prefix;
     bool words_by_space; /* SentencePiece: no piece has a space after anything else, so text splits there */
     bool add_bos, add_eos;

@@ -5,15 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-enum {
-    HANGUL = 0xAC00,
-    HANGUL_L = 0x1100,
-    HANGUL_V = 0x1161,
-    HANGUL_T = 0x11A7,
-    N_V = 21,
-    N_T = 28,
-    N_HANGUL = 11172
-};
+enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_V = 21, N_T = 28, N_HANGUL = 11172 };
 
 uint16_t *unicode_build_classes(void)
 {
@@ -183,8 +175,7 @@ static void compose(struct marks *m)
     for (size_t i = 0; i < m->len; i++) {
         struct marked c = m->at[i];
         bool adjacent = starter != SIZE_MAX && out == starter + 1;
-        bool open =
-            adjacent || (starter != SIZE_MAX && m->at[out - 1].order < c.order); /* else a mark blocks it */
+        bool open = adjacent || (starter != SIZE_MAX && m->at[out - 1].order < c.order); /* else a mark blocks it */
         uint32_t whole = open ? compose_pair(m->at[starter].cp, c.cp) : 0;
         if (whole) {
             m->at[starter].cp = whole;
@@ -206,8 +197,8 @@ int unicode_nfc(const uint16_t *classes, const char *s, size_t n, struct buf *ou
         uint32_t cp = unicode_char(s + i, &len);
         size_t next = i + (size_t)len;
         /* A character stays whole unless it may move, or what follows may get in between its parts. */
-        bool still = !(classes[cp] & CHAR_MOVES) &&
-                     (next >= n || !(classes[unicode_char(s + next, &next_len)] & CHAR_MOVES));
+        bool still =
+            !(classes[cp] & CHAR_MOVES) && (next >= n || !(classes[unicode_char(s + next, &next_len)] & CHAR_MOVES));
         ok = still ? put(&m, cp, 0) : decompose(&m, cp);
     }
     ok = ok && order_marks(&m);

@@ -20,7 +20,7 @@ enum {
     CHAR_MARK = 16,  /* \p{M} */
     CHAR_DIGIT = 32, /* what the Digits pre-tokenizer cuts: \p{N} of a newer Unicode */
     CHAR_PUNCTUATION =
-        64, /* what the Punctuation pre-tokenizer cuts: ASCII punctuation and \p{P} of an older Unicode */
+        64,             /* what the Punctuation pre-tokenizer cuts: ASCII punctuation and \p{P} of an older Unicode */
     CHAR_CASED = 128,   /* the cased letters that the DeepSeek pre-tokenizer lists */
     CHAR_MOVES = 256,   /* may change, or be reordered, under NFC */
     CHAR_UPPER = 512,   /* \p{Lu} and \p{Lt} */
@@ -60,8 +60,7 @@ static inline uint32_t unicode_char(const char *str, int *len)
         return (uint32_t)(s[0] & 0x0F) << 12 | (uint32_t)(s[1] & 0x3F) << 6 | (s[2] & 0x3F);
     }
     *len = 4;
-    return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 |
-           (s[3] & 0x3F);
+    return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 | (s[3] & 0x3F);
 }
 
 /* The length of the longest valid UTF-8 prefix of s[0..n). */

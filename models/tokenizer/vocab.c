@@ -146,8 +146,7 @@ static int hex(char c)
 /* <0xNN> */
 static int byte_piece(struct gguf_string s)
 {
-    if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>' || hex(s.data[3]) < 0 ||
-        hex(s.data[4]) < 0)
+    if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>' || hex(s.data[3]) < 0 || hex(s.data[4]) < 0)
         return -1;
     return hex(s.data[3]) * 16 + hex(s.data[4]);
 }
@@ -223,8 +222,7 @@ static int load_kinds(struct vocab *v, const struct gguf *g, struct err *e)
     for (int i = 0; i < v->n; i++) {
         double kind = gguf_array_number(&a, (size_t)i);
         if (!(kind >= TOKEN_NORMAL && kind <= TOKEN_BYTE) || kind != (int)kind)
-            return err_set(e, E_INPUT, "tokenizer.ggml.token_type: token %d has the unknown kind %g", i,
-                           kind);
+            return err_set(e, E_INPUT, "tokenizer.ggml.token_type: token %d has the unknown kind %g", i, kind);
         v->kind[i] = (uint8_t)kind;
     }
     return 0;
@@ -250,8 +248,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, st
     if (!gguf_array(g, "tokenizer.ggml.tokens", &a) || a.type != GGUF_STRING)
         return err_set(e, E_INPUT, "the file has no list of tokens (tokenizer.ggml.tokens)");
     if (a.count == 0 || a.count >= MAX_IDS)
-        return err_set(e, E_INPUT, "tokenizer.ggml.tokens has %zu tokens; 1 to %d are possible", a.count,
-                       MAX_IDS - 1);
+        return err_set(e, E_INPUT, "tokenizer.ggml.tokens has %zu tokens; 1 to %d are possible", a.count, MAX_IDS - 1);
     v->n = (int)a.count;
     v->start = mem_try_array(a.count + 1, sizeof *v->start);
     v->kind = mem_try_array(a.count, 1);

@@ -24,7 +24,7 @@ struct vocab {
     char *text;      /* all pieces' bytes, one after another */
     uint32_t *start; /* n + 1 offsets into text */
     uint8_t *kind;   /* enum token_kind */
-    bool *foreign; /* a normal piece with characters outside the alphabet: decodes as spelled, never merges */
+    bool *foreign;   /* a normal piece with characters outside the alphabet: decodes as spelled, never merges */
     uint64_t *slots; /* bytes of normal pieces -> id: hash bits << 32 | id; all ones: empty */
     uint64_t mask;
     int32_t byte_id[256]; /* the token of one byte; -1: none */

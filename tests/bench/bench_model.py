@@ -8,6 +8,7 @@ median over rounds of (ours / theirs) of the same round. A round whose bandwidth
 usage: bench_model.py MODEL [--bench build/tests/model_bench] [--python PYTHON-WITH-llama_cpp] [--threads 2] [--rounds 7]
                       [--isa auto] [--only NAME ...] [--out FILE]
 """
+
 import argparse
 import os
 import platform
@@ -29,7 +30,9 @@ CASES = {  # name: (command, tokens)
 class Side:
     def __init__(self, name, command):
         self.name = name
-        self.p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1)
+        self.p = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+        )
         self.what = self.p.stdout.readline().strip()
         if not self.what.startswith("ready"):
             raise SystemExit(f"{name} did not start: {' '.join(command)}")

@@ -1,6 +1,6 @@
-/* What ranks of one process pay to meet: barrier, all-reduce (one shot and two) and all-to-all by size and number of ranks; and how fast cached tokens move between
- * placements, beside memcpy of as many bytes in the same run.
- * usage: comm_bench [RANKS ...]   (2 4 8 by default) */
+/* What ranks of one process pay to meet: barrier, all-reduce (one shot and two) and all-to-all by size and number of
+ * ranks; and how fast cached tokens move between placements, beside memcpy of as many bytes in the same run. usage:
+ * comm_bench [RANKS ...]   (2 4 8 by default) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,8 @@ static double now(const struct clock *c)
 
 static void meet(const struct member *m)
 {
-    m->bench->ops->exchange(m->bench->devices[m->index], &(struct exchange_args){.comm = m->bench->comm, .me = m->index});
+    m->bench->ops->exchange(m->bench->devices[m->index],
+                            &(struct exchange_args){.comm = m->bench->comm, .me = m->index});
 }
 
 enum what { ONESHOT, TWOSHOT, ALL_TO_ALL };
@@ -59,15 +60,24 @@ static void collective(const struct member *m, const struct act *bufs, int rows,
     struct bench *b = m->bench;
     struct device *d = b->devices[m->index];
     if (what != ALL_TO_ALL) {
-        b->ops->reduce(d, &(struct reduce_args){.comm = b->comm, .me = m->index, .planes = bufs[0], .order = &b->order, .rows = rows,
-                                                .algorithm = what == ONESHOT ? COMM_ONESHOT : COMM_TWOSHOT, .y = bufs[1], .part = bufs[2]});
+        b->ops->reduce(d, &(struct reduce_args){.comm = b->comm,
+                                                .me = m->index,
+                                                .planes = bufs[0],
+                                                .order = &b->order,
+                                                .rows = rows,
+                                                .algorithm = what == ONESHOT ? COMM_ONESHOT : COMM_TWOSHOT,
+                                                .y = bufs[1],
+                                                .part = bufs[2]});
         return;
     }
     struct comm_rect rects[MOST];
     int cols = COLS / b->n;
     for (int p = 0; p < b->n; p++) /* each takes its columns of everybody's rows, as q, k and v travel */
-        rects[p] = (struct comm_rect){.peer = p, .src_col = m->index * cols, .dst_col = p * cols, .rows = rows, .cols = cols};
-    b->ops->exchange(d, &(struct exchange_args){.comm = b->comm, .me = m->index, .show = {bufs[0]}, .take = {bufs[1]}, .rects = rects, .n_rects = b->n});
+        rects[p] =
+            (struct comm_rect){.peer = p, .src_col = m->index * cols, .dst_col = p * cols, .rows = rows, .cols = cols};
+    b->ops->exchange(
+        d, &(struct exchange_args){
+               .comm = b->comm, .me = m->index, .show = {bufs[0]}, .take = {bufs[1]}, .rects = rects, .n_rects = b->n});
 }
 
 static double time_one(const struct member *m, const struct clock *c, const struct act *bufs, int rows, enum what what)
@@ -103,7 +113,8 @@ static void body(void *arg)
         b->meet = t;
     for (int i = 0; i < SIZES; i++) {
         int rows = kib[i] * 1024 / (int)sizeof(float) / COLS;
-        double one = time_one(m, &c, bufs, rows, ONESHOT), two = time_one(m, &c, bufs, rows, TWOSHOT), all = time_one(m, &c, bufs, rows, ALL_TO_ALL);
+        double one = time_one(m, &c, bufs, rows, ONESHOT), two = time_one(m, &c, bufs, rows, TWOSHOT),
+               all = time_one(m, &c, bufs, rows, ALL_TO_ALL);
         if (m->index > 0)
             continue;
         b->oneshot[i] = one;
@@ -132,12 +143,13 @@ static int bench_ranks(int n, struct err *e)
     }
     for (int i = 0; i < n; i++)
         thread_join(members[i].thread);
-    printf("\n%d ranks, %d cores: a barrier takes %.1f us\n%10s %22s %22s %22s\n", n, thread_cores(), b.meet * 1e6, "KiB", "all-reduce, one shot",
-           "all-reduce, two shots", "all-to-all");
+    printf("\n%d ranks, %d cores: a barrier takes %.1f us\n%10s %22s %22s %22s\n", n, thread_cores(), b.meet * 1e6,
+           "KiB", "all-reduce, one shot", "all-reduce, two shots", "all-to-all");
     for (int i = 0; i < SIZES; i++) {
         double bytes = kib[i] * 1024.0;
-        printf("%10d %9.1f us %5.2f GB/s %9.1f us %5.2f GB/s %9.1f us %5.2f GB/s\n", kib[i], b.oneshot[i] * 1e6, bytes / b.oneshot[i] * 1e-9,
-               b.twoshot[i] * 1e6, bytes / b.twoshot[i] * 1e-9, b.exchange[i] * 1e6, bytes / b.exchange[i] * 1e-9);
+        printf("%10d %9.1f us %5.2f GB/s %9.1f us %5.2f GB/s %9.1f us %5.2f GB/s\n", kib[i], b.oneshot[i] * 1e6,
+               bytes / b.oneshot[i] * 1e-9, b.twoshot[i] * 1e6, bytes / b.twoshot[i] * 1e-9, b.exchange[i] * 1e6,
+               bytes / b.exchange[i] * 1e-9);
     }
     for (int i = 0; i < n; i++)
         b.ops->close(b.devices[i]);
@@ -157,8 +169,10 @@ struct store {
 
 static int make_store(struct store *s, const struct backend_ops *ops, struct err *e)
 {
-    s->space = (struct kv_space){.block_bytes = ops->kv_block_bytes(DT_F16, BLOCK, KV_HEADS, HEAD_DIM), .n_blocks = TOKENS / BLOCK,
-                                 .n_layers = LAYERS, .dtype = DT_F16};
+    s->space = (struct kv_space){.block_bytes = ops->kv_block_bytes(DT_F16, BLOCK, KV_HEADS, HEAD_DIM),
+                                 .n_blocks = TOKENS / BLOCK,
+                                 .n_layers = LAYERS,
+                                 .dtype = DT_F16};
     size_t bytes = s->space.block_bytes * (size_t)s->space.n_blocks * LAYERS;
     s->space.base = mem_try_aligned(bytes, 64);
     if (!s->space.base)
@@ -181,8 +195,11 @@ static int bench_move(int from_ranks, int to_ranks, struct err *e)
     TRY(make_store(&from, ops, e));
     TRY(make_store(&to, ops, e));
     int heads = KV_HEADS / (from_ranks > to_ranks ? from_ranks : to_ranks);
-    struct kv_move m = {.from = {&from.space, from.blocks, BLOCK * from_ranks, 0}, .to = {&to.space, to.blocks, BLOCK * to_ranks, 0},
-                        .n_heads = heads, .head_dim = HEAD_DIM, .end_token = TOKENS};
+    struct kv_move m = {.from = {&from.space, from.blocks, BLOCK * from_ranks, 0},
+                        .to = {&to.space, to.blocks, BLOCK * to_ranks, 0},
+                        .n_heads = heads,
+                        .head_dim = HEAD_DIM,
+                        .end_token = TOKENS};
     size_t bytes = (size_t)LAYERS * TOKENS * (size_t)heads * HEAD_DIM * 2 * 2;
     for (int i = 0; i < ROUNDS; i++) {
         double t = now(&c);
@@ -193,8 +210,8 @@ static int bench_move(int from_ranks, int to_ranks, struct err *e)
         copies[i] = now(&c) - t;
     }
     double move = (double)bytes / median(moves, ROUNDS) * 1e-9, copy = (double)bytes / median(copies, ROUNDS) * 1e-9;
-    printf("%3d -> %d %12d -> %-4d %8.1f MiB %10.2f GB/s %10.2f GB/s %8.2f\n", from_ranks, to_ranks, BLOCK * from_ranks, BLOCK * to_ranks,
-           (double)bytes / 0x1p20, move, copy, move / copy);
+    printf("%3d -> %d %12d -> %-4d %8.1f MiB %10.2f GB/s %10.2f GB/s %8.2f\n", from_ranks, to_ranks, BLOCK * from_ranks,
+           BLOCK * to_ranks, (double)bytes / 0x1p20, move, copy, move / copy);
     mem_free(from.space.base);
     mem_free(to.space.base);
     ops->close(d);

@@ -1,6 +1,6 @@
-/* A client for the front's throughput: C connections over epoll, each asking for streamed completions one after the other; and a probe of what the
- * loopback itself can carry in writes of the same size. http_bench.py runs both beside a server on one core.
- * usage: http_bench stream PORT CONNECTIONS REQUESTS TOKENS     requests in all; prints JSON
+/* A client for the front's throughput: C connections over epoll, each asking for streamed completions one after the
+ * other; and a probe of what the loopback itself can carry in writes of the same size. http_bench.py runs both beside a
+ * server on one core. usage: http_bench stream PORT CONNECTIONS REQUESTS TOKENS     requests in all; prints JSON
  *        http_bench probe CONNECTIONS BYTES SECONDS             one send a message, round robin; prints JSON */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,7 +24,7 @@ enum { READ_BYTES = 1 << 18 };
 struct connection {
     bool asks;
     int fd;
-    int tail;       /* how much of the end mark came */
+    int tail; /* how much of the end mark came */
     double asked, first;
 };
 
@@ -48,7 +48,8 @@ static double now(void)
 static int dial(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
         return -1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -92,14 +93,17 @@ static int take(struct run *r, struct connection *c, const char *p, ssize_t n)
 
 static int stream(int port, int connections, int requests, int tokens)
 {
-    struct run r = {.n = connections, .left = requests, .epoll = epoll_create1(EPOLL_CLOEXEC), .scratch = mem_new(READ_BYTES)};
+    struct run r = {
+        .n = connections, .left = requests, .epoll = epoll_create1(EPOLL_CLOEXEC), .scratch = mem_new(READ_BYTES)};
     struct buf body = {0};
     buf_puts(&body, "{\"prompt\":[1");
     for (int i = 0; i < 31; i++)
         buf_printf(&body, ",%d", 40 + i);
     buf_printf(&body, "],\"max_tokens\":%d,\"ignore_eos\":true,\"stream\":true,\"temperature\":0}", tokens);
-    buf_printf(&r.request, "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", body.len,
-               body.data);
+    buf_printf(&r.request,
+               "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
+               "%zu\r\n\r\n%s",
+               body.len, body.data);
     r.all = mem_new_array((size_t)connections, sizeof *r.all);
     for (int i = 0; i < connections; i++) {
         struct connection *c = &r.all[i];
@@ -129,10 +133,11 @@ static int stream(int port, int connections, int requests, int tokens)
             return fprintf(stderr, "nothing came for 10 s\n"), 1;
     }
     double s = now() - began;
-    printf("{\"connections\":%d,\"requests\":%ld,\"tokens\":%ld,\"frames\":%ld,\"seconds\":%.4f,\"tokens_per_s\":%.0f,\"bytes_per_frame\":%.0f,"
+    printf("{\"connections\":%d,\"requests\":%ld,\"tokens\":%ld,\"frames\":%ld,\"seconds\":%.4f,\"tokens_per_s\":%.0f,"
+           "\"bytes_per_frame\":%.0f,"
            "\"ttft_mean_ms\":%.2f,\"ttft_max_ms\":%.2f}\n",
-           connections, r.done, r.done * tokens, r.frames, s, (double)r.done * tokens / s, (double)r.bytes / (double)r.frames,
-           r.ttft / (double)r.done * 1e3, r.worst_ttft * 1e3);
+           connections, r.done, r.done * tokens, r.frames, s, (double)r.done * tokens / s,
+           (double)r.bytes / (double)r.frames, r.ttft / (double)r.done * 1e3, r.worst_ttft * 1e3);
     return 0;
 }
 
@@ -160,10 +165,12 @@ static void swallow(void *arg)
 
 static int probe(int connections, int bytes, double seconds)
 {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), *fds = mem_new_array((size_t)connections, sizeof *fds), on = 1;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+        *fds = mem_new_array((size_t)connections, sizeof *fds), on = 1;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
-    if (bind(listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(listener, 1024) < 0 || getsockname(listener, (struct sockaddr *)&a, &len) < 0)
+    if (bind(listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(listener, 1024) < 0 ||
+        getsockname(listener, (struct sockaddr *)&a, &len) < 0)
         return 1;
     struct sink s = {epoll_create1(EPOLL_CLOEXEC)};
     struct thread *t;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Streamed tokens a second of the front on the simulated device: the whole server on one core, the client on another, and beside each run what the
 loopback carries in single writes of a frame's size. usage: http_bench.py --binary build/moonshift --client build/tests/http_bench [--rounds 3]"""
+
 import argparse
 import json
 import os
@@ -15,8 +16,26 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from own_server import Site
 
 TOKENS = 512
-DUMMY = ["--device", "sim", "--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--kv-cache-memory-bytes", "256MiB", "-t", "1",
-         "--max-num-seqs", "512", "--sim-step-us", "0", "--sim-row-us", "0", "--max-num-queued-reqs", "4096"]
+DUMMY = [
+    "--device",
+    "sim",
+    "--load-format",
+    "dummy",
+    "--hf-config",
+    "tests/data/sim_model.json",
+    "--kv-cache-memory-bytes",
+    "256MiB",
+    "-t",
+    "1",
+    "--max-num-seqs",
+    "512",
+    "--sim-step-us",
+    "0",
+    "--sim-row-us",
+    "0",
+    "--max-num-queued-reqs",
+    "4096",
+]
 
 
 def run(*words):
@@ -29,8 +48,31 @@ def run(*words):
 def beside(args, c):
     """Tokens a second of llama-server with a model that costs next to nothing (tiny_gguf.py), on one core; the client on another."""
     port = 18473
-    server = subprocess.Popen(["taskset", "-c", "0", args.llama_server, "-m", args.llama_model, "--port", str(port), "-t", "1", "-tb", "1", "--parallel", str(c), "-c",
-                               str(c * 1024), "--threads-http", str(c + 4), "--no-webui"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [
+            "taskset",
+            "-c",
+            "0",
+            args.llama_server,
+            "-m",
+            args.llama_model,
+            "--port",
+            str(port),
+            "-t",
+            "1",
+            "-tb",
+            "1",
+            "--parallel",
+            str(c),
+            "-c",
+            str(c * 1024),
+            "--threads-http",
+            str(c + 4),
+            "--no-webui",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         for _ in range(200):
             try:
@@ -38,7 +80,10 @@ def beside(args, c):
                 break
             except OSError:
                 time.sleep(0.1)
-        rates = [run(args.client, "stream", str(port), str(c), str(c), str(TOKENS // 2))["tokens_per_s"] for _ in range(args.rounds)]
+        rates = [
+            run(args.client, "stream", str(port), str(c), str(c), str(TOKENS // 2))["tokens_per_s"]
+            for _ in range(args.rounds)
+        ]
         return statistics.median(rates)
     finally:
         server.kill()
@@ -64,17 +109,26 @@ def main():
                 r = run(args.client, "stream", str(site.port), str(c), str(max(16, 2 * c)), str(TOKENS))
                 cpu = site.metric("process_cpu_seconds_total") - before
                 size = int(r["bytes_per_frame"])
-                probe = json.loads(subprocess.run([args.client, "probe", str(c), str(size), "0.5"], capture_output=True, text=True).stdout)
+                probe = json.loads(
+                    subprocess.run(
+                        [args.client, "probe", str(c), str(size), "0.5"], capture_output=True, text=True
+                    ).stdout
+                )
                 rates.append(r["tokens_per_s"])
                 per_cpu.append(r["tokens"] / cpu)
                 probes.append(probe["sends_per_s"])
                 ttfts.append(r["ttft_mean_ms"])
             m = statistics.median
-            print(f"{c:4d} connections: {m(rates):9,.0f} tokens/s, {m(per_cpu):9,.0f} a second of CPU; frames of {size} bytes; first frame after "
-                  f"{m(ttfts):.1f} ms; loopback writes of that size: {m(probes):9,.0f}/s; ratio {m(rates) / m(probes):.2f}", flush=True)
+            print(
+                f"{c:4d} connections: {m(rates):9,.0f} tokens/s, {m(per_cpu):9,.0f} a second of CPU; frames of {size} bytes; first frame after "
+                f"{m(ttfts):.1f} ms; loopback writes of that size: {m(probes):9,.0f}/s; ratio {m(rates) / m(probes):.2f}",
+                flush=True,
+            )
             if args.llama_server:
                 other = beside(args, c)
-                print(f"     llama-server:  {other:9,.0f} tokens/s; ours is {m(rates) / other:.1f} times that", flush=True)
+                print(
+                    f"     llama-server:  {other:9,.0f} tokens/s; ours is {m(rates) / other:.1f} times that", flush=True
+                )
     finally:
         site.kill()
 

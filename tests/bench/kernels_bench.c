@@ -1,7 +1,7 @@
-/* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32) multiply-adds, GB/s
- * of their weights and of cached keys and values beside an in-run probe of memory reads. One row a line; probes before every row.
- * usage: kernels_bench [-t THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c] [linear|attention|all]
- *   -c  count processor time instead of wall time: for one thread on a busy machine */
+/* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32)
+ * multiply-adds, GB/s of their weights and of cached keys and values beside an in-run probe of memory reads. One row a
+ * line; probes before every row. usage: kernels_bench [-t THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c]
+ * [linear|attention|all] -c  count processor time instead of wall time: for one thread on a busy machine */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ enum { REPEATS = 7, PROBE_MIB = 256 };
 struct bench {
     const struct backend_ops *ops;
     struct device *device;
-    struct pool *pool;              /* of the probes */
-    uint8_t *memory;                /* PROBE_MIB per thread */
+    struct pool *pool; /* of the probes */
+    uint8_t *memory;   /* PROBE_MIB per thread */
     int n_threads, only_rows;
     const char *isa, *only_type;
     bool cpu_time;
@@ -66,7 +66,8 @@ static double measure(struct bench *b, void (*fn)(struct bench *, void *), void 
 #include <immintrin.h>
 enum { PROBE_LOOPS = 200000, CHAINS = 10 };
 
-/* 32 products and 16 sums an instruction, the way 4-bit weights are multiplied: each vpmaddubsw with the vpaddw that it needs. */
+/* 32 products and 16 sums an instruction, the way 4-bit weights are multiplied: each vpmaddubsw with the vpaddw that it
+ * needs. */
 __attribute__((target("avx2"))) static void int8_item(void *ctx, int item, int thread)
 {
     (void)ctx, (void)item, (void)thread;
@@ -74,7 +75,8 @@ __attribute__((target("avx2"))) static void int8_item(void *ctx, int item, int t
         __asm__ volatile(".irp r,0,1,2,3,4,5,6,7,8,9\n"
                          "vpmaddubsw %%ymm15, %%ymm14, %%ymm13\n"
                          "vpaddw %%ymm13, %%ymm\\r, %%ymm\\r\n"
-                         ".endr" ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm13");
+                         ".endr" ::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm13");
     _mm256_zeroupper();
 }
 
@@ -183,9 +185,9 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
     run_probes(b);
     double s = measure(b, linear_once, &c), ops = 2.0 * rows * out * in / s, bytes = (double)stored / s;
     double peak = info->block == 1 ? b->f32_ops : b->int8_ops;
-    printf("%-5s %6d x %-5d rows %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of %.1f)\n", info->name, out,
-           in, rows, s * 1e6, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0, peak * 1e-9, bytes * 1e-9, 100 * bytes / b->bandwidth,
-           b->bandwidth * 1e-9);
+    printf("%-5s %6d x %-5d rows %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of %.1f)\n",
+           info->name, out, in, rows, s * 1e6, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0, peak * 1e-9, bytes * 1e-9,
+           100 * bytes / b->bandwidth, b->bandwidth * 1e-9);
     fflush(stdout);
     for (int i = 0; i < c.copies; i++)
         b->ops->weight_free(b->device, c.w[i]);
@@ -202,7 +204,8 @@ static void linear_table(struct bench *b)
         for (int s = 0; s < 3; s++)
             for (int r = 0; r < 7; r++) {
                 bool wanted = !b->only_type || strcmp(b->only_type, dtype_get((enum dtype)t)->name) == 0;
-                if (!wanted || (b->only_rows && rows[r] != b->only_rows) || shapes[s][1] % dtype_get((enum dtype)t)->block)
+                if (!wanted || (b->only_rows && rows[r] != b->only_rows) ||
+                    shapes[s][1] % dtype_get((enum dtype)t)->block)
                     continue;
                 linear_row(b, (enum dtype)t, shapes[s][0], shapes[s][1], rows[r]);
             }
@@ -223,7 +226,8 @@ static void attention_once(struct bench *b, void *ctx)
     b->ops->finish(b->device, NULL, NULL);
 }
 
-/* n_seqs sequences of `rows` new rows each, on top of `depth` cached positions; 9 query heads on 3 cached ones of 64. */
+/* n_seqs sequences of `rows` new rows each, on top of `depth` cached positions; 9 query heads on 3 cached ones of 64.
+ */
 static void attention_row(struct bench *b, enum dtype t, int n_seqs, int depth, int rows)
 {
     enum { HEADS = 9, KV = 3, DIM = 64, TOKENS = 16, MOST = 4096 / TOKENS };
@@ -248,7 +252,8 @@ static void attention_row(struct bench *b, enum dtype t, int n_seqs, int depth, 
     for (int r = 0; r < rows; r++)
         pairs += depth + r + 1;
     double ops = 4.0 * pairs * n_seqs * HEADS * DIM / s, bytes = (double)space.block_bytes * space.n_blocks / s;
-    printf("%-5s attention  %2d x %3d rows at %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of %.1f)\n",
+    printf("%-5s attention  %2d x %3d rows at %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of "
+           "%.1f)\n",
            dtype_get(t)->name, n_seqs, rows, depth, s * 1e6, ops * 1e-9, b->f32_ops > 0 ? 100 * ops / b->f32_ops : 0,
            b->f32_ops * 1e-9, bytes * 1e-9, 100 * bytes / b->bandwidth, b->bandwidth * 1e-9);
     fflush(stdout);

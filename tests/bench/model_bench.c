@@ -1,9 +1,8 @@
-/* Our side of the model benchmark: loads a GGUF file, then obeys one command a line and answers each with one line. It drives the forward
- * through the backend, as a rank does, without queues or policies.
- *   prefill N         a prompt of N tokens from an empty cache: seconds
- *   decode S D N      N steps of S sequences, each with D tokens in its cache: seconds
- *   bandwidth         bytes per second that THREADS threads read from memory
- * usage: model_bench MODEL THREADS [ISA] */
+/* Our side of the model benchmark: loads a GGUF file, then obeys one command a line and answers each with one line. It
+ * drives the forward through the backend, as a rank does, without queues or policies. prefill N         a prompt of N
+ * tokens from an empty cache: seconds decode S D N      N steps of S sequences, each with D tokens in its cache:
+ * seconds bandwidth         bytes per second that THREADS threads read from memory usage: model_bench MODEL THREADS
+ * [ISA] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,14 @@
 #include "engine/exec/weights.h"
 #include "models/forward/forward.h"
 
-enum { MAX_ROWS = 1024, MAX_LOGITS = 64, MAX_SEQS = 32, SEQ_TOKENS = 2048, BLOCK = 16, SEQ_BLOCKS = SEQ_TOKENS / BLOCK };
+enum {
+    MAX_ROWS = 1024,
+    MAX_LOGITS = 64,
+    MAX_SEQS = 32,
+    SEQ_TOKENS = 2048,
+    BLOCK = 16,
+    SEQ_BLOCKS = SEQ_TOKENS / BLOCK
+};
 enum { PROBE_THREADS = 64 };
 
 struct bench {
@@ -29,7 +35,7 @@ struct bench {
     struct kv_space kv;
     struct clock clock;
     int n_threads;
-    int depth[MAX_SEQS];            /* tokens in the cache of each sequence */
+    int depth[MAX_SEQS]; /* tokens in the cache of each sequence */
     int32_t blocks[MAX_SEQS][SEQ_BLOCKS];
     int32_t ids[MAX_ROWS], positions[MAX_ROWS], logit_rows[MAX_LOGITS], last[MAX_SEQS];
     struct batch_seq seqs[MAX_SEQS];
@@ -41,20 +47,27 @@ struct bench {
 
 static int open_bench(struct bench *b, const char *path, const char *isa, struct err *e)
 {
-    const struct device_opts o = {.n_threads = b->n_threads, .isa = isa, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
+    const struct device_opts o = {
+        .n_threads = b->n_threads, .isa = isa, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
     b->ops = backend_cpu();
     TRY(model_open_gguf(&b->model, path, e));
     TRY(b->ops->open(&b->device, &o, e));
-    TRY(weights_load(&b->weights, &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1, .quiet = true}, e));
+    TRY(weights_load(
+        &b->weights,
+        &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1, .quiet = true},
+        e));
     model_loaded(b->model);
     const struct model_config *c = model_config(b->model);
     b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(DT_F16, BLOCK, c->n_kv_heads, c->head_dim),
-                              .n_blocks = MAX_SEQS * SEQ_BLOCKS, .n_layers = c->n_layers, .dtype = DT_F16};
+                              .n_blocks = MAX_SEQS * SEQ_BLOCKS,
+                              .n_layers = c->n_layers,
+                              .dtype = DT_F16};
     b->kv.base = b->ops->alloc(b->device, b->kv.block_bytes * (size_t)b->kv.n_blocks * (size_t)c->n_layers);
     if (!b->kv.base)
         return err_set(e, E_FULL, "no memory for the KV cache");
     b->forward = (struct forward){.ops = b->ops, .device = b->device, .config = c, .kv = &b->kv};
-    b->site = (struct forward_site){.weights = weights_view(b->weights, (struct layout){1, 1, 1}, 0), .tokens_per_block = BLOCK};
+    b->site = (struct forward_site){.weights = weights_view(b->weights, (struct layout){1, 1, 1}, 0),
+                                    .tokens_per_block = BLOCK};
     for (int s = 0; s < MAX_SEQS; s++)
         for (int i = 0; i < SEQ_BLOCKS; i++)
             b->blocks[s][i] = s * SEQ_BLOCKS + i;
@@ -82,8 +95,15 @@ static int step(struct bench *b, int first, int n_seqs, int n, struct err *e)
         b->samples[i] = (struct sample_row){.how = &b->greedy, .given = -1, .n_top = -1};
         b->depth[s] += n;
     }
-    const struct batch batch = {.n_rows = rows, .ids = b->ids, .positions = b->positions, .n_seqs = n_seqs, .seqs = b->seqs,
-                                .n_logits = n_seqs, .logit_rows = b->logit_rows, .samples = b->samples, .results = b->results};
+    const struct batch batch = {.n_rows = rows,
+                                .ids = b->ids,
+                                .positions = b->positions,
+                                .n_seqs = n_seqs,
+                                .seqs = b->seqs,
+                                .n_logits = n_seqs,
+                                .logit_rows = b->logit_rows,
+                                .samples = b->samples,
+                                .results = b->results};
     struct step_time t;
     TRY(forward_run(&b->forward, &b->site, &batch, &t, e));
     for (int i = 0; i < n_seqs; i++)
@@ -183,7 +203,8 @@ static int obey(struct bench *b, const char *line, double *answer, struct err *e
     int n = sscanf(line, "%15s %d %d %d", verb, &v[0], &v[1], &v[2]);
     if (n == 2 && !strcmp(verb, "prefill") && v[0] > 0 && v[0] <= SEQ_TOKENS)
         return prefill(b, v[0], answer, e);
-    if (n == 4 && !strcmp(verb, "decode") && v[0] > 0 && v[0] <= MAX_SEQS && v[1] >= 0 && v[2] > 0 && v[1] + v[2] <= SEQ_TOKENS)
+    if (n == 4 && !strcmp(verb, "decode") && v[0] > 0 && v[0] <= MAX_SEQS && v[1] >= 0 && v[2] > 0 &&
+        v[1] + v[2] <= SEQ_TOKENS)
         return decode(b, v[0], v[1], v[2], answer, e);
     if (n == 1 && !strcmp(verb, "bandwidth"))
         return bandwidth(b, answer, e);

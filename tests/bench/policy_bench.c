@@ -21,7 +21,7 @@ static const size_t WEIGHT_BYTES = (size_t)48 << 20;
 /* What empties the caches between calls. NULL: nothing does. */
 struct weights {
     _Atomic bool stop;
-    _Atomic unsigned sum;   /* so that reading is not optimised away */
+    _Atomic unsigned sum; /* so that reading is not optimised away */
     int n_cores;
     struct thread *cores[MAX_CORES];
     unsigned char *bytes;
@@ -142,7 +142,10 @@ static void measure(const struct policy *p, const char *name, int n, int n_group
     int bad = 0;
     rng_init(&g, 3);
     clock_init_real(&clock);
-    struct rehearsal_size size = {.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048,
+    struct rehearsal_size size = {.kv_blocks = 1 << 16,
+                                  .tokens_per_block = 16,
+                                  .max_num_seqs = 1024,
+                                  .max_num_batched_tokens = 2048,
                                   .n_ranks = n_groups};
     for (int i = 0; i < n_groups; i++)
         size.groups[i] = 1ull << i;
@@ -164,8 +167,9 @@ static void measure(const struct policy *p, const char *name, int n, int n_group
     }
     rehearsal_free(&r);
     qsort(times, (size_t)n_steps, sizeof *times, compare);
-    printf("%-12s %4d requests %2d groups   %s   p50 %7.2f us   p90 %7.2f us   p99 %7.2f us", name, n, n_groups, cold ? "cold" : "warm",
-           (double)times[n_steps / 2] * 1e-3, (double)times[n_steps * 9 / 10] * 1e-3, (double)times[n_steps * 99 / 100] * 1e-3);
+    printf("%-12s %4d requests %2d groups   %s   p50 %7.2f us   p90 %7.2f us   p99 %7.2f us", name, n, n_groups,
+           cold ? "cold" : "warm", (double)times[n_steps / 2] * 1e-3, (double)times[n_steps * 9 / 10] * 1e-3,
+           (double)times[n_steps * 99 / 100] * 1e-3);
     if (!cold)
         printf("   p99.9 %7.2f us", (double)times[n_steps / 1000 * 999] * 1e-3);
     if (bad)
@@ -186,7 +190,11 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
         }
         struct rehearsal r;
         struct err ignored = {0};
-        rehearsal_init(&r, (struct rehearsal_size){.kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048}, 100);
+        rehearsal_init(
+            &r,
+            (struct rehearsal_size){
+                .kv_blocks = 1 << 16, .tokens_per_block = 16, .max_num_seqs = 1024, .max_num_batched_tokens = 2048},
+            100);
         struct node_facts node = rehearsal_node(&r);
         struct view before = rehearsal_view(&r);
         plan_begin(&r.plan, r.now_ns);
@@ -202,9 +210,11 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
 static int run_groups(struct lua_watchdog *dog, struct weights *cold)
 {
     static const char ask[] = "return { api = 1, doc = 'ask', step = function(view, act, p)\n"
-                              "  if view.step < 100 then for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+                              "  if view.step < 100 then for _, g in ipairs(view.idle) do local b = act.batch(g) "
+                              "b:decodes() b:prefill(view.waiting)\n"
                               "    if b.tokens > 0 then act.forward(g, b) end end return end\n"
-                              "  local g, layout = view.groups[1], { sp = 1, tp = 1 } for i = 1, 100 do view.estimate(g, layout, i) end\nend }";
+                              "  local g, layout = view.groups[1], { sp = 1, tp = 1 } for i = 1, 100 do "
+                              "view.estimate(g, layout, i) end\nend }";
     static const struct {
         const char *name, *source;
         size_t n;
@@ -214,7 +224,8 @@ static int run_groups(struct lua_watchdog *dog, struct weights *cold)
             struct policy p;
             struct err e = {0};
             struct lua_opts o = {.watchdog = dog};
-            if (lua_policy_load(&p, sources[i].name[0] == '1' ? "ask" : "empty", sources[i].source, sources[i].n, &o, NULL, &e)) {
+            if (lua_policy_load(&p, sources[i].name[0] == '1' ? "ask" : "empty", sources[i].source, sources[i].n, &o,
+                                NULL, &e)) {
                 fprintf(stderr, "%s\n", e.text);
                 return 1;
             }
@@ -226,19 +237,22 @@ static int run_groups(struct lua_watchdog *dog, struct weights *cold)
 
 static int run_all(struct lua_watchdog *dog, char **files, int n_files, struct weights *cold)
 {
-    static const char *const shipped[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
-                                          "policies/flying.lua", "policies/static.lua",   "policies/auto.lua"};
+    static const char *const shipped[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
+                                          "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
+                                          "policies/auto.lua"};
     struct err e = {0};
     struct policy native;
     policy_fcfs(&native);
     measure(&native, "native", 8, 1, cold);
     measure(&native, "native", 64, 1, cold);
     measure(&native, "native", 512, 1, cold);
-    int rc = run(dog, "empty", empty, sizeof empty - 1, cold) || run(dog, "scan", scan, sizeof scan - 1, cold) || run_groups(dog, cold);
+    int rc = run(dog, "empty", empty, sizeof empty - 1, cold) || run(dog, "scan", scan, sizeof scan - 1, cold) ||
+             run_groups(dog, cold);
     for (int i = 0; !rc && i < (n_files ? n_files : (int)(sizeof shipped / sizeof *shipped)); i++) {
         const char *path = n_files ? files[i] : shipped[i], *slash = strrchr(path, '/');
         struct buf source = {0};
-        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) || run(dog, slash ? slash + 1 : path, source.data, source.len, cold);
+        rc = file_read(&source, path, LUA_SOURCE_BYTES, &e) ||
+             run(dog, slash ? slash + 1 : path, source.data, source.len, cold);
         buf_free(&source);
     }
     if (e.text[0])

@@ -1,5 +1,6 @@
-/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many requests (with prompts of 500 tokens that begin now
- * and then), with and without a recorder, in turn. A step's time is the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
+/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many
+ * requests (with prompts of 500 tokens that begin now and then), with and without a recorder, in turn. A step's time is
+ * the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -34,7 +35,7 @@ static int64_t cpu_ns(void)
 }
 
 struct cost {
-    double us, bytes;               /* of a step */
+    double us, bytes; /* of a step */
 };
 
 /* As many requests as `live` all the time: who ends is replaced. */
@@ -45,7 +46,8 @@ static void run_steps(struct engine *g, struct clock *clock, int live)
     int missing = live;
     while (engine_world(g)->step < until) {
         for (; missing; missing--)
-            queue_post(engine_inbox(g), &(struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(++tag, clock_now(clock))});
+            queue_post(engine_inbox(g),
+                       &(struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(++tag, clock_now(clock))});
         while (engine_turn(g))
             ;
         while (queue_take(engine_outbox(g), &ev)) {
@@ -69,15 +71,25 @@ static struct cost measure(int live, bool with, struct err *e)
     unlink(path);
     if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) || (with && recorder_open(&rec, path, e)))
         return (struct cost){0};
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 1000}, .model = model,
-                             .limits = {.max_num_seqs = live, .max_num_batched_tokens = 8192, .max_model_len = 4096, .prefix_caching = true}, .kv_dtype = DT_F16,
-                             .kv_bytes = (size_t)1 << 30, .block_size = 16, .clock = &clock, .quiet = true, .witness = with ? recorder_witness(rec) : NULL};
+    struct engine_setup s = {
+        .ops = backend_sim(),
+        .device = {.sim_step_ns = 1000000, .sim_row_ns = 1000},
+        .model = model,
+        .limits = {.max_num_seqs = live, .max_num_batched_tokens = 8192, .max_model_len = 4096, .prefix_caching = true},
+        .kv_dtype = DT_F16,
+        .kv_bytes = (size_t)1 << 30,
+        .block_size = 16,
+        .clock = &clock,
+        .quiet = true,
+        .witness = with ? recorder_witness(rec) : NULL};
     if (engine_create(&g, &s, e))
         return (struct cost){0};
-    recorder_begin(rec, &(struct recorder_start){engine_node(g), model_config(model), s.start, s.block_size, "bench"}, g);
+    recorder_begin(rec, &(struct recorder_start){engine_node(g), model_config(model), s.start, s.block_size, "bench"},
+                   g);
     int64_t t = cpu_ns();
     run_steps(g, &clock, live);
-    struct cost c = {.us = (double)(cpu_ns() - t) * 1e-3 / STEPS, .bytes = rec ? (double)recorder_bytes(rec) / STEPS : 0};
+    struct cost c = {.us = (double)(cpu_ns() - t) * 1e-3 / STEPS,
+                     .bytes = rec ? (double)recorder_bytes(rec) / STEPS : 0};
     queue_post(engine_inbox(g), &(struct engine_message){.kind = IN_STOP});
     for (int i = 0; i < 4 && engine_world(g)->requests.n_live; i++) {
         while (engine_turn(g))
@@ -117,7 +129,8 @@ int main(void)
         }
         qsort(without, ROUNDS, sizeof *without, compare);
         qsort(more, ROUNDS, sizeof *more, compare);
-        printf("%8d %8.2f %12.2f %8.2f %13.0f\n", lives[i], without[ROUNDS / 2], without[ROUNDS / 2] + more[ROUNDS / 2], more[ROUNDS / 2], bytes);
+        printf("%8d %8.2f %12.2f %8.2f %13.0f\n", lives[i], without[ROUNDS / 2], without[ROUNDS / 2] + more[ROUNDS / 2],
+               more[ROUNDS / 2], bytes);
     }
     return 0;
 }

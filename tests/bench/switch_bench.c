@@ -1,6 +1,7 @@
-/* What a change of the partition costs, on the real engine with ranks that compute: the engine's cut-over, the wait for the running step, bytes copied, the worst
- * gap between two tokens of a stream; and the time per token in a layout that was switched to beside the same layout from the start. Nothing is asserted.
- * usage: switch_bench MODEL.gguf [--ranks 2] [--rounds 12]   (also: --estimate, the cost of one view.estimate) */
+/* What a change of the partition costs, on the real engine with ranks that compute: the engine's cut-over, the wait for
+ * the running step, bytes copied, the worst gap between two tokens of a stream; and the time per token in a layout that
+ * was switched to beside the same layout from the start. Nothing is asserted. usage: switch_bench MODEL.gguf [--ranks
+ * 2] [--rounds 12]   (also: --estimate, the cost of one view.estimate) */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ struct turn {
     enum kv_fate fate;
 };
 
-static enum verdict turn_start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e)
+static enum verdict turn_start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p,
+                               struct err *e)
 {
     const struct turn *t = ctx;
     (void)node;
@@ -36,7 +38,8 @@ static enum verdict turn_start(void *ctx, const struct node_facts *node, const s
     (void)e;
     for (int i = 0; i < t->n; i++) {
         int n = __builtin_popcountll(t->masks[i]);
-        plan_switch(p, &(struct switch_order){.mask = t->masks[i], .base = {n, 1, 1}, .fate = t->fate, .reason = "bench"});
+        plan_switch(p,
+                    &(struct switch_order){.mask = t->masks[i], .base = {n, 1, 1}, .fate = t->fate, .reason = "bench"});
     }
     return VERDICT_OK;
 }
@@ -88,7 +91,8 @@ static struct turn singles(int ranks, enum kv_fate fate)
 
 static void send(struct bench *b, enum engine_in kind, uint64_t tag, void *payload)
 {
-    queue_post(engine_inbox(b->g), &(struct engine_message){.kind = kind, .tag = tag, .code = END_ABORT, .payload = payload});
+    queue_post(engine_inbox(b->g),
+               &(struct engine_message){.kind = kind, .tag = tag, .code = END_ABORT, .payload = payload});
 }
 
 static void listen_to(struct bench *b, int64_t wait_ns)
@@ -127,10 +131,18 @@ static void go_live(struct bench *b, struct turn t)
 
 static int open_bench(struct bench *b, struct turn t, struct err *e)
 {
-    struct engine_setup s = {.ops = backend_cpu(), .device = {.n_threads = thread_cores()}, .model = b->model,
+    struct engine_setup s = {.ops = backend_cpu(),
+                             .device = {.n_threads = thread_cores()},
+                             .model = b->model,
                              .limits = {.max_num_seqs = 256, .max_num_batched_tokens = 2048, .max_model_len = 2048},
-                             .kv_dtype = DT_F16, .kv_bytes = (size_t)384 << 20, .block_size = 16, .clock = &b->clock, .threaded = true,
-                             .quiet = true, .n_ranks = b->ranks, .policy = make_turn(&t)};
+                             .kv_dtype = DT_F16,
+                             .kv_bytes = (size_t)384 << 20,
+                             .block_size = 16,
+                             .clock = &b->clock,
+                             .threaded = true,
+                             .quiet = true,
+                             .n_ranks = b->ranks,
+                             .policy = make_turn(&t)};
     clock_init_real(&b->clock);
     TRY(engine_create(&b->g, &s, e));
     return thread_start(&b->thread, "engine", engine_run, b->g, e);
@@ -212,8 +224,10 @@ static int flip(struct bench *b, int n, enum kv_fate fate, int rounds)
     double step = 0;
     for (int i = 0; i < p->n_groups; i++)
         step = (double)p->groups[p->order[i]].last_step_ns * 1e-6;
-    printf("%2d sequences, %-9s: %2d switches, cut-over %7.1f us, wait %7.3f ms (a step: %.1f ms), worst stall %7.1f ms, %.1f MiB copied each\n", n,
-           kv_fate_name(fate), k, median(cut, k), median(wait, k), step, median(stall, k), k ? bytes / k / (1 << 20) : 0);
+    printf("%2d sequences, %-9s: %2d switches, cut-over %7.1f us, wait %7.3f ms (a step: %.1f ms), worst stall %7.1f "
+           "ms, %.1f MiB copied each\n",
+           n, kv_fate_name(fate), k, median(cut, k), median(wait, k), step, median(stall, k),
+           k ? bytes / k / (1 << 20) : 0);
     engine_destroy(b->g);
     mem_free(b->state);
     b->state = NULL;
@@ -249,10 +263,12 @@ static void estimate(void)
     estimator_init(&e);
     for (int tp = 1; tp <= 8; tp++)
         for (int i = 0; i < 20; i++)
-            estimator_learn(&e, (struct layout){8 / tp ? 8 / tp : 1, tp, 1}, (struct step_size){.rows = i * 10 + 1, .looked_at = i * 100}, 1e6 + i * 1e5);
+            estimator_learn(&e, (struct layout){8 / tp ? 8 / tp : 1, tp, 1},
+                            (struct step_size){.rows = i * 10 + 1, .looked_at = i * 100}, 1e6 + i * 1e5);
     int64_t t0 = clock_now(&c);
     for (int i = 0; i < N; i++)
-        sum += estimator_ns(&e, (struct layout){1, 1 + i % 8, 1}, (struct step_size){.rows = i % 512 + 1, .looked_at = i % 4096}, NULL);
+        sum += estimator_ns(&e, (struct layout){1, 1 + i % 8, 1},
+                            (struct step_size){.rows = i % 512 + 1, .looked_at = i % 4096}, NULL);
     printf("estimator_ns: %.1f ns a call (checksum %.3g)\n", (double)(clock_now(&c) - t0) / N, sum);
 }
 
@@ -281,7 +297,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++) {
         double s = tpot(&b, false), w = tpot(&b, true);
         ratio[i] = w / s;
-        printf("8 streams on %d ranks: %.2f ms per token from the start, %.2f ms switched to: ratio %.3f\n", b.ranks, s, w, w / s);
+        printf("8 streams on %d ranks: %.2f ms per token from the start, %.2f ms switched to: ratio %.3f\n", b.ranks, s,
+               w, w / s);
     }
     printf("median ratio %.3f\n", median(ratio, 3));
     model_close(b.model);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A Llama of one small layer with the tokenizer of another GGUF file and random weights: computing with it costs next to nothing, so that a server around it shows what
 its front costs. Needs the gguf package. usage: tiny_gguf.py SOURCE.gguf OUT.gguf"""
+
 import sys
 
 import gguf
@@ -35,9 +36,15 @@ def main():
     writer.add_rope_dimension_count(HIDDEN)
     writer.add_vocab_size(vocab)
     rng = numpy.random.default_rng(1)
-    shapes = {"token_embd.weight": (vocab, HIDDEN), "output_norm.weight": (HIDDEN,), "blk.0.attn_norm.weight": (HIDDEN,),
-              "blk.0.ffn_norm.weight": (HIDDEN,), "blk.0.ffn_gate.weight": (FFN, HIDDEN), "blk.0.ffn_up.weight": (FFN, HIDDEN),
-              "blk.0.ffn_down.weight": (HIDDEN, FFN)}
+    shapes = {
+        "token_embd.weight": (vocab, HIDDEN),
+        "output_norm.weight": (HIDDEN,),
+        "blk.0.attn_norm.weight": (HIDDEN,),
+        "blk.0.ffn_norm.weight": (HIDDEN,),
+        "blk.0.ffn_gate.weight": (FFN, HIDDEN),
+        "blk.0.ffn_up.weight": (FFN, HIDDEN),
+        "blk.0.ffn_down.weight": (HIDDEN, FFN),
+    }
     shapes |= {f"blk.0.attn_{m}.weight": (HIDDEN, HIDDEN) for m in ("q", "k", "v", "output")}
     for name, shape in shapes.items():
         one = len(shape) == 1

@@ -6,6 +6,7 @@
 Prints MiB/s of both (their fastest pass) and the ratio, after it has checked that the ids are equal. The library gets pieces of
 64 KiB cut at line ends, where it is fastest; ours gets the text whole.
 """
+
 import argparse
 import os
 import subprocess
@@ -52,8 +53,11 @@ def measure(args, lib, path):
         ours = min(ours, float(out.split()[2]))
         theirs = min(theirs, library_seconds(lib, parts, args.seconds / 3))
     mib = len(text.encode()) / 2**20
-    print(f"{os.path.basename(path):<24} {mib:7.2f} MiB   moonshift {mib / ours:7.1f} MiB/s   tokenizers {mib / theirs:7.2f} MiB/s   "
-          f"{theirs / ours:6.1f} times", flush=True)
+    print(
+        f"{os.path.basename(path):<24} {mib:7.2f} MiB   moonshift {mib / ours:7.1f} MiB/s   tokenizers {mib / theirs:7.2f} MiB/s   "
+        f"{theirs / ours:6.1f} times",
+        flush=True,
+    )
 
 
 def main():

@@ -1,5 +1,6 @@
-/* Products of two fp8 factors: inputs rounded to fp8 beside a twin on the host, bit for bit; the weights' scales in the library's form; whole products beside float64 of
- * the rounded factors (close) and of the exact inputs (as close as fp8 is); who multiplies so and who does not; what the library would refuse. */
+/* Products of two fp8 factors: inputs rounded to fp8 beside a twin on the host, bit for bit; the weights' scales in the
+ * library's form; whole products beside float64 of the rounded factors (close) and of the exact inputs (as close as fp8
+ * is); who multiplies so and who does not; what the library would refuse. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -49,9 +50,20 @@ static void make_input(struct input *t, const struct input_case *c, struct rng *
     t->x = random_floats_at(r, (size_t)(c->rows * c->ldx));
     t->x2 = random_floats_at(r, (size_t)(c->rows * c->ldx));
     t->gain = random_floats_at(r, (size_t)c->cols);
-    t->job = (struct f8_input_job){.x = t->x, .x2 = c->in == LINEAR_SWIGLU ? t->x2 : NULL, .gain = c->in == LINEAR_NORM ? t->gain : NULL,
-                                   .codes = unified((size_t)(c->padded * ld)), .scales = unified((size_t)(c->padded * groups_of(c)) * sizeof(float)), .ldx = c->ldx,
-                                   .ldx2 = c->ldx, .ld = ld, .rows = c->rows, .cols = c->cols, .whole = c->whole, .padded = c->padded, .eps = 1e-5f, .groups = c->groups};
+    t->job = (struct f8_input_job){.x = t->x,
+                                   .x2 = c->in == LINEAR_SWIGLU ? t->x2 : NULL,
+                                   .gain = c->in == LINEAR_NORM ? t->gain : NULL,
+                                   .codes = unified((size_t)(c->padded * ld)),
+                                   .scales = unified((size_t)(c->padded * groups_of(c)) * sizeof(float)),
+                                   .ldx = c->ldx,
+                                   .ldx2 = c->ldx,
+                                   .ld = ld,
+                                   .rows = c->rows,
+                                   .cols = c->cols,
+                                   .whole = c->whole,
+                                   .padded = c->padded,
+                                   .eps = 1e-5f,
+                                   .groups = c->groups};
 }
 
 static void free_input(struct input *t)
@@ -87,7 +99,8 @@ static void check_row(const struct input *t, const struct input_case *c, int row
             fail_msg("row %d group %d: scale %a, not %a", row, g, (double)is, (double)scale);
         for (int i = 0; i < k; i++)
             if (t->job.codes[(size_t)row * (size_t)t->job.ld + (size_t)(first + i)] != codes[i])
-                fail_msg("row %d column %d: code %d, not %d", row, first + i, t->job.codes[(size_t)row * (size_t)t->job.ld + (size_t)(first + i)], codes[i]);
+                fail_msg("row %d column %d: code %d, not %d", row, first + i,
+                         t->job.codes[(size_t)row * (size_t)t->job.ld + (size_t)(first + i)], codes[i]);
     }
     for (int i = c->cols; i < t->job.ld; i++)
         assert_int_equal(t->job.codes[(size_t)row * (size_t)t->job.ld + (size_t)i], 0);
@@ -99,7 +112,8 @@ static void odd_rows(struct input *t, const struct input_case *c)
     static const float size[] = {0, 1e30f, 1e-20f, 1e-32f, 1e-42f, 3e38f};
     for (int row = 0; row < c->rows; row++)
         for (int i = 0; i < c->cols && row < 6; i++)
-            t->x[row * c->ldx + i] = size[row] == 3e38f ? copysignf(3e38f, t->x[row * c->ldx + i]) : t->x[row * c->ldx + i] * size[row];
+            t->x[row * c->ldx + i] =
+                size[row] == 3e38f ? copysignf(3e38f, t->x[row * c->ldx + i]) : t->x[row * c->ldx + i] * size[row];
     t->x[6 * c->ldx + 5] = NAN;
     t->x[7 * c->ldx + c->cols - 1] = -INFINITY;
     t->x[8 * c->ldx] = 1e6f; /* all others are small beside it */
@@ -121,9 +135,10 @@ static void inputs_to_the_bit(void **state)
 {
     (void)state;
     static const struct input_case cases[] = {
-        {LINEAR_PLAIN, 12, 512, 512, 12, 12, false},  {LINEAR_PLAIN, 13, 576, 592, 13, 13, false}, {LINEAR_PLAIN, 12, 64, 64, 12, 12, false},
-        {LINEAR_PLAIN, 10, 4160, 4160, 10, 10, false}, {LINEAR_PLAIN, 16, 512, 512, 16, 16, true},   {LINEAR_PLAIN, 13, 576, 592, 8, 16, true},
-        {LINEAR_PLAIN, 11, 64, 80, 0, 16, true},      {LINEAR_PLAIN, 10, 2176, 2176, 8, 16, true},
+        {LINEAR_PLAIN, 12, 512, 512, 12, 12, false}, {LINEAR_PLAIN, 13, 576, 592, 13, 13, false},
+        {LINEAR_PLAIN, 12, 64, 64, 12, 12, false},   {LINEAR_PLAIN, 10, 4160, 4160, 10, 10, false},
+        {LINEAR_PLAIN, 16, 512, 512, 16, 16, true},  {LINEAR_PLAIN, 13, 576, 592, 8, 16, true},
+        {LINEAR_PLAIN, 11, 64, 80, 0, 16, true},     {LINEAR_PLAIN, 10, 2176, 2176, 8, 16, true},
     };
     struct rng r;
     rng_init(&r, 3);
@@ -161,7 +176,8 @@ static void inputs_that_are_made(void **state)
     struct rng r;
     rng_init(&r, 5);
     for (int how = 0; how < 4; how++) {
-        const struct input_case c = {how % 2 ? LINEAR_SWIGLU : LINEAR_NORM, 5, 448, 464, how < 2 ? 5 : 0, how < 2 ? 5 : 8, how >= 2};
+        const struct input_case c = {
+            how % 2 ? LINEAR_SWIGLU : LINEAR_NORM, 5, 448, 464, how < 2 ? 5 : 0, how < 2 ? 5 : 8, how >= 2};
         struct input t;
         make_input(&t, &c, &r);
         run_input(&t);
@@ -169,7 +185,8 @@ static void inputs_that_are_made(void **state)
             double exact[448];
             exact_row(exact, &(struct exact_input){c.in, t.x + row * c.ldx, t.x2 + row * c.ldx, t.gain, 1e-5}, c.cols);
             for (int k = 0; k < c.cols; k++) {
-                double scale = (double)scale_in(&t, &c, row, k / F8_GROUP * c.groups), is = scale * (double)f8_to_f32(t.job.codes[row * t.job.ld + k]);
+                double scale = (double)scale_in(&t, &c, row, k / F8_GROUP * c.groups),
+                       is = scale * (double)f8_to_f32(t.job.codes[row * t.job.ld + k]);
                 if (!(fabs(is - exact[k]) <= fabs(exact[k]) * 0.0626 + scale * 0x1p-10 * 1.01))
                     fail_msg("way %d row %d column %d: %g, not %g", how, row, k, is, exact[k]);
             }
@@ -187,12 +204,17 @@ static void scales_of_windows(void **state)
     static const struct {
         enum f8_scales by;
         int row0, rows, col0, cols, n;
-    } cases[] = {{F8_BY_ROW, 0, ROWS, 0, COLS, ROWS},         {F8_BY_ROW, 77, 256, 192, 640, 256},    {F8_BY_BLOCK, 0, ROWS, 0, COLS, 5 * 8},
-                 {F8_BY_BLOCK, 128, 300, 256, 192, 3 * 4}, {F8_BY_BLOCK, 512, 88, 640, 192, 1 * 4}, {F8_BY_BLOCK, 0, 128, 0, 512, 4}};
+    } cases[] = {{F8_BY_ROW, 0, ROWS, 0, COLS, ROWS},     {F8_BY_ROW, 77, 256, 192, 640, 256},
+                 {F8_BY_BLOCK, 0, ROWS, 0, COLS, 5 * 8},  {F8_BY_BLOCK, 128, 300, 256, 192, 3 * 4},
+                 {F8_BY_BLOCK, 512, 88, 640, 192, 1 * 4}, {F8_BY_BLOCK, 0, 128, 0, 512, 4}};
     float *s = unified((size_t)ROWS * COLS / 64 * sizeof *s), *to = unified(ROWS * sizeof *to);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct weight_window w = {{.s = s, .family = FAM_F8, .cols = COLS, .blocks = COLS / BLOCK_COLS, .scales = cases[i].by}, cases[i].row0, cases[i].rows,
-                                  cases[i].col0, cases[i].cols};
+        struct weight_window w = {
+            {.s = s, .family = FAM_F8, .cols = COLS, .blocks = COLS / BLOCK_COLS, .scales = cases[i].by},
+            cases[i].row0,
+            cases[i].rows,
+            cases[i].col0,
+            cases[i].cols};
         bool rows = cases[i].by == F8_BY_ROW;
         int wide = ((cases[i].cols + 127) / 128 + 3) / 4 * 4;
         for (int r = 0; r < ROWS; r++)
@@ -205,7 +227,9 @@ static void scales_of_windows(void **state)
         unified_wait();
         for (int k = 0; k < cases[i].n; k++) {
             int block = k % wide, at = cases[i].row0 / 128 + k / wide;
-            float should = rows ? (float)(cases[i].row0 + k) : block * 128 < cases[i].cols ? (float)(at * 100 + cases[i].col0 / 128 + block + 1) : 0;
+            float should = rows                          ? (float)(cases[i].row0 + k)
+                           : block * 128 < cases[i].cols ? (float)(at * 100 + cases[i].col0 / 128 + block + 1)
+                                                         : 0;
             assert_true(to[k] == should);
         }
         assert_true(isnan(to[cases[i].n]));
@@ -222,7 +246,11 @@ static struct device *open_device(bool invariant)
 {
     struct device *d;
     struct err e = {0};
-    if (backend_cuda()->open(&d, &(struct device_opts){.max_rows = MAX_ROWS, .max_logits = 8, .invariant = invariant, .graph_rows = GRAPH_ROWS}, &e))
+    if (backend_cuda()->open(
+            &d,
+            &(struct device_opts){
+                .max_rows = MAX_ROWS, .max_logits = 8, .invariant = invariant, .graph_rows = GRAPH_ROWS},
+            &e))
         fail_msg("%s", e.text);
     return d;
 }
@@ -243,7 +271,7 @@ struct run {
     struct f8_case c;
     struct f8_data data;
     bool recorded;
-    float *y[F8_OUTS];              /* after, on the host */
+    float *y[F8_OUTS]; /* after, on the host */
 };
 
 static void step(struct device *d, const struct linear_args *a)
@@ -265,11 +293,19 @@ static void recorded_step(struct device *d, const struct linear_args *a, const f
     const struct backend_ops *ops = backend_cuda();
     const struct graph_key key = {.tokens_per_block = 16};
     const struct rope rope = {.dim = 4, .inv_freq = freq, .scale = 1};
-    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    static const struct sampling greedy = {
+        .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     struct batch_seq seqs[GRAPH_ROWS];
     struct sample_row samples[GRAPH_ROWS];
     int32_t rows[GRAPH_ROWS];
-    struct batch b = {.n_rows = a->rows, .ids = zeros, .positions = zeros, .n_seqs = a->rows, .seqs = seqs, .n_logits = a->rows, .logit_rows = rows, .samples = samples};
+    struct batch b = {.n_rows = a->rows,
+                      .ids = zeros,
+                      .positions = zeros,
+                      .n_seqs = a->rows,
+                      .seqs = seqs,
+                      .n_logits = a->rows,
+                      .logit_rows = rows,
+                      .samples = samples};
     const struct graph_call call = {&key, &b};
     size_t bytes = (size_t)a->rows * (size_t)a->x.ld * sizeof(float);
     float *nothing = mem_new(bytes);
@@ -309,17 +345,31 @@ static void multiply(struct run *t)
     struct err e = {0};
     struct weight *w[F8_OUTS];
     size_t n_x = (size_t)c->rows * (size_t)t->data.ldx * sizeof(float);
-    void *x = put(t->d, t->data.x, n_x), *x2 = put(t->d, t->data.x2, n_x), *gain = put(t->d, t->data.gain, (size_t)c->cols * sizeof(float)), *y[F8_OUTS], *bias[F8_OUTS];
-    struct linear_args a = {.in = c->in, .x = {x, c->cols, t->data.ldx}, .x2 = {x2, c->cols, t->data.ldx}, .gain = gain, .eps = 1e-5f, .rows = c->rows,
-                            .accumulate = c->accumulate, .n_out = c->n_out};
+    void *x = put(t->d, t->data.x, n_x), *x2 = put(t->d, t->data.x2, n_x),
+         *gain = put(t->d, t->data.gain, (size_t)c->cols * sizeof(float)), *y[F8_OUTS], *bias[F8_OUTS];
+    struct linear_args a = {.in = c->in,
+                            .x = {x, c->cols, t->data.ldx},
+                            .x2 = {x2, c->cols, t->data.ldx},
+                            .gain = gain,
+                            .eps = 1e-5f,
+                            .rows = c->rows,
+                            .accumulate = c->accumulate,
+                            .n_out = c->n_out};
     for (int i = 0; i < c->n_out; i++) {
-        struct weight_src src = {.type = DT_F8_SCALED, .rows = t->data.of_rows[i], .cols = c->of_cols, .data = t->data.raw[i],
-                                 .scales = c->by == BY_BLOCK ? F8_BY_BLOCK : c->by == BY_64 ? F8_BY_64 : F8_BY_ROW};
+        struct weight_src src = {.type = DT_F8_SCALED,
+                                 .rows = t->data.of_rows[i],
+                                 .cols = c->of_cols,
+                                 .data = t->data.raw[i],
+                                 .scales = c->by == BY_BLOCK ? F8_BY_BLOCK
+                                           : c->by == BY_64  ? F8_BY_64
+                                                             : F8_BY_ROW};
         if (ops->weight_load(t->d, &w[i], &src, &e))
             fail_msg("%s", e.text);
         y[i] = put(t->d, t->data.before[i], (size_t)c->rows * (size_t)t->data.ldy[i] * sizeof(float));
         bias[i] = put(t->d, t->data.bias[i], (size_t)c->outs[i] * sizeof(float));
-        a.out[i] = (struct linear_out){{w[i], c->row0, c->outs[i], c->col0, c->cols}, c->bias ? bias[i] : NULL, {y[i], c->outs[i], t->data.ldy[i]}};
+        a.out[i] = (struct linear_out){{w[i], c->row0, c->outs[i], c->col0, c->cols},
+                                       c->bias ? bias[i] : NULL,
+                                       {y[i], c->outs[i], t->data.ldy[i]}};
     }
     if (t->recorded)
         recorded_step(t->d, &a, t->data.x);
@@ -335,7 +385,8 @@ static void multiply(struct run *t)
     ops->release(t->d, x), ops->release(t->d, x2), ops->release(t->d, gain);
 }
 
-/* Root mean squares of: the outputs' own size, what they are off the product of rounded factors, and of exact inputs. */
+/* Root mean squares of: the outputs' own size, what they are off the product of rounded factors, and of exact inputs.
+ */
 struct apart {
     double size, rounded, exact, most; /* most: the largest of the second kind, over the sizes of its terms */
 };
@@ -344,7 +395,8 @@ static struct apart compare(const struct run *t)
 {
     const struct f8_case *c = &t->c;
     struct apart a = {0};
-    double *x = mem_new_array((size_t)c->cols, sizeof *x), *rounded = mem_new_array((size_t)c->cols, sizeof *rounded), n = 0;
+    double *x = mem_new_array((size_t)c->cols, sizeof *x), *rounded = mem_new_array((size_t)c->cols, sizeof *rounded),
+           n = 0;
     for (int row = 0; row < c->rows; row++) {
         f8_case_row(&t->data, c, row, x, rounded);
         for (int i = 0; i < c->n_out; i++)
@@ -354,7 +406,8 @@ static struct apart compare(const struct run *t)
                     assert_memory_equal(&is, &before, sizeof is);
                     continue;
                 }
-                double base = (c->bias ? (double)t->data.bias[i][o] : 0) + (c->accumulate ? (double)before : 0), size = fabs(base), from[2] = {base, base};
+                double base = (c->bias ? (double)t->data.bias[i][o] : 0) + (c->accumulate ? (double)before : 0),
+                       size = fabs(base), from[2] = {base, base};
                 const float *w = t->data.wide[i] + (size_t)(c->row0 + o) * (size_t)c->of_cols + c->col0;
                 for (int k = 0; k < c->cols; k++) {
                     from[0] += rounded[k] * (double)w[k], from[1] += x[k] * (double)w[k];
@@ -408,12 +461,16 @@ static void check_run(struct device *d, const struct f8_case *c, enum way way, b
     struct apart a = run_case(d, c, recorded);
     int took = products() - before;
     char what[160];
-    snprintf(what, sizeof what, "scales %d, in %d, %d rows, %d x %d at %d, %d: rms %.3g, off %.3g of rounded factors (at most %.2g of the terms), %.3g of exact inputs",
-             (int)c->by, (int)c->in, c->rows, c->outs[0], c->cols, c->row0, c->col0, a.size, a.rounded, a.most, a.exact);
+    snprintf(what, sizeof what,
+             "scales %d, in %d, %d rows, %d x %d at %d, %d: rms %.3g, off %.3g of rounded factors (at most %.2g of the "
+             "terms), %.3g of exact inputs",
+             (int)c->by, (int)c->in, c->rows, c->outs[0], c->cols, c->row0, c->col0, a.size, a.rounded, a.most,
+             a.exact);
     if (products() >= 0 && took != times)
         fail_msg("%s: %d products in fp8, not %d", what, took, times);
     bool taken = products() >= 0 ? times > 0 : times > 0 && can(d);
-    if (taken && products() < 0 && c->rows % 16 && a.exact < 0.01 * a.size) { /* the library may refuse what it likes, but not the plainest */
+    if (taken && products() < 0 && c->rows % 16 &&
+        a.exact < 0.01 * a.size) { /* the library may refuse what it likes, but not the plainest */
         print_message("the library left this to 16 bits: %s\n", what);
         taken = false;
     }
@@ -425,7 +482,8 @@ static void check_run(struct device *d, const struct f8_case *c, enum way way, b
     /* a Hopper adds the products of fp8 in fewer bits than f32 has; norm and SwiGLU round a few inputs the other way */
     bool plain = c->in == LINEAR_PLAIN;
     double near = products() < 0 ? 5e-3 : plain ? 1e-5 : 2e-3;
-    if (!(a.rounded < near * a.size) || !(a.most < (plain ? 4e-3 : 2e-2)) || !(a.exact < 0.04 * a.size) || !(a.exact > 0.01 * a.size))
+    if (!(a.rounded < near * a.size) || !(a.most < (plain ? 4e-3 : 2e-2)) || !(a.exact < 0.04 * a.size) ||
+        !(a.exact > 0.01 * a.size))
         fail_msg("%s", what);
 }
 
@@ -439,10 +497,33 @@ static void products_of_every_form(void **state)
     struct device *d = open_device(false);
     (void)state;
     for (int by = BY_TENSOR; by <= BY_BLOCK; by++) {
-        check_case(d, &(struct f8_case){.by = by, .rows = 64, .outs = {128}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_F8);
-        check_case(d, &(struct f8_case){.by = by, .in = LINEAR_NORM, .rows = 40, .outs = {256, 64, 64}, .n_out = 3, .cols = 384, .of_cols = 384, .bias = true}, IN_F8);
-        check_case(d, &(struct f8_case){.by = by, .in = LINEAR_NORM, .rows = 72, .outs = {192, 192}, .n_out = 2, .cols = 256, .of_cols = 256}, IN_F8);
-        check_case(d, &(struct f8_case){.by = by, .in = LINEAR_SWIGLU, .rows = 96, .outs = {144}, .n_out = 1, .cols = 576, .of_cols = 576, .accumulate = true}, IN_F8);
+        check_case(d, &(struct f8_case){.by = by, .rows = 64, .outs = {128}, .n_out = 1, .cols = 256, .of_cols = 256},
+                   IN_F8);
+        check_case(d,
+                   &(struct f8_case){.by = by,
+                                     .in = LINEAR_NORM,
+                                     .rows = 40,
+                                     .outs = {256, 64, 64},
+                                     .n_out = 3,
+                                     .cols = 384,
+                                     .of_cols = 384,
+                                     .bias = true},
+                   IN_F8);
+        check_case(
+            d,
+            &(struct f8_case){
+                .by = by, .in = LINEAR_NORM, .rows = 72, .outs = {192, 192}, .n_out = 2, .cols = 256, .of_cols = 256},
+            IN_F8);
+        check_case(d,
+                   &(struct f8_case){.by = by,
+                                     .in = LINEAR_SWIGLU,
+                                     .rows = 96,
+                                     .outs = {144},
+                                     .n_out = 1,
+                                     .cols = 576,
+                                     .of_cols = 576,
+                                     .accumulate = true},
+                   IN_F8);
     }
     backend_cuda()->close(d);
 }
@@ -454,11 +535,36 @@ static void rows_of_any_number(void **state)
     static const int rows[] = {33, 47, 61, 100, 255, 599, 600};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int by = BY_ROW; by <= BY_BLOCK; by++) {
-            struct f8_case c = {.by = by, .rows = rows[i], .outs = {48}, .n_out = 1, .cols = 320, .of_cols = 320, .bias = i % 2, .accumulate = i % 3 == 0};
+            struct f8_case c = {.by = by,
+                                .rows = rows[i],
+                                .outs = {48},
+                                .n_out = 1,
+                                .cols = 320,
+                                .of_cols = 320,
+                                .bias = i % 2,
+                                .accumulate = i % 3 == 0};
             check_case(d, &c, IN_F8);
         }
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .in = LINEAR_NORM, .rows = 35, .outs = {128, 48, 16}, .n_out = 3, .cols = 320, .of_cols = 320, .bias = true}, IN_F8);
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 131, .outs = {128, 48}, .n_out = 2, .cols = 320, .of_cols = 320, .bias = true, .accumulate = true}, IN_F8);
+    check_case(d,
+               &(struct f8_case){.by = BY_BLOCK,
+                                 .in = LINEAR_NORM,
+                                 .rows = 35,
+                                 .outs = {128, 48, 16},
+                                 .n_out = 3,
+                                 .cols = 320,
+                                 .of_cols = 320,
+                                 .bias = true},
+               IN_F8);
+    check_case(d,
+               &(struct f8_case){.by = BY_BLOCK,
+                                 .rows = 131,
+                                 .outs = {128, 48},
+                                 .n_out = 2,
+                                 .cols = 320,
+                                 .of_cols = 320,
+                                 .bias = true,
+                                 .accumulate = true},
+               IN_F8);
     backend_cuda()->close(d);
 }
 
@@ -468,14 +574,41 @@ static void windows_of_shards(void **state)
     struct device *d = open_device(false);
     (void)state;
     for (int by = BY_TENSOR; by <= BY_BLOCK; by++) {
-        check_case(d, &(struct f8_case){.by = by, .rows = 45, .outs = {160}, .n_out = 1, .row0 = 128, .cols = 256, .of_cols = 256}, IN_F8);
-        check_case(d, &(struct f8_case){.by = by, .rows = 45, .outs = {64}, .n_out = 1, .cols = 256, .col0 = 128, .of_cols = 640, .bias = true}, IN_F8);
-        check_case(d, &(struct f8_case){.by = by, .rows = 40, .outs = {64}, .n_out = 1, .row0 = 256, .cols = 192, .col0 = 384, .of_cols = 576, .accumulate = true}, IN_F8);
+        check_case(d,
+                   &(struct f8_case){
+                       .by = by, .rows = 45, .outs = {160}, .n_out = 1, .row0 = 128, .cols = 256, .of_cols = 256},
+                   IN_F8);
+        check_case(
+            d,
+            &(struct f8_case){
+                .by = by, .rows = 45, .outs = {64}, .n_out = 1, .cols = 256, .col0 = 128, .of_cols = 640, .bias = true},
+            IN_F8);
+        check_case(d,
+                   &(struct f8_case){.by = by,
+                                     .rows = 40,
+                                     .outs = {64},
+                                     .n_out = 1,
+                                     .row0 = 256,
+                                     .cols = 192,
+                                     .col0 = 384,
+                                     .of_cols = 576,
+                                     .accumulate = true},
+                   IN_F8);
     }
-    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 40, .outs = {48}, .n_out = 1, .row0 = 5, .cols = 192, .col0 = 64, .of_cols = 320}, IN_F8);
+    check_case(
+        d,
+        &(struct f8_case){
+            .by = BY_ROW, .rows = 40, .outs = {48}, .n_out = 1, .row0 = 5, .cols = 192, .col0 = 64, .of_cols = 320},
+        IN_F8);
     /* a block of scales that begins before the window: as 16 bit */
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 40, .outs = {64}, .n_out = 1, .row0 = 64, .cols = 256, .of_cols = 256}, IN_16);
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 40, .outs = {64}, .n_out = 1, .cols = 128, .col0 = 64, .of_cols = 256}, IN_16);
+    check_case(d,
+               &(struct f8_case){
+                   .by = BY_BLOCK, .rows = 40, .outs = {64}, .n_out = 1, .row0 = 64, .cols = 256, .of_cols = 256},
+               IN_16);
+    check_case(d,
+               &(struct f8_case){
+                   .by = BY_BLOCK, .rows = 40, .outs = {64}, .n_out = 1, .cols = 128, .col0 = 64, .of_cols = 256},
+               IN_16);
     backend_cuda()->close(d);
 }
 
@@ -484,13 +617,34 @@ static void what_the_library_does_not_take(void **state)
 {
     struct device *d = open_device(false);
     (void)state;
-    check_case(d, &(struct f8_case){.by = BY_64, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_16);
-    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 64, .outs = {72}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_16); /* outputs in sixteens */
-    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 32, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_16); /* few rows */
+    check_case(d, &(struct f8_case){.by = BY_64, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_16);
+    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 64, .outs = {72}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_16); /* outputs in sixteens */
+    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 32, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_16); /* few rows */
 #ifdef EMULATED
     /* the twin wants nothing of 50 rows; by blocks it is asked for 48 and for 8 */
-    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 50, .outs = {64, 32}, .n_out = 2, .cols = 256, .of_cols = 256, .bias = true, .accumulate = true}, IN_16);
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 50, .outs = {64, 32}, .n_out = 2, .cols = 256, .of_cols = 256, .bias = true, .accumulate = true}, IN_F8);
+    check_case(d,
+               &(struct f8_case){.by = BY_ROW,
+                                 .rows = 50,
+                                 .outs = {64, 32},
+                                 .n_out = 2,
+                                 .cols = 256,
+                                 .of_cols = 256,
+                                 .bias = true,
+                                 .accumulate = true},
+               IN_16);
+    check_case(d,
+               &(struct f8_case){.by = BY_BLOCK,
+                                 .rows = 50,
+                                 .outs = {64, 32},
+                                 .n_out = 2,
+                                 .cols = 256,
+                                 .of_cols = 256,
+                                 .bias = true,
+                                 .accumulate = true},
+               IN_F8);
 #endif
     backend_cuda()->close(d);
 }
@@ -499,7 +653,15 @@ static void what_the_library_does_not_take(void **state)
 static void outputs_of_two_kinds(void **state)
 {
     struct device *d = open_device(false);
-    struct run t = {.d = d, .c = {.by = BY_ROW, .in = LINEAR_NORM, .rows = 40, .outs = {64, 72, 64}, .n_out = 3, .cols = 256, .of_cols = 256, .bias = true}};
+    struct run t = {.d = d,
+                    .c = {.by = BY_ROW,
+                          .in = LINEAR_NORM,
+                          .rows = 40,
+                          .outs = {64, 72, 64},
+                          .n_out = 3,
+                          .cols = 256,
+                          .of_cols = 256,
+                          .bias = true}};
     int before = products();
     (void)state;
     f8_case_make(&t.data, &t.c, 6);
@@ -519,10 +681,22 @@ static void recorded_products(void **state)
     (void)state;
     for (int by = BY_TENSOR; by <= BY_BLOCK; by++) {
         struct device *d = open_device(false);
-        check_run(d, &(struct f8_case){.by = by, .in = LINEAR_NORM, .rows = 45, .outs = {128, 48}, .n_out = 2, .cols = 256, .of_cols = 256, .bias = true}, IN_F8, true);
+        check_run(d,
+                  &(struct f8_case){.by = by,
+                                    .in = LINEAR_NORM,
+                                    .rows = 45,
+                                    .outs = {128, 48},
+                                    .n_out = 2,
+                                    .cols = 256,
+                                    .of_cols = 256,
+                                    .bias = true},
+                  IN_F8, true);
         backend_cuda()->close(d);
         d = open_device(false);
-        check_run(d, &(struct f8_case){.by = by, .rows = 36, .outs = {128}, .n_out = 1, .cols = 320, .of_cols = 320, .accumulate = true}, IN_F8, true);
+        check_run(d,
+                  &(struct f8_case){
+                      .by = by, .rows = 36, .outs = {128}, .n_out = 1, .cols = 320, .of_cols = 320, .accumulate = true},
+                  IN_F8, true);
         backend_cuda()->close(d);
     }
 }
@@ -555,8 +729,10 @@ static void invariant_mode_does_not(void **state)
 {
     struct device *d = open_device(true);
     (void)state;
-    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_16);
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_16);
+    check_case(d, &(struct f8_case){.by = BY_ROW, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_16);
+    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_16);
     backend_cuda()->close(d);
 }
 
@@ -568,7 +744,10 @@ static void check_none(int capability)
     assert_false(lt_multiplies_f8(l));
     lt_close(l);
     for (int by = BY_TENSOR; by <= BY_BLOCK; by++)
-        check_case(d, &(struct f8_case){.by = by, .rows = 500, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256, .bias = true}, IN_16);
+        check_case(d,
+                   &(struct f8_case){
+                       .by = by, .rows = 500, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256, .bias = true},
+                   IN_16);
     backend_cuda()->close(d);
 }
 
@@ -592,7 +771,8 @@ static void other_libraries_do_not(void **state)
     check_none(90);
     lt_twin_be(120900);
     struct device *d = open_device(false);
-    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256}, IN_F8);
+    check_case(d, &(struct f8_case){.by = BY_BLOCK, .rows = 64, .outs = {64}, .n_out = 1, .cols = 256, .of_cols = 256},
+               IN_F8);
     backend_cuda()->close(d);
     lt_twin_be(LT_TWIN_VERSION);
 }
@@ -604,8 +784,18 @@ static void misuse_shows(void **state)
     char *base = unified(1 << 20);
     memset(base, 0, 1 << 20);
     memset(scales, 0, 4096);
-    const struct lt_product rows = {.w = base, .x = base, .w_scales = scales, .x_scales = scales, .y = y, .outs = 64, .cols = 128, .rows = 40, .ldw = 128, .ldx = 128,
-                                    .ldy = 64, .factors = LT_F8_ROWS};
+    const struct lt_product rows = {.w = base,
+                                    .x = base,
+                                    .w_scales = scales,
+                                    .x_scales = scales,
+                                    .y = y,
+                                    .outs = 64,
+                                    .cols = 128,
+                                    .rows = 40,
+                                    .ldw = 128,
+                                    .ldx = 128,
+                                    .ldy = 64,
+                                    .factors = LT_F8_ROWS};
     struct lt_product blocks = rows;
     (void)state;
     blocks.factors = LT_F8_BLOCKS;
@@ -652,21 +842,14 @@ int main(void)
     if (f8_prepare() != cudaSuccess)
         cudaGetLastError(); /* not a Hopper: it keeps fewer columns than the longest rows here have */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inputs_to_the_bit),
-        cmocka_unit_test(inputs_of_long_rows),
-        cmocka_unit_test(inputs_that_are_made),
-        cmocka_unit_test(scales_of_windows),
-        cmocka_unit_test(products_of_every_form),
-        cmocka_unit_test(rows_of_any_number),
-        cmocka_unit_test(windows_of_shards),
-        cmocka_unit_test(what_the_library_does_not_take),
-        cmocka_unit_test(outputs_of_two_kinds),
-        cmocka_unit_test(recorded_products),
-        cmocka_unit_test(what_is_no_number),
-        cmocka_unit_test(invariant_mode_does_not),
+        cmocka_unit_test(inputs_to_the_bit),      cmocka_unit_test(inputs_of_long_rows),
+        cmocka_unit_test(inputs_that_are_made),   cmocka_unit_test(scales_of_windows),
+        cmocka_unit_test(products_of_every_form), cmocka_unit_test(rows_of_any_number),
+        cmocka_unit_test(windows_of_shards),      cmocka_unit_test(what_the_library_does_not_take),
+        cmocka_unit_test(outputs_of_two_kinds),   cmocka_unit_test(recorded_products),
+        cmocka_unit_test(what_is_no_number),      cmocka_unit_test(invariant_mode_does_not),
 #ifdef EMULATED
-        cmocka_unit_test(other_devices_do_not),
-        cmocka_unit_test(other_libraries_do_not),
+        cmocka_unit_test(other_devices_do_not),   cmocka_unit_test(other_libraries_do_not),
         cmocka_unit_test(misuse_shows),
 #endif
     };

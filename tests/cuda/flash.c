@@ -1,5 +1,5 @@
-/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven heads, odd blocks; wide ones by
- * Hopper's kernel, too, where there is such a device. */
+/* The default mode's attention against float64 over the same cache: wide and narrow tiles, parts, windows, uneven
+ * heads, odd blocks; wide ones by Hopper's kernel, too, where there is such a device. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -18,14 +18,14 @@ struct site {
     int dim, kv_heads, q_heads, tokens, window;
     int first_head[8];
     int n_seqs, n_rows;
-    struct seq_at *seqs;        /* [MAX_SEQS] */
-    int32_t *blocks;            /* [MAX_BLOCKS] */
+    struct seq_at *seqs; /* [MAX_SEQS] */
+    int32_t *blocks;     /* [MAX_BLOCKS] */
     uint8_t *cache;
     size_t row_bytes, head_bytes, block_bytes;
     float *q, *out;
-    const int32_t *row_seq;     /* for turn */
+    const int32_t *row_seq;            /* for turn */
     const struct rope_write_job *turn; /* or NULL */
-    bool hopper, either;        /* either: the other kernel's test is slow, and not needed where Hopper's is run */
+    bool hopper, either; /* either: the other kernel's test is slow, and not needed where Hopper's is run */
 };
 
 static bool plain_only; /* --plain: for tools that do not know Hopper's instructions */
@@ -135,7 +135,10 @@ static void run(struct site *s, int sms)
     for (int i = 0; i < s->n_seqs; i++)
         seqs[i] = (struct batch_seq){s->seqs[i].row0, s->seqs[i].n_rows, s->seqs[i].pos0, NULL};
     struct batch b = {.n_rows = s->n_rows, .n_seqs = s->n_seqs, .seqs = seqs};
-    struct flash_shape shape = {.kv_heads = s->kv_heads, .most_heads = most_heads(s), .window = s->window, .n_sms = sms,
+    struct flash_shape shape = {.kv_heads = s->kv_heads,
+                                .most_heads = most_heads(s),
+                                .window = s->window,
+                                .n_sms = sms,
                                 .tile = s->hopper ? FLASH_HOPPER_TILE : FLASH_TILE};
     struct flash_item *items = unified(MAX_ITEMS * sizeof *items);
     struct flash_plan plan, counted;
@@ -144,16 +147,33 @@ static void run(struct site *s, int sms)
     flash_plan(&plan, &b, &shape, items);
     assert_memory_equal(&plan, &counted, sizeof plan);
     int ld = s->q_heads * s->dim;
-    float *partial = unified(((size_t)s->kv_heads * (size_t)plan.n_parts + 1) * FLASH_ROWS * (size_t)(s->dim + 2) * sizeof(float));
+    float *partial =
+        unified(((size_t)s->kv_heads * (size_t)plan.n_parts + 1) * FLASH_ROWS * (size_t)(s->dim + 2) * sizeof(float));
     uint32_t *arrived = unified(MAX_ARRIVED * sizeof *arrived);
     int32_t *n = unified(sizeof *n);
     memset(arrived, 0, MAX_ARRIVED * sizeof *arrived);
-    struct flash_job j = {.step = {.seqs = s->seqs, .blocks = s->blocks, .n_rows = s->n_rows, .n_seqs = s->n_seqs}, .q = s->q, .out = s->out, .ldq = ld, .ldo = ld,
-                          .window = s->window, .scale = 1.44269504f / sqrtf((float)s->dim), .partial = partial, .arrived = arrived,
-                          .n_slots = plan.n_slots, .n_parts = plan.n_parts, .turns = s->turn};
+    struct flash_job j = {.step = {.seqs = s->seqs, .blocks = s->blocks, .n_rows = s->n_rows, .n_seqs = s->n_seqs},
+                          .q = s->q,
+                          .out = s->out,
+                          .ldq = ld,
+                          .ldo = ld,
+                          .window = s->window,
+                          .scale = 1.44269504f / sqrtf((float)s->dim),
+                          .partial = partial,
+                          .arrived = arrived,
+                          .n_slots = plan.n_slots,
+                          .n_parts = plan.n_parts,
+                          .turns = s->turn};
     j.step.row_seq = s->row_seq;
-    j.kv = (struct kv_at){.base = s->cache, .block_bytes = s->block_bytes, .head_bytes = s->head_bytes, .value_at = s->head_bytes / 2, .tokens = s->tokens,
-                          .n_heads = s->kv_heads, .head_dim = s->dim, .padded_dim = s->dim, .type = s->type};
+    j.kv = (struct kv_at){.base = s->cache,
+                          .block_bytes = s->block_bytes,
+                          .head_bytes = s->head_bytes,
+                          .value_at = s->head_bytes / 2,
+                          .tokens = s->tokens,
+                          .n_heads = s->kv_heads,
+                          .head_dim = s->dim,
+                          .padded_dim = s->dim,
+                          .type = s->type};
     for (int k = 0; k <= s->kv_heads; k++)
         j.first_head[k] = (uint16_t)s->first_head[k];
     assert_true(s->kv_heads * plan.n_slots <= MAX_ARRIVED);
@@ -200,8 +220,10 @@ struct query {
 
 static void check_query(const struct site *s, const struct query *y)
 {
-    int p = s->seqs[y->seq].pos0 + y->row, lo = s->window && p >= s->window ? p - s->window + 1 : 0, at = s->seqs[y->seq].row0 + y->row;
-    const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)y->head) * (size_t)s->dim, *out = s->out + (q - s->q);
+    int p = s->seqs[y->seq].pos0 + y->row, lo = s->window && p >= s->window ? p - s->window + 1 : 0,
+        at = s->seqs[y->seq].row0 + y->row;
+    const float *q = s->q + ((size_t)at * (size_t)s->q_heads + (size_t)y->head) * (size_t)s->dim,
+                *out = s->out + (q - s->q);
     double *w = mem_new_array((size_t)p + 1, sizeof *w), most = -1e300, sum = 0, scale = 1 / sqrt((double)s->dim);
     for (int k = lo; k <= p; k++) {
         const double *key = y->keys + (size_t)k * (size_t)s->dim;
@@ -218,9 +240,11 @@ static void check_query(const struct site *s, const struct query *y)
             v += t;
             size += fabs(t);
         }
-        double bound = size * (s->type == DT_BF16 ? 1.6e-2 : 2e-3) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
+        double bound =
+            size * (s->type == DT_BF16 ? 1.6e-2 : 2e-3) + 1e-5; /* weights and scaled queries in 11 or 8 bits */
         if (!(fabs((double)out[c] - v) <= bound))
-            fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", y->seq, y->row, y->head, c, (double)out[c], v, bound);
+            fail_msg("sequence %d row %d head %d element %d: %.9g, not %.9g +- %g", y->seq, y->row, y->head, c,
+                     (double)out[c], v, bound);
     }
     mem_free(w);
 }
@@ -284,48 +308,60 @@ static void decodes_in_one_part(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 0, 1, 63, 1, 64, 2, 130, 1, 15, 0};
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths, 1, 1);
-    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 48, .first_head = {0, 8}}, lengths, 1, 2);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths,
+             1, 1);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 48, .first_head = {0, 8}}, lengths, 1,
+             2);
 }
 
 static void decodes_in_parts(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 300, 1, 128, 1, 5, 0};
-    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 8}}, lengths, 132, 3);
-    try_site(&(struct site){.type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 1}}, lengths, 2, 4);
+    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 8}}, lengths,
+             132, 3);
+    try_site(&(struct site){.type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 1}}, lengths, 2,
+             4);
 }
 
 static void chunks_of_prompts(void **state)
 {
     (void)state;
     static const int lengths[] = {70, 0, 33, 100, 0};
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 3}}, lengths, 132, 5);
-    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 1, 2}}, lengths, 132, 6);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .first_head = {0, 3}}, lengths, 132,
+             5);
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 32, .first_head = {0, 1, 2}}, lengths,
+             132, 6);
 }
 
 static void mixed_steps_and_uneven_heads(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 90, 25, 10, 3, 64, 1, 200, 0};
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 3, .tokens = 16, .first_head = {0, 3, 4, 4}}, lengths, 132, 7);
-    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 16, .first_head = {0, 5, 7}}, lengths, 2, 8);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 3, .tokens = 16, .first_head = {0, 3, 4, 4}},
+             lengths, 132, 7);
+    try_site(&(struct site){.type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 16, .first_head = {0, 5, 7}}, lengths,
+             2, 8);
 }
 
 static void windows_slide(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 200, 40, 100, 1, 20, 0};
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 48, .first_head = {0, 2}}, lengths, 132, 9);
-    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 1, .first_head = {0, 2}}, lengths, 132, 10);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 48, .first_head = {0, 2}},
+             lengths, 132, 9);
+    try_site(&(struct site){.type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 1, .first_head = {0, 2}},
+             lengths, 132, 10);
 }
 
 static void caches_of_fp8(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 90, 25, 10, 1, 200, 33, 40, 0};
-    try_site(&(struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 4}}, lengths, 132, 11);
-    try_site(&(struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 48, .window = 70, .first_head = {0, 5}}, lengths, 2, 12);
+    try_site(&(struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 4}}, lengths,
+             132, 11);
+    try_site(&(struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 48, .window = 70, .first_head = {0, 5}},
+             lengths, 2, 12);
 }
 
 /* What turning needs beside a site. */
@@ -354,9 +390,19 @@ static void open_turning(struct turning *t, const struct site *s, int dim, struc
     for (int q = 0; q < s->n_seqs; q++)
         for (int i = 0; i < s->seqs[q].n_rows; i++)
             t->row_seq[s->seqs[q].row0 + i] = q;
-    t->job = (struct rope_write_job){.q = {.x = s->q, .ld = s->q_heads * s->dim, .rows = s->n_rows, .n_heads = s->q_heads, .head_dim = s->dim, .gain = t->gain,
-                                           .eps = 1e-5f, .angles = t->angles, .dim = dim, .halves = dim % 32 == 0},
-                                     .k = t->k, .k_gain = dim == s->dim ? t->gain : NULL, .write = {.k = t->k, .v = t->v, .ldk = ld, .ldv = ld}};
+    t->job = (struct rope_write_job){.q = {.x = s->q,
+                                           .ld = s->q_heads * s->dim,
+                                           .rows = s->n_rows,
+                                           .n_heads = s->q_heads,
+                                           .head_dim = s->dim,
+                                           .gain = t->gain,
+                                           .eps = 1e-5f,
+                                           .angles = t->angles,
+                                           .dim = dim,
+                                           .halves = dim % 32 == 0},
+                                     .k = t->k,
+                                     .k_gain = dim == s->dim ? t->gain : NULL,
+                                     .write = {.k = t->k, .v = t->v, .ldk = ld, .ldv = ld}};
 }
 
 static void close_turning(struct turning *t)
@@ -368,7 +414,8 @@ static void close_turning(struct turning *t)
     unified_free(t->row_seq);
 }
 
-/* One site twice from the same seed: turned by its own kernel and then attended to, and both at once. The same bits, in the cache, too. */
+/* One site twice from the same seed: turned by its own kernel and then attended to, and both at once. The same bits, in
+ * the cache, too. */
 static void try_turning(struct site base, const int *lengths, int sms, int dim)
 {
     struct site s[2] = {base, base};
@@ -383,12 +430,24 @@ static void try_turning(struct site base, const int *lengths, int sms, int dim)
         s[i].row_seq = t[i].row_seq;
         bytes = 0;
         for (int q = 0; q < s[i].n_seqs; q++)
-            bytes += (size_t)((s[i].seqs[q].pos0 + s[i].seqs[q].n_rows + base.tokens - 1) / base.tokens) * s[i].block_bytes;
+            bytes +=
+                (size_t)((s[i].seqs[q].pos0 + s[i].seqs[q].n_rows + base.tokens - 1) / base.tokens) * s[i].block_bytes;
     }
     struct rope_write_job first = t[0].job;
-    first.write.step = (struct step_view){.seqs = s[0].seqs, .blocks = s[0].blocks, .row_seq = t[0].row_seq, .n_rows = s[0].n_rows, .n_seqs = s[0].n_seqs};
-    first.write.kv = (struct kv_at){.base = s[0].cache, .block_bytes = s[0].block_bytes, .head_bytes = s[0].head_bytes, .value_at = s[0].head_bytes / 2,
-                                    .tokens = base.tokens, .n_heads = base.kv_heads, .head_dim = base.dim, .padded_dim = base.dim, .type = base.type};
+    first.write.step = (struct step_view){.seqs = s[0].seqs,
+                                          .blocks = s[0].blocks,
+                                          .row_seq = t[0].row_seq,
+                                          .n_rows = s[0].n_rows,
+                                          .n_seqs = s[0].n_seqs};
+    first.write.kv = (struct kv_at){.base = s[0].cache,
+                                    .block_bytes = s[0].block_bytes,
+                                    .head_bytes = s[0].head_bytes,
+                                    .value_at = s[0].head_bytes / 2,
+                                    .tokens = base.tokens,
+                                    .n_heads = base.kv_heads,
+                                    .head_dim = base.dim,
+                                    .padded_dim = base.dim,
+                                    .type = base.type};
     assert_int_equal(launch_rope_write(NULL, &first), cudaSuccess);
     unified_wait();
     s[1].turn = &t[1].job;
@@ -396,7 +455,8 @@ static void try_turning(struct site base, const int *lengths, int sms, int dim)
     run(&s[1], sms);
     check_all(&s[0]);
     assert_memory_equal(s[0].cache, s[1].cache, bytes);
-    assert_memory_equal(s[0].out, s[1].out, (size_t)s[0].n_rows * (size_t)s[0].q_heads * (size_t)base.dim * sizeof(float));
+    assert_memory_equal(s[0].out, s[1].out,
+                        (size_t)s[0].n_rows * (size_t)s[0].q_heads * (size_t)base.dim * sizeof(float));
     for (int i = 0; i < 2; i++) {
         close_turning(&t[i]);
         close_site(&s[i]);
@@ -407,10 +467,15 @@ static void turning_inside_changes_nothing(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 0, 1, 300, 1, 63, 1, 64, 2, 127, 1, 16, 0}, drafts[] = {4, 61, 3, 0, 1, 200, 0};
-    try_turning((struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths, 132, 64);
-    try_turning((struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 70, .first_head = {0, 8, 15}}, lengths, 2, 128);
-    try_turning((struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, drafts, 132, 20);
-    try_turning((struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 5}}, drafts, 1, 0);
+    try_turning((struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths,
+                132, 64);
+    try_turning(
+        (struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 70, .first_head = {0, 8, 15}},
+        lengths, 2, 128);
+    try_turning((struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, drafts,
+                132, 20);
+    try_turning((struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 5}}, drafts,
+                1, 0);
 }
 
 /* What is no number shows in whatever sees it. */
@@ -433,23 +498,48 @@ static void nan_in_fp8_shows(void **state)
     close_site(&s);
 }
 
-/* Several rounds of positions and tiles of queries, chunks that begin in the middle, both or one group of queries; all sizes of blocks and of groups of heads. */
+/* Several rounds of positions and tiles of queries, chunks that begin in the middle, both or one group of queries; all
+ * sizes of blocks and of groups of heads. */
 static void long_prompts(void **state)
 {
     (void)state;
-    static const int one[] = {290, 0, 1, 40, 0}, chunk[] = {100, 431, 0}, mixed[] = {40, 0, 130, 257, 17, 383, 2, 30, 0}, tiny[] = {18, 0, 17, 127, 0};
-    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, one, 132, 20);
-    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 256, .first_head = {0, 1}}, one, 132, 21);
-    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 64, .first_head = {0, 2, 4}}, chunk, 132, 22);
-    try_site(&(struct site){.either = true, .type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 48, .first_head = {0, 7}}, mixed, 132, 23);
-    try_site(&(struct site){.either = true, .type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 32, .first_head = {0, 8}}, tiny, 132, 24);
-    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 150, .first_head = {0, 1, 4}}, mixed, 132, 25);
-    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 16, .window = 300, .first_head = {0, 1}}, chunk, 132, 26);
-    try_site(&(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 64, .window = 3, .first_head = {0, 2}}, mixed, 132, 27);
+    static const int one[] = {290, 0, 1, 40, 0}, chunk[] = {100, 431, 0},
+                     mixed[] = {40, 0, 130, 257, 17, 383, 2, 30, 0}, tiny[] = {18, 0, 17, 127, 0};
+    try_site(&(struct site){.type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, one, 132,
+             20);
+    try_site(
+        &(struct site){.either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 256, .first_head = {0, 1}},
+        one, 132, 21);
+    try_site(
+        &(struct site){
+            .either = true, .type = DT_F16, .dim = 128, .kv_heads = 2, .tokens = 64, .first_head = {0, 2, 4}},
+        chunk, 132, 22);
+    try_site(
+        &(struct site){.either = true, .type = DT_BF16, .dim = 64, .kv_heads = 1, .tokens = 48, .first_head = {0, 7}},
+        mixed, 132, 23);
+    try_site(
+        &(struct site){.either = true, .type = DT_BF16, .dim = 128, .kv_heads = 1, .tokens = 32, .first_head = {0, 8}},
+        tiny, 132, 24);
+    try_site(
+        &(struct site){
+            .type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 150, .first_head = {0, 1, 4}},
+        mixed, 132, 25);
+    try_site(&(struct site){.either = true,
+                            .type = DT_F16,
+                            .dim = 64,
+                            .kv_heads = 1,
+                            .tokens = 16,
+                            .window = 300,
+                            .first_head = {0, 1}},
+             chunk, 132, 26);
+    try_site(
+        &(struct site){
+            .either = true, .type = DT_F16, .dim = 64, .kv_heads = 1, .tokens = 64, .window = 3, .first_head = {0, 2}},
+        mixed, 132, 27);
 }
 
-/* What a query does not see may be anything that is a number, what no query sees anything at all: positions after the last one are NaN here (open_site), a value that is infinite
- * shows in those that see it alone. */
+/* What a query does not see may be anything that is a number, what no query sees anything at all: positions after the
+ * last one are NaN here (open_site), a value that is infinite shows in those that see it alone. */
 static void what_is_not_seen_does_not_count(void **state)
 {
     (void)state;
@@ -491,12 +581,15 @@ static void plans_cover_everything_once(void **state)
     rng_init(&r, 1);
     for (int round = 0; round < 500; round++) {
         struct batch_seq seqs[MAX_SEQS];
-        struct flash_shape shape = {.kv_heads = 1 + (int)rng_below(&r, 8), .most_heads = 1 + (int)rng_below(&r, 9), .n_sms = 1 + (int)rng_below(&r, 200),
+        struct flash_shape shape = {.kv_heads = 1 + (int)rng_below(&r, 8),
+                                    .most_heads = 1 + (int)rng_below(&r, 9),
+                                    .n_sms = 1 + (int)rng_below(&r, 200),
                                     .tile = rng_below(&r, 2) ? FLASH_TILE : FLASH_HOPPER_TILE,
                                     .window = rng_below(&r, 2) ? 0 : 1 + (int)rng_below(&r, 300)};
         struct batch b = {.n_seqs = 1 + (int)rng_below(&r, MAX_SEQS), .seqs = seqs};
         for (int i = 0; i < b.n_seqs; i++, b.n_rows += seqs[i - 1].n_rows)
-            seqs[i] = (struct batch_seq){b.n_rows, (int)rng_below(&r, rng_below(&r, 2) ? 3 : 90), (int)rng_below(&r, 5000), NULL};
+            seqs[i] = (struct batch_seq){b.n_rows, (int)rng_below(&r, rng_below(&r, 2) ? 3 : 90),
+                                         (int)rng_below(&r, 5000), NULL};
         struct flash_plan p;
         flash_plan(&p, &b, &shape, NULL);
         struct flash_item *items = mem_new_array((size_t)(p.n_wide + p.n_narrow + 1), sizeof *items);
@@ -504,12 +597,14 @@ static void plans_cover_everything_once(void **state)
         int slots = 0, parts = 0, at = p.n_wide;
         check_wide(&b, &shape, items, p.n_wide);
         for (int i = 0; i < b.n_seqs; i++) {
-            int end = seqs[i].pos0 + seqs[i].n_rows, lowest = shape.window && seqs[i].pos0 >= shape.window ? seqs[i].pos0 - shape.window + 1 : 0;
+            int end = seqs[i].pos0 + seqs[i].n_rows,
+                lowest = shape.window && seqs[i].pos0 >= shape.window ? seqs[i].pos0 - shape.window + 1 : 0;
             if (seqs[i].n_rows == 0 || seqs[i].n_rows * shape.most_heads > FLASH_ROWS)
                 continue;
             int key = items[at].key0, n = items[at].n_parts;
             for (int k = 0; k < n; k++, at++) {
-                assert_true(items[at].seq == i && items[at].part == k && items[at].n_parts == n && items[at].key0 == key && items[at].key1 > key);
+                assert_true(items[at].seq == i && items[at].part == k && items[at].n_parts == n &&
+                            items[at].key0 == key && items[at].key1 > key);
                 assert_true(key % FLASH_KEYS == 0 && (k > 0 || (key <= lowest && key + FLASH_KEYS > lowest)));
                 assert_true(n == 1 || (items[at].slot == slots && items[at].part0 == parts));
                 key = items[at].key1;
@@ -549,11 +644,18 @@ int main(int argc, char **argv)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decodes_in_one_part), cmocka_unit_test(decodes_in_parts),          cmocka_unit_test(chunks_of_prompts),
-        cmocka_unit_test(long_prompts),        cmocka_unit_test(what_is_not_seen_does_not_count),
-        cmocka_unit_test(caches_of_fp8),       cmocka_unit_test(nan_in_fp8_shows),
-        cmocka_unit_test(mixed_steps_and_uneven_heads), cmocka_unit_test(windows_slide), cmocka_unit_test(what_it_cannot_it_refuses),
-        cmocka_unit_test(plans_cover_everything_once),  cmocka_unit_test(turning_inside_changes_nothing),
+        cmocka_unit_test(decodes_in_one_part),
+        cmocka_unit_test(decodes_in_parts),
+        cmocka_unit_test(chunks_of_prompts),
+        cmocka_unit_test(long_prompts),
+        cmocka_unit_test(what_is_not_seen_does_not_count),
+        cmocka_unit_test(caches_of_fp8),
+        cmocka_unit_test(nan_in_fp8_shows),
+        cmocka_unit_test(mixed_steps_and_uneven_heads),
+        cmocka_unit_test(windows_slide),
+        cmocka_unit_test(what_it_cannot_it_refuses),
+        cmocka_unit_test(plans_cover_everything_once),
+        cmocka_unit_test(turning_inside_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Whole models on the CUDA backend beside the CPU: a prompt and a few decodes, in layouts of 1 to 8 ranks on one device. In invariant mode every
- * layout gives the CPU's choices and, among themselves, the same bits; in the default mode logprobs stay near. Over tests/emulator, or on a GPU. */
+/* Whole models on the CUDA backend beside the CPU: a prompt and a few decodes, in layouts of 1 to 8 ranks on one
+ * device. In invariant mode every layout gives the CPU's choices and, among themselves, the same bits; in the default
+ * mode logprobs stay near. Over tests/emulator, or on a GPU. */
 #include <math.h>
 
 #include "tests/rig/layout_subject.h"
@@ -22,7 +23,8 @@ struct variant {
     bool fast;
 };
 
-static void answer_step(struct node *n, const struct place *p, const struct variant *v, const int32_t *ids, const int range[2], struct answer *out)
+static void answer_step(struct node *n, const struct place *p, const struct variant *v, const int32_t *ids,
+                        const int range[2], struct answer *out)
 {
     struct node_part parts[NODE_RANKS];
     struct sample_row rows[TOKENS];
@@ -30,10 +32,19 @@ static void answer_step(struct node *n, const struct place *p, const struct vari
     int count = range[1] - range[0];
     for (int i = 0; i < count; i++) {
         wanted[i] = i;
-        rows[i] = (struct sample_row){.how = &ways[(range[0] + i) % 3], .given = i % 2 ? ids[i] : -1, .position = (uint64_t)(range[0] + i), .n_top = TOP};
+        rows[i] = (struct sample_row){.how = &ways[(range[0] + i) % 3],
+                                      .given = i % 2 ? ids[i] : -1,
+                                      .position = (uint64_t)(range[0] + i),
+                                      .n_top = TOP};
     }
     struct node_seq seq = {0, range[0], count, ids};
-    struct node_step step = {.place = p, .layout = v->layout, .seqs = &seq, .n_seqs = 1, .n_logits = count, .logit_rows = wanted, .samples = rows,
+    struct node_step step = {.place = p,
+                             .layout = v->layout,
+                             .seqs = &seq,
+                             .n_seqs = 1,
+                             .n_logits = count,
+                             .logit_rows = wanted,
+                             .samples = rows,
                              .results = out->rows + range[0]};
     if (node_run(n, &step, parts))
         for (int i = 0; i < p->n; i++)
@@ -46,7 +57,13 @@ static void answer(struct model *m, const struct variant *v, const int32_t *ids,
     struct node n;
     struct place p;
     int ranks = v->layout.sp * v->layout.tp;
-    struct node_opts o = {.ops = v->ops, .n_ranks = ranks, .max_rows = PROMPT, .max_logits = 8, .block_tokens = BLOCK, .kv = DT_F16, .fast = v->fast};
+    struct node_opts o = {.ops = v->ops,
+                          .n_ranks = ranks,
+                          .max_rows = PROMPT,
+                          .max_logits = 8,
+                          .block_tokens = BLOCK,
+                          .kv = DT_F16,
+                          .fast = v->fast};
     o.n_blocks = NODE_SEQS * ((TOKENS + BLOCK - 1) / BLOCK);
     memset(out, 0, sizeof *out);
     open_node(&n, m, &o);
@@ -63,9 +80,11 @@ static void equal_choices(const struct answer *cpu, const struct answer *gpu, st
 {
     for (int i = 0; i < TOKENS; i++) {
         const struct sample_result *a = &cpu->rows[i], *b = &gpu->rows[i];
-        bool same = a->token == b->token && a->rank == b->rank && a->n_top == b->n_top && !memcmp(a->top_ids, b->top_ids, sizeof a->top_ids);
+        bool same = a->token == b->token && a->rank == b->rank && a->n_top == b->n_top &&
+                    !memcmp(a->top_ids, b->top_ids, sizeof a->top_ids);
         if (!same || fabsf(a->logprob - b->logprob) > 1e-5f)
-            fail_msg("{%d,%d} row %d: token %d (%g), on the CPU %d (%g)", l.sp, l.tp, i, b->token, (double)b->logprob, a->token, (double)a->logprob);
+            fail_msg("{%d,%d} row %d: token %d (%g), on the CPU %d (%g)", l.sp, l.tp, i, b->token, (double)b->logprob,
+                     a->token, (double)a->logprob);
     }
 }
 
@@ -114,12 +133,12 @@ static void no_gpu_is_said(void)
     skip();
 }
 
-#define LAYOUTS(name, type, widest)                                                                                                       \
-    static void layouts_##name(void **state)                                                                                              \
-    {                                                                                                                                     \
-        (void)state;                                                                                                                      \
-        no_gpu_is_said();                                                                                                                 \
-        check_model(open_dummy(#name, type, 11), widest);                                                                                 \
+#define LAYOUTS(name, type, widest)                                                                                    \
+    static void layouts_##name(void **state)                                                                           \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        no_gpu_is_said();                                                                                              \
+        check_model(open_dummy(#name, type, 11), widest);                                                              \
     }
 LAYOUTS(gqa, DT_Q8_0, 8)
 LAYOUTS(9_3, DT_Q4_0, 4)
@@ -129,16 +148,16 @@ LAYOUTS(narrow, DT_BF16, 2)
 LAYOUTS(mha, DT_F8_SCALED, 1)
 #undef LAYOUTS
 
-#define FAMILY(name, type)                                                                                                                \
-    static void family_##name(void **state)                                                                                               \
-    {                                                                                                                                     \
-        struct model *m;                                                                                                                  \
-        struct err e = {0};                                                                                                               \
-        (void)state;                                                                                                                      \
-        no_gpu_is_said();                                                                                                                 \
-        if (model_open_dummy(&m, "tests/data/gold_" #name ".json", type, 12, &e))                                                         \
-            fail_msg("%s", e.text);                                                                                                       \
-        check_model(m, 1);                                                                                                                \
+#define FAMILY(name, type)                                                                                             \
+    static void family_##name(void **state)                                                                            \
+    {                                                                                                                  \
+        struct model *m;                                                                                               \
+        struct err e = {0};                                                                                            \
+        (void)state;                                                                                                   \
+        no_gpu_is_said();                                                                                              \
+        if (model_open_dummy(&m, "tests/data/gold_" #name ".json", type, 12, &e))                                      \
+            fail_msg("%s", e.text);                                                                                    \
+        check_model(m, 1);                                                                                             \
     }
 FAMILY(llama3, DT_F32)
 FAMILY(mistral, DT_Q4_1)
@@ -149,9 +168,10 @@ FAMILY(qwen3, DT_BF16)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_gqa),   cmocka_unit_test(layouts_9_3),    cmocka_unit_test(layouts_mqa),  cmocka_unit_test(layouts_wide),
-        cmocka_unit_test(layouts_narrow), cmocka_unit_test(family_llama3), cmocka_unit_test(family_mistral), cmocka_unit_test(family_qwen2),
-        cmocka_unit_test(family_qwen3),  cmocka_unit_test(layouts_mha),
+        cmocka_unit_test(layouts_gqa),    cmocka_unit_test(layouts_9_3),    cmocka_unit_test(layouts_mqa),
+        cmocka_unit_test(layouts_wide),   cmocka_unit_test(layouts_narrow), cmocka_unit_test(family_llama3),
+        cmocka_unit_test(family_mistral), cmocka_unit_test(family_qwen2),   cmocka_unit_test(family_qwen3),
+        cmocka_unit_test(layouts_mha),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

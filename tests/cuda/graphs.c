@@ -1,6 +1,7 @@
-/* Recorded steps beside others: two nodes of the same model take the same sequences through the same steps, prefills between decodes, in layouts of 1 to 4
- * ranks; one has graphs, the other is the CPU in invariant mode and makes its steps of ops in the default mode. In invariant mode they choose the same. Over
- * tests/emulator (a graph's nodes then run in a random order that its edges allow), or on a GPU. */
+/* Recorded steps beside others: two nodes of the same model take the same sequences through the same steps, prefills
+ * between decodes, in layouts of 1 to 4 ranks; one has graphs, the other is the CPU in invariant mode and makes its
+ * steps of ops in the default mode. In invariant mode they choose the same. Over tests/emulator (a graph's nodes then
+ * run in a random order that its edges allow), or on a GPU. */
 #include <math.h>
 #include <stdatomic.h>
 
@@ -29,7 +30,7 @@ static const struct backend_ops *counting(void)
 
 struct pair {
     struct node with, without;
-    struct place places[2];         /* of each: the same */
+    struct place places[2]; /* of each: the same */
     struct layout layout;
     bool fast;
     int32_t ids[SEQS][LENGTH];
@@ -69,7 +70,13 @@ static int record(struct node *n, const struct place *p, struct layout l, int ro
 static void open_pair(struct pair *p, struct model *m)
 {
     int n = p->layout.sp * p->layout.tp;
-    struct node_opts o = {.ops = counting(), .n_ranks = n, .max_rows = 16, .max_logits = 2, .block_tokens = BLOCK, .kv = DT_F16, .fast = p->fast};
+    struct node_opts o = {.ops = counting(),
+                          .n_ranks = n,
+                          .max_rows = 16,
+                          .max_logits = 2,
+                          .block_tokens = BLOCK,
+                          .kv = DT_F16,
+                          .fast = p->fast};
     struct err e = {0};
     o.n_blocks = NODE_SEQS * ((LENGTH + BLOCK - 1) / BLOCK);
     o.graph_rows = sizes[0];
@@ -102,7 +109,12 @@ static const int32_t banned[] = {2, 7};
 static const struct sampling choices[] = {
     {.temperature = 0, .top_p = 1, .repetition_penalty = 1},
     {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .repetition_penalty = 1, .seed = 5},
-    {.temperature = 1, .top_p = 1, .repetition_penalty = 1.3f, .frequency_penalty = 0.5f, .presence_penalty = 0.2f, .seed = 6},
+    {.temperature = 1,
+     .top_p = 1,
+     .repetition_penalty = 1.3f,
+     .frequency_penalty = 0.5f,
+     .presence_penalty = 0.2f,
+     .seed = 6},
     {.temperature = 0.7f, .top_p = 1, .min_p = 0.05f, .repetition_penalty = 1, .bias = bias, .n_bias = 2, .seed = 7},
     {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .allowed = allowed, .n_allowed = 9},
 };
@@ -115,8 +127,16 @@ struct stepping {
 
 static struct sample_row ask(const struct pair *p, int s, int at)
 {
-    return (struct sample_row){.how = &choices[s % CHOICES], .given = -1, .position = (uint64_t)at, .n_top = s % 2 ? TOP : -1, .prompt = p->ids[s], .n_prompt = 4,
-                               .output = p->ids[s] + 4, .n_output = at > 4 ? at - 4 : 0, .banned = banned, .n_banned = s % 3 == 1 ? 2 : 0};
+    return (struct sample_row){.how = &choices[s % CHOICES],
+                               .given = -1,
+                               .position = (uint64_t)at,
+                               .n_top = s % 2 ? TOP : -1,
+                               .prompt = p->ids[s],
+                               .n_prompt = 4,
+                               .output = p->ids[s] + 4,
+                               .n_output = at > 4 ? at - 4 : 0,
+                               .banned = banned,
+                               .n_banned = s % 3 == 1 ? 2 : 0};
 }
 
 static void compute_step(struct pair *p, int which, const struct stepping *s, struct sample_result *out)
@@ -133,8 +153,14 @@ static void compute_step(struct pair *p, int which, const struct stepping *s, st
         wanted[i] = row - 1;
         rows[i] = ask(p, q, p->pos[q] + s->n[i]);
     }
-    struct node_step step = {.place = &p->places[which], .layout = p->layout, .seqs = seqs, .n_seqs = s->n_seqs, .n_logits = s->n_seqs, .logit_rows = wanted,
-                             .samples = rows, .results = out};
+    struct node_step step = {.place = &p->places[which],
+                             .layout = p->layout,
+                             .seqs = seqs,
+                             .n_seqs = s->n_seqs,
+                             .n_logits = s->n_seqs,
+                             .logit_rows = wanted,
+                             .samples = rows,
+                             .results = out};
     memset(out, 0, SEQS * sizeof *out);
     if (node_run(n, &step, parts))
         for (int i = 0; i < p->places[which].n; i++)
@@ -143,16 +169,19 @@ static void compute_step(struct pair *p, int which, const struct stepping *s, st
 }
 
 /* The device's logarithm may round otherwise than the CPU's. */
-static void same_answers(const struct pair *p, const struct stepping *s, const struct sample_result *a, const struct sample_result *b)
+static void same_answers(const struct pair *p, const struct stepping *s, const struct sample_result *a,
+                         const struct sample_result *b)
 {
     for (int i = 0; i < s->n_seqs; i++) {
-        bool same = p->fast || (a[i].token == b[i].token && a[i].rank == b[i].rank && !memcmp(a[i].top_ids, b[i].top_ids, sizeof a[i].top_ids));
+        bool same = p->fast || (a[i].token == b[i].token && a[i].rank == b[i].rank &&
+                                !memcmp(a[i].top_ids, b[i].top_ids, sizeof a[i].top_ids));
         float off = fabsf(a[i].logprob - b[i].logprob);
         for (int k = 0; k < a[i].n_top; k++)
             off = fmaxf(off, fabsf(a[i].top_logprobs[k] - b[i].top_logprobs[k]));
         if (!same || a[i].n_top != b[i].n_top || !(off <= (p->fast ? 0.02f : 1e-5f)))
-            fail_msg("{%d,%d} %d sequences, row %d: token %d (%g) by the graph, %d (%g) without; off by %g", p->layout.sp, p->layout.tp, s->n_seqs, i,
-                     b[i].token, (double)b[i].logprob, a[i].token, (double)a[i].logprob, (double)off);
+            fail_msg("{%d,%d} %d sequences, row %d: token %d (%g) by the graph, %d (%g) without; off by %g",
+                     p->layout.sp, p->layout.tp, s->n_seqs, i, b[i].token, (double)b[i].logprob, a[i].token,
+                     (double)a[i].logprob, (double)off);
     }
 }
 
@@ -244,7 +273,8 @@ static void equal_to_ops_one_kv_head(void **state)
     check_model(open_dummy("mqa", DT_F16, 11), 1);
 }
 
-/* More rows than the device was opened for, and a member that cannot: nobody has the graph, the next recording is as if nothing had been. */
+/* More rows than the device was opened for, and a member that cannot: nobody has the graph, the next recording is as if
+ * nothing had been. */
 static void refused(void **state)
 {
     struct model *m = open_dummy("gqa", DT_Q8_0, 11);

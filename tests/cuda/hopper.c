@@ -1,6 +1,7 @@
-/* Products of a warp group (kernels/cuda/hopper.h) over plain matrices that are laid out here, after the tables of the PTX ISA, atom by atom: every
- * swizzle, both orders, distances between atoms that are no neighbours, several steps of k within an atom. Small whole numbers, so every sum is exact.
- * Over the emulator it shows that the twins read descriptors as the ISA says; on a GPU that the ISA was understood. */
+/* Products of a warp group (kernels/cuda/hopper.h) over plain matrices that are laid out here, after the tables of the
+ * PTX ISA, atom by atom: every swizzle, both orders, distances between atoms that are no neighbours, several steps of k
+ * within an atom. Small whole numbers, so every sum is exact. Over the emulator it shows that the twins read
+ * descriptors as the ISA says; on a GPU that the ISA was understood. */
 #include "engine/base/rng.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/hopper_case.h"
@@ -25,7 +26,8 @@ static int byte_of(const struct layout *l, int row, int k)
     int bytes = swizzles[l->swizzle].bytes, line = l->transposed ? k : row, along = l->transposed ? row : k;
     int atom_line = line / 8, atom_along = along * 2 / bytes, in_line = line % 8, byte = along * 2 % bytes;
     int chunk = byte / 16 ^ (in_line / swizzles[l->swizzle].every & (bytes / 16 - 1));
-    int lines = l->transposed && l->swizzle == 0 ? l->lead : l->stride, alongs = l->transposed && l->swizzle == 0 ? l->stride : l->lead;
+    int lines = l->transposed && l->swizzle == 0 ? l->lead : l->stride,
+        alongs = l->transposed && l->swizzle == 0 ? l->stride : l->lead;
     return l->at + atom_line * lines + atom_along * alongs + in_line * bytes + chunk * 16 + byte % 16;
 }
 
@@ -81,7 +83,7 @@ static uint32_t a_pair(const struct matrices *m, int thread, int step, int i, bo
 
 struct trial {
     struct layout a, b;
-    int steps, a_step, b_step;      /* bytes from one product's operand to the next's */
+    int steps, a_step, b_step; /* bytes from one product's operand to the next's */
     bool f16, in_registers;
 };
 
@@ -95,8 +97,8 @@ static void compare(const struct matrices *m, const struct trial *t, const float
             for (int k = 0; k < 16 * t->steps; k++)
                 want += (float)(m->a[row * MOST_K + k] * m->b[column * MOST_K + k]);
             if (d[thread * (n / 2) + i] != want)
-                fail_msg("row %d column %d: %g, not %g (swizzle %d, lead %d, stride %d, %d steps)", row, column, (double)d[thread * (n / 2) + i], (double)want,
-                         t->b.swizzle, t->b.lead, t->b.stride, t->steps);
+                fail_msg("row %d column %d: %g, not %g (swizzle %d, lead %d, stride %d, %d steps)", row, column,
+                         (double)d[thread * (n / 2) + i], (double)want, t->b.swizzle, t->b.lead, t->b.stride, t->steps);
         }
 }
 
@@ -105,7 +107,12 @@ static void try(const struct trial *t, uint64_t seed)
     static struct matrices m;
     struct rng r;
     int n = t->b.rows;
-    struct hopper_case c = {.bytes = CASE_BYTES, .steps = t->steps, .a_bits = bits_of(&t->a), .b_bits = bits_of(&t->b), .f16 = t->f16, .wide = n == 128};
+    struct hopper_case c = {.bytes = CASE_BYTES,
+                            .steps = t->steps,
+                            .a_bits = bits_of(&t->a),
+                            .b_bits = bits_of(&t->b),
+                            .f16 = t->f16,
+                            .wide = n == 128};
     uint8_t *image = unified(CASE_BYTES);
     uint32_t *a = unified(CASE_STEPS * 128 * 4 * sizeof *a);
     c.d = unified((size_t)(128 * n / 2) * sizeof *c.d);
@@ -141,7 +148,10 @@ static void operands_as_they_are(void **state)
             int bytes = swizzles[swizzle].bytes, atom = 8 * bytes, steps = bytes < 32 ? 1 : bytes / 32;
             struct trial t = {.a = {.swizzle = swizzle, .at = 0, .rows = M, .lead = 8 * atom, .stride = atom},
                               .b = {.swizzle = swizzle, .at = 32 << 10, .rows = 128, .lead = atom, .stride = 2 * atom},
-                              .steps = steps, .a_step = 32, .b_step = 32, .f16 = f16};
+                              .steps = steps,
+                              .a_step = 32,
+                              .b_step = 32,
+                              .f16 = f16};
             try(&t, (uint64_t)(100 + swizzle * 2 + f16));
         }
 }
@@ -152,15 +162,23 @@ static void transposed_operands(void **state)
     (void)state;
     for (int swizzle = 0; swizzle < 4; swizzle++)
         for (int kind = 0; kind < 4; kind++) {
-            int n = kind & 1 ? 128 : 64, atom = 8 * swizzles[swizzle].bytes, across = n * 2 / swizzles[swizzle].bytes, far = 2 * CASE_STEPS * atom;
-            struct layout close = {.swizzle = swizzle, .at = 1024, .rows = n, .lead = far, .stride = atom, .transposed = true}, apart = close;
+            int n = kind & 1 ? 128 : 64, atom = 8 * swizzles[swizzle].bytes, across = n * 2 / swizzles[swizzle].bytes,
+                far = 2 * CASE_STEPS * atom;
+            struct layout close = {.swizzle = swizzle,
+                                   .at = 1024,
+                                   .rows = n,
+                                   .lead = far,
+                                   .stride = atom,
+                                   .transposed = true},
+                          apart = close;
             apart.lead = atom; /* columns next to each other, k far apart */
             apart.stride = across * atom;
             if (swizzle == 0) {
                 close.lead = atom, close.stride = far;
                 apart.lead = across * atom, apart.stride = atom;
             }
-            struct trial t = {.b = kind & 2 ? apart : close, .steps = CASE_STEPS, .f16 = kind & 1, .in_registers = true};
+            struct trial t = {
+                .b = kind & 2 ? apart : close, .steps = CASE_STEPS, .f16 = kind & 1, .in_registers = true};
             t.b_step = 2 * (swizzle ? t.b.stride : t.b.lead);
             if (t.b.at + t.b_step * CASE_STEPS <= CASE_BYTES)
                 try(&t, (uint64_t)(200 + swizzle * 4 + kind));

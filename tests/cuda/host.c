@@ -16,7 +16,15 @@
 static void keys_tell_products_apart(void **state)
 {
     char *base = (char *)0x7f0000000000;
-    struct lt_product p = {.w = base, .x = base, .y = (float *)(base + 64), .outs = 4096, .cols = 4096, .rows = 100, .ldw = 4096, .ldx = 4096, .ldy = 4096};
+    struct lt_product p = {.w = base,
+                           .x = base,
+                           .y = (float *)(base + 64),
+                           .outs = 4096,
+                           .cols = 4096,
+                           .rows = 100,
+                           .ldw = 4096,
+                           .ldx = 4096,
+                           .ldy = 4096};
     struct lt_key a = lt_key_of(&p), b;
     struct lt_product other[8] = {p, p, p, p, p, p, p, p};
     (void)state;
@@ -44,7 +52,7 @@ static void keys_tell_products_apart(void **state)
 
 struct source {
     int live, calls;
-    size_t most;            /* bytes it can give */
+    size_t most; /* bytes it can give */
     size_t given;
 };
 

@@ -1,5 +1,6 @@
-/* The default mode against the CPU backend: likelihoods of random texts through whole models, in chunks and single tokens, alone and together,
- * in several layouts that change between steps. The two differ by the rounding of bf16; a wrong head, block or weight would show as another distribution. */
+/* The default mode against the CPU backend: likelihoods of random texts through whole models, in chunks and single
+ * tokens, alone and together, in several layouts that change between steps. The two differ by the rounding of bf16; a
+ * wrong head, block or weight would show as another distribution. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,7 @@ enum { TEXT = 56, BLOCKS = 512, STEP_ROWS = 96, SEQS = 2 };
 
 struct text {
     int32_t ids[SEQS][TEXT];
-    float given[SEQS][TEXT];        /* log-likelihood of ids[s][i], i >= 1 */
+    float given[SEQS][TEXT]; /* log-likelihood of ids[s][i], i >= 1 */
 };
 
 static int open_default(struct device **out, const struct device_opts *o, struct err *e)
@@ -42,7 +43,8 @@ static void feed(struct node *n, struct place *p, struct layout l, struct text *
     struct node_seq seqs[SEQS];
     struct sample_row samples[STEP_ROWS];
     struct sample_result results[STEP_ROWS];
-    struct sampling how = {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = 0, .n_prompt_logprobs = 0};
+    struct sampling how = {
+        .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = 0, .n_prompt_logprobs = 0};
     struct node_part parts[NODE_RANKS];
     int32_t rows[STEP_ROWS];
     int k = 0;
@@ -53,7 +55,14 @@ static void feed(struct node *n, struct place *p, struct layout l, struct text *
             samples[k] = (struct sample_row){.how = &how, .given = t->ids[s][(at[0] + i + 1) % TEXT], .n_top = 0};
         }
     }
-    struct node_step step = {.place = p, .layout = l, .seqs = seqs, .n_seqs = SEQS, .n_logits = k, .logit_rows = rows, .samples = samples, .results = results};
+    struct node_step step = {.place = p,
+                             .layout = l,
+                             .seqs = seqs,
+                             .n_seqs = SEQS,
+                             .n_logits = k,
+                             .logit_rows = rows,
+                             .samples = samples,
+                             .results = results};
     if (node_run(n, &step, parts))
         fail_msg("%s", parts[0].err.text);
     for (int s = 0, row = 0; s < SEQS; s++)
@@ -63,13 +72,20 @@ static void feed(struct node *n, struct place *p, struct layout l, struct text *
 }
 
 /* Chunks, then single tokens; the layouts in turn. */
-static void read_texts(struct model *m, const struct backend_ops *ops, const struct layout *layouts, int n_layouts, enum dtype kv, struct text *t)
+static void read_texts(struct model *m, const struct backend_ops *ops, const struct layout *layouts, int n_layouts,
+                       enum dtype kv, struct text *t)
 {
     struct node n;
     struct place p;
     struct err e = {0};
     int ranks = layouts[0].sp * layouts[0].tp, at = 0;
-    struct node_opts o = {.ops = ops, .n_ranks = ranks, .max_rows = STEP_ROWS, .max_logits = STEP_ROWS, .n_blocks = BLOCKS, .block_tokens = 32, .kv = kv};
+    struct node_opts o = {.ops = ops,
+                          .n_ranks = ranks,
+                          .max_rows = STEP_ROWS,
+                          .max_logits = STEP_ROWS,
+                          .n_blocks = BLOCKS,
+                          .block_tokens = 32,
+                          .kv = kv};
     if (node_open(&n, m, &o, &e))
         fail_msg("%s", e.text);
     place_make(&p, layouts[0], node_tokens_per_block(&n, ranks), TEXT, 0);
@@ -85,7 +101,7 @@ static void read_texts(struct model *m, const struct backend_ops *ops, const str
 
 /* ---- fp8 whose scales have a form that files have: a dummy model's have one for 64 columns */
 
-static enum f8_scales scales;       /* what the loads below give */
+static enum f8_scales scales; /* what the loads below give */
 
 static float peak_of(const float *x, int rows, int cols, int ld)
 {
@@ -106,7 +122,8 @@ static void put_codes(uint8_t *to, const float *x, float d)
 /* The same matrix with one scale for each row, or for 128 x 128 elements. */
 static uint8_t *scaled_anew(const struct weight_src *src)
 {
-    int rows = src->rows, cols = src->cols, high = scales == F8_BY_ROW ? 1 : F8_SCALE_BLOCK, wide = scales == F8_BY_ROW ? cols : F8_SCALE_BLOCK;
+    int rows = src->rows, cols = src->cols, high = scales == F8_BY_ROW ? 1 : F8_SCALE_BLOCK,
+        wide = scales == F8_BY_ROW ? cols : F8_SCALE_BLOCK;
     size_t row_bytes = dtype_row_bytes(src->type, cols);
     float *x = mem_new_array((size_t)rows * (size_t)cols, sizeof *x);
     uint8_t *to = mem_new((size_t)rows * row_bytes);
@@ -123,7 +140,8 @@ static uint8_t *scaled_anew(const struct weight_src *src)
     return to;
 }
 
-static int load_with(const struct backend_ops *ops, struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
+static int load_with(const struct backend_ops *ops, struct device *d, struct weight **out, const struct weight_src *src,
+                     struct err *e)
 {
     struct weight_src own = *src;
     uint8_t *made = src->type == DT_F8_SCALED && src->rows > 1 ? scaled_anew(src) : NULL;
@@ -167,10 +185,12 @@ static void compare(const struct text *a, const struct text *b, const char *what
     for (int s = 0; s < SEQS; s++)
         for (int i = 1; i < TEXT; i++) {
             spread += ((double)a->given[s][i] - mean) * ((double)a->given[s][i] - mean);
-            apart += ((double)a->given[s][i] - (double)b->given[s][i]) * ((double)a->given[s][i] - (double)b->given[s][i]);
+            apart +=
+                ((double)a->given[s][i] - (double)b->given[s][i]) * ((double)a->given[s][i] - (double)b->given[s][i]);
         }
     double ratio = sqrt(apart / spread);
-    print_message("%s: rms difference %.4f of the spread %.3f, mean %.5f and %.5f\n", what, ratio, sqrt(spread / n), mean, other);
+    print_message("%s: rms difference %.4f of the spread %.3f, mean %.5f and %.5f\n", what, ratio, sqrt(spread / n),
+                  mean, other);
     if (!(ratio < bounds[0]) || !(fabs(mean - other) < bounds[1]))
         fail_msg("%s", what);
 }
@@ -182,7 +202,8 @@ static void check_within(const struct subject *with, const double bounds[2])
     const char *config = with->config;
     enum dtype type = with->type, kv = with->kv;
     int ranks = with->ranks;
-    static const struct layout single[] = {{1, 1, 1}}, two[] = {{2, 1, 1}, {1, 2, 1}}, four[] = {{2, 2, 1}, {4, 1, 1}, {1, 4, 1}};
+    static const struct layout single[] = {{1, 1, 1}}, two[] = {{2, 1, 1}, {1, 2, 1}},
+                               four[] = {{2, 2, 1}, {4, 1, 1}, {1, 4, 1}};
     static struct text exact, fast;
     const struct layout *layouts = ranks == 1 ? single : ranks == 2 ? two : four;
     struct backend_ops with_default = *backend_cuda(), cpu = *backend_cpu();
@@ -204,7 +225,8 @@ static void check_within(const struct subject *with, const double bounds[2])
             exact.ids[s][i] = fast.ids[s][i] = (int32_t)rng_below(&r, (uint64_t)model_config(m)->vocab);
     read_texts(m, &cpu, single, 1, kv, &exact);
     read_texts(m, &with_default, layouts, ranks < 3 ? ranks : 3, kv, &fast);
-    snprintf(what, sizeof what, "%s, %s, cache %s, %d ranks%s", config, dtype_get(type)->name, dtype_get(kv)->name, ranks, with->plain ? ", plain kernels" : "");
+    snprintf(what, sizeof what, "%s, %s, cache %s, %d ranks%s", config, dtype_get(type)->name, dtype_get(kv)->name,
+             ranks, with->plain ? ", plain kernels" : "");
     compare(&exact, &fast, what, bounds);
     model_close(m);
 }
@@ -237,7 +259,8 @@ static void types_of_weights(void **state)
     check("tests/data/layout_gqa.json", DT_F8_SCALED, DT_F8, 1);
 }
 
-/* The CPU multiplies fp8 weights with inputs of f32. Here chunks of more than 32 rows have theirs rounded to fp8, where the device can; single tokens do not. */
+/* The CPU multiplies fp8 weights with inputs of f32. Here chunks of more than 32 rows have theirs rounded to fp8, where
+ * the device can; single tokens do not. */
 static void inputs_in_fp8(void **state)
 {
     static const double of_fp8[2] = {0.12, 0.03};
@@ -253,7 +276,8 @@ static void inputs_in_fp8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank), cmocka_unit_test(several_ranks), cmocka_unit_test(types_of_weights), cmocka_unit_test(inputs_in_fp8)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank), cmocka_unit_test(several_ranks),
+                                       cmocka_unit_test(types_of_weights), cmocka_unit_test(inputs_in_fp8)};
     if (!backend_cuda()->n_devices()) {
         puts("no GPU here: nothing was checked");
         return 1;

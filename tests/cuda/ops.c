@@ -1,6 +1,7 @@
-/* Every op of the CUDA backend beside its CPU twin: the same inputs, the same bits in invariant mode, and in the default mode what rounding to 16
- * bits allows. Built over tests/emulator for machines without a GPU, and for a GPU where the toolkit is; there it passes over itself, and says so,
- * when no GPU is found. Draws and ids are equal; logprobs, and angles on a GPU, may differ by rounding of the device's own logarithm and sine. */
+/* Every op of the CUDA backend beside its CPU twin: the same inputs, the same bits in invariant mode, and in the
+ * default mode what rounding to 16 bits allows. Built over tests/emulator for machines without a GPU, and for a GPU
+ * where the toolkit is; there it passes over itself, and says so, when no GPU is found. Draws and ids are equal;
+ * logprobs, and angles on a GPU, may differ by rounding of the device's own logarithm and sine. */
 #include "engine/base/mem.h"
 #include "tests/rig/op_fixture.h"
 
@@ -25,7 +26,7 @@ struct side {
 struct pair {
     struct side side[N_SIDES];
     bool exact;
-    double rms, most;       /* else: errors allowed, in units of the values' root mean square */
+    double rms, most; /* else: errors allowed, in units of the values' root mean square */
 };
 
 static int open_pair(void **state, bool invariant)
@@ -118,7 +119,8 @@ static void same(const struct pair *p, void *const data[N_SIDES], size_t n, cons
         near_enough(p, host, n, what);
     for (size_t k = 0; k < n && p->exact; k++)
         if (memcmp(&host[0][k], &host[1][k], sizeof(float)))
-            fail_msg("%s: element %zu is %a on the GPU, %a on the CPU", what, k, (double)host[1][k], (double)host[0][k]);
+            fail_msg("%s: element %zu is %a on the GPU, %a on the CPU", what, k, (double)host[1][k],
+                     (double)host[0][k]);
     for (int i = 0; i < N_SIDES; i++)
         mem_free(host[i]);
 }
@@ -148,8 +150,8 @@ static void begin_plain(const struct side *s, int rows)
 
 /* ---- linear */
 
-static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K,
-                                   DT_F8_SCALED};
+static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
+                                   DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F8_SCALED};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 struct linear_case {
@@ -163,7 +165,8 @@ static void check_linear(struct pair *p, struct rng *r, enum dtype t, const stru
     struct weight_src src = random_matrix(r, t, c->outs, c->cols);
     int ld = (c->n_cols + 15) / 16 * 16, ldy = (c->n_outs + 15) / 16 * 16;
     size_t n_x = (size_t)c->rows * (size_t)ld, n_y = (size_t)c->rows * (size_t)ldy;
-    float *x = random_floats(r, n_x, 2.0f), *x2 = random_floats(r, n_x, 1.0f), *gain = random_floats(r, (size_t)c->n_cols, 1.0f);
+    float *x = random_floats(r, n_x, 2.0f), *x2 = random_floats(r, n_x, 1.0f),
+          *gain = random_floats(r, (size_t)c->n_cols, 1.0f);
     float *bias = random_floats(r, (size_t)c->n_outs, 1.0f), *y = random_floats(r, n_y, 1.0f);
     void *out[N_SIDES];
     for (int i = 0; i < N_SIDES; i++) {
@@ -172,11 +175,19 @@ static void check_linear(struct pair *p, struct rng *r, enum dtype t, const stru
         struct err e = {0};
         if (s->ops->weight_load(s->d, &w, &src, &e))
             fail_msg("%s", e.text);
-        void *dx = put(s, x, n_x * 4), *dx2 = put(s, x2, n_x * 4), *dgain = put(s, gain, (size_t)c->n_cols * 4), *dbias = put(s, bias, (size_t)c->n_outs * 4);
+        void *dx = put(s, x, n_x * 4), *dx2 = put(s, x2, n_x * 4), *dgain = put(s, gain, (size_t)c->n_cols * 4),
+             *dbias = put(s, bias, (size_t)c->n_outs * 4);
         out[i] = put(s, y, n_y * 4);
-        struct linear_args a = {.in = c->in, .x = {dx, c->n_cols, ld}, .x2 = {dx2, c->n_cols, ld}, .gain = dgain, .eps = 1e-5f, .rows = c->rows,
-                                .accumulate = c->accumulate, .n_out = 1};
-        a.out[0] = (struct linear_out){{w, c->row0, c->n_outs, c->col0, c->n_cols}, c->bias ? dbias : NULL, {out[i], c->n_outs, ldy}};
+        struct linear_args a = {.in = c->in,
+                                .x = {dx, c->n_cols, ld},
+                                .x2 = {dx2, c->n_cols, ld},
+                                .gain = dgain,
+                                .eps = 1e-5f,
+                                .rows = c->rows,
+                                .accumulate = c->accumulate,
+                                .n_out = 1};
+        a.out[0] = (struct linear_out){
+            {w, c->row0, c->n_outs, c->col0, c->n_cols}, c->bias ? dbias : NULL, {out[i], c->n_outs, ldy}};
         begin_plain(s, c->rows);
         s->ops->linear(s->d, &a);
         end(s);
@@ -195,8 +206,9 @@ static void linear_of_every_type(void **state)
         {LINEAR_PLAIN, 1, 16, 256, 0, 16, 0, 256, false, false},
         {LINEAR_NORM, 3, 37, 768, 16, 21, 0, 768, true, false},
         {LINEAR_SWIGLU, 9, 20, 2304, 0, 20, 0, 2304, false, true},
-        {LINEAR_PLAIN, 17, 33, 1280, 0, 33, 192, 832, true, true},     /* leaves 3 to 15 */
-        {LINEAR_PLAIN, 2, 18, 5376, 0, 18, 2112, 3264, false, false}, /* leaves 33 to 83: spans of 32 that are not whole */
+        {LINEAR_PLAIN, 17, 33, 1280, 0, 33, 192, 832, true, true}, /* leaves 3 to 15 */
+        {LINEAR_PLAIN, 2, 18, 5376, 0, 18, 2112, 3264, false,
+         false}, /* leaves 33 to 83: spans of 32 that are not whole */
         {LINEAR_PLAIN, 1, 9, 4352, 0, 9, 0, 4352, false, false},
         {LINEAR_NORM, 31, 40, 1024, 0, 40, 0, 1024, false, true},
         {LINEAR_SWIGLU, 50, 70, 1280, 16, 54, 64, 1152, true, true},
@@ -207,7 +219,8 @@ static void linear_of_every_type(void **state)
     rng_init(&r, 1);
     for (int t = 0; t < N_TYPES; t++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            if (cases[i].rows < 100 || t % 4 == 2 || types[t] == DT_F8_SCALED) /* BF16, Q5_1, Q6_K, fp8: many rows take the emulator long */
+            if (cases[i].rows < 100 || t % 4 == 2 ||
+                types[t] == DT_F8_SCALED) /* BF16, Q5_1, Q6_K, fp8: many rows take the emulator long */
                 check_linear(p, &r, types[t], &cases[i]);
 }
 
@@ -227,7 +240,10 @@ static void linear_of_three_outputs(void **state)
 {
     enum { COLS = 384, LD = 80 };
     static const int outs[3] = {70, 32, 16}, batches[] = {3, 20, 40};
-    static const enum dtype kinds[][3] = {{DT_Q4_K, DT_Q4_K, DT_Q6_K}, {DT_BF16, DT_BF16, DT_BF16}, {DT_F16, DT_F32, DT_Q8_0}, {DT_Q5_1, DT_Q5_1, DT_Q5_1}};
+    static const enum dtype kinds[][3] = {{DT_Q4_K, DT_Q4_K, DT_Q6_K},
+                                          {DT_BF16, DT_BF16, DT_BF16},
+                                          {DT_F16, DT_F32, DT_Q8_0},
+                                          {DT_Q5_1, DT_Q5_1, DT_Q5_1}};
     struct pair *p = pair_or_skip(state);
     struct rng r;
     rng_init(&r, 7);
@@ -235,19 +251,23 @@ static void linear_of_three_outputs(void **state)
         for (size_t b = 0; b < 3; b++) {
             int rows = batches[b], cols = k ? COLS : 512;
             struct weight_src src[3];
-            float *x = random_floats(&r, (size_t)(rows * cols), 2), *gain = random_floats(&r, (size_t)cols, 1), *bias = random_floats(&r, LD, 1);
+            float *x = random_floats(&r, (size_t)(rows * cols), 2), *gain = random_floats(&r, (size_t)cols, 1),
+                  *bias = random_floats(&r, LD, 1);
             void *out[3][N_SIDES];
             for (int i = 0; i < 3; i++)
                 src[i] = random_matrix(&r, kinds[k][i], outs[i], cols);
             for (int s = 0; s < N_SIDES; s++) {
                 const struct side *e = &p->side[s];
                 struct weight *w[3];
-                void *dx = put(e, x, (size_t)(rows * cols) * 4), *dgain = put(e, gain, (size_t)cols * 4), *dbias = put(e, bias, LD * 4);
-                struct linear_args a = {.in = LINEAR_NORM, .x = {dx, cols, cols}, .gain = dgain, .eps = 1e-5f, .rows = rows, .n_out = 3};
+                void *dx = put(e, x, (size_t)(rows * cols) * 4), *dgain = put(e, gain, (size_t)cols * 4),
+                     *dbias = put(e, bias, LD * 4);
+                struct linear_args a = {
+                    .in = LINEAR_NORM, .x = {dx, cols, cols}, .gain = dgain, .eps = 1e-5f, .rows = rows, .n_out = 3};
                 for (int i = 0; i < 3; i++) {
                     assert_int_equal(e->ops->weight_load(e->d, &w[i], &src[i], NULL), 0);
                     out[i][s] = put(e, NULL, (size_t)(rows * LD) * 4);
-                    a.out[i] = (struct linear_out){{w[i], 0, outs[i], 0, cols}, i == 1 ? dbias : NULL, {out[i][s], outs[i], LD}};
+                    a.out[i] = (struct linear_out){
+                        {w[i], 0, outs[i], 0, cols}, i == 1 ? dbias : NULL, {out[i][s], outs[i], LD}};
                 }
                 begin_plain(e, rows);
                 e->ops->linear(e->d, &a);
@@ -273,7 +293,8 @@ static void embed_add_gather(void **state)
     struct pair *p = pair_or_skip(state);
     struct rng r;
     rng_init(&r, 3);
-    static const int32_t ids[ROWS] = {0, 39, 7, 7, 21, 3, 30, 1, 2, 38, 5}, positions[ROWS] = {0}, wanted[] = {2, 2, 5, 10};
+    static const int32_t ids[ROWS] = {0, 39, 7, 7, 21, 3, 30, 1, 2, 38, 5}, positions[ROWS] = {0},
+                         wanted[] = {2, 2, 5, 10};
     for (int t = 0; t < N_TYPES; t++) {
         struct weight_src src = random_matrix(&r, types[t], VOCAB, COLS);
         float *x = random_floats(&r, ROWS * COLS, 1);
@@ -311,14 +332,16 @@ struct attention_case {
     bool gains, halves;
 };
 
-/* Two steps: a prefill of two sequences, then a chunk of the first and a decode of the second. Writes, turns, attends. */
+/* Two steps: a prefill of two sequences, then a chunk of the first and a decode of the second. Writes, turns, attends.
+ */
 static void check_attention(struct pair *p, struct rng *r, const struct attention_case *c)
 {
     enum { BLOCKS = 24 };
     int q_cols = c->n_q * c->dim, kv_cols = c->n_kv * c->dim, rope_dim = c->dim / 4 * 2;
     float freq[128], *gain = random_floats(r, (size_t)c->dim, 1), *x[2], *k[2], *v[2];
     int32_t blocks[BLOCKS], heads[16], ids[MAX_ROWS] = {0}, positions[2][MAX_ROWS];
-    struct batch_seq seqs[2][2] = {{{0, 40, 0, blocks}, {40, 20, 0, blocks + 12}}, {{0, 15, 40, blocks}, {15, 1, 20, blocks + 12}}};
+    struct batch_seq seqs[2][2] = {{{0, 40, 0, blocks}, {40, 20, 0, blocks + 12}},
+                                   {{0, 15, 40, blocks}, {15, 1, 20, blocks + 12}}};
     int rows[2] = {60, 16};
     void *out[N_SIDES][2], *turned[N_SIDES];
     for (int i = 0; i < BLOCKS; i++)
@@ -344,21 +367,35 @@ static void check_attention(struct pair *p, struct rng *r, const struct attentio
         struct rope rope = {c->halves, ANGLES_EXACT ? rope_dim : 0, freq, 1.25f};
         void *dgain = put(s, gain, (size_t)c->dim * 4);
         for (int step = 0; step < 2; step++) {
-            struct batch b = {.n_rows = rows[step], .ids = ids, .positions = positions[step], .n_seqs = 2, .seqs = seqs[step]};
-            void *dq = put(s, x[step], (size_t)(rows[step] * q_cols) * 4), *dk = put(s, k[step], (size_t)(rows[step] * kv_cols) * 4);
+            struct batch b = {
+                .n_rows = rows[step], .ids = ids, .positions = positions[step], .n_seqs = 2, .seqs = seqs[step]};
+            void *dq = put(s, x[step], (size_t)(rows[step] * q_cols) * 4),
+                 *dk = put(s, k[step], (size_t)(rows[step] * kv_cols) * 4);
             void *dv = put(s, v[step], (size_t)(rows[step] * kv_cols) * 4);
             out[i][step] = put(s, NULL, (size_t)(rows[step] * q_cols) * 4);
             begin(s, &b, &rope);
-            struct rope_args turn = {.q = act_of(dq, q_cols), .k = act_of(dk, kv_cols), .n_heads = c->n_q, .n_kv_heads = c->n_kv, .head_dim = c->dim,
-                                     .rows = rows[step], .q_gain = c->gains ? dgain : NULL, .k_gain = c->gains ? dgain : NULL, .eps = 1e-6f};
+            struct rope_args turn = {.q = act_of(dq, q_cols),
+                                     .k = act_of(dk, kv_cols),
+                                     .n_heads = c->n_q,
+                                     .n_kv_heads = c->n_kv,
+                                     .head_dim = c->dim,
+                                     .rows = rows[step],
+                                     .q_gain = c->gains ? dgain : NULL,
+                                     .k_gain = c->gains ? dgain : NULL,
+                                     .eps = 1e-6f};
             if (s->ops->rope_write && step == 1) {
                 s->ops->rope_write(s->d, &turn, act_of(dv, kv_cols), &view);
             } else {
                 s->ops->rope(s->d, &turn);
                 s->ops->kv_write(s->d, act_of(dk, kv_cols), act_of(dv, kv_cols), &view);
             }
-            s->ops->attention(s->d, &(struct attention_args){.q = act_of(dq, q_cols), .out = act_of(out[i][step], q_cols), .n_heads = c->n_q,
-                                                             .kv_head = heads, .kv = view, .scale = 0.11f, .window = c->window});
+            s->ops->attention(s->d, &(struct attention_args){.q = act_of(dq, q_cols),
+                                                             .out = act_of(out[i][step], q_cols),
+                                                             .n_heads = c->n_q,
+                                                             .kv_head = heads,
+                                                             .kv = view,
+                                                             .scale = 0.11f,
+                                                             .window = c->window});
             end(s);
             drop(s, dk), drop(s, dv);
             if (step == 0)
@@ -378,7 +415,8 @@ static void check_attention(struct pair *p, struct rng *r, const struct attentio
     free(gain);
 }
 
-/* A long cache, written in pieces, then one row of it and a few more: parts that are folded, windows that begin within one. */
+/* A long cache, written in pieces, then one row of it and a few more: parts that are folded, windows that begin within
+ * one. */
 static void check_long(struct pair *p, struct rng *r, const struct attention_case *c)
 {
     enum { LENGTH = 900, BLOCKS = 64, LAST = 3 };
@@ -396,26 +434,36 @@ static void check_long(struct pair *p, struct rng *r, const struct attention_cas
         size_t bytes = s->ops->kv_block_bytes(c->kv, c->tokens, c->n_kv, c->dim);
         struct kv_space space = {put(s, NULL, bytes * BLOCKS), bytes, BLOCKS, 1, c->kv};
         struct kv_view view = {&space, 0, c->tokens, c->n_kv, c->dim};
-        void *dk = put(s, k, (size_t)(LENGTH * kv_cols) * 4), *dv = put(s, v, (size_t)(LENGTH * kv_cols) * 4), *dq = put(s, q, (size_t)(LAST * q_cols) * 4);
+        void *dk = put(s, k, (size_t)(LENGTH * kv_cols) * 4), *dv = put(s, v, (size_t)(LENGTH * kv_cols) * 4),
+             *dq = put(s, q, (size_t)(LAST * q_cols) * 4);
         out[i] = put(s, NULL, (size_t)(2 * LAST * q_cols) * 4);
         for (int at = 0, n; at < LENGTH; at += n) {
             n = LENGTH - at < 60 ? LENGTH - at : 60;
             struct batch_seq seq = {0, n, at, blocks};
             begin(s, &(struct batch){.n_rows = n, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq}, NULL);
-            s->ops->kv_write(s->d, act_of((float *)dk + at * kv_cols, kv_cols), act_of((float *)dv + at * kv_cols, kv_cols), &view);
+            s->ops->kv_write(s->d, act_of((float *)dk + at * kv_cols, kv_cols),
+                             act_of((float *)dv + at * kv_cols, kv_cols), &view);
             end(s);
         }
         for (int rows = 1; rows <= LAST; rows += LAST - 1) {
             struct batch_seq seq = {0, rows, LENGTH - rows, blocks};
-            begin(s, &(struct batch){.n_rows = rows, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq}, NULL);
-            s->ops->attention(s->d, &(struct attention_args){.q = act_of(dq, q_cols), .out = act_of((float *)out[i] + (rows > 1) * LAST * q_cols, q_cols),
-                                                             .n_heads = c->n_q, .kv_head = heads, .kv = view, .scale = 0.11f, .window = c->window});
+            begin(s, &(struct batch){.n_rows = rows, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq},
+                  NULL);
+            s->ops->attention(
+                s->d, &(struct attention_args){.q = act_of(dq, q_cols),
+                                               .out = act_of((float *)out[i] + (rows > 1) * LAST * q_cols, q_cols),
+                                               .n_heads = c->n_q,
+                                               .kv_head = heads,
+                                               .kv = view,
+                                               .scale = 0.11f,
+                                               .window = c->window});
             end(s);
         }
         drop(s, dk), drop(s, dv), drop(s, dq), drop(s, space.base);
     }
     same(p, (void *const[]){out[0], out[1]}, (size_t)q_cols, "decode");
-    same(p, (void *const[]){(float *)out[0] + LAST * q_cols, (float *)out[1] + LAST * q_cols}, (size_t)(LAST * q_cols), "last rows");
+    same(p, (void *const[]){(float *)out[0] + LAST * q_cols, (float *)out[1] + LAST * q_cols}, (size_t)(LAST * q_cols),
+         "last rows");
     for (int i = 0; i < N_SIDES; i++)
         drop(&p->side[i], out[i]);
     free(k), free(v), free(q);
@@ -423,7 +471,9 @@ static void check_long(struct pair *p, struct rng *r, const struct attention_cas
 
 static void long_caches(void **state)
 {
-    static const struct attention_case cases[] = {{8, 2, 64, 0, 16, DT_F16, false, true}, {3, 3, 128, 517, 32, DT_F16, false, true}, {4, 1, 80, 0, 48, DT_BF16, false, true},
+    static const struct attention_case cases[] = {{8, 2, 64, 0, 16, DT_F16, false, true},
+                                                  {3, 3, 128, 517, 32, DT_F16, false, true},
+                                                  {4, 1, 80, 0, 48, DT_BF16, false, true},
                                                   {6, 2, 128, 300, 32, DT_F8, false, true}};
     struct pair *p = pair_or_skip(state);
     struct rng r;
@@ -437,9 +487,10 @@ static void long_caches(void **state)
 static void attention_rope_and_cache(void **state)
 {
     static const struct attention_case cases[] = {
-        {8, 2, 64, 0, 16, DT_F16, false, true},  {9, 3, 64, 0, 16, DT_F16, true, false}, {4, 4, 128, 13, 32, DT_BF16, true, true},
-        {16, 1, 24, 0, 16, DT_F32, false, true}, {2, 1, 256, 0, 16, DT_F16, false, true}, {3, 3, 80, 33, 48, DT_F32, true, false},
-        {4, 2, 64, 0, 16, DT_F8, false, true},   {3, 1, 40, 0, 32, DT_F8, false, true},
+        {8, 2, 64, 0, 16, DT_F16, false, true},   {9, 3, 64, 0, 16, DT_F16, true, false},
+        {4, 4, 128, 13, 32, DT_BF16, true, true}, {16, 1, 24, 0, 16, DT_F32, false, true},
+        {2, 1, 256, 0, 16, DT_F16, false, true},  {3, 3, 80, 33, 48, DT_F32, true, false},
+        {4, 2, 64, 0, 16, DT_F8, false, true},    {3, 1, 40, 0, 32, DT_F8, false, true},
     };
     struct pair *p = pair_or_skip(state);
     struct rng r;
@@ -468,7 +519,13 @@ static void check_sample(struct pair *p, float *logits, int vocab, const struct 
     static const int32_t zeros[MAX_ROWS];
     for (int i = 0; i < N_SIDES; i++) {
         const struct side *s = &p->side[i];
-        struct batch b = {.n_rows = n, .ids = zeros, .positions = zeros, .n_logits = n, .logit_rows = zeros, .samples = rows, .results = results[i]};
+        struct batch b = {.n_rows = n,
+                          .ids = zeros,
+                          .positions = zeros,
+                          .n_logits = n,
+                          .logit_rows = zeros,
+                          .samples = rows,
+                          .results = results[i]};
         void *d = put(s, logits, (size_t)n * (size_t)vocab * 4);
         begin(s, &b, NULL);
         int half = n / 2;
@@ -479,9 +536,10 @@ static void check_sample(struct pair *p, float *logits, int vocab, const struct 
     }
     for (int k = 0; k < n; k++) {
         const struct sample_result *cpu = &results[0][k], *gpu = &results[1][k];
-        if (cpu->token != gpu->token || cpu->rank != gpu->rank || cpu->n_top != gpu->n_top || memcmp(cpu->top_ids, gpu->top_ids, sizeof cpu->top_ids))
-            fail_msg("row %d of %d: token %d (rank %d, top %d) on the GPU, %d (%d, %d) on the CPU", k, vocab, gpu->token, gpu->rank, gpu->top_ids[0],
-                     cpu->token, cpu->rank, cpu->top_ids[0]);
+        if (cpu->token != gpu->token || cpu->rank != gpu->rank || cpu->n_top != gpu->n_top ||
+            memcmp(cpu->top_ids, gpu->top_ids, sizeof cpu->top_ids))
+            fail_msg("row %d of %d: token %d (rank %d, top %d) on the GPU, %d (%d, %d) on the CPU", k, vocab,
+                     gpu->token, gpu->rank, gpu->top_ids[0], cpu->token, cpu->rank, cpu->top_ids[0]);
         close_to(gpu->logprob, cpu->logprob, "logprob");
         for (int i = 0; i < cpu->n_top; i++)
             close_to(gpu->top_logprobs[i], cpu->top_logprobs[i], "top logprob");
@@ -491,7 +549,8 @@ static void check_sample(struct pair *p, float *logits, int vocab, const struct 
 static void random_ways(struct rng *r, struct sampling *h, int n)
 {
     for (int i = 0; i < n; i++) {
-        h[i] = (struct sampling){.temperature = (float)(0.2 + 1.3 * rng_unit(r)), .top_p = 1, .repetition_penalty = 1, .seed = rng_next(r)};
+        h[i] = (struct sampling){
+            .temperature = (float)(0.2 + 1.3 * rng_unit(r)), .top_p = 1, .repetition_penalty = 1, .seed = rng_next(r)};
         if (rng_below(r, 5) == 0)
             h[i].temperature = 0;
         if (rng_below(r, 2))
@@ -548,9 +607,16 @@ static void sampling_of_every_kind(void **state)
                 ways[i].bias = bias, ways[i].n_bias = 2;
             if (i % 6 == 5)
                 ways[i].allowed = allowed, ways[i].n_allowed = 4;
-            rows[i] = (struct sample_row){.how = &ways[i], .prompt = prompt, .output = output, .n_prompt = TOKENS, .n_output = i % 3 ? TOKENS : 0,
-                                          .banned = banned, .n_banned = i % 5 == 1 ? 3 : 0, .position = rng_next(&r) % 1000,
-                                          .given = i % 8 == 4 ? (int32_t)rng_below(&r, (uint64_t)vocab) : -1, .n_top = (int)rng_below(&r, 23) - 1};
+            rows[i] = (struct sample_row){.how = &ways[i],
+                                          .prompt = prompt,
+                                          .output = output,
+                                          .n_prompt = TOKENS,
+                                          .n_output = i % 3 ? TOKENS : 0,
+                                          .banned = banned,
+                                          .n_banned = i % 5 == 1 ? 3 : 0,
+                                          .position = rng_next(&r) % 1000,
+                                          .given = i % 8 == 4 ? (int32_t)rng_below(&r, (uint64_t)vocab) : -1,
+                                          .n_top = (int)rng_below(&r, 23) - 1};
         }
         float *x = random_logits(&r, vocab, N);
         emulator_order(round % 2);
@@ -575,7 +641,8 @@ static void refusals(void **state)
     assert_int_equal(s->ops->open(&d, &(struct device_opts){.index = 4711, .invariant = true}, &e), E_INPUT);
     assert_null(d);
     assert_int_equal(s->ops->begin(s->d, &b, NULL, &e), E_FULL);
-    assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, .data = zeros}, &e), E_UNSUPPORTED);
+    assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, .data = zeros}, &e),
+                     E_UNSUPPORTED);
     assert_null(w);
     assert_int_equal(s->ops->kv_block_bytes(DT_Q8_0, 16, 1, 64), 0);
     assert_int_equal(s->ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 64), 0);
@@ -586,12 +653,19 @@ static void refusals(void **state)
 
 int main(void)
 {
-#define BOTH_MODES(test) \
-    cmocka_unit_test_setup_teardown(test, open_invariant, close_pair), {#test " (default mode)", test, open_default, close_pair, NULL}
+#define BOTH_MODES(test)                                                                                               \
+    cmocka_unit_test_setup_teardown(test, open_invariant, close_pair),                                                 \
+    {                                                                                                                  \
+#test " (default mode)", test, open_default, close_pair, NULL                                                  \
+    }
     const struct CMUnitTest tests[] = {
-        BOTH_MODES(linear_of_every_type), BOTH_MODES(linear_of_odd_columns), BOTH_MODES(linear_of_three_outputs), BOTH_MODES(embed_add_gather),
+        BOTH_MODES(linear_of_every_type),
+        BOTH_MODES(linear_of_odd_columns),
+        BOTH_MODES(linear_of_three_outputs),
+        BOTH_MODES(embed_add_gather),
         BOTH_MODES(attention_rope_and_cache),
-        BOTH_MODES(long_caches), cmocka_unit_test_setup_teardown(sampling_of_every_kind, open_invariant, close_pair),
+        BOTH_MODES(long_caches),
+        cmocka_unit_test_setup_teardown(sampling_of_every_kind, open_invariant, close_pair),
         cmocka_unit_test_setup_teardown(refusals, open_invariant, close_pair),
     };
 #undef BOTH_MODES

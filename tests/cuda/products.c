@@ -1,5 +1,5 @@
-/* The default mode's matrix kernels: skinny products of every family, the making of bf16 inputs, widening of weights; against float64
- * over the same rounded inputs, so that only the order of the sums is left to differ. */
+/* The default mode's matrix kernels: skinny products of every family, the making of bf16 inputs, widening of weights;
+ * against float64 over the same rounded inputs, so that only the order of the sums is left to differ. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -13,17 +13,17 @@ static const struct {
     enum family family;
     int q, h, s, d; /* bytes of each plane for 32 columns; d: for 256 */
 } kinds[] = {
-    {DT_F16, FAM_F16, 0, 0, 0, 0},   {DT_BF16, FAM_BF16, 0, 0, 0, 0}, {DT_Q4_0, FAM_U4, 16, 0, 2, 0}, {DT_Q4_1, FAM_U4M, 16, 0, 4, 0},
-    {DT_Q5_0, FAM_U5, 16, 4, 2, 0},  {DT_Q5_1, FAM_U5M, 16, 4, 4, 0}, {DT_Q8_0, FAM_S8, 32, 0, 2, 0}, {DT_Q4_K, FAM_K4, 16, 0, 2, 4},
-    {DT_Q5_K, FAM_K5, 16, 4, 2, 4},  {DT_Q6_K, FAM_K6, 16, 8, 2, 2},
-    {DT_F8_SCALED, FAM_F8, 32, 0, 2, 0},
+    {DT_F16, FAM_F16, 0, 0, 0, 0},   {DT_BF16, FAM_BF16, 0, 0, 0, 0},     {DT_Q4_0, FAM_U4, 16, 0, 2, 0},
+    {DT_Q4_1, FAM_U4M, 16, 0, 4, 0}, {DT_Q5_0, FAM_U5, 16, 4, 2, 0},      {DT_Q5_1, FAM_U5M, 16, 4, 4, 0},
+    {DT_Q8_0, FAM_S8, 32, 0, 2, 0},  {DT_Q4_K, FAM_K4, 16, 0, 2, 4},      {DT_Q5_K, FAM_K5, 16, 4, 2, 4},
+    {DT_Q6_K, FAM_K6, 16, 8, 2, 2},  {DT_F8_SCALED, FAM_F8, 32, 0, 2, 0},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 struct matrix {
     struct weight_planes p;
     void *planes[4];
-    float *wide;                /* [rows][cols] */
+    float *wide; /* [rows][cols] */
     int rows, cols;
 };
 
@@ -59,7 +59,8 @@ static void fill_plain(struct matrix *m, enum dtype t, struct rng *r)
 static void fill_blocks(struct matrix *m, int kind, struct rng *r)
 {
     enum dtype t = kinds[kind].type;
-    size_t row_bytes = dtype_row_bytes(t, m->cols), n = row_bytes * (size_t)m->rows, blocks = (size_t)m->rows * (size_t)m->p.blocks;
+    size_t row_bytes = dtype_row_bytes(t, m->cols), n = row_bytes * (size_t)m->rows,
+           blocks = (size_t)m->rows * (size_t)m->p.blocks;
     uint8_t *raw = plane(n);
     float *x = mem_new_array((size_t)m->cols, sizeof *x);
     for (int i = 0; i < m->rows; i++) {
@@ -100,7 +101,9 @@ static void free_matrix(struct matrix *m)
 /* Input element k of a row, without 1 / rms. */
 static double exactly(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
 {
-    return in == SKINNY_NORM ? (double)x[k] * (double)gain[k] : in == SKINNY_SWIGLU ? (double)x[k] / (1 + exp(-(double)x[k])) * (double)x2[k] : (double)x[k];
+    return in == SKINNY_NORM     ? (double)x[k] * (double)gain[k]
+           : in == SKINNY_SWIGLU ? (double)x[k] / (1 + exp(-(double)x[k])) * (double)x2[k]
+                                 : (double)x[k];
 }
 
 static double made(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
@@ -117,8 +120,8 @@ static double rms_inverse(const float *x, int n, double eps)
 }
 
 struct product_case {
-    int kind, rows, outs[3], n_out, cols;   /* cols: of the matrix */
-    int col0, used;                         /* the window */
+    int kind, rows, outs[3], n_out, cols; /* cols: of the matrix */
+    int col0, used;                       /* the window */
     enum skinny_in in;
     bool bias, accumulate;
 };
@@ -131,12 +134,14 @@ static float *random_rows(int rows, int ld, struct rng *r)
     return x;
 }
 
-/* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another precision here. */
+/* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another
+ * precision here. */
 struct product_inputs {
     const float *x, *x2, *gain; /* of the row */
 };
 
-static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in, const double base_is[2])
+static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in,
+                         const double base_is[2])
 {
     const float *x = in->x, *x2 = in->x2, *gain = in->gain;
     double base = base_is[0], is = base_is[1];
@@ -148,7 +153,8 @@ static void check_output(const struct product_case *c, const struct matrix *m, i
     }
     double most = size * scale * (c->in == SKINNY_SWIGLU ? 1e-3 : 2e-5) + 1e-6;
     if (fabs(sum * scale + base - is) > most)
-        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is, sum * scale + base, most);
+        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is,
+                 sum * scale + base, most);
 }
 
 static void try_product(const struct product_case *c, uint64_t seed)
@@ -157,24 +163,39 @@ static void try_product(const struct product_case *c, uint64_t seed)
     struct matrix m[3];
     rng_init(&r, seed);
     int ld = (c->used + 15) / 16 * 16;
-    float *x = random_rows(c->rows, ld, &r), *x2 = random_rows(c->rows, ld, &r), *gain = random_rows(1, ld, &r), *y[3], *before[3], *bias[3];
-    struct skinny_job j = {.in = c->in, .x = x, .x2 = x2, .gain = gain, .ldx = ld, .ldx2 = ld, .rows = c->rows, .n_out = c->n_out, .eps = 1e-5f,
-                           .accumulate = c->accumulate, .early = seed % 2};
+    float *x = random_rows(c->rows, ld, &r), *x2 = random_rows(c->rows, ld, &r), *gain = random_rows(1, ld, &r), *y[3],
+          *before[3], *bias[3];
+    struct skinny_job j = {.in = c->in,
+                           .x = x,
+                           .x2 = x2,
+                           .gain = gain,
+                           .ldx = ld,
+                           .ldx2 = ld,
+                           .rows = c->rows,
+                           .n_out = c->n_out,
+                           .eps = 1e-5f,
+                           .accumulate = c->accumulate,
+                           .early = seed % 2};
     for (int o = 0; o < c->n_out; o++) {
         make_matrix(&m[o], c->kind, c->outs[o] + 3, c->cols, &r);
         y[o] = random_rows(c->rows, c->outs[o], &r);
         before[o] = plane((size_t)c->rows * (size_t)c->outs[o] * sizeof(float));
         memcpy(before[o], y[o], (size_t)c->rows * (size_t)c->outs[o] * sizeof(float));
         bias[o] = random_rows(1, c->outs[o], &r);
-        j.out[o] = (struct skinny_out){.w = {m[o].p, 2, c->outs[o], c->col0, c->used}, .bias = c->bias ? bias[o] : NULL, .y = y[o], .ldy = c->outs[o]};
+        j.out[o] = (struct skinny_out){.w = {m[o].p, 2, c->outs[o], c->col0, c->used},
+                                       .bias = c->bias ? bias[o] : NULL,
+                                       .y = y[o],
+                                       .ldy = c->outs[o]};
     }
     assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
     unified_wait();
     for (int o = 0; o < c->n_out; o++) {
         for (int row = 0; row < c->rows; row++)
             for (int i = 0; i < c->outs[o]; i++) {
-                double base = (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
-                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, x2 + row * ld, gain}, (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
+                double base =
+                    (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
+                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, x2 + row * ld, gain},
+                             (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
             }
         free_matrix(&m[o]);
         unified_free(y[o]);
@@ -192,8 +213,15 @@ static void skinny_products_of_every_family(void **state)
     static const int rows[] = {1, 2, 7, 8, 9, 16};
     for (int kind = 0; kind < KINDS; kind++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            struct product_case c = {.kind = kind, .rows = rows[i], .outs = {24, 16, 5}, .n_out = 1 + (int)i % 3, .cols = 768, .used = 768,
-                                     .in = (enum skinny_in)((size_t)kind + i) % 3, .bias = i % 2, .accumulate = i % 3 == 1};
+            struct product_case c = {.kind = kind,
+                                     .rows = rows[i],
+                                     .outs = {24, 16, 5},
+                                     .n_out = 1 + (int)i % 3,
+                                     .cols = 768,
+                                     .used = 768,
+                                     .in = (enum skinny_in)((size_t)kind + i) % 3,
+                                     .bias = i % 2,
+                                     .accumulate = i % 3 == 1};
             try_product(&c, (uint64_t)kind * 100 + i);
         }
 }
@@ -202,7 +230,14 @@ static void windows_of_columns(void **state)
 {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
-        struct product_case c = {.kind = kind, .rows = 3, .outs = {18}, .n_out = 1, .cols = 512, .col0 = 64, .used = 192, .in = SKINNY_PLAIN};
+        struct product_case c = {.kind = kind,
+                                 .rows = 3,
+                                 .outs = {18},
+                                 .n_out = 1,
+                                 .cols = 512,
+                                 .col0 = 64,
+                                 .used = 192,
+                                 .in = SKINNY_PLAIN};
         try_product(&c, 1);
         c.col0 = 192;
         c.used = 320; /* to the end */
@@ -214,17 +249,32 @@ static void columns_that_no_tile_divides(void **state)
 {
     (void)state;
     for (int in = 0; in < 3; in++) {
-        try_product(&(struct product_case){.kind = 1, .rows = 5, .outs = {16}, .n_out = 1, .cols = 203, .used = 203, .in = (enum skinny_in)in}, 3);
-        try_product(&(struct product_case){.kind = 0, .rows = 2, .outs = {16}, .n_out = 1, .cols = 71, .used = 71, .in = (enum skinny_in)in}, 4);
-        try_product(&(struct product_case){.kind = 2, .rows = 2, .outs = {16}, .n_out = 1, .cols = 96, .used = 96, .in = (enum skinny_in)in}, 5);
+        try_product(
+            &(struct product_case){
+                .kind = 1, .rows = 5, .outs = {16}, .n_out = 1, .cols = 203, .used = 203, .in = (enum skinny_in)in},
+            3);
+        try_product(
+            &(struct product_case){
+                .kind = 0, .rows = 2, .outs = {16}, .n_out = 1, .cols = 71, .used = 71, .in = (enum skinny_in)in},
+            4);
+        try_product(
+            &(struct product_case){
+                .kind = 2, .rows = 2, .outs = {16}, .n_out = 1, .cols = 96, .used = 96, .in = (enum skinny_in)in},
+            5);
     }
 }
 
 static void two_tiles_a_cta(void **state)
 {
     (void)state;
-    try_product(&(struct product_case){.kind = 1, .rows = 3, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_NORM}, 6);
-    try_product(&(struct product_case){.kind = 3, .rows = 11, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_PLAIN}, 7);
+    try_product(
+        &(struct product_case){
+            .kind = 1, .rows = 3, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_NORM},
+        6);
+    try_product(
+        &(struct product_case){
+            .kind = 3, .rows = 11, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_PLAIN},
+        7);
 }
 
 /* A row's sums are the same bits however many rows there are. */
@@ -238,9 +288,14 @@ static void rows_do_not_depend_on_each_other(void **state)
     make_matrix(&m, 7, 48, 1024, &r);
     float *x = random_rows(16, 1024, &r), *y = plane(16 * 48 * sizeof *y);
     for (int rows = 1; rows <= 16; rows++) {
-        struct skinny_job j = {.in = SKINNY_PLAIN, .x = x, .ldx = 1024, .rows = rows, .n_out = 1, .out = {{.w = {m.p, 0, 48, 0, 1024}, .y = y, .ldy = 48}}};
+        struct skinny_job j = {.in = SKINNY_PLAIN,
+                               .x = x,
+                               .ldx = 1024,
+                               .rows = rows,
+                               .n_out = 1,
+                               .out = {{.w = {m.p, 0, 48, 0, 1024}, .y = y, .ldy = 48}}};
         assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
-    unified_wait();
+        unified_wait();
         if (rows == 1)
             memcpy(first, y, sizeof first);
         assert_memory_equal(first, y, sizeof first);
@@ -261,15 +316,26 @@ static void inputs_in_16_bits(void **state)
     for (int how = 0; how < 6; how++) {
         enum skinny_in in = (enum skinny_in)(how % 3);
         bool f16 = how >= 3;
-        struct narrow_job j = {.x = x, .x2 = in == SKINNY_SWIGLU ? x2 : NULL, .gain = in == SKINNY_NORM ? gain : NULL, .y = y,
-                               .ldx = LD, .ldx2 = LD, .ldy = TO, .rows = ROWS, .cols = COLS, .eps = 1e-5f, .f16 = f16};
+        struct narrow_job j = {.x = x,
+                               .x2 = in == SKINNY_SWIGLU ? x2 : NULL,
+                               .gain = in == SKINNY_NORM ? gain : NULL,
+                               .y = y,
+                               .ldx = LD,
+                               .ldx2 = LD,
+                               .ldy = TO,
+                               .rows = ROWS,
+                               .cols = COLS,
+                               .eps = 1e-5f,
+                               .f16 = f16};
         memset(y, 0xff, ROWS * TO * sizeof *y);
         assert_int_equal(launch_narrow(NULL, &j), cudaSuccess);
         unified_wait();
         for (int i = 0; i < ROWS; i++)
             for (int k = 0; k < TO; k++) {
                 double is = (double)(f16 ? f16_to_f32(y[i * TO + k]) : bf16_to_f32(y[i * TO + k]));
-                double should = k < COLS ? exactly(in, x + i * LD, x2 + i * LD, gain, k) * (in == SKINNY_NORM ? rms_inverse(x + i * LD, COLS, 1e-5) : 1) : 0;
+                double should = k < COLS ? exactly(in, x + i * LD, x2 + i * LD, gain, k) *
+                                               (in == SKINNY_NORM ? rms_inverse(x + i * LD, COLS, 1e-5) : 1)
+                                         : 0;
                 if (!(fabs(is - should) <= fabs(should) / (f16 ? 1500 : 200) + 1e-7))
                     fail_msg("in %d row %d column %d: %g, not %g", how, i, k, is, should);
             }
@@ -301,14 +367,23 @@ static void tiles_of_every_family(void **state)
         for (int i = 0; i < ROWS * 320; i++)
             x[i] = f16 ? f32_to_f16((float)rng_normal(&r)) : f32_to_bf16((float)rng_normal(&r));
         memcpy(y, before, ROWS * OUTS * sizeof *y);
-        struct fast_job j = {.w = {m.p, 1, OUTS, 192, 320}, .x = x, .ldx = 320, .bias = kind % 2 ? bias : NULL, .y = y, .ldy = OUTS, .rows = ROWS, .accumulate = kind % 3 == 0};
+        struct fast_job j = {.w = {m.p, 1, OUTS, 192, 320},
+                             .x = x,
+                             .ldx = 320,
+                             .bias = kind % 2 ? bias : NULL,
+                             .y = y,
+                             .ldy = OUTS,
+                             .rows = ROWS,
+                             .accumulate = kind % 3 == 0};
         assert_int_equal(launch_tile(NULL, &j), cudaSuccess);
         unified_wait();
         for (int i = 0; i < ROWS; i++)
             for (int o = 0; o < OUTS; o++) {
-                double sum = (kind % 2 ? (double)bias[o] : 0) + (kind % 3 == 0 ? (double)before[i * OUTS + o] : 0), size = 0;
+                double sum = (kind % 2 ? (double)bias[o] : 0) + (kind % 3 == 0 ? (double)before[i * OUTS + o] : 0),
+                       size = 0;
                 for (int k = 0; k < 320; k++) {
-                    double t = (double)(f16 ? f16_to_f32(x[i * 320 + k]) : bf16_to_f32(x[i * 320 + k])) * (double)m.wide[(o + 1) * 512 + 192 + k];
+                    double t = (double)(f16 ? f16_to_f32(x[i * 320 + k]) : bf16_to_f32(x[i * 320 + k])) *
+                               (double)m.wide[(o + 1) * 512 + 192 + k];
                     sum += t;
                     size += fabs(t);
                 }
@@ -335,7 +410,7 @@ static void widened_weights(void **state)
         uint16_t *y = plane(5 * 320 * sizeof *y);
         struct widen_job j = {.w = {m.p, 1, 5, 192, 320}, .to = y};
         assert_int_equal(launch_widen(NULL, &j), cudaSuccess);
-    unified_wait();
+        unified_wait();
         for (int i = 0; i < 5; i++)
             for (int k = 0; k < 320; k++) {
                 double is = (double)bf16_to_f32(y[i * 320 + k]), should = (double)m.wide[(i + 1) * 512 + 192 + k];

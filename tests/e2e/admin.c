@@ -1,4 +1,5 @@
-/* The admin routes over the fake engine and the real policy host: loads, refusals with their place, names and sizes, the watched file. */
+/* The admin routes over the fake engine and the real policy host: loads, refusals with their place, names and sizes,
+ * the watched file. */
 #include <sys/stat.h>
 
 #include "tests/rig/front_fixture.h"
@@ -132,8 +133,8 @@ static void a_broken_policy_says_where(void **state)
     assert_int_equal(reloads("unreadable"), unread + 1);
 }
 
-/* A pipe in the folder would hold its reader for ever, and a link may lead anywhere: neither is read, watched or shown. A link that stays inside is
- * how some systems lay files. */
+/* A pipe in the folder would hold its reader for ever, and a link may lead anywhere: neither is read, watched or shown.
+ * A link that stays inside is how some systems lay files. */
 static void the_folder_is_not_left(void **state)
 {
     (void)state;
@@ -194,7 +195,8 @@ static void an_empty_body_is_refused(void **state)
 static void names_and_sizes_are_checked(void **state)
 {
     (void)state;
-    static const char *const names[] = {"..%2fx", ".x", "a%20b", "a/b", "%2e%2e", "0123456789012345678901234567890123456789x", ".lua"};
+    static const char *const names[] = {
+        "..%2fx", ".x", "a%20b", "a/b", "%2e%2e", "0123456789012345678901234567890123456789x", ".lua"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[200];
         snprintf(path, sizeof path, "/admin/policies/%s", names[i]);
@@ -259,7 +261,8 @@ static bool reaches(const char *result, int64_t want)
     return false;
 }
 
-/* The live policy's file: an edit goes live, a broken one is refused and counted, the next good one goes live again; a touch does nothing twice. */
+/* The live policy's file: an edit goes live, a broken one is refused and counted, the next good one goes live again; a
+ * touch does nothing twice. */
 static void edits_of_the_live_file_go_live(void **state)
 {
     (void)state;

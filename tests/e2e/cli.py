@@ -1,4 +1,5 @@
 """The program from outside: commands, messages and exit codes, answers on pipes and on a terminal, signals. Uses made-up weights."""
+
 import json
 import os
 import pty
@@ -14,13 +15,24 @@ import time
 import urllib.request
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
-DUMMY = ["--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--kv-cache-memory-bytes", "64MiB", "-t", "1"]
+DUMMY = [
+    "--load-format",
+    "dummy",
+    "--hf-config",
+    "tests/data/sim_model.json",
+    "--kv-cache-memory-bytes",
+    "64MiB",
+    "-t",
+    "1",
+]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 WAIT_S = 60
 
 
 def run(*args, stdin="", env=None):
-    return subprocess.run([BINARY, *args], input=stdin.encode(), capture_output=True, timeout=WAIT_S, env={**ENV, **(env or {})})
+    return subprocess.run(
+        [BINARY, *args], input=stdin.encode(), capture_output=True, timeout=WAIT_S, env={**ENV, **(env or {})}
+    )
 
 
 def out(r):
@@ -33,7 +45,9 @@ def err(r):
 
 def version_and_help():
     told = re.fullmatch(r"moonshift (\d+\.\d+\.\d+)( \([0-9a-f]+\+?\))?\n", out(run("--version")))
-    assert told and told.group(1) == re.search(r"project\(moonshift VERSION (\S+)", open("CMakeLists.txt").read()).group(1)
+    assert told and told.group(1) == re.search(
+        r"project\(moonshift VERSION (\S+)", open("CMakeLists.txt").read()
+    ).group(1)
     for words in (["--help"], ["serve", "--help"], ["run", "-h"], ["policy", "check", "--help"], ["help", "serve"]):
         r = run(*words)
         assert r.returncode == 0 and "moonshift" in out(r) and not r.stderr, (words, r)
@@ -63,13 +77,20 @@ def too_little_memory_says_what_fits():
     assert r.returncode == 1
     m = re.search(r"lower --max-model-len to (\d+)", err(r))
     assert m, err(r)
-    ok = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1), "--port", "0")
+    ok = run(
+        "serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1), "--port", "0"
+    )
     assert ok.returncode == 0, err(ok)
     # nobody asked for a shorter context: it is said, with what the whole one takes
     cut = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--port", "0")
-    m = re.search(r"WARN.* A request may have (\d+) tokens, of the model's 8192: .*--kv-cache-memory-bytes (\d+)MiB", err(cut))
+    m = re.search(
+        r"WARN.* A request may have (\d+) tokens, of the model's 8192: .*--kv-cache-memory-bytes (\d+)MiB", err(cut)
+    )
     assert cut.returncode == 0 and m and 16 <= int(m.group(1)) < 8192, err(cut)
-    for args in (["--kv-cache-memory-bytes", m.group(2) + "MiB"], ["--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1)]):
+    for args in (
+        ["--kv-cache-memory-bytes", m.group(2) + "MiB"],
+        ["--kv-cache-memory-bytes", "100k", "--max-model-len", m.group(1)],
+    ):
         ok = run("serve", *DUMMY, "--dry-run", "--port", "0", *args)
         assert ok.returncode == 0 and "A request may have" not in err(ok), err(ok)
     # less than any request takes: what is the least, which then serves
@@ -88,9 +109,15 @@ def start_up_lines():
     assert r.returncode == 0, err(r)
     at = 0
     for line in (
-        r"Moonshift \d+\.\d+\.\d+[^:]*: .*--policy-param budget=256", r"Device 0: ", r"Loading weights: 100%", r"fcfs \([0-9a-f]{12}\) is live",
-        r"Model loading took \d+\.\d\d GiB and \d+\.\d\d s", r"Available KV cache memory: \d+\.\d\d GiB",
-        r"GPU KV cache size: [\d,]+ tokens", r"Maximum concurrency for 8,192 tokens per request: \d+\.\d\dx", r"Dry run",
+        r"Moonshift \d+\.\d+\.\d+[^:]*: .*--policy-param budget=256",
+        r"Device 0: ",
+        r"Loading weights: 100%",
+        r"fcfs \([0-9a-f]{12}\) is live",
+        r"Model loading took \d+\.\d\d GiB and \d+\.\d\d s",
+        r"Available KV cache memory: \d+\.\d\d GiB",
+        r"GPU KV cache size: [\d,]+ tokens",
+        r"Maximum concurrency for 8,192 tokens per request: \d+\.\d\dx",
+        r"Dry run",
     ):
         m = re.compile(line).search(err(r), at)
         assert m, (line, err(r))
@@ -117,7 +144,9 @@ def answers_on_pipes():
     long = run("run", *DUMMY, "--raw", stdin="x" * 9000)
     assert long.returncode == 1 and "--max-model-len" in err(long)
     # a reader that leaves ends it, quietly
-    p = subprocess.Popen([BINARY, "run", *DUMMY, "--raw", "abc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    p = subprocess.Popen(
+        [BINARY, "run", *DUMMY, "--raw", "abc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV
+    )
     p.stdout.read(1)
     p.stdout.close()
     assert p.wait(WAIT_S) != 0
@@ -138,7 +167,7 @@ class Terminal:
         while True:
             m = re.search(pattern, self.text, re.S)
             if m:
-                self.text = self.text[m.end():]
+                self.text = self.text[m.end() :]
                 return m
             ready = select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]
             assert ready, f"{pattern} did not come; there was {self.text[-500:]}"
@@ -234,7 +263,9 @@ def piped_text_comes_before_the_question():
 
 
 def interrupts_stop_the_answer_only():
-    t = Terminal("run", *DUMMY, "--chat-template", "chatml", "--device", "sim", "--sim-step-us", "20000", "--history", "off")
+    t = Terminal(
+        "run", *DUMMY, "--chat-template", "chatml", "--device", "sim", "--sim-step-us", "20000", "--history", "off"
+    )
     t.until(rb"> ")
     t.type(b"talk for long\n")
     t.until(rb"<unused")  # the answer has begun
@@ -285,7 +316,9 @@ class Server:
             return r.status, r.read()
 
     def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         return urllib.request.urlopen(request, timeout=WAIT_S)
 
     def stop(self, *signals):
@@ -299,7 +332,19 @@ class Server:
 
 
 def a_server_serves_and_drains():
-    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "2000", "--served-model-name", "first", "--alias", "second")
+    s = Server(
+        *DUMMY,
+        "--port",
+        "0",
+        "--device",
+        "sim",
+        "--sim-step-us",
+        "2000",
+        "--served-model-name",
+        "first",
+        "--alias",
+        "second",
+    )
     try:
         assert s.get("/health")[0] == 200
         names = [m["id"] for m in json.loads(s.get("/v1/models")[1])["data"]]
@@ -316,8 +361,15 @@ def a_server_serves_and_drains():
 
 def a_second_signal_stops_at_once():
     s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "200000", "--max-model-len", "8k")
-    stream = s.post("/v1/completions", {"model": s.get("/v1/models") and json.loads(s.get("/v1/models")[1])["data"][0]["id"],
-                                        "prompt": "abc", "max_tokens": 5000, "stream": True})
+    stream = s.post(
+        "/v1/completions",
+        {
+            "model": s.get("/v1/models") and json.loads(s.get("/v1/models")[1])["data"][0]["id"],
+            "prompt": "abc",
+            "max_tokens": 5000,
+            "stream": True,
+        },
+    )
     stream.read(10)
     begin = time.monotonic()
     code, text = s.stop(signal.SIGTERM, signal.SIGTERM)
@@ -326,7 +378,19 @@ def a_second_signal_stops_at_once():
 
 
 def an_end_takes_no_longer_than_allowed():
-    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--sim-step-us", "200000", "--max-model-len", "8k", "--shutdown-timeout", "1")
+    s = Server(
+        *DUMMY,
+        "--port",
+        "0",
+        "--device",
+        "sim",
+        "--sim-step-us",
+        "200000",
+        "--max-model-len",
+        "8k",
+        "--shutdown-timeout",
+        "1",
+    )
     model = json.loads(s.get("/v1/models")[1])["data"][0]["id"]
     stream = s.post("/v1/completions", {"model": model, "prompt": "abc", "max_tokens": 5000, "stream": True})
     stream.read(10)
@@ -344,7 +408,10 @@ def a_taken_port_is_said():
         held.bind(("127.0.0.1", 0))
         held.listen()
         port = held.getsockname()[1]
-        for flags, says in ((["--port", str(port), "--admin-listen", "off"], "--port"), (["--port", "0", "--admin-listen", f"127.0.0.1:{port}"], "--admin-listen")):
+        for flags, says in (
+            (["--port", str(port), "--admin-listen", "off"], "--port"),
+            (["--port", "0", "--admin-listen", f"127.0.0.1:{port}"], "--admin-listen"),
+        ):
             r = run("serve", *DUMMY, *flags)
             assert r.returncode == 1 and str(port) in err(r) and "in use" in err(r) and says in err(r), err(r)
             assert "Loading" not in err(r), "it was known before the model was loaded"
@@ -354,10 +421,25 @@ def bad_keys_are_said_before_the_model_is_loaded():
     r = run("serve", *DUMMY, "--port", "0", "--dry-run", "--device", "sim", env={"VLLM_API_KEY": "sekrit"})
     assert r.returncode == 0 and "every client is let in" in err(r) and "sekrit" not in err(r), err(r)
     with tempfile.NamedTemporaryFile() as empty:
-        for flags, says in ((["--api-key-file", "/nowhere/keys"], "/nowhere/keys"), (["--admin-key-file", empty.name], "no key"), (["--api-key", "a=b=c"], "--api-key-file")):
+        for flags, says in (
+            (["--api-key-file", "/nowhere/keys"], "/nowhere/keys"),
+            (["--admin-key-file", empty.name], "no key"),
+            (["--api-key", "a=b=c"], "--api-key-file"),
+        ):
             r = run("serve", *DUMMY, "--port", "0", *flags)
             assert r.returncode == 1 and says in err(r) and "Loading weights" not in err(r), err(r)
-    r = run("serve", *DUMMY, "--port", "0", "--dry-run", "--device", "sim", "--api-key-file", "/dev/stdin", stdin="one=two team\n")  # read once
+    r = run(
+        "serve",
+        *DUMMY,
+        "--port",
+        "0",
+        "--dry-run",
+        "--device",
+        "sim",
+        "--api-key-file",
+        "/dev/stdin",
+        stdin="one=two team\n",
+    )  # read once
     assert r.returncode == 0 and "1 key of tenants team" in err(r), err(r)
 
 
@@ -365,7 +447,19 @@ def keys_stay_out_of_the_log_and_the_process_list():
     keys = tempfile.NamedTemporaryFile("w")
     keys.write("# ours\nfiled=sekrit filed\n")
     keys.flush()
-    s = Server(*DUMMY, "--port", "0", "--device", "sim", "--api-key", "sekrit=team", "--admin-key=sekrit-root", "--api-key-file", keys.name, "--enable-log-requests")
+    s = Server(
+        *DUMMY,
+        "--port",
+        "0",
+        "--device",
+        "sim",
+        "--api-key",
+        "sekrit=team",
+        "--admin-key=sekrit-root",
+        "--api-key-file",
+        keys.name,
+        "--enable-log-requests",
+    )
     try:
         with open(f"/proc/{s.p.pid}/cmdline", "rb") as f:
             words = f.read()
@@ -386,13 +480,31 @@ def keys_stay_out_of_the_log_and_the_process_list():
 
 def write_folder(to, tokenizer=True):
     """A small Llama as Hugging Face has it: all zeros but norms and embeddings, so that every token leads to the last one."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 98,
-              "tie_word_embeddings": False}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "num_hidden_layers": 1,
+        "hidden_size": 64,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "intermediate_size": 64,
+        "vocab_size": 98,
+        "tie_word_embeddings": False,
+    }
     layer = "model.layers.0."
-    shapes = {"model.embed_tokens.weight": [98, 64], "lm_head.weight": [98, 64], "model.norm.weight": [64], layer + "input_layernorm.weight": [64],
-              layer + "post_attention_layernorm.weight": [64], **{f"{layer}self_attn.{p}_proj.weight": [64, 64] for p in "qkvo"},
-              **{f"{layer}mlp.{p}_proj.weight": [64, 64] for p in ("gate", "up", "down")}}
+    shapes = {
+        "model.embed_tokens.weight": [98, 64],
+        "lm_head.weight": [98, 64],
+        "model.norm.weight": [64],
+        layer + "input_layernorm.weight": [64],
+        layer + "post_attention_layernorm.weight": [64],
+        **{f"{layer}self_attn.{p}_proj.weight": [64, 64] for p in "qkvo"},
+        **{f"{layer}mlp.{p}_proj.weight": [64, 64] for p in ("gate", "up", "down")},
+    }
     head, data = {}, b""
     for name, shape in shapes.items():
         n = shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -408,7 +520,10 @@ def write_folder(to, tokenizer=True):
     vocab = {"\u0120": 0, **{chr(c): c - 32 for c in range(33, 127)}, "end": 95, "ab": 96}
     files = {"config.json": config, "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"}}
     if tokenizer:
-        files["tokenizer.json"] = {"model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+        files["tokenizer.json"] = {
+            "model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        }
     for name, content in files.items():
         with open(os.path.join(to, name), "w", encoding="utf-8") as f:
             json.dump(content, f)
@@ -440,10 +555,27 @@ def policies_are_checked():
 
 
 CASES = [
-    version_and_help, wrong_words, too_little_memory_says_what_fits, start_up_lines, json_log_lines, answers_on_pipes,
-    piped_text_comes_before_the_question, chat_with_line_editing, chat_at_a_terminal_that_edits_nothing, typed_lines_are_edited_and_kept, no_colours_where_none_are_wanted,
-    interrupts_stop_the_answer_only, no_control_bytes_on_a_terminal, a_server_serves_and_drains, a_second_signal_stops_at_once,
-    an_end_takes_no_longer_than_allowed, a_taken_port_is_said, bad_keys_are_said_before_the_model_is_loaded, keys_stay_out_of_the_log_and_the_process_list, policies_are_checked, a_folder_is_served_with_its_own_tokenizer,
+    version_and_help,
+    wrong_words,
+    too_little_memory_says_what_fits,
+    start_up_lines,
+    json_log_lines,
+    answers_on_pipes,
+    piped_text_comes_before_the_question,
+    chat_with_line_editing,
+    chat_at_a_terminal_that_edits_nothing,
+    typed_lines_are_edited_and_kept,
+    no_colours_where_none_are_wanted,
+    interrupts_stop_the_answer_only,
+    no_control_bytes_on_a_terminal,
+    a_server_serves_and_drains,
+    a_second_signal_stops_at_once,
+    an_end_takes_no_longer_than_allowed,
+    a_taken_port_is_said,
+    bad_keys_are_said_before_the_model_is_loaded,
+    keys_stay_out_of_the_log_and_the_process_list,
+    policies_are_checked,
+    a_folder_is_served_with_its_own_tokenizer,
 ]
 
 

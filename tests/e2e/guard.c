@@ -1,4 +1,5 @@
-/* The end of the server has a bound whatever hangs: a process whose main thread never looks is ended by its guard, by the second signal or by the time. */
+/* The end of the server has a bound whatever hangs: a process whose main thread never looks is ended by its guard, by
+ * the second signal or by the time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

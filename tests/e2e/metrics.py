@@ -1,5 +1,6 @@
 """Every metric moves: a server on the simulated device is led through a scenario, and each series that it can print is seen to move in the step that MOVES names. A metric without an
 entry fails, whether it is served or only written somewhere in the sources: add it to MOVES with the step that moves it, or with why it cannot move here."""
+
 import atexit
 import http.client
 import json
@@ -186,7 +187,9 @@ def parse(text):
             name, _, part = name.rpartition("_")
             if part != "count":
                 continue
-        series[name, tuple(sorted((k, v) for k, v in labels.items() if k not in ("engine", "model_name")))] = float(m.group(3))
+        series[name, tuple(sorted((k, v) for k, v in labels.items() if k not in ("engine", "model_name")))] = float(
+            m.group(3)
+        )
     return series, types
 
 
@@ -206,10 +209,51 @@ def entry(name, labels):
 
 class Server:
     def __init__(self, folder):
-        self.p = subprocess.Popen([BINARY, "serve", "--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--device", "sim", "--chat-template", "chatml", "--port", "0",
-                                   "--ranks", "2", "--policy-dir", folder, "--policy", folder + "/base.lua", "--sim-step-us", "10000", "--max-num-seqs", "8", "--max-num-queued-reqs", "40",
-                                   "--max-num-batched-tokens", "512", "--max-num-queued-tokens", "6000", "--max-model-len", "1024", "--kv-cache-memory-bytes", "192KiB",
-                                   "--starvation-seconds", "0.5", "--api-key", KEYS["blue"] + "=blue", "--api-key", KEYS[""]], stderr=subprocess.PIPE, text=True, env=ENV)
+        self.p = subprocess.Popen(
+            [
+                BINARY,
+                "serve",
+                "--load-format",
+                "dummy",
+                "--hf-config",
+                "tests/data/sim_model.json",
+                "--device",
+                "sim",
+                "--chat-template",
+                "chatml",
+                "--port",
+                "0",
+                "--ranks",
+                "2",
+                "--policy-dir",
+                folder,
+                "--policy",
+                folder + "/base.lua",
+                "--sim-step-us",
+                "10000",
+                "--max-num-seqs",
+                "8",
+                "--max-num-queued-reqs",
+                "40",
+                "--max-num-batched-tokens",
+                "512",
+                "--max-num-queued-tokens",
+                "6000",
+                "--max-model-len",
+                "1024",
+                "--kv-cache-memory-bytes",
+                "192KiB",
+                "--starvation-seconds",
+                "0.5",
+                "--api-key",
+                KEYS["blue"] + "=blue",
+                "--api-key",
+                KEYS[""],
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENV,
+        )
         self.port = self.admin = None
         self.log = []
         while not self.admin:
@@ -233,7 +277,9 @@ class Server:
         return r.status, text
 
     def complete(self, prompt="Hello", tenant="blue", **fields):
-        return self.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4, "ignore_eos": True, **fields}, tenant)
+        return self.ask(
+            "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4, "ignore_eos": True, **fields}, tenant
+        )
 
     def put(self, name, source):
         return self.ask("PUT", "/admin/policies/" + name, source, admin=True)
@@ -264,8 +310,17 @@ BASE = "return { api = 1, doc = 'Serves.', step = function(view, act, p) " + STE
 
 def bad(what, admit="return request.arrival"):
     """Good until a request of priority MARK comes."""
-    return ("local armed = false\nlocal heap = {}\nreturn { api = 1, doc = 'Bad in time.', admit = function(request, view, act, p) if request.priority == " + str(MARK) +
-            " then armed = true end " + admit + " end, step = function(view, act, p) if armed then " + what + " end " + STEP + " end }")
+    return (
+        "local armed = false\nlocal heap = {}\nreturn { api = 1, doc = 'Bad in time.', admit = function(request, view, act, p) if request.priority == "
+        + str(MARK)
+        + " then armed = true end "
+        + admit
+        + " end, step = function(view, act, p) if armed then "
+        + what
+        + " end "
+        + STEP
+        + " end }"
+    )
 
 
 def provoke(s, source, n=6):
@@ -298,14 +353,19 @@ def stop(s):
     text = json.loads(s.complete("Stop me", max_tokens=30, seed=1)[1])["choices"][0]["text"]
     for at in range(len(text)):  # the first that stands in the text as it is
         if text[at].isascii():
-            s.complete("Stop me", max_tokens=30, seed=1, stop=text[at:at + 1])
+            s.complete("Stop me", max_tokens=30, seed=1, stop=text[at : at + 1])
             return
 
 
 def leave(s):
     for _ in range(3):
         c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
-        c.request("POST", "/v1/completions", json.dumps({"prompt": "bye", "max_tokens": 500, "stream": True, "ignore_eos": True}), {"Authorization": "Bearer " + KEYS["blue"]})
+        c.request(
+            "POST",
+            "/v1/completions",
+            json.dumps({"prompt": "bye", "max_tokens": 500, "stream": True, "ignore_eos": True}),
+            {"Authorization": "Bearer " + KEYS["blue"]},
+        )
         c.getresponse().read(10)
         c.close()
     time.sleep(0.3)
@@ -325,8 +385,14 @@ def full(s):
 
 
 def refuse(s):
-    status, text = s.put("no", "return { api = 1, doc = 'Refuses.', admit = function(request, view, act, p) if request.priority == " + str(MARK) +
-                         " then return act.refuse(request, 429, 1) end return request.arrival end, finish = function() end, step = function(view, act, p) " + STEP + " end }")
+    status, text = s.put(
+        "no",
+        "return { api = 1, doc = 'Refuses.', admit = function(request, view, act, p) if request.priority == "
+        + str(MARK)
+        + " then return act.refuse(request, 429, 1) end return request.arrival end, finish = function() end, step = function(view, act, p) "
+        + STEP
+        + " end }",
+    )
     assert status == 200, text
     s.complete(priority=MARK)
     s.complete()
@@ -334,21 +400,32 @@ def refuse(s):
 
 
 def refuse_late(s):
-    source = bad("for i = 1, view.waiting.n do act.refuse(view.waiting.id[i], 429, 1) end").replace("api = 1,", "api = 1, needs = { 'waiting.id' },")
+    source = bad("for i = 1, view.waiting.n do act.refuse(view.waiting.id[i], 429, 1) end").replace(
+        "api = 1,", "api = 1, needs = { 'waiting.id' },"
+    )
     provoke(s, source, 2)
 
 
 def preempt(s):
-    source = bad("armed = false for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end").replace("api = 1,", "api = 1, needs = { 'running.id' },")
+    source = bad("armed = false for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end").replace(
+        "api = 1,", "api = 1, needs = { 'running.id' },"
+    )
     status, text = s.put("bad", source)
     assert status == 200, text
-    together(lambda: s.complete(max_tokens=60), lambda: s.complete(max_tokens=60), lambda: (time.sleep(0.2), s.complete(priority=MARK)))
+    together(
+        lambda: s.complete(max_tokens=60),
+        lambda: s.complete(max_tokens=60),
+        lambda: (time.sleep(0.2), s.complete(priority=MARK)),
+    )
     s.put("base", BASE)
 
 
 def hold(s):
-    status, text = s.put("holds", "return { api = 1, doc = 'Holds.', admit = function(request, view, act) act.hold(request, 'for a while', view.now + 0.5) end, "
-                                  "step = function(view, act, p) " + STEP + " end }")
+    status, text = s.put(
+        "holds",
+        "return { api = 1, doc = 'Holds.', admit = function(request, view, act) act.hold(request, 'for a while', view.now + 0.5) end, "
+        "step = function(view, act, p) " + STEP + " end }",
+    )
     assert status == 200, text
     s.complete()
     s.put("base", BASE)
@@ -356,15 +433,24 @@ def hold(s):
 
 def hand_on(s):
     for name in ("one", "two"):
-        status, text = s.put(name, "return { api = 1, doc = 'Hands on.', export = function() return { 1 } end, import = function(state) end, step = function(view, act, p) " + STEP + " end }")
+        status, text = s.put(
+            name,
+            "return { api = 1, doc = 'Hands on.', export = function() return { 1 } end, import = function(state) end, step = function(view, act, p) "
+            + STEP
+            + " end }",
+        )
         assert status == 200, text
     s.put("base", BASE)
 
 
 def partition(s):
-    source = ("local n = 0\nreturn { api = 1, doc = 'Moves.', step = function(view, act, p) n = n + 1 "
-              "if n % 60 == 20 then act.bind({ 0 }, { kv = 'migrate' }) act.bind({ 1 }, { kv = 'migrate' }) "
-              "elseif n % 60 == 40 then act.bind({ 0, 1 }, { when = 'soft', kv = 'migrate', max_wait_ms = 150 }) end " + STEP + " end }")
+    source = (
+        "local n = 0\nreturn { api = 1, doc = 'Moves.', step = function(view, act, p) n = n + 1 "
+        "if n % 60 == 20 then act.bind({ 0 }, { kv = 'migrate' }) act.bind({ 1 }, { kv = 'migrate' }) "
+        "elseif n % 60 == 40 then act.bind({ 0, 1 }, { when = 'soft', kv = 'migrate', max_wait_ms = 150 }) end "
+        + STEP
+        + " end }"
+    )
     status, text = s.put("moves", source)
     assert status == 200, text
     together(*[lambda i=i: s.complete(f"{i} moves", max_tokens=120) for i in range(6)])
@@ -391,7 +477,11 @@ def wrong(s):
 
 def wrong_start(s):
     """A start that fails only on this node, under its load: while requests run."""
-    source = "return { api = 1, doc = 'Starts badly.', start = function(node, act, p) if #node.ranks == 2 and node.max_num_seqs == 8 then error('not here') end end, step = function(view, act, p) " + STEP + " end }"
+    source = (
+        "return { api = 1, doc = 'Starts badly.', start = function(node, act, p) if #node.ranks == 2 and node.max_num_seqs == 8 then error('not here') end end, step = function(view, act, p) "
+        + STEP
+        + " end }"
+    )
     s.put("starts", source)
 
 
@@ -408,7 +498,12 @@ def unreadable(s):
 
 def slow_reader(s):
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
-    c.request("POST", "/tokenize", json.dumps({"prompt": "a " * 300000, "return_token_strs": True}), {"Authorization": "Bearer " + KEYS["blue"]})
+    c.request(
+        "POST",
+        "/tokenize",
+        json.dumps({"prompt": "a " * 300000, "return_token_strs": True}),
+        {"Authorization": "Bearer " + KEYS["blue"]},
+    )
     wait(lambda: s.metrics()[0]["http_unsent_bytes", ()] > 0)
     c.close()
 
@@ -427,7 +522,13 @@ def bad_heavy(s):
 
 def bad_slow(s):
     """Few bytecodes, and yet long: what takes the time is in C."""
-    provoke(s, bad("if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) do break end"), 20)
+    provoke(
+        s,
+        bad(
+            "if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) do break end"
+        ),
+        20,
+    )
 
 
 def bad_timeout(s):
@@ -447,17 +548,49 @@ def bad_stalled(s):
 
 
 def bad_starved(s):
-    source = ("local armed = false\nreturn { api = 1, doc = 'Starves.', admit = function(request) if request.priority == " + str(MARK) + " then armed = true end return request.arrival end, "
-              "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() if not armed or view.n_running == 0 then b:prefill(view.waiting, 512) end "
-              "if b.tokens > 0 then act.forward(g, b) end end end }")
+    source = (
+        "local armed = false\nreturn { api = 1, doc = 'Starves.', admit = function(request) if request.priority == "
+        + str(MARK)
+        + " then armed = true end return request.arrival end, "
+        "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() if not armed or view.n_running == 0 then b:prefill(view.waiting, 512) end "
+        "if b.tokens > 0 then act.forward(g, b) end end end }"
+    )
     status, text = s.put("starves", source)
     assert status == 200, text
     together(lambda: s.complete(max_tokens=200), lambda: (time.sleep(0.3), s.complete(priority=MARK)))
     s.put("base", BASE)
 
 
-SCENARIO = [answer, again, keyless, stop, leave, crowd, siblings, full, refuse, refuse_late, preempt, hold, hand_on, partition, rollback, wrong, wrong_start, unreadable, slow_reader, long_text,
-            bad_error, bad_heavy, bad_slow, bad_timeout, bad_oom, bad_malformed, bad_stalled, bad_starved]
+SCENARIO = [
+    answer,
+    again,
+    keyless,
+    stop,
+    leave,
+    crowd,
+    siblings,
+    full,
+    refuse,
+    refuse_late,
+    preempt,
+    hold,
+    hand_on,
+    partition,
+    rollback,
+    wrong,
+    wrong_start,
+    unreadable,
+    slow_reader,
+    long_text,
+    bad_error,
+    bad_heavy,
+    bad_slow,
+    bad_timeout,
+    bad_oom,
+    bad_malformed,
+    bad_stalled,
+    bad_starved,
+]
 
 # ---- watching
 
@@ -492,7 +625,9 @@ def check_names(types):
         if name not in types:
             yield f"{name}: stands in the sources and is never served"
     for name, kind in types.items():
-        if (kind == "counter") != name.endswith("_total") and not (kind == "histogram" and name == "vllm:iteration_tokens_total"):
+        if (kind == "counter") != name.endswith("_total") and not (
+            kind == "histogram" and name == "vllm:iteration_tokens_total"
+        ):
             yield f"{name} is a {kind}: counters end with _total, others do not"
     for key, how in MOVES.items():
         name = key.split("{")[0]

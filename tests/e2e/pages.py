@@ -1,4 +1,5 @@
 """Every curl line of docs/serving.md works as it stands, in its order, against the server that the page starts."""
+
 import os
 import re
 import shlex
@@ -34,7 +35,9 @@ def main():
     try:
         for line in lines:
             words = shlex.split(re.sub(r"127\.0\.0\.1:(8000|8001)", lambda m: "127.0.0.1:" + ports[m.group(1)], line))
-            r = subprocess.run([*words, "--fail-with-body", "--max-time", "60"], capture_output=True, text=True, timeout=90)
+            r = subprocess.run(
+                [*words, "--fail-with-body", "--max-time", "60"], capture_output=True, text=True, timeout=90
+            )
             if r.returncode:
                 failed += 1
                 print(f"{line}\n  status {r.returncode}: {r.stdout[:300]}{r.stderr[:200]}")

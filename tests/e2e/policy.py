@@ -1,4 +1,5 @@
 """What an author of policies meets at the command line."""
+
 import json
 import os
 import re
@@ -12,7 +13,13 @@ import urllib.request
 BUILD = os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build"))
 BINARY = os.path.join(BUILD, "moonshift")
 DUMMY = ["--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--device", "sim"]
-SIMULATE = ["simulate", "--hf-config", "tests/data/sim_model.json", "--trace", "poisson:rate=50,requests=5,input=10,output=3"]
+SIMULATE = [
+    "simulate",
+    "--hf-config",
+    "tests/data/sim_model.json",
+    "--trace",
+    "poisson:rate=50,requests=5,input=10,output=3",
+]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("MOONSHIFT_", "LUA_"))}
 WAIT_S = 120
 
@@ -27,14 +34,22 @@ def serve_takes_params_with_the_policy_as_simulate_does():
         command = "serve" if words[0] == "--load-format" else "simulate"
         code, _, err = run(command, *words, "--ranks", "2", "--policy", "shift:threshold=128,hysteresis=0")
         assert code == 0, err
-        for asked, says in (("shift:treshold=1", "did you mean 'threshold'?"), ("shift:128", "parameters as NAME=VALUE, not '128'"), ("shift:threshold=-3", "threshold"),
-                            ("shift:threshold=1,x", "parameters are NAME=VALUE, not 'x'")):
+        for asked, says in (
+            ("shift:treshold=1", "did you mean 'threshold'?"),
+            ("shift:128", "parameters as NAME=VALUE, not '128'"),
+            ("shift:threshold=-3", "threshold"),
+            ("shift:threshold=1,x", "parameters are NAME=VALUE, not 'x'"),
+        ):
             code, _, err = run(command, *words, "--policy", asked)
             assert code == 1 and says in err, (command, asked, err)
     # what is said with the policy wins over what is said apart; only one of the two is a number that shift takes
-    code, _, err = run("serve", *DUMMY, "--dry-run", "--policy-param", "threshold=-1", "--policy", "shift:threshold=128")
+    code, _, err = run(
+        "serve", *DUMMY, "--dry-run", "--policy-param", "threshold=-1", "--policy", "shift:threshold=128"
+    )
     assert code == 0, err
-    code, _, err = run("serve", *DUMMY, "--dry-run", "--policy-param", "threshold=128", "--policy", "shift:threshold=-1")
+    code, _, err = run(
+        "serve", *DUMMY, "--dry-run", "--policy-param", "threshold=128", "--policy", "shift:threshold=-1"
+    )
     assert code == 1 and "threshold" in err, err
 
 
@@ -61,13 +76,17 @@ def the_page_on_testing_goes_from_empty_to_green():
             elif kind == "output":
                 assert re.sub(r" : [\d.e-]+ seconds", "", last).strip().endswith(text.strip()), (last, text)
             elif kind == "sh" and "eval" in text:
-                last = subprocess.run(["bash", "-e", "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S)
+                last = subprocess.run(
+                    ["bash", "-e", "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S
+                )
                 assert last.returncode == 0 and "1 success / 0 failures" in last.stdout, last
                 ran += 1
             elif kind == "sh":
                 for line in text.strip().split("\n"):
                     want = re.search(r"# exit status (\d)", line)
-                    r = subprocess.run(["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S)
+                    r = subprocess.run(
+                        ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=WAIT_S
+                    )
                     assert r.returncode == int(want[1] if want else 0), (line, r)
                     last, ran = r.stdout, ran + 1
         assert ran == 5, ran
@@ -78,7 +97,9 @@ def has_module():
 
 
 FCFS = open("policies/fcfs.lua").read()
-GREEN = "it('is', function() local e = require('moonshift').engine { policy = '%s' } e:submit {} e:run() e:close() end)\n"
+GREEN = (
+    "it('is', function() local e = require('moonshift').engine { policy = '%s' } e:submit {} e:run() e:close() end)\n"
+)
 
 
 def write(folder, **files):
@@ -90,16 +111,33 @@ def write(folder, **files):
 
 def which_files_are_tested_and_the_exit_status():
     with tempfile.TemporaryDirectory(prefix="a folder ") as folder:
-        good = {"a": FCFS, "b": FCFS, "a_spec": GREEN % "a.lua", "spec__b_spec": "require('common') " + GREEN % "b.lua", "spec__common": "return {}"}
+        good = {
+            "a": FCFS,
+            "b": FCFS,
+            "a_spec": GREEN % "a.lua",
+            "spec__b_spec": "require('common') " + GREEN % "b.lua",
+            "spec__common": "return {}",
+        }
         write(folder, **good)
         a = os.path.join(folder, "a.lua")
-        for path, specs, policies in ((folder, "a_spec.lua spec/b_spec.lua", 2), (a, "a_spec.lua", 1), (os.path.join(folder, "b.lua"), "spec/b_spec.lua", 1)):
+        for path, specs, policies in (
+            (folder, "a_spec.lua spec/b_spec.lua", 2),
+            (a, "a_spec.lua", 1),
+            (os.path.join(folder, "b.lua"), "spec/b_spec.lua", 1),
+        ):
             code, out, err = run("policy", "test", path)
-            assert code == 0 and f"\n{specs}\n" in out and f"policies: {policies} passed, 0 failed; specs: passed" in out, (path, code, out, err)
+            assert (
+                code == 0 and f"\n{specs}\n" in out and f"policies: {policies} passed, 0 failed; specs: passed" in out
+            ), (path, code, out, err)
         code, out, _ = run("policy", "test", os.path.join(folder, "spec", "b_spec.lua"))
-        assert code == 0 and "policies: 0 passed, 0 failed; specs: passed" in out, out  # its policy is in the folder above
+        assert code == 0 and "policies: 0 passed, 0 failed; specs: passed" in out, (
+            out
+        )  # its policy is in the folder above
         # a test of its own fails: the others are still run
-        write(folder, a="return { api = 1, step = function() end, tests = { one = function() assert(false, 'wrong') end, two = function() end } }")
+        write(
+            folder,
+            a="return { api = 1, step = function() end, tests = { one = function() assert(false, 'wrong') end, two = function() end } }",
+        )
         code, out, _ = run("policy", "test", a)
         assert code == 1 and "FAIL one" in out and "wrong" in out and "ok   two" in out, out
         write(folder, a="return { api = 1 }")
@@ -109,7 +147,12 @@ def which_files_are_tested_and_the_exit_status():
         code, out, _ = run("policy", "test", a)
         assert code == 1 and "specs: FAILED" in out, out
     with tempfile.TemporaryDirectory() as empty:
-        for words, status, says in (((empty,), 1, "has no policy"), ((empty + "/none.lua",), 1, "No such file"), ((), 2, "which file?"), ((empty, "--wach"), 2, "did you mean --watch")):
+        for words, status, says in (
+            ((empty,), 1, "has no policy"),
+            ((empty + "/none.lua",), 1, "No such file"),
+            ((), 2, "which file?"),
+            ((empty, "--wach"), 2, "did you mean --watch"),
+        ):
             code, _, err = run("policy", "test", *words)
             assert code == status and says in err, (words, code, err)
     code, _, err = run("policy", "tset", "x.lua")
@@ -121,7 +164,12 @@ def without_busted_it_says_what_to_install():
         write(folder, a=FCFS, a_spec=GREEN % "a.lua")
         bare = {**ENV, "PATH": folder}
         r = subprocess.run([BINARY, "policy", "test", folder], capture_output=True, text=True, timeout=WAIT_S, env=bare)
-        assert r.returncode == 3 and "ok   dry runs" in r.stdout and "specs: 1 not run: " in r.stdout and "apt-get install" in r.stdout, r
+        assert (
+            r.returncode == 3
+            and "ok   dry runs" in r.stdout
+            and "specs: 1 not run: " in r.stdout
+            and "apt-get install" in r.stdout
+        ), r
         os.remove(folder + "/a_spec.lua")
         r = subprocess.run([BINARY, "policy", "test", folder], capture_output=True, text=True, timeout=WAIT_S, env=bare)
         assert r.returncode == 0 and "specs: none" in r.stdout, r
@@ -158,19 +206,52 @@ def watching_runs_again_and_ends_with_ctrl_c():
 
 def installed_it_is_found_from_any_folder():
     with tempfile.TemporaryDirectory() as prefix:
-        r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], capture_output=True, text=True, timeout=WAIT_S)
+        r = subprocess.run(
+            ["cmake", "--install", BUILD, "--prefix", prefix], capture_output=True, text=True, timeout=WAIT_S
+        )
         assert r.returncode == 0, r
         there = os.path.join(prefix, "bin", "moonshift")
-        r = subprocess.run([there, "lua-path", "--cpath"], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        r = subprocess.run(
+            [there, "lua-path", "--cpath"], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/"
+        )
         assert r.returncode == 0 and r.stdout == os.path.realpath(prefix) + "/lib/lua/5.1/?.so\n", r
-        r = subprocess.run(["bash", "-c", f'eval "$({there} lua-path)"; cd /; luajit -e "print(require([[moonshift]]).engine {{}}:now())"'], capture_output=True, text=True,
-                           timeout=WAIT_S, env=ENV)
+        r = subprocess.run(
+            [
+                "bash",
+                "-c",
+                f'eval "$({there} lua-path)"; cd /; luajit -e "print(require([[moonshift]]).engine {{}}:now())"',
+            ],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            env=ENV,
+        )
         assert r.returncode == 0 and r.stdout == "0\n", r
         write(prefix, own=FCFS, own_spec=GREEN % "own.lua")
-        r = subprocess.run([there, "policy", "test", prefix], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        r = subprocess.run(
+            [there, "policy", "test", prefix], capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/"
+        )
         assert r.returncode == 0 and "specs: passed" in r.stdout, r
-        r = subprocess.run([there, "serve", "--load-format", "dummy", "--hf-config", os.path.abspath("tests/data/sim_model.json"), "--device", "sim", "--dry-run", "--policy", "fair"],
-                           capture_output=True, text=True, timeout=WAIT_S, env=ENV, cwd="/")
+        r = subprocess.run(
+            [
+                there,
+                "serve",
+                "--load-format",
+                "dummy",
+                "--hf-config",
+                os.path.abspath("tests/data/sim_model.json"),
+                "--device",
+                "sim",
+                "--dry-run",
+                "--policy",
+                "fair",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            env=ENV,
+            cwd="/",
+        )
         assert r.returncode == 0, r
 
 
@@ -189,12 +270,30 @@ def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
     with tempfile.TemporaryDirectory() as folder:
         write(folder, limited=LIMITED)
         policy, trace, result = (os.path.join(folder, f) for f in ("limited.lua", "trace.csv", "out.json"))
-        open(trace, "w").write("arrival_s,input_tokens,output_tokens,tenant,open_ended\n" + "".join(f"{i * 0.1},20,5,t{i % 3},{int(i % 4 == 0)}\n" for i in range(20)))
-        code, _, err = run("simulate", "--hf-config", "tests/data/sim_model.json", "--trace", trace, "--policy", policy, "--json", result)
+        open(trace, "w").write(
+            "arrival_s,input_tokens,output_tokens,tenant,open_ended\n"
+            + "".join(f"{i * 0.1},20,5,t{i % 3},{int(i % 4 == 0)}\n" for i in range(20))
+        )
+        code, _, err = run(
+            "simulate",
+            "--hf-config",
+            "tests/data/sim_model.json",
+            "--trace",
+            trace,
+            "--policy",
+            policy,
+            "--json",
+            result,
+        )
         assert code == 0, err
         refused = re.search(r'"refused":\s*(\d+)', open(result).read())
         assert refused and refused[1] == "5", open(result).read()[:3000]
-        p = subprocess.Popen([BINARY, "serve", *DUMMY, "--port", "0", "--chat-template", "chatml", "--policy", policy], stderr=subprocess.PIPE, text=True, env=ENV)
+        p = subprocess.Popen(
+            [BINARY, "serve", *DUMMY, "--port", "0", "--chat-template", "chatml", "--policy", policy],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENV,
+        )
         try:
             port = None
             for line in p.stderr:
@@ -203,7 +302,9 @@ def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
                     break
             for more, status in (({}, 429), ({"max_tokens": 3}, 200), ({"max_completion_tokens": 3}, 200)):
                 body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode()
-                ask = urllib.request.Request(f"http://127.0.0.1:{port[1]}/v1/chat/completions", body, {"Content-Type": "application/json"})
+                ask = urllib.request.Request(
+                    f"http://127.0.0.1:{port[1]}/v1/chat/completions", body, {"Content-Type": "application/json"}
+                )
                 try:
                     with urllib.request.urlopen(ask, timeout=WAIT_S) as r:
                         got, text = r.status, r.read().decode()
@@ -216,10 +317,19 @@ def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
             p.communicate(timeout=WAIT_S)
 
 
-CASES = [a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate, serve_takes_params_with_the_policy_as_simulate_does, a_policy_that_is_nearly_there_is_named,
-         watching_runs_again_and_ends_with_ctrl_c]
+CASES = [
+    a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate,
+    serve_takes_params_with_the_policy_as_simulate_does,
+    a_policy_that_is_nearly_there_is_named,
+    watching_runs_again_and_ends_with_ctrl_c,
+]
 if has_module():
-    CASES += [without_busted_it_says_what_to_install, the_page_on_testing_goes_from_empty_to_green, which_files_are_tested_and_the_exit_status, installed_it_is_found_from_any_folder]
+    CASES += [
+        without_busted_it_says_what_to_install,
+        the_page_on_testing_goes_from_empty_to_green,
+        which_files_are_tested_and_the_exit_status,
+        installed_it_is_found_from_any_folder,
+    ]
 
 
 def main():

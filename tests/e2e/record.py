@@ -1,5 +1,6 @@
 """serve --record and simulate on what it wrote, from outside: a live server under mixed traffic, several policies, cancels, switches and orders of an operator decides the same
 again in a replay, every time; nothing of the text is in the file; a changed plan, a file that was cut off, another policy and wrong flags are told."""
+
 import json
 import os
 import random
@@ -15,7 +16,18 @@ import urllib.request
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
-MODEL = ["--load-format", "dummy", "--hf-config", "tests/data/layout_40_8.json", "--kv-cache-memory-bytes", "1MiB", "--max-num-seqs", "20", "--served-model-name", "m"]
+MODEL = [
+    "--load-format",
+    "dummy",
+    "--hf-config",
+    "tests/data/layout_40_8.json",
+    "--kv-cache-memory-bytes",
+    "1MiB",
+    "--max-num-seqs",
+    "20",
+    "--served-model-name",
+    "m",
+]
 SECRET = "marmalade"
 REQUESTS, CLIENTS, WAIT_S = 200, 12, 400
 
@@ -38,12 +50,16 @@ class Server:
 
     def order(self, method, path, body=None):
         data = body.encode() if body is not None else b""
-        with urllib.request.urlopen(urllib.request.Request(self.admin + path, data, method=method), timeout=WAIT_S) as r:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.admin + path, data, method=method), timeout=WAIT_S
+        ) as r:
             return r.read()
 
     def ask(self, body, lines):
         """Reads so many lines of the answer, or all of it, and hangs up."""
-        request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=WAIT_S) as r:
                 n = 0
@@ -65,9 +81,16 @@ class Server:
 
 
 def body_of(rnd, i):
-    body = {"model": "m", "prompt": SECRET + " " + "the same words again. " * rnd.choice([0, 1, 2, 5, 12]) + str(rnd.choice([i, 1, 2])),
-            "max_tokens": rnd.choice([1, 2, 5, 12, 30, 60]), "priority": rnd.choice([0, 0, 1, 4, -2]), "stream": True,
-            "temperature": rnd.choice([0, 1.0]), "seed": i, "ignore_eos": rnd.random() < 0.5}
+    body = {
+        "model": "m",
+        "prompt": SECRET + " " + "the same words again. " * rnd.choice([0, 1, 2, 5, 12]) + str(rnd.choice([i, 1, 2])),
+        "max_tokens": rnd.choice([1, 2, 5, 12, 30, 60]),
+        "priority": rnd.choice([0, 0, 1, 4, -2]),
+        "stream": True,
+        "temperature": rnd.choice([0, 1.0]),
+        "seed": i,
+        "ignore_eos": rnd.random() < 0.5,
+    }
     if rnd.random() < 0.1:
         body["n"] = 2
     if rnd.random() < 0.1:
@@ -105,7 +128,11 @@ def recorded(path, seed, *args, orders=()):
     for t in threads:
         t.join(WAIT_S)
     code, text = s.stop()
-    assert code == 0 and len(outcomes) == REQUESTS and outcomes.count("done") > REQUESTS // 2, (code, outcomes, text[-2000:])
+    assert code == 0 and len(outcomes) == REQUESTS and outcomes.count("done") > REQUESTS // 2, (
+        code,
+        outcomes,
+        text[-2000:],
+    )
     assert "Traceback" not in text and "recording" not in text, text
     return text
 
@@ -147,7 +174,10 @@ def changes_are_told(folder, lines):
     changed[at] = re.sub(r" B(\d+):", lambda m: f" B{int(m.group(1)) + 7}:", lines[at], count=1)
     open(path, "w").write("\n".join(changed))
     r = simulate("--trace", path)
-    assert r.returncode == 1 and f"decisions: {before} equal to the recording, then they differ" in r.stdout, (r.stdout, r.stderr)
+    assert r.returncode == 1 and f"decisions: {before} equal to the recording, then they differ" in r.stdout, (
+        r.stdout,
+        r.stderr,
+    )
     assert f"(line {at + 1})" in r.stdout and "recorded: group" in r.stdout and "came out: group" in r.stdout, r.stdout
     assert "did not decide as the recording says" in r.stderr
     changed[at] = lines[at].replace(" ", " x", 1)
@@ -165,7 +195,20 @@ def cut_off(folder, text):
 
 def other_ways(path):
     with tempfile.TemporaryDirectory() as folder:
-        r = simulate("--trace", path, "--policy", "priority", "--policy", "fcfs", "--policy", "fcfs:budget=64", "--json", f"{folder}/a.json", "--plots", f"{folder}/p")
+        r = simulate(
+            "--trace",
+            path,
+            "--policy",
+            "priority",
+            "--policy",
+            "fcfs",
+            "--policy",
+            "fcfs:budget=64",
+            "--json",
+            f"{folder}/a.json",
+            "--plots",
+            f"{folder}/p",
+        )
         assert r.returncode == 0, r.stderr
         runs = json.load(open(f"{folder}/a.json"))["runs"]
         assert [x["recording"]["compared"] for x in runs] == [False, True, False]
@@ -180,7 +223,9 @@ def other_ways(path):
     r = simulate("--trace", path, "--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--policy", "shift")
     assert r.returncode == 0 and "h200x8" in r.stdout, r.stderr
     r = simulate("--trace", path, "--policy", "policies/priority.lua", "--compare")
-    assert r.returncode == 1 and re.search(r"priority: decisions: \d+ equal to the recording, then they differ", r.stdout), (r.stdout, r.stderr)
+    assert r.returncode == 1 and re.search(
+        r"priority: decisions: \d+ equal to the recording, then they differ", r.stdout
+    ), (r.stdout, r.stderr)
     r = simulate("--trace", path, "--compare", "--max-num-seqs", "3")
     assert r.returncode == 1 and "nothing can be compared" in r.stderr, r.stderr
     r = simulate("--trace", path, "--ranks", "2")
@@ -203,8 +248,24 @@ def four_ranks(folder):
 
 def switches_and_orders(folder):
     path = f"{folder}/flying.rec"
-    orders = [("PUT", "/admin/policies/static?from=folder", None), ("POST", "/admin/policy/rollback", None), ("PUT", "/admin/policies/priority?from=folder", None)]
-    recorded(path, 4, "--policy", "flying", "--ranks", "4", "--policy-param", "many=3", "--max-park-seconds", "0.2", orders=orders)
+    orders = [
+        ("PUT", "/admin/policies/static?from=folder", None),
+        ("POST", "/admin/policy/rollback", None),
+        ("PUT", "/admin/policies/priority?from=folder", None),
+    ]
+    recorded(
+        path,
+        4,
+        "--policy",
+        "flying",
+        "--ranks",
+        "4",
+        "--policy-param",
+        "many=3",
+        "--max-park-seconds",
+        "0.2",
+        orders=orders,
+    )
     text = open(path).read()
     assert text.count("\ng ") == 2 and text.count("\nb ") == 1
     same_again(path, "flying")
@@ -228,7 +289,13 @@ def known_costs(folder):
 def not_written_over(folder):
     path = f"{folder}/there.rec"
     open(path, "w").write("mine\n")
-    r = subprocess.run([BINARY, "serve", *MODEL, "--port", "0", "--record", path], capture_output=True, text=True, timeout=WAIT_S, env=ENV)
+    r = subprocess.run(
+        [BINARY, "serve", *MODEL, "--port", "0", "--record", path],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env=ENV,
+    )
     assert r.returncode == 1 and "is there already" in r.stderr and open(path).read() == "mine\n", r.stderr
 
 

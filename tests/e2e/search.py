@@ -1,5 +1,6 @@
 """moonshift reproduce and moonshift tune from outside: a list is run and answered, a known optimum is found, the same seed gives the same bytes on any number of cores, what is wrong
 is told, Ctrl-C shows what is there."""
+
 import json
 import os
 import re
@@ -10,8 +11,20 @@ import time
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
-NODE = ["--hf-config", "tests/data/sim_model.json", "--sim-step-us", "10000", "--sim-row-us", "1", "--kv-cache-memory-bytes", "64MiB", "--max-num-batched-tokens", "4096",
-        "--max-model-len", "4096"]
+NODE = [
+    "--hf-config",
+    "tests/data/sim_model.json",
+    "--sim-step-us",
+    "10000",
+    "--sim-row-us",
+    "1",
+    "--kv-cache-memory-bytes",
+    "64MiB",
+    "--max-num-batched-tokens",
+    "4096",
+    "--max-model-len",
+    "4096",
+]
 LOAD = ["--trace", "poisson:rate=8,requests=80,input=2000,output=4"]
 WAIT_S = 300
 HILL = """
@@ -63,15 +76,36 @@ def optimum(folder):
     file = os.path.join(folder, "0.params")
     values = re.search(r"best +([\d.]+)", found[0][0])
     r = call("simulate", "--policy", hill, *NODE, *LOAD, "--seed", "1", "--policy-params-file", file)
-    assert r.returncode == 0 and abs(float(re.search(r"TTFT p50 \(ms\) +([\d.]+)", r.stdout)[1]) - float(values[1])) < 0.01, r.stdout
-    other = call("simulate", "--policy", hill, *NODE, *LOAD, "--seed", "1", "--policy-params-file", file, "--policy-param", "x=5")
+    assert (
+        r.returncode == 0 and abs(float(re.search(r"TTFT p50 \(ms\) +([\d.]+)", r.stdout)[1]) - float(values[1])) < 0.01
+    ), r.stdout
+    other = call(
+        "simulate", "--policy", hill, *NODE, *LOAD, "--seed", "1", "--policy-params-file", file, "--policy-param", "x=5"
+    )
     assert float(re.search(r"TTFT p50 \(ms\) +([\d.]+)", other.stdout)[1]) > 2 * float(values[1])
 
 
 def fronts(folder):
     """Two objectives that pull apart: no point of the front is worse than another in both; and a bound is kept."""
-    args = ["tune", "--policy", "fcfs", *NODE[:2], "--sim-step-us", "2000", "--sim-row-us", "150", *NODE[6:], "--trace", "poisson:rate=6,requests=100,input=100-1500,output=40", "--seed", "4",
-            "--param", "budget=16..4096", "--budget", "24"]
+    args = [
+        "tune",
+        "--policy",
+        "fcfs",
+        *NODE[:2],
+        "--sim-step-us",
+        "2000",
+        "--sim-row-us",
+        "150",
+        *NODE[6:],
+        "--trace",
+        "poisson:rate=6,requests=100,input=100-1500,output=40",
+        "--seed",
+        "4",
+        "--param",
+        "budget=16..4096",
+        "--budget",
+        "24",
+    ]
     out = os.path.join(folder, "front.json")
     r = call(*args, "--objective", "p99 TTFT", "--objective", "p99 TPOT", "--json", out)
     assert r.returncode == 0, r.stderr
@@ -82,20 +116,41 @@ def fronts(folder):
     r = call(*args, "--objective", "p99 TTFT", "--subject-to", f"p99 TPOT <= {limit / 1000}s", "--json", out)
     assert r.returncode == 0, r.stderr
     data = json.load(open(out))
-    assert data["points"][data["best"]]["feasible"] and data["points"][data["best"]]["values"]["p99 TPOT"] <= limit * 1.000001
+    assert (
+        data["points"][data["best"]]["feasible"]
+        and data["points"][data["best"]]["values"]["p99 TPOT"] <= limit * 1.000001
+    )
     r = call(*args, "--objective", "p99 TTFT", "--subject-to", "p99 TPOT <= 1us")
-    assert r.returncode == 1 and "nothing that was tried keeps the bounds" in r.stderr and "(past a bound)" in r.stdout, r.stderr
+    assert (
+        r.returncode == 1 and "nothing that was tried keeps the bounds" in r.stderr and "(past a bound)" in r.stdout
+    ), r.stderr
 
 
 def tune_mistakes(folder):
     hill = write(folder, "hill.lua", HILL)
-    bare = write(folder, "bare.lua", re.sub(r"  params = \{.*?\n  \},\n", "", HILL, flags=re.S).replace("p.x", "37").replace('p.how == "fast"', "true"))
-    loop = write(folder, "loop.lua", "return { api = 1, doc = 'Never ends.', params = { x = { default = 1, min = 0, max = 1 } }, step = function() while true do end end }\n")
+    bare = write(
+        folder,
+        "bare.lua",
+        re.sub(r"  params = \{.*?\n  \},\n", "", HILL, flags=re.S)
+        .replace("p.x", "37")
+        .replace('p.how == "fast"', "true"),
+    )
+    loop = write(
+        folder,
+        "loop.lua",
+        "return { api = 1, doc = 'Never ends.', params = { x = { default = 1, min = 0, max = 1 } }, step = function() while true do end end }\n",
+    )
     base, goal = [*NODE, *LOAD], ["--objective", "p50 TTFT"]
-    raises = write(folder, "raises.lua", HILL.replace("    local off", "    if view.step > 20 then error('no') end local off"))
+    raises = write(
+        folder, "raises.lua", HILL.replace("    local off", "    if view.step > 20 then error('no') end local off")
+    )
     for args, code, says in (
         ([*base, "--policy", hill], 2, "what shall be best?"),
-        ([*base, "--policy", hill, "--objective", "speed"], 1, "there is no metric 'speed' (there are: p1 to p100 or mean of TTFT"),
+        (
+            [*base, "--policy", hill, "--objective", "speed"],
+            1,
+            "there is no metric 'speed' (there are: p1 to p100 or mean of TTFT",
+        ),
         ([*base, "--policy", hill, "--objective", "p101 TTFT"], 1, "there is no metric"),
         ([*base, "--policy", hill, "--objective", "TTFT"], 1, "there is no metric"),
         ([*base, "--policy", hill, *goal, "--subject-to", "p99 TPOT 50"], 1, "METRIC <= VALUE"),
@@ -149,28 +204,73 @@ return { api = 1, doc = "Some params do nothing, one does nothing past the step'
 def no_difference(folder):
     """What changes nothing is told, and stays at its default; what cannot be is no point at all."""
     shape, out = write(folder, "shape.lua", SHAPE), os.path.join(folder, "shape.json")
-    r = call("tune", "--policy", shape, *NODE, *LOAD, "--objective", "p50 TTFT", "--param", "budget=64..65536", "--param", "idle", "--param", "cat", "--param", "width",
-             "--budget", "16", "--json", out)
+    r = call(
+        "tune",
+        "--policy",
+        shape,
+        *NODE,
+        *LOAD,
+        "--objective",
+        "p50 TTFT",
+        "--param",
+        "budget=64..65536",
+        "--param",
+        "idle",
+        "--param",
+        "cat",
+        "--param",
+        "width",
+        "--budget",
+        "16",
+        "--json",
+        out,
+    )
     assert r.returncode == 0, r.stderr
     data = json.load(open(out))
     best = data["points"][data["best"]]["params"]
-    assert best["idle"] == 4 and best["cat"] == "tom" and best["width"] == 1 and data["no_difference"] == ["cat", "idle"], r.stdout
-    assert "No difference: cat, wherever it was tried" in r.stdout and "No difference: idle, wherever it was tried" in r.stdout, r.stdout
+    assert (
+        best["idle"] == 4 and best["cat"] == "tom" and best["width"] == 1 and data["no_difference"] == ["cat", "idle"]
+    ), r.stdout
+    assert (
+        "No difference: cat, wherever it was tried" in r.stdout
+        and "No difference: idle, wherever it was tried" in r.stdout
+    ), r.stdout
     edge = int(re.search(r"No difference: budget above (\d+)$", r.stdout, re.M).group(1))
     assert 256 < edge <= 6000 and best["budget"] >= edge, r.stdout  # a step takes 4096 tokens
     refused = [p for p in data["points"] if "refused" in p]
     told = re.search(r"Refused +(\d+) points more, .*the first: shape.lua: the width has to be odd, not \d", r.stdout)
-    assert told and int(told.group(1)) == len(refused) > 0 and not any(p["feasible"] or p["front"] or p["values"] for p in refused), r.stdout
+    assert (
+        told
+        and int(told.group(1)) == len(refused) > 0
+        and not any(p["feasible"] or p["front"] or p["values"] for p in refused)
+    ), r.stdout
     assert all(p["params"]["width"] % 2 for p in data["points"] if p not in refused)
     assert len([p for p in data["points"] if p not in refused]) >= 6, "refused points have taken the places of others"
-    r = call("tune", "--policy", shape, *NODE, *LOAD, "--objective", "p50 TTFT", "--param", "idle", "--policy-param", "width=2")
+    r = call(
+        "tune",
+        "--policy",
+        shape,
+        *NODE,
+        *LOAD,
+        "--objective",
+        "p50 TTFT",
+        "--param",
+        "idle",
+        "--policy-param",
+        "width=2",
+    )
     assert r.returncode == 1 and "the width has to be odd, not 2" in r.stderr, r.stderr
 
 
 def interrupts(folder):
     hill = write(folder, "hill.lua", HILL)
-    p = subprocess.Popen([BINARY, "tune", "--policy", hill, *NODE, *LOAD, "--objective", "p50 TTFT", "--budget", "10000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                         text=True, env=ENV)
+    p = subprocess.Popen(
+        [BINARY, "tune", "--policy", hill, *NODE, *LOAD, "--objective", "p50 TTFT", "--budget", "10000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+    )
     while p.poll() is None and not open(f"/proc/{p.pid}/task/{p.pid}/children").read():
         time.sleep(0.05)  # until it runs its first simulation
     time.sleep(1)
@@ -183,12 +283,40 @@ def interrupts(folder):
 
 def numbers(folder):
     """A list of our own: values, ranges, claims, bars, reasons; and what is wrong in one."""
-    runs = {"a": {"args": "--hf-config tests/data/sim_model.json --sim-step-us 1000 --sim-row-us 10 --trace batch:requests=1,input=100,output=11",
-                  "policies": {"one": "fcfs", "slow": "fcfs --sim-step-us 2000"}}}
+    runs = {
+        "a": {
+            "args": "--hf-config tests/data/sim_model.json --sim-step-us 1000 --sim-row-us 10 --trace batch:requests=1,input=100,output=11",
+            "policies": {"one": "fcfs", "slow": "fcfs --sim-step-us 2000"},
+        }
+    }
     ok = [
-        {"id": "1", "paper": "P", "where": "T 1", "what": "ratio", "published": 1.5, "is": "a.slow.tpot_ms.p50 / a.one.tpot_ms.p50", "bar": [1, 2]},
-        {"id": "2", "paper": "P", "where": "T 1", "what": "ends", "published": [1, 2], "is": ["a.one.tpot_ms.p50", "a.slow.tpot_ms.p50"], "unit": "ms"},
-        {"id": "3", "paper": "P", "where": "T 2", "what": "claim", "published": "slower", "is": "a.slow.seconds > a.one.seconds", "bar": True},
+        {
+            "id": "1",
+            "paper": "P",
+            "where": "T 1",
+            "what": "ratio",
+            "published": 1.5,
+            "is": "a.slow.tpot_ms.p50 / a.one.tpot_ms.p50",
+            "bar": [1, 2],
+        },
+        {
+            "id": "2",
+            "paper": "P",
+            "where": "T 1",
+            "what": "ends",
+            "published": [1, 2],
+            "is": ["a.one.tpot_ms.p50", "a.slow.tpot_ms.p50"],
+            "unit": "ms",
+        },
+        {
+            "id": "3",
+            "paper": "P",
+            "where": "T 2",
+            "what": "claim",
+            "published": "slower",
+            "is": "a.slow.seconds > a.one.seconds",
+            "bar": True,
+        },
         {"id": "4", "paper": "Q", "where": "T 2", "what": "other", "published": 3, "why": "no cats are simulated"},
     ]
 
@@ -201,8 +329,13 @@ def numbers(folder):
     # a decode step of one row: 1010 us and 2010 us
     assert re.search(r"T 1 +ratio +1\.500 +1\.990 +\+32\.7%  bar 1 to 2$", r.stdout, re.M), r.stdout
     assert re.search(r"ends, ms +1\.000 to 2\.000 +1\.010 to 2\.010 +\+1\.0%, \+0\.5%$", r.stdout, re.M), r.stdout
-    assert re.search(r"claim +slower +yes +holds  must hold$", r.stdout, re.M) and "Q (1: 4)\n      no cats are simulated" in r.stdout
-    assert "3 answered: 3 values" in r.stdout and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout, r.stdout
+    assert (
+        re.search(r"claim +slower +yes +holds  must hold$", r.stdout, re.M)
+        and "Q (1: 4)\n      no cats are simulated" in r.stdout
+    )
+    assert (
+        "3 answered: 3 values" in r.stdout and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout
+    ), r.stdout
     text = open(out).read()
     assert "| 1 | T 1 | ratio | 1.500 | 1.990 | +32.7% |" in text and "no cats" in text and "never measurements" in text
     assert call("reproduce", "--list", listed(ok), "--only", "claim").stdout.count("T 1") == 0
@@ -239,7 +372,11 @@ def complete():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (tune_mistakes, numbers) if "ASAN_OPTIONS" in os.environ else (optimum, fronts, no_difference, tune_mistakes, interrupts, numbers):
+    for check in (
+        (tune_mistakes, numbers)
+        if "ASAN_OPTIONS" in os.environ
+        else (optimum, fronts, no_difference, tune_mistakes, interrupts, numbers)
+    ):
         check(where)
         print("ok", check.__name__)
 complete()

@@ -1,4 +1,5 @@
 """moonshift simulate from outside: the table, JSON, CSV and pictures agree, two runs are the same bytes, all trace formats work, mistakes are told, Ctrl-C shows what is there."""
+
 import csv
 import json
 import math
@@ -11,7 +12,18 @@ import time
 import xml.dom.minidom
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
-NODE = ["--hf-config", "tests/data/sim_ranks.json", "--ranks", "4", "--kv-cache-memory-bytes", "16MiB", "--sim-step-us", "5000", "--sim-row-us", "20"]
+NODE = [
+    "--hf-config",
+    "tests/data/sim_ranks.json",
+    "--ranks",
+    "4",
+    "--kv-cache-memory-bytes",
+    "16MiB",
+    "--sim-step-us",
+    "5000",
+    "--sim-row-us",
+    "20",
+]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 LOAD = ["--trace", "gamma:rate=12,burstiness=0.3,requests=150,input=20-900,output=5-60", "--seed", "7"]
 WAIT_S = 400
@@ -43,7 +55,20 @@ def nearest_rank(values, percent):
 
 
 def results_agree(folder):
-    args = [*NODE, *LOAD, "--policy", "fcfs", "--policy", "static:dp=4", "--policy", "flying", "--slo-ttft-ms", "200", "--slo-tpot-ms", "40"]
+    args = [
+        *NODE,
+        *LOAD,
+        "--policy",
+        "fcfs",
+        "--policy",
+        "static:dp=4",
+        "--policy",
+        "flying",
+        "--slo-ttft-ms",
+        "200",
+        "--slo-tpot-ms",
+        "40",
+    ]
     files = ["--json", f"{folder}/a.json", "--request-log", f"{folder}/a.csv", "--plots", f"{folder}/plots"]
     r = good(*args, *files)
     assert "simulated seconds a second" in r.stderr and "simulated seconds" not in r.stdout
@@ -69,9 +94,15 @@ def results_agree(folder):
         series = run["series"]
         assert sum(series["arrived"]) == sum(series["ended"]) == 150
         assert abs(sum(series["throughput"]) * series["bin_s"] / tokens - 1) < 1e-6
-        assert sum(series["output_tokens"]) == run["output_tokens"] and sum(x["steps"] for x in run["layouts"]) == run["steps"]
+        assert (
+            sum(series["output_tokens"]) == run["output_tokens"]
+            and sum(x["steps"] for x in run["layouts"]) == run["steps"]
+        )
         assert run["policy"]["active"]["sha256"] == run["sha256"]
-    assert data["runs"][1]["series"]["groups"][-1] == 4 and data["runs"][1]["n_switches"] == len(data["runs"][1]["switches"]) == 4
+    assert (
+        data["runs"][1]["series"]["groups"][-1] == 4
+        and data["runs"][1]["n_switches"] == len(data["runs"][1]["switches"]) == 4
+    )
     for name in ("throughput", "queue", "kv", "layouts", "ttft", "tpot", "completion"):
         text = open(f"{folder}/plots/{name}.svg").read()
         xml.dom.minidom.parseString(text)
@@ -80,7 +111,12 @@ def results_agree(folder):
     files = ["--json", f"{folder}/b.json", "--request-log", f"{folder}/b.csv", "--plots", f"{folder}/plots2"]
     again = good(*args, *files)
     assert again.stdout == r.stdout
-    for a, b in (("a.json", "b.json"), ("a.csv", "b.csv"), ("plots/ttft.svg", "plots2/ttft.svg"), ("plots/layouts.svg", "plots2/layouts.svg")):
+    for a, b in (
+        ("a.json", "b.json"),
+        ("a.csv", "b.csv"),
+        ("plots/ttft.svg", "plots2/ttft.svg"),
+        ("plots/layouts.svg", "plots2/layouts.svg"),
+    ):
         assert open(f"{folder}/{a}").read() == open(f"{folder}/{b}").read(), (a, b)
     other = good(*args[:-4], "--seed", "8")
     assert other.stdout != r.stdout
@@ -96,7 +132,12 @@ def inside(node, text_size):
             left = value("x") - wide * {"start": 0, "middle": 0.5, "end": 1}[x.getAttribute("text-anchor")]
             yield left, value("y") - size * 0.8, left + wide, value("y") + size * 0.25
         elif x.tagName == "line":
-            yield min(value("x1"), value("x2")), min(value("y1"), value("y2")), max(value("x1"), value("x2")), max(value("y1"), value("y2"))
+            yield (
+                min(value("x1"), value("x2")),
+                min(value("y1"), value("y2")),
+                max(value("x1"), value("x2")),
+                max(value("y1"), value("y2")),
+            )
         elif x.tagName == "rect" and not x.getAttribute("width").endswith("%"):
             yield value("x"), value("y"), value("x") + value("width"), value("y") + value("height")
         elif x.tagName == "polyline":
@@ -110,12 +151,34 @@ def inside(node, text_size):
 
 def pictures_can_be_read(folder):
     """Of 2, 4 and 8 policies: labelled axes, everything inside the picture, no line that another hides, SLOs, switches and dp by name."""
-    policies = ["shift", "static:dp=4", "flying:many=3,few=1,narrow=1,premium=-2,min_gap_ms=50", "auto", "static:dp=2,sp=2", "fcfs", "native", "shift:threshold=64,budget=512"]
-    texts = lambda d, c: ["".join(t.data for t in x.childNodes if t.nodeType == t.TEXT_NODE) for x in d.getElementsByTagName("text") if x.getAttribute("class") == c]
+    policies = [
+        "shift",
+        "static:dp=4",
+        "flying:many=3,few=1,narrow=1,premium=-2,min_gap_ms=50",
+        "auto",
+        "static:dp=2,sp=2",
+        "fcfs",
+        "native",
+        "shift:threshold=64,budget=512",
+    ]
+    texts = lambda d, c: [
+        "".join(t.data for t in x.childNodes if t.nodeType == t.TEXT_NODE)
+        for x in d.getElementsByTagName("text")
+        if x.getAttribute("class") == c
+    ]
     of = lambda d, c: [x for x in d.getElementsByTagName("*") if x.getAttribute("class") == c]
     for n, slo in ((2, False), (4, True), (8, True)):
         where, limits = f"{folder}/plots{n}", ["--slo-ttft-ms", "300", "--slo-tpot-ms", "40"] if slo else []
-        good(*NODE, *LOAD, *[w for p in policies[:n] for w in ("--policy", p)], *limits, "--plots", where, "--json", f"{folder}/p.json")
+        good(
+            *NODE,
+            *LOAD,
+            *[w for p in policies[:n] for w in ("--policy", p)],
+            *limits,
+            "--plots",
+            where,
+            "--json",
+            f"{folder}/p.json",
+        )
         runs = json.load(open(f"{folder}/p.json"))["runs"]
         for name in ("throughput", "queue", "kv", "layouts", "ttft", "tpot", "completion"):
             d = xml.dom.minidom.parse(f"{where}/{name}.svg")
@@ -128,7 +191,9 @@ def pictures_can_be_read(folder):
             assert len(ticks) >= 3 and len(set(ticks)) == len(ticks), (name, n, ticks)
             legend, wanted = texts(d, "legend"), [p for p in policies[:n]]
             switched = [r for r in runs if r["n_switches"]]
-            assert switched and bool([x for x in legend if "switch" in x]) == (name in ("throughput", "queue", "kv", "layouts")), (name, legend)
+            assert switched and bool([x for x in legend if "switch" in x]) == (
+                name in ("throughput", "queue", "kv", "layouts")
+            ), (name, legend)
             if name == "layouts":
                 assert len(texts(d, "label")) == n and any(x.startswith("dp 4, sp 1, tp 1") for x in legend), legend
                 marks = len(of(d, "switch"))
@@ -136,9 +201,16 @@ def pictures_can_be_read(folder):
                 continue
             assert len(texts(d, "tick-y")) >= 3 and legend[:n] == wanted, (name, legend)
             lines = of(d, "run")
-            assert len(lines) == n == len({(x.getAttribute("stroke"), x.getAttribute("stroke-dasharray")) for x in lines}) == len({x.getAttribute("stroke-dasharray") for x in lines})
+            assert (
+                len(lines)
+                == n
+                == len({(x.getAttribute("stroke"), x.getAttribute("stroke-dasharray")) for x in lines})
+                == len({x.getAttribute("stroke-dasharray") for x in lines})
+            )
             marks = of(d, "mark")
-            assert len({x.getAttribute("d") for x in marks}) == n and len({x.getAttribute("transform") for x in marks}) == len(marks), (name, n)
+            assert len({x.getAttribute("d") for x in marks}) == n and len(
+                {x.getAttribute("transform") for x in marks}
+            ) == len(marks), (name, n)
             assert len([x for x in of(d, "slo") if x.tagName == "line"]) == (slo and name in ("ttft", "tpot")), name
             if slo and name in ("ttft", "tpot"):
                 assert texts(d, "slo") == [f"SLO: {300 if name == 'ttft' else 40} ms"] and texts(d, "slo")[0] in legend
@@ -152,18 +224,48 @@ def write(folder, name, text):
 
 
 def formats(folder):
-    ours = write(folder, "ours.csv", "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i * 0.5},{1024 + i % 3},8\n" for i in range(40)))
-    azure = write(folder, "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-                  + "".join(f"2023-11-16 18:17:{i // 2:02d}.{i % 2 * 5}000000,{1024 + i % 3},8\n" for i in range(40)))
+    ours = write(
+        folder,
+        "ours.csv",
+        "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i * 0.5},{1024 + i % 3},8\n" for i in range(40)),
+    )
+    azure = write(
+        folder,
+        "azure.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:17:{i // 2:02d}.{i % 2 * 5}000000,{1024 + i % 3},8\n" for i in range(40)),
+    )
     same = [good(*NODE, "--trace", t).stdout.split("\n", 1) for t in (ours, azure)]
     assert same[0][1] == same[1][1] and "ours.csv (sha256" in same[0][0]
     # the same beginnings, by hashes in the file, beside it, and as JSON lines
     ids = [f"1 {100 + i} {200 + i}" if i % 3 else f"1 {100 + i}" for i in range(40)]
-    inside = write(folder, "inside.csv", "arrival_s,input_tokens,output_tokens,hash_ids\n" + "".join(f"{i * 0.5},{1024 + i % 3},8,{ids[i]}\n" for i in range(40)))
+    inside = write(
+        folder,
+        "inside.csv",
+        "arrival_s,input_tokens,output_tokens,hash_ids\n"
+        + "".join(f"{i * 0.5},{1024 + i % 3},8,{ids[i]}\n" for i in range(40)),
+    )
     side = write(folder, "side.csv", "row,hash_ids\n" + "".join(f"{i},{ids[i]}\n" for i in range(40)))
-    lines = write(folder, "moon.jsonl", "".join(json.dumps({"timestamp": i * 500, "input_length": 1024 + i % 3, "output_length": 8,
-                                                            "hash_ids": [int(x) for x in ids[i].split()]}) + "\n" for i in range(40)))
-    tables = [good(*NODE, *t).stdout.split("\n", 1)[1] for t in (["--trace", inside], ["--trace", ours, "--trace-hashes", side], ["--trace", lines])]
+    lines = write(
+        folder,
+        "moon.jsonl",
+        "".join(
+            json.dumps(
+                {
+                    "timestamp": i * 500,
+                    "input_length": 1024 + i % 3,
+                    "output_length": 8,
+                    "hash_ids": [int(x) for x in ids[i].split()],
+                }
+            )
+            + "\n"
+            for i in range(40)
+        ),
+    )
+    tables = [
+        good(*NODE, *t).stdout.split("\n", 1)[1]
+        for t in (["--trace", inside], ["--trace", ours, "--trace-hashes", side], ["--trace", lines])
+    ]
     assert tables[0] == tables[1] == tables[2]
     cached = float(rows(tables[0])["prompt cached (%)"][0])
     assert 45 < cached < 50, cached  # half of each prompt but the first's
@@ -176,8 +278,22 @@ def formats(folder):
 
 def described_machines():
     """Shift Parallelism's Table 5: who waits longest in bursts, and whose peak is highest; the numbers themselves within the model's tolerance."""
-    args = ["--hardware", "h200x8-fitted", "--model", "llama-3.3-70b-fp8", "--trace", "shift-bursty", "--seed", "1", "--max-num-seqs", "1024",
-            "--max-num-batched-tokens", "16384", "--policy-param", "budget=16384"]
+    args = [
+        "--hardware",
+        "h200x8-fitted",
+        "--model",
+        "llama-3.3-70b-fp8",
+        "--trace",
+        "shift-bursty",
+        "--seed",
+        "1",
+        "--max-num-seqs",
+        "1024",
+        "--max-num-batched-tokens",
+        "16384",
+        "--policy-param",
+        "budget=16384",
+    ]
     r = good(*args, "--policy", "shift", "--policy", "static:dp=8", "--policy", "static:tp=8")
     shift, dp, tp = (float(x) for x in rows(r.stdout)["TTFT p50 (ms)"])
     assert shift < dp < tp, r.stdout
@@ -186,7 +302,15 @@ def described_machines():
         assert abs(is_ / published - 1) < 0.1, r.stdout
     assert "8 ranks" in r.stdout
     # with an eighth of the weights on each device there is more room for KV
-    blocks = [int(re.search(r"(\d+) KV blocks", good(*args, "--requests", "5", "--policy", "static:tp=8", "--weight-shares", n).stdout).group(1)) for n in ("1", "8")]
+    blocks = [
+        int(
+            re.search(
+                r"(\d+) KV blocks",
+                good(*args, "--requests", "5", "--policy", "static:tp=8", "--weight-shares", n).stdout,
+            ).group(1)
+        )
+        for n in ("1", "8")
+    ]
     assert blocks[1] > blocks[0] * 1.5, blocks
 
 
@@ -195,7 +319,14 @@ def what_was_not_measured_is_flagged(folder):
     hardware = json.load(open("models/hardware/h200x8.json"))
     os.symlink(os.path.abspath("models/hardware/h200-kernels.json"), f"{folder}/h200-kernels.json")
     hardware["devices"]["v"], hardware["name"] = 16, "sixteen"
-    load = ["--model", "qwen3-32b-fp8", "--trace", "poisson:rate=2,requests=12,input=500-3000,output=20", "--json", f"{folder}/o.json"]
+    load = [
+        "--model",
+        "qwen3-32b-fp8",
+        "--trace",
+        "poisson:rate=2,requests=12,input=500-3000,output=20",
+        "--json",
+        f"{folder}/o.json",
+    ]
 
     def outside(machine, *args):
         r = good("--hardware", machine, *load, *args)
@@ -206,35 +337,96 @@ def what_was_not_measured_is_flagged(folder):
     reduce = [t for t in tp["tables"] if t["table"].startswith("all_reduce")]
     assert not reduce, tp
     exchange = [t for t in dp["tables"] if t["table"] == "all_to_all"][0]
-    assert exchange["axis"] == "devices" and exchange["measured"] == [2, 8] and exchange["high"] == 16 and exchange["low"] is None
-    assert 0.01 < exchange["share"] <= dp["share"] <= 1 and abs(sum(t["share"] for t in dp["tables"]) / dp["share"] - 1) < 1e-9
-    line = re.search(r"^static:sp=16: ~ ([\d.]+)% of the step time was priced outside of what was measured, by extrapolation: (.*)$", text, re.M)
-    assert line and abs(float(line.group(1)) - 100 * dp["share"]) < 0.06 and "all_to_all" in line.group(2) and "(devices up to 16, measured 2 to 8)" in line.group(2), text
+    assert (
+        exchange["axis"] == "devices"
+        and exchange["measured"] == [2, 8]
+        and exchange["high"] == 16
+        and exchange["low"] is None
+    )
+    assert (
+        0.01 < exchange["share"] <= dp["share"] <= 1
+        and abs(sum(t["share"] for t in dp["tables"]) / dp["share"] - 1) < 1e-9
+    )
+    line = re.search(
+        r"^static:sp=16: ~ ([\d.]+)% of the step time was priced outside of what was measured, by extrapolation: (.*)$",
+        text,
+        re.M,
+    )
+    assert (
+        line
+        and abs(float(line.group(1)) - 100 * dp["share"]) < 0.06
+        and "all_to_all" in line.group(2)
+        and "(devices up to 16, measured 2 to 8)" in line.group(2)
+    ), text
     assert all(c.startswith("~") for c in re.search(r"^TTFT p50 \(ms\) +(.*)$", text, re.M).group(1).split()), text
     # a search says so of its points
-    r = subprocess.run([BINARY, "tune", "--hardware", sixteen, *load, "--policy", "static", "--policy-param", "sp=16", "--objective", "p50 TTFT", "--param", "ageing", "--budget", "2"],
-                       capture_output=True, text=True, timeout=WAIT_S, env=ENV)
+    r = subprocess.run(
+        [
+            BINARY,
+            "tune",
+            "--hardware",
+            sixteen,
+            *load,
+            "--policy",
+            "static",
+            "--policy-param",
+            "sp=16",
+            "--objective",
+            "p50 TTFT",
+            "--param",
+            "ageing",
+            "--budget",
+            "2",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env=ENV,
+    )
     point = json.load(open(f"{folder}/o.json"))["points"][0]
     assert r.returncode == 0 and point["outside"] == dp["share"], (r.stderr, point)
-    assert re.search(rf"^best +.*  ~ {100 * dp['share']:.1f}%$", r.stdout, re.M) and "priced outside of what was measured" in r.stdout, r.stdout
+    assert (
+        re.search(rf"^best +.*  ~ {100 * dp['share']:.1f}%$", r.stdout, re.M)
+        and "priced outside of what was measured" in r.stdout
+    ), r.stdout
     # the formulas describe groups of 2, 4 and 8; on eight devices nothing is marked
     fitted = json.load(open("models/hardware/h200x8-fitted.json"))
     fitted["devices"]["v"] = 16
-    text, ((_, tp), (_, dp)) = outside(write(folder, "fitted.json", json.dumps(fitted)), "--policy", "static:tp=16", "--policy", "static:dp=16")
-    assert {t["table"] for t in tp["tables"]} == {"all_reduce", "all_reduce_eager"} and dp == {"share": 0, "tables": []}, (tp, dp)
+    text, ((_, tp), (_, dp)) = outside(
+        write(folder, "fitted.json", json.dumps(fitted)), "--policy", "static:tp=16", "--policy", "static:dp=16"
+    )
+    assert {t["table"] for t in tp["tables"]} == {"all_reduce", "all_reduce_eager"} and dp == {
+        "share": 0,
+        "tables": [],
+    }, (tp, dp)
     cells = re.search(r"^TTFT p50 \(ms\) +(.*)$", text, re.M).group(1).split()
     assert cells[0].startswith("~") and not cells[1].startswith("~") and "static:dp=16: ~" not in text, text
     text, runs = outside("h200x8-fitted", "--policy", "static:tp=8")
     assert "~" not in text and runs[0][1]["share"] == 0
     # more bytes in a message than were measured, and a prompt longer than any
-    text, ((_, long),) = outside("h200x8", "--policy", "shift:budget=131072", "--max-num-batched-tokens", "131072", "--max-model-len", "40000", "--trace",
-                                 "batch:requests=3,input=30000,output=2")
-    assert any(t["table"].startswith("prefill") and t["axis"] == "new tokens" and 16384 < t["high"] for t in long["tables"]), long
+    text, ((_, long),) = outside(
+        "h200x8",
+        "--policy",
+        "shift:budget=131072",
+        "--max-num-batched-tokens",
+        "131072",
+        "--max-model-len",
+        "40000",
+        "--trace",
+        "batch:requests=3,input=30000,output=2",
+    )
+    assert any(
+        t["table"].startswith("prefill") and t["axis"] == "new tokens" and 16384 < t["high"] for t in long["tables"]
+    ), long
 
 
 def mistakes(folder):
     bad = write(folder, "bad.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,five,5\n")
-    loop = write(folder, "loop.lua", "return { api = 1, doc = 'Never ends.', step = function(view, act) while true do end end }\n")
+    loop = write(
+        folder,
+        "loop.lua",
+        "return { api = 1, doc = 'Never ends.', step = function(view, act) while true do end end }\n",
+    )
     base = ["--trace", "poisson:rate=1,requests=2"]
     for args, code, says in (
         ([], 2, "which traffic?"),
@@ -249,16 +441,28 @@ def mistakes(folder):
         ([*NODE, *base, "--policy", loop], 1, "loop.lua"),
         ([*NODE, *base, "-tp", "3"], 1, "leave 1 of the 4 ranks idle: --ranks 3 or 6"),
         # a label that promises a layout is that layout, or nothing runs under it
-        ([*NODE, *base, "--policy", "static:sp=3"], 1, "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp has to be 4, and groups can have 1, 2 or 4 of them"),
+        (
+            [*NODE, *base, "--policy", "static:sp=3"],
+            1,
+            "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp has to be 4, and groups can have 1, 2 or 4 of them",
+        ),
         ([*NODE, *base, "--policy", "static:sp=16"], 1, "sp=16, tp=1 is not the 4 ranks"),
-        ([*NODE, *base, "--policy", "fcfs", "--policy", "static:dp=3"], 1, "--policy static:dp=3: static.lua: dp=3, sp=1, tp=1 is not the 4 ranks"),
+        (
+            [*NODE, *base, "--policy", "fcfs", "--policy", "static:dp=3"],
+            1,
+            "--policy static:dp=3: static.lua: dp=3, sp=1, tp=1 is not the 4 ranks",
+        ),
         ([*NODE, *base, "--policy", "static:dp=4,tp=2"], 1, "dp=4, sp=1, tp=2 is not the 4 ranks"),
         ([*NODE, *base, "--policy", "shift:base_sp=3"], 1, "base_sp=3, base_tp=0 is no layout of all 4 ranks"),
         ([*NODE, *base, "--policy", "flying:narrow=3"], 1, "narrow=3: on 4 ranks a group can have 1, 2, 4 of them"),
         (["--hardware", "no-such", "--model", "llama-3.3-70b-fp8", *base], 1, "no models/hardware/no-such.json"),
         (["--hardware", "h200x8-fitted", "--model", "no-such", *base], 1, "no models/catalog/no-such.json"),
         (["--hardware", bad, "--model", "llama-3.3-70b-fp8", *base], 1, "bad.csv"),
-        (["--hardware", "h200x8-fitted", "--model", "llama-3.3-70b-fp8", "--ranks", "16", *base], 1, "16 ranks are asked for"),
+        (
+            ["--hardware", "h200x8-fitted", "--model", "llama-3.3-70b-fp8", "--ranks", "16", *base],
+            1,
+            "16 ranks are asked for",
+        ),
         ([*NODE, *base, "words"], 2, "a word too many"),
         ([*NODE, *base, "--port", "1"], 2, "belongs to moonshift serve"),
         ([*NODE, *base, "--trace-hashes", bad], 1, "leave --trace-hashes away"),
@@ -267,13 +471,18 @@ def mistakes(folder):
     ):
         r = simulate(*args)
         assert r.returncode == code and says in r.stderr, (args, r.returncode, r.stderr)
-        assert "--json" in args or not r.stdout and "simulated seconds" not in r.stderr, r.stderr  # found before anything ran
+        assert "--json" in args or not r.stdout and "simulated seconds" not in r.stderr, (
+            r.stderr
+        )  # found before anything ran
         assert r.stderr.count("moonshift: ") == 1, r.stderr
     assert "--trace FILE|GENERATOR" in good("--help").stdout
 
 
 def troubled_policies_are_told(folder):
-    broken = write(folder, "broken.lua", """
+    broken = write(
+        folder,
+        "broken.lua",
+        """
 local n = 0
 return { api = 1, doc = "Breaks after a while.", step = function(view, act)
   n = n + 1
@@ -283,13 +492,19 @@ return { api = 1, doc = "Breaks after a while.", step = function(view, act)
     if b.tokens > 0 then act.forward(g, b) end
   end
 end }
-""")
+""",
+    )
     r = good(*NODE, *LOAD, "--policy", broken, "--json", f"{folder}/broken.json")
-    assert re.search(r"broken: the native policy decided \d+ of \d+ scheduling points in its place; last: .*broken", r.stdout), r.stdout
+    assert re.search(
+        r"broken: the native policy decided \d+ of \d+ scheduling points in its place; last: .*broken", r.stdout
+    ), r.stdout
     assert int(rows(r.stdout)["finished"][0]) == 150
     assert json.load(open(f"{folder}/broken.json"))["runs"][0]["policy"]["fallback_steps"]["error"] > 0
     # the watch over starving requests: on by default, with a patience of its own, or off
-    unfair = write(folder, "unfair.lua", """
+    unfair = write(
+        folder,
+        "unfair.lua",
+        """
 return { api = 1, doc = "Runs the longer prompts only when nobody else is there.", needs = { "waiting.prompt" }, step = function(view, act)
   for _, g in ipairs(view.idle) do
     local ids, w = {}, view.waiting
@@ -298,9 +513,22 @@ return { api = 1, doc = "Runs the longer prompts only when nobody else is there.
     if b.tokens > 0 then act.forward(g, b) end
   end
 end }
-""")
-    watched = [good(*NODE, "--trace", "poisson:rate=60,seconds=10,input=20-350,output=5-60", "--seed", "7", "--policy", unfair, "--starvation-seconds", s).stdout
-               for s in ("0", "0.05", "3600")]
+""",
+    )
+    watched = [
+        good(
+            *NODE,
+            "--trace",
+            "poisson:rate=60,seconds=10,input=20-350,output=5-60",
+            "--seed",
+            "7",
+            "--policy",
+            unfair,
+            "--starvation-seconds",
+            s,
+        ).stdout
+        for s in ("0", "0.05", "3600")
+    ]
     assert "it was withdrawn for its strikes" in watched[1], watched[1]
     assert "starved" in watched[1] and "starved" not in watched[0] and watched[0] == watched[2]
     full = good(*NODE, "--trace", "batch:requests=50,input=200,output=20", "--max-num-queued-reqs", "10")
@@ -308,7 +536,17 @@ end }
 
 
 def interrupts():
-    args = [BINARY, "simulate", *NODE, "--trace", "poisson:rate=30,seconds=10000000,input=50,output=60", "--policy", "fcfs", "--policy", "native"]
+    args = [
+        BINARY,
+        "simulate",
+        *NODE,
+        "--trace",
+        "poisson:rate=30,seconds=10000000,input=50,output=60",
+        "--policy",
+        "fcfs",
+        "--policy",
+        "native",
+    ]
     p = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV)
     time.sleep(2)
     p.send_signal(signal.SIGINT)
@@ -320,7 +558,14 @@ def interrupts():
 
 
 with tempfile.TemporaryDirectory() as where:
-    for check in (results_agree, pictures_can_be_read, what_was_not_measured_is_flagged, formats, mistakes, troubled_policies_are_told):
+    for check in (
+        results_agree,
+        pictures_can_be_read,
+        what_was_not_measured_is_flagged,
+        formats,
+        mistakes,
+        troubled_policies_are_told,
+    ):
         check(where)
         print("ok", check.__name__)
 for check in (described_machines, interrupts) if "MOONSHIFT_SLOW" not in os.environ else (interrupts,):

@@ -1,6 +1,6 @@
-/* What becomes of a failure of the CUDA runtime, wherever it strikes: each call of an opening, a step and a move fails in turn
- * (tests/emulator/faults.h), once or from then on. Memory that is not there is E_FULL and passes; anything else breaks the device for good;
- * the other rank hears E_PEER and goes on; nothing is left behind. */
+/* What becomes of a failure of the CUDA runtime, wherever it strikes: each call of an opening, a step and a move fails
+ * in turn (tests/emulator/faults.h), once or from then on. Memory that is not there is E_FULL and passes; anything else
+ * breaks the device for good; the other rank hears E_PEER and goes on; nothing is left behind. */
 #include "tests/emulator/faults.h"
 #include "tests/emulator/lt_twin.h"
 #include "tests/rig/layout_subject.h"
@@ -44,10 +44,12 @@ static struct node_opts opts_of_scene(const struct scene *s)
 /* As little as there can be of a model of two ranks: every trial runs it anew. */
 static struct model *small_model(enum dtype type)
 {
-    static const char config[] =
-        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\",\"max_position_embeddings\":256,"
-        "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":2,"
-        "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":128,\"vocab_size\":96,\"tie_word_embeddings\":true}";
+    static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":"
+                                 "\"silu\",\"max_position_embeddings\":256,"
+                                 "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"num_hidden_layers\":2,\"hidden_size\":"
+                                 "64,\"num_attention_heads\":2,"
+                                 "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":128,\"vocab_size\":"
+                                 "96,\"tie_word_embeddings\":true}";
     struct model *m;
     struct err e = {0};
     if (model_open_described(&m, config, type, &e))
@@ -66,7 +68,8 @@ struct work {
 };
 
 /* A sampler with penalties needs what one without does not. */
-static const struct sampling with_penalties = {.temperature = 0.7f, .top_p = 0.9f, .repetition_penalty = 1.2f, .seed = 3};
+static const struct sampling with_penalties = {
+    .temperature = 0.7f, .top_p = 0.9f, .repetition_penalty = 1.2f, .seed = 3};
 
 static int run_step(struct work *w, struct layout l, const struct node_seq *seqs, int n_seqs)
 {
@@ -76,8 +79,12 @@ static int run_step(struct work *w, struct layout l, const struct node_seq *seqs
     for (int i = 0; i < n_seqs; i++) {
         row += seqs[i].n;
         wanted[n] = row;
-        rows[n++] = (struct sample_row){
-            .how = i ? &with_penalties : &ways[1], .prompt = w->ids, .n_prompt = 4, .given = -1, .position = (uint64_t)i, .n_top = 2};
+        rows[n++] = (struct sample_row){.how = i ? &with_penalties : &ways[1],
+                                        .prompt = w->ids,
+                                        .n_prompt = 4,
+                                        .given = -1,
+                                        .position = (uint64_t)i,
+                                        .n_top = 2};
     }
     memset(w->results, 0, sizeof w->results);
     struct node_step step = {.place = &w->place,
@@ -179,7 +186,8 @@ static void fail_step(struct model *m, const struct scene *s, int at, bool for_g
     int wanted = hit == FAULT_MALLOC && !for_good ? E_FULL : E_DEVICE;
     for (int i = 0; i < s->ranks; i++) {
         int rc = w.parts[i].rc;
-        bool right_code = i == s->device ? rc == wanted || (hit == FAULT_MALLOC && rc == E_FULL) : rc == 0 || rc == E_PEER;
+        bool right_code =
+            i == s->device ? rc == wanted || (hit == FAULT_MALLOC && rc == E_FULL) : rc == 0 || rc == E_PEER;
         if (hit == FAULT_NONE || !right_code)
             fail_msg("call %d (kind %d): rank %d says %d (%s)", at, (int)hit, i, rc, w.parts[i].err.text);
     }
@@ -187,7 +195,8 @@ static void fail_step(struct model *m, const struct scene *s, int at, bool for_g
     bool broken = w.parts[s->device].rc == E_DEVICE || (hit == FAULT_MALLOC && for_good);
     if (!broken || hit != FAULT_MALLOC)
         for (int i = 0; i < s->ranks; i++)
-            check_alone(&n, i, i == s->device && broken ? E_DEVICE : 0, at % ANSWERS && hit != FAULT_MALLOC ? NULL : right);
+            check_alone(&n, i, i == s->device && broken ? E_DEVICE : 0,
+                        at % ANSWERS && hit != FAULT_MALLOC ? NULL : right);
     place_free(&w.place);
     node_close(&n);
     if (fault_live())
@@ -252,7 +261,8 @@ static void record_all(struct work *w, struct layout l, struct recording *parts)
 }
 
 /* Returns how many calls there were to fail. What cannot be recorded runs without a graph. */
-static int fail_recording(struct model *m, const struct scene *s, int at, bool for_good, const struct sample_result *right)
+static int fail_recording(struct model *m, const struct scene *s, int at, bool for_good,
+                          const struct sample_result *right)
 {
     struct node n;
     struct work w;
@@ -333,8 +343,10 @@ static int fail_playing(struct model *m, const struct scene *s, int at, bool for
 
 static void recording_and_playing(void **state)
 {
-    static const struct scene scenes[] = {
-        {true, 1, {1, 1, 1}, 0}, {true, 2, {1, 2, 1}, 0}, {true, 2, {2, 1, 1}, FAILING}, {false, 2, {1, 2, 1}, FAILING}};
+    static const struct scene scenes[] = {{true, 1, {1, 1, 1}, 0},
+                                          {true, 2, {1, 2, 1}, 0},
+                                          {true, 2, {2, 1, 1}, FAILING},
+                                          {false, 2, {1, 2, 1}, FAILING}};
     (void)state;
     struct model *m = small_model(DT_BF16);
     for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++) {
@@ -378,7 +390,8 @@ static void opening(void **state)
                         : hit == FAULT_MALLOC ? rc == E_FULL
                                               : rc == E_DEVICE || (rc == E_FULL && hit >= FAULT_COPY);
             if (!good || (rc && !e.text[0]) || fault_live()) {
-                print_error("device %d, call %d (kind %d): %d '%s', %d things are left\n", s.device, at, hit, rc, e.text, fault_live());
+                print_error("device %d, call %d (kind %d): %d '%s', %d things are left\n", s.device, at, hit, rc,
+                            e.text, fault_live());
                 wrong++;
             }
         }
@@ -443,7 +456,8 @@ static void multiplying_fp8(void **state)
     static const int32_t zeros[ROWS];
     static float bias[OUTS];
     const struct batch b = {.n_rows = ROWS, .ids = zeros, .positions = zeros};
-    struct weight_src src = {DT_F8_SCALED, OUTS, COLS, .data = mem_new(OUTS * dtype_row_bytes(DT_F8_SCALED, COLS)), .scales = F8_BY_BLOCK};
+    struct weight_src src = {DT_F8_SCALED, OUTS, COLS, .data = mem_new(OUTS * dtype_row_bytes(DT_F8_SCALED, COLS)),
+                             .scales = F8_BY_BLOCK};
     int n_failed = 0, before = lt_twin_products(CUDA_R_8F_E4M3);
     (void)state;
     for (int at = 1, hit = 1; hit; at++) {
@@ -453,7 +467,8 @@ static void multiplying_fp8(void **state)
         assert_int_equal(ops->open(&d, &(struct device_opts){.max_rows = 64, .max_logits = 8}, &e), 0);
         assert_int_equal(ops->weight_load(d, &w, &src, &e), 0);
         float *x = ops->alloc(d, ROWS * COLS * sizeof(float)), *y = ops->alloc(d, ROWS * OUTS * sizeof(float));
-        struct linear_args a = {.x = {x, COLS, COLS}, .rows = ROWS, .n_out = 1, .out = {{{w, 0, OUTS, 0, COLS}, bias, {y, OUTS, OUTS}}}};
+        struct linear_args a = {
+            .x = {x, COLS, COLS}, .rows = ROWS, .n_out = 1, .out = {{{w, 0, OUTS, 0, COLS}, bias, {y, OUTS, OUTS}}}};
         fault_arm(0, at, at % 2);
         int rc = ops->begin(d, &b, NULL, &e);
         if (!rc) {
@@ -520,8 +535,13 @@ static void every_kind_was_seen(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_alone), cmocka_unit_test(a_step_of_two), cmocka_unit_test(recording_and_playing), cmocka_unit_test(opening),
-        cmocka_unit_test(loading),      cmocka_unit_test(multiplying_fp8), cmocka_unit_test(moving),        cmocka_unit_test(every_kind_was_seen)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_alone),
+                                       cmocka_unit_test(a_step_of_two),
+                                       cmocka_unit_test(recording_and_playing),
+                                       cmocka_unit_test(opening),
+                                       cmocka_unit_test(loading),
+                                       cmocka_unit_test(multiplying_fp8),
+                                       cmocka_unit_test(moving),
+                                       cmocka_unit_test(every_kind_was_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What the twins of Hopper's instructions are for: every mistake in the use of them is seen, by the end of the program or in what comes out; and which
- * devices take the kernel that is made of them. */
+/* What the twins of Hopper's instructions are for: every mistake in the use of them is seen, by the end of the program
+ * or in what comes out; and which devices take the kernel that is made of them. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -72,14 +72,17 @@ static void only_code_for_90_has_it(void **state)
     static const struct {
         int capability, registers;
         bool plain, hopper;
-    } cases[] = {{90, 255, false, true}, {90, 255, true, false}, {80, 255, false, false}, {100, 255, false, false}, {91, 255, false, false},
-                 {90, 10, false, false}}; /* compiled for another architecture: empty */
+    } cases[] = {{90, 255, false, true},  {90, 255, true, false}, {80, 255, false, false}, {100, 255, false, false},
+                 {91, 255, false, false}, {90, 10, false, false}}; /* compiled for another architecture: empty */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct device *d;
         struct err e = {0};
         emulator_capability(cases[i].capability);
         emulator_registers(cases[i].registers);
-        assert_int_equal(backend_cuda()->open(&d, &(struct device_opts){.max_rows = 16, .max_logits = 4, .plain_kernels = cases[i].plain}, &e), 0);
+        assert_int_equal(
+            backend_cuda()->open(
+                &d, &(struct device_opts){.max_rows = 16, .max_logits = 4, .plain_kernels = cases[i].plain}, &e),
+            0);
         assert_int_equal(d->hopper, cases[i].hopper);
         backend_cuda()->close(d);
     }
@@ -89,7 +92,7 @@ static void only_code_for_90_has_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(right_use_passes), cmocka_unit_test(mistakes_end_the_program), cmocka_unit_test(mistakes_show),
-                                       cmocka_unit_test(only_code_for_90_has_it)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(right_use_passes), cmocka_unit_test(mistakes_end_the_program),
+                                       cmocka_unit_test(mistakes_show), cmocka_unit_test(only_code_for_90_has_it)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* All-reduces by the library (tests/emulator/nccl_twin.h): used among ranks on different GPUs in the default mode and nowhere else, near
- * the own algorithms' sums, made anew after a failure, gone with the comms. */
+/* All-reduces by the library (tests/emulator/nccl_twin.h): used among ranks on different GPUs in the default mode and
+ * nowhere else, near the own algorithms' sums, made anew after a failure, gone with the comms. */
 #include <math.h>
 
 #include "tests/emulator/faults.h"
@@ -26,7 +26,8 @@ static void open_scene(struct node *n, struct model *m, const struct scene *s)
                           .spread = s->spread};
     open_node(n, m, &o);
     for (int i = 0; i < comm_pool_count(n->pool); i++)
-        comm_set_measured(comm_find(n->pool, comm_pool_mask(n->pool, i)), &(struct comm_measure){.library_bytes = s->library_bytes});
+        comm_set_measured(comm_find(n->pool, comm_pool_mask(n->pool, i)),
+                          &(struct comm_measure){.library_bytes = s->library_bytes});
 }
 
 /* One step of all tokens in this layout; returns what the ranks said by share. */
@@ -43,8 +44,14 @@ static void answer(struct node *n, struct layout l, struct sample_result out[TOK
         rows[i] = (struct sample_row){.how = &ways[0], .given = -1, .n_top = TOP};
     }
     memset(out, 0, TOKENS * sizeof *out);
-    struct node_step step = {
-        .place = &p, .layout = l, .seqs = &seq, .n_seqs = 1, .n_logits = TOKENS, .logit_rows = wanted, .samples = rows, .results = out};
+    struct node_step step = {.place = &p,
+                             .layout = l,
+                             .seqs = &seq,
+                             .n_seqs = 1,
+                             .n_logits = TOKENS,
+                             .logit_rows = wanted,
+                             .samples = rows,
+                             .results = out};
     node_run(n, &step, parts);
     place_free(&p);
 }
@@ -88,7 +95,8 @@ static void used_where_it_may_be(void **state)
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         struct layout l = layouts[i];
         assert_int_equal(sums_of(m, &(struct scene){true, true, 0}, l, own), 0);
-        assert_int_equal(sums_of(m, &(struct scene){true, true, 1}, l, library), 2 * model_config(m)->n_layers * l.sp * l.tp);
+        assert_int_equal(sums_of(m, &(struct scene){true, true, 1}, l, library),
+                         2 * model_config(m)->n_layers * l.sp * l.tp);
         near(own, library);
         assert_int_equal(sums_of(m, &(struct scene){true, false, 1}, l, library), 0); /* ranks that share a GPU */
         assert_memory_equal(own, library, sizeof own);
@@ -103,8 +111,8 @@ static void used_where_it_may_be(void **state)
     model_close(m);
 }
 
-/* Each rank in turn fails at each of its calls in a step: the others hear of it, though they wait inside the library; then three ranks'
- * pairs go on. */
+/* Each rank in turn fails at each of its calls in a step: the others hear of it, though they wait inside the library;
+ * then three ranks' pairs go on. */
 static void a_member_fails(void **state)
 {
     struct model *m = open_dummy("gqa", DT_BF16, 31);
@@ -164,7 +172,8 @@ static void made_anew_after_an_abort(void **state)
     model_close(m);
 }
 
-/* What is measured at start: the library among ranks on different GPUs, with what the layouts' groups need made already. */
+/* What is measured at start: the library among ranks on different GPUs, with what the layouts' groups need made
+ * already. */
 static void measured_at_start(void **state)
 {
     struct model *m = open_dummy("gqa", DT_BF16, 31);
@@ -176,13 +185,17 @@ static void measured_at_start(void **state)
         open_scene(&n, m, &(struct scene){true, spread, 0});
         fault_compute(false);
         assert_int_equal(
-            comm_pool_open(&pool, &(struct comm_pool_setup){.ops = n.ops, .devices = n.devices, .n_ranks = RANKS, .measure = true}, &e), 0);
+            comm_pool_open(
+                &pool, &(struct comm_pool_setup){.ops = n.ops, .devices = n.devices, .n_ranks = RANKS, .measure = true},
+                &e),
+            0);
         fault_compute(true);
         const struct comm_measure *got = comm_measured(comm_find(pool, 15));
         assert_true(got->oneshot_ns[0] > 0);
         assert_true(spread ? got->library_bytes > 0 : got->library_bytes == 0);
         assert_true(spread ? nccl_twin_live() >= RANKS : nccl_twin_live() == 0);
-        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, COMM_LIBRARY).library_bytes, spread);
+        assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, COMM_LIBRARY).library_bytes,
+                         spread);
         assert_int_equal(comm_seat(comm_find(pool, 15), (struct layout){1, 4, 1}, 0, COMM_TWOSHOT).library_bytes, 0);
         comm_pool_close(pool);
         node_close(&n);

@@ -1,4 +1,5 @@
-/* Half floats of CUDA C++ as far as kernels/cuda uses them: bits and the two conversions, to nearest even. Never true: arithmetic on halves. */
+/* Half floats of CUDA C++ as far as kernels/cuda uses them: bits and the two conversions, to nearest even. Never true:
+ * arithmetic on halves. */
 #ifndef EMULATOR_CUDA_FP16_H
 #define EMULATOR_CUDA_FP16_H
 
@@ -9,9 +10,21 @@ extern "C" uint16_t f32_to_f16(float f);
 struct __half {
     uint16_t bits;
 };
-static inline __half __ushort_as_half(uint16_t h) { return {h}; }
-static inline uint16_t __half_as_ushort(__half h) { return h.bits; }
-static inline float __half2float(__half h) { return f16_to_f32(h.bits); }
-static inline __half __float2half_rn(float f) { return {f32_to_f16(f)}; }
+static inline __half __ushort_as_half(uint16_t h)
+{
+    return {h};
+}
+static inline uint16_t __half_as_ushort(__half h)
+{
+    return h.bits;
+}
+static inline float __half2float(__half h)
+{
+    return f16_to_f32(h.bits);
+}
+static inline __half __float2half_rn(float f)
+{
+    return {f32_to_f16(f)};
+}
 
 #endif

@@ -1,7 +1,8 @@
-/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other; the threads of a CTA are fibers that run until they meet a barrier
- * or a warp operation, in ascending or (emulator_order) descending order, so that a missing barrier shows as another result. All 32 lanes must
- * take part in every warp operation. Shared memory keeps what the CTA before left; dynamic shared memory begins as NaN. On the calling thread.
- * Never true: two fibers at once. */
+/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other; the threads of
+ * a CTA are fibers that run until they meet a barrier or a warp operation, in ascending or (emulator_order) descending
+ * order, so that a missing barrier shows as another result. All 32 lanes must take part in every warp operation. Shared
+ * memory keeps what the CTA before left; dynamic shared memory begins as NaN. On the calling thread. Never true: two
+ * fibers at once. */
 #ifndef EMULATOR_CUDA_RUNTIME_H
 #define EMULATOR_CUDA_RUNTIME_H
 
@@ -30,18 +31,45 @@ struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
-struct uint2 { uint32_t x, y; };
-struct alignas(16) uint4 { uint32_t x, y, z, w; };
-struct alignas(16) int4 { int32_t x, y, z, w; };
-struct alignas(8) float2 { float x, y; };
-struct float3 { float x, y, z; };
-struct alignas(16) float4 { float x, y, z, w; };
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(16) int4 {
+    int32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct float3 {
+    float x, y, z;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 
-static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-template <typename T> static inline T __ldcg(const T *p) { return *p; }
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float3 make_float3(float x, float y, float z)
+{
+    return {x, y, z};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
+}
 static inline void __threadfence() {}
 
 /* What the running fiber sees. */
@@ -151,7 +179,8 @@ struct cudaLaunchConfig_t {
 };
 /* Runs body once for every thread of every CTA. */
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body);
-template <typename... P, typename... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...args)
+template <typename... P, typename... A>
+static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...args)
 {
     std::tuple<std::decay_t<P>...> own(args...);
     cudaLaunchConfig_t config = *c;

@@ -1,6 +1,8 @@
-/* The few functions of the CUDA runtime that kernels/cuda uses, on the host: device memory is the process's, streams do everything at once unless they record
- * a graph (graph.cc), events are always past. What a test proves with it: the arithmetic, indexing and synchronisation of the kernels and all host code around them. What it
- * cannot: timing, memory ordering between CTAs, anything that only the real compiler or driver does. Never true: a kernel still running when its launch returns. */
+/* The few functions of the CUDA runtime that kernels/cuda uses, on the host: device memory is the process's, streams do
+ * everything at once unless they record a graph (graph.cc), events are always past. What a test proves with it: the
+ * arithmetic, indexing and synchronisation of the kernels and all host code around them. What it cannot: timing, memory
+ * ordering between CTAs, anything that only the real compiler or driver does. Never true: a kernel still running when
+ * its launch returns. */
 #ifndef EMULATOR_CUDA_RUNTIME_API_H
 #define EMULATOR_CUDA_RUNTIME_API_H
 
@@ -45,8 +47,8 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s);
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind kind,
-                              cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);

@@ -15,13 +15,17 @@ __asm__(".text\n.globl emulator_switch\nemulator_switch:\n"
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
 enum { SAVED = 6 };
 #elif defined(__aarch64__)
-__asm__(".text\n.globl emulator_switch\nemulator_switch:\n"
-        "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
-        "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\n"
-        "stp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
-        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\nldp x27, x28, [sp, #64]\n"
-        "ldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
-        "add sp, sp, #160\nret\n");
+__asm__(
+    ".text\n.globl emulator_switch\nemulator_switch:\n"
+    "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, "
+    "[sp, #128]\n"
+    "stp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+    "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\nldp x27, x28, [sp, "
+    "#64]\n"
+    "ldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, "
+    "[sp, #144]\n"
+    "add sp, sp, #160\nret\n");
 enum { SAVED = 20 };
 #else
 #error "the emulator switches stacks on x86-64 and aarch64 only"
@@ -42,7 +46,7 @@ struct fiber {
     enum state state;
     dim3 thread;
     unsigned swaps;
-    bool (*ready)(void *);          /* UNTIL */
+    bool (*ready)(void *); /* UNTIL */
     void *ctx;
 };
 
@@ -235,7 +239,8 @@ cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()
 {
     struct machine *m = machine_now();
     unsigned n = c->blockDim.x * c->blockDim.y * c->blockDim.z;
-    bool grid = c->gridDim.x > 0 && c->gridDim.y > 0 && c->gridDim.y < 65536 && c->gridDim.z > 0 && c->gridDim.z < 65536;
+    bool grid =
+        c->gridDim.x > 0 && c->gridDim.y > 0 && c->gridDim.y < 65536 && c->gridDim.z > 0 && c->gridDim.z < 65536;
     if (!grid || n == 0 || n > MOST_THREADS || n % LANES || c->dynamicSmemBytes > MOST_SHARED)
         return cudaErrorInvalidValue;
     prepare(m, n);
@@ -268,10 +273,22 @@ extern "C" void emulator_order(int descending)
 
 /* ---- the runtime */
 
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t rc) { return rc ? "refused by the emulator" : "no error"; }
-cudaError_t cudaGetDeviceCount(int *n) { return *n = DEVICES, cudaSuccess; }
-cudaError_t cudaSetDevice(int i) { return i >= 0 && i < DEVICES ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t rc)
+{
+    return rc ? "refused by the emulator" : "no error";
+}
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    return *n = DEVICES, cudaSuccess;
+}
+cudaError_t cudaSetDevice(int i)
+{
+    return i >= 0 && i < DEVICES ? cudaSuccess : cudaErrorInvalidValue;
+}
 /* n > 0: registers of every kernel from now on. Returns how many they are. */
 extern "C" int emulator_registers(int n)
 {
@@ -291,8 +308,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
     p->multiProcessorCount = 132;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { return *can = 1, cudaSuccess; }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
+{
+    return *can = 1, cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
+{
+    return cudaSuccess;
+}
 /* What is never written must not matter: memory begins as NaN. */
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
@@ -301,14 +324,24 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
         memset(*p, 0xff, bytes);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
-cudaError_t cudaMallocHost(void **p, size_t bytes) { return cudaMalloc(p, bytes); }
-cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+cudaError_t cudaFree(void *p)
+{
+    return free(p), cudaSuccess;
+}
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return cudaMalloc(p, bytes);
+}
+cudaError_t cudaFreeHost(void *p)
+{
+    return cudaFree(p);
+}
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
 {
     return emulator_submit(s, [=]() { return memcpy(dst, src, bytes), cudaSuccess; });
 }
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind, cudaStream_t s)
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                              enum cudaMemcpyKind, cudaStream_t s)
 {
     return emulator_submit(s, [=]() {
         for (size_t i = 0; i < height; i++)

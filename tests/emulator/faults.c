@@ -81,20 +81,21 @@ cudaError_t __wrap_cudaMallocHost(void **p, size_t bytes)
 }
 
 /* Calls that may fail; those that make something count it. */
-#define CALL(kind, makes, name, params, args)                                                                                              \
-    cudaError_t __real_##name params;                                                                                                      \
-    cudaError_t __wrap_##name params;                                                                                                      \
-    cudaError_t __wrap_##name params                                                                                                       \
-    {                                                                                                                                      \
-        cudaError_t rc = fails(kind) ? cudaErrorInvalidValue : __real_##name args;                                                         \
-        if (makes && rc == cudaSuccess)                                                                                                    \
-            atomic_fetch_add(&live, 1);                                                                                                    \
-        return rc;                                                                                                                         \
+#define CALL(kind, makes, name, params, args)                                                                          \
+    cudaError_t __real_##name params;                                                                                  \
+    cudaError_t __wrap_##name params;                                                                                  \
+    cudaError_t __wrap_##name params                                                                                   \
+    {                                                                                                                  \
+        cudaError_t rc = fails(kind) ? cudaErrorInvalidValue : __real_##name args;                                     \
+        if (makes && rc == cudaSuccess)                                                                                \
+            atomic_fetch_add(&live, 1);                                                                                \
+        return rc;                                                                                                     \
     }
-CALL(FAULT_COPY, 0, cudaMemcpyAsync, (void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s),
-     (dst, src, bytes, kind, s))
+CALL(FAULT_COPY, 0, cudaMemcpyAsync,
+     (void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s), (dst, src, bytes, kind, s))
 CALL(FAULT_COPY, 0, cudaMemcpy2DAsync,
-     (void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s),
+     (void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height, enum cudaMemcpyKind kind,
+      cudaStream_t s),
      (dst, dpitch, src, spitch, width, height, kind, s))
 CALL(FAULT_COPY, 0, cudaMemsetAsync, (void *p, int value, size_t bytes, cudaStream_t s), (p, value, bytes, s))
 CALL(FAULT_STREAM, 1, cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned flags), (s, flags))
@@ -106,7 +107,8 @@ CALL(FAULT_EVENT, 0, cudaEventRecord, (cudaEvent_t e, cudaStream_t s), (e, s))
 CALL(FAULT_EVENT, 0, cudaEventSynchronize, (cudaEvent_t e), (e))
 CALL(FAULT_EVENT, 0, cudaEventElapsedTime, (float *ms, cudaEvent_t from, cudaEvent_t to), (ms, from, to))
 CALL(FAULT_GRAPH, 0, cudaStreamBeginCapture, (cudaStream_t s, enum cudaStreamCaptureMode mode), (s, mode))
-CALL(FAULT_GRAPH, 1, cudaGraphInstantiate, (cudaGraphExec_t * x, cudaGraph_t g, unsigned long long flags), (x, g, flags))
+CALL(FAULT_GRAPH, 1, cudaGraphInstantiate, (cudaGraphExec_t * x, cudaGraph_t g, unsigned long long flags),
+     (x, g, flags))
 CALL(FAULT_GRAPH, 0, cudaGraphUpload, (cudaGraphExec_t x, cudaStream_t s), (x, s))
 CALL(FAULT_GRAPH, 0, cudaGraphLaunch, (cudaGraphExec_t x, cudaStream_t s), (x, s))
 #undef CALL
@@ -140,14 +142,14 @@ cudaError_t RUN(__wrap)(const void *config, const void *body)
     return atomic_load(&idle) ? cudaSuccess : RUN(__real)(config, body);
 }
 
-#define FREES(name, type)                                                                                                                  \
-    cudaError_t __real_##name(type p);                                                                                                     \
-    cudaError_t __wrap_##name(type p);                                                                                                     \
-    cudaError_t __wrap_##name(type p)                                                                                                      \
-    {                                                                                                                                      \
-        if (p)                                                                                                                             \
-            atomic_fetch_sub(&live, 1);                                                                                                    \
-        return __real_##name(p);                                                                                                           \
+#define FREES(name, type)                                                                                              \
+    cudaError_t __real_##name(type p);                                                                                 \
+    cudaError_t __wrap_##name(type p);                                                                                 \
+    cudaError_t __wrap_##name(type p)                                                                                  \
+    {                                                                                                                  \
+        if (p)                                                                                                         \
+            atomic_fetch_sub(&live, 1);                                                                                \
+        return __real_##name(p);                                                                                       \
     }
 FREES(cudaFree, void *)
 FREES(cudaFreeHost, void *)

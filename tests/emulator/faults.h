@@ -1,7 +1,7 @@
-/* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then on, and what is made
- * is counted against what is freed. The linker puts faults.c before the emulator's calls in the programs that ask for it (FAULT_CALLS in
- * tests/CMakeLists.txt). Set between steps by the test's thread; counted by the ranks' threads. Never true: a call that frees something and
- * fails. */
+/* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then
+ * on, and what is made is counted against what is freed. The linker puts faults.c before the emulator's calls in the
+ * programs that ask for it (FAULT_CALLS in tests/CMakeLists.txt). Set between steps by the test's thread; counted by
+ * the ranks' threads. Never true: a call that frees something and fails. */
 #ifndef EMULATOR_FAULTS_H
 #define EMULATOR_FAULTS_H
 
@@ -23,7 +23,8 @@ void fault_arm(int device, int at, bool for_good);
 /* Calls since fault_arm; of what kind the first one was that failed. */
 int fault_calls(int device);
 enum fault_kind fault_hit(int device);
-/* Whether kernels run, or are only launched: what they compute is most of the time, and of no matter in a step that fails. */
+/* Whether kernels run, or are only launched: what they compute is most of the time, and of no matter in a step that
+ * fails. */
 void fault_compute(bool yes);
 /* Of all devices since the program began: calls of a kind; what was made and is not freed. */
 int fault_seen(enum fault_kind kind);

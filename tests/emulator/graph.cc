@@ -1,5 +1,6 @@
-/* Streams, events and graphs of the emulator. What is recorded keeps the edges that the runtime would give it: by the stream's order and by events, no others. A graph is played in a
- * random order that the edges allow, so an edge that is missing shows as another result. */
+/* Streams, events and graphs of the emulator. What is recorded keeps the edges that the runtime would give it: by the
+ * stream's order and by events, no others. A graph is played in a random order that the edges allow, so an edge that is
+ * missing shows as another result. */
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -32,7 +33,7 @@ struct emulated_stream {
 struct emulated_event {
     std::shared_ptr<capture> in;
     std::vector<int> tail;
-    int looks = 0;                  /* so often it is still to come */
+    int looks = 0; /* so often it is still to come */
 };
 
 struct emulated_graph {
@@ -137,12 +138,30 @@ int emulator_submit_plain(cudaStream_t s, int (*run)(const void *args), const vo
     return emulator_submit(s, [run, copy]() { return run(copy.data()) ? cudaErrorInvalidValue : cudaSuccess; });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { return *s = new emulated_stream, cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return delete s, cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return spoils(s) ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t *e) { return *e = new emulated_event, cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return cudaEventCreate(e); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    return *s = new emulated_stream, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    return delete s, cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    return spoils(s) ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    return *e = new emulated_event, cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    return cudaEventCreate(e);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    return delete e, cudaSuccess;
+}
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
@@ -174,7 +193,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { return !e || recorded(e) ? cudaErrorInvalidValue : cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    return !e || recorded(e) ? cudaErrorInvalidValue : cudaSuccess;
+}
 
 /* All has been done by now; who asks is told so a little later, sooner or later. */
 cudaError_t cudaEventQuery(cudaEvent_t e)
@@ -216,8 +238,23 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long) { return *x = new emulated_graph(*g), cudaSuccess; }
-cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s) { return x && s ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x) { return delete x, cudaSuccess; }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) { return spoils(s) ? cudaErrorStreamCaptureUnsupported : play(x->nodes); }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
+{
+    return *x = new emulated_graph(*g), cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s)
+{
+    return x && s ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    return delete g, cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    return delete x, cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
+{
+    return spoils(s) ? cudaErrorStreamCaptureUnsupported : play(x->nodes);
+}

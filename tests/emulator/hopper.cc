@@ -6,7 +6,15 @@
 #include <cstdlib>
 
 /* Where dynamic shared memory begins in the CTA's: at no multiple of 32, as nothing promises more. */
-enum { FIRST_ADDRESS = 0x410, GRAIN = 16, MOST_GRAINS = (228 << 10) / GRAIN, MOST_THREADS = 1024, MOST_N = 128, IN_FLIGHT = 4, NAMES = 16 };
+enum {
+    FIRST_ADDRESS = 0x410,
+    GRAIN = 16,
+    MOST_GRAINS = (228 << 10) / GRAIN,
+    MOST_THREADS = 1024,
+    MOST_N = 128,
+    IN_FLIGHT = 4,
+    NAMES = 16
+};
 
 namespace {
 
@@ -24,16 +32,16 @@ namespace {
 
 /* A d that products under way add to: what they have added so far. */
 struct sums {
-    float *d;                       /* NULL: none */
+    float *d; /* NULL: none */
     int n;
-    uint64_t last;                  /* product that adds to it */
+    uint64_t last; /* product that adds to it */
     float value[MOST_N / 2];
 };
 
 struct thread {
     bool open;
-    uint64_t begun, seen;           /* products; stores before the latest fence */
-    std::deque<uint64_t> closed;    /* products begun before each close */
+    uint64_t begun, seen;        /* products; stores before the latest fence */
+    std::deque<uint64_t> closed; /* products begun before each close */
     struct sums sums[IN_FLIGHT];
     int registers;
 };
@@ -44,12 +52,12 @@ struct product {
     const uint32_t *a[WARP];
     struct sums *sums[WARP];
     uint64_t seen[WARP];
-    int lanes;                      /* that have begun it */
+    int lanes; /* that have begun it */
 };
 
 struct warp {
     std::deque<struct product> products;
-    uint64_t done;                  /* before the first of them */
+    uint64_t done; /* before the first of them */
 };
 
 /* Copies of one thread on their way to one barrier. */
@@ -72,7 +80,7 @@ struct cta {
     std::vector<struct warp> warps;
     std::deque<struct arrival> arrivals;
     struct named names[NAMES];
-    uint64_t stored[MOST_GRAINS];   /* when each grain was last stored to, and by whom */
+    uint64_t stored[MOST_GRAINS]; /* when each grain was last stored to, and by whom */
     uint16_t writer[MOST_GRAINS];
 };
 
@@ -104,10 +112,11 @@ void note_store(const void *p)
     c.writer[grain] = (uint16_t)emulator_thread();
 }
 
-/* An operand by its descriptor, eight elements at a time: PTX ISA, "Matrix Descriptor Format" and "Canonical Layouts" with T = 8. */
+/* An operand by its descriptor, eight elements at a time: PTX ISA, "Matrix Descriptor Format" and "Canonical Layouts"
+ * with T = 8. */
 struct operand {
     uint32_t start, lead, stride;
-    int swizzle;                    /* bytes; 16: none */
+    int swizzle; /* bytes; 16: none */
     bool transposed;
 };
 
@@ -117,8 +126,10 @@ struct operand read_descriptor(uint64_t bits, bool transposed)
     if (bits & ~0xc00e3fff3fff3fffULL)
         die("a descriptor with reserved bits: %016llx", (unsigned long long)bits);
     if (bits >> 49 & 7)
-        die("a descriptor with a base offset: its atoms do not begin where they should: %016llx", (unsigned long long)bits);
-    return {(uint32_t)(bits & 0x3fff) << 4, (uint32_t)(bits >> 16 & 0x3fff) << 4, (uint32_t)(bits >> 32 & 0x3fff) << 4, swizzles[bits >> 62], transposed};
+        die("a descriptor with a base offset: its atoms do not begin where they should: %016llx",
+            (unsigned long long)bits);
+    return {(uint32_t)(bits & 0x3fff) << 4, (uint32_t)(bits >> 16 & 0x3fff) << 4, (uint32_t)(bits >> 32 & 0x3fff) << 4,
+            swizzles[bits >> 62], transposed};
 }
 
 /* Row r (of a; column of b) and column k of the operand; the first of eight along the rows of memory. */
@@ -146,7 +157,8 @@ const uint16_t *eight_at(const struct product &p, const struct operand &o, uint3
     for (int i = 0; i < WARP; i++)
         seen = p.seen[i] < seen ? p.seen[i] : seen;
     if (stored > seen && stored > c.threads[c.writer[at / GRAIN]].seen)
-        die("a product reads what was stored without a fence since: shared_to_products, or it was stored while the product was under way");
+        die("a product reads what was stored without a fence since: shared_to_products, or it was stored while the "
+            "product was under way");
     return (const uint16_t *)(const void *)(emulator_dynamic + at);
 }
 
@@ -194,7 +206,8 @@ void read_b(const struct product &p, float b[16][MOST_N])
         }
 }
 
-__attribute__((optimize("O3"))) void multiply(int n, const float a[16][16], const float b[16][MOST_N], float d[16][MOST_N])
+__attribute__((optimize("O3"))) void multiply(int n, const float a[16][16], const float b[16][MOST_N],
+                                              float d[16][MOST_N])
 {
     for (int r = 0; r < 16; r++)
         for (int k = 0; k < 16; k++)
@@ -260,12 +273,13 @@ struct sums *sums_of(struct thread *t, float *d, int n)
 
 bool same_product(const struct emulated_product &x, const struct emulated_product &y)
 {
-    return x.f16 == y.f16 && x.in_registers == y.in_registers && x.n == y.n && x.a == y.a && x.b == y.b && x.add == y.add;
+    return x.f16 == y.f16 && x.in_registers == y.in_registers && x.n == y.n && x.a == y.a && x.b == y.b &&
+           x.add == y.add;
 }
 
 /* All warps of the group have begun as many products; the same ones, as far as they are to be seen. */
 struct group_wait {
-    int first;                      /* warp */
+    int first; /* warp */
     uint64_t target;
 };
 
@@ -292,7 +306,8 @@ void compare_group(int w, uint64_t index)
     }
 }
 
-/* ---- barriers: 20 bits that are to arrive, 20 bits of each phase, 16 bits of phases, 8 bits that say that it is one */
+/* ---- barriers: 20 bits that are to arrive, 20 bits of each phase, 16 bits of phases, 8 bits that say that it is one
+ */
 enum : uint64_t { COUNT = 0xfffff, MADE = 0xa5 };
 
 uint64_t made_of(const struct phases *b)

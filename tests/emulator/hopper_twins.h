@@ -1,14 +1,15 @@
-/* Host twins of kernels/cuda/hopper.h (hopper.cc). Products are done as late as may be: when a thread waits for them, from what shared memory and the
- * registers of a then hold; until then d is NaN, and what is written to it is lost. Operands are found by the bits of their descriptors, as the PTX ISA
- * describes the canonical layouts. All four warps of a group must begin the same products. Copies that arrive at a barrier come when every thread of the
- * CTA waits for something (in descending order, emulator_order, at once). Reading in a product what was stored without a fence between, products without
- * products_open, barriers that nobody made and threads that wait for ever end the program with a line that says so. Included by hopper.h alone. Never
- * true: a sum that is there before it was waited for. */
+/* Host twins of kernels/cuda/hopper.h (hopper.cc). Products are done as late as may be: when a thread waits for them,
+ * from what shared memory and the registers of a then hold; until then d is NaN, and what is written to it is lost.
+ * Operands are found by the bits of their descriptors, as the PTX ISA describes the canonical layouts. All four warps
+ * of a group must begin the same products. Copies that arrive at a barrier come when every thread of the CTA waits for
+ * something (in descending order, emulator_order, at once). Reading in a product what was stored without a fence
+ * between, products without products_open, barriers that nobody made and threads that wait for ever end the program
+ * with a line that says so. Included by hopper.h alone. Never true: a sum that is there before it was waited for. */
 #ifndef EMULATOR_HOPPER_TWINS_H
 #define EMULATOR_HOPPER_TWINS_H
 
 struct emulated_product {
-    bool f16, in_registers;         /* in_registers: a, and b is transposed */
+    bool f16, in_registers; /* in_registers: a, and b is transposed */
     int n;
     uint64_t a, b;
     bool add;
@@ -84,7 +85,8 @@ template <half_type H> static inline void product_shared(float (&d)[64], uint64_
     emulated_begin_product({H == half_type::f16, false, 128, a, b, add}, d, nullptr);
 }
 
-template <half_type H, int N> static inline void product_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add)
+template <half_type H, int N>
+static inline void product_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     static_assert(N == 64 || N == 32, "what hopper.h has");
     emulated_begin_product({H == half_type::f16, true, 2 * N, 0, b, add}, d, a);

@@ -1,4 +1,5 @@
-/* The CUDA backend in invariant mode under the CPU's name: tests written for the CPU backend run over it as they are. */
+/* The CUDA backend in invariant mode under the CPU's name: tests written for the CPU backend run over it as they are.
+ */
 #include "kernels/backend.h"
 
 static int open_invariant(struct device **out, const struct device_opts *o, struct err *e)

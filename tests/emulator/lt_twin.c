@@ -1,10 +1,12 @@
-/* cuBLASLt on the host as its documentation states it: D = alpha op(A) op(B) + beta C (+ bias down the columns), all matrices column by column. It
- * refuses a product whose shapes do not fit, one that no choice was made for, and any of REFUSED_ROWS rows, since the library may refuse what it
- * likes.
+/* cuBLASLt on the host as its documentation states it: D = alpha op(A) op(B) + beta C (+ bias down the columns), all
+ * matrices column by column. It refuses a product whose shapes do not fit, one that no choice was made for, and any of
+ * REFUSED_ROWS rows, since the library may refuse what it likes.
  *
- * fp8 ("Narrow precision data types usage", "cublasLtMatmul()"): A is transposed, B is not; pointers, leading dimensions and the dimensions along them are multiples of 16 bytes;
- * scales of vectors go with scales of vectors, of 128 x 128 elements with those of 128; the latter begin at multiples of 16 bytes and want rows and columns of D in multiples
- * of 4; all these on compute capability 9.0 alone, from version 12.9 on. A bias of f32 does not exist where D is f32. */
+ * fp8 ("Narrow precision data types usage", "cublasLtMatmul()"): A is transposed, B is not; pointers, leading
+ * dimensions and the dimensions along them are multiples of 16 bytes; scales of vectors go with scales of vectors, of
+ * 128 x 128 elements with those of 128; the latter begin at multiples of 16 bytes and want rows and columns of D in
+ * multiples of 4; all these on compute capability 9.0 alone, from version 12.9 on. A bias of f32 does not exist where D
+ * is f32. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +77,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void *v, size_t bytes)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void *v,
+                                              size_t bytes)
 {
     bool modes = atomic_load(&version) >= LT_F8_VERSION;
     if (a == CUBLASLT_MATMUL_DESC_TRANSA && bytes == 4)
@@ -97,7 +100,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *m, cudaDataType t, uint64_t rows, uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *m, cudaDataType t, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
 {
     *m = malloc(sizeof **m);
     **m = (struct lt_twin_layout){t, rows, cols, ld};
@@ -122,7 +126,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t a, const void *v, size_t bytes)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t a, const void *v, size_t bytes)
 {
     uint32_t align;
     if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof p->workspace) {
@@ -141,14 +146,17 @@ static bool of_sixteen(const void *p)
 }
 
 /* What of two fp8 factors is refused. */
-static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t y)
+static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                    cublasLtMatrixLayout_t y)
 {
     bool vectors = d->mode_a == LT_SCALE_OUTER_VEC && d->mode_b == LT_SCALE_OUTER_VEC;
-    bool blocks = (d->mode_a == LT_SCALE_BLOCK128 || d->mode_a == LT_SCALE_VEC128) && (d->mode_b == LT_SCALE_BLOCK128 || d->mode_b == LT_SCALE_VEC128) &&
+    bool blocks = (d->mode_a == LT_SCALE_BLOCK128 || d->mode_a == LT_SCALE_VEC128) &&
+                  (d->mode_b == LT_SCALE_BLOCK128 || d->mode_b == LT_SCALE_VEC128) &&
                   !(d->mode_a == LT_SCALE_BLOCK128 && d->mode_b == LT_SCALE_BLOCK128);
     struct cudaDeviceProp p;
     cudaGetDeviceProperties(&p, 0);
-    if (d->turn_a != CUBLAS_OP_T || d->epilogue != CUBLASLT_EPILOGUE_DEFAULT || p.major != 9 || p.minor != 0 || !(vectors || blocks))
+    if (d->turn_a != CUBLAS_OP_T || d->epilogue != CUBLASLT_EPILOGUE_DEFAULT || p.major != 9 || p.minor != 0 ||
+        !(vectors || blocks))
         return false;
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16 || y->ld * 4 % 16 || !d->scale_a || !d->scale_b)
         return false;
@@ -158,16 +166,17 @@ static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMa
 static bool fits(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t y)
 {
     uint64_t m = d->turn_a ? a->cols : a->rows, k = d->turn_a ? a->rows : a->cols;
-    if (m != y->rows || k != b->rows || b->cols != y->cols || a->type != b->type || a->type == CUDA_R_32F || y->type != CUDA_R_32F ||
-        (d->epilogue == CUBLASLT_EPILOGUE_BIAS) != (d->bias != NULL))
+    if (m != y->rows || k != b->rows || b->cols != y->cols || a->type != b->type || a->type == CUDA_R_32F ||
+        y->type != CUDA_R_32F || (d->epilogue == CUBLASLT_EPILOGUE_BIAS) != (d->bias != NULL))
         return false;
     if (a->type == CUDA_R_8F_E4M3)
         return fits_f8(d, a, b, y);
     return !d->mode_a && !d->mode_b && !d->scale_a && !d->scale_b;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int most,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int most,
                                               cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     memset(found, 0, sizeof *found);
@@ -224,13 +233,15 @@ static int multiply(const void *args)
     for (int64_t col = 0; col < (int64_t)p->y.cols; col++)
         for (int64_t row = 0; row < (int64_t)p->y.rows; row++) {
             float *to = &p->out[row + col * p->y.ld];
-            *to = p->by * sum_at(p, row, col) + (p->keep != 0 ? p->keep * *to : 0) + (p->how.bias ? p->how.bias[row] : 0);
+            *to =
+                p->by * sum_at(p, row, col) + (p->keep != 0 ? p->keep * *to : 0) + (p->how.bias ? p->how.bias[row] : 0);
         }
     return 0;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *A, cublasLtMatrixLayout_t a, const void *B,
-                              cublasLtMatrixLayout_t b, const void *beta, const void *C, cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t y,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *A,
+                              cublasLtMatrixLayout_t a, const void *B, cublasLtMatrixLayout_t b, const void *beta,
+                              const void *C, cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t y,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes, cudaStream_t s)
 {
     if (a->type == CUDA_R_8F_E4M3 && !(of_sixteen(A) && of_sixteen(B) && of_sixteen(D)))

@@ -1,5 +1,6 @@
-/* NCCL on the host as its documentation states it: communicators of threads that meet by an id; an all-reduce ends when all members have
- * called it, here before the call returns. An abort lets everybody out. It counts its calls, for tests that ask whether it was used at all.
+/* NCCL on the host as its documentation states it: communicators of threads that meet by an id; an all-reduce ends when
+ * all members have called it, here before the call returns. An abort lets everybody out. It counts its calls, for tests
+ * that ask whether it was used at all.
  */
 #include <condition_variable>
 #include <cstring>

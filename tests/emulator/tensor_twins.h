@@ -1,5 +1,6 @@
-/* Host twins of kernels/cuda/tensor.h: tensor core products by what all lanes of the warp show each other, asynchronous copies that arrive no sooner than they are
- * waited for. Included by tensor.h alone. Never true: a copy that a kernel sees without having waited. */
+/* Host twins of kernels/cuda/tensor.h: tensor core products by what all lanes of the warp show each other, asynchronous
+ * copies that arrive no sooner than they are waited for. Included by tensor.h alone. Never true: a copy that a kernel
+ * sees without having waited. */
 #ifndef EMULATOR_TENSOR_TWINS_H
 #define EMULATOR_TENSOR_TWINS_H
 
@@ -47,17 +48,20 @@ static inline uint32_t pack_f16(float low, float high)
 
 static inline uint32_t sub_bf16x2(uint32_t a, uint32_t b)
 {
-    return pack_bf16(bf16_bits((uint16_t)a) - bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) - bf16_bits((uint16_t)(b >> 16)));
+    return pack_bf16(bf16_bits((uint16_t)a) - bf16_bits((uint16_t)b),
+                     bf16_bits((uint16_t)(a >> 16)) - bf16_bits((uint16_t)(b >> 16)));
 }
 
 static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
 {
-    return pack_f16(f16_bits((uint16_t)a) * f16_bits((uint16_t)b), f16_bits((uint16_t)(a >> 16)) * f16_bits((uint16_t)(b >> 16)));
+    return pack_f16(f16_bits((uint16_t)a) * f16_bits((uint16_t)b),
+                    f16_bits((uint16_t)(a >> 16)) * f16_bits((uint16_t)(b >> 16)));
 }
 
 static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 {
-    return pack_bf16(bf16_bits((uint16_t)a) * bf16_bits((uint16_t)b), bf16_bits((uint16_t)(a >> 16)) * bf16_bits((uint16_t)(b >> 16)));
+    return pack_bf16(bf16_bits((uint16_t)a) * bf16_bits((uint16_t)b),
+                     bf16_bits((uint16_t)(a >> 16)) * bf16_bits((uint16_t)(b >> 16)));
 }
 
 static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
@@ -107,7 +111,8 @@ struct emulated_copies {
     std::deque<std::vector<emulated_copy>> closed;
 };
 
-/* Of the running thread. What a CTA before did not wait for is forgotten when the thread's first copy of a CTA comes. */
+/* Of the running thread. What a CTA before did not wait for is forgotten when the thread's first copy of a CTA comes.
+ */
 static inline emulated_copies &emulated_copies_now()
 {
     static thread_local std::vector<emulated_copies> all(1024);

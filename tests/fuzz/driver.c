@@ -1,4 +1,5 @@
-/* Runs a fuzz target over files and folders of its corpus, for compilers without libFuzzer. No file at all is a failure. */
+/* Runs a fuzz target over files and folders of its corpus, for compilers without libFuzzer. No file at all is a
+ * failure. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Any bytes as a Hugging Face checkpoint: the length of config.json (two bytes), its text, then a safetensors file. Every tensor of an accepted model
- * is read to its end. */
+/* Any bytes as a Hugging Face checkpoint: the length of config.json (two bytes), its text, then a safetensors file.
+ * Every tensor of an accepted model is read to its end. */
 #include <stdint.h>
 #include <string.h>
 

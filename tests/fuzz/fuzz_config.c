@@ -1,4 +1,5 @@
-/* Any bytes as config.json; what is accepted must be a model that can be made: sizes that multiply without overflow, finite frequencies. */
+/* Any bytes as config.json; what is accepted must be a model that can be made: sizes that multiply without overflow,
+ * finite frequencies. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -27,8 +27,7 @@ static void ask_key(const struct gguf *g, const char *key)
     struct gguf_string s;
     struct gguf_array a;
     size_t cursor = 0;
-    int kinds =
-        gguf_bool(g, key, &b) + gguf_f64(g, key, &f) + gguf_string(g, key, &s) + gguf_array(g, key, &a);
+    int kinds = gguf_bool(g, key, &b) + gguf_f64(g, key, &f) + gguf_string(g, key, &s) + gguf_array(g, key, &a);
     ASSERT(kinds == 1);
     gguf_u64(g, key, &u);
     gguf_i64(g, key, &i);

@@ -1,7 +1,7 @@
-/* HTTP bytes through a live connection: a socket pair, the real connection code, and a handler that answers whole, in pieces, later, or never.
- * 0xFF bytes in the input cut it into writes with turns of the loop between them,
- * after some of which half a minute has gone. Doors refuse /private. Checked: heads keep their promises, every exchange ends
- * once, nothing is left behind. */
+/* HTTP bytes through a live connection: a socket pair, the real connection code, and a handler that answers whole, in
+ * pieces, later, or never. 0xFF bytes in the input cut it into writes with turns of the loop between them, after some
+ * of which half a minute has gone. Doors refuse /private. Checked: heads keep their promises, every exchange ends once,
+ * nothing is left behind. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
@@ -117,8 +117,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct clock clock;
     int pair[2];
     clock_init_virtual(&clock, 1000000000);
-    struct http_setup s = {.clock = &clock, .limits = {.body = 4096, .bodies = 8192, .backlog = 4096}, .ctx = &h, .admit = admit, .handle = handle,
-                           .done = done, .error_body = error_body};
+    struct http_setup s = {.clock = &clock,
+                           .limits = {.body = 4096, .bodies = 8192, .backlog = 4096},
+                           .ctx = &h,
+                           .admit = admit,
+                           .handle = handle,
+                           .done = done,
+                           .error_body = error_body};
     ASSERT(loop_create(&loop, NULL) == 0);
     s.loop = loop;
     ASSERT(http_create(&http, &s, NULL) == 0);

@@ -32,9 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(!t && (e.code == E_INPUT || e.code == E_UNSUPPORTED) && strncmp(e.text, "line ", 5) == 0);
     } else {
         struct buf out = {0};
-        struct chat_input in = {.context = context,
-                                .now = 1753000000,
-                                .limits = {.steps = 20000, .bytes = 1 << 18, .memory = 4 << 20}};
+        struct chat_input in = {
+            .context = context, .now = 1753000000, .limits = {.steps = 20000, .bytes = 1 << 18, .memory = 4 << 20}};
         buf_puts(&out, "kept");
         int rc = chat_render(t, &in, &out, &e);
         ASSERT(rc == 0 ? utf8_valid(out.data, out.len) : buf_equals(&out, "kept"));

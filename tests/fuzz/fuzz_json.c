@@ -22,8 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     struct buf first = {0}, second = {0};
-    json_write(&first, j,
-               &(struct json_style){.ascii_only = size & 1, .spaced = size & 2, .indent = size & 4 ? 2 : 0});
+    json_write(&first, j, &(struct json_style){.ascii_only = size & 1, .spaced = size & 2, .indent = size & 4 ? 2 : 0});
     struct json *again = json_parse(first.data, first.len, NULL, &e), *copy = json_copy(j);
     ASSERT(again && copy);
     buf_clear(&first);

@@ -1,4 +1,5 @@
-/* Any bytes as a hardware file, a model file or a file of tables (the first byte says which: h, m, t). What is accepted must give costs that are finite. */
+/* Any bytes as a hardware file, a model file or a file of tables (the first byte says which: h, m, t). What is accepted
+ * must give costs that are finite. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -34,12 +35,32 @@ static void check_costs(const struct sim_machine *m)
 }
 
 /* The other half of a machine that takes every model. */
-static const struct sim_hardware plain = {
-    .devices = 1, .memory_bytes = 1e9, .memory_rate = 1e12, .bf16_peak = 1e14, .bf16_share = 1, .fp8_peak = 1e14, .fp8_share = 1,
-    .gemm_memory_share = 1, .elementwise_share = 1, .prefill_share = 1, .kv_read_share = 1, .reduce_rate = {1e9, 1e9, 1e9},
-    .small_rate = {1e9, 1e9, 1e9}, .exchange_rate = 1e9, .link_rate = 1e9, .link_share = 1};
-static const struct sim_model small = {.n_layers = 1, .hidden = 64, .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .intermediate = 128,
-                                       .vocab = 100, .linear_bits = 16, .head_bits = 16, .kv_bits = 16};
+static const struct sim_hardware plain = {.devices = 1,
+                                          .memory_bytes = 1e9,
+                                          .memory_rate = 1e12,
+                                          .bf16_peak = 1e14,
+                                          .bf16_share = 1,
+                                          .fp8_peak = 1e14,
+                                          .fp8_share = 1,
+                                          .gemm_memory_share = 1,
+                                          .elementwise_share = 1,
+                                          .prefill_share = 1,
+                                          .kv_read_share = 1,
+                                          .reduce_rate = {1e9, 1e9, 1e9},
+                                          .small_rate = {1e9, 1e9, 1e9},
+                                          .exchange_rate = 1e9,
+                                          .link_rate = 1e9,
+                                          .link_share = 1};
+static const struct sim_model small = {.n_layers = 1,
+                                       .hidden = 64,
+                                       .n_heads = 2,
+                                       .n_kv_heads = 1,
+                                       .head_dim = 64,
+                                       .intermediate = 128,
+                                       .vocab = 100,
+                                       .linear_bits = 16,
+                                       .head_bits = 16,
+                                       .kv_bits = 16};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,5 +1,5 @@
-/* Any bytes as a GGUF model file, past the format's wall: metadata and tensors that must fit each other. Every tensor of an accepted model is
- * read to its end. */
+/* Any bytes as a GGUF model file, past the format's wall: metadata and tensors that must fit each other. Every tensor
+ * of an accepted model is read to its end. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* Request bodies of the completion routes: parameters, messages, prompts and what they become. The first byte chooses the route; checked is what
- * the engine relies on: every value in range, every id in the vocabulary, prompts that fit. */
+/* Request bodies of the completion routes: parameters, messages, prompts and what they become. The first byte chooses
+ * the route; checked is what the engine relies on: every value in range, every id in the vocabulary, prompts that fit.
+ */
 #include <stdint.h>
 #include <string.h>
 
@@ -10,12 +11,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { VOCAB = 512, LENGTH = 300 };
-static const char source[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
+static const char source[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if tools %}{{ "
+                             "tools | tojson }}{% endif %}";
 
 static void check_spec(const struct request_spec *s)
 {
     const struct sampling *p = &s->sampling;
-    ASSERT(s->n_prompt >= 1 && s->max_tokens >= 0 && s->n_prompt + s->max_tokens <= LENGTH && s->min_tokens <= s->max_tokens);
+    ASSERT(s->n_prompt >= 1 && s->max_tokens >= 0 && s->n_prompt + s->max_tokens <= LENGTH &&
+           s->min_tokens <= s->max_tokens);
     ASSERT(s->max_tokens > 0 || p->n_prompt_logprobs >= 0);
     for (int i = 0; i < s->n_prompt; i++)
         ASSERT(s->prompt[i] >= 0 && s->prompt[i] < VOCAB);
@@ -49,8 +52,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     if (!tokenizer) {
-        ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 && chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
-        words = (struct front_text){tokenizer, chat, (char *)(uintptr_t)"<s>", (char *)(uintptr_t)"</s>", VOCAB, LENGTH};
+        ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 &&
+               chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
+        words =
+            (struct front_text){tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH};
     }
     struct openai_order *o = mem_new(sizeof *o);
     o->words = &words;

@@ -48,9 +48,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             ASSERT((unsigned char)*c >= 0x20);
         return 0;
     }
-    decide(&p, (struct rehearsal_size){.kv_blocks = 64, .tokens_per_block = 16, .max_num_seqs = 16, .max_num_batched_tokens = 128});
-    decide(&p, (struct rehearsal_size){.kv_blocks = 64, .tokens_per_block = 16, .max_num_seqs = 16, .max_num_batched_tokens = 128,
-                                       .n_ranks = 4, .groups = {3, 4}});
+    decide(&p, (struct rehearsal_size){
+                   .kv_blocks = 64, .tokens_per_block = 16, .max_num_seqs = 16, .max_num_batched_tokens = 128});
+    decide(&p, (struct rehearsal_size){.kv_blocks = 64,
+                                       .tokens_per_block = 16,
+                                       .max_num_seqs = 16,
+                                       .max_num_batched_tokens = 128,
+                                       .n_ranks = 4,
+                                       .groups = {3, 4}});
     struct buf out = {0};
     p.ops->export_state(p.ctx, &out, &e);
     p.ops->params_get(p.ctx, &out);

@@ -1,5 +1,5 @@
-/* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is played, under the native policy: it may differ, or be
- * refused, and never breaks the engine. */
+/* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is
+ * played, under the native policy: it may differ, or be refused, and never breaks the engine. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,8 @@ static void check_line(const struct recorded *x, int64_t *last_ns)
         *last_ns = x->t_ns;
     }
     if (x->kind == 'a')
-        ASSERT(x->n_prompt >= 1 && x->max_tokens >= 0 && x->n_keys <= x->n_prompt / KV_UNIT && memchr(x->name, 0, sizeof x->name));
+        ASSERT(x->n_prompt >= 1 && x->max_tokens >= 0 && x->n_keys <= x->n_prompt / KV_UNIT &&
+               memchr(x->name, 0, sizeof x->name));
     if (x->kind == 's')
         ASSERT(x->layout.sp >= 1 && x->layout.tp >= 1 && x->rows >= 1 && x->ns >= 0);
     if (x->kind == 'q')
@@ -52,7 +53,8 @@ static int read_all(struct recording *r)
     return rc ? -1 : n;
 }
 
-static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out, struct err *e)
+static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out,
+                       struct err *e)
 {
     (void)ctx, (void)sha256, (void)params;
     if (strcmp(name, "fcfs") != 0)

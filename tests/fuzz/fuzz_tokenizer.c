@@ -49,8 +49,7 @@ static struct kinds *all_kinds(void)
         struct buf file = {0};
         tiny_byte_level(pretok_name(k.n), &file);
         k.tokenizers[k.n] = make(&file);
-        ASSERT(pretok_create(k.pretoks + k.n, pretok_name(k.n), strlen(pretok_name(k.n)), k.classes, &e) ==
-               0);
+        ASSERT(pretok_create(k.pretoks + k.n, pretok_name(k.n), strlen(pretok_name(k.n)), k.classes, &e) == 0);
         buf_free(&file);
     }
     struct buf file = {0};
@@ -122,7 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct tokenizer *t = k->tokenizers[kind];
     struct tokens ids = {0};
     struct err e;
-    if (tokenizer_encode(t, s, n, (struct tokenize_how){.flags = data[1] & 3, .max_tokens = data[1] & 4 ? 5 : 0}, &ids, &e) == 0) {
+    if (tokenizer_encode(t, s, n, (struct tokenize_how){.flags = data[1] & 3, .max_tokens = data[1] & 4 ? 5 : 0}, &ids,
+                         &e) == 0) {
         for (size_t i = 0; i < ids.len; i++)
             ASSERT(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_vocab(t));
         check_stream(t, &ids);

@@ -1,4 +1,5 @@
-/* Any bytes as a trace, and what follows a form feed as the file of hashes beside it; what is accepted must be in range and in order. */
+/* Any bytes as a trace, and what follows a form feed as the file of hashes beside it; what is accepted must be in range
+ * and in order. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A Hugging Face folder's tokenizer: any bytes as its files, with a NUL between one and the next. What is taken must make a tokenizer or be refused by it, and the ids of a text
- * are then in range. */
+/* A Hugging Face folder's tokenizer: any bytes as its files, with a NUL between one and the next. What is taken must
+ * make a tokenizer or be refused by it, and the ids of a text are then in range. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* The whole engine on the CPU backend: what a request says never depends on its neighbours, on chunking, on preemption or on the prefix cache.
- * A small model with random weights, random loads; each text must equal, bit for bit, that of the request alone. */
+/* The whole engine on the CPU backend: what a request says never depends on its neighbours, on chunking, on preemption
+ * or on the prefix cache. A small model with random weights, random loads; each text must equal, bit for bit, that of
+ * the request alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,10 +40,17 @@ static void open_rig(struct rig *t, const struct knobs *k)
     clock_init_virtual(&t->clock, 1);
     if (model_open_dummy(&t->model, "tests/data/sim_model.json", k->type, 5, &e))
         fail_msg("%s", e.text);
-    struct engine_setup s = {.ops = backend_cpu(), .device = {.n_threads = k->threads}, .model = t->model,
-                             .limits = {.max_num_seqs = k->seqs, .max_num_batched_tokens = k->batched, .max_model_len = k->blocks * 16,
+    struct engine_setup s = {.ops = backend_cpu(),
+                             .device = {.n_threads = k->threads},
+                             .model = t->model,
+                             .limits = {.max_num_seqs = k->seqs,
+                                        .max_num_batched_tokens = k->batched,
+                                        .max_model_len = k->blocks * 16,
                                         .prefix_caching = k->prefix_caching},
-                             .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .quiet = true};
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &t->clock,
+                             .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "gold");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_cpu()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&t->g, &s, &e))
@@ -89,8 +97,14 @@ static void submit(struct rig *t, uint64_t tag, int n_prompt, int max_tokens)
     s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
     for (int i = 0; i < n_prompt; i++)
         s->prompt[i] = (int32_t)((tag % 3 * 331 + (uint64_t)i * 7) % 1000);
-    s->sampling = (struct sampling){.temperature = tag % 2 ? 0.0f : 0.8f, .top_p = 0.95f, .top_k = 50, .repetition_penalty = 1.1f,
-                                    .frequency_penalty = 0.1f, .seed = tag, .n_logprobs = 0, .n_prompt_logprobs = -1};
+    s->sampling = (struct sampling){.temperature = tag % 2 ? 0.0f : 0.8f,
+                                    .top_p = 0.95f,
+                                    .top_k = 50,
+                                    .repetition_penalty = 1.1f,
+                                    .frequency_penalty = 0.1f,
+                                    .seed = tag,
+                                    .n_logprobs = 0,
+                                    .n_prompt_logprobs = -1};
     struct engine_message m = {.kind = IN_SUBMIT, .payload = s};
     queue_post(engine_inbox(t->g), &m);
 }
@@ -107,8 +121,12 @@ static void compare(enum dtype type, uint64_t seed)
     struct rng r;
     int prompts[N + 1], outs[N + 1];
     rng_init(&r, seed);
-    open_rig(&t, &(struct knobs){.seqs = 2 + (int)rng_below(&r, 12), .batched = 8 + (int)rng_below(&r, 90), .blocks = 12 + (int)rng_below(&r, 12),
-                                 .threads = 1 + (int)rng_below(&r, 3), .prefix_caching = rng_below(&r, 3) > 0, .type = type});
+    open_rig(&t, &(struct knobs){.seqs = 2 + (int)rng_below(&r, 12),
+                                 .batched = 8 + (int)rng_below(&r, 90),
+                                 .blocks = 12 + (int)rng_below(&r, 12),
+                                 .threads = 1 + (int)rng_below(&r, 3),
+                                 .prefix_caching = rng_below(&r, 3) > 0,
+                                 .type = type});
     for (uint64_t tag = 1; tag <= N; tag++) {
         prompts[tag] = 1 + (int)rng_below(&r, 120);
         outs[tag] = 1 + (int)rng_below(&r, MAX_OUT - 1);

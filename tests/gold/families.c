@@ -1,5 +1,6 @@
-/* Every row of the family table against a float64 forward (tests/oracle/dummy_oracle.py): Llama with linear and Llama-3 RoPE scaling, Mistral
- * with its window, Qwen2 with biases, Qwen3 with QK norm and yarn. Then the same models in every stored type, which must stay near. */
+/* Every row of the family table against a float64 forward (tests/oracle/dummy_oracle.py): Llama with linear and Llama-3
+ * RoPE scaling, Mistral with its window, Qwen2 with biases, Qwen3 with QK norm and yarn. Then the same models in every
+ * stored type, which must stay near. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,8 @@ static void run(const char *family, enum dtype type, enum dtype kv, float *out)
     int32_t ids[TOKENS];
     struct sample_row rows[TOKENS];
     struct sample_result results[TOKENS];
-    struct rig_opts o = {.threads = 1, .max_rows = TOKENS, .max_logits = TOKENS, .n_seqs = 1, .max_len = TOKENS, .kv = kv};
+    struct rig_opts o = {
+        .threads = 1, .max_rows = TOKENS, .max_logits = TOKENS, .n_seqs = 1, .max_len = TOKENS, .kv = kv};
     struct rig_part all = {0, 0, TOKENS, ids};
     float *logits = mem_new_array((size_t)TOKENS * VOCAB, sizeof *logits);
     for (int i = 0; i < TOKENS; i++) {
@@ -44,8 +46,8 @@ static void run(const char *family, enum dtype type, enum dtype kv, float *out)
         rows[i] = (struct sample_row){.given = 0, .n_top = -1};
     }
     snprintf(path, sizeof path, "tests/data/gold_%s.json", family);
-    if (model_open_dummy(&m, path, type, SEED, &e) || rig_open(&r, m, &o, &e) || rig_step(&r, &all, 1, rows, results, &e) ||
-        rig_logits(&r, TOKENS, logits))
+    if (model_open_dummy(&m, path, type, SEED, &e) || rig_open(&r, m, &o, &e) ||
+        rig_step(&r, &all, 1, rows, results, &e) || rig_logits(&r, TOKENS, logits))
         fail_msg("%s %s: %s", family, dtype_get(type)->name, e.text);
     for (int i = 0; i < N_ROWS; i++)
         memcpy(out + (size_t)i * VOCAB, logits + (size_t)(i * EVERY + EVERY - 1) * VOCAB, VOCAB * sizeof *out);

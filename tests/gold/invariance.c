@@ -1,5 +1,6 @@
-/* Logits are bit-identical for every chunking, batch mix, thread count and instruction set: random cases on small models of several types, and
- * on the demo model when its file is here. The truth is each sequence alone, in one piece, on one thread. */
+/* Logits are bit-identical for every chunking, batch mix, thread count and instruction set: random cases on small
+ * models of several types, and on the demo model when its file is here. The truth is each sequence alone, in one piece,
+ * on one thread. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,15 +26,20 @@ struct subject {
     int vocab, max_len;
     int32_t ids[SEQS][MAX_LEN];
     int len[SEQS];
-    float *logits[SEQS];       /* [len][vocab] */
-    float *step;               /* [STEP_ROWS][vocab] */
+    float *logits[SEQS]; /* [len][vocab] */
+    float *step;         /* [STEP_ROWS][vocab] */
 };
 
 static void open_subject_rig(struct rig *r, struct subject *s, int threads, const char *isa, int max_rows)
 {
     struct err e = {0};
-    struct rig_opts o = {.threads = threads, .isa = isa, .max_rows = max_rows, .max_logits = max_rows, .n_seqs = SEQS,
-                         .max_len = MAX_LEN, .kv = DT_F16};
+    struct rig_opts o = {.threads = threads,
+                         .isa = isa,
+                         .max_rows = max_rows,
+                         .max_logits = max_rows,
+                         .n_seqs = SEQS,
+                         .max_len = MAX_LEN,
+                         .kv = DT_F16};
     if (rig_open(r, s->model, &o, &e))
         fail_msg("%s", e.text);
 }
@@ -74,7 +80,8 @@ static int random_parts(const struct subject *s, struct rng *rng, const int *at,
     int n = 0, rows = 0, start = (int)rng_below(rng, SEQS);
     for (int k = 0; k < SEQS; k++) {
         int q = (start + k) % SEQS, left = s->len[q] - at[q];
-        int most = rng_below(rng, 2) ? 1 : STEP_ROWS - rows, take = 1 + (int)rng_below(rng, (uint64_t)(most > 1 ? most : 1));
+        int most = rng_below(rng, 2) ? 1 : STEP_ROWS - rows,
+            take = 1 + (int)rng_below(rng, (uint64_t)(most > 1 ? most : 1));
         take = take < left ? take : left;
         if (take <= 0 || rows + take > STEP_ROWS || rng_below(rng, 4) == 0)
             continue;
@@ -95,7 +102,8 @@ static int compare_step(struct subject *s, struct rig *r, const struct rig_part 
         const float *want = s->logits[parts[i].seq] + (size_t)parts[i].pos * (size_t)s->vocab;
         size_t count = (size_t)parts[i].n * (size_t)s->vocab;
         if (memcmp(got, want, count * sizeof *got) != 0)
-            fail_msg("sequence %d, positions %d to %d: logits differ", parts[i].seq, parts[i].pos, parts[i].pos + parts[i].n - 1);
+            fail_msg("sequence %d, positions %d to %d: logits differ", parts[i].seq, parts[i].pos,
+                     parts[i].pos + parts[i].n - 1);
         got += count;
     }
     return rows;
@@ -164,8 +172,8 @@ static void test_small_models(void **state)
     static const struct {
         const char *family;
         enum dtype type;
-    } subjects[] = {{"llama3", DT_Q4_1},  {"llama3", DT_Q8_0}, {"mistral", DT_Q4_0}, {"qwen2", DT_Q5_1},
-                    {"qwen3", DT_Q5_0},   {"qwen3", DT_BF16},  {"llama2", DT_F32},   {"llama2", DT_F16}};
+    } subjects[] = {{"llama3", DT_Q4_1}, {"llama3", DT_Q8_0}, {"mistral", DT_Q4_0}, {"qwen2", DT_Q5_1},
+                    {"qwen3", DT_Q5_0},  {"qwen3", DT_BF16},  {"llama2", DT_F32},   {"llama2", DT_F16}};
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
         char path[64];
         struct model *m;

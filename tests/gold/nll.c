@@ -1,5 +1,5 @@
-/* The demo model against the stored float64 reference (tests/oracle/nll_oracle.py makes it), token by token. Needs the file that
- * models/fetch.sh fetches; sanitizers take a shorter text. */
+/* The demo model against the stored float64 reference (tests/oracle/nll_oracle.py makes it), token by token. Needs the
+ * file that models/fetch.sh fetches; sanitizers take a shorter text. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,8 @@ static void test_nll_is_that_of_float64(void **state)
     if (model_open_gguf(&m, DEMO_MODEL, &e) || rig_open(&r, m, &o, &e) || rig_score(&r, ids, c.n + 1, 256, results, &e))
         fail_msg("%s", e.text);
     compare(results, stored.data, n - 1, &c);
-    print_message("NLL %.5f, float64 %.5f, next tokens agree %.2f%% of %d\n", c.nll, c.reference, 100.0 * c.agree / c.n, c.n);
+    print_message("NLL %.5f, float64 %.5f, next tokens agree %.2f%% of %d\n", c.nll, c.reference, 100.0 * c.agree / c.n,
+                  c.n);
     assert_true(fabs(c.nll - c.reference) <= NLL_BOUND);
     assert_true(c.agree + 1 >= AGREE_BOUND * c.n);
     rig_close(&r);

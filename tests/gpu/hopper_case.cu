@@ -3,7 +3,8 @@
 
 enum { SPACE = CASE_BYTES + ATOM_BYTES };
 
-template <half_type H, int N, bool REGISTERS> __global__ void __launch_bounds__(GROUP_THREADS, 1) hopper_case_kernel(const __grid_constant__ struct hopper_case c)
+template <half_type H, int N, bool REGISTERS>
+__global__ void __launch_bounds__(GROUP_THREADS, 1) hopper_case_kernel(const __grid_constant__ struct hopper_case c)
 {
 #if HOPPER_CODE
     SHARED_BYTES(shared);
@@ -18,7 +19,8 @@ template <half_type H, int N, bool REGISTERS> __global__ void __launch_bounds__(
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < c.steps; i++) {
-        uint64_t at_a = c.a_bits | (shared_address(base + c.a_at[i]) & 0x3ffff) >> 4, at_b = c.b_bits | (shared_address(base + c.b_at[i]) & 0x3ffff) >> 4;
+        uint64_t at_a = c.a_bits | (shared_address(base + c.a_at[i]) & 0x3ffff) >> 4,
+                 at_b = c.b_bits | (shared_address(base + c.b_at[i]) & 0x3ffff) >> 4;
         uint32_t a[4] = {};
 #pragma unroll
         for (int k = 0; REGISTERS && k < 4; k++)
@@ -41,7 +43,8 @@ template <half_type H, int N, bool REGISTERS> __global__ void __launch_bounds__(
 
 template <half_type H, int N, bool REGISTERS> static cudaError_t run(cudaStream_t s, const struct hopper_case *c)
 {
-    cudaError_t e = cudaFuncSetAttribute(hopper_case_kernel<H, N, REGISTERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SPACE);
+    cudaError_t e =
+        cudaFuncSetAttribute(hopper_case_kernel<H, N, REGISTERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SPACE);
     return e ? e : launch(hopper_case_kernel<H, N, REGISTERS>, dim3(1), dim3(GROUP_THREADS), SPACE, s, *c);
 }
 

@@ -1,6 +1,6 @@
-/* The likelihood of a text in the default mode, in every layout of 1, 2, 4 and 8 ranks that share one GPU: within LAYOUT_BOUND of one
- * rank's, and that within CPU_BOUND of the CPU's. The demo model and the text of the float64 reference; over the emulator a small model and
- * few tokens. tests/gpu.sh runs it. usage: nll_layouts [MODEL.gguf] */
+/* The likelihood of a text in the default mode, in every layout of 1, 2, 4 and 8 ranks that share one GPU: within
+ * LAYOUT_BOUND of one rank's, and that within CPU_BOUND of the CPU's. The demo model and the text of the float64
+ * reference; over the emulator a small model and few tokens. tests/gpu.sh runs it. usage: nll_layouts [MODEL.gguf] */
 #include <math.h>
 
 #include "engine/base/file.h"
@@ -77,7 +77,8 @@ static int score_chunk(struct scoring *s, int first, int n, struct err *e)
     return 0;
 }
 
-static int score(struct model *m, const struct backend_ops *ops, struct layout l, const struct text *t, double *nll, struct err *e)
+static int score(struct model *m, const struct backend_ops *ops, struct layout l, const struct text *t, double *nll,
+                 struct err *e)
 {
     struct scoring s = {.layout = l, .text = t};
     int ranks = l.sp * l.tp;
@@ -111,7 +112,8 @@ static bool check_layout(struct model *m, struct layout l, const struct text *t,
     if (rc)
         printf("{sp %d, tp %d}: %s\n", l.sp, l.tp, e.text);
     else
-        printf("%s {sp %d, tp %d}: NLL %.5f, off by %.5f (bound %.3f)\n", good ? "ok    " : "FAILED", l.sp, l.tp, nll, nll - one, bound);
+        printf("%s {sp %d, tp %d}: NLL %.5f, off by %.5f (bound %.3f)\n", good ? "ok    " : "FAILED", l.sp, l.tp, nll,
+               nll - one, bound);
     fflush(stdout);
     return good;
 }
@@ -122,7 +124,8 @@ static int check_all(struct model *m, const struct text *t)
     struct layout layouts[16];
     double cpu, one;
     int passed = 0, failed = 0;
-    if (score(m, backend_cpu(), (struct layout){1, 1, 1}, t, &cpu, &e) || score(m, backend_cuda(), (struct layout){1, 1, 1}, t, &one, &e)) {
+    if (score(m, backend_cpu(), (struct layout){1, 1, 1}, t, &cpu, &e) ||
+        score(m, backend_cuda(), (struct layout){1, 1, 1}, t, &one, &e)) {
         printf("%s\n0 passed, 1 failed\n", e.text);
         return 1;
     }
@@ -143,7 +146,8 @@ int main(int argc, char **argv)
         printf("no GPU here: SKIPPED\n");
         return 1;
     }
-    int rc = argc > 1 ? model_open_gguf(&m, argv[1], &e) : model_open_dummy(&m, "tests/data/layout_9_3.json", DT_BF16, 11, &e);
+    int rc = argc > 1 ? model_open_gguf(&m, argv[1], &e)
+                      : model_open_dummy(&m, "tests/data/layout_9_3.json", DT_BF16, 11, &e);
     if (rc) {
         fprintf(stderr, "%s\n", e.text);
         return 1;

@@ -2,6 +2,7 @@
 """How the program starts: seconds until its server is ready and until the first token of its first request, what loading and the recording of graphs took of that. Prints the goals
 G11 (graphs) and G11c (the first token).
 usage: starting.py --binary build/moonshift -- SERVE_ARGUMENTS"""
+
 import argparse
 import asyncio
 import re
@@ -13,7 +14,11 @@ from own_server import Site, frames, post  # noqa: E402
 
 
 async def first_token(site):
-    reader, writer, status = await post(site.port, "/v1/completions", {"prompt": "The", "max_tokens": 1, "temperature": 0, "stream": True, "ignore_eos": True})
+    reader, writer, status = await post(
+        site.port,
+        "/v1/completions",
+        {"prompt": "The", "max_tokens": 1, "temperature": 0, "stream": True, "ignore_eos": True},
+    )
     assert status == 200, (status, await reader.read(300))
     async for f in frames(reader):
         assert "error" not in f, f
@@ -49,7 +54,9 @@ def main():
     else:
         print("G11 not measured: the program did not say that it recorded graphs")
     after = f"{first - float(loading[1]):.2f}" if loading else "?"
-    print(f"G11c {after} s (goal at most 3 s) from loaded weights to the end of the first token; ready after {ready:.2f} s, first token after {first:.2f} s")
+    print(
+        f"G11c {after} s (goal at most 3 s) from loaded weights to the end of the first token; ready after {ready:.2f} s, first token after {first:.2f} s"
+    )
     return 0
 
 

@@ -1,6 +1,7 @@
-/* Layout-invariant arithmetic, as the whole forward has it: logits and choices of every layout {sp, tp} in both rank orders on 1, 2, 3, 4, 6 and 8 ranks are
- * those of one rank, bit for bit; prefill and decode, chunked or not, 1 to 9 sequences, rows and vocabularies that the ranks do not divide, and layouts
- * that change between steps over the same KV. The truth is each sequence alone, in one piece, on one rank. */
+/* Layout-invariant arithmetic, as the whole forward has it: logits and choices of every layout {sp, tp} in both rank
+ * orders on 1, 2, 3, 4, 6 and 8 ranks are those of one rank, bit for bit; prefill and decode, chunked or not, 1 to 9
+ * sequences, rows and vocabularies that the ranks do not divide, and layouts that change between steps over the same
+ * KV. The truth is each sequence alone, in one piece, on one rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,12 @@ static int check_width(struct subject *s, struct rng *rng, int n, int max_logits
         struct layout base = all ? layouts[rng_below(rng, (uint64_t)n_layouts)] : layouts[i];
         for (int order = 0; order < (base.sp > 1 && base.tp > 1 ? 2 : 1); order++) {
             place_make(&p, order || all ? base : (struct layout){n, 1, 1}, node_tokens_per_block(&node, n), LEN, 0);
-            struct course c = {&node, &p, all ? layouts : &layouts[i], all ? n_layouts : 1, 1 + (int)rng_below(rng, MOST_SEQS), max_logits,
+            struct course c = {&node,
+                               &p,
+                               all ? layouts : &layouts[i],
+                               all ? n_layouts : 1,
+                               1 + (int)rng_below(rng, MOST_SEQS),
+                               max_logits,
                                .turn = (int)rng_below(rng, 2)};
             while (!course_over(s, &c))
                 compared += course_step(s, rng, &c);
@@ -137,13 +143,14 @@ int main(void)
 {
 #if defined(EMULATED)
     (void)heads_40_8, (void)heads_28_4, (void)k_quants, (void)demo_model; /* too long for emulated threads */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mqa), cmocka_unit_test(heads_9_3), cmocka_unit_test(narrow_heads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mqa), cmocka_unit_test(heads_9_3),
+                                       cmocka_unit_test(narrow_heads)};
     (void)mha, (void)gqa_8_2;
 #else
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mha),        cmocka_unit_test(gqa_8_2),    cmocka_unit_test(mqa),
-        cmocka_unit_test(heads_9_3),  cmocka_unit_test(heads_40_8), cmocka_unit_test(heads_28_4),
-        cmocka_unit_test(k_quants),   cmocka_unit_test(narrow_heads), cmocka_unit_test(demo_model),
+        cmocka_unit_test(mha),       cmocka_unit_test(gqa_8_2),      cmocka_unit_test(mqa),
+        cmocka_unit_test(heads_9_3), cmocka_unit_test(heads_40_8),   cmocka_unit_test(heads_28_4),
+        cmocka_unit_test(k_quants),  cmocka_unit_test(narrow_heads), cmocka_unit_test(demo_model),
     };
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);

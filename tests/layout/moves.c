@@ -1,6 +1,7 @@
-/* Sequences that move between placements: other ranks, other tokens per block, old and new blocks side by side. After any cycle of widths the next steps give the
- * bits of one rank that never moved, and a move back and forth leaves every cached byte as it was. Named after Flying Serving's failures (seeds.md
- * B3): width 2 then 4, block size drift over cycles. */
+/* Sequences that move between placements: other ranks, other tokens per block, old and new blocks side by side. After
+ * any cycle of widths the next steps give the bits of one rank that never moved, and a move back and forth leaves every
+ * cached byte as it was. Named after Flying Serving's failures (seeds.md B3): width 2 then 4, block size drift over
+ * cycles. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,8 @@ static void make_places(struct node *n, const struct stop *stops, int n_stops, s
 {
     *n_blocks = 0;
     for (int i = 0; i < n_stops; i++) {
-        *n_blocks = place_make(&places[i], (struct layout){stops[i].n, 1, 1}, n ? node_tokens_per_block(n, stops[i].n) : 16, LEN, *n_blocks);
+        *n_blocks = place_make(&places[i], (struct layout){stops[i].n, 1, 1},
+                               n ? node_tokens_per_block(n, stops[i].n) : 16, LEN, *n_blocks);
         for (int k = 0; k < stops[i].n; k++)
             places[i].ranks[k] += stops[i].first_rank;
     }

@@ -1,4 +1,5 @@
-/* What ranks do before anything is served: which steps are rehearsed, and that an engine whose steps cannot run does not start. */
+/* What ranks do before anything is served: which steps are rehearsed, and that an engine whose steps cannot run does
+ * not start. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -16,7 +17,8 @@
 enum { ROWS = 100, BLOCKS = 5 };
 
 /* Of the steps that the ranks' devices have begun. */
-static atomic_int n_steps, n_largest, most_rows, full_from; /* full_from: steps of so many rows find no memory; 0: none */
+static atomic_int n_steps, n_largest, most_rows,
+    full_from; /* full_from: steps of so many rows find no memory; 0: none */
 
 static int counted_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
 {
@@ -47,8 +49,16 @@ static int try_start(int ranks, int blocks, bool rehearse, int full, struct err 
     atomic_store(&most_rows, 0);
     atomic_store(&full_from, full);
     const struct model_config *c = model_config(m);
-    struct engine_setup s = {.ops = &ops, .device = {.n_threads = 1}, .model = m, .kv_dtype = DT_F16, .block_size = 16, .clock = &clock, .threaded = true,
-                             .limits = {.max_num_seqs = 4, .max_num_batched_tokens = ROWS, .max_model_len = 64}, .n_ranks = ranks, .quiet = true,
+    struct engine_setup s = {.ops = &ops,
+                             .device = {.n_threads = 1},
+                             .model = m,
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &clock,
+                             .threaded = true,
+                             .limits = {.max_num_seqs = 4, .max_num_batched_tokens = ROWS, .max_model_len = 64},
+                             .n_ranks = ranks,
+                             .quiet = true,
                              .rehearse = rehearse};
     s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * ops.kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     policy_fcfs(&s.policy);

@@ -1,5 +1,6 @@
-/* Ranks with inboxes: steps of groups posted to all members, moves before the steps that need them, groups side by side, and a device that fails: its group ends with
- * it, nobody hangs, the others are well and go on. The truth is the same steps on one rank. */
+/* Ranks with inboxes: steps of groups posted to all members, moves before the steps that need them, groups side by
+ * side, and a device that fails: its group ends with it, nobody hangs, the others are well and go on. The truth is the
+ * same steps on one rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ struct host {
     struct model *model;
     struct rank *ranks[RANKS];
     struct comm_pool *pool;
-    struct queue *done;                 /* of struct step * and struct move * */
+    struct queue *done; /* of struct step * and struct move * */
     struct heads heads;
     int n;
 };
@@ -47,16 +48,27 @@ static void open_host(struct host *h, const struct backend_ops *ops, uint64_t fa
     assert_int_equal(model_open_dummy(&h->model, "tests/data/layout_9_3.json", DT_Q4_1, 5, &e), 0);
     h->heads = shard_heads(model_config(h->model));
     for (int i = 0; i < RANKS; i++) {
-        struct rank_setup s = {.ops = ops, .device = {.n_threads = 1, .max_rows = LEN, .max_logits = LEN}, .model = h->model, .index = i,
-                               .n_ranks = RANKS, .shares_with = i ? h->ranks[0] : NULL, .kv_dtype = DT_F16, .block_size = 16,
-                               .threaded = true, .quiet = true, .fail_at_step = i == 2 ? fail_at : 0, .step_done = step_done,
-                               .move_done = move_done, .ctx = h};
+        struct rank_setup s = {.ops = ops,
+                               .device = {.n_threads = 1, .max_rows = LEN, .max_logits = LEN},
+                               .model = h->model,
+                               .index = i,
+                               .n_ranks = RANKS,
+                               .shares_with = i ? h->ranks[0] : NULL,
+                               .kv_dtype = DT_F16,
+                               .block_size = 16,
+                               .threaded = true,
+                               .quiet = true,
+                               .fail_at_step = i == 2 ? fail_at : 0,
+                               .step_done = step_done,
+                               .move_done = move_done,
+                               .ctx = h};
         if (rank_open(&h->ranks[i], &s, &e))
             fail_msg("%s", e.text);
         devices[i] = rank_device(h->ranks[i]);
         assert_true((rank_weight_bytes(h->ranks[i]) > 0) == (i == 0));
     }
-    assert_int_equal(comm_pool_open(&h->pool, &(struct comm_pool_setup){.ops = ops, .devices = devices, .n_ranks = RANKS}, &e), 0);
+    assert_int_equal(
+        comm_pool_open(&h->pool, &(struct comm_pool_setup){.ops = ops, .devices = devices, .n_ranks = RANKS}, &e), 0);
     for (int i = 0; i < RANKS; i++)
         assert_int_equal(rank_start(h->ranks[i], BLOCKS, &e), 0);
 }
@@ -102,7 +114,8 @@ static struct step *make_step(struct host *h, const struct site *at, const int32
     s->parts = arena_new(&s->arena, (size_t)at->n * sizeof *s->parts);
     s->results = arena_new(&s->arena, (size_t)n * sizeof *s->results);
     s->n_rows = n;
-    int32_t *positions = arena_new(&s->arena, (size_t)n * sizeof *positions), *rows = arena_new(&s->arena, (size_t)n * sizeof *rows);
+    int32_t *positions = arena_new(&s->arena, (size_t)n * sizeof *positions),
+            *rows = arena_new(&s->arena, (size_t)n * sizeof *rows);
     struct sample_row *samples = arena_new(&s->arena, (size_t)n * sizeof *samples);
     uint64_t mask = 0;
     for (int i = 0; i < n; i++) {
@@ -115,8 +128,15 @@ static struct step *make_step(struct host *h, const struct site *at, const int32
         *seq = (struct batch_seq){0, n, pos, blocks_of(&s->arena, at->block0, i)};
         s->ranks[i] = at->first + i;
         mask |= (uint64_t)1 << s->ranks[i];
-        s->parts[i].batch = (struct batch){.n_rows = n, .ids = ids + pos, .positions = positions, .n_seqs = 1, .seqs = seq, .n_logits = n,
-                                           .logit_rows = rows, .samples = samples, .results = s->results};
+        s->parts[i].batch = (struct batch){.n_rows = n,
+                                           .ids = ids + pos,
+                                           .positions = positions,
+                                           .n_seqs = 1,
+                                           .seqs = seq,
+                                           .n_logits = n,
+                                           .logit_rows = rows,
+                                           .samples = samples,
+                                           .results = s->results};
     }
     s->comms = comm_find(h->pool, mask);
     atomic_init(&s->left, at->n);
@@ -154,7 +174,8 @@ static struct move *make_move(struct host *h, const struct site *from, const str
     m->heads = h->heads;
     m->n_tokens = n_tokens;
     for (int k = 0; k < 2; k++) {
-        *ends[k] = (struct move_end){.n = sites[k]->n, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
+        *ends[k] =
+            (struct move_end){.n = sites[k]->n, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
         int32_t *blocks = arena_new(&m->arena, (size_t)sites[k]->n * 4 * sizeof *blocks);
         for (int i = 0; i < sites[k]->n; i++) {
             ends[k]->ranks[i] = sites[k]->first + i;
@@ -188,8 +209,9 @@ static void steps_and_moves_in_the_order_posted(void **state)
     struct rng r;
     int32_t ids[LEN];
     struct sample_result truth[LEN];
-    static const struct site tour[] = {{{1, 1, 1}, 0, 1, 0}, {{2, 1, 1}, 0, 2, 4}, {{1, 4, 1}, 0, 4, 8},  {{2, 2, 1}, 0, 4, 8},
-                                       {{1, 2, 1}, 2, 2, 0}, {{4, 1, 1}, 0, 4, 12}, {{1, 1, 1}, 2, 1, 16}};
+    static const struct site tour[] = {{{1, 1, 1}, 0, 1, 0}, {{2, 1, 1}, 0, 2, 4}, {{1, 4, 1}, 0, 4, 8},
+                                       {{2, 2, 1}, 0, 4, 8}, {{1, 2, 1}, 2, 2, 0}, {{4, 1, 1}, 0, 4, 12},
+                                       {{1, 1, 1}, 2, 1, 16}};
     rng_init(&r, 1);
     open_host(&h, backend_cpu(), 0);
     for (int round = 0; round < ROUNDS; round++) {
@@ -229,7 +251,8 @@ static void groups_run_side_by_side(void **state)
     (void)state;
     struct host h;
     struct rng r;
-    static const struct site sites[2][2] = {{{{2, 1, 1}, 0, 2, 0}, {{1, 2, 1}, 0, 2, 0}}, {{{1, 2, 1}, 2, 2, 4}, {{2, 1, 1}, 2, 2, 4}}};
+    static const struct site sites[2][2] = {{{{2, 1, 1}, 0, 2, 0}, {{1, 2, 1}, 0, 2, 0}},
+                                            {{{1, 2, 1}, 2, 2, 4}, {{2, 1, 1}, 2, 2, 4}}};
     rng_init(&r, 2);
     open_host(&h, backend_cpu(), 0);
     for (int round = 0; round < ROUNDS; round++) {
@@ -245,7 +268,8 @@ static void groups_run_side_by_side(void **state)
             for (int g = 0; g < 2; g++)
                 if (!running[g] && at[g] < LEN) {
                     int n = 1 + (int)rng_below(&r, 6);
-                    running[g] = make_step(&h, &sites[g][rng_below(&r, 2)], ids[g], at[g], n < LEN - at[g] ? n : LEN - at[g]);
+                    running[g] =
+                        make_step(&h, &sites[g][rng_below(&r, 2)], ids[g], at[g], n < LEN - at[g] ? n : LEN - at[g]);
                     post(&h, running[g]);
                 }
             struct step *s = wait_done(&h);
@@ -277,7 +301,8 @@ static void a_failed_rank_ends_its_group_and_no_other(void **state)
         random_ids(&r, ids);
         open_host(&h, backend_cpu(), 2);
         make_truth(&h, ids, truth);
-        struct site all = {layouts[k], 0, 4, 0}, pair = {{1, 2, 1}, 0, 2, 8}, alone = {{1, 1, 1}, 3, 1, 8}, dead = {{1, 1, 1}, 2, 1, 8};
+        struct site all = {layouts[k], 0, 4, 0}, pair = {{1, 2, 1}, 0, 2, 8}, alone = {{1, 1, 1}, 3, 1, 8},
+                    dead = {{1, 1, 1}, 2, 1, 8};
         struct step *s = run_step(&h, make_step(&h, &all, ids, 0, 7));
         assert_null(step_failure(s, NULL));
         step_free(s);
@@ -319,16 +344,23 @@ static void simulated_groups(void **state)
     struct sample_result first[4];
     assert_int_equal(model_open_dummy(&m, "tests/data/layout_9_3.json", DT_Q4_1, 5, &e), 0);
     for (int i = 0; i < RANKS; i++) {
-        struct rank_setup s = {.ops = backend_sim(), .device = {.max_rows = LEN, .max_logits = LEN, .sim_step_ns = 1000, .sim_row_ns = 100},
-                               .model = m, .index = i, .n_ranks = RANKS, .shares_with = i ? ranks[0] : NULL, .kv_dtype = DT_F16,
-                               .block_size = 16, .quiet = true};
+        struct rank_setup s = {.ops = backend_sim(),
+                               .device = {.max_rows = LEN, .max_logits = LEN, .sim_step_ns = 1000, .sim_row_ns = 100},
+                               .model = m,
+                               .index = i,
+                               .n_ranks = RANKS,
+                               .shares_with = i ? ranks[0] : NULL,
+                               .kv_dtype = DT_F16,
+                               .block_size = 16,
+                               .quiet = true};
         assert_int_equal(rank_open(&ranks[i], &s, &e), 0);
         assert_int_equal(rank_start(ranks[i], BLOCKS, &e), 0);
         h.ranks[i] = ranks[i];
     }
     assert_int_equal(comm_pool_open(&pool, &(struct comm_pool_setup){.ops = backend_sim(), .n_ranks = RANKS}, &e), 0);
     h.pool = pool;
-    static const struct site sites[] = {{{1, 1, 1}, 1, 1, 0}, {{2, 1, 1}, 0, 2, 0}, {{2, 2, 1}, 0, 4, 0}, {{1, 4, 1}, 0, 4, 0}};
+    static const struct site sites[] = {
+        {{1, 1, 1}, 1, 1, 0}, {{2, 1, 1}, 0, 2, 0}, {{2, 2, 1}, 0, 4, 0}, {{1, 4, 1}, 0, 4, 0}};
     for (int k = 0; k < 4; k++) {
         struct step *s = make_step(&h, &sites[k], ids, 0, 4);
         post(&h, s);
@@ -374,10 +406,8 @@ static void tokens_per_block_follow_from_the_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_and_moves_in_the_order_posted),
-        cmocka_unit_test(groups_run_side_by_side),
-        cmocka_unit_test(a_failed_rank_ends_its_group_and_no_other),
-        cmocka_unit_test(simulated_groups),
+        cmocka_unit_test(steps_and_moves_in_the_order_posted),       cmocka_unit_test(groups_run_side_by_side),
+        cmocka_unit_test(a_failed_rank_ends_its_group_and_no_other), cmocka_unit_test(simulated_groups),
         cmocka_unit_test(tokens_per_block_follow_from_the_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

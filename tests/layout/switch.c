@@ -1,6 +1,7 @@
-/* Switching never shows: the engine with ranks that really compute, in threads, while a policy changes the partition all the time and steps are posted ahead.
- * Mixed lengths, priorities and shared prefixes, random cancels, every way to interrupt and every fate of the KV: each text is the one that the request has on
- * a single rank that never switches; the books balance; an injected failure of a rank loses nothing. */
+/* Switching never shows: the engine with ranks that really compute, in threads, while a policy changes the partition
+ * all the time and steps are posted ahead. Mixed lengths, priorities and shared prefixes, random cancels, every way to
+ * interrupt and every fate of the KV: each text is the one that the request has on a single rank that never switches;
+ * the books balance; an injected failure of a rank loses nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,9 +49,9 @@ struct run_opts {
     int n_requests, ranks, kv_blocks, fail_rank; /* n_requests 0: N */
     uint64_t fail_at_step;
     struct layout start;
-    bool alike;                     /* requests: short prompts, long answers that end together */
-    bool waits;                     /* no step is posted before the one under way has been absorbed */
-    bool copy_shards, thirds;       /* thirds: sets of three ranks have communicators too */
+    bool alike;               /* requests: short prompts, long answers that end together */
+    bool waits;               /* no step is posted before the one under way has been absorbed */
+    bool copy_shards, thirds; /* thirds: sets of three ranks have communicators too */
     struct policy policy;
 };
 
@@ -63,17 +64,33 @@ static void start_run(struct run *t, struct model *m, const struct run_opts *o)
     t->alike = o->alike;
     clock_init_real(&t->clock);
     const struct model_config *c = model_config(m);
-    struct engine_setup s = {.ops = backend_cpu(), .device = {.n_threads = 1}, .model = m,
-                             .limits = {.max_num_seqs = 16, .max_num_batched_tokens = 64, .max_model_len = 256, .prefix_caching = true,
+    struct engine_setup s = {.ops = backend_cpu(),
+                             .device = {.n_threads = 1},
+                             .model = m,
+                             .limits = {.max_num_seqs = 16,
+                                        .max_num_batched_tokens = 64,
+                                        .max_model_len = 256,
+                                        .prefix_caching = true,
                                         .park_ns = 200000000},
-                             .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .threaded = true, .quiet = true,
-                             .n_ranks = o->ranks, .start = o->start, .fail_rank = o->fail_rank, .fail_at_step = o->fail_at_step,
-                             .comm_sets = o->thirds ? thirds : NULL, .n_comm_sets = o->thirds ? 2 : 0, .copy_shards = o->copy_shards, .policy = o->policy,
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &t->clock,
+                             .threaded = true,
+                             .quiet = true,
+                             .n_ranks = o->ranks,
+                             .start = o->start,
+                             .fail_rank = o->fail_rank,
+                             .fail_at_step = o->fail_at_step,
+                             .comm_sets = o->thirds ? thirds : NULL,
+                             .n_comm_sets = o->thirds ? 2 : 0,
+                             .copy_shards = o->copy_shards,
+                             .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */
     for (int rows = 16; rows > 0 && s.ops->graph_begin; rows /= 2)
         s.graph_sizes[s.n_graph_sizes++] = rows;
     s.ahead = o->waits ? 0 : 6;
-    s.kv_bytes = (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    s.kv_bytes =
+        (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (engine_create(&t->g, &s, &e))
         fail_msg("%s", e.text);
     if (thread_start(&t->thread, "engine", engine_run, t->g, &e))
@@ -147,8 +164,12 @@ static struct request_spec *spec_new(struct run *t, uint64_t tag, int vocab)
         s->prompt[i] = (int32_t)rng_at(tag % 5 + (i < 100 ? 0 : tag), (uint64_t)i) % vocab;
     for (int i = 0; i < s->n_prompt; i++)
         s->prompt[i] = s->prompt[i] < 0 ? -s->prompt[i] : s->prompt[i];
-    s->sampling = (struct sampling){.temperature = tag % 3 ? 0 : 0.8f, .seed = tag, .top_p = 1, .repetition_penalty = 1,
-                                    .n_logprobs = tag % 4 ? -1 : 0, .n_prompt_logprobs = -1};
+    s->sampling = (struct sampling){.temperature = tag % 3 ? 0 : 0.8f,
+                                    .seed = tag,
+                                    .top_p = 1,
+                                    .repetition_penalty = 1,
+                                    .n_logprobs = tag % 4 ? -1 : 0,
+                                    .n_prompt_logprobs = -1};
     return s;
 }
 
@@ -181,8 +202,8 @@ static void compare(const struct run *is, const struct run *should, const bool *
             assert_int_equal(a->n_tokens, b->n_tokens);
         for (int k = 0; k < a->n_tokens; k++)
             if (a->tokens[k] != b->tokens[k] || memcmp(&a->logprobs[k], &b->logprobs[k], sizeof(float)))
-                fail_msg("request %d: token %d of %d is %d (%a), not %d (%a)", i, k, a->n_tokens, a->tokens[k], (double)a->logprobs[k],
-                         b->tokens[k], (double)b->logprobs[k]);
+                fail_msg("request %d: token %d of %d is %d (%a), not %d (%a)", i, k, a->n_tokens, a->tokens[k],
+                         (double)a->logprobs[k], b->tokens[k], (double)b->logprobs[k]);
     }
 }
 
@@ -197,7 +218,9 @@ static struct model *open_model(const char *config, enum dtype type)
 
 static void one_rank(struct run *quiet, struct model *m, const struct run_opts *like)
 {
-    start_run(quiet, m, &(struct run_opts){.n_requests = like->n_requests, .alike = like->alike, .ranks = 1, .kv_blocks = 512, .waits = true});
+    start_run(quiet, m,
+              &(struct run_opts){
+                  .n_requests = like->n_requests, .alike = like->alike, .ranks = 1, .kv_blocks = 512, .waits = true});
     serve_all(quiet, model_config(m)->vocab, NULL);
     stop_run(quiet);
     engine_destroy(quiet->g);
@@ -208,20 +231,31 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    struct chaos c = {.every = N < 10 ? 2 : N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true}; /* few requests, yet some switches */
+    struct chaos c = {.every = N < 10     ? 2
+                               : N < 100  ? 8
+                               : N < 1000 ? 5
+                                          : 20,
+                      .budget = 48,
+                      .base_orders = true}; /* few requests, yet some switches */
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, &(struct run_opts){.n_requests = N});
     rng_init(&c.rng, (uint64_t)ranks);
     chaos_partitions(&c, ranks);
-    start_run(&t, m, &(struct run_opts){.ranks = ranks, .kv_blocks = kv_blocks, .copy_shards = copy_shards, .policy = chaos_policy(&c)});
+    start_run(&t, m,
+              &(struct run_opts){
+                  .ranks = ranks, .kv_blocks = kv_blocks, .copy_shards = copy_shards, .policy = chaos_policy(&c)});
     serve_all(&t, model_config(m)->vocab, cancelled);
     stop_run(&t);
     compare(&t, &quiet, cancelled);
     const struct world *w = engine_world(t.g);
-    print_message("%s, %d ranks: %llu switches, %llu steps ahead, %llu moves of %llu bytes, %llu preemptions, %llu tokens from the "
-                  "prefix cache\n", config, ranks, (unsigned long long)w->partition.n_switches, (unsigned long long)w->metrics->counters[C_STEPS_AHEAD],
+    print_message("%s, %d ranks: %llu switches, %llu steps ahead, %llu moves of %llu bytes, %llu preemptions, %llu "
+                  "tokens from the "
+                  "prefix cache\n",
+                  config, ranks, (unsigned long long)w->partition.n_switches,
+                  (unsigned long long)w->metrics->counters[C_STEPS_AHEAD],
                   (unsigned long long)w->metrics->counters[C_MOVES],
-                  (unsigned long long)w->metrics->counters[C_MOVED_BYTES], (unsigned long long)w->metrics->counters[C_PREEMPTIONS],
+                  (unsigned long long)w->metrics->counters[C_MOVED_BYTES],
+                  (unsigned long long)w->metrics->counters[C_PREEMPTIONS],
                   (unsigned long long)w->metrics->counters[C_PREFIX_HITS]);
     assert_true(w->partition.n_switches > (N < 1000 ? 0 : 5));
     engine_destroy(t.g);
@@ -246,10 +280,11 @@ static void switching_never_shows_on_8_ranks(void **state)
     churn("tests/data/layout_40_8.json", DT_Q8_0, 8, 64, false);
 }
 
-/* ---- teacher-forced likelihood over cycles of widths (seeds.md B3: width 2 then 4 cost +9.5 % there, with fluent text) */
+/* ---- teacher-forced likelihood over cycles of widths (seeds.md B3: width 2 then 4 cost +9.5 % there, with fluent
+ * text) */
 
 struct cycle {
-    uint64_t masks[8];              /* ended by 0: the group for the next step, round and round */
+    uint64_t masks[8]; /* ended by 0: the group for the next step, round and round */
     int at, tp;
     enum kv_fate fate;
 };
@@ -257,11 +292,13 @@ struct cycle {
 static enum verdict cycle_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct cycle *c = ctx;
-    struct group *g = partition_match((struct partition *)&v->world->partition, c->masks[c->at], (struct layout){1, 1, 1});
+    struct group *g =
+        partition_match((struct partition *)&v->world->partition, c->masks[c->at], (struct layout){1, 1, 1});
     (void)e;
     if (!g || !g->idle) {
         int n = __builtin_popcountll(c->masks[c->at]);
-        plan_switch(p, &(struct switch_order){.mask = c->masks[c->at], .base = {n, 1, 1}, .fate = c->fate, .reason = "cycle"});
+        plan_switch(
+            p, &(struct switch_order){.mask = c->masks[c->at], .base = {n, 1, 1}, .fate = c->fate, .reason = "cycle"});
         return VERDICT_OK;
     }
     struct plan_batch *b = plan_batch(p, g->id);
@@ -313,7 +350,8 @@ static double likelihood(struct model *m, const struct run_opts *o, float *out)
 static void nll_after_any_cycle_of_widths(void **state)
 {
     (void)state;
-    static const uint64_t cycles[][8] = {{1, 3, 15}, {1, 15, 3, 1}, {3, 15}, {15, 12, 8, 3}, {1, 2, 4, 8}, {2, 3, 12, 15, 4}};
+    static const uint64_t cycles[][8] = {{1, 3, 15},     {1, 15, 3, 1}, {3, 15},
+                                         {15, 12, 8, 3}, {1, 2, 4, 8},  {2, 3, 12, 15, 4}};
     static const struct policy_ops ops = {.step = cycle_step};
     struct model *m = open_model("tests/data/layout_9_3.json", DT_Q4_1);
     float want[200], is[200];
@@ -323,8 +361,8 @@ static void nll_after_any_cycle_of_widths(void **state)
         for (int tp = 1; tp <= 4; tp *= 4) {
             struct cycle c = {.tp = tp, .fate = FATE_MIGRATE};
             memcpy(c.masks, cycles[i], sizeof c.masks);
-            struct run_opts o = {.ranks = 4, .kv_blocks = 64,
-                                 .policy = {.ops = &ops, .ctx = &c, .name = "cycle", .sha256 = "cycle"}};
+            struct run_opts o = {
+                .ranks = 4, .kv_blocks = 64, .policy = {.ops = &ops, .ctx = &c, .name = "cycle", .sha256 = "cycle"}};
             assert_true(likelihood(m, &o, is) == still);
             assert_memory_equal(want + 1, is + 1, sizeof want - sizeof *want);
         }
@@ -392,20 +430,23 @@ static void heads_28_and_40_on_8_ranks(void **state)
 static void vocabulary_not_divisible_by_the_ranks(void **state)
 {
     (void)state;
-    fixed("tests/data/layout_9_3.json", DT_F16, (struct run_opts){.ranks = 6, .kv_blocks = 256, .start = {3, 1, 1}, .thirds = true}, 3);
+    fixed("tests/data/layout_9_3.json", DT_F16,
+          (struct run_opts){.ranks = 6, .kv_blocks = 256, .start = {3, 1, 1}, .thirds = true}, 3);
     fixed("tests/data/layout_9_3.json", DT_F16, (struct run_opts){.ranks = 6, .kv_blocks = 256}, 3);
 }
 
 static void a_second_sharded_copy_gives_the_same_texts(void **state)
 {
     (void)state;
-    fixed("tests/data/layout_gqa.json", DT_F32, (struct run_opts){.ranks = 4, .kv_blocks = 256, .copy_shards = true}, 4);
+    fixed("tests/data/layout_gqa.json", DT_F32, (struct run_opts){.ranks = 4, .kv_blocks = 256, .copy_shards = true},
+          4);
 }
 
 static void a_rank_that_fails_loses_no_request(void **state)
 {
     (void)state;
-    fixed("tests/data/layout_9_3.json", DT_F32, (struct run_opts){.ranks = 4, .kv_blocks = 256, .fail_rank = 2, .fail_at_step = 20}, 2);
+    fixed("tests/data/layout_9_3.json", DT_F32,
+          (struct run_opts){.ranks = 4, .kv_blocks = 256, .fail_rank = 2, .fail_at_step = 20}, 2);
     fixed("tests/data/layout_gqa.json", DT_F16,
           (struct run_opts){.ranks = 4, .kv_blocks = 256, .fail_rank = 0, .fail_at_step = 7, .start = {2, 1, 1}}, 1);
 }
@@ -414,13 +455,15 @@ static void a_rank_that_fails_loses_no_request(void **state)
 static void most_steps_are_ahead(void **state)
 {
     (void)state;
-    fixed("tests/data/layout_gqa.json", DT_F16, (struct run_opts){.n_requests = 3, .ranks = 2, .kv_blocks = 256, .alike = true}, 2);
+    fixed("tests/data/layout_gqa.json", DT_F16,
+          (struct run_opts){.n_requests = 3, .ranks = 2, .kv_blocks = 256, .alike = true}, 2);
 }
 
 static void one_of_two_ranks_fails(void **state)
 {
     (void)state;
-    fixed("tests/data/layout_gqa.json", DT_F16, (struct run_opts){.ranks = 2, .kv_blocks = 256, .fail_rank = 1, .fail_at_step = 4}, 2);
+    fixed("tests/data/layout_gqa.json", DT_F16,
+          (struct run_opts){.ranks = 2, .kv_blocks = 256, .fail_rank = 1, .fail_at_step = 4}, 2);
 }
 
 static void a_rank_fails_while_the_partition_changes(void **state)
@@ -433,8 +476,13 @@ static void a_rank_fails_while_the_partition_changes(void **state)
         struct chaos c = {.every = 10, .budget = 48};
         rng_init(&c.rng, (uint64_t)rank);
         chaos_partitions(&c, 4);
-        start_run(&t, m, &(struct run_opts){.n_requests = SOME, .ranks = 4, .kv_blocks = 128, .fail_rank = rank, .fail_at_step = 3 + (uint64_t)rank,
-                                            .policy = chaos_policy(&c)});
+        start_run(&t, m,
+                  &(struct run_opts){.n_requests = SOME,
+                                     .ranks = 4,
+                                     .kv_blocks = 128,
+                                     .fail_rank = rank,
+                                     .fail_at_step = 3 + (uint64_t)rank,
+                                     .policy = chaos_policy(&c)});
         serve_all(&t, model_config(m)->vocab, NULL);
         stop_run(&t);
         compare(&t, &quiet, NULL);

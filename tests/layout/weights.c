@@ -1,5 +1,5 @@
-/* Weights of a node: views of one loaded copy for every share of every layout, no byte copied by any switch; and the sharded copy, which gives the same bits for
- * more memory. */
+/* Weights of a node: views of one loaded copy for every share of every layout, no byte copied by any switch; and the
+ * sharded copy, which gives the same bits for more memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,8 +41,12 @@ static void run_all_layouts(struct subject *s, struct node *node, struct rng *rn
         if (n > 1 && !comm_find(node->pool, ((uint64_t)1 << n) - 1))
             continue;
         place_make(&p, (struct layout){n, 1, 1}, node_tokens_per_block(node, n), LEN, 0);
-        struct course c = {.node = node, .place = &p, .layouts = layouts, .n_layouts = layouts_of(model_config(s->model), n, layouts),
-                           .n_seqs = MOST_SEQS, .max_logits = MAX_ROWS};
+        struct course c = {.node = node,
+                           .place = &p,
+                           .layouts = layouts,
+                           .n_layouts = layouts_of(model_config(s->model), n, layouts),
+                           .n_seqs = MOST_SEQS,
+                           .max_logits = MAX_ROWS};
         while (!course_over(s, &c))
             compared += course_step(s, rng, &c);
         place_free(&p);
@@ -86,7 +90,8 @@ static void no_switch_copies_a_byte(void **state)
     model_close(m);
 }
 
-/* Every share of every layout multiplies with windows of the same matrices, and the shares of a tp group have each row and column once. */
+/* Every share of every layout multiplies with windows of the same matrices, and the shares of a tp group have each row
+ * and column once. */
 static void views_are_windows_of_what_is_loaded(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
 """Warnings are errors where we build (presets, CI) and nowhere else: what cmake writes for a plain user and for each preset."""
+
 import json
 import os
 import subprocess
@@ -14,7 +15,11 @@ PRESETS = [p["name"] for p in json.loads(read("CMakePresets.json"))["configurePr
 def commands(*flags):
     """The compile commands of the product, as a configuration with these flags has them."""
     with tempfile.TemporaryDirectory() as folder:
-        r = subprocess.run(["cmake", "-B", folder, "-DMOONSHIFT_TESTS=OFF", "-DMOONSHIFT_CUDA=off", *flags], capture_output=True, text=True)
+        r = subprocess.run(
+            ["cmake", "-B", folder, "-DMOONSHIFT_TESTS=OFF", "-DMOONSHIFT_CUDA=off", *flags],
+            capture_output=True,
+            text=True,
+        )
         if r.returncode:
             sys.exit(r.stdout + r.stderr)
         return [c["command"] for c in json.loads(read(os.path.join(folder, "compile_commands.json")))]

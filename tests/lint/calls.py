@@ -1,4 +1,5 @@
 """Calls that are banned, or that have one home."""
+
 import re
 import sys
 

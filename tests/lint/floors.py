@@ -1,4 +1,5 @@
 """The order of the floors (a file includes only its own floor and those before it) and the homes of foreign headers."""
+
 import os
 import re
 import sys
@@ -6,7 +7,17 @@ import sys
 sys.path.insert(0, "tests/lint")
 from source import Rules, files, read  # noqa: E402
 
-ORDER = [{"base"}, {"world"}, {"kernels"}, {"models"}, {"exec"}, {"core"}, {"lua"}, {"serve", "lab", "cli"}, {"main"}]  # siblings do not know each other
+ORDER = [
+    {"base"},
+    {"world"},
+    {"kernels"},
+    {"models"},
+    {"exec"},
+    {"core"},
+    {"lua"},
+    {"serve", "lab", "cli"},
+    {"main"},
+]  # siblings do not know each other
 MACHINES = ("kernels/cpu/", "kernels/cuda/", "kernels/sim/")
 DOORS = {"kernels/sim/machine.h": r"engine/(command|lab)/.*"}  # what the composition root opens a machine with
 
@@ -26,8 +37,19 @@ HOMES = {  # header pattern: pattern of the files that may include it
 
 def floor(path):
     for prefix, name in (
-        ("engine/main.c", "main"), ("engine/command/", "main"), ("engine/base/", "base"), ("engine/world/", "world"), ("kernels/", "kernels"), ("models/", "models"), ("engine/exec/", "exec"),
-        ("engine/serve/", "serve"), ("engine/lab/", "lab"), ("engine/cli/", "cli"), ("engine/", "core"), ("lua/module/", "main"), ("lua/", "lua"),
+        ("engine/main.c", "main"),
+        ("engine/command/", "main"),
+        ("engine/base/", "base"),
+        ("engine/world/", "world"),
+        ("kernels/", "kernels"),
+        ("models/", "models"),
+        ("engine/exec/", "exec"),
+        ("engine/serve/", "serve"),
+        ("engine/lab/", "lab"),
+        ("engine/cli/", "cli"),
+        ("engine/", "core"),
+        ("lua/module/", "main"),
+        ("lua/", "lua"),
     ):
         if path.startswith(prefix):
             return name
@@ -81,7 +103,7 @@ def circles():
 
     def walk(at, trail):
         if at in trail:
-            circle = trail[trail.index(at):] + [at]
+            circle = trail[trail.index(at) :] + [at]
             yield " -> ".join(circle) + ": " + ", ".join(edges[a][b] for a, b in zip(circle, circle[1:]))
         elif at not in done:
             for there in sorted(edges.get(at, {})):
@@ -90,7 +112,9 @@ def circles():
 
     for start in sorted(edges):
         yield from walk(start, [])
-    print(f"{len({room(p) for p in sources()})} rooms, {sum(map(len, edges.values()))} pairs of which one includes the other")
+    print(
+        f"{len({room(p) for p in sources()})} rooms, {sum(map(len, edges.values()))} pairs of which one includes the other"
+    )
 
 
 def large_rooms():

@@ -1,4 +1,5 @@
 """No mutable globals: what the compiler put into writable sections of the product's objects, against a named list."""
+
 import os
 import re
 import subprocess

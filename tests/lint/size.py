@@ -1,12 +1,13 @@
 """Functions fit on a screen, files have one subject, parameters can be counted at a glance."""
+
 import fnmatch
 import sys
 
 sys.path.insert(0, "tests/lint")
 from source import Rules, exceptions, files, functions, read  # noqa: E402
 
-FUNCTION_LINES, FILE_LINES, PARAMETERS, COLUMNS = 80, 600, 6, 180  # the style says 110 columns; this is where a line can no longer be read
-TEST_LINES = 900  # a table of cases is long and plain
+FUNCTION_LINES, FILE_LINES, PARAMETERS, COLUMNS = 80, 640, 6, 120
+TEST_LINES = 1000  # a table of cases is long and plain
 
 
 def is_excepted(name, excepted):

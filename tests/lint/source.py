@@ -1,4 +1,5 @@
 """What the lint tests share: the tree's files, C without comments and strings, its functions; and how a rule reports."""
+
 import os
 import re
 import sys
@@ -20,7 +21,9 @@ def files(*endings, top=FLOORS):
 def everything():
     """Every file of the repository, whatever it is."""
     for where, folders, names in os.walk("."):
-        folders[:] = [f for f in folders if f not in (".git", "weights", ".venv", "__pycache__") and not f.startswith("build")]
+        folders[:] = [
+            f for f in folders if f not in (".git", "weights", ".venv", "__pycache__") and not f.startswith("build")
+        ]
         yield from (os.path.relpath(os.path.join(where, n)) for n in sorted(names))
 
 
@@ -62,7 +65,12 @@ def functions(text):
             i += 1
             continue
         first = i
-        while first > 0 and lines[first - 1].strip() and lines[first - 1][0] not in "#}" and not lines[first - 1].rstrip().endswith(";"):
+        while (
+            first > 0
+            and lines[first - 1].strip()
+            and lines[first - 1][0] not in "#}"
+            and not lines[first - 1].rstrip().endswith(";")
+        ):
             first -= 1
         last = i
         while last < len(lines) and lines[last].rstrip(" \\") != "}":

@@ -1,4 +1,5 @@
 """What the files say: headers open with a paragraph, nothing is left for later, nothing names a machine or a registry."""
+
 import re
 import subprocess
 import sys
@@ -6,7 +7,17 @@ import sys
 sys.path.insert(0, "tests/lint")
 from source import Rules, everything, files, read  # noqa: E402
 
-EVERYTHING = files(".c", ".h", ".cu", ".lua", ".py", ".sh", ".md", ".txt", top=("docs", "engine", "kernels", "lua", "models", "policies", "tests"))
+EVERYTHING = files(
+    ".c",
+    ".h",
+    ".cu",
+    ".lua",
+    ".py",
+    ".sh",
+    ".md",
+    ".txt",
+    top=("docs", "engine", "kernels", "lua", "models", "policies", "tests"),
+)
 TOP = ["README.md", "CMakeLists.txt", "CMakePresets.json", "run", "test", ".ci/run"]
 SELF = "tests/lint/text.py"
 
@@ -59,7 +70,9 @@ def beside():
 def umbrella():
     for path in files(".h"):
         text = re.sub(r"/\*.*?\*/", "", read(path), flags=re.S)
-        rest = [s for s in text.split("\n") if s.strip() and not re.match(r"#\s*(include|ifndef|endif|define \w+_H$)", s)]
+        rest = [
+            s for s in text.split("\n") if s.strip() and not re.match(r"#\s*(include|ifndef|endif|define \w+_H$)", s)
+        ]
         if not rest:
             yield f"{path}: holds nothing but includes"
 

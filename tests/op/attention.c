@@ -1,5 +1,5 @@
-/* Attention, cache writing and rope of the CPU backend: against float64, and bit for bit the same for every instruction set, thread
- * count, chunking, batch mix and block size. */
+/* Attention, cache writing and rope of the CPU backend: against float64, and bit for bit the same for every instruction
+ * set, thread count, chunking, batch mix and block size. */
 #include "kernels/backend.h"
 #include "tests/rig/op_fixture.h"
 
@@ -77,7 +77,8 @@ static struct cache make_cache(struct rng *r, const struct world *w, enum dtype 
     return c;
 }
 
-/* Runs all sequences through steps of at most `budget` rows, chunk sizes at random up to `chunk`, several sequences a step. */
+/* Runs all sequences through steps of at most `budget` rows, chunk sizes at random up to `chunk`, several sequences a
+ * step. */
 static void run_world(struct device *d, struct world *w, struct cache *c, struct rng *r, int chunk)
 {
     int done[MAX_SEQS] = {0}, kv_head[64], wq = w->h.q * w->h.dim, wk = w->h.kv * w->h.dim;
@@ -99,7 +100,8 @@ static void run_world(struct device *d, struct world *w, struct cache *c, struct
         }
         if (!n_seqs)
             return;
-        float *q = malloc((size_t)(rows * wq) * 4), *k = malloc((size_t)(rows * wk) * 4), *v = malloc((size_t)(rows * wk) * 4);
+        float *q = malloc((size_t)(rows * wq) * 4), *k = malloc((size_t)(rows * wk) * 4),
+              *v = malloc((size_t)(rows * wk) * 4);
         float *out = calloc((size_t)(rows * wq), 4);
         for (int i = 0; i < n_seqs; i++) {
             size_t at = (size_t)seqs[i].row0, p = (size_t)seqs[i].pos0, n = (size_t)seqs[i].n_rows;
@@ -108,8 +110,8 @@ static void run_world(struct device *d, struct world *w, struct cache *c, struct
             memcpy(v + at * (size_t)wk, w->v[which[i]] + p * (size_t)wk, n * (size_t)wk * 4);
         }
         struct batch b = {.n_rows = rows, .ids = zeros, .positions = zeros, .n_seqs = n_seqs, .seqs = seqs};
-        struct attention_args a = {act_of(q, wq), act_of(out, wq), w->h.q, kv_head, c->view,
-                                   1.0f / sqrtf((float)w->h.dim), w->window};
+        struct attention_args a = {
+            act_of(q, wq), act_of(out, wq), w->h.q, kv_head, c->view, 1.0f / sqrtf((float)w->h.dim), w->window};
         assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
         ops->kv_write(d, act_of(k, wk), act_of(v, wk), &c->view);
         ops->attention(d, &a);
@@ -135,7 +137,10 @@ static void free_cache(struct world *w, struct cache *c)
 
 static double rounded(enum dtype t, float x)
 {
-    return (double)(t == DT_F8 ? f8_to_f32(f32_to_f8(x)) : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+    return (double)(t == DT_F8     ? f8_to_f32(f32_to_f8(x))
+                    : t == DT_F16  ? f16_to_f32(f32_to_f16(x))
+                    : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x))
+                                   : x);
 }
 
 /* One output vector of one query head in float64 over the cache's rounded keys and values. */
@@ -200,7 +205,7 @@ static void all_ways(struct heads h, enum dtype t, const int *length, int n_seqs
     static const struct {
         const char *isa;
         int threads, chunk, tokens;
-    } ways[] = {{"portable", 1, 300, 16}, {"auto", 1, 300, 32}, {"auto", 2, 1, 16}, {"auto", 3, 7, 48},
+    } ways[] = {{"portable", 1, 300, 16}, {"auto", 1, 300, 32},  {"auto", 2, 1, 16},     {"auto", 3, 7, 48},
                 {"avx2", 2, 64, 128},     {"avx512", 2, 40, 64}, {"portable", 2, 33, 16}};
     struct rng r;
     rng_init(&r, (uint64_t)(h.dim * 7 + h.q + (int)t));
@@ -274,7 +279,8 @@ static void block_sizes(void **state)
     assert_true(ops->kv_block_bytes(DT_F16, 16, 1, 1024) == 0);
 }
 
-/* Rope of both pairings, part of a head, with per-head norm, against float64; the same bits on every instruction set. */
+/* Rope of both pairings, part of a head, with per-head norm, against float64; the same bits on every instruction set.
+ */
 static void rope_and_head_norm(void **state)
 {
     (void)state;
@@ -282,7 +288,8 @@ static void rope_and_head_norm(void **state)
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     struct rng r;
     rng_init(&r, 11);
-    float inv_freq[ROTATED / 2], *q = random_floats(&r, ROWS * Q * DIM, 2.0f), *k = random_floats(&r, ROWS * KV * DIM, 2.0f);
+    float inv_freq[ROTATED / 2], *q = random_floats(&r, ROWS * Q * DIM, 2.0f),
+                                 *k = random_floats(&r, ROWS * KV * DIM, 2.0f);
     float *gain = random_floats(&r, DIM, 1.0f);
     int32_t positions[ROWS];
     for (int i = 0; i < ROTATED / 2; i++)
@@ -300,8 +307,15 @@ static void rope_and_head_norm(void **state)
             memcpy(yk, k, sizeof yk);
             struct batch b = {.n_rows = ROWS, .ids = positions, .positions = positions};
             struct rope rope = {halves, ROTATED, inv_freq, 1.25f};
-            struct rope_args a = {act_of(&y[0][0], Q * DIM), act_of(&yk[0][0], KV * DIM), Q, KV, DIM, ROWS,
-                                  norm ? gain : NULL, NULL, 1e-6f};
+            struct rope_args a = {act_of(&y[0][0], Q * DIM),
+                                  act_of(&yk[0][0], KV * DIM),
+                                  Q,
+                                  KV,
+                                  DIM,
+                                  ROWS,
+                                  norm ? gain : NULL,
+                                  NULL,
+                                  1e-6f};
             assert_int_equal(ops->begin(d, &b, &rope, NULL), 0);
             ops->rope(d, &a);
             finish(d);
@@ -337,9 +351,9 @@ static void rope_and_head_norm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grouped_heads), cmocka_unit_test(odd_head_dims),
+        cmocka_unit_test(grouped_heads),   cmocka_unit_test(odd_head_dims),
         cmocka_unit_test(sliding_windows), cmocka_unit_test(many_queries_of_one_head),
-        cmocka_unit_test(block_sizes), cmocka_unit_test(rope_and_head_norm),
+        cmocka_unit_test(block_sizes),     cmocka_unit_test(rope_and_head_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The AVX-512 kernels, emulated on whatever x86 machine runs the tests: the same bits as the portable twin, kernel by kernel. Where the
- * CPU has AVX-512 the other op tests run them for real as well. */
+/* The AVX-512 kernels, emulated on whatever x86 machine runs the tests: the same bits as the portable twin, kernel by
+ * kernel. Where the CPU has AVX-512 the other op tests run them for real as well. */
 #ifdef NO_X86
 #include <stdio.h>
 int main(void)
@@ -58,8 +58,13 @@ static void linear_twins(void **state)
                 struct device *d = open_emulated(e);
                 struct weight *w = load(d, &src);
                 y[e] = calloc((size_t)rows * OUT, sizeof(float));
-                struct linear_args a = {.in = (enum linear_in)(n % 3), .x = act_of(x, COLS), .x2 = act_of(x2, COLS),
-                                        .gain = gain, .eps = 1e-5f, .rows = rows, .n_out = 1};
+                struct linear_args a = {.in = (enum linear_in)(n % 3),
+                                        .x = act_of(x, COLS),
+                                        .x2 = act_of(x2, COLS),
+                                        .gain = gain,
+                                        .eps = 1e-5f,
+                                        .rows = rows,
+                                        .n_out = 1};
                 a.out[0] = (struct linear_out){{w, 0, OUT, 0, COLS}, NULL, act_of(y[e], OUT)};
                 struct batch b;
                 begin_rows(d, rows, &b);
@@ -92,12 +97,14 @@ static void attention_twins(void **state)
         int dim = dims[i % 3], heads = queries[i / 3], window = i == 4 ? 77 : 0, done[] = {0, 290, 299, LENGTH};
         int kv_head[16] = {0};
         float *q = random_floats(&r, (size_t)(LENGTH * heads * dim), 1.0f);
-        float *k = random_floats(&r, (size_t)(LENGTH * dim), 1.0f), *v = random_floats(&r, (size_t)(LENGTH * dim), 1.0f);
+        float *k = random_floats(&r, (size_t)(LENGTH * dim), 1.0f),
+              *v = random_floats(&r, (size_t)(LENGTH * dim), 1.0f);
         float *out[2];
         for (int e = 0; e < 2; e++) {
             struct device *d = open_emulated(e);
             int32_t blocks[BLOCKS], zeros[LENGTH] = {0};
-            struct kv_space space = {NULL, ops->kv_block_bytes(caches[i / 3], TOKENS, 1, dim), BLOCKS, 1, caches[i / 3]};
+            struct kv_space space = {NULL, ops->kv_block_bytes(caches[i / 3], TOKENS, 1, dim), BLOCKS, 1,
+                                     caches[i / 3]};
             space.base = ops->alloc(d, space.block_bytes * BLOCKS);
             out[e] = calloc((size_t)(LENGTH * heads * dim), sizeof(float));
             for (int b = 0; b < BLOCKS; b++)
@@ -107,8 +114,13 @@ static void attention_twins(void **state)
                 struct batch_seq seq = {0, n, p, blocks};
                 struct batch b = {.n_rows = n, .ids = zeros, .positions = zeros, .n_seqs = 1, .seqs = &seq};
                 struct kv_view view = {&space, 0, TOKENS, 1, dim};
-                struct attention_args a = {act_of(q + p * heads * dim, heads * dim), act_of(out[e] + p * heads * dim, heads * dim),
-                                           heads, kv_head, view, 0.11f, window};
+                struct attention_args a = {act_of(q + p * heads * dim, heads * dim),
+                                           act_of(out[e] + p * heads * dim, heads * dim),
+                                           heads,
+                                           kv_head,
+                                           view,
+                                           0.11f,
+                                           window};
                 assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
                 ops->kv_write(d, act_of(k + p * dim, dim), act_of(v + p * dim, dim), &view);
                 ops->attention(d, &a);
@@ -131,7 +143,8 @@ static void row_twins(void **state)
 {
     (void)state;
     enum { N = 96 };
-    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, 1e-38f, 88.0f, -104.0f, 1e30f};
+    static const float odd[] = {0.0f,     -0.0f,  INFINITY, -INFINITY, NAN,     3.4e38f,
+                                -3.4e38f, 1e-45f, 1e-38f,   88.0f,     -104.0f, 1e30f};
     const struct cpu_kernels *a = cpu_kernels_portable(), *b = emulated_avx512();
     struct rng r;
     rng_init(&r, 33);
@@ -176,7 +189,9 @@ static void row_twins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_twins), cmocka_unit_test(attention_twins), cmocka_unit_test(row_twins),
+        cmocka_unit_test(linear_twins),
+        cmocka_unit_test(attention_twins),
+        cmocka_unit_test(row_twins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Collectives of the CPU backend among threads: exchange against a plain copy, reduce against the same sums in the same order by one and by two shots, pairs; more
- * members than cores; and an abort at any point, which must end every wait. */
+/* Collectives of the CPU backend among threads: exchange against a plain copy, reduce against the same sums in the same
+ * order by one and by two shots, pairs; more members than cores; and an abort at any point, which must end every wait.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +117,10 @@ static int below(struct rng *r, int n)
 
 static struct comm_rect random_rect(struct rng *r, int n)
 {
-    struct comm_rect x = {.peer = below(r, n), .buffer = below(r, EXCHANGE_BUFFERS), .rows = below(r, MAX_ROWS), .cols = 1 + below(r, 200)};
+    struct comm_rect x = {.peer = below(r, n),
+                          .buffer = below(r, EXCHANGE_BUFFERS),
+                          .rows = below(r, MAX_ROWS),
+                          .cols = 1 + below(r, 200)};
     x.src_row = below(r, MAX_ROWS - x.rows + 1);
     x.dst_row = below(r, MAX_ROWS - x.rows + 1);
     x.src_col = below(r, MAX_COLS - x.cols + 1);
@@ -154,8 +158,8 @@ static void rectangles_arrive(void **state)
                     x.rows = 0;
                 for (int k = 0; k < x.rows; k++) {
                     used[x.buffer][x.dst_row + k] = true;
-                    memcpy(at(c->want[m][x.buffer], x.dst_row + k, x.dst_col), at(c->show[x.peer][x.buffer], x.src_row + k, x.src_col),
-                           (size_t)x.cols * sizeof(float));
+                    memcpy(at(c->want[m][x.buffer], x.dst_row + k, x.dst_col),
+                           at(c->show[x.peer][x.buffer], x.src_row + k, x.src_col), (size_t)x.cols * sizeof(float));
                 }
                 c->rects[m][i] = x;
             }
@@ -164,7 +168,8 @@ static void rectangles_arrive(void **state)
         for (int m = 0; m < c->n; m++)
             for (int b = 0; b < EXCHANGE_BUFFERS; b++) {
                 assert_int_equal(members[m].rc, 0);
-                assert_memory_equal(c->take[m][b].data, c->want[m][b].data, MAX_ROWS * (size_t)c->take[m][b].ld * sizeof(float));
+                assert_memory_equal(c->take[m][b].data, c->want[m][b].data,
+                                    MAX_ROWS * (size_t)c->take[m][b].ld * sizeof(float));
                 mem_free(c->show[m][b].data);
                 mem_free(c->take[m][b].data);
                 mem_free(c->want[m][b].data);
@@ -190,8 +195,15 @@ static void reduce_body(struct member *m)
 {
     struct reduce_case *c = m->ctx;
     int i = m->index;
-    ops->reduce(m->device, &(struct reduce_args){.comm = c->comm, .me = i, .algorithm = c->how, .planes = c->planes[i], .order = &c->order,
-                                                 .rows = c->rows, .accumulate = c->accumulate, .y = c->y[i], .part = c->part[i]});
+    ops->reduce(m->device, &(struct reduce_args){.comm = c->comm,
+                                                 .me = i,
+                                                 .algorithm = c->how,
+                                                 .planes = c->planes[i],
+                                                 .order = &c->order,
+                                                 .rows = c->rows,
+                                                 .accumulate = c->accumulate,
+                                                 .y = c->y[i],
+                                                 .part = c->part[i]});
     ops->exchange(m->device, &(struct exchange_args){.comm = c->comm, .me = i});
 }
 
@@ -215,7 +227,8 @@ static void make_case(struct reduce_case *c, struct rng *r, int n)
     int leaves = 1 + below(r, 40);
     for (int m = 0; m < n; m++)
         windows[m] = tree_share(leaves, n, m);
-    *c = (struct reduce_case){.n = n, .rows = 1 + below(r, MAX_ROWS), .cols = 1 + below(r, MAX_COLS), .accumulate = below(r, 2)};
+    *c = (struct reduce_case){
+        .n = n, .rows = 1 + below(r, MAX_ROWS), .cols = 1 + below(r, MAX_COLS), .accumulate = below(r, 2)};
     tree_order(&c->order, leaves, windows, n);
     assert_int_equal(ops->comm_open(&c->comm, n, NULL), 0);
     for (int m = 0; m < n; m++) {
@@ -326,9 +339,9 @@ static void pairs_pass_rows(void **state)
 /* ---- failures */
 
 struct broken {
-    struct comm *comm, *other;      /* as a layout has an sp and a tp group */
-    int n, culprit, at;             /* the step before which it fails */
-    int kind;                       /* 0: aborts and leaves; 1: its device fails and it goes on */
+    struct comm *comm, *other; /* as a layout has an sp and a tp group */
+    int n, culprit, at;        /* the step before which it fails */
+    int kind;                  /* 0: aborts and leaves; 1: its device fails and it goes on */
     struct act x[MOST], y[MOST], part[MOST];
     struct reduce_order order;
 };
@@ -342,7 +355,8 @@ static void break_device(struct member *m)
     float x[64] = {0}, y[1];
     if (ops->weight_load(m->device, &w, &src, NULL))
         return;
-    ops->linear(m->device, &(struct linear_args){.x = {x, 8, 64}, .rows = 1, .n_out = 1, .out = {{{w, 0, 1, 8, 8}, NULL, {y, 1, 1}}}});
+    ops->linear(m->device, &(struct linear_args){
+                               .x = {x, 8, 64}, .rows = 1, .n_out = 1, .out = {{{w, 0, 1, 8, 8}, NULL, {y, 1, 1}}}});
     ops->weight_free(m->device, w);
 }
 
@@ -361,11 +375,19 @@ static void broken_body(struct member *m)
             break_device(m);
         }
         if (k % 3 == 0)
-            ops->exchange(m->device, &(struct exchange_args){.comm = c->comm, .me = i, .show = {c->x[i]}, .take = {c->y[i]},
-                                                             .rects = &rect, .n_rects = 1});
+            ops->exchange(
+                m->device,
+                &(struct exchange_args){
+                    .comm = c->comm, .me = i, .show = {c->x[i]}, .take = {c->y[i]}, .rects = &rect, .n_rects = 1});
         else if (k % 3 == 1)
-            ops->reduce(m->device, &(struct reduce_args){.comm = c->other, .me = i, .algorithm = k % 2 ? COMM_ONESHOT : COMM_TWOSHOT,
-                                                         .planes = c->x[i], .order = &c->order, .rows = 1, .y = c->y[i], .part = c->part[i]});
+            ops->reduce(m->device, &(struct reduce_args){.comm = c->other,
+                                                         .me = i,
+                                                         .algorithm = k % 2 ? COMM_ONESHOT : COMM_TWOSHOT,
+                                                         .planes = c->x[i],
+                                                         .order = &c->order,
+                                                         .rows = 1,
+                                                         .y = c->y[i],
+                                                         .part = c->part[i]});
         else if (i < 2)
             (i ? ops->receive : ops->send)(m->device, c->comm, i, 1 - i, c->y[i], 1);
     }

@@ -1,5 +1,5 @@
-/* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks, tokens per block that follow from them, parts
- * of blocks, cycles. Bytes that a move does not own stay as they were. */
+/* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks,
+ * tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own stay as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,8 +35,10 @@ static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t
     for (int r = 0; r < RANKS; r++) {
         struct device_opts o = {.n_threads = 1 + r % 2, .max_rows = 1, .max_logits = 1};
         assert_int_equal(h->ops->open(&h->devices[r], &o, NULL), 0);
-        h->spaces[r] = (struct kv_space){.block_bytes = h->ops->kv_block_bytes(t, 16, heads.n_kv, heads.head_dim), .n_blocks = BLOCKS,
-                                         .n_layers = LAYERS, .dtype = t};
+        h->spaces[r] = (struct kv_space){.block_bytes = h->ops->kv_block_bytes(t, 16, heads.n_kv, heads.head_dim),
+                                         .n_blocks = BLOCKS,
+                                         .n_layers = LAYERS,
+                                         .dtype = t};
         h->spaces[r].base = mem_new((size_t)LAYERS * BLOCKS * h->spaces[r].block_bytes);
     }
 }
@@ -71,7 +73,8 @@ static void place(struct host *h, struct move *m, struct move_end *end, int n, i
 /* Element `i` of the key (or value) of a token, by the definition in kv.c. NULL: this share has no such head. */
 static uint8_t *element(const struct host *h, const struct move_end *end, int share, const int where[4], bool value)
 {
-    int layer = where[0], kv = where[1], token = where[2], i = where[3], tokens = end->tokens_per_block, dim = h->heads.head_dim;
+    int layer = where[0], kv = where[1], token = where[2], i = where[3], tokens = end->tokens_per_block,
+        dim = h->heads.head_dim;
     int padded = (dim + 15) / 16 * 16;
     struct head_span s = head_span(&h->heads, end->n, share, 1);
     const struct kv_space *space = end->spaces[share];
@@ -79,20 +82,24 @@ static uint8_t *element(const struct host *h, const struct move_end *end, int sh
         return NULL;
     size_t head = (size_t)tokens * (size_t)(dim + padded);
     int block = end->blocks[share * end->n_blocks + token / tokens], at = token % tokens;
-    size_t index = (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
-                                                        : (size_t)i * (size_t)tokens + (size_t)at);
-    return (uint8_t *)space->base + ((size_t)layer * BLOCKS + (size_t)block) * space->block_bytes + index * element_bytes(h);
+    size_t index =
+        (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
+                                             : (size_t)i * (size_t)tokens + (size_t)at);
+    return (uint8_t *)space->base + ((size_t)layer * BLOCKS + (size_t)block) * space->block_bytes +
+           index * element_bytes(h);
 }
 
 /* What an element holds: a function of where it is and of a tag. */
 static uint32_t content(const int where[4], bool value, uint32_t tag)
 {
-    uint64_t x = (((uint64_t)where[0] * 131 + (uint64_t)where[1]) * 1009 + (uint64_t)where[2]) * 521 + (uint64_t)where[3];
+    uint64_t x =
+        (((uint64_t)where[0] * 131 + (uint64_t)where[1]) * 1009 + (uint64_t)where[2]) * 521 + (uint64_t)where[3];
     return (uint32_t)rng_at(tag * 2 + value, x);
 }
 
 /* For every element of tokens [first, end): writes what it should hold, or checks it. */
-static void each_element(const struct host *h, const struct move_end *end, const int tokens[2], uint32_t tag, bool check)
+static void each_element(const struct host *h, const struct move_end *end, const int tokens[2], uint32_t tag,
+                         bool check)
 {
     for (int layer = 0; layer < LAYERS; layer++)
         for (int kv = 0; kv < h->heads.n_kv; kv++)
@@ -105,8 +112,8 @@ static void each_element(const struct host *h, const struct move_end *end, const
                         if (p && !check)
                             memcpy(p, &want, element_bytes(h));
                         if (p && check && memcmp(p, &want, element_bytes(h)) != 0)
-                            fail_msg("%d ranks: layer %d, head %d, token %d, element %d of the %s", end->n, layer, kv, token, i / 2,
-                                     i % 2 ? "value" : "key");
+                            fail_msg("%d ranks: layer %d, head %d, token %d, element %d of the %s", end->n, layer, kv,
+                                     token, i / 2, i % 2 ? "value" : "key");
                     }
 }
 

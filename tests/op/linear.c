@@ -1,5 +1,5 @@
-/* Linear layers of the CPU backend: every type against float64, and bit for bit the same on every instruction set, thread count, batch
- * and window. */
+/* Linear layers of the CPU backend: every type against float64, and bit for bit the same on every instruction set,
+ * thread count, batch and window. */
 #include "kernels/backend.h"
 #include "tests/rig/op_fixture.h"
 
@@ -42,8 +42,9 @@ static float *product(const char *isa, int threads, const struct weight_src *src
     return y;
 }
 
-/* The error that rounding the inputs to 8 bits may cause: each input moves by at most amax/254 of its 32 columns, which adds up as a
- * random walk; six standard deviations (uniform: amax/254/sqrt(3) each) plus the rounding of the f32 sums. */
+/* The error that rounding the inputs to 8 bits may cause: each input moves by at most amax/254 of its 32 columns, which
+ * adds up as a random walk; six standard deviations (uniform: amax/254/sqrt(3) each) plus the rounding of the f32 sums.
+ */
 static double tolerance(bool is_float, const float *w, const float *x, int cols)
 {
     double walk = 0, size = 0;
@@ -72,8 +73,8 @@ static void check_against_double(const struct weight_src *src, const float *x, c
                 sum += (double)wo[c] * (double)xr[c];
             double err = fabs(sum - (double)y[(size_t)r * (size_t)src->rows + (size_t)o]);
             if (!(err <= tolerance(is_float, wo, xr, src->cols)))
-                fail_msg("%s %dx%d row %d output %d: off by %g", dtype_get(src->type)->name, src->rows, src->cols, r,
-                         o, err);
+                fail_msg("%s %dx%d row %d output %d: off by %g", dtype_get(src->type)->name, src->rows, src->cols, r, o,
+                         err);
         }
     free(w);
 }
@@ -88,8 +89,8 @@ static void assert_bits(const float *a, const float *b, size_t n, const char *wh
 static void every_type_and_shape(void **state)
 {
     (void)state;
-    static const struct shape shapes[] = {{1, 256}, {16, 256}, {48, 576}, {37, 1536}, {80, 768}, {17, 288}, {33, 100},
-                                          {20, 2304}};
+    static const struct shape shapes[] = {{1, 256},  {16, 256}, {48, 576}, {37, 1536},
+                                          {80, 768}, {17, 288}, {33, 100}, {20, 2304}};
     static const int rows_of[] = {1, 2, 3, 4, 5, 7, 16, 67};
     static const char *const isas[] = {"avx2", "avx512"};
     struct rng r;
@@ -185,8 +186,8 @@ static bool tree_sum(const float *leaves, int n, int level, int index, float *ou
     return true;
 }
 
-/* Windows of one leaf give the leaf sums, and these add up in the stated tree to the whole, bit for bit: what a layout needs. Row
- * windows give the same outputs. */
+/* Windows of one leaf give the leaf sums, and these add up in the stated tree to the whole, bit for bit: what a layout
+ * needs. Row windows give the same outputs. */
 static void windows(void **state)
 {
     (void)state;
@@ -274,8 +275,14 @@ static void fused_inputs(void **state)
             struct device *d = open_device(isas[isa], 2);
             if (!d)
                 continue;
-            struct linear_args a = {.in = (enum linear_in)in, .x = act_of(x, COLS), .x2 = act_of(x2, COLS), .gain = gain,
-                                    .eps = 1e-5f, .rows = ROWS, .accumulate = true, .n_out = 3};
+            struct linear_args a = {.in = (enum linear_in)in,
+                                    .x = act_of(x, COLS),
+                                    .x2 = act_of(x2, COLS),
+                                    .gain = gain,
+                                    .eps = 1e-5f,
+                                    .rows = ROWS,
+                                    .accumulate = true,
+                                    .n_out = 3};
             struct weight *w[3];
             for (int i = 0; i < 3; i++) {
                 w[i] = load(d, &src[i]);
@@ -388,8 +395,12 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_shape), cmocka_unit_test(extreme_weights),  cmocka_unit_test(rows_stand_alone),
-        cmocka_unit_test(windows),              cmocka_unit_test(fused_inputs),     cmocka_unit_test(bad_numbers_show),
+        cmocka_unit_test(every_type_and_shape),
+        cmocka_unit_test(extreme_weights),
+        cmocka_unit_test(rows_stand_alone),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(fused_inputs),
+        cmocka_unit_test(bad_numbers_show),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,11 +21,11 @@ static void widening_by_hand(void **state)
     dtype_to_f32(DT_Q8_0, q8_0, y, 32);
     assert_true(y[0] == -64.0f && y[1] == 63.5f);
     uint8_t q4_k[144] = {0x00, 0x3c, 0x00, 0x3c}; /* d = dmin = 1 */
-    q4_k[4] = 0xc3;  /* scale 0 = 3, upper bits of scale 4 = 3 */
-    q4_k[8] = 0x45;  /* min 0 = 5, upper bits of min 4 = 1 */
-    q4_k[12] = 0x21; /* scale 4 low = 1, min 4 low = 2 */
-    q4_k[16] = 0x07; /* element 0 = 7, element 32 = 0 */
-    q4_k[80] = 0x02; /* element 128 = 2 */
+    q4_k[4] = 0xc3;                               /* scale 0 = 3, upper bits of scale 4 = 3 */
+    q4_k[8] = 0x45;                               /* min 0 = 5, upper bits of min 4 = 1 */
+    q4_k[12] = 0x21;                              /* scale 4 low = 1, min 4 low = 2 */
+    q4_k[16] = 0x07;                              /* element 0 = 7, element 32 = 0 */
+    q4_k[80] = 0x02;                              /* element 128 = 2 */
     dtype_to_f32(DT_Q4_K, q4_k, y, 256);
     assert_true(y[0] == 16.0f && y[1] == -5.0f && y[128] == 2.0f * 49 - 18 && y[129] == -18.0f);
     uint8_t q6_k[210] = {0x5a}; /* element 0: low 10; element 64: low 5 */
@@ -52,7 +52,7 @@ static void half_floats(void **state)
     }
     assert_int_equal(f32_to_f16(65519.996f), 0x7bff);
     assert_int_equal(f32_to_f16(65520.0f), 0x7c00);
-    assert_int_equal(f32_to_f16(0x1p-25f), 0);          /* half of the least: to even */
+    assert_int_equal(f32_to_f16(0x1p-25f), 0); /* half of the least: to even */
     assert_int_equal(f32_to_f16(0x1.000002p-25f), 1);
     assert_int_equal(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);
     assert_int_equal(f32_to_bf16(1.0f + 0x1.8p-8f), 0x3f81);
@@ -228,9 +228,9 @@ static void idle_helpers_sleep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widening_by_hand), cmocka_unit_test(half_floats),
+        cmocka_unit_test(widening_by_hand),       cmocka_unit_test(half_floats),
         cmocka_unit_test(embedding_is_the_table), cmocka_unit_test(gather_and_add),
-        cmocka_unit_test(facts_and_memory), cmocka_unit_test(pool_runs_each_item_once),
+        cmocka_unit_test(facts_and_memory),       cmocka_unit_test(pool_runs_each_item_once),
         cmocka_unit_test(idle_helpers_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@ python3 tests/oracle/chat_oracle.py --binary build/chat_render [--templates DIR]
 Three parts: published templates over many conversations, a table of snippets (chat_snippets.py), and random templates
 (chat_random.py). Prints what differs and a last line "N passed, N failed".
 """
+
 import argparse
 import datetime
 import functools
@@ -56,7 +57,8 @@ def make_environment():
         raise jinja2.exceptions.TemplateError(message)
 
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = lambda f: datetime.datetime.fromtimestamp(NOW).strftime(f)
@@ -128,8 +130,12 @@ class Score:
         if not ok and refused_is_fine and refused:
             self.skipped += 1
             return
-        self.note(ok, label, f"  template: {template if len(template) < 600 else template[:80] + '...'!r}\n"
-                             f"  context:  {json.dumps(context)[:300]}\n  jinja2:   {kind} {want!r}\n  here:     {got!r}")
+        self.note(
+            ok,
+            label,
+            f"  template: {template if len(template) < 600 else template[:80] + '...'!r}\n"
+            f"  context:  {json.dumps(context)[:300]}\n  jinja2:   {kind} {want!r}\n  here:     {got!r}",
+        )
 
     def refuse(self, template, line, code=None):
         """Must fail at compile time, naming the line."""
@@ -167,6 +173,7 @@ def write_cases(path):
 
 def demo_template(path):
     from gguf import GGUFReader
+
     field = GGUFReader(path).fields["tokenizer.chat_template"]
     return bytes(field.parts[field.data[0]]).decode()
 

@@ -1,24 +1,196 @@
 """Random templates: whatever the grammar allows, mostly meaningful, often not."""
+
 import random
 
-CTX = {"s": "Hello World", "u": "é日🙂ß", "n": 7, "neg": -3, "f": 2.5, "t": True, "nil": None, "l": [3, 1, 2], "ls": ["b", "A", "c"], "e": [],
-       "d": {"b": 1, "a": {"x": [1, 2]}, "k": "v"}, "p": [{"name": "Bob", "age": 30}, {"name": "al", "age": 25}, {"name": "Cy"}],
-       "m": " x\n\ty \n", "q": "it's \"q\" <b>\\"}
+CTX = {
+    "s": "Hello World",
+    "u": "é日🙂ß",
+    "n": 7,
+    "neg": -3,
+    "f": 2.5,
+    "t": True,
+    "nil": None,
+    "l": [3, 1, 2],
+    "ls": ["b", "A", "c"],
+    "e": [],
+    "d": {"b": 1, "a": {"x": [1, 2]}, "k": "v"},
+    "p": [{"name": "Bob", "age": 30}, {"name": "al", "age": 25}, {"name": "Cy"}],
+    "m": " x\n\ty \n",
+    "q": 'it\'s "q" <b>\\',
+}
 NAMES = list(CTX) + ["i", "x", "y", "ns.v", "nope", "loop.index", "loop.last", "g"]
-STRINGS = ["''", "'a'", "'b'", "'Hello'", "' '", "'l'", "'é'", "'a,b'", "'%s'", "'{}'", "'\\n'", "'name'", "'age'", "'x'", "'42'", "'3.5'"]
+STRINGS = [
+    "''",
+    "'a'",
+    "'b'",
+    "'Hello'",
+    "' '",
+    "'l'",
+    "'é'",
+    "'a,b'",
+    "'%s'",
+    "'{}'",
+    "'\\n'",
+    "'name'",
+    "'age'",
+    "'x'",
+    "'42'",
+    "'3.5'",
+]
 NUMBERS = ["0", "1", "2", "3", "10", "2.5", "0.1", "100"]
-FILTERS = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "join", "join(%s)", "join(', ', attribute=%s)", "list", "sort", "sort(reverse=true)", "sort(attribute=%s)",
-           "unique|list", "reverse|list", "reverse", "min", "max", "sum", "sum(attribute=%s)", "string", "int", "float", "abs", "round", "round(%n)", "tojson", "tojson(indent=%n)", "default(%a)",
-           "default(%a, true)", "replace(%s, %s)", "replace(%s, %s, %n)", "map('upper')|list", "map(attribute=%s)|list", "map('string')|join", "map(attribute=%s, default=%a)|list", "select|list",
-           "select('odd')|list", "select('string')|list", "reject('none')|list", "selectattr(%s)|list", "selectattr(%s, 'defined')|list", "rejectattr(%s, 'equalto', %a)|list", "batch(%n)|list", "slice(%n)|list",
-           "indent(%n)", "truncate(%n)", "wordcount", "items|list", "dictsort", "groupby(%s)|list", "escape", "safe", "urlencode", "center(%n)", "format(%a)", "attr(%s)", "e ~ %a", "filesizeformat", "d(%a)", "count",
-           "map(%s)|list", "select(%s, %a)|list", "xmlattr", "trim(%s)", "int(default=%a)", "float(%n)"]
-TESTS = ["defined", "none", "string", "number", "integer", "float", "boolean", "mapping", "iterable", "sequence", "true", "false", "odd", "even", "divisibleby %n", "eq %a", "ne %a", "lt %a", "in %a", "sameas %a",
-         "lower", "upper", "callable", "undefined", "not defined", "not none", "escaped"]
-METHODS = ["upper()", "lower()", "strip()", "strip(%s)", "lstrip(%s)", "rstrip()", "split()", "split(%s)", "split(%s, %n)", "rsplit(%s, 1)", "replace(%s, %s)", "startswith(%s)", "endswith(%s)", "find(%s)", "rfind(%s)",
-           "index(%s)", "count(%s)", "title()", "capitalize()", "join(%a)", "items()|list", "keys()|list", "values()|list", "get(%s)", "get(%s, %a)", "splitlines()", "isdigit()", "isalpha()", "partition(%s)", "rpartition(%s)",
-           "removeprefix(%s)", "removesuffix(%s)", "format(%a, %a)", "center(%n)", "ljust(%n, %s)", "zfill(%n)", "swapcase()", "isupper()", "islower()", "append(%a)", "pop()", "index(%a)", "count(%a)", "casefold()",
-           "startswith((%s, %s))", "find(%s, %n)", "count(%s, %n, %n)", "rindex(%s)", "expandtabs(%n)", "istitle()", "splitlines(true)"]
+FILTERS = [
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "trim",
+    "length",
+    "first",
+    "last",
+    "join",
+    "join(%s)",
+    "join(', ', attribute=%s)",
+    "list",
+    "sort",
+    "sort(reverse=true)",
+    "sort(attribute=%s)",
+    "unique|list",
+    "reverse|list",
+    "reverse",
+    "min",
+    "max",
+    "sum",
+    "sum(attribute=%s)",
+    "string",
+    "int",
+    "float",
+    "abs",
+    "round",
+    "round(%n)",
+    "tojson",
+    "tojson(indent=%n)",
+    "default(%a)",
+    "default(%a, true)",
+    "replace(%s, %s)",
+    "replace(%s, %s, %n)",
+    "map('upper')|list",
+    "map(attribute=%s)|list",
+    "map('string')|join",
+    "map(attribute=%s, default=%a)|list",
+    "select|list",
+    "select('odd')|list",
+    "select('string')|list",
+    "reject('none')|list",
+    "selectattr(%s)|list",
+    "selectattr(%s, 'defined')|list",
+    "rejectattr(%s, 'equalto', %a)|list",
+    "batch(%n)|list",
+    "slice(%n)|list",
+    "indent(%n)",
+    "truncate(%n)",
+    "wordcount",
+    "items|list",
+    "dictsort",
+    "groupby(%s)|list",
+    "escape",
+    "safe",
+    "urlencode",
+    "center(%n)",
+    "format(%a)",
+    "attr(%s)",
+    "e ~ %a",
+    "filesizeformat",
+    "d(%a)",
+    "count",
+    "map(%s)|list",
+    "select(%s, %a)|list",
+    "xmlattr",
+    "trim(%s)",
+    "int(default=%a)",
+    "float(%n)",
+]
+TESTS = [
+    "defined",
+    "none",
+    "string",
+    "number",
+    "integer",
+    "float",
+    "boolean",
+    "mapping",
+    "iterable",
+    "sequence",
+    "true",
+    "false",
+    "odd",
+    "even",
+    "divisibleby %n",
+    "eq %a",
+    "ne %a",
+    "lt %a",
+    "in %a",
+    "sameas %a",
+    "lower",
+    "upper",
+    "callable",
+    "undefined",
+    "not defined",
+    "not none",
+    "escaped",
+]
+METHODS = [
+    "upper()",
+    "lower()",
+    "strip()",
+    "strip(%s)",
+    "lstrip(%s)",
+    "rstrip()",
+    "split()",
+    "split(%s)",
+    "split(%s, %n)",
+    "rsplit(%s, 1)",
+    "replace(%s, %s)",
+    "startswith(%s)",
+    "endswith(%s)",
+    "find(%s)",
+    "rfind(%s)",
+    "index(%s)",
+    "count(%s)",
+    "title()",
+    "capitalize()",
+    "join(%a)",
+    "items()|list",
+    "keys()|list",
+    "values()|list",
+    "get(%s)",
+    "get(%s, %a)",
+    "splitlines()",
+    "isdigit()",
+    "isalpha()",
+    "partition(%s)",
+    "rpartition(%s)",
+    "removeprefix(%s)",
+    "removesuffix(%s)",
+    "format(%a, %a)",
+    "center(%n)",
+    "ljust(%n, %s)",
+    "zfill(%n)",
+    "swapcase()",
+    "isupper()",
+    "islower()",
+    "append(%a)",
+    "pop()",
+    "index(%a)",
+    "count(%a)",
+    "casefold()",
+    "startswith((%s, %s))",
+    "find(%s, %n)",
+    "count(%s, %n, %n)",
+    "rindex(%s)",
+    "expandtabs(%n)",
+    "istitle()",
+    "splitlines(true)",
+]
 BINARY = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or"]
 
 
@@ -35,8 +207,14 @@ class Maker:
         while "%" in text:
             head, _, tail = text.partition("%")
             kind, text = tail[0], tail[1:]
-            out += head + {"s": lambda: self.r.choice(STRINGS), "n": lambda: self.r.choice(NUMBERS[:5]),
-                           "a": lambda: self.expression(depth - 2)}[kind]()
+            out += (
+                head
+                + {
+                    "s": lambda: self.r.choice(STRINGS),
+                    "n": lambda: self.r.choice(NUMBERS[:5]),
+                    "a": lambda: self.expression(depth - 2),
+                }[kind]()
+            )
         return out + text
 
     def atom(self):
@@ -47,7 +225,20 @@ class Maker:
             return self.r.choice(STRINGS)
         if k < 0.85:
             return self.r.choice(NUMBERS)
-        return self.pick("true", "false", "none", "[]", "{}", "()", "[1, 2]", "['a', 'B']", "{'a': 1}", "(1, 2)", "range(3)", "[n, s]")
+        return self.pick(
+            "true",
+            "false",
+            "none",
+            "[]",
+            "{}",
+            "()",
+            "[1, 2]",
+            "['a', 'B']",
+            "{'a': 1}",
+            "(1, 2)",
+            "range(3)",
+            "[n, s]",
+        )
 
     def expression(self, depth):
         if depth <= 0:
@@ -99,7 +290,24 @@ class Maker:
         return self.pick("{{ ", "{{ ", "{{- ") + e + self.pick(" }}", " }}", " -}}")
 
     def text(self):
-        return self.pick("", "a", " ", "\n", " \n ", "text", "\n\n", "  x  ", "é", "{# c #}", "{#- c -#}", "\n  {# c #}\n", "{% raw %}{{ }}{% endraw %}", "\t", "\r\n", "}")
+        return self.pick(
+            "",
+            "a",
+            " ",
+            "\n",
+            " \n ",
+            "text",
+            "\n\n",
+            "  x  ",
+            "é",
+            "{# c #}",
+            "{#- c -#}",
+            "\n  {# c #}\n",
+            "{% raw %}{{ }}{% endraw %}",
+            "\t",
+            "\r\n",
+            "}",
+        )
 
     def block(self, depth):
         return "".join(self.statement(depth) + self.text() for _ in range(self.r.randint(1, 3)))
@@ -115,7 +323,9 @@ class Maker:
             target = self.pick("x", "y", "i", "ns.v", "s", "x, y", "g")
             return self.tag(f"set {target} = {self.expression(2)}")
         if k < 0.45:
-            return self.tag(f"set {self.pick('x', 'y')}{self.pick('', ' | upper', ' | trim')}") + b() + self.tag("endset")
+            return (
+                self.tag(f"set {self.pick('x', 'y')}{self.pick('', ' | upper', ' | trim')}") + b() + self.tag("endset")
+            )
         if k < 0.62:
             out = self.tag(f"if {self.expression(2)}") + b()
             if self.r.random() < 0.3:
@@ -126,10 +336,30 @@ class Maker:
         if k < 0.84:
             self.loops += 1
             target = self.pick("i", "i", "x", "i, x")
-            over = self.pick("l", "p", "s", "d", "d.items()", "e", "range(4)", "ls", "p|map(attribute='name')", "[[1, 2], [3, 4]]", self.expression(2))
-            out = self.tag(f"for {target} in {over}" + (f" if {self.expression(2)}" if self.r.random() < 0.25 else "")) + b()
+            over = self.pick(
+                "l",
+                "p",
+                "s",
+                "d",
+                "d.items()",
+                "e",
+                "range(4)",
+                "ls",
+                "p|map(attribute='name')",
+                "[[1, 2], [3, 4]]",
+                self.expression(2),
+            )
+            out = (
+                self.tag(f"for {target} in {over}" + (f" if {self.expression(2)}" if self.r.random() < 0.25 else ""))
+                + b()
+            )
             if self.r.random() < 0.2:
-                out += self.tag(f"if {self.expression(1)}") + self.tag(self.pick("break", "continue")) + self.tag("endif") + b()
+                out += (
+                    self.tag(f"if {self.expression(1)}")
+                    + self.tag(self.pick("break", "continue"))
+                    + self.tag("endif")
+                    + b()
+                )
             self.loops -= 1
             if self.r.random() < 0.2:
                 out += self.tag("else") + b()
@@ -139,9 +369,17 @@ class Maker:
             out = self.tag(f"macro {name}({self.pick('', 'x', 'x, y=1', 'x=n, y=x')})") + b() + self.tag("endmacro")
             self.loops = loops
             call = f"{name}({self.pick('', '1', 's', 'x=2', '1, 2', 'y=s')})"
-            return out + self.out(call) + (self.tag(f"call {name}()") + self.text() + self.tag("endcall") if self.r.random() < 0.2 else "")
+            return (
+                out
+                + self.out(call)
+                + (self.tag(f"call {name}()") + self.text() + self.tag("endcall") if self.r.random() < 0.2 else "")
+            )
         if k < 0.94:
-            return self.tag(f"filter {self.pick('upper', 'trim', 'indent(2)', 'replace(s, u)')}") + b() + self.tag("endfilter")
+            return (
+                self.tag(f"filter {self.pick('upper', 'trim', 'indent(2)', 'replace(s, u)')}")
+                + b()
+                + self.tag("endfilter")
+            )
         if k < 0.97:
             return self.tag(f"with {self.pick('x', 'y')} = {self.expression(2)}") + b() + self.tag("endwith")
         return self.tag("generation") + b() + self.tag("endgeneration")

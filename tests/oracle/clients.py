@@ -2,6 +2,7 @@
 """Real clients against a running server: openai (Python) unmodified, and requests in the recorded shapes of guidellm, AIPerf, lm-eval and
 vllm bench serve, read the way each of them reads. usage: clients.py BASE_URL ADMIN_URL   e.g. http://127.0.0.1:8000 http://127.0.0.1:8001
    or: clients.py --binary build/moonshift -- SERVE_ARGUMENTS   (a server of its own)"""
+
 import asyncio
 import json
 import os
@@ -39,6 +40,7 @@ def settles():
 
 
 # ---- openai-python
+
 
 def openai_models():
     assert MODEL in [m.id for m in client.models.list()]
@@ -92,8 +94,12 @@ def openai_logprobs():
         assert len(t.top_logprobs) == 3 and t.logprob <= 0
         assert t.token == t.top_logprobs[0].token and abs(t.logprob - t.top_logprobs[0].logprob) < 1e-6
         assert bytes(t.bytes).decode("utf-8", "replace") == t.token
-    streamed = [t for c in client.chat.completions.create(**args, stream=True) if c.choices and c.choices[0].logprobs
-                for t in c.choices[0].logprobs.content]
+    streamed = [
+        t
+        for c in client.chat.completions.create(**args, stream=True)
+        if c.choices and c.choices[0].logprobs
+        for t in c.choices[0].logprobs.content
+    ]
     assert [t.token for t in streamed] == [t.token for t in content]
     assert [t.logprob for t in streamed] == [t.logprob for t in content]
 
@@ -104,7 +110,7 @@ def openai_stop():
     word = free[6:9]
     assert word.strip()
     stopped = client.completions.create(**args, stop=[word, "never so"]).choices[0]
-    assert stopped.text == free[:free.index(word)] and stopped.finish_reason == "stop" and stopped.stop_reason == word
+    assert stopped.text == free[: free.index(word)] and stopped.finish_reason == "stop" and stopped.stop_reason == word
     streamed = "".join(c.choices[0].text for c in client.completions.create(**args, stop=word, stream=True))
     assert streamed == stopped.text
     kept = client.completions.create(**args, stop=word, extra_body={"include_stop_str_in_output": True}).choices[0].text
@@ -112,8 +118,20 @@ def openai_stop():
 
 
 def openai_extra_body():
-    r = client.completions.create(model=MODEL, prompt="a b c", max_tokens=9, extra_body={
-        "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1, "ignore_eos": True, "min_tokens": 3, "priority": -1, "cache_salt": "s"})
+    r = client.completions.create(
+        model=MODEL,
+        prompt="a b c",
+        max_tokens=9,
+        extra_body={
+            "top_k": 20,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "ignore_eos": True,
+            "min_tokens": 3,
+            "priority": -1,
+            "cache_salt": "s",
+        },
+    )
     assert r.usage.completion_tokens == 9 and r.choices[0].finish_reason == "length"
 
 
@@ -121,7 +139,11 @@ def openai_errors():
     cases = [
         (openai.BadRequestError, dict(model=MODEL, messages=QUESTION, temperature=-1), "temperature"),
         (openai.BadRequestError, dict(model=MODEL, messages=[]), "messages"),
-        (openai.BadRequestError, dict(model=MODEL, messages=QUESTION, response_format={"type": "json_object"}), "response_format"),
+        (
+            openai.BadRequestError,
+            dict(model=MODEL, messages=QUESTION, response_format={"type": "json_object"}),
+            "response_format",
+        ),
         (openai.BadRequestError, dict(model=MODEL, messages=QUESTION, max_tokens=10**7), "messages"),
         (openai.NotFoundError, dict(model="no-such-model", messages=QUESTION), "model"),
     ]
@@ -129,7 +151,11 @@ def openai_errors():
         try:
             client.chat.completions.create(**args)
         except kind as e:
-            assert e.param == param and e.type == "invalid_request_error" and isinstance(e.code, str), (e.param, e.type, e.code)
+            assert e.param == param and e.type == "invalid_request_error" and isinstance(e.code, str), (
+                e.param,
+                e.type,
+                e.code,
+            )
         else:
             raise AssertionError(f"{args} passed")
     try:
@@ -141,15 +167,18 @@ def openai_errors():
 
 
 def openai_cancel():
-    stream = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=1500, stream=True, extra_body={"ignore_eos": True})
+    stream = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
+    )
     for i, _ in enumerate(stream):
         if i == 4:
             break
     stream.close()
     assert settles(), "a closed stream ends its sequence"
     try:
-        client.with_options(timeout=0.3).chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=1500,
-                                                                  extra_body={"ignore_eos": True})
+        client.with_options(timeout=0.3).chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=1500, extra_body={"ignore_eos": True}
+        )
     except openai.APITimeoutError:
         assert settles(), "a client that gives up ends its sequence"
 
@@ -157,23 +186,31 @@ def openai_cancel():
 def openai_async_many():
     async def run():
         async with openai.AsyncOpenAI(base_url=BASE + "/v1", api_key="any", max_retries=0, timeout=600) as c:
+
             async def one(i):
                 text = ""
-                async for e in await c.completions.create(model=MODEL, prompt=f"{i % 4} and", max_tokens=8, temperature=0, stream=True):
+                async for e in await c.completions.create(
+                    model=MODEL, prompt=f"{i % 4} and", max_tokens=8, temperature=0, stream=True
+                ):
                     text += e.choices[0].text
                 return i % 4, text
+
             return await asyncio.gather(*[one(i) for i in range(32)])
+
     seen = {}
     for key, text in asyncio.run(run()):
         assert seen.setdefault(key, text) == text, "equal prompts give equal texts whatever runs beside them"
 
 
 def request_ids():
-    r = client.completions.with_raw_response.create(model=MODEL, prompt="a", max_tokens=1, extra_headers={"X-Request-Id": "mine-1"})
+    r = client.completions.with_raw_response.create(
+        model=MODEL, prompt="a", max_tokens=1, extra_headers={"X-Request-Id": "mine-1"}
+    )
     assert r.headers["x-request-id"] == "mine-1" and r.parse().id == "cmpl-mine-1"
 
 
 # ---- recorded shapes, read as the client reads them
+
 
 def sse_lines(path, body, headers=None):
     with http.stream("POST", path, json=body, headers=headers) as r:
@@ -186,8 +223,17 @@ def vllm_bench_completions():
     first = http.get("/v1/models").json()["data"][0]
     model = first["id"]
     first["root"]  # a KeyError here is what vllm bench would die of
-    body = {"model": model, "prompt": "Hello there", "repetition_penalty": 1.0, "max_tokens": 8, "logprobs": None, "stream": True,
-            "stream_options": {"include_usage": True}, "ignore_eos": True, "temperature": 0.0}
+    body = {
+        "model": model,
+        "prompt": "Hello there",
+        "repetition_penalty": 1.0,
+        "max_tokens": 8,
+        "logprobs": None,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "temperature": 0.0,
+    }
     text, usage, chunks = "", None, 0
     for line in sse_lines("/v1/completions", body, {"x-request-id": "benchmark-serving0"}):
         if not line or line.startswith(":"):
@@ -205,8 +251,15 @@ def vllm_bench_completions():
 
 
 def vllm_bench_chat():
-    body = {"model": MODEL, "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}], "max_completion_tokens": 6,
-            "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.0, "ignore_eos": True}
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}],
+        "max_completion_tokens": 6,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.0,
+        "ignore_eos": True,
+    }
     usage, content = None, ""
     for line in sse_lines("/v1/chat/completions", body):
         if not line.startswith("data: ") or line == "data: [DONE]":
@@ -224,9 +277,15 @@ def vllm_bench_chat():
 def guidellm_chat():
     assert 200 <= http.get("/health").status_code < 300
     model = http.get("/v1/models").json()["data"][0]["id"]
-    body = {"model": model, "messages": [{"role": "user", "content": [{"type": "text", "text": "Say something"}]}], "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_completion_tokens": 7, "max_tokens": 7,
-            "ignore_eos": True}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Say something"}]}],
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "max_completion_tokens": 7,
+        "max_tokens": 7,
+        "ignore_eos": True,
+    }
     done, last, iterations = False, None, 0
     for line in sse_lines("/v1/chat/completions", body):
         if line == "data: [DONE]":
@@ -243,10 +302,21 @@ def guidellm_chat():
 
 def aiperf_streams():
     for path, body, kind in (
-            ("/v1/chat/completions", {"messages": [{"role": "user", "name": "u", "content": "Hi"}]}, "chat.completion.chunk"),
-            ("/v1/completions", {"prompt": ["Hi"]}, "text_completion")):
-        body |= {"model": MODEL, "stream": True, "max_completion_tokens" if "chat" in path else "max_tokens": 5,
-                 "stream_options": {"include_usage": True}, "min_tokens": 5, "ignore_eos": True}
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "name": "u", "content": "Hi"}]},
+            "chat.completion.chunk",
+        ),
+        ("/v1/completions", {"prompt": ["Hi"]}, "text_completion"),
+    ):
+        body |= {
+            "model": MODEL,
+            "stream": True,
+            "max_completion_tokens" if "chat" in path else "max_tokens": 5,
+            "stream_options": {"include_usage": True},
+            "min_tokens": 5,
+            "ignore_eos": True,
+        }
         seen = ""
         for line in sse_lines(path, body):
             if line.startswith("data: {"):
@@ -256,21 +326,38 @@ def aiperf_streams():
                     seen += (c.get("delta") or {}).get("content") or c.get("text") or ""
         assert seen
     names = http.get("/metrics").text
-    for want in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds_bucket",
-                 "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total", "process_resident_memory_bytes",
-                 "http_requests_total", "policy_reload_total"):
+    for want in (
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:request_success_total",
+        "process_resident_memory_bytes",
+        "http_requests_total",
+        "policy_reload_total",
+    ):
         assert want in names, want
 
 
 def lm_eval_loglikelihood():
-    ids = [http.post("/tokenize", json={"prompt": p, "add_special_tokens": False}).json()["tokens"]
-           for p in ("The capital of France is Paris", "Two plus two is four")]
+    ids = [
+        http.post("/tokenize", json={"prompt": p, "add_special_tokens": False}).json()["tokens"]
+        for p in ("The capital of France is Paris", "Two plus two is four")
+    ]
     body = {"model": MODEL, "prompt": ids, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
     out = http.post("/v1/completions", json=body).json()
     for choice, tokens in zip(sorted(out["choices"], key=lambda c: c["index"]), ids):
         context = len(tokens) - 1
         lp = choice["logprobs"]
-        assert len(lp["tokens"]) == len(lp["token_logprobs"]) == len(lp["top_logprobs"]) == len(lp["text_offset"]) == len(tokens) + 1
+        assert (
+            len(lp["tokens"])
+            == len(lp["token_logprobs"])
+            == len(lp["top_logprobs"])
+            == len(lp["text_offset"])
+            == len(tokens) + 1
+        )
         token_logprobs, tops = lp["token_logprobs"][context:-1], lp["top_logprobs"][context:-1]
         assert len(token_logprobs) == 1 and sum(token_logprobs) < 0
         for value, top in zip(token_logprobs, tops):
@@ -280,11 +367,20 @@ def lm_eval_loglikelihood():
 
 
 def lm_eval_generate():
-    body = {"prompt": ["Question: 1+1?\nAnswer:"], "model": MODEL, "max_tokens": 16, "temperature": 0.0, "stop": ["\n\n", "Question:"], "seed": 1234}
+    body = {
+        "prompt": ["Question: 1+1?\nAnswer:"],
+        "model": MODEL,
+        "max_tokens": 16,
+        "temperature": 0.0,
+        "stop": ["\n\n", "Question:"],
+        "seed": 1234,
+    }
     out = http.post("/v1/completions", json=body).json()
     assert "\n\n" not in out["choices"][0]["text"] and out["choices"][0]["index"] == 0
-    chat = http.post("/v1/chat/completions", json={"messages": QUESTION, "model": MODEL, "max_tokens": 8, "temperature": 0.0, "stop": ["Q:"],
-                                                   "seed": 1234}).json()
+    chat = http.post(
+        "/v1/chat/completions",
+        json={"messages": QUESTION, "model": MODEL, "max_tokens": 8, "temperature": 0.0, "stop": ["Q:"], "seed": 1234},
+    ).json()
     assert isinstance(chat["choices"][0]["message"]["content"], str)
 
 
@@ -303,8 +399,13 @@ def http_keeps_alive():
 
 
 def main():
-    checks = [f for name, f in list(globals().items()) if callable(f) and getattr(f, "__module__", "") == "__main__"
-              and f not in (main, live, settles, sse_lines, Site)]
+    checks = [
+        f
+        for name, f in list(globals().items())
+        if callable(f)
+        and getattr(f, "__module__", "") == "__main__"
+        and f not in (main, live, settles, sse_lines, Site)
+    ]
     failed = 0
     for f in checks:
         try:

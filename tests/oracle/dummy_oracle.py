@@ -6,6 +6,7 @@ float64 forward.
 --write stores tests/data/gold_*.f32, which tests/gold/families.c compares with the engine; without it the stored files are compared
 with what is computed now. Prints `N passed, N failed`; exit status 1 when anything failed.
 """
+
 import glob
 import json
 import math
@@ -21,9 +22,22 @@ SEED, TOKENS, EVERY = 20, 160, 10
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 ONCE = ["token_embd.weight", "output.weight", "output_norm.weight"]
-LAYER = ["attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
-         "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight",
-         "ffn_down.weight"]
+LAYER = [
+    "attn_norm.weight",
+    "attn_q.weight",
+    "attn_k.weight",
+    "attn_v.weight",
+    "attn_q.bias",
+    "attn_k.bias",
+    "attn_v.bias",
+    "attn_q_norm.weight",
+    "attn_k_norm.weight",
+    "attn_output.weight",
+    "ffn_norm.weight",
+    "ffn_gate.weight",
+    "ffn_up.weight",
+    "ffn_down.weight",
+]
 
 
 def splitmix(state):
@@ -44,11 +58,22 @@ def shape_of(cfg, name):
     hidden, ffn, heads = cfg["hidden_size"], cfg["intermediate_size"], cfg["num_attention_heads"]
     dim = cfg.get("head_dim") or hidden // heads
     q, kv = heads * dim, cfg["num_key_value_heads"] * dim
-    return {"token_embd.weight": (cfg["vocab_size"], hidden), "output.weight": (cfg["vocab_size"], hidden),
-            "attn_q.weight": (q, hidden), "attn_k.weight": (kv, hidden), "attn_v.weight": (kv, hidden), "attn_q.bias": (1, q),
-            "attn_k.bias": (1, kv), "attn_v.bias": (1, kv), "attn_q_norm.weight": (1, dim), "attn_k_norm.weight": (1, dim),
-            "attn_output.weight": (hidden, q), "ffn_gate.weight": (ffn, hidden), "ffn_up.weight": (ffn, hidden),
-            "ffn_down.weight": (hidden, ffn)}.get(name, (1, hidden))
+    return {
+        "token_embd.weight": (cfg["vocab_size"], hidden),
+        "output.weight": (cfg["vocab_size"], hidden),
+        "attn_q.weight": (q, hidden),
+        "attn_k.weight": (kv, hidden),
+        "attn_v.weight": (kv, hidden),
+        "attn_q.bias": (1, q),
+        "attn_k.bias": (1, kv),
+        "attn_v.bias": (1, kv),
+        "attn_q_norm.weight": (1, dim),
+        "attn_k_norm.weight": (1, dim),
+        "attn_output.weight": (hidden, q),
+        "ffn_gate.weight": (ffn, hidden),
+        "ffn_up.weight": (ffn, hidden),
+        "ffn_down.weight": (hidden, ffn),
+    }.get(name, (1, hidden))
 
 
 def dummy(cfg, full_name):
@@ -69,7 +94,7 @@ def dummy(cfg, full_name):
     bits = draws(stream_at(SEED, layer * (len(ONCE) + len(LAYER)) + index), rows * per_row).reshape(rows, per_row, 1)
     units = (bits >> (np.arange(4, dtype=np.uint64) * np.uint64(16))) & np.uint64(0xFFFF)
     units = units.reshape(rows, per_row * 4)[:, :cols].astype(np.int64) - 0x8000
-    out = (centre + width * f(2.0 ** -15) * units.astype(f)).astype(np.float64)
+    out = (centre + width * f(2.0**-15) * units.astype(f)).astype(np.float64)
     return out if rows > 1 or name in ("token_embd.weight", "output.weight") else out[0]
 
 
@@ -89,7 +114,7 @@ def logits_of(path):
 
     r = Reference(cfg, get, halves=True, qkv_bias=arch.startswith("Qwen2"), qk_norm=arch.startswith("Qwen3"))
     ids = np.array([(i * i * 7 + i * 3 + 5) % cfg["vocab_size"] for i in range(TOKENS)])
-    return r.logits(ids)[EVERY - 1::EVERY]
+    return r.logits(ids)[EVERY - 1 :: EVERY]
 
 
 def main():

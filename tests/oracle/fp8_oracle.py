@@ -6,6 +6,7 @@ keys and values.
 
 Prints `N passed, N failed`; exit status 1 when anything failed.
 """
+
 import argparse
 import json
 import os
@@ -21,17 +22,45 @@ import reference  # noqa: E402
 from reference import Reference  # noqa: E402
 
 TOKENS, BLOCK = 48, 128
-QWEN = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "intermediate_size": 320, "vocab_size": 120, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-        "tie_word_embeddings": False}
+QWEN = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 192,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 320,
+    "vocab_size": 120,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+}
 LLAMA = dict(QWEN, architectures=["LlamaForCausalLM"], rms_norm_eps=1e-5, rope_theta=5e5, tie_word_embeddings=True)
-NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 FORMS = {
     "tensor": {"quant_method": "fp8", "activation_scheme": "static"},
-    "channel": {"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
-                "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
-                                              "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}},
+    "channel": {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+                "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+            }
+        },
+    },
     "block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]},
 }
 
@@ -40,7 +69,7 @@ def e4m3_values():
     """All codes by the definition; the two NaNs as they are."""
     codes = np.arange(256)
     exponent, mantissa = codes >> 3 & 15, codes & 7
-    size = np.where(exponent == 0, mantissa * 2.0 ** -9, (8 + mantissa) * 2.0 ** (exponent - 10))
+    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
     size[(codes & 127) == 127] = np.nan
     return np.where(codes & 128, -size, size)
 
@@ -64,7 +93,13 @@ def scales_of(w, form):
         s = (np.abs(w).max(axis=1, keepdims=True) / 448).astype(np.float32)
         return s, np.broadcast_to(s, w.shape)
     tall, wide = -(-rows // BLOCK), -(-cols // BLOCK)
-    s = np.array([[np.abs(w[r * BLOCK:(r + 1) * BLOCK, c * BLOCK:(c + 1) * BLOCK]).max() / 448 for c in range(wide)] for r in range(tall)], np.float32)
+    s = np.array(
+        [
+            [np.abs(w[r * BLOCK : (r + 1) * BLOCK, c * BLOCK : (c + 1) * BLOCK]).max() / 448 for c in range(wide)]
+            for r in range(tall)
+        ],
+        np.float32,
+    )
     return s, np.repeat(np.repeat(s, BLOCK, 0), BLOCK, 1)[:rows, :cols]
 
 
@@ -107,8 +142,15 @@ def make(config, form, rng):
     """The folder's tensors in fp8, the same in F32, and the weights by GGUF's names for the reference."""
     hidden, ffn, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    shapes = {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, q),
-              "mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
+    shapes = {
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "mlp.gate_proj": (ffn, hidden),
+        "mlp.up_proj": (ffn, hidden),
+        "mlp.down_proj": (hidden, ffn),
+    }
     stored, plain, wide = {}, {}, {}
 
     def keep(name, ours, x):
@@ -117,7 +159,11 @@ def make(config, form, rng):
         plain[name] = ("F32", x.shape, widen(h).tobytes())
         wide[ours] = widen(h).astype(np.float64)
 
-    keep("model.embed_tokens.weight", "token_embd.weight", rng.normal(size=(config["vocab_size"], hidden)) / np.sqrt(hidden))
+    keep(
+        "model.embed_tokens.weight",
+        "token_embd.weight",
+        rng.normal(size=(config["vocab_size"], hidden)) / np.sqrt(hidden),
+    )
     if not config["tie_word_embeddings"]:
         keep("lm_head.weight", "output.weight", rng.normal(size=(config["vocab_size"], hidden)) / np.sqrt(hidden))
     keep("model.norm.weight", "output_norm.weight", 1 + 0.2 * rng.normal(size=hidden))
@@ -134,7 +180,11 @@ def make(config, form, rng):
             codes = quantise(w / spread)
             back = (VALUES[codes] * spread.astype(np.float64)).astype(np.float32)
             stored[at + name + ".weight"] = ("F8_E4M3", shape, codes.tobytes())
-            stored[at + name + (".weight_scale_inv" if form == "block" else ".weight_scale")] = ("F32", s.shape, s.tobytes())
+            stored[at + name + (".weight_scale_inv" if form == "block" else ".weight_scale")] = (
+                "F32",
+                s.shape,
+                s.tobytes(),
+            )
             if form == "tensor":
                 stored[at + name + ".input_scale"] = ("F32", (), np.float32(0.02).tobytes())
             plain[at + name + ".weight"] = ("F32", shape, back.tobytes())
@@ -188,15 +238,27 @@ def compare(args, room, name, config, form, files):
     write_folder(os.path.join(room, name + "-f32"), config, plain, 1)
     forward = Reference(config, wide.__getitem__, halves=True, qk_norm=config["architectures"][0].startswith("Qwen3"))
     want, want8 = forward.logits(ids), with_rounded_cache(lambda: forward.logits(ids))
-    got, same, got8 = (run(args.binary, os.path.join(room, name + tail), ids_path, config["vocab_size"], cache)
-                       for tail, cache in (("", "f32"), ("-f32", "f32"), ("", "fp8")))
+    got, same, got8 = (
+        run(args.binary, os.path.join(room, name + tail), ids_path, config["vocab_size"], cache)
+        for tail, cache in (("", "f32"), ("-f32", "f32"), ("", "fp8"))
+    )
     if got is None or same is None or got8 is None:
         return [check(name, False, "the engine refused it")]
     size, off, beside = np.abs(want).max(), np.abs(got - want).max(), np.abs(got - same).max()
     n = nll(got, ids), nll(want, ids)
-    return [check(name, off < 2e-5 * size and beside < 2e-5 * size, f"logits of size {size:.2f} off by {off:.2g} from float64, {beside:.2g} from F32 weights"),
-            check(name, abs(n[0] - n[1]) < 1e-5, f"mean likelihood {n[0]:.6f}, float64 {n[1]:.6f}"),
-            check(name, rms(got8 - want8) < 0.2 * rms(want8 - want), f"a cache of fp8 moves logits by {rms(want8 - want):.2g}, off by {rms(got8 - want8):.2g}")]
+    return [
+        check(
+            name,
+            off < 2e-5 * size and beside < 2e-5 * size,
+            f"logits of size {size:.2f} off by {off:.2g} from float64, {beside:.2g} from F32 weights",
+        ),
+        check(name, abs(n[0] - n[1]) < 1e-5, f"mean likelihood {n[0]:.6f}, float64 {n[1]:.6f}"),
+        check(
+            name,
+            rms(got8 - want8) < 0.2 * rms(want8 - want),
+            f"a cache of fp8 moves logits by {rms(want8 - want):.2g}, off by {rms(got8 - want8):.2g}",
+        ),
+    ]
 
 
 def main():

@@ -1,6 +1,7 @@
 /* The engine's own logits of a Hugging Face folder, for the oracle in Python.
  *   hf_logits FOLDER IDS.json [f16|f32|fp8]
- * writes the logits of every id as f32, [ids][vocab], to standard output; the last word is the cache's type (default f32). */
+ * writes the logits of every id as f32, [ids][vocab], to standard output; the last word is the cache's type (default
+ * f32). */
 #include <stdlib.h>
 
 #include "tests/rig/model_rig.h"

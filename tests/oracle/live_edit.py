@@ -3,6 +3,7 @@
 be refused and change nothing), by params, by rollback, and by writing the live policy's file. Every text must equal that of a run without any
 change, token by token. Then, under the priority policy, a late urgent request must overtake.
 usage: live_edit.py --binary build/moonshift [--seconds 60] [--streams 64] -- SERVE_ARGUMENTS"""
+
 import argparse
 import asyncio
 import json
@@ -21,8 +22,15 @@ BROKEN = "return {\n  api = 1,\n  step = function(view, act, p)\n    act.forward
 
 
 def request(i):
-    return {"prompt": f"Story number {i}: once there were {i * 7} stones and", "max_tokens": TOKENS, "temperature": 0, "stream": True,
-            "ignore_eos": True, "return_token_ids": True, "priority": i % 3 - 1}
+    return {
+        "prompt": f"Story number {i}: once there were {i * 7} stones and",
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "priority": i % 3 - 1,
+    }
 
 
 async def stream(site, i):
@@ -73,8 +81,15 @@ class Editor:
         status, reply = admin(self.site, "PUT", "/admin/policies/broken", BROKEN.encode())
         e = reply.get("error", {})
         after = admin(self.site, "GET", "/admin/policy")[1]["active"]
-        self._expect("broken", status == 400 and e.get("file") == "broken.lua" and e.get("line", 0) >= 3 and e.get("reason")
-                     and after["generation"] == before["generation"], (status, reply))
+        self._expect(
+            "broken",
+            status == 400
+            and e.get("file") == "broken.lua"
+            and e.get("line", 0) >= 3
+            and e.get("reason")
+            and after["generation"] == before["generation"],
+            (status, reply),
+        )
 
     def params(self):
         name = next(iter(admin(self.site, "GET", "/admin/policy")[1]["active"]["params"]))
@@ -132,7 +147,9 @@ async def again_and_again(site, i, want, until, tally):
 async def swapped(site, editor, wanted, seconds):
     tally = {"streams": 0, "different": 0}
     until = time.time() + seconds
-    await asyncio.gather(asyncio.to_thread(editor.run, until), *[again_and_again(site, i, w, until, tally) for i, w in enumerate(wanted)])
+    await asyncio.gather(
+        asyncio.to_thread(editor.run, until), *[again_and_again(site, i, w, until, tally) for i, w in enumerate(wanted)]
+    )
     return tally
 
 
@@ -144,14 +161,17 @@ async def overtake(site):
         body = request(1) | {"prompt": f"Queue {name}", "priority": priority, "max_tokens": 32}
         reader, writer, status = await post(site.port, "/v1/completions", body)
         spoke = False
-        async for _ in frames(reader): # the status alone says nothing: it comes early to those who wait for long
+        async for _ in frames(reader):  # the status alone says nothing: it comes early to those who wait for long
             if not spoke:
                 begun.append(name)
             spoke = True
         writer.close()
+
     before = site.state()["engine"]["requests"]["submitted"]
     patient = [asyncio.create_task(one(i, 5)) for i in range(160)]
-    while site.state()["engine"]["requests"]["submitted"] < before + len(patient): # all of them stand in the queue: only then is the urgent one late
+    while site.state()["engine"]["requests"]["submitted"] < before + len(
+        patient
+    ):  # all of them stand in the queue: only then is the urgent one late
         await asyncio.sleep(0.01)
     await one("urgent", -5)
     await asyncio.gather(*patient)
@@ -170,23 +190,32 @@ def main():
     def check(name, ok, note=""):
         checks.append(bool(ok))
         print("ok  " if ok else "FAIL", name, note, flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         for name in ("fcfs", "priority", "fair"):
             shutil.copy(f"policies/{name}.lua", folder)
         site = Site(args.binary, [*args.serve, "--policy-dir", folder, "--policy", "fcfs", "--max-num-seqs", "16"])
         try:
+
             async def quiet():
                 return await asyncio.gather(*[stream(site, i) for i in range(args.streams)])
+
             wanted = asyncio.run(quiet())
             check("quiet streams are whole", all(len(ids) == TOKENS for _, ids in wanted))
             editor = Editor(site, folder)
             tally = asyncio.run(swapped(site, editor, wanted, args.seconds))
             state = site.settles()
             policy = admin(site, "GET", "/admin/policy")[1]
-            print(f"{tally['streams']} streams, edits {editor.counts}, generation {policy['active']['generation']}, withdrawn {policy['withdrawn']}, "
-                  f"fallback steps {policy['fallback_steps']}")
+            print(
+                f"{tally['streams']} streams, edits {editor.counts}, generation {policy['active']['generation']}, withdrawn {policy['withdrawn']}, "
+                f"fallback steps {policy['fallback_steps']}"
+            )
             check("every text equals the quiet one", tally["different"] == 0 and tally["streams"] >= args.streams)
-            check("every edit did what it should", not editor.wrong and all(editor.counts.values()), "; ".join(map(str, editor.wrong[:5])))
+            check(
+                "every edit did what it should",
+                not editor.wrong and all(editor.counts.values()),
+                "; ".join(map(str, editor.wrong[:5])),
+            )
             wrong = books(state or site.state())
             check("the books balance", state and not wrong, "; ".join(wrong))
             editor.put("priority")

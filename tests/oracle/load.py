@@ -3,6 +3,7 @@
 connections; memory is flat; /health answered throughout; SIGTERM lets a running stream end.
 With a real model give it a small KV cache: its pages count as resident only once they were used.
 usage: load.py --binary build/moonshift [--seconds 120] [--streams 200] -- SERVE_ARGUMENTS   (a model, or --device sim)"""
+
 import argparse
 import asyncio
 import random
@@ -14,8 +15,13 @@ from own_server import Site, books, frames, post
 
 def body_of(rng):
     prefix = f"Shared beginning number {rng.randrange(8)}. " * rng.choice((1, 4, 16))
-    body = {"prompt": prefix + "x" * rng.randrange(200), "max_tokens": rng.choice((1, 8, 32, 96)), "temperature": rng.choice((0, 1)),
-            "stream": rng.random() < 0.8, "ignore_eos": True}
+    body = {
+        "prompt": prefix + "x" * rng.randrange(200),
+        "max_tokens": rng.choice((1, 8, 32, 96)),
+        "temperature": rng.choice((0, 1)),
+        "stream": rng.random() < 0.8,
+        "ignore_eos": True,
+    }
     if rng.random() < 0.1:
         body["n"] = 3
     if rng.random() < 0.1:
@@ -53,6 +59,7 @@ async def one(site, rng, tally):
         else:
             await reader.read()
             tally.whole += 1
+
     try:
         if leaves:
             await asyncio.wait_for(talk(), rng.choice((0.001, 0.02, 0.2, 1.0)))
@@ -100,14 +107,26 @@ async def watch_memory(site, seconds, samples):
 async def load(site, args, tally, samples):
     until = time.time() + args.seconds
     rngs = [random.Random(args.seed + i) for i in range(args.streams)]
-    await asyncio.gather(watch_health(site, tally, until), watch_memory(site, args.seconds, samples),
-                         *[worker(site, r, tally, until) for r in rngs])
+    await asyncio.gather(
+        watch_health(site, tally, until),
+        watch_memory(site, args.seconds, samples),
+        *[worker(site, r, tally, until) for r in rngs],
+    )
 
 
 async def drain(site):
     """A stream that runs while SIGTERM comes ends with [DONE]; a new request is refused."""
-    reader, writer, status = await post(site.port, "/v1/completions", {"prompt": "to the end", "max_tokens": 60, "stream": True, "ignore_eos": True,
-                                                                                "stream_options": {"include_usage": True}})
+    reader, writer, status = await post(
+        site.port,
+        "/v1/completions",
+        {
+            "prompt": "to the end",
+            "max_tokens": 60,
+            "stream": True,
+            "ignore_eos": True,
+            "stream_options": {"include_usage": True},
+        },
+    )
     assert status == 200
     code, usage = None, {}
     async for f in frames(reader):
@@ -132,18 +151,24 @@ def main():
     def check(name, ok, note=""):
         checks.append(bool(ok))
         print("ok  " if ok else "FAIL", name, note, flush=True)
+
     try:
         asyncio.run(load(site, args, tally, samples))
         state = site.settles()
-        print(f"{tally.whole} answers whole, {tally.left} left, {tally.refused} refused, {tally.broken} broken; "
-              f"resident MiB {[round(m) for m in samples]}; slowest /health of {tally.health}: {tally.worst_health * 1000:.0f} ms")
+        print(
+            f"{tally.whole} answers whole, {tally.left} left, {tally.refused} refused, {tally.broken} broken; "
+            f"resident MiB {[round(m) for m in samples]}; slowest /health of {tally.health}: {tally.worst_health * 1000:.0f} ms"
+        )
         check("no answer broke", tally.broken == 0)
         check("answers were read and left", tally.whole > 0 and tally.left > 0)
         check("health was answered throughout", tally.unhealthy == 0 and tally.health > 0)
         check("everything ended", state is not None)
         wrong = books(state or site.state())
         check("the books balance", not wrong, "; ".join(wrong))
-        check("every sequence has one ending in /metrics", site.metric("front_requests_submitted_total") == site.metric("front_requests_ended_total") > 0)
+        check(
+            "every sequence has one ending in /metrics",
+            site.metric("front_requests_submitted_total") == site.metric("front_requests_ended_total") > 0,
+        )
         check("memory is flat", samples[-1] < samples[0] * 1.1 + 32, str(samples))
         n, code = asyncio.run(drain(site))
         check("SIGTERM drains", n == 60 and code == 0, f"{n} tokens, exit {code}")

@@ -32,9 +32,14 @@ int main(int argc, char **argv)
     }
     int32_t *ids = rig_read_ids(argv[2], &n, &e);
     int chunk = argc > 3 ? atoi(argv[3]) : 256;
-    struct rig_opts o = {.threads = argc > 4 ? atoi(argv[4]) : 0, .max_rows = chunk, .max_logits = 64, .n_seqs = 1, .max_len = n,
+    struct rig_opts o = {.threads = argc > 4 ? atoi(argv[4]) : 0,
+                         .max_rows = chunk,
+                         .max_logits = 64,
+                         .n_seqs = 1,
+                         .max_len = n,
                          .kv = argc > 5 && strcmp(argv[5], "f32") == 0 ? DT_F32 : DT_F16};
-    int rc = !ids || n < 2 || chunk < 1 ? err_set(&e, E_INPUT, "no ids in %s, or a bad chunk", argv[2]) : model_open_gguf(&m, argv[1], &e);
+    int rc = !ids || n < 2 || chunk < 1 ? err_set(&e, E_INPUT, "no ids in %s, or a bad chunk", argv[2])
+                                        : model_open_gguf(&m, argv[1], &e);
     if (!rc)
         rc = run(m, ids, n, &o, &e);
     if (rc)

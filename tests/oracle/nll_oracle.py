@@ -7,6 +7,7 @@ against the reference, and, with --llama, against llama-cpp-python. --write stor
 tests/gold/nll.c finds them; without it the stored reference is compared too. Prints `N passed, N failed`; exit status 1 when
 anything failed.
 """
+
 import argparse
 import json
 import os
@@ -34,8 +35,9 @@ def tokens_of(reader, text):
     vocab = {t: i for i, t in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())}
     merges = [tuple(m.split(" ", 1)) for m in reader.fields["tokenizer.ggml.merges"].contents()]
     t = Tokenizer(models.BPE(vocab, merges))
-    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                               pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     t.decoder = decoders.ByteLevel()
     ids = t.encode(text).ids
     assert t.decode(ids) == text
@@ -56,10 +58,15 @@ def open_reference(reader):
             cache[name] = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64).reshape(shape)
         return cache[name]
 
-    cfg = {"num_hidden_layers": key("block_count"), "hidden_size": key("embedding_length"),
-           "num_attention_heads": key("attention.head_count"), "num_key_value_heads": key("attention.head_count_kv"),
-           "rms_norm_eps": key("attention.layer_norm_rms_epsilon"), "rope_theta": key("rope.freq_base"),
-           "tie_word_embeddings": "output.weight" not in tensors}
+    cfg = {
+        "num_hidden_layers": key("block_count"),
+        "hidden_size": key("embedding_length"),
+        "num_attention_heads": key("attention.head_count"),
+        "num_key_value_heads": key("attention.head_count_kv"),
+        "rms_norm_eps": key("attention.layer_norm_rms_epsilon"),
+        "rope_theta": key("rope.freq_base"),
+        "tie_word_embeddings": "output.weight" not in tensors,
+    }
     return Reference(cfg, get, halves=False)
 
 
@@ -68,10 +75,10 @@ def score(reference, ids):
     hidden, head = reference.hidden(ids)[:-1], reference.head()
     logprobs, best = [], []
     for at in range(0, len(hidden), 256):
-        z = hidden[at:at + 256] @ head.T
+        z = hidden[at : at + 256] @ head.T
         z -= z.max(axis=1, keepdims=True)
         z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
-        logprobs.append(z[np.arange(len(z)), ids[at + 1:at + 1 + len(z)]])
+        logprobs.append(z[np.arange(len(z)), ids[at + 1 : at + 1 + len(z)]])
         best.append(z.argmax(axis=1))
     return np.concatenate(logprobs), np.concatenate(best).astype(np.int32)
 
@@ -86,9 +93,10 @@ def engine(binary, model, *more):
 
 def llama_cpp(model, ids):
     from llama_cpp import Llama
+
     m = Llama(model, n_ctx=4096, n_batch=512, logits_all=True, n_threads=2, verbose=False)
     m.eval(ids)
-    z = np.array(m.scores[:len(ids) - 1], dtype=np.float64)
+    z = np.array(m.scores[: len(ids) - 1], dtype=np.float64)
     z -= z.max(axis=1, keepdims=True)
     z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
     return z[np.arange(len(z)), ids[1:]], z.argmax(axis=1)
@@ -97,7 +105,11 @@ def llama_cpp(model, ids):
 def compare(what, got, want, limit, agreement):
     nll, agree = -got[0].mean() + want[0].mean(), (got[1] == want[1]).mean()
     worst = np.abs(got[0] - want[0]).max()
-    check(f"{what}: NLL", abs(nll) <= limit, f"{-got[0].mean():.5f} - {-want[0].mean():.5f} = {nll:+.5f}, worst token {worst:.3f}")
+    check(
+        f"{what}: NLL",
+        abs(nll) <= limit,
+        f"{-got[0].mean():.5f} - {-want[0].mean():.5f} = {nll:+.5f}, worst token {worst:.3f}",
+    )
     check(f"{what}: next token", agree >= agreement, f"{100 * agree:.2f}% agree")
 
 
@@ -127,8 +139,10 @@ def main():
     if a.llama:
         theirs = llama_cpp(a.model, ids)
         compare("engine - llama.cpp", engine(a.binary, a.model), theirs, 0.02, 0.9)
-        print(f"     llama.cpp - float64: NLL {-theirs[0].mean() + truth[0].mean():+.5f}, "
-              f"{100 * (theirs[1] == truth[1]).mean():.2f}% agree")
+        print(
+            f"     llama.cpp - float64: NLL {-theirs[0].mean() + truth[0].mean():+.5f}, "
+            f"{100 * (theirs[1] == truth[1]).mean():.2f}% agree"
+        )
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

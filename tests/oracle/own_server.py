@@ -1,5 +1,6 @@
 """A server of its own for an oracle: starts the program on free ports, waits until it is ready, ends it. Also a small streaming client over asyncio
 sockets, light enough for hundreds of streams beside the server on one machine."""
+
 import asyncio
 import ctypes
 import json
@@ -20,8 +21,14 @@ def die_with_parent():
 
 class Site:
     def __init__(self, binary, args):
-        self.process = subprocess.Popen([binary, "serve", *args, "--port", "0", "--admin-listen", "127.0.0.1:0"], env=ENV,
-                                        stderr=subprocess.PIPE, text=True, errors="replace", preexec_fn=die_with_parent)
+        self.process = subprocess.Popen(
+            [binary, "serve", *args, "--port", "0", "--admin-listen", "127.0.0.1:0"],
+            env=ENV,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=die_with_parent,
+        )
         self.lines = []
         self.port = self.admin_port = 0
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -51,7 +58,11 @@ class Site:
 
     def metric(self, name):
         """The sum of all series of this name."""
-        values = [float(l.rsplit(" ", 1)[1]) for l in self.get("/metrics").splitlines() if re.match(re.escape(name) + r"[{ ]", l)]
+        values = [
+            float(l.rsplit(" ", 1)[1])
+            for l in self.get("/metrics").splitlines()
+            if re.match(re.escape(name) + r"[{ ]", l)
+        ]
         return sum(values)
 
     def settles(self, seconds=60):
@@ -94,7 +105,10 @@ async def post(port, path, body, headers=""):
     """Sends a request and returns (reader, writer) behind the response's head, and its status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = json.dumps(body).encode()
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
     head = await reader.readuntil(b"\r\n\r\n")
     return reader, writer, int(head.split(b" ", 2)[1])
 
@@ -108,7 +122,7 @@ async def frames(reader):
         if size == 0:
             raise EOFError("the stream ended without [DONE]")
         while (at := buffer.find(b"\n\n")) >= 0:
-            frame, buffer = buffer[:at], buffer[at + 2:]
+            frame, buffer = buffer[:at], buffer[at + 2 :]
             if frame.startswith(b":"):
                 continue
             if frame == b"data: [DONE]":

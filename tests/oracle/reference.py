@@ -2,6 +2,7 @@
 
 A model is a config (a dict with the names of config.json) and a function get(name) -> float64 array, where names are GGUF's.
 """
+
 import math
 
 import numpy as np

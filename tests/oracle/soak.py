@@ -4,6 +4,7 @@ policies/ every second (some of them rolled back), and busy neighbours on the sa
 withdrawn, every request ended once and said how, no group is closed, no order is pending, nobody is held or parked, every block came back, memory is flat, and a
 quiet request is answered as if nothing had been.
 usage: soak.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS   (seconds: on each number of ranks)"""
+
 import argparse
 import asyncio
 import glob
@@ -46,9 +47,16 @@ class Neighbours:
 def order_of(rng):
     """A request as some client may send it: (path, body)."""
     shared = f"The common beginning of conversation {rng.randrange(6)}. " * rng.choice((1, 4, 12))
-    words = shared + " ".join(rng.choice(("moon", "tide", "shift", "rank", "seven")) for _ in range(rng.randrange(1, 40)))
-    body = {"max_tokens": rng.choice((1, 4, 16, 48)), "temperature": rng.choice((0, 0.8)), "stream": rng.random() < 0.7, "ignore_eos": True,
-            "priority": rng.randrange(-1, 3)}
+    words = shared + " ".join(
+        rng.choice(("moon", "tide", "shift", "rank", "seven")) for _ in range(rng.randrange(1, 40))
+    )
+    body = {
+        "max_tokens": rng.choice((1, 4, 16, 48)),
+        "temperature": rng.choice((0, 0.8)),
+        "stream": rng.random() < 0.7,
+        "ignore_eos": True,
+        "priority": rng.randrange(-1, 3),
+    }
     if rng.random() < 0.1:
         body["n"] = 2
     if rng.random() < 0.5:
@@ -102,6 +110,7 @@ async def client(site, tenant, rng, until, tally):
             nonlocal writer
             reader, writer, status = await post(site.port, path, body, key)
             await read_answer(reader, status, body, tally)
+
         try:
             if rng.random() < 0.3:
                 await asyncio.wait_for(talk(), rng.choice((0.01, 0.1, 0.5, 2.0)))
@@ -122,7 +131,12 @@ async def client(site, tenant, rng, until, tally):
 def params_of(name, ranks, rng):
     """Params under which a policy changes the partition often, where it can; None: as they are."""
     if name == "flying":
-        return {"many": rng.choice((1, 8)), "few": rng.choice((0, 64)), "min_gap_ms": 50, "kv": rng.choice(("migrate", "park", "recompute"))}
+        return {
+            "many": rng.choice((1, 8)),
+            "few": rng.choice((0, 64)),
+            "min_gap_ms": 50,
+            "kv": rng.choice(("migrate", "park", "recompute")),
+        }
     if name == "static":
         dp = 1 << rng.randrange(ranks.bit_length())
         sp = 1 << rng.randrange((ranks // dp).bit_length())
@@ -163,7 +177,9 @@ async def watch_memory(site, until, sizes):
 async def load(site, policies, ranks, args, tally, sizes):
     until = time.time() + args.seconds
     clients = [client(site, t, random.Random(f"{t}{i}"), until, tally) for t in TENANTS for i in range(STREAMS)]
-    await asyncio.gather(asyncio.to_thread(swap_until, site, policies, ranks, until, tally), watch_memory(site, until, sizes), *clients)
+    await asyncio.gather(
+        asyncio.to_thread(swap_until, site, policies, ranks, until, tally), watch_memory(site, until, sizes), *clients
+    )
 
 
 async def quiet_answer(site):
@@ -177,7 +193,7 @@ async def quiet_answer(site):
 def is_flat(sizes):
     """Whether the most of the last quarter is no more than that of the second, but for a little: the first is warm-up."""
     q = len(sizes) // 4
-    before, after = max(sizes[q:2 * q] or [0]), max(sizes[3 * q:] or [0])
+    before, after = max(sizes[q : 2 * q] or [0]), max(sizes[3 * q :] or [0])
     return after <= before * (1 + RSS_SHARE) + RSS_BYTES, f"{before / 2**20:.0f} MiB, then {after / 2**20:.0f} MiB"
 
 
@@ -192,18 +208,36 @@ def soak(args, ranks, policies, check):
         state = site.settles(120)
         e = (state or site.state())["engine"]
         policy = admin(site, "GET", "/admin/policy")[1]
-        print(f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, {tally.swaps} swaps, {tally.rollbacks} rollbacks, "
-              f"{e['n_switches']} switches, fallback steps {policy['fallback_steps']}", flush=True)
-        for line in [x for x in site.lines if "step: stalled" in x or "step: starved" in x][:3]:  # lawful, but somebody should know why
+        print(
+            f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, {tally.swaps} swaps, {tally.rollbacks} rollbacks, "
+            f"{e['n_switches']} switches, fallback steps {policy['fallback_steps']}",
+            flush=True,
+        )
+        for line in [x for x in site.lines if "step: stalled" in x or "step: starved" in x][
+            :3
+        ]:  # lawful, but somebody should know why
             print("     ", line.rstrip(), flush=True)
-        check(f"{ranks} ranks: every answer is whole and ends once", not tally.wrong and tally.whole > 0, tally.wrong[:3])
-        if ranks > 1 and args.seconds >= 30:  # in a short run each order may be dropped with its policy before it could be carried out
+        check(
+            f"{ranks} ranks: every answer is whole and ends once", not tally.wrong and tally.whole > 0, tally.wrong[:3]
+        )
+        if (
+            ranks > 1 and args.seconds >= 30
+        ):  # in a short run each order may be dropped with its policy before it could be carried out
             check(f"{ranks} ranks: the partition changed", e["n_switches"] > 1, e["n_switches"])
-        check(f"{ranks} ranks: no policy was withdrawn", policy["withdrawn"] == 0, [line for line in site.lines if "withdrawn" in line][:3])
-        check(f"{ranks} ranks: no group is closed, no order is pending",
-              not e["pending"] and not any(g["closed"] or g["held"] for g in e["groups"]), [e["pending"], e["groups"]])
+        check(
+            f"{ranks} ranks: no policy was withdrawn",
+            policy["withdrawn"] == 0,
+            [line for line in site.lines if "withdrawn" in line][:3],
+        )
+        check(
+            f"{ranks} ranks: no group is closed, no order is pending",
+            not e["pending"] and not any(g["closed"] or g["held"] for g in e["groups"]),
+            [e["pending"], e["groups"]],
+        )
         troubles = books(state or site.state())
-        check(f"{ranks} ranks: every request ended and every block came back", state and not troubles, "; ".join(troubles))
+        check(
+            f"{ranks} ranks: every request ended and every block came back", state and not troubles, "; ".join(troubles)
+        )
         flat, note = is_flat(sizes)
         check(f"{ranks} ranks: memory is flat", flat, note)
         check(f"{ranks} ranks: a quiet request is answered as before", asyncio.run(quiet_answer(site)) == first)
@@ -225,6 +259,7 @@ def main():
     def check(name, ok, note=""):
         checks.append(bool(ok))
         print("ok  " if ok else "FAIL", name, note if not ok or isinstance(note, str) else "", flush=True)
+
     policies = {os.path.basename(f)[:-4]: open(f, "rb").read() for f in glob.glob("policies/*.lua")}
     for ranks in map(int, args.ranks.split(",")):
         soak(args, ranks, policies, check)

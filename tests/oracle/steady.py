@@ -3,6 +3,7 @@
 withdrawn, and hardly a call counts as heavy or slow: how busy the machine is says nothing about the code. A policy that really loops is withdrawn beside the same neighbours.
 For each run one line: the mean and the tail of a call. usage: steady.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS
 (seconds: of each policy under each load on each number of ranks)"""
+
 import argparse
 import asyncio
 import glob
@@ -33,7 +34,13 @@ LOOPS = b"""return { api = 1, doc = "Loops for some 1 ms, once it is told to.", 
 
 
 async def one(site, rng, tally):
-    body = {"prompt": "The tide " * rng.randrange(1, 40), "max_tokens": rng.choice((4, 8, 16)), "temperature": 0, "stream": True, "ignore_eos": True}
+    body = {
+        "prompt": "The tide " * rng.randrange(1, 40),
+        "max_tokens": rng.choice((4, 8, 16)),
+        "temperature": 0,
+        "stream": True,
+        "ignore_eos": True,
+    }
     writer = None
     try:
         reader, writer, status = await post(site.port, "/v1/completions", body)
@@ -62,6 +69,7 @@ async def heavy(site, seconds, tally):
         rng = random.Random(i)
         while time.time() < until:
             await one(site, rng, tally)
+
     await asyncio.gather(*(stream(i) for i in range(STREAMS)))
 
 
@@ -86,11 +94,25 @@ def run(site, name, source, load, seconds, ranks, check):
     asyncio.run(load(site, seconds, tally))
     n, mean, late, very, counted = calls(site, name)
     after = admin(site, "GET", "/admin/policy")[1]
-    print(f"     {name:9s} {load.__name__:5s} {ranks} ranks: {tally['whole']:5d} answers, {n:6.0f} calls, mean {mean:6.1f} us, "
-          f"{100 * late / max(n, 1):5.2f}% above 50 us, {100 * very / max(n, 1):5.2f}% above 200 us, {counted - before} counted", flush=True)
+    print(
+        f"     {name:9s} {load.__name__:5s} {ranks} ranks: {tally['whole']:5d} answers, {n:6.0f} calls, mean {mean:6.1f} us, "
+        f"{100 * late / max(n, 1):5.2f}% above 50 us, {100 * very / max(n, 1):5.2f}% above 200 us, {counted - before} counted",
+        flush=True,
+    )
     # that hardly a call counts shows within seconds what a withdrawal shows within minutes
-    stays = status == 200 and counted - before <= max(2, n // 50) and after["active"]["name"] == name and not after["withdrawn"] and not tally["wrong"] and tally["whole"]
-    check(f"{name} stays under {load.__name__} load on {ranks} ranks", stays, [status, reply if status != 200 else "", after["last_error"], tally, counted - before])
+    stays = (
+        status == 200
+        and counted - before <= max(2, n // 50)
+        and after["active"]["name"] == name
+        and not after["withdrawn"]
+        and not tally["wrong"]
+        and tally["whole"]
+    )
+    check(
+        f"{name} stays under {load.__name__} load on {ranks} ranks",
+        stays,
+        [status, reply if status != 200 else "", after["last_error"], tally, counted - before],
+    )
 
 
 def loop(site, ranks, check):
@@ -102,7 +124,11 @@ def loop(site, ranks, check):
     while time.time() < until and admin(site, "GET", "/admin/policy")[1]["withdrawn"] == before:
         asyncio.run(heavy(site, 0.5, tally))
     after = admin(site, "GET", "/admin/policy")[1]
-    check(f"a policy that loops for 1 ms a call is withdrawn on {ranks} ranks", ok and after["withdrawn"] == before + 1 and not tally["wrong"], [after, tally])
+    check(
+        f"a policy that loops for 1 ms a call is withdrawn on {ranks} ranks",
+        ok and after["withdrawn"] == before + 1 and not tally["wrong"],
+        [after, tally],
+    )
 
 
 def main():
@@ -118,6 +144,7 @@ def main():
     def check(name, ok, note=""):
         checks.append(bool(ok))
         print("ok  " if ok else "FAIL", name, "" if ok else note, flush=True)
+
     policies = {os.path.basename(f)[:-4]: open(f, "rb").read() for f in sorted(glob.glob("policies/*.lua"))}
     for ranks in map(int, args.ranks.split(",")):
         site = Site(args.binary, [*args.serve, "--ranks", str(ranks)])

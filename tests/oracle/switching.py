@@ -3,6 +3,7 @@
 parameters of it go live. Every text that is whole must equal that of a server with one rank that never switches; the books balance; /admin/state tells each
 switch with its parts.
 usage: switching.py --binary build/moonshift [--seconds 60] [--streams 32] [--ranks 4] -- SERVE_ARGUMENTS"""
+
 import argparse
 import asyncio
 import itertools
@@ -30,7 +31,12 @@ def edit(site, sources, rng, wrong):
         if status != 200:
             wrong.append((how, status, reply))
     if name == "flying":
-        how = {"many": rng.choice((1, 8)), "few": rng.choice((0, 64)), "min_gap_ms": 50, "kv": rng.choice(("migrate", "park", "recompute"))}
+        how = {
+            "many": rng.choice((1, 8)),
+            "few": rng.choice((0, 64)),
+            "min_gap_ms": 50,
+            "kv": rng.choice(("migrate", "park", "recompute")),
+        }
         status, reply = admin(site, "PATCH", "/admin/policy/params", json.dumps(how).encode())
         if status != 200:
             wrong.append((how, status, reply))
@@ -87,6 +93,7 @@ def main():
     def check(name, ok, note=""):
         checks.append(bool(ok))
         print("ok  " if ok else "FAIL", name, note, flush=True)
+
     sources = {n: open(f"policies/{n}.lua", "rb").read() for n in POLICIES}
     site = Site(args.binary, args.serve)
     try:
@@ -101,23 +108,40 @@ def main():
 
         async def swapped():
             edits = asyncio.to_thread(edit_until, site, sources, until, wrong)
-            return (await asyncio.gather(edits, *[again_and_again(site, i, w, until, tally) for i, w in enumerate(wanted)]))[0]
+            return (
+                await asyncio.gather(edits, *[again_and_again(site, i, w, until, tally) for i, w in enumerate(wanted)])
+            )[0]
+
         n = asyncio.run(swapped())
         state = site.settles()
         e = (state or site.state())["engine"]
         done = [s for s in e["switches"] if s["outcome"] == "done"]
-        print(f"{tally}, {n} edits, {e['n_switches']} switches, {int(site.metric('moonshift:kv_moves_total'))} sequences copied, "
-              f"{site.metric('moonshift:kv_moved_bytes_total') / 2**20:.0f} MiB, withdrawn {e['policy']['withdrawn']}, fallback {e['policy']['fallback_steps']}")
+        print(
+            f"{tally}, {n} edits, {e['n_switches']} switches, {int(site.metric('moonshift:kv_moves_total'))} sequences copied, "
+            f"{site.metric('moonshift:kv_moved_bytes_total') / 2**20:.0f} MiB, withdrawn {e['policy']['withdrawn']}, fallback {e['policy']['fallback_steps']}"
+        )
         check("every whole text equals that of one rank", tally["different"] == 0 and tally["whole"] >= args.streams)
         check("every edit went live", not wrong, wrong[:3])
-        check("the partition changed, and says why and what it took", e["n_switches"] >= 10 and done and
-              all(s["reason"] and s["wait_ms"] >= 0 and "cutover_ms" in s and "moved_bytes" in s and "worst_stall_ms" in s for s in done))
+        check(
+            "the partition changed, and says why and what it took",
+            e["n_switches"] >= 10
+            and done
+            and all(
+                s["reason"] and s["wait_ms"] >= 0 and "cutover_ms" in s and "moved_bytes" in s and "worst_stall_ms" in s
+                for s in done
+            ),
+        )
         check("some KV was copied from rank to rank", site.metric("moonshift:kv_moves_total") > 0)
         check("nobody waits for ever", not e["pending"] and not e["running"] and not e["waiting"])
         check("no policy was withdrawn", e["policy"]["withdrawn"] == 0)
         troubles = books(state or site.state())
         check("the books balance", state and not troubles, "; ".join(troubles))
-        on_ranks = all(r["alive"] and r["kv"]["free"] + r["kv"]["held"] + r["kv"]["cached"] == r["kv"]["total"] and not r["kv"]["held"] for r in e["ranks"])
+        on_ranks = all(
+            r["alive"]
+            and r["kv"]["free"] + r["kv"]["held"] + r["kv"]["cached"] == r["kv"]["total"]
+            and not r["kv"]["held"]
+            for r in e["ranks"]
+        )
         check("the books of every rank balance", on_ranks and len(e["ranks"]) == args.ranks)
     finally:
         site.kill()

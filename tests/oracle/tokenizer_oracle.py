@@ -7,6 +7,7 @@ Prints `N passed, N failed`; exit status 1 when anything failed. A vocabulary wi
 Nemo, ...) is made by writing another file's vocabulary under its pre-tokenizer's name: the words are cut as that model cuts
 them, and both sides merge them by the same list.
 """
+
 import argparse
 import functools
 import json
@@ -25,21 +26,29 @@ from tokenizer_tables import CASED  # noqa: E402
 
 VOCABS = "build/tests/data/vocab"  # the build unpacks it
 DEMO = "models/weights/SmolLM2-135M-Instruct.Q4_1.gguf"
-CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
-QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
+CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
 def o200k(numbers, suffix):
     start = r"[^\r\n\p{L}\p{N}]?"
-    return (f"{start}{UPPER}*{LOWER}+{suffix}|{start}{UPPER}+{LOWER}*{suffix}|{numbers}"
-            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    return (
+        f"{start}{UPPER}*{LOWER}+{suffix}|{start}{UPPER}+{LOWER}*{suffix}|{numbers}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
 
 
-DEEPSEEK3 = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
-             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def split(pattern):
@@ -71,21 +80,48 @@ def kinds():
         "llama-bpe": ([split(CL100K % "{1,3}"), plain], None, True),
         "qwen2": ([split(CL100K % ""), plain], nfc, False),
         "qwen35": ([split(QWEN35), plain], nfc, False),
-        "falcon": ([pre_tokenizers.Punctuation("contiguous"), byte_level(True), digits(False), split("[0-9][0-9][0-9]")], None,
-                   False),
-        "deepseek-llm": ([split("[\r\n]"), split(rf"\s?[{CASED}]+"),
-                          split("\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"), split(r"\s+$"),
-                          split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"), digits(True), plain], None, False),
-        "deepseek-coder": ([split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"),
-                            split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"), digits(True), plain], None, False),
-        "deepseek-v3": ([split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), split(DEEPSEEK3), plain],
-                        None, False),
+        "falcon": (
+            [pre_tokenizers.Punctuation("contiguous"), byte_level(True), digits(False), split("[0-9][0-9][0-9]")],
+            None,
+            False,
+        ),
+        "deepseek-llm": (
+            [
+                split("[\r\n]"),
+                split(rf"\s?[{CASED}]+"),
+                split("\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"),
+                split(r"\s+$"),
+                split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
+                digits(True),
+                plain,
+            ],
+            None,
+            False,
+        ),
+        "deepseek-coder": (
+            [
+                split("[\r\n]"),
+                split(r"\s?\p{L}+"),
+                split(r"\s?\p{P}+"),
+                split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
+                digits(True),
+                plain,
+            ],
+            None,
+            False,
+        ),
+        "deepseek-v3": (
+            [split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), split(DEEPSEEK3), plain],
+            None,
+            False,
+        ),
         "gpt-4o": ([split(o200k(r"\p{N}{1,3}", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?")), plain], None, False),
         "tekken": ([split(o200k(r"\p{N}", "")), plain], None, True),
     }
 
 
 # ---- the library's tokenizer from a vocabulary file ----
+
 
 @functools.lru_cache(maxsize=None)
 def fields(path):
@@ -136,8 +172,9 @@ def library_sentencepiece(f):
     if f.get("tokenizer.ggml.add_space_prefix", True):
         steps.insert(0, normalizers.Prepend("\u2581"))
     tok.normalizer = normalizers.Sequence(steps)
-    tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                     decoders.Strip(" ", 1, 0)])
+    tok.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     add_tokens(tok, f)
     return tok
 
@@ -161,19 +198,123 @@ def renamed(path, name, folder):
 # ---- texts ----
 
 POOLS = [
-    (0x20, 0x7F), (0x20, 0x7F), (0x41, 0x5B), (0x61, 0x7B), (0x30, 0x3A), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530),
-    (0x590, 0x700), (0x900, 0xE00), (0xE00, 0x1000), (0x1100, 0x1200), (0x13A0, 0x1400), (0x1780, 0x1800), (0x1E00, 0x2000),
-    (0x2000, 0x2070), (0x2070, 0x2190), (0x2460, 0x2500), (0x2600, 0x27C0), (0x3000, 0x3100), (0x4E00, 0xA000),
-    (0xAC00, 0xD7A4), (0xF900, 0xFB00), (0xFE00, 0x10000), (0x10000, 0x11000), (0x11000, 0x12000), (0x1D400, 0x1D800),
-    (0x1F300, 0x1FA00), (0x20000, 0x2FA20), (0x30000, 0x32400), (0xE0000, 0xE0200), (0, 0x110000),
+    (0x20, 0x7F),
+    (0x20, 0x7F),
+    (0x41, 0x5B),
+    (0x61, 0x7B),
+    (0x30, 0x3A),
+    (0xA0, 0x250),
+    (0x300, 0x370),
+    (0x370, 0x530),
+    (0x590, 0x700),
+    (0x900, 0xE00),
+    (0xE00, 0x1000),
+    (0x1100, 0x1200),
+    (0x13A0, 0x1400),
+    (0x1780, 0x1800),
+    (0x1E00, 0x2000),
+    (0x2000, 0x2070),
+    (0x2070, 0x2190),
+    (0x2460, 0x2500),
+    (0x2600, 0x27C0),
+    (0x3000, 0x3100),
+    (0x4E00, 0xA000),
+    (0xAC00, 0xD7A4),
+    (0xF900, 0xFB00),
+    (0xFE00, 0x10000),
+    (0x10000, 0x11000),
+    (0x11000, 0x12000),
+    (0x1D400, 0x1D800),
+    (0x1F300, 0x1FA00),
+    (0x20000, 0x2FA20),
+    (0x30000, 0x32400),
+    (0xE0000, 0xE0200),
+    (0, 0x110000),
 ]
 BITS = [
-    " ", "  ", "   ", "\n", "\r\n", "\r", "\t", "\n\n", " \n", "\n ", "\u00a0", "\u3000", "\u2028", "\u0085", "\u180e", "\u200b",
-    "\u200d", "'s", "'S", "'ll", "'LL", "'Re", "'\u017f", "'ve", "'d ", "''", "'", "123", "1234567", "\u00b2\u00b3", "\u0663\u0664",
-    "\u2167", "\u00bd", "e\u0301", "\u0301", "\u0323\u0307", "\u1100\u1161\u11a8", "\u212b", "\u0958", "\U0001f468\u200d\U0001f469", "\ufeff",
-    "\ufffd", "hello", " world", "The", " the", "HTTP", "foo_bar", "camelCase", "::", "->", "!=", "...", "----", "====", "{}", "();",
-    "//", "/*", "<|im_start|>", "<|endoftext|>", "<s>", "</s>", "<unk>", "<|", "|>", "[PAD151646]", "<0x0A>", "\u2581", "\u2581\u2581",
-    "\u6211\u60f3", "\u3053\u3093", "\u0baa\u0bc1", "\u0e01\u0e33", "\x00", "\x7f", "\x1b[0m", "I'm", "you're", "don't", "aaaaaaaa", "\u00e9\u00f2", "\u0e33",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\r\n",
+    "\r",
+    "\t",
+    "\n\n",
+    " \n",
+    "\n ",
+    "\u00a0",
+    "\u3000",
+    "\u2028",
+    "\u0085",
+    "\u180e",
+    "\u200b",
+    "\u200d",
+    "'s",
+    "'S",
+    "'ll",
+    "'LL",
+    "'Re",
+    "'\u017f",
+    "'ve",
+    "'d ",
+    "''",
+    "'",
+    "123",
+    "1234567",
+    "\u00b2\u00b3",
+    "\u0663\u0664",
+    "\u2167",
+    "\u00bd",
+    "e\u0301",
+    "\u0301",
+    "\u0323\u0307",
+    "\u1100\u1161\u11a8",
+    "\u212b",
+    "\u0958",
+    "\U0001f468\u200d\U0001f469",
+    "\ufeff",
+    "\ufffd",
+    "hello",
+    " world",
+    "The",
+    " the",
+    "HTTP",
+    "foo_bar",
+    "camelCase",
+    "::",
+    "->",
+    "!=",
+    "...",
+    "----",
+    "====",
+    "{}",
+    "();",
+    "//",
+    "/*",
+    "<|im_start|>",
+    "<|endoftext|>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<|",
+    "|>",
+    "[PAD151646]",
+    "<0x0A>",
+    "\u2581",
+    "\u2581\u2581",
+    "\u6211\u60f3",
+    "\u3053\u3093",
+    "\u0baa\u0bc1",
+    "\u0e01\u0e33",
+    "\x00",
+    "\x7f",
+    "\x1b[0m",
+    "I'm",
+    "you're",
+    "don't",
+    "aaaaaaaa",
+    "\u00e9\u00f2",
+    "\u0e33",
 ]
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog, doesn't it? It's 3.14159 and 1,000,000 more.",
@@ -209,11 +350,14 @@ def text(rng):
     if how == 4:
         return rng.choice((character(rng), rng.choice(BITS))) * rng.choice((n, n * 7))
     lo, hi = rng.choice(POOLS)
-    return "".join(rng.choice((chr(rng.randrange(lo, hi)) if not lo <= 0xD800 < hi else "x", " ", character(rng)))
-                   for _ in range(n))
+    return "".join(
+        rng.choice((chr(rng.randrange(lo, hi)) if not lo <= 0xD800 < hi else "x", " ", character(rng)))
+        for _ in range(n)
+    )
 
 
 # ---- comparing ----
+
 
 class Tally:
     def __init__(self):
@@ -243,7 +387,7 @@ def decode(binary, path, lists):
     texts, at = [], 0
     while at < len(out):
         n = struct.unpack_from("<I", out, at)[0]
-        texts.append(out[at + 4:at + 4 + n])
+        texts.append(out[at + 4 : at + 4 + n])
         at += 4 + n
     return texts
 
@@ -282,7 +426,19 @@ def check_against(binary, name, path, lib, strings, tally):
 
 # ---- folders with a tokenizer.json, as the library itself writes it ----
 
-IN_FOLDERS = {"gpt-2", "mpt", "smollm", "command-r", "llama-bpe", "qwen2", "qwen35", "deepseek-v3", "gpt-4o", "tekken", "phi-3"}
+IN_FOLDERS = {
+    "gpt-2",
+    "mpt",
+    "smollm",
+    "command-r",
+    "llama-bpe",
+    "qwen2",
+    "qwen35",
+    "deepseek-v3",
+    "gpt-4o",
+    "tekken",
+    "phi-3",
+}
 
 
 def template(lib, bos, eos):
@@ -307,7 +463,9 @@ def variants(name, lib, path):
     yield name, lib, None
     if len(special) > 1 and name in ("smollm", "phi-3"):
         both = Tokenizer.from_str(lib.to_str())
-        both.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template(lib, special[0], special[1])])
+        both.post_processor = processors.Sequence(
+            [processors.ByteLevel(trim_offsets=False), template(lib, special[0], special[1])]
+        )
         yield name + ", both ends", both, {"bos_token": special[0], "eos_token": {"content": special[1]}}
     if name == "phi-3":
         for scheme in ("always", "first", "never"):
@@ -341,9 +499,22 @@ def check_texts(binary, name, path, lib, lists, tally):
 
 def sources(folder, only):
     """(name, vocabulary file, the library's tokenizer)"""
-    own = {"gpt-2": "gpt-2", "qwen2": "qwen2", "falcon": "falcon", "starcoder": "starcoder", "deepseek-llm": "deepseek-llm"}
-    lent = {"deepseek-coder": "deepseek-llm", "deepseek-v3": "deepseek-llm", "default": "gpt-2", "mpt": "gpt-2",
-            "refact": "starcoder", "command-r": "starcoder", "smollm": "starcoder"}
+    own = {
+        "gpt-2": "gpt-2",
+        "qwen2": "qwen2",
+        "falcon": "falcon",
+        "starcoder": "starcoder",
+        "deepseek-llm": "deepseek-llm",
+    }
+    lent = {
+        "deepseek-coder": "deepseek-llm",
+        "deepseek-v3": "deepseek-llm",
+        "default": "gpt-2",
+        "mpt": "gpt-2",
+        "refact": "starcoder",
+        "command-r": "starcoder",
+        "smollm": "starcoder",
+    }
     for name, kind in kinds().items():
         if only and name not in only:
             continue

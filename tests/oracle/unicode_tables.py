@@ -2,6 +2,7 @@
 
 Python 3.11 (Unicode 14) is what the tables in the tree were made with.
 """
+
 import sys
 
 FLAGS = 11  # bits of a run that are flags; the rest is the first code point
@@ -16,8 +17,19 @@ def flags(cp):
     if 0xD800 <= cp < 0xE000:
         return 0
     c = chr(cp)
-    tests = (c.isalpha(), c.isdecimal(), c.isdigit(), c.isnumeric(), c.isprintable(), c.islower(), c.isupper(),
-             c.istitle() and not c.isupper(), c.isspace(), ignorable(c), ("_" + c).isidentifier())
+    tests = (
+        c.isalpha(),
+        c.isdecimal(),
+        c.isdigit(),
+        c.isnumeric(),
+        c.isprintable(),
+        c.islower(),
+        c.isupper(),
+        c.istitle() and not c.isupper(),
+        c.isspace(),
+        ignorable(c),
+        ("_" + c).isidentifier(),
+    )
     return sum(bit << i for i, bit in enumerate(tests))
 
 
@@ -73,8 +85,12 @@ def main():
     print("/* Made by tests/oracle/unicode_tables.py; not edited by hand. */")
     print('#include "models/template/unicode.h"')
     put("unicode_runs", "uint32_t", [str(r) for r in runs()])
-    for name, fn, base in (("lower", str.lower, lambda c: c), ("upper", str.upper, lambda c: c),
-                           ("title", str.title, str.upper), ("fold", str.casefold, str.lower)):
+    for name, fn, base in (
+        ("lower", str.lower, lambda c: c),
+        ("upper", str.upper, lambda c: c),
+        ("title", str.title, str.upper),
+        ("fold", str.casefold, str.lower),
+    ):
         rows, several = case_map(fn, base)
         put(f"unicode_{name}", "struct case_run", ["{%d, %d, %d, %d}" % r for r in rows])
         put(f"unicode_{name}_several", "struct case_several", ["{%d, {%d, %d, %d}}" % tuple(s) for s in several])

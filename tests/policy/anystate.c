@@ -1,6 +1,7 @@
-/* Whoever comes after a policy can serve from any state that it leaves: policies at random, lawful and unlawful, on one to eight ranks, and at a random step another takes
- * over (by a swap, a rollback, a withdrawal for errors or for a call that was stopped). From then on every request ends within a bound of steps and of time, and no
- * group is closed, no order waits, no rank is left out. */
+/* Whoever comes after a policy can serve from any state that it leaves: policies at random, lawful and unlawful, on one
+ * to eight ranks, and at a random step another takes over (by a swap, a rollback, a withdrawal for errors or for a call
+ * that was stopped). From then on every request ends within a bound of steps and of time, and no group is closed, no
+ * order waits, no rank is left out. */
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/file.h"
@@ -10,16 +11,22 @@
 static const char wild[] =
     "local node, draw, seeded\n"
     "local function any(list) return #list > 0 and list[draw(#list)] or nil end\n"
-    "local function order(view) local w = view.waiting return { when = any { 'hard', 'drain', 'soft' }, kv = any { 'migrate', 'park', 'recompute', 'keep' },\n"
+    "local function order(view) local w = view.waiting return { when = any { 'hard', 'drain', 'soft' }, kv = any { "
+    "'migrate', 'park', 'recompute', 'keep' },\n"
     "  max_wait_ms = any { 1, 20, 3600000 }, requests = w.n > 0 and draw(3) == 1 and { w.id[draw(w.n)] } or nil } end\n"
     "local deeds = {\n"
-    "  function(view, act) for _, ranks in ipairs(view.cover(draw(#node.ranks), draw(4))) do act.bind(ranks, order(view)) end end,\n"
+    "  function(view, act) for _, ranks in ipairs(view.cover(draw(#node.ranks), draw(4))) do act.bind(ranks, "
+    "order(view)) end end,\n"
     "  function(view, act) act.bind(any(node.sets), order(view)) end,\n"
-    "  function(view, act) local g, o = any(view.groups), order(view) if g then o.requests = nil act.release(g, o) end end,\n"
-    "  function(view, act) for _, g in ipairs(view.groups) do act.release(g, { when = any { 'hard', 'drain' }, kv = 'park', max_wait_ms = 3600000 }) end end,\n"
-    "  function(view, act) local g = any(view.groups) if g then act.preempt(g, any { 'drain', 'soft', 'hard' }) end end,\n"
+    "  function(view, act) local g, o = any(view.groups), order(view) if g then o.requests = nil act.release(g, o) end "
+    "end,\n"
+    "  function(view, act) for _, g in ipairs(view.groups) do act.release(g, { when = any { 'hard', 'drain' }, kv = "
+    "'park', max_wait_ms = 3600000 }) end end,\n"
+    "  function(view, act) local g = any(view.groups) if g then act.preempt(g, any { 'drain', 'soft', 'hard' }) end "
+    "end,\n"
     "  function(view, act) for _, g in ipairs(view.groups) do act.preempt(g, 'drain') end end,\n"
-    "  function(view, act) for i = 1, view.running.n do act.preempt(view.running.id[i], any { 'hard', 'recompute' }) end end,\n"
+    "  function(view, act) for i = 1, view.running.n do act.preempt(view.running.id[i], any { 'hard', 'recompute' }) "
+    "end end,\n"
     "  function(view, act) local r, g = view.running, any(view.groups) if r.n > 0 and g then\n"
     "    act.remap(r.id[draw(r.n)], g, any { 'migrate', 'park', 'recompute', 'keep' }) end end,\n"
     "  function(view, act) act.comm(any(node.sets), any { 'auto', 'oneshot', 'twoshot' }) end,\n"
@@ -28,7 +35,8 @@ static const char wild[] =
     "  function(view, act) error('at random') end,\n"
     "}\n"
     "return { api = 1, doc = 'wild', needs = { 'id' },\n"
-    "params = { seed = { default = 1 }, wild = { default = false }, every = { default = 10 }, fall = { default = 'no', choices = { 'no', 'error', 'loop' } } },\n"
+    "params = { seed = { default = 1 }, wild = { default = false }, every = { default = 10 }, fall = { default = 'no', "
+    "choices = { 'no', 'error', 'loop' } } },\n"
     "start = function(facts, act, p) node, draw = facts, rng(1) end,\n"
     "admit = function(request, view, act, p) return p.wild and draw(100) or nil end,\n"
     "step = function(view, act, p)\n"
@@ -38,7 +46,8 @@ static const char wild[] =
     "  if p.wild and draw(p.every) == 1 and any(deeds)(view, act) then return end\n"
     "  if p.wild and draw(3) == 1 then act.wake(3) end\n"
     "  for _, g in ipairs(view.idle) do local b = act.batch(g)\n"
-    "    if b and not (p.wild and draw(4) == 1) then b:decodes() b:prefill(view.waiting, nil, p.wild and draw(2) == 1 and 'any' or nil)\n"
+    "    if b and not (p.wild and draw(4) == 1) then b:decodes() b:prefill(view.waiting, nil, p.wild and draw(2) == 1 "
+    "and 'any' or nil)\n"
     "      if b.tokens > 0 then act.forward(g, b, p.wild and any(node.layouts[g.size]) or nil) end end end\n"
     "end }";
 
@@ -69,12 +78,21 @@ static void set(struct rig *t, const char *form, uint64_t a, uint64_t b)
 static void take_over(struct rig *t, enum way way)
 {
     switch (way) {
-    case SWAP: make_live(t, "fcfs", fcfs.data); break;
-    case ROLLBACK: tell(t, IN_ROLLBACK, NULL); break;
+    case SWAP:
+        make_live(t, "fcfs", fcfs.data);
+        break;
+    case ROLLBACK:
+        tell(t, IN_ROLLBACK, NULL);
+        break;
     case FALL_TO_THE_ONE_BEFORE:
-    case FALL_TO_NATIVE: tell(t, IN_PARAMS, "{\"fall\": \"error\"}"); break;
-    case TORN: tell(t, IN_PARAMS, "{\"fall\": \"loop\"}"); break;
-    case N_WAYS: break;
+    case FALL_TO_NATIVE:
+        tell(t, IN_PARAMS, "{\"fall\": \"error\"}");
+        break;
+    case TORN:
+        tell(t, IN_PARAMS, "{\"fall\": \"loop\"}");
+        break;
+    case N_WAYS:
+        break;
     }
 }
 
@@ -98,9 +116,10 @@ static void check_bound(struct rig *t, uint64_t seed, enum way way)
     while (engine_world(t->engine)->requests.n_live && turns++ < MAX_TURNS && go_on(t))
         ;
     if (engine_world(t->engine)->requests.n_live || clock_now(&t->clock) - from > 10000000000)
-        fail_msg("seed %d, way %d: %d requests live after %d turns and %.3f s", (int)seed, (int)way, engine_world(t->engine)->requests.n_live, turns,
-                 (double)(clock_now(&t->clock) - from) * 1e-9);
-    for (int i = 0; i < 10 && way >= FALL_TO_THE_ONE_BEFORE && rig_state(t, "policy.withdrawn") == 0; i++) { /* it needs steps to fall in */
+        fail_msg("seed %d, way %d: %d requests live after %d turns and %.3f s", (int)seed, (int)way,
+                 engine_world(t->engine)->requests.n_live, turns, (double)(clock_now(&t->clock) - from) * 1e-9);
+    for (int i = 0; i < 10 && way >= FALL_TO_THE_ONE_BEFORE && rig_state(t, "policy.withdrawn") == 0;
+         i++) { /* it needs steps to fall in */
         rig_submit(t, "", 5, 5);
         rig_run_until(t, clock_now(&t->clock) + 200000000);
     }
@@ -109,7 +128,8 @@ static void check_bound(struct rig *t, uint64_t seed, enum way way)
     for (int i = 0; i < p->n_groups; i++)
         any_shut |= partition_slot(p, i)->shut || partition_slot(p, i)->closed;
     if (any_shut || p->n_pending || p->free_ranks)
-        fail_msg("seed %d, way %d: closed groups: %d, orders: %d, free ranks: %llx", (int)seed, (int)way, any_shut, p->n_pending, (unsigned long long)p->free_ranks);
+        fail_msg("seed %d, way %d: closed groups: %d, orders: %d, free ranks: %llx", (int)seed, (int)way, any_shut,
+                 p->n_pending, (unsigned long long)p->free_ranks);
     for (int i = 0; i < MAX_SETS; i++)
         assert_int_equal(p->algorithms[i], 0);
     rig_check(t);
@@ -122,7 +142,9 @@ static void run_seed(uint64_t seed, enum way way)
     struct rng rng;
     rng_init(&rng, seed * 100 + (uint64_t)way);
     int n = ranks[rng_below(&rng, 4)];
-    rig_open(&t, &(struct rig_knobs){.ranks = n, .group_size = n > 1 ? 1 << rng_below(&rng, 2) : 0, .blocks = 60 + (int)rng_below(&rng, 200)});
+    rig_open(&t, &(struct rig_knobs){.ranks = n,
+                                     .group_size = n > 1 ? 1 << rng_below(&rng, 2) : 0,
+                                     .blocks = 60 + (int)rng_below(&rng, 200)});
     if (way == ROLLBACK || way == FALL_TO_THE_ONE_BEFORE)
         make_live(&t, "fcfs", fcfs.data);
     make_live(&t, "wild", wild);

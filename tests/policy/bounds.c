@@ -1,4 +1,5 @@
-/* Whatever a policy does or leaves undone, and whatever fails: every request ends within a bound, the clock moves on, and nobody spins. */
+/* Whatever a policy does or leaves undone, and whatever fails: every request ends within a bound, the clock moves on,
+ * and nobody spins. */
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/file.h"
@@ -29,7 +30,8 @@ static uint64_t run_for(struct rig *t, int64_t ns)
     uint64_t before = engine_world(t->engine)->step;
     for (int n = 0; next <= until; n++) {
         if (n == MANY_TURNS)
-            fail_msg("%d turns and the clock has not moved; the policy was asked %d times", n, (int)(engine_world(t->engine)->step - before));
+            fail_msg("%d turns and the clock has not moved; the policy was asked %d times", n,
+                     (int)(engine_world(t->engine)->step - before));
         if (engine_turn(t->engine))
             continue;
         rig_listen(t);
@@ -44,12 +46,15 @@ static uint64_t run_for(struct rig *t, int64_t ns)
     return engine_world(t->engine)->step - before;
 }
 
-#define SECONDS(n) ((int64_t)((n) * 1e9))
-#define SERVE "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end "
+#define SECONDS(n) ((int64_t)((n)*1e9))
+#define SERVE                                                                                                          \
+    "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then "            \
+    "act.forward(g, b) end end "
 
 /* ---- who fits nowhere */
 
-/* Two ranks hold a request together, one fails: the request is told so, and those behind it are served, by the policy itself. */
+/* Two ranks hold a request together, one fails: the request is told so, and those behind it are served, by the policy
+ * itself. */
 static void lose_a_rank_under(const char *path)
 {
     struct rig t;
@@ -78,8 +83,14 @@ static void lose_a_rank_under(const char *path)
 static void a_lost_rank_ends_what_the_others_cannot_hold(void **state)
 {
     (void)state;
-    static const char *const shipped[] = {NULL, "policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
-                                          "policies/flying.lua", "policies/static.lua", "policies/auto.lua"};
+    static const char *const shipped[] = {NULL,
+                                          "policies/fcfs.lua",
+                                          "policies/priority.lua",
+                                          "policies/fair.lua",
+                                          "policies/shift.lua",
+                                          "policies/flying.lua",
+                                          "policies/static.lua",
+                                          "policies/auto.lua"};
     for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++)
         lose_a_rank_under(shipped[i]);
 }
@@ -100,7 +111,8 @@ static void who_outgrows_the_node_ends(void **state)
     rig_close(&t);
 }
 
-/* Nobody binds the two ranks that the first in the queue needs: the others go on, and it is served when it has waited too long. */
+/* Nobody binds the two ranks that the first in the queue needs: the others go on, and it is served when it has waited
+ * too long. */
 static void a_misfit_at_the_head_bars_nobody(void **state)
 {
     (void)state;
@@ -130,7 +142,9 @@ static void say_again(const char *what, uint64_t at_most)
     struct rig t;
     char source[1024];
     rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1});
-    snprintf(source, sizeof source, "return { api = 1, doc = 'x', step = function(view, act) " SERVE "if view.step > 5 then %s end end }", what);
+    snprintf(source, sizeof source,
+             "return { api = 1, doc = 'x', step = function(view, act) " SERVE "if view.step > 5 then %s end end }",
+             what);
     swap_to(&t, source);
     rig_submit(&t, "", 30, 200);
     run_for(&t, SECONDS(0.02));
@@ -150,15 +164,18 @@ static void asking_again_is_no_change(void **state)
     say_again("act.release(view.groups[1], { when = 'drain' })", 400);
     say_again("if view.groups[2] then act.preempt(view.groups[2], 'drain') end", 400);
     say_again("act.open(view.groups[1])", 400); /* a step takes a millisecond */
-    say_again("local g = view.groups[2] if g and g.closed then act.open(g) elseif g then act.preempt(g, 'drain') end", 100 * LIVE_MAX_BARREN * 2);
+    say_again("local g = view.groups[2] if g and g.closed then act.open(g) elseif g then act.preempt(g, 'drain') end",
+              100 * LIVE_MAX_BARREN * 2);
 }
 
-/* An order that changes all the time waits no longer than it would have as it was; and one that has somebody wait for requests that it does not run is a stall. */
+/* An order that changes all the time waits no longer than it would have as it was; and one that has somebody wait for
+ * requests that it does not run is a stall. */
 static void pending_orders_hide_no_stall(void **state)
 {
     (void)state;
     static const char *const steps[] = {
-        "n = n + 1 act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000, kv = n % 2 == 0 and 'park' or 'migrate' })",
+        "n = n + 1 act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000, kv = n % 2 == 0 and 'park' or "
+        "'migrate' })",
         "act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000 })",
         "n = n + 1 act.bind(n % 2 == 0 and { 0, 1 } or { 0 }, { when = 'soft', max_wait_ms = 3600000 })",
         "n = n + 1 act.bind(n % 2 == 0 and { 0, 1 } or { 0 }) act.wake(10)",
@@ -168,7 +185,9 @@ static void pending_orders_hide_no_stall(void **state)
         char source[1024];
         rig_open(&t, &(struct rig_knobs){.ranks = 2});
         snprintf(source, sizeof source,
-                 "local n = 0 return { api = 1, doc = 'x', step = function(view, act) if view.step > 5 and #view.groups > 0 then %s else " SERVE "end end }", steps[i]);
+                 "local n = 0 return { api = 1, doc = 'x', step = function(view, act) if view.step > 5 and "
+                 "#view.groups > 0 then %s else " SERVE "end end }",
+                 steps[i]);
         swap_to(&t, source);
         rig_submit(&t, "", 30, 40);
         run_for(&t, SECONDS(0.01));
@@ -192,7 +211,8 @@ static void a_changed_order_keeps_its_deadline(void **state)
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1});
     swap_to(&t, "local n = 0 return { api = 1, doc = 'x', step = function(view, act) n = n + 1 " SERVE
-                "if #view.groups == 2 and view.n_running > 0 then act.bind({ 0, 1 }, { when = 'drain', max_wait_ms = 50, kv = n % 2 == 0 and 'park' or 'migrate' }) end end }");
+                "if #view.groups == 2 and view.n_running > 0 then act.bind({ 0, 1 }, { when = 'drain', max_wait_ms = "
+                "50, kv = n % 2 == 0 and 'park' or 'migrate' }) end end }");
     rig_submit(&t, "", 30, 400);
     run_for(&t, SECONDS(0.2));
     assert_int_equal(rig_state(&t, "n_switches"), 3); /* two groups at the start, and the order */
@@ -203,7 +223,8 @@ static void a_changed_order_keeps_its_deadline(void **state)
 
 /* ---- who gets no further */
 
-/* One request is served so that it never ends, others come and go beside it; the policy is withdrawn when that one has starved twice, and it ends. */
+/* One request is served so that it never ends, others come and go beside it; the policy is withdrawn when that one has
+ * starved twice, and it ends. */
 static void starve_by(const char *step)
 {
     struct rig t;
@@ -215,8 +236,10 @@ static void starve_by(const char *step)
              "  for i = 1, r.n do if r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
              "  for i = 1, w.n do if w.tenant[i] ~= 'red' then b:add(w.id[i]) end end\n"
              "  local function red(q) for i = 1, q.n do if q.tenant[i] == 'red' then return q.id[i] end end end\n"
-             "  if view.step < 20 then for i = 1, w.n do b:add(w.id[i]) end for i = 1, r.n do b:add(r.id[i]) end else %s end\n"
-             "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(5) end end }", step);
+             "  if view.step < 20 then for i = 1, w.n do b:add(w.id[i]) end for i = 1, r.n do b:add(r.id[i]) end else "
+             "%s end\n"
+             "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(5) end end }",
+             step);
     swap_to(&t, source);
     run_for(&t, SECONDS(0.1));
     for (int i = 0; i < 40; i++)
@@ -240,7 +263,8 @@ static void starve_by(const char *step)
 static void giving_way_for_ever_is_starvation(void **state)
 {
     (void)state;
-    starve_by("if odd then if red(w) then b:add(red(w), 1) end elseif red(r) then act.preempt(red(r), 'recompute') end");
+    starve_by(
+        "if odd then if red(w) then b:add(red(w), 1) end elseif red(r) then act.preempt(red(r), 'recompute') end");
     starve_by("if red(w) then b:add(red(w), 1) elseif red(r) and odd then act.preempt(red(r), 'recompute') end");
     starve_by("if red(w) then b:add(red(w), 7) end"); /* begun, and never gone on with */
     starve_by("if red(w) then act.batch(view.groups[1]) end");

@@ -1,5 +1,5 @@
-/* What a call costs is told apart: code that executes too much is judged by that, on however slow a machine; the clock counts only where it costs something, and never
- * for a core that somebody else had. */
+/* What a call costs is told apart: code that executes too much is judged by that, on however slow a machine; the clock
+ * counts only where it costs something, and never for a core that somebody else had. */
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/clock.h"
@@ -16,7 +16,8 @@ static void burn(int64_t ns)
         ;
 }
 
-/* n calls that take so long by the clock, and really compute for burnt_ns, so far apart. Returns how many were called slow. */
+/* n calls that take so long by the clock, and really compute for burnt_ns, so far apart. Returns how many were called
+ * slow. */
 static int calls(struct gauge *g, int n, int64_t took_ns, int64_t burnt_ns, int64_t apart_ns)
 {
     static int64_t now = 1000000000000;
@@ -42,9 +43,9 @@ static void time_counts_where_it_costs_something(void **state)
 {
     (void)state;
     struct gauge g = {0}, rare = {0};
-    assert_true(calls(&g, 50, 1000000, 150000, 20000000) > 30);     /* 5% of the time, and its own */
+    assert_true(calls(&g, 50, 1000000, 150000, 20000000) > 30);        /* 5% of the time, and its own */
     assert_int_equal(calls(&rare, 50, 1000000, 150000, 200000000), 0); /* half a percent */
-    assert_int_equal(calls(&g, 200, 50000, 0, 2000000), 0);         /* more than 1%, but of calls that are short */
+    assert_int_equal(calls(&g, 200, 50000, 0, 2000000), 0);            /* more than 1%, but of calls that are short */
 }
 
 static void some_calls_are_counted_and_all_after_a_late_one(void **state)
@@ -68,16 +69,19 @@ static void some_calls_are_counted_and_all_after_a_late_one(void **state)
 
 enum { LONG_MS = 2000 };
 
-#define SERVE                                                                                                                     \
-    "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end"
+#define SERVE                                                                                                          \
+    "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 "     \
+    "then act.forward(g, b) end end"
 
 /* Some hundred steps, then its params change: from there on its step is what the test wants. */
 static void run_policy(struct rig *t, const char *code)
 {
     char source[2000];
     snprintf(source, sizeof source,
-             "return { api = 1, doc = 'cost', params = { bad = { default = false, doc = 'x' } }, step = function(view, act, p)\n"
-             "if p.bad then %s end " SERVE " end }", code);
+             "return { api = 1, doc = 'cost', params = { bad = { default = false, doc = 'x' } }, step = function(view, "
+             "act, p)\n"
+             "if p.bad then %s end " SERVE " end }",
+             code);
     if (rig_swap(t, "cost", source))
         fail_msg("%s", t->reply.data);
     for (int i = 0; i < 40; i++)
@@ -123,13 +127,17 @@ static void the_dry_runs_refuse_it(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.hard_ns = LONG_MS * 1000000ll});
-    assert_int_equal(rig_swap(&t, "loops", "return { api = 1, doc = 'x', step = function(view, act, p)\n"
-                                           "for i = 1, 100000 do local x = i end " SERVE " end }"), E_POLICY);
+    assert_int_equal(rig_swap(&t, "loops",
+                              "return { api = 1, doc = 'x', step = function(view, act, p)\n"
+                              "for i = 1, 100000 do local x = i end " SERVE " end }"),
+                     E_POLICY);
     if (!strstr(t.reply.data, "bytecodes: more than 20000 (dry run of step on"))
         fail_msg("%s", t.reply.data);
     /* now and then is a price that a policy may pay */
-    assert_int_equal(rig_swap(&t, "seldom", "local n = 0 return { api = 1, doc = 'x', step = function(view, act, p) n = n + 1\n"
-                                            "if n % 20 == 0 then for i = 1, 100000 do local x = i end end " SERVE " end }"), 0);
+    assert_int_equal(rig_swap(&t, "seldom",
+                              "local n = 0 return { api = 1, doc = 'x', step = function(view, act, p) n = n + 1\n"
+                              "if n % 20 == 0 then for i = 1, 100000 do local x = i end end " SERVE " end }"),
+                     0);
     rig_close(&t);
 }
 
@@ -140,7 +148,8 @@ struct busy {
     int n_starts, n_destroyed;
 };
 
-static enum verdict busy_start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p, struct err *e)
+static enum verdict busy_start(void *ctx, const struct node_facts *node, const struct view *v, struct plan *p,
+                               struct err *e)
 {
     (void)node, (void)v, (void)p, (void)e;
     ((struct busy *)ctx)->n_starts++;
@@ -206,7 +215,8 @@ static void slowness_alone_is_forgiven_later(void **state)
     assert_true(in_s > 5 && in_s <= 10);
     assert_int_equal(rig_state(&t, "policy.retry.number"), 1);
     assert_int_equal(rig_metric(&t, "policy_info{policy=\"busy\",version=\"b1\",sha256=\"b1\",state=\"resting\"}"), 1);
-    expect_error(&t, "step: slow: took 999 us; busy is withdrawn: too many calls that take more time than they are worth; to be tried again in 10 s, number 1 of 5");
+    expect_error(&t, "step: slow: took 999 us; busy is withdrawn: too many calls that take more time than they are "
+                     "worth; to be tried again in 10 s, number 1 of 5");
     b.now = false;
     rig_run_until(&t, clock_now(&t.clock) + 11000000000); /* nobody is served meanwhile: by itself */
     assert_string_equal(engine_policy(t.engine)->name, "busy");
@@ -257,7 +267,8 @@ static void a_swap_ends_the_rest(void **state)
     rig_open(&t, &(struct rig_knobs){0});
     go_live(&t, &b);
     serve(&t);
-    assert_int_equal(rig_swap(&t, "plain", "return { api = 1, doc = 'x', step = function(view, act, p) " SERVE " end }"), 0);
+    assert_int_equal(
+        rig_swap(&t, "plain", "return { api = 1, doc = 'x', step = function(view, act, p) " SERVE " end }"), 0);
     assert_int_equal(b.n_destroyed, 1);
     rig_run_until(&t, clock_now(&t.clock) + 20000000000);
     assert_string_equal(engine_policy(t.engine)->name, "plain");

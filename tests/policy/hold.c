@@ -1,15 +1,18 @@
-/* act.hold: a policy holds requests back on purpose. That is no stall and no starvation, it has an end, and everybody can see it. */
+/* act.hold: a policy holds requests back on purpose. That is no stall and no starvation, it has an end, and everybody
+ * can see it. */
 #include "tests/rig/policy_rig.h"
 
 /* A tenant called red is held in admit or in step, until `until` seconds; everybody else is served. */
-static const char quota[] =
-    "local n = 0\n"
-    "return { api = 1, doc = 'quota', needs = { 'tenant', 'held' },\n"
-    "admit = function(r, view, act) if r.tenant == 'red' and not r.again then assert(act.hold(r, 'quota', view.now + 2)) end end,\n"
-    "step = function(view, act) n = n + 1\n"
-    "  local w = view.waiting\n"
-    "  for i = 1, w.n do if w.tenant[i] == 'green' and w.held[i] == 0 then assert(act.hold(w.id[i], 'green waits', view.now + 1)) end end\n"
-    "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(w) if b.tokens > 0 then act.forward(g, b) end end end }";
+static const char quota[] = "local n = 0\n"
+                            "return { api = 1, doc = 'quota', needs = { 'tenant', 'held' },\n"
+                            "admit = function(r, view, act) if r.tenant == 'red' and not r.again then "
+                            "assert(act.hold(r, 'quota', view.now + 2)) end end,\n"
+                            "step = function(view, act) n = n + 1\n"
+                            "  local w = view.waiting\n"
+                            "  for i = 1, w.n do if w.tenant[i] == 'green' and w.held[i] == 0 then "
+                            "assert(act.hold(w.id[i], 'green waits', view.now + 1)) end end\n"
+                            "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(w) if "
+                            "b.tokens > 0 then act.forward(g, b) end end end }";
 
 static void load(struct rig *t, const char *source)
 {
@@ -17,7 +20,7 @@ static void load(struct rig *t, const char *source)
         fail_msg("%s\n%s", source, t->reply.data);
 }
 
-#define SECONDS(n) ((int64_t)((n) * 1e9))
+#define SECONDS(n) ((int64_t)((n)*1e9))
 
 static void in_seconds(struct rig *t, double s)
 {
@@ -42,8 +45,10 @@ static void who_is_held_waits_and_nobody_is_blamed(void **state)
     in_seconds(&t, 1);
     assert_int_equal(t.heard[blue].ending, END_LENGTH);
     assert_int_equal(t.heard[red].n_ends, 0);
-    assert_int_equal(rig_metric(&t, "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"sim\",reason=\"held\"}"), 1);
-    assert_int_equal(rig_metric(&t, "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"sim\",reason=\"capacity\"}"), 0);
+    assert_int_equal(
+        rig_metric(&t, "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"sim\",reason=\"held\"}"), 1);
+    assert_int_equal(
+        rig_metric(&t, "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"sim\",reason=\"capacity\"}"), 0);
     assert_int_equal(rig_metric(&t, "policy_decisions_total{action=\"hold\"}"), 1);
     rig_post(&t, IN_STATE, NULL, 0);
     rig_turn(&t);
@@ -63,9 +68,12 @@ static void a_held_house_rests(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.starvation_s = 0.3});
-    load(&t, "return { api = 1, doc = 'x', needs = { 'held', 'tenant' }, step = function(view, act) local w = view.waiting\n"
-             "  for i = 1, w.n do if w.held[i] == 0 and view.now < 2 then act.hold(w.id[i], 'later', 2.5) end end\n"
-             "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(w) if b.tokens > 0 then act.forward(g, b) end end end }");
+    load(
+        &t,
+        "return { api = 1, doc = 'x', needs = { 'held', 'tenant' }, step = function(view, act) local w = view.waiting\n"
+        "  for i = 1, w.n do if w.held[i] == 0 and view.now < 2 then act.hold(w.id[i], 'later', 2.5) end end\n"
+        "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(w) if b.tokens > 0 then "
+        "act.forward(g, b) end end end }");
     rig_submit(&t, "", 20, 5);
     rig_submit(&t, "", 20, 5);
     rig_turn(&t);
@@ -84,10 +92,13 @@ static void a_held_house_rests(void **state)
 static void a_hold_ends_with_its_policy(void **state)
 {
     (void)state;
-    static const char fcfs[] = "return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "
+    static const char fcfs[] = "return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) "
+                               "do local b = act.batch(g) b:decodes() "
                                "b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }";
-    static const char bad[] = "return { api = 1, doc = 'x', needs = { 'held' }, admit = function(r, view, act) act.hold(r, 'for an hour', view.now + 3600) end,\n"
-                              "step = function(view, act) act.wake(100) if view.now > 1.5 and view.now < 4 and view.n_waiting == 1 and view.waiting.held[1] > 3000 then"
+    static const char bad[] = "return { api = 1, doc = 'x', needs = { 'held' }, admit = function(r, view, act) "
+                              "act.hold(r, 'for an hour', view.now + 3600) end,\n"
+                              "step = function(view, act) act.wake(100) if view.now > 1.5 and view.now < 4 and "
+                              "view.n_waiting == 1 and view.waiting.held[1] > 3000 then"
                               " while true do end end end }";
     for (int how = 0; how < 4; how++) {
         struct rig t;
@@ -121,10 +132,12 @@ static void a_policy_lets_go(void **state)
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.starvation_s = 0.3});
     load(&t, "local live = 0 return { api = 1, doc = 'one at a time', needs = { 'held', 'waiting.first' },\n"
-             "admit = function(r, view, act) act.hold(r, 'one at a time', view.now + 600) end, finish = function() live = 0 end,\n"
+             "admit = function(r, view, act) act.hold(r, 'one at a time', view.now + 600) end, finish = function() "
+             "live = 0 end,\n"
              "step = function(view, act) local w = view.waiting\n"
              "  if live == 0 and w.first[1] then live = 1 assert(act.hold(w.id[w.first[1]], nil)) end\n"
-             "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }");
+             "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then "
+             "act.forward(g, b) end end end }");
     for (int i = 0; i < 6; i++)
         rig_submit(&t, "", 20, 5);
     in_seconds(&t, 3);
@@ -162,9 +175,11 @@ static void holds_are_checked(void **state)
         char source[1024], error[600];
         rig_open(&t, &(struct rig_knobs){0});
         snprintf(source, sizeof source,
-                 "return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local w, b = view.waiting, act.batch(view.idle[1])\n"
+                 "return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local w, b = view.waiting, "
+                 "act.batch(view.idle[1])\n"
                  "if view.now < 2 and w.n == 1 and view.running.n == 1 then %s end\n"
-                 "b:decodes() b:prefill() if b.tokens > 0 then act.forward(b.group, b) end end }", cases[i].code);
+                 "b:decodes() b:prefill() if b.tokens > 0 then act.forward(b.group, b) end end }",
+                 cases[i].code);
         load(&t, source);
         rig_submit(&t, "", 20, 30);
         in_seconds(&t, 0.01);

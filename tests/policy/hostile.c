@@ -27,8 +27,8 @@ static const char *const places[] = {
 struct attack {
     enum place place;
     const char *code;
-    enum verdict verdict;   /* OK: nothing happens to anyone */
-    const char *why;        /* part of the last error; NULL: any */
+    enum verdict verdict; /* OK: nothing happens to anyone */
+    const char *why;      /* part of the last error; NULL: any */
 };
 
 /* A stream of requests through a policy that turns bad in the middle. */
@@ -84,7 +84,7 @@ static void run_all(const struct attack *list, size_t n, const struct rig_knobs 
     }
 }
 
-#define RUN(list, hard_ms) RUN_ON(list, .hard_ns = (int64_t)(hard_ms) * 1000000)
+#define RUN(list, hard_ms) RUN_ON(list, .hard_ns = (int64_t)(hard_ms)*1000000)
 #define RUN_ON(list, ...) run_all(list, sizeof(list) / sizeof *(list), &(struct rig_knobs){__VA_ARGS__})
 enum { SHORT = 2, LONG = 2000 };
 
@@ -98,13 +98,11 @@ static void loops(void **state)
         {IN_STEP, "for i = 1, 1 / 0 do end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "for i = 1, 2, 0 do end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "local function f() return f() end f()", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local f, g function f() return g() end function g() return f() end f()", VERDICT_TIMEOUT,
-         NULL},
+        {IN_STEP, "local f, g function f() return g() end function g() return f() end f()", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "repeat act.log('x') until false", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do act.wake(5) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do act.batch(1) end", VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local b = act.batch(1) while true do b:prefill(view.waiting, 0) end", VERDICT_TIMEOUT,
-         NULL},
+        {IN_STEP, "local b = act.batch(1) while true do b:prefill(view.waiting, 0) end", VERDICT_TIMEOUT, NULL},
         {IN_ADMIT, "while true do end", VERDICT_TIMEOUT, NULL},
         {IN_FINISH, "while true do end", VERDICT_TIMEOUT, NULL},
     };
@@ -120,8 +118,7 @@ static void memory(void **state)
         {IN_STEP, "kept = {} for i = 1, 1 / 0 do kept[i] = function() return i end end", VERDICT_OOM, NULL},
         {IN_STEP, "kept = {} for i = 1, 1 / 0 do kept[tostring(i)] = true end", VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1 / 0 do local t = { i } end", VERDICT_OOM, NULL},
-        {IN_STEP,
-         "local t = {} for i = 1, 4000 do t[i] = 1 end while true do for k in sorted_pairs(t) do end end",
+        {IN_STEP, "local t = {} for i = 1, 4000 do t[i] = 1 end while true do for k in sorted_pairs(t) do end end",
          VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1e6 do view.idle[i] = i end", VERDICT_OOM, NULL},
         {IN_STEP, "for i = 1, 1e6 do view.waiting.tenant[i + 1e6] = i end", VERDICT_OOM, NULL},
@@ -145,12 +142,10 @@ static void time_in_c(void **state)
          "local t = {} for i = 1, 60000 do t[i] = 1 end while true do table.insert(t, 1, 1) table.remove(t, "
          "1) end",
          VERDICT_TIMEOUT, NULL},
-        {IN_STEP, "local s = '1' for i = 1, 16 do s = s .. s end while true do tonumber(s) end",
-         VERDICT_TIMEOUT, NULL},
+        {IN_STEP, "local s = '1' for i = 1, 16 do s = s .. s end while true do tonumber(s) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "local s = '1' for i = 1, 16 do s = s .. s end while true do local x = s:sub(2) < s end",
          VERDICT_TIMEOUT, NULL},
-        {IN_STEP,
-         "local s = 'x' for i = 1, 12 do s = s .. s end while true do select('#', s:byte(1, -1)) end",
+        {IN_STEP, "local s = 'x' for i = 1, 12 do s = s .. s end while true do select('#', s:byte(1, -1)) end",
          VERDICT_TIMEOUT, NULL},
         {IN_STEP, "while true do string.format('%99.99f', 1e308) end", VERDICT_TIMEOUT, NULL},
         {IN_STEP, "local r = rng(1) while true do r(6) end", VERDICT_TIMEOUT, NULL},
@@ -173,8 +168,7 @@ static void errors(void **state)
         {IN_STEP, "error(7)", VERDICT_ERROR, "hostile.lua:4: 7"},
         {IN_STEP, "error(error)", VERDICT_ERROR, "the error value is a function"},
         {IN_STEP, "local s = 'x' for i = 1, 17 do s = s .. s end error(s)", VERDICT_ERROR, "..."},
-        {IN_STEP, "error('a\\r\\n\\27[31m\\0\\255\\127')", VERDICT_ERROR,
-         "a\\x0d\\x0a\\x1b[31m\\x00\\xff\\x7f"},
+        {IN_STEP, "error('a\\r\\n\\27[31m\\0\\255\\127')", VERDICT_ERROR, "a\\x0d\\x0a\\x1b[31m\\x00\\xff\\x7f"},
         {IN_STEP, "error('\\226\\128\\174gnp\\226\\128\\139')", VERDICT_ERROR, "hostile.lua:4: \\u{202e}gnp\\u{200b}"},
         {IN_STEP, "local x = nil + 1", VERDICT_ERROR, "hostile.lua:4: attempt to perform arithmetic"},
         {IN_STEP, "view.nothing.here = 1", VERDICT_ERROR, "hostile.lua:4: view has no 'nothing'"},
@@ -185,11 +179,15 @@ static void errors(void **state)
         {IN_STEP, "p.mine = 1", VERDICT_ERROR, "p (the params) is read only: 'mine' cannot be set"},
         {IN_STEP, "view.groups[1].mine = 1", VERDICT_ERROR, "a group is read only: 'mine' cannot be set"},
         {IN_STEP, "act.forwrd(1)", VERDICT_ERROR, "hostile.lua:4: act has no 'forwrd'; did you mean 'forward'?"},
-        {IN_STEP, "if view.n_wating > 3 then return end", VERDICT_ERROR, "view has no 'n_wating'; did you mean 'n_waiting'?"},
-        {IN_STEP, "local n = view.groups[1].n_runing", VERDICT_ERROR, "a group has no 'n_runing'; did you mean 'n_running'?"},
+        {IN_STEP, "if view.n_wating > 3 then return end", VERDICT_ERROR,
+         "view has no 'n_wating'; did you mean 'n_waiting'?"},
+        {IN_STEP, "local n = view.groups[1].n_runing", VERDICT_ERROR,
+         "a group has no 'n_runing'; did you mean 'n_running'?"},
         {IN_STEP, "local n = p.treshold", VERDICT_ERROR, "p (the params) has no 'treshold'"},
-        {IN_STEP, "local n = view.waiting.key[1]", VERDICT_ERROR, "hostile.lua:4: view.waiting.key is not there: add \"waiting.key\" to needs (or \"key\", for both queues)"},
-        {IN_STEP, "local n = view.running.promt[1]", VERDICT_ERROR, "view.running has no column 'promt'; did you mean 'prompt'?"},
+        {IN_STEP, "local n = view.waiting.key[1]", VERDICT_ERROR,
+         "hostile.lua:4: view.waiting.key is not there: add \"waiting.key\" to needs (or \"key\", for both queues)"},
+        {IN_STEP, "local n = view.running.promt[1]", VERDICT_ERROR,
+         "view.running has no column 'promt'; did you mean 'prompt'?"},
         {IN_ADMIT, "return p.promt", VERDICT_ERROR, "hostile.lua:4: a request has no 'promt'; did you mean 'prompt'?"},
         {IN_ADMIT, "return p.ttft_ms", VERDICT_ERROR, "a request has no 'ttft_ms'"},
         {IN_STEP, "assert(false)", VERDICT_ERROR, "hostile.lua:4: assertion failed!"},
@@ -227,10 +225,8 @@ static void results(void **state)
         {IN_STEP, "act.batch(1):add(0 / 0)", VERDICT_ERROR, "is not a request id"},
         {IN_STEP, "act.batch(1):add(1e300)", VERDICT_ERROR, "is not a request id"},
         {IN_STEP, "act.batch(1):add(65536.5)", VERDICT_ERROR, "is not a request id"},
-        {IN_STEP, "act.batch(1):add(65536, -1)", VERDICT_ERROR,
-         "the number of tokens must be a whole number"},
-        {IN_STEP, "act.batch(1):prefill(view.waiting, -1)", VERDICT_ERROR,
-         "the token budget must be a whole number"},
+        {IN_STEP, "act.batch(1):add(65536, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
+        {IN_STEP, "act.batch(1):prefill(view.waiting, -1)", VERDICT_ERROR, "the token budget must be a whole number"},
         {IN_STEP, "act.batch(1):prefill(view.waiting, 0 / 0)", VERDICT_ERROR, "the token budget"},
         {IN_STEP, "act.batch(1):prefill('all')", VERDICT_ERROR,
          "view.waiting or a list of request ids is expected, not a string"},
@@ -244,7 +240,8 @@ static void results(void **state)
         {IN_STEP, "act.forward(1, act.batch(1), { dp = 1 })", VERDICT_ERROR,
          "a layout has no field 'dp'; did you mean 'sp'?"},
         {IN_STEP, "act.forward(1, act.batch(1), { tp = 'x' })", VERDICT_ERROR, "tp must be a number"},
-        {IN_STEP, "act.forward(1, act.batch(1), {}, 5)", VERDICT_ERROR, "options like { ahead = 4 } are expected, not a number"},
+        {IN_STEP, "act.forward(1, act.batch(1), {}, 5)", VERDICT_ERROR,
+         "options like { ahead = 4 } are expected, not a number"},
         {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = 'x' })", VERDICT_ERROR, "ahead must be a number"},
         {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = -1 })", VERDICT_ERROR, "ahead must be"},
         {IN_STEP, "act.forward(1, act.batch(1), {}, { ahead = 1025 })", VERDICT_ERROR, "ahead must be"},
@@ -272,7 +269,8 @@ static void orders(void **state)
         {IN_STEP, "act.bind({ 0 }, { wen = 'hard' })", VERDICT_ERROR, "has no field 'wen'; did you mean 'when'?"},
         {IN_STEP, "act.bind({ 0 }, { [{}] = 1 })", VERDICT_ERROR, "has no field '(not a name)'"},
         {IN_STEP, "act.bind({ 0 }, { when = 'now' })", VERDICT_ERROR, "when must be \"hard\", \"drain\" or \"soft\""},
-        {IN_STEP, "act.bind({ 0 }, { kv = 5 })", VERDICT_ERROR, "kv must be \"keep\", \"migrate\", \"park\", \"recompute\" or \"host\""},
+        {IN_STEP, "act.bind({ 0 }, { kv = 5 })", VERDICT_ERROR,
+         "kv must be \"keep\", \"migrate\", \"park\", \"recompute\" or \"host\""},
         {IN_STEP, "act.bind({ 0 }, { max_wait_ms = 0 })", VERDICT_ERROR, "max_wait_ms must be a whole number"},
         {IN_STEP, "act.bind({ 0 }, { max_wait_ms = 1 / 0 })", VERDICT_ERROR, "max_wait_ms must be a whole number"},
         {IN_STEP, "act.bind({ 0 }, { base = 5 })", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
@@ -288,7 +286,8 @@ static void orders(void **state)
         {IN_STEP, "act.remap(65536, 1, 'x')", VERDICT_ERROR, "kv must be"},
         {IN_STEP, "act.open({})", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.comm(5)", VERDICT_ERROR, "a list of ranks is expected"},
-        {IN_STEP, "act.comm({ 0 }, 'threeshot')", VERDICT_ERROR, "the algorithm must be \"auto\", \"oneshot\", \"twoshot\" or \"library\""},
+        {IN_STEP, "act.comm({ 0 }, 'threeshot')", VERDICT_ERROR,
+         "the algorithm must be \"auto\", \"oneshot\", \"twoshot\" or \"library\""},
         {IN_STEP, "act.weights(1, 5)", VERDICT_ERROR, "a layout like { tp = 1 } is expected"},
         {IN_STEP, "view.estimate(1, {}, 'much')", VERDICT_ERROR, "a batch is expected, not a string"},
         {IN_STEP, "view.estimate(1, {}, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
@@ -297,7 +296,8 @@ static void orders(void **state)
         {IN_STEP, "view.narrowest(0 / 0)", VERDICT_ERROR, "the number of tokens must be a whole number"},
         {IN_STEP, "act.preempt({}, 'drain')", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt(1, 'drain')", VERDICT_ERROR, "1 is not a request id"},
-        {IN_STEP, "act.batch(view.groups[1]):prefill(view.waiting, 5, 'all')", VERDICT_ERROR, "the last argument of prefill is \"any\""},
+        {IN_STEP, "act.batch(view.groups[1]):prefill(view.waiting, 5, 'all')", VERDICT_ERROR,
+         "the last argument of prefill is \"any\""},
     };
     RUN(list, LONG);
 }
@@ -313,13 +313,20 @@ static void refused_verbs(void **state)
          "local function refused(part, ok, why) no(ok, why, part) end\n"
          "refused('no such group', act.batch(2)) refused('no such request', act.preempt(65536 * 60000, "
          "'hard'))\n"
-         "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, 'drain'))\n"
-         "for _, verb in ipairs { 'swap_out', 'swap_in', 'reshard', 'ffn', 'draft' } do refused('not offered', act[verb](1)) end\n"
-         "refused('no such ranks', act.bind({ 0, 1 })) refused('empty', act.bind({})) refused('twice', act.bind({ 0, 0 })) assert(act.bind({ 0 }))\n"
-         "refused('host', act.bind({ 0 }, { kv = 'host' })) refused('number of ranks', act.bind({ 0 }, { base = { sp = 2 } }))\n"
-         "refused('no such group', act.release(2)) refused('no such group', view.estimate(2, {}, 5)) refused('no such group', act.weights(2))\n"
-         "refused('number of ranks', view.estimate(1, { tp = 2 }, 5)) refused('pipeline', act.weights(1, { pp = 2 })) assert(act.weights(1).zero_copy)\n"
-         "refused('no communicator', act.comm({ 0, 1 })) assert(act.comm({ 0 }).ranks[1] == 0) refused('caches so many', view.narrowest(1e9))\n"
+         "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, "
+         "'drain'))\n"
+         "for _, verb in ipairs { 'swap_out', 'swap_in', 'reshard', 'ffn', 'draft' } do refused('not offered', "
+         "act[verb](1)) end\n"
+         "refused('no such ranks', act.bind({ 0, 1 })) refused('empty', act.bind({})) refused('twice', act.bind({ 0, 0 "
+         "})) assert(act.bind({ 0 }))\n"
+         "refused('host', act.bind({ 0 }, { kv = 'host' })) refused('number of ranks', act.bind({ 0 }, { base = { sp = "
+         "2 } }))\n"
+         "refused('no such group', act.release(2)) refused('no such group', view.estimate(2, {}, 5)) refused('no such "
+         "group', act.weights(2))\n"
+         "refused('number of ranks', view.estimate(1, { tp = 2 }, 5)) refused('pipeline', act.weights(1, { pp = 2 })) "
+         "assert(act.weights(1).zero_copy)\n"
+         "refused('no communicator', act.comm({ 0, 1 })) assert(act.comm({ 0 }).ranks[1] == 0) refused('caches so "
+         "many', view.narrowest(1e9))\n"
          "refused('no such group', act.open(2)) refused('no such request', act.remap(65536 * 60000, 1))\n"
          "refused('60000', act.wake(-1)) refused('60000', act.wake(1e9)) refused('60000', act.wake(0 / 0))\n"
          "refused('no such request', act.refuse(65536 * 60000, 429))\n"
@@ -328,7 +335,8 @@ static void refused_verbs(void **state)
          "if r.n > 0 then refused('has not begun', act.refuse(r.id[1], 429)) end\n"
          "if w.n > 0 then refused('not running', act.preempt(w.id[1], 'recompute')) end\n"
          "local g = view.idle[1]\n"
-         "if kept == nil and r.n + w.n > 0 then local b = act.batch(g) refused('empty', act.forward(g, b)) refused('already', "
+         "if kept == nil and r.n + w.n > 0 then local b = act.batch(g) refused('empty', act.forward(g, b)) "
+         "refused('already', "
          "act.batch(g)) \n"
          "  if r.n > 0 then assert(b:add(r.id[1]) > 0) refused('already used', b:add(r.id[1])) "
          "refused('already used', act.preempt(r.id[1], 'hard')) end\n"
@@ -349,20 +357,33 @@ static void many_ranks(void **state)
     (void)state;
     static const struct attack list[] = {
         /* another partition at every step, given up before it comes about */
-        {IN_STEP, "n = n + 1 act.bind(({ { 0, 1 }, { 0, 1, 2, 3 }, { 1 }, { 2, 3 } })[n % 4 + 1], { when = ({ 'drain', 'soft', 'hard' })[n % 3 + 1] })",
+        {IN_STEP,
+         "n = n + 1 act.bind(({ { 0, 1 }, { 0, 1, 2, 3 }, { 1 }, { 2, 3 } })[n % 4 + 1], { when = ({ 'drain', 'soft', "
+         "'hard' })[n % 3 + 1] })",
          VERDICT_OK, NULL},
-        {IN_STEP, "for _, g in ipairs(view.groups) do act.release(g, 'park') end", VERDICT_STALLED, "every group is idle"},
+        {IN_STEP, "for _, g in ipairs(view.groups) do act.release(g, 'park') end", VERDICT_STALLED,
+         "every group is idle"},
         {IN_STEP, "for _, g in ipairs(view.groups) do act.preempt(g, 'drain') act.open(g) end", VERDICT_OK, NULL},
         {IN_STEP, "for _, g in ipairs(view.idle) do act.preempt(g, 'hard') end", VERDICT_STALLED, NULL},
-        {IN_STEP, "kept = kept or view.groups[1] if n == 0 then n = 1 act.bind({ 0 }) elseif kept.id ~= view.groups[1].id then assert(not act.batch(kept)) end", VERDICT_OK, NULL},
-        {IN_STEP, "act.wake(0.1) if view.step % 3 == 0 then for i = 1, view.running.n do act.remap(view.running.id[i], view.groups[i % #view.groups + 1]) end end",
+        {IN_STEP,
+         "kept = kept or view.groups[1] if n == 0 then n = 1 act.bind({ 0 }) elseif kept.id ~= view.groups[1].id then "
+         "assert(not act.batch(kept)) end",
          VERDICT_OK, NULL},
-        {IN_STEP, "assert(act.bind({ 0, 1 }) ~= nil) assert(not act.bind({ 1, 2 })) assert(not act.bind({ 0, 1, 2 }))", VERDICT_OK, NULL},
-        {IN_STEP, "for i = 1, 200 do act.bind({ 0, 1 }) act.bind({ i % 4 }) act.comm({ 2, 3 }, 'oneshot') end", VERDICT_OK, NULL},
-        {IN_STEP, "for _, g in ipairs(view.groups) do g.size, g.ranks, g.idle, g.kv_free, g.steps = -1, {}, 5, 'x', 0.5 end",
+        {IN_STEP,
+         "act.wake(0.1) if view.step % 3 == 0 then for i = 1, view.running.n do act.remap(view.running.id[i], "
+         "view.groups[i % #view.groups + 1]) end end",
+         VERDICT_OK, NULL},
+        {IN_STEP, "assert(act.bind({ 0, 1 }) ~= nil) assert(not act.bind({ 1, 2 })) assert(not act.bind({ 0, 1, 2 }))",
+         VERDICT_OK, NULL},
+        {IN_STEP, "for i = 1, 200 do act.bind({ 0, 1 }) act.bind({ i % 4 }) act.comm({ 2, 3 }, 'oneshot') end",
+         VERDICT_OK, NULL},
+        {IN_STEP,
+         "for _, g in ipairs(view.groups) do g.size, g.ranks, g.idle, g.kv_free, g.steps = -1, {}, 5, 'x', 0.5 end",
          VERDICT_MALFORMED, "read only"},
         {IN_STEP, "view.groups[1], view.free_ranks, view.pending = nil, false, 7", VERDICT_OK, NULL},
-        {IN_STEP, "act.bind({ 0, 1, 2, 3 }, { requests = view.running.id, reason = '\\0\\n\\255' .. tostring(view.step) })", VERDICT_OK, NULL},
+        {IN_STEP,
+         "act.bind({ 0, 1, 2, 3 }, { requests = view.running.id, reason = '\\0\\n\\255' .. tostring(view.step) })",
+         VERDICT_OK, NULL},
     };
     RUN_ON(list, .hard_ns = LONG * 1000000ll, .ranks = 4, .group_size = 2);
 }
@@ -371,12 +392,9 @@ static void view_abuse(void **state)
 {
     (void)state;
     static const struct attack list[] = {
-        {IN_STEP, "for i = 1, view.running.n do view.running.tenant[i] = 'mine' end", VERDICT_MALFORMED,
-         "read only"},
-        {IN_STEP, "for i = 1, view.running.n do view.running.prompt[i] = -1 end", VERDICT_MALFORMED,
-         "read only"},
-        {IN_STEP, "for i = 1, view.running.n do view.running.id[i] = nil end", VERDICT_MALFORMED,
-         "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.tenant[i] = 'mine' end", VERDICT_MALFORMED, "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.prompt[i] = -1 end", VERDICT_MALFORMED, "read only"},
+        {IN_STEP, "for i = 1, view.running.n do view.running.id[i] = nil end", VERDICT_MALFORMED, "read only"},
         {IN_STEP,
          "view.now, view.step, view.n_waiting, view.n_running, view.kv_free, view.kv_total = 1e9, 1e9, 1e9, "
          "1e9, 1e9, 1e9 "
@@ -402,14 +420,12 @@ static void bad_decisions(void **state)
     static const struct attack list[] = {
         {INSTEAD, "", VERDICT_STALLED, "every group is idle, and the plan runs nothing and asks for no wake"},
         {INSTEAD, "act.wake(100)", VERDICT_STALLED, "it has only asked to be woken"},
-        {INSTEAD, "local b = act.batch(view.idle[1]) b:decodes() b:prefill(view.waiting)", VERDICT_STALLED,
-         NULL},
+        {INSTEAD, "local b = act.batch(view.idle[1]) b:decodes() b:prefill(view.waiting)", VERDICT_STALLED, NULL},
         {INSTEAD, "act.batch(view.idle[1])", VERDICT_STALLED, NULL},
         /* everything that runs is stopped, in every step */
-        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end",
-         VERDICT_STALLED, NULL},
-        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'hard') end", VERDICT_STALLED,
+        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'recompute') end", VERDICT_STALLED,
          NULL},
+        {IN_STEP, "for i = 1, view.running.n do act.preempt(view.running.id[i], 'hard') end", VERDICT_STALLED, NULL},
         {IN_STEP, "act.wake(0.001)", VERDICT_OK, NULL},
     };
     RUN(list, LONG);
@@ -519,8 +535,7 @@ static void state_across_a_swap(void **state)
         {"return { [1.5] = 1 }", "error('not called')", true},
         {"return { [1] = 1, [3] = 2 }", "error('not called')", true},
         {"return 0 / 0", "error('not called')", true},
-        {"local t = {} for i = 1, 4000 do t[i] = 'twenty bytes of text' end return t", "error('not called')",
-         true},
+        {"local t = {} for i = 1, 4000 do t[i] = 'twenty bytes of text' end return t", "error('not called')", true},
         {"local s = 'x' for i = 1, 17 do s = s .. s end return s", "error('not called')", true},
         {"return { a = '\\255\\0' }", "assert(s.a)", true},
         {"return { n = 1 }", "error('too old')", false},
@@ -552,11 +567,13 @@ static void state_across_a_swap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loops),      cmocka_unit_test(memory),         cmocka_unit_test(time_in_c),
-        cmocka_unit_test(errors),     cmocka_unit_test(results),        cmocka_unit_test(orders),
+        cmocka_unit_test(loops),          cmocka_unit_test(memory),
+        cmocka_unit_test(time_in_c),      cmocka_unit_test(errors),
+        cmocka_unit_test(results),        cmocka_unit_test(orders),
         cmocka_unit_test(refused_verbs),  cmocka_unit_test(many_ranks),
-        cmocka_unit_test(view_abuse), cmocka_unit_test(bad_decisions),  cmocka_unit_test(starvation),
-        cmocka_unit_test(refusals),   cmocka_unit_test(who_takes_over), cmocka_unit_test(state_across_a_swap),
+        cmocka_unit_test(view_abuse),     cmocka_unit_test(bad_decisions),
+        cmocka_unit_test(starvation),     cmocka_unit_test(refusals),
+        cmocka_unit_test(who_takes_over), cmocka_unit_test(state_across_a_swap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

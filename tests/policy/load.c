@@ -12,9 +12,9 @@
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
 
-#define STEP                                                                                                 \
-    "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "     \
-    "b:prefill(view.waiting) "                                                                               \
+#define STEP                                                                                                           \
+    "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() "               \
+    "b:prefill(view.waiting) "                                                                                         \
     "if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end"
 #define POLICY(more) "return { api = 1, doc = 'a policy', " more STEP " }"
 
@@ -57,8 +57,9 @@ static void expect_good(const char *source)
 static void good_ones_load(void **state)
 {
     (void)state;
-    static const char *const files[] = {"policies/fcfs.lua", "policies/priority.lua", "policies/fair.lua", "policies/shift.lua",
-                                        "policies/flying.lua", "policies/static.lua", "policies/auto.lua"};
+    static const char *const files[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
+                                        "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
+                                        "policies/auto.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
     expect_good("return { api = 1, " STEP "}"); /* doc is for readers */
@@ -80,12 +81,15 @@ static void for_one_rank_only(void **state)
     static const struct {
         const char *source, *why;
     } cases[] = {
-        {"return { api = 1, doc = 'x', step = function(view, act) local b = act.batch(1) b:decodes() b:prefill() if b.tokens > 0 then act.forward(1, b) end end }",
+        {"return { api = 1, doc = 'x', step = function(view, act) local b = act.batch(1) b:decodes() b:prefill() if "
+         "b.tokens > 0 then act.forward(1, b) end end }",
          "attempt to index local 'b' (a nil value)"},
-        {"return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill()\n"
+        {"return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do local b = "
+         "act.batch(g) b:decodes() b:prefill()\n"
          "  if b.tokens > 0 then act.forward(g, b, { tp = 1 }) end end end }",
          "step runs nothing, although requests wait and there is room (dry run on 2 ranks, one group)"},
-        {"return { api = 1, doc = 'x', step = function(view, act) if #view.pending > 0 then while true do end end for _, g in ipairs(view.idle) do\n"
+        {"return { api = 1, doc = 'x', step = function(view, act) if #view.pending > 0 then while true do end end for "
+         "_, g in ipairs(view.idle) do\n"
          "  local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }",
          "still running"},
         {NULL, NULL},
@@ -104,19 +108,27 @@ static void for_one_rank_only(void **state)
     }
 }
 
-/* Dry runs look at the whole view after every call, and find the line: in step, in admit, through a local, in the very last call of a world. */
+/* Dry runs look at the whole view after every call, and find the line: in step, in admit, through a local, in the very
+ * last call of a world. */
 static void a_write_into_the_view_has_its_line(void **state)
 {
     (void)state;
     static const struct {
         const char *code, *where;
     } cases[] = {
-        {"step = function(view, act)\n local b = act.batch(view.idle[1])\n b:decodes() b:prefill(view.waiting)\n view.n_waiting = 0\n"
-         " act.forward(view.idle[1], b) end", "x.lua:5:"},
-        {"needs = { 'running.prompt' }, step = function(view, act)\n for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
-         " local list = view.running.prompt\n if view.running.n > 3 then\n  list[view.running.n] = 1\n end\n if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:6:"},
-        {"step = function(view, act)\n for _, g in ipairs(view.idle) do\n  g.load = 5\n  local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
-         " if b.tokens > 0 then act.forward(g, b) end end end", "x.lua:4:"},
+        {"step = function(view, act)\n local b = act.batch(view.idle[1])\n b:decodes() b:prefill(view.waiting)\n "
+         "view.n_waiting = 0\n"
+         " act.forward(view.idle[1], b) end",
+         "x.lua:5:"},
+        {"needs = { 'running.prompt' }, step = function(view, act)\n for _, g in ipairs(view.idle) do local b = "
+         "act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+         " local list = view.running.prompt\n if view.running.n > 3 then\n  list[view.running.n] = 1\n end\n if "
+         "b.tokens > 0 then act.forward(g, b) end end end",
+         "x.lua:6:"},
+        {"step = function(view, act)\n for _, g in ipairs(view.idle) do\n  g.load = 5\n  local b = act.batch(g) "
+         "b:decodes() b:prefill(view.waiting)\n"
+         " if b.tokens > 0 then act.forward(g, b) end end end",
+         "x.lua:4:"},
         {STEP ",\nadmit = function(r, view)\n if r.prompt > 20 then\n  view.now = 1\n end return 1 end", "x.lua:5:"},
         {STEP ",\nfinish = function(r, view)\n local now = view.now\n view.now = now + 1 end", "x.lua:5:"},
     };
@@ -125,7 +137,8 @@ static void a_write_into_the_view_has_its_line(void **state)
         struct err e = {0};
         snprintf(source, sizeof source, "return { api = 1,\n%s }", cases[i].code);
         assert_int_equal(load_for(1, source, strlen(source), NULL, &e), E_POLICY);
-        if (strncmp(e.text, cases[i].where, strlen(cases[i].where)) != 0 || !strstr(e.text, "the policy writes into its view, which is read only"))
+        if (strncmp(e.text, cases[i].where, strlen(cases[i].where)) != 0 ||
+            !strstr(e.text, "the policy writes into its view, which is read only"))
             fail_msg("says: %s\nshould begin with %s", e.text, cases[i].where);
     }
 }
@@ -146,15 +159,13 @@ static void syntax_and_shape(void **state)
         {"return { api = 1, doc = 5 }", "doc must be a text, not a number"},
         {"return { api = 1, doc = 'x' }", "step is missing"},
         {"return { api = 1, doc = 'x', step = 5 }", "step must be a function, not a number"},
-        {"return { api = 1, doc = 'x', stpe = function() end }",
-         "unknown field 'stpe'; did you mean 'step'?"},
+        {"return { api = 1, doc = 'x', stpe = function() end }", "unknown field 'stpe'; did you mean 'step'?"},
         {"return { api = 1, doc = 'x', 5, step = function() end }", "has a field that has no name"},
         {POLICY("needs = { 'priorty' }, "), "needs: there is no column 'priorty'; did you mean 'priority'?"},
         {POLICY("needs = { 'sleeping.key' }, "), "needs: there is no column 'sleeping.key'"},
         {POLICY("needs = 5, "), "needs must be a list"},
         {POLICY("tests = { 5 }, "), "tests must be a table of functions by name"},
-        {POLICY("tests = { a = function(t) assert(false, 'so it is') end }, "),
-         "test 'a' fails: x.lua:1: so it is"},
+        {POLICY("tests = { a = function(t) assert(false, 'so it is') end }, "), "test 'a' fails: x.lua:1: so it is"},
         {POLICY("tests = { a = function(t) t.step { wating = {} } end }, "),
          "t.step has no field 'wating'; did you mean 'waiting'?"},
         {"local kept return { api = 1, doc = 'x', tests = { a = function(t) for i = 1, 3 do t.step { waiting "
@@ -174,12 +185,13 @@ static void syntax_and_shape(void **state)
         {POLICY("tests = { a = function(t) t.step { ranks = 4, groups = { { 1, 2 } } } end }, "),
          "groups: number 1 cannot be: aligned power-of-two ranges"},
         {POLICY("tests = { a = function(t) t.step { ranks = 2, groups = { { 0 }, { 0, 1 } } } end }, "), "cannot be"},
-        {POLICY("tests = { a = function(t) t.step { groups = { 'all' } } end }, "), "a group must be a list of ranks, not a string"},
+        {POLICY("tests = { a = function(t) t.step { groups = { 'all' } } end }, "),
+         "a group must be a list of ranks, not a string"},
         {POLICY("tests = { a = function(t) t.step { ranks = 99 } end }, "), "ranks must be a number from 1 to 16"},
-        {POLICY("tests = { a = function(t) t.step { tokens_per_block = 24 } end }, "), "tokens_per_block must be a multiple of 16"},
+        {POLICY("tests = { a = function(t) t.step { tokens_per_block = 24 } end }, "),
+         "tokens_per_block must be a multiple of 16"},
         {POLICY("tests = { a = function(t) t.start { waiting = {} } end }, "), "t.start has no field 'waiting'"},
-        {POLICY("tests = { a = function(t) t.step { running = { 5 } } end }, "),
-         "table expected, got number"},
+        {POLICY("tests = { a = function(t) t.step { running = { 5 } } end }, "), "table expected, got number"},
         {POLICY("tests = { a = function(t) t.step { running = { { prompt = 100 } }, kv_blocks = 1 } end }, "),
          "does not fit its world"},
         {"error('no')", "x.lua:1: no"},
@@ -189,11 +201,9 @@ static void syntax_and_shape(void **state)
         {"return { api = 1, doc = 'x', step = function() end }", "step runs nothing, although requests wait"},
         {POLICY("admit = function() return 'soon' end, "), "admit returned a string; a sort key is a number"},
         {POLICY("admit = function(r, view) return 0 / 0 end, "), "not finite"},
-        {POLICY("finish = function(r) return r.nothing.here end, "),
-         "x.lua:1: a request has no 'nothing'"},
+        {POLICY("finish = function(r) return r.nothing.here end, "), "x.lua:1: a request has no 'nothing'"},
         {POLICY("start = function(node) error(node.model) end, "), "x.lua:1: rehearsal"},
-        {"local n = 0\nreturn { api = 1, doc = 'x', admit = function(r) return #tostring(rng) + n end, " STEP
-         "}",
+        {"local n = 0\nreturn { api = 1, doc = 'x', admit = function(r) return #tostring(rng) + n end, " STEP "}",
          NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -216,15 +226,11 @@ static void params_are_checked(void **state)
         {"params = { a = { default = 3, max = 2 } }, ", "params.a: the default must be at most 2"},
         {"params = { a = { default = 0/0 } }, ", "params.a: the default must be a finite number"},
         {"params = { a = { default = 1, min = 'x' } }, ", "params.a: min must be a number"},
-        {"params = { a = { default = 1.5, type = 'integer' } }, ",
-         "params.a: the default must be a whole number"},
-        {"params = { a = { default = 1, type = 'string' } }, ",
-         "params.a: the type does not fit the default"},
+        {"params = { a = { default = 1.5, type = 'integer' } }, ", "params.a: the default must be a whole number"},
+        {"params = { a = { default = 1, type = 'string' } }, ", "params.a: the type does not fit the default"},
         {"params = { a = { default = 'x', choices = { 'y', 'z' } } }, ", "must be one of \"y\", \"z\""},
-        {"params = { a = { default = { 5 } } }, ",
-         "params.a: the default must be a table of numbers by name"},
-        {"params = { a = { default = { b = 'x' } } }, ",
-         "params.a: the default must be a table of numbers by name"},
+        {"params = { a = { default = { 5 } } }, ", "params.a: the default must be a table of numbers by name"},
+        {"params = { a = { default = { b = 'x' } } }, ", "params.a: the default must be a table of numbers by name"},
         {"params = { a = { default = { b = 5 }, max = 2 } }, ", "params.a: the default must be at most 2"},
         {"params = 7, ", "params must be a table of declarations by name"},
     };
@@ -550,8 +556,7 @@ static void names_and_limits(void **state)
 static void two_machines_decide_the_same(void **state)
 {
     (void)state;
-    expect_good("local r = rng(9)\nreturn { api = 1, doc = 'x', admit = function() return r() end, " STEP
-                " }");
+    expect_good("local r = rng(9)\nreturn { api = 1, doc = 'x', admit = function() return r() end, " STEP " }");
     expect_good("local n, seen = 0, {}\nreturn { api = 1, doc = 'x', admit = function(q) n = n + 1 seen[q] = "
                 "n return -n end, " STEP " }");
 }
@@ -575,8 +580,10 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "monsters") == 0)
         return cmocka_run_group_tests(alone, start, stop);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_ones_load), cmocka_unit_test(for_one_rank_only),
-        cmocka_unit_test(syntax_and_shape), cmocka_unit_test(a_write_into_the_view_has_its_line),
+        cmocka_unit_test(good_ones_load),
+        cmocka_unit_test(for_one_rank_only),
+        cmocka_unit_test(syntax_and_shape),
+        cmocka_unit_test(a_write_into_the_view_has_its_line),
         cmocka_unit_test(params_are_checked),
         cmocka_unit_test(escapes),
         cmocka_unit_test(nothing_else_is_reachable),

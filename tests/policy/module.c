@@ -1,5 +1,5 @@
-/* The Lua module of specs under a host of its own, so that the sanitizers see it: random and hostile sequences of calls (tests/spec/hostile.lua) end in values or
- * in errors with a text, and leave nothing behind. */
+/* The Lua module of specs under a host of its own, so that the sanitizers see it: random and hostile sequences of calls
+ * (tests/spec/hostile.lua) end in values or in errors with a text, and leave nothing behind. */
 #include <lauxlib.h>
 #include <lualib.h>
 
@@ -43,7 +43,8 @@ static void a_spec_that_leaves_by_an_error_leaves_nothing_behind(void **state)
     (void)state;
     lua_State *L = host();
     lua(L, "local moonshift = require('moonshift')\n"
-           "local ok = pcall(function() local e = moonshift.engine {} e:submit {} e:run_until(0.001) e:submit {} error('early') end)\n"
+           "local ok = pcall(function() local e = moonshift.engine {} e:submit {} e:run_until(0.001) e:submit {} "
+           "error('early') end)\n"
            "assert(not ok) collectgarbage() collectgarbage()\n"
            "assert(not pcall(moonshift.engine, { policy = 'policies/README.md' }))\n"
            "assert(not pcall(moonshift.engine, { source = 'return {}' }))\n"
@@ -56,7 +57,8 @@ static void no_calls_in_any_order_end_the_process(void **state)
     (void)state;
     lua_State *L = host();
     lua(L, "local hostile, moonshift, done, refused = require('hostile'), require('moonshift'), 0, 0\n"
-           "for seed = 1001, 1040 do local d, r = hostile.round(moonshift, seed, 25) done, refused = done + d, refused + r end\n"
+           "for seed = 1001, 1040 do local d, r = hostile.round(moonshift, seed, 25) done, refused = done + d, refused "
+           "+ r end\n"
            "assert(done > 150 and refused > 150, done .. ' done, ' .. refused .. ' refused')");
     lua_close(L);
 }

@@ -1,5 +1,6 @@
-/* What a policy leaves behind ends with it, whichever way it ceases to be live: a swap, a rollback, a withdrawal; and stays where it goes on: a refused swap, a change of
- * params. Then the same at random: whatever scripted policies have done to the partition, lawful or not, whoever comes next serves everybody within a bound. */
+/* What a policy leaves behind ends with it, whichever way it ceases to be live: a swap, a rollback, a withdrawal; and
+ * stays where it goes on: a refused swap, a change of params. Then the same at random: whatever scripted policies have
+ * done to the partition, lawful or not, whoever comes next serves everybody within a bound. */
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/rng.h"
@@ -9,7 +10,8 @@
 /* A policy that serves like fcfs. `p.go`: it does one thing, once; `p.fall`: it raises from then on. */
 static const char meddler[] =
     "local done = false\n"
-    "return { api = 1, doc = 'meddler', params = { go = { default = false }, fall = { default = false }, other = { default = 1 } },\n"
+    "return { api = 1, doc = 'meddler', params = { go = { default = false }, fall = { default = false }, other = { "
+    "default = 1 } },\n"
     "step = function(view, act, p)\n"
     "  if p.fall then error('as told') end\n"
     "  local function meddle() %s end\n"
@@ -19,23 +21,31 @@ static const char meddler[] =
     "  act.wake(5)\n"
     "end }";
 
-static const char plain[] = "return { api = 1, doc = 'plain', step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g)\n"
-                            "  b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }";
+static const char plain[] =
+    "return { api = 1, doc = 'plain', step = function(view, act) for _, g in ipairs(view.idle) do local b = "
+    "act.batch(g)\n"
+    "  b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }";
 
 static const struct {
     const char *what, *code;
-    const char *leaves;             /* as state_of says it */
-    int n_groups;                   /* when it has gone */
+    const char *leaves; /* as state_of says it */
+    int n_groups;       /* when it has gone */
 } deeds[] = {
-    {"closes every group", "for _, g in ipairs(view.groups) do act.preempt(g, 'drain') end", "closed 4, ordered 0, chosen 0, free 0, parked 0", 4},
+    {"closes every group", "for _, g in ipairs(view.groups) do act.preempt(g, 'drain') end",
+     "closed 4, ordered 0, chosen 0, free 0, parked 0", 4},
     {"closes one softly", "act.preempt(view.groups[1], 'soft')", "closed 1, ordered 0, chosen 0, free 0, parked 0", 4},
-    {"orders a release for in an hour", "act.release(view.groups[2], { when = 'drain', max_wait_ms = 3600000 })", "closed 0, ordered 1, chosen 0, free 0, parked 0", 4},
+    {"orders a release for in an hour", "act.release(view.groups[2], { when = 'drain', max_wait_ms = 3600000 })",
+     "closed 0, ordered 1, chosen 0, free 0, parked 0", 4},
     {"orders two of them", "for i = 1, 2 do act.release(view.groups[i], { when = 'drain', max_wait_ms = 3600000 }) end",
      "closed 0, ordered 2, chosen 0, free 0, parked 0", 4},
-    {"orders all ranks into one group, softly", "act.bind({ 0, 1, 2, 3 }, { when = 'soft', max_wait_ms = 3600000 })", "closed 0, ordered 1, chosen 0, free 0, parked 0", 4},
-    {"leaves ranks out", "for i = 1, 3 do act.release(view.groups[i], 'recompute') end", "closed 0, ordered 0, chosen 0, free 7, parked 0", 3},
-    {"leaves all ranks out", "for i = 1, 4 do act.release(view.groups[i], 'park') end", "closed 0, ordered 0, chosen 0, free f, parked 8", 1},
-    {"chooses how ranks reduce", "act.comm({ 0, 1, 2, 3 }, 'twoshot') act.comm({ 0, 1 }, 'oneshot') act.wake(5)", "closed 0, ordered 0, chosen 2, free 0, parked 0", 4},
+    {"orders all ranks into one group, softly", "act.bind({ 0, 1, 2, 3 }, { when = 'soft', max_wait_ms = 3600000 })",
+     "closed 0, ordered 1, chosen 0, free 0, parked 0", 4},
+    {"leaves ranks out", "for i = 1, 3 do act.release(view.groups[i], 'recompute') end",
+     "closed 0, ordered 0, chosen 0, free 7, parked 0", 3},
+    {"leaves all ranks out", "for i = 1, 4 do act.release(view.groups[i], 'park') end",
+     "closed 0, ordered 0, chosen 0, free f, parked 8", 1},
+    {"chooses how ranks reduce", "act.comm({ 0, 1, 2, 3 }, 'twoshot') act.comm({ 0, 1 }, 'oneshot') act.wake(5)",
+     "closed 0, ordered 0, chosen 2, free 0, parked 0", 4},
     {"parks everybody, and sleeps", "for _, g in ipairs(view.groups) do act.preempt(g, 'hard') end act.wake(60000)",
      "closed 0, ordered 0, chosen 0, free 0, parked 8", 4},
 };
@@ -78,11 +88,13 @@ static const char *state_of(const struct rig *t)
         n_chosen += p->algorithms[i] != 0;
     for (int i = 0; i < w->waiting.n; i++)
         n_parked += w->waiting.items[i]->paused;
-    snprintf(text, sizeof text, "closed %d, ordered %d, chosen %d, free %llx, parked %d", n_shut, p->n_pending, n_chosen, (unsigned long long)p->free_ranks, n_parked);
+    snprintf(text, sizeof text, "closed %d, ordered %d, chosen %d, free %llx, parked %d", n_shut, p->n_pending,
+             n_chosen, (unsigned long long)p->free_ranks, n_parked);
     return text;
 }
 
-/* Four groups, requests that run, and a policy that has just done its deed; before it another was live, or only the native one. */
+/* Four groups, requests that run, and a policy that has just done its deed; before it another was live, or only the
+ * native one. */
 static void open_after(struct rig *t, int deed, bool another)
 {
     rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .seqs = 17});
@@ -105,7 +117,8 @@ static void check_served(struct rig *t, int deed)
     for (int i = 0; i < N_REQUESTS; i++)
         rig_submit(t, "", 20, 10);
     rig_turn(t);
-    if (strncmp(state_of(t), "closed 0, ordered 0, chosen 0, free 0", 37) || partition_of(t)->n_groups != deeds[deed].n_groups)
+    if (strncmp(state_of(t), "closed 0, ordered 0, chosen 0, free 0", 37) ||
+        partition_of(t)->n_groups != deeds[deed].n_groups)
         fail_msg("%s: afterwards %s, %d groups", deeds[deed].what, state_of(t), partition_of(t)->n_groups);
     rig_run_until(t, clock_now(&t->clock) + 2 * SECOND);
     for (uint64_t i = 1; i <= t->n_tags; i++)
@@ -170,10 +183,14 @@ static void what_goes_on_keeps_it(void **state)
             const struct partition before = *partition_of(&t);
             uint64_t n_live = 0;
             if (way == 0) {
-                assert_int_equal(rig_swap(&t, "bad", "return { api = 1, doc = 'x', start = function(node, act, p, view)\n"
-                                                     "  act.bind(node.ranks) act.comm(node.ranks, 'oneshot') if node.max_num_seqs == 17 then error('no') end end,\n"
-                                                     "  step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill()\n"
-                                                     "  if b.tokens > 0 then act.forward(g, b) end end end }"), E_POLICY);
+                assert_int_equal(rig_swap(&t, "bad",
+                                          "return { api = 1, doc = 'x', start = function(node, act, p, view)\n"
+                                          "  act.bind(node.ranks) act.comm(node.ranks, 'oneshot') if node.max_num_seqs "
+                                          "== 17 then error('no') end end,\n"
+                                          "  step = function(view, act) for _, g in ipairs(view.idle) do local b = "
+                                          "act.batch(g) b:decodes() b:prefill()\n"
+                                          "  if b.tokens > 0 then act.forward(g, b) end end end }"),
+                                 E_POLICY);
                 assert_int_equal(rig_state(&t, "policy.refused"), 1);
             } else {
                 tell(&t, IN_PARAMS, "{\"other\": 2}");
@@ -188,18 +205,21 @@ static void what_goes_on_keeps_it(void **state)
             for (int i = 0; i < MAX_RANKS; i++)
                 assert_true(now->groups[i].id == before.groups[i].id && now->groups[i].shut == before.groups[i].shut);
             for (int i = 0; i < now->n_pending; i++)
-                assert_true(now->pending[i].serial == before.pending[i].serial && now->pending[i].deadline_ns == before.pending[i].deadline_ns);
+                assert_true(now->pending[i].serial == before.pending[i].serial &&
+                            now->pending[i].deadline_ns == before.pending[i].deadline_ns);
             swap(&t);
             check_served(&t, deed);
             rig_close(&t);
         }
 }
 
-/* One step is decided by the native policy, for whatever cause: what the live one has closed and ordered binds it only as long as it can run something. */
+/* One step is decided by the native policy, for whatever cause: what the live one has closed and ordered binds it only
+ * as long as it can run something. */
 static void one_step_of_the_native_one_serves_too(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"error('now')", "return", "act.wake(60000) return", "for _, g in ipairs(view.idle) do act.batch(g) end return"};
+    static const char *const bad[] = {"error('now')", "return", "act.wake(60000) return",
+                                      "for _, g in ipairs(view.idle) do act.batch(g) end return"};
     for (int i = 0; i < 4; i++) {
         char source[1000];
         struct rig t;
@@ -207,7 +227,9 @@ static void one_step_of_the_native_one_serves_too(void **state)
                  "return { api = 1, doc = 'x', params = { go = { default = 0 } }, step = function(view, act, p)\n"
                  "  if p.go == 1 then for _, g in ipairs(view.groups) do act.preempt(g, 'drain') end end\n"
                  "  if p.go == 2 then %s end\n"
-                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }", bad[i]);
+                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 "
+                 "then act.forward(g, b) end end end }",
+                 bad[i]);
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1});
         make_live(&t, "bad", source);
         uint64_t first = rig_submit(&t, "", 20, 5);
@@ -230,14 +252,18 @@ static void one_step_of_the_native_one_serves_too(void **state)
 static void a_closed_group_counts_as_room(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"act.preempt(view.groups[1], 'drain')", "act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000 })"};
+    static const char *const bad[] = {"act.preempt(view.groups[1], 'drain')",
+                                      "act.release(view.groups[1], { when = 'drain', max_wait_ms = 3600000 })"};
     for (int i = 0; i < 2; i++) {
         char source[1000];
         struct rig t;
         snprintf(source, sizeof source,
-                 "local done return { api = 1, doc = 'x', params = { go = { default = false } }, step = function(view, act, p)\n"
+                 "local done return { api = 1, doc = 'x', params = { go = { default = false } }, step = function(view, "
+                 "act, p)\n"
                  "  if p.go and not done then done = true %s end\n"
-                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }", bad[i]);
+                 "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 "
+                 "then act.forward(g, b) end end end }",
+                 bad[i]);
         rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 40, .starvation_s = 0.05});
         make_live(&t, "closes", source);
         uint64_t small = rig_submit(&t, "", 100, 500), large = rig_submit(&t, "", 380, 230);
@@ -254,15 +280,18 @@ static void a_closed_group_counts_as_room(void **state)
     }
 }
 
-/* Whose KV lies where the policy that has gone had its groups begins again: it would hold blocks that nobody can use, so that newcomers found no room and the next
- * policy, which can do nothing about it, counted as stalled. */
+/* Whose KV lies where the policy that has gone had its groups begins again: it would hold blocks that nobody can use,
+ * so that newcomers found no room and the next policy, which can do nothing about it, counted as stalled. */
 static void who_is_parked_nowhere_begins_again(void **state)
 {
     (void)state;
     static void (*const ways[])(struct rig *) = {swap, roll_back};
-    const char *parks = "local done return { api = 1, doc = 'parks', params = { go = { default = false } }, step = function(view, act, p)\n"
-                        "  if p.go and not done then done = true act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' }) return end\n"
-                        "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }";
+    const char *parks =
+        "local done return { api = 1, doc = 'parks', params = { go = { default = false } }, step = function(view, act, "
+        "p)\n"
+        "  if p.go and not done then done = true act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' }) return end\n"
+        "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then "
+        "act.forward(g, b) end end end }";
     for (int way = 0; way < 2; way++) {
         struct rig t;
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 12});
@@ -293,15 +322,17 @@ static void who_comes_back_begins_again(void **state)
 {
     (void)state;
     const char *wide = "return { api = 1, doc = 'wide', params = { fall = { default = false } },\n"
-                       "start = function(node, act, p) act.bind(node.ranks, { reason = 'wide' }) act.comm(node.ranks, 'twoshot') end,\n"
+                       "start = function(node, act, p) act.bind(node.ranks, { reason = 'wide' }) act.comm(node.ranks, "
+                       "'twoshot') end,\n"
                        "step = function(view, act, p) if p.fall then error('as told') end "
                        "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
                        "  if b.tokens > 0 then act.forward(g, b) end end end }";
-    const char *narrow = "return { api = 1, doc = 'narrow', params = { fall = { default = false } },\n"
-                         "start = function(node, act, p) for _, rank in ipairs(node.ranks) do act.bind({ rank }) end end,\n"
-                         "step = function(view, act, p) if p.fall then error('as told') end "
-                         "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
-                         "  if b.tokens > 0 then act.forward(g, b) end end end }";
+    const char *narrow =
+        "return { api = 1, doc = 'narrow', params = { fall = { default = false } },\n"
+        "start = function(node, act, p) for _, rank in ipairs(node.ranks) do act.bind({ rank }) end end,\n"
+        "step = function(view, act, p) if p.fall then error('as told') end "
+        "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting)\n"
+        "  if b.tokens > 0 then act.forward(g, b) end end end }";
     static void (*const ways[])(struct rig *) = {roll_back, be_withdrawn};
     for (int way = 0; way < 2; way++) {
         struct rig t;
@@ -330,9 +361,11 @@ static void who_comes_back_begins_again(void **state)
 static void who_cannot_begin_again_is_passed_over(void **state)
 {
     (void)state;
-    const char *once = "return { api = 1, doc = 'once', start = function(node, act, p, view) if node.max_num_seqs == 17 and view.n_running > 0 then error('only once') end end,\n"
+    const char *once = "return { api = 1, doc = 'once', start = function(node, act, p, view) if node.max_num_seqs == "
+                       "17 and view.n_running > 0 then error('only once') end end,\n"
                        "step = function(view, act) "
-                       "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }";
+                       "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > "
+                       "0 then act.forward(g, b) end end end }";
     for (int way = 0; way < 2; way++) {
         struct rig t;
         char error[600];
@@ -349,7 +382,9 @@ static void who_cannot_begin_again_is_passed_over(void **state)
         } else {
             tell(&t, IN_ROLLBACK, NULL);
             assert_int_equal(t.reply_code, E_POLICY);
-            assert_non_null(strstr(t.reply.data, "once cannot begin again, so the engine's own policy decides: start: error: once.lua:1: only once"));
+            assert_non_null(strstr(
+                t.reply.data,
+                "once cannot begin again, so the engine's own policy decides: start: error: once.lua:1: only once"));
         }
         assert_string_equal(engine_policy(t.engine)->sha256, "native");
         rig_last_error(&t, error, sizeof error);
@@ -367,8 +402,10 @@ static void who_cannot_begin_again_is_passed_over(void **state)
 static void keys_are_asked_for_anew(void **state)
 {
     (void)state;
-    const char *again = "return { api = 1, doc = 'x', params = { fall = { default = false } }, admit = function(r) return r.again and r.key or %s end,\n"
-                        "step = function(view, act, p) if p.fall then error('as told') end for _, g in ipairs(view.idle) do local b = act.batch(g)\n"
+    const char *again = "return { api = 1, doc = 'x', params = { fall = { default = false } }, admit = function(r) "
+                        "return r.again and r.key or %s end,\n"
+                        "step = function(view, act, p) if p.fall then error('as told') end for _, g in "
+                        "ipairs(view.idle) do local b = act.batch(g)\n"
                         "  b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }";
     static void (*const ways[])(struct rig *) = {roll_back, be_withdrawn};
     for (int way = 0; way < 2; way++) {
@@ -405,7 +442,8 @@ static void count_end(void *ctx)
     ++*(int *)ctx;
 }
 
-/* One rests, to be tried again, and the one before it is withdrawn for slowness, too: only one can rest, and both end once. */
+/* One rests, to be tried again, and the one before it is withdrawn for slowness, too: only one can rest, and both end
+ * once. */
 static void who_rests_gives_way_to_the_next(void **state)
 {
     (void)state;

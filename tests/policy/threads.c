@@ -40,8 +40,7 @@ static void call_a_lot(void *arg)
         struct lua_opts o = {.watchdog = c->dog, .heap_bytes = 1 << 20, .hard_ns = 1000000000, .quiet = true};
         char source[300];
         struct err e = {0};
-        snprintf(source, sizeof source,
-                 "return { api = 1, doc = 'x', step = function() for i = 1, %d do end end }",
+        snprintf(source, sizeof source, "return { api = 1, doc = 'x', step = function() for i = 1, %d do end end }",
                  (int)rng_below(&g, 20000));
         if (script_open(&s, "spin", source, strlen(source), &o, &e)) {
             c->n_wrong++;
@@ -122,8 +121,7 @@ static void swap_a_lot(void *arg)
             x->n_refused++;
             continue;
         }
-        struct engine_message m = {
-            .kind = rng_below(&g, 8) ? IN_POLICY : IN_ROLLBACK, .tag = 1, .payload = p};
+        struct engine_message m = {.kind = rng_below(&g, 8) ? IN_POLICY : IN_ROLLBACK, .tag = 1, .payload = p};
         if (m.kind == IN_ROLLBACK) {
             p->ops->destroy(p->ctx);
             mem_free(p);
@@ -151,20 +149,18 @@ static void open_threaded(struct rig *t)
     struct err e = {0};
     memset(t, 0, sizeof *t);
     clock_init_real(&t->clock);
-    if (lua_watchdog_start(&t->dog, &e) ||
-        model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
+    if (lua_watchdog_start(&t->dog, &e) || model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
     t->opts = (struct lua_opts){.watchdog = t->dog, .quiet = true};
-    struct engine_setup s = {
-        .ops = backend_sim(),
-        .device = {.sim_step_ns = 100000, .sim_row_ns = 100},
-        .model = t->model,
-        .limits = {.max_num_seqs = 32, .max_num_batched_tokens = 256, .prefix_caching = true},
-        .kv_dtype = DT_F16,
-        .block_size = 16,
-        .clock = &t->clock,
-        .threaded = true,
-        .quiet = true};
+    struct engine_setup s = {.ops = backend_sim(),
+                             .device = {.sim_step_ns = 100000, .sim_row_ns = 100},
+                             .model = t->model,
+                             .limits = {.max_num_seqs = 32, .max_num_batched_tokens = 256, .prefix_caching = true},
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &t->clock,
+                             .threaded = true,
+                             .quiet = true};
     policy_fcfs(&s.policy);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = 512 * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);

@@ -9,8 +9,10 @@
 #include "lua/rehearse.h"
 
 static struct lua_watchdog *dog;
-static const struct rehearsal_size small_world = {.kv_blocks = 400, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
-static const struct rehearsal_size large_world = {.kv_blocks = 4000, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
+static const struct rehearsal_size small_world = {
+    .kv_blocks = 400, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
+static const struct rehearsal_size large_world = {
+    .kv_blocks = 4000, .tokens_per_block = 16, .max_num_seqs = 60, .max_num_batched_tokens = 256};
 
 static const char watcher[] =
     "return { api = 1, doc = 'x', needs = { 'id', 'tenant', 'priority', 'arrival', 'prompt', 'max_tokens', "
@@ -83,8 +85,8 @@ static void check_queue(struct script *s, const struct columns *c, const struct 
         };
         for (size_t k = 0; k < sizeof cells / sizeof *cells; k++)
             if (field(L, c->view_ref, cells[k].name, row) != cells[k].want)
-                fail_msg("%s of row %d is %g, not %g", cells[k].name, row,
-                         field(L, c->view_ref, cells[k].name, row), cells[k].want);
+                fail_msg("%s of row %d is %g, not %g", cells[k].name, row, field(L, c->view_ref, cells[k].name, row),
+                         cells[k].want);
         check_text(L, c->view_ref, row, r->spec->tenant);
         if (i < COLUMN_ENDS)
             assert_int_equal(field(L, c->view_ref, "first", i + 1), row);
@@ -130,7 +132,8 @@ static void change(struct rehearsal *r, struct rng *g)
             world_rekey(w, q, (double)rng_below(g, 60));
         break;
     default:
-        if ((q = any(&w->running, g)) && q->n_blocks && kv_blocks_for(&w->kv, q->place, q->n_tokens + 1) <= q->n_blocks) {
+        if ((q = any(&w->running, g)) && q->n_blocks &&
+            kv_blocks_for(&w->kv, q->place, q->n_tokens + 1) <= q->n_blocks) {
             world_commit(w, q, q->n_tokens);
             request_append(q, 3);
         }
@@ -249,8 +252,8 @@ static void flat(void **state)
         struct view v = rehearsal_view(&r);
         struct admission a = {.key = 0};
         struct request *q = rehearsal_add(
-            &r, &(struct made_request){
-                    .tenant = i % 2 ? "a" : "b", .max_tokens = 2, .n_prompt = 5, .arrival_s = i * 1e-3});
+            &r,
+            &(struct made_request){.tenant = i % 2 ? "a" : "b", .max_tokens = 2, .n_prompt = 5, .arrival_s = i * 1e-3});
         assert_true(!q || verdict_stands(script_admit(s, q, &v, &a, &e)));
         plan_begin(&r.plan, r.now_ns);
         if (!verdict_stands(script_step(s, &v, &r.plan, &e)))
@@ -333,12 +336,12 @@ static void memory_ends_anywhere(void **state)
 static void a_dropped_plan_leaves_no_trace(void **state)
 {
     (void)state;
-    struct script *s = open_script(
-        "return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local r = view.running\n"
-        "  act.preempt(r.id[1], 'recompute') act.refuse(view.waiting.id[1], 429) local b = act.batch(1) "
-        "b:decodes() b:prefill()\n"
-        "  act.forward(1, b) act.wake(5) error('after all') end }",
-        0);
+    struct script *s =
+        open_script("return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local r = view.running\n"
+                    "  act.preempt(r.id[1], 'recompute') act.refuse(view.waiting.id[1], 429) local b = act.batch(1) "
+                    "b:decodes() b:prefill()\n"
+                    "  act.forward(1, b) act.wake(5) error('after all') end }",
+                    0);
     struct rehearsal r;
     struct err e = {0};
     rehearsal_init(&r, small_world, 100);

@@ -1,6 +1,7 @@
-/* A policy for tests that changes the partition all the time, at random by seed: every `every` steps another of the partitions of its list, with each way to
- * interrupt and each fate of the KV; now and then it parks, moves or closes. Decodes and prefills like fcfs in between. Native, so that tests need no Lua.
- * Owned by the test; engine thread. Never true: a plan that depends on anything but the view and the seed. */
+/* A policy for tests that changes the partition all the time, at random by seed: every `every` steps another of the
+ * partitions of its list, with each way to interrupt and each fate of the KV; now and then it parks, moves or closes.
+ * Decodes and prefills like fcfs in between. Native, so that tests need no Lua. Owned by the test; engine thread. Never
+ * true: a plan that depends on anything but the view and the seed. */
 #ifndef RIG_CHAOS_H
 #define RIG_CHAOS_H
 
@@ -14,21 +15,22 @@ enum { CHAOS_MAX_PARTS = 16 };
 
 struct chaos {
     struct rng rng;
-    int every;                              /* scheduling points between two changes */
+    int every; /* scheduling points between two changes */
     int n_partitions;
-    uint64_t partitions[CHAOS_MAX_PARTS][9];/* masks, ended by 0 */
+    uint64_t partitions[CHAOS_MAX_PARTS][9]; /* masks, ended by 0 */
     int budget;
     uint64_t points, n_orders, n_refused, n_remaps, n_parks;
-    bool base_orders;                       /* also the paper's rank orders */
+    bool base_orders; /* also the paper's rank orders */
     bool only_hard;
-    bool bad;                               /* it also closes groups for good, chooses algorithms, and fails now and then */
+    bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
 
 static inline void chaos_order(struct chaos *c, const struct view *v, struct plan *p)
 {
     const uint64_t *masks = c->partitions[rng_below(&c->rng, (uint64_t)c->n_partitions)];
     struct switch_order o = {.when = c->only_hard ? WHEN_HARD : (enum switch_when)rng_below(&c->rng, 3),
-                             .fate = (enum kv_fate)(1 + rng_below(&c->rng, 3)), .max_wait_ns = 50000000};
+                             .fate = (enum kv_fate)(1 + rng_below(&c->rng, 3)),
+                             .max_wait_ns = 50000000};
     (void)v;
     for (int i = 0; masks[i]; i++) {
         int n = __builtin_popcountll(masks[i]);
@@ -52,7 +54,9 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
     const struct world *w = v->world;
     if (w->running.n && rng_below(&c->rng, 6) == 0) {
         struct request *r = w->running.items[rng_below(&c->rng, (uint64_t)w->running.n)];
-        struct group *g = partition_slot((struct partition *)&w->partition, (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
+        struct group *g =
+            partition_slot((struct partition *)&w->partition,
+                           (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
         if (w->partition.n_groups && plan_remap(p, r->id, g->id, (enum kv_fate)(1 + rng_below(&c->rng, 3))))
             c->n_remaps++;
     }

@@ -1,5 +1,6 @@
-/* Stands between a test and the CPU backend (the linker's --wrap=backend_cpu), so that the same test runs with each instruction set: a device that names
- * none gets the one of MOONSHIFT_TEST_ISA. tests/CMakeLists.txt links it to the tests of ops, gold and layouts and runs them once for each set. */
+/* Stands between a test and the CPU backend (the linker's --wrap=backend_cpu), so that the same test runs with each
+ * instruction set: a device that names none gets the one of MOONSHIFT_TEST_ISA. tests/CMakeLists.txt links it to the
+ * tests of ops, gold and layouts and runs them once for each set. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

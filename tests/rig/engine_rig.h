@@ -1,5 +1,5 @@
-/* The real engine on the simulated device in virtual time, and what a client would hear of it: for tests. Owned by the test, one thread. Never true:
- * a token after an ending (listen_to checks). */
+/* The real engine on the simulated device in virtual time, and what a client would hear of it: for tests. Owned by the
+ * test, one thread. Never true: a token after an ending (listen_to checks). */
 #ifndef RIG_ENGINE_RIG_H
 #define RIG_ENGINE_RIG_H
 
@@ -13,7 +13,7 @@ enum { MAX_TAGS = 4096, MAX_OUT = 64 };
 
 struct heard {
     int n_tokens, n_ends, ending, http_status, n_output, n_cached;
-    int n_runs;                 /* several tokens in one event */
+    int n_runs; /* several tokens in one event */
     int32_t tokens[MAX_OUT];
 };
 
@@ -30,11 +30,11 @@ struct rig {
 struct knobs {
     int seqs, batched, blocks, queued;
     int64_t starvation_ns, park_ns;
-    int ranks;                  /* 0: one */
+    int ranks; /* 0: one */
     struct layout start;
     int fail_rank;
     uint64_t fail_at_step;
-    int outbox_events;          /* 0: no bound */
+    int outbox_events; /* 0: no bound */
     struct policy policy;
 };
 
@@ -45,12 +45,26 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
     clock_init_virtual(&t->clock, 1000000000);
     if (model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000}, .model = t->model,
-                             .limits = {.max_num_seqs = k->seqs, .max_num_batched_tokens = k->batched, .max_model_len = k->blocks * 16,
-                                        .max_num_queued_reqs = k->queued, .prefix_caching = true, .starvation_ns = k->starvation_ns, .park_ns = k->park_ns},
-                             .n_ranks = k->ranks, .start = k->start, .fail_rank = k->fail_rank, .fail_at_step = k->fail_at_step,
+    struct engine_setup s = {.ops = backend_sim(),
+                             .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
+                             .model = t->model,
+                             .limits = {.max_num_seqs = k->seqs,
+                                        .max_num_batched_tokens = k->batched,
+                                        .max_model_len = k->blocks * 16,
+                                        .max_num_queued_reqs = k->queued,
+                                        .prefix_caching = true,
+                                        .starvation_ns = k->starvation_ns,
+                                        .park_ns = k->park_ns},
+                             .n_ranks = k->ranks,
+                             .start = k->start,
+                             .fail_rank = k->fail_rank,
+                             .fail_at_step = k->fail_at_step,
                              .outbox_events = k->outbox_events,
-                             .kv_dtype = DT_F16, .block_size = 16, .clock = &t->clock, .policy = k->policy, .quiet = true};
+                             .kv_dtype = DT_F16,
+                             .block_size = 16,
+                             .clock = &t->clock,
+                             .policy = k->policy,
+                             .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&t->g, &s, &e))
@@ -86,7 +100,9 @@ static inline void listen_to(struct rig *t)
             t->reply.ending = ev.code;
             snprintf(t->text, sizeof t->text, "%s", (char *)ev.payload);
             break;
-        case EV_DRAINED: t->n_drained++; break;
+        case EV_DRAINED:
+            t->n_drained++;
+            break;
         case EV_TOKENS:
             assert_int_equal(h->n_ends, 0);
             for (int i = 0; engine_event_token(&ev, i, &one); i++) {
@@ -95,7 +111,8 @@ static inline void listen_to(struct rig *t)
             }
             h->n_runs++;
             break;
-        case EV_PROMPT_LOGPROBS: break;
+        case EV_PROMPT_LOGPROBS:
+            break;
         }
         mem_free(ev.payload);
     }
@@ -127,13 +144,15 @@ static inline struct request_spec *spec_new(struct rig *t, uint64_t tag, int n_p
     s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
     for (int i = 0; i < n_prompt; i++)
         s->prompt[i] = (int32_t)(tag % 7 * 100 + (uint64_t)i) % 1000; /* seven texts: prefixes are shared */
-    s->sampling = (struct sampling){.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    s->sampling = (struct sampling){
+        .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     return s;
 }
 
 static inline void post(struct rig *t, enum engine_in kind, uint64_t tag, int code, void *payload)
 {
-    struct engine_message m = {.kind = kind, .tag = tag, .code = code, .payload = payload, .n = payload ? strlen(payload) : 0};
+    struct engine_message m = {
+        .kind = kind, .tag = tag, .code = code, .payload = payload, .n = payload ? strlen(payload) : 0};
     assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
 }
 

@@ -1,5 +1,6 @@
-/* Linear layers with fp8 weights for tests: matrices whose scales have each of the forms that files have, the input as a twin of kernels/cuda/f8.cu rounds it, and as it is.
- * Owned by the test, one thread. Never true: a code that is NaN. */
+/* Linear layers with fp8 weights for tests: matrices whose scales have each of the forms that files have, the input as
+ * a twin of kernels/cuda/f8.cu rounds it, and as it is. Owned by the test, one thread. Never true: a code that is NaN.
+ */
 #ifndef RIG_F8_RIG_H
 #define RIG_F8_RIG_H
 
@@ -18,14 +19,14 @@ struct f8_case {
     enum f8_form by;
     enum linear_in in;
     int rows, outs[F8_OUTS], n_out, row0;
-    int cols, col0, of_cols;        /* the window, the matrix */
+    int cols, col0, of_cols; /* the window, the matrix */
     bool bias, accumulate;
 };
 
 struct f8_data {
-    float *x, *x2, *gain;           /* [rows][ldx] */
+    float *x, *x2, *gain; /* [rows][ldx] */
     int ldx, ldy[F8_OUTS], of_rows[F8_OUTS];
-    uint8_t *raw[F8_OUTS];          /* rows of DT_F8_SCALED */
+    uint8_t *raw[F8_OUTS]; /* rows of DT_F8_SCALED */
     float *wide[F8_OUTS], *bias[F8_OUTS], *before[F8_OUTS];
 };
 
@@ -64,12 +65,15 @@ static inline void exact_row(double *to, const struct exact_input *in, int cols)
         sum += (double)in->x[k] * (double)in->x[k];
     for (int k = 0; k < cols; k++) {
         double x = (double)in->x[k];
-        to[k] = in->in == LINEAR_NORM ? x / sqrt(sum / cols + in->eps) * (double)in->gain[k] : in->in == LINEAR_SWIGLU ? x / (1 + exp(-x)) * (double)in->x2[k] : x;
+        to[k] = in->in == LINEAR_NORM     ? x / sqrt(sum / cols + in->eps) * (double)in->gain[k]
+                : in->in == LINEAR_SWIGLU ? x / (1 + exp(-x)) * (double)in->x2[k]
+                                          : x;
     }
 }
 
 /* Row `row` of a case's input: exact, and with fp8's rounding. */
-static inline void f8_case_row(const struct f8_data *d, const struct f8_case *c, int row, double *exact, double *rounded)
+static inline void f8_case_row(const struct f8_data *d, const struct f8_case *c, int row, double *exact,
+                               double *rounded)
 {
     float *made = mem_new_array((size_t)c->cols, sizeof *made);
     uint8_t *codes = mem_new_array((size_t)c->cols, 1);

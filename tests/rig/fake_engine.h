@@ -1,13 +1,9 @@
-/* An engine that computes nothing: it speaks the message protocol of engine/engine.h on a thread of its own, so that tests of the front are fast and
- * say exactly what happens. Its vocabulary is tokenizer_bytes: token = byte. What a prompt begins with decides what it does:
- *   SAY:text     the text, then the eos token (END_STOP), or END_LENGTH at max_tokens
- *   RUN:text     the same, all of it in one event (EV_TOKENS)
- *   HANG         one token "h", then nothing until it is cancelled
- *   REFUSE       END_REFUSED with 429 and Retry-After 7
- *   FULL         END_REFUSED with nothing said
- *   ERROR        two tokens "er", then END_ERROR
- *   anything     as many "x" as max_tokens allows, END_LENGTH
- * Tests only. */
+/* An engine that computes nothing: it speaks the message protocol of engine/engine.h on a thread of its own, so that
+ * tests of the front are fast and say exactly what happens. Its vocabulary is tokenizer_bytes: token = byte. What a
+ * prompt begins with decides what it does: SAY:text     the text, then the eos token (END_STOP), or END_LENGTH at
+ * max_tokens RUN:text     the same, all of it in one event (EV_TOKENS) HANG         one token "h", then nothing until
+ * it is cancelled REFUSE       END_REFUSED with 429 and Retry-After 7 FULL         END_REFUSED with nothing said ERROR
+ * two tokens "er", then END_ERROR anything     as many "x" as max_tokens allows, END_LENGTH Tests only. */
 #ifndef RIG_FAKE_ENGINE_H
 #define RIG_FAKE_ENGINE_H
 
@@ -34,13 +30,13 @@ struct fake {
     struct fake_request live[FAKE_MAX];
     int n_live;
     bool draining, drained;
-    _Atomic int pause_us;           /* between two rounds of tokens */
-    int prompt_pause_ms;            /* before a sequence's first token */
-    struct fake_seen {              /* of the n-th sequence, at n % FAKE_SEEN; written before it counts as submitted */
+    _Atomic int pause_us; /* between two rounds of tokens */
+    int prompt_pause_ms;  /* before a sequence's first token */
+    struct fake_seen {    /* of the n-th sequence, at n % FAKE_SEEN; written before it counts as submitted */
         char name[NAME_BYTES], tenant[NAME_BYTES], salt[2 * NAME_BYTES];
     } seen[FAKE_SEEN];
     _Atomic int most_live, n_submitted, n_ended, n_cancelled, n_live_now;
-    int policy_code;                /* what IN_POLICY is answered with */
+    int policy_code; /* what IN_POLICY is answered with */
 };
 
 static void fake_emit(struct fake *f, struct engine_event ev)
@@ -140,11 +136,15 @@ static void fake_advance(struct fake *f, int i)
     if (s->max_tokens == 0)
         fake_end(f, i, (struct engine_event){.code = END_LENGTH});
     else if (fake_says(s, "REFUSE"))
-        fake_end(f, i, (struct engine_event){.code = END_REFUSED, .http_status = 429, .retry_after_s = 7, .payload = mem_strdup("not now")});
+        fake_end(f, i,
+                 (struct engine_event){
+                     .code = END_REFUSED, .http_status = 429, .retry_after_s = 7, .payload = mem_strdup("not now")});
     else if (fake_says(s, "FULL"))
         fake_end(f, i, (struct engine_event){.code = END_REFUSED, .retry_after_s = -1});
     else if (fake_says(s, "ERROR") && r->n_output == 2)
-        fake_end(f, i, (struct engine_event){.code = END_ERROR, .http_status = 500, .payload = mem_strdup("the device failed")});
+        fake_end(
+            f, i,
+            (struct engine_event){.code = END_ERROR, .http_status = 500, .payload = mem_strdup("the device failed")});
     else if (fake_says(s, "ERROR"))
         fake_token(f, i, r->n_output ? 'r' : 'e');
     else if (fake_says(s, "HANG")) {
@@ -160,7 +160,8 @@ static void fake_advance(struct fake *f, int i)
 
 static void fake_reply(struct fake *f, uint64_t tag, int code, const char *text)
 {
-    fake_emit(f, (struct engine_event){.kind = EV_REPLY, .tag = tag, .code = code, .payload = mem_strdup(text), .n = strlen(text)});
+    fake_emit(f, (struct engine_event){
+                     .kind = EV_REPLY, .tag = tag, .code = code, .payload = mem_strdup(text), .n = strlen(text)});
 }
 
 static void fake_cancel(struct fake *f, uint64_t tag, int code)
@@ -205,24 +206,41 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         if (f->prompt_pause_ms)
             usleep((unsigned)f->prompt_pause_ms * 1000);
         break;
-    case IN_CANCEL: fake_cancel(f, m->tag, m->code); break;
-    case IN_METRICS: fake_reply(f, m->tag, 0, "# TYPE fake gauge\nfake 1\n"); break;
-    case IN_STATE: fake_reply(f, m->tag, 0, "{\"policy\":{\"active\":{\"name\":\"fake\"}}}"); break;
-    case IN_POLICY: fake_policy(f, m); break;
-    case IN_ROLLBACK: fake_reply(f, m->tag, E_NOTFOUND, "there is no previous policy to go back to"); break;
+    case IN_CANCEL:
+        fake_cancel(f, m->tag, m->code);
+        break;
+    case IN_METRICS:
+        fake_reply(f, m->tag, 0, "# TYPE fake gauge\nfake 1\n");
+        break;
+    case IN_STATE:
+        fake_reply(f, m->tag, 0, "{\"policy\":{\"active\":{\"name\":\"fake\"}}}");
+        break;
+    case IN_POLICY:
+        fake_policy(f, m);
+        break;
+    case IN_ROLLBACK:
+        fake_reply(f, m->tag, E_NOTFOUND, "there is no previous policy to go back to");
+        break;
     case IN_PARAMS:
         mem_free(m->payload);
         fake_reply(f, m->tag, 0, "{}");
         break;
-    case IN_RESET_PREFIX_CACHE: fake_reply(f, m->tag, 0, "{}"); break;
-    case IN_DRAIN: f->draining = true; break;
+    case IN_RESET_PREFIX_CACHE:
+        fake_reply(f, m->tag, 0, "{}");
+        break;
+    case IN_DRAIN:
+        f->draining = true;
+        break;
     case IN_STOP:
         while (f->n_live)
             fake_end(f, 0, (struct engine_event){.code = END_ABORT});
         return false;
     case IN_STEP_DONE:
-    case IN_MOVE_DONE: break;
-    case IN_POLICY_REFUSED: mem_free(m->payload); break;
+    case IN_MOVE_DONE:
+        break;
+    case IN_POLICY_REFUSED:
+        mem_free(m->payload);
+        break;
     }
     return true;
 }

@@ -45,9 +45,16 @@ static inline void site_init(struct site *s)
     clock_init_real(&s->clock);
     assert_int_equal(tokenizer_bytes(&s->tokenizer, 512, &e), 0);
     assert_int_equal(chat_compile(&s->chat, site_template, strlen(site_template), &e), 0);
-    s->setup = (struct server_setup){.host = "127.0.0.1", .admin_host = "127.0.0.1", .names = site_names, .n_names = 2,
-                                     .tokenizer = s->tokenizer, .chat = s->chat, .chat_source = site_template, .n_vocab = 512,
-                                     .max_model_len = 4096, .clock = &s->clock};
+    s->setup = (struct server_setup){.host = "127.0.0.1",
+                                     .admin_host = "127.0.0.1",
+                                     .names = site_names,
+                                     .n_names = 2,
+                                     .tokenizer = s->tokenizer,
+                                     .chat = s->chat,
+                                     .chat_source = site_template,
+                                     .n_vocab = 512,
+                                     .max_model_len = 4096,
+                                     .clock = &s->clock};
 }
 
 static inline void site_start(struct site *s)
@@ -68,7 +75,8 @@ static inline void site_start(struct site *s)
 static inline int site_connect(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     return fd;
 }
@@ -183,7 +191,8 @@ static inline struct reply site_reply(int fd, struct buf *ahead)
 static inline void site_post_on(int fd, const char *method, const char *path, const char *extra, const char *body)
 {
     struct buf out = {0};
-    buf_printf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, extra ? extra : "", strlen(body), body);
+    buf_printf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path,
+               extra ? extra : "", strlen(body), body);
     site_send(fd, out.data, out.len);
     buf_free(&out);
 }
@@ -219,7 +228,8 @@ static inline bool site_settles(struct site *s)
 /* Drains over the admin route and checks that the books balance. */
 static inline void site_stop(struct site *s)
 {
-    struct reply r = site_do(s->admin_port, "POST", "/admin/drain", s->setup.admin_key ? "Authorization: Bearer root\r\n" : NULL, "");
+    struct reply r = site_do(s->admin_port, "POST", "/admin/drain",
+                             s->setup.admin_key ? "Authorization: Bearer root\r\n" : NULL, "");
     assert_int_equal(r.status, 200);
     reply_free(&r);
     thread_join(s->thread);

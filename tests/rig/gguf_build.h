@@ -58,8 +58,8 @@ static inline void build_array(struct gguf_build *g, const char *key, uint32_t t
     build_put(&g->keys, count, 8);
 }
 
-static inline void build_tensor(struct gguf_build *g, const char *name, uint32_t type, uint64_t cols,
-                                uint64_t rows, uint64_t offset)
+static inline void build_tensor(struct gguf_build *g, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
+                                uint64_t offset)
 {
     build_text(&g->tensors, name, strlen(name));
     build_put(&g->tensors, 2, 4);

@@ -1,6 +1,7 @@
-/* A node of several CPU ranks below the scheduler, ready to run steps of one's own making in any layout: devices, one copy of the weights, KV spaces, communicators.
- * For tests and benchmarks. Owned by whoever opened it; one thread drives it, a step runs on a thread for each rank. Never true: a scheduler or a
- * block table in here; a place says which blocks a sequence has. */
+/* A node of several CPU ranks below the scheduler, ready to run steps of one's own making in any layout: devices, one
+ * copy of the weights, KV spaces, communicators. For tests and benchmarks. Owned by whoever opened it; one thread
+ * drives it, a step runs on a thread for each rank. Never true: a scheduler or a block table in here; a place says
+ * which blocks a sequence has. */
 #ifndef RIG_LAYOUT_RIG_H
 #define RIG_LAYOUT_RIG_H
 
@@ -16,21 +17,21 @@
 enum { NODE_RANKS = 8, NODE_SEQS = 9 };
 
 struct node_opts {
-    const struct backend_ops *ops;  /* NULL: cpu */
+    const struct backend_ops *ops; /* NULL: cpu */
     int n_ranks, threads, max_rows, max_logits, n_blocks, block_tokens;
     enum dtype kv;
     bool copy_shards;
-    bool fast;                      /* GPUs: the default mode, not the invariant one */
-    int graph_rows;                 /* GPUs: most rows of a graph */
-    bool spread;                    /* GPUs: rank r on device r; else all on device 0 */
+    bool fast;      /* GPUs: the default mode, not the invariant one */
+    int graph_rows; /* GPUs: most rows of a graph */
+    bool spread;    /* GPUs: rank r on device r; else all on device 0 */
 };
 
 struct node {
     const struct backend_ops *ops;
-    struct model *model;            /* the caller's */
+    struct model *model; /* the caller's */
     struct weights *weights;
     struct comm_pool *pool;
-    enum comm_algorithm algorithm;  /* of all-reduces */
+    enum comm_algorithm algorithm; /* of all-reduces */
     int n_ranks;
     struct device *devices[NODE_RANKS];
     struct forward forwards[NODE_RANKS];
@@ -40,7 +41,7 @@ struct node {
 /* Where sequences have their KV: ranks by share, blocks by share and sequence. */
 struct place {
     int n, ranks[NODE_RANKS], tokens_per_block, per_seq;
-    int32_t *blocks;                /* [share][NODE_SEQS][per_seq] */
+    int32_t *blocks; /* [share][NODE_SEQS][per_seq] */
 };
 
 static inline void node_close(struct node *n)
@@ -62,15 +63,28 @@ static inline void node_close(struct node *n)
 static inline int node_open_rank(struct node *n, int r, const struct node_opts *o, struct err *e)
 {
     const struct model_config *c = model_config(n->model);
-    struct device_opts device = {.n_threads = o->threads ? o->threads : 1, .max_rows = o->max_rows, .max_logits = o->max_logits,
-                                 .invariant = !o->fast, .graph_rows = o->graph_rows, .index = o->spread ? r : 0,
+    struct device_opts device = {.n_threads = o->threads ? o->threads : 1,
+                                 .max_rows = o->max_rows,
+                                 .max_logits = o->max_logits,
+                                 .invariant = !o->fast,
+                                 .graph_rows = o->graph_rows,
+                                 .index = o->spread ? r : 0,
                                  .peers = o->spread ? (1ull << o->n_ranks) - 1 : 0};
     TRY(n->ops->open(&n->devices[r], &device, e));
     if (r == 0)
-        TRY(weights_load(&n->weights, &(struct weights_setup){.model = n->model, .ops = n->ops, .device = n->devices[0],
-                                                              .n_ranks = o->n_ranks, .copy_shards = o->copy_shards, .quiet = true}, e));
-    n->kv[r] = (struct kv_space){.block_bytes = n->ops->kv_block_bytes(o->kv, o->block_tokens, c->n_kv_heads, c->head_dim),
-                                 .n_blocks = o->n_blocks, .n_layers = c->n_layers, .dtype = o->kv};
+        TRY(weights_load(&n->weights,
+                         &(struct weights_setup){.model = n->model,
+                                                 .ops = n->ops,
+                                                 .device = n->devices[0],
+                                                 .n_ranks = o->n_ranks,
+                                                 .copy_shards = o->copy_shards,
+                                                 .quiet = true},
+                         e));
+    n->kv[r] =
+        (struct kv_space){.block_bytes = n->ops->kv_block_bytes(o->kv, o->block_tokens, c->n_kv_heads, c->head_dim),
+                          .n_blocks = o->n_blocks,
+                          .n_layers = c->n_layers,
+                          .dtype = o->kv};
     n->kv[r].base = n->ops->alloc(n->devices[r], (size_t)c->n_layers * (size_t)o->n_blocks * n->kv[r].block_bytes);
     if (!n->kv[r].base)
         return err_set(e, E_FULL, "no memory for the KV cache");
@@ -88,27 +102,33 @@ static inline int node_open(struct node *n, struct model *m, const struct node_o
     for (int r = 0; r < o->n_ranks && !rc; r++)
         rc = node_open_rank(n, r, o, e);
     if (!rc)
-        rc = comm_pool_open(&n->pool, &(struct comm_pool_setup){.ops = n->ops, .devices = n->devices, .n_ranks = o->n_ranks,
-                                                                .extra = extra, .n_extra = o->n_ranks}, e);
+        rc = comm_pool_open(
+            &n->pool,
+            &(struct comm_pool_setup){
+                .ops = n->ops, .devices = n->devices, .n_ranks = o->n_ranks, .extra = extra, .n_extra = o->n_ranks},
+            e);
     if (rc)
         node_close(n);
     return rc;
 }
 
-/* A place on the first n ranks, in the order of the base layout, for sequences of up to max_len tokens; its blocks begin at `first`. Every share has
- * its own order of blocks: a list taken from a neighbour would show. Returns the first block after it. */
+/* A place on the first n ranks, in the order of the base layout, for sequences of up to max_len tokens; its blocks
+ * begin at `first`. Every share has its own order of blocks: a list taken from a neighbour would show. Returns the
+ * first block after it. */
 static inline int place_make(struct place *p, struct layout base, int tokens_per_block, int max_len, int first)
 {
     int share_of[MAX_RANKS], n = base.sp * base.tp, blocks;
     share_order(base, share_of);
-    *p = (struct place){.n = n, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
+    *p = (struct place){
+        .n = n, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
     for (int r = 0; r < n; r++)
         p->ranks[share_of[r]] = r;
     blocks = NODE_SEQS * p->per_seq;
     p->blocks = mem_new_array((size_t)(n * blocks), sizeof *p->blocks);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < blocks; k++)
-            p->blocks[i * blocks + k] = first + (k * 7 + i * 5) % blocks; /* blocks: 9 * per_seq; 7 does not divide it, see below */
+            p->blocks[i * blocks + k] =
+                first + (k * 7 + i * 5) % blocks; /* blocks: 9 * per_seq; 7 does not divide it, see below */
     for (int i = 0; i < n && blocks % 7 == 0; i++)
         for (int k = 0; k < blocks; k++)
             p->blocks[i * blocks + k] = first + (blocks - 1 - k + i) % blocks;
@@ -127,7 +147,8 @@ static inline void place_free(struct place *p)
 }
 
 /* Copies cached tokens [first, n_tokens) of a sequence from one place to another, every share of it in turn. */
-static inline int64_t node_move(struct node *n, const struct place *from, const struct place *to, int seq, const int tokens[2])
+static inline int64_t node_move(struct node *n, const struct place *from, const struct place *to, int seq,
+                                const int tokens[2])
 {
     const struct model_config *c = model_config(n->model);
     struct move *m = move_new();
@@ -176,7 +197,7 @@ struct node_step {
     struct layout layout;
     const struct node_seq *seqs;
     int n_seqs;
-    int n_logits;                   /* the rows: of the whole step */
+    int n_logits; /* the rows: of the whole step */
     const int32_t *logit_rows;
     const struct sample_row *samples;
     struct sample_result *results;
@@ -200,7 +221,8 @@ static inline void node_part_run(void *arg)
 
 static inline struct forward_site node_site(const struct node *n, const struct node_step *s, int share)
 {
-    struct forward_site site = {.weights = weights_view(n->weights, s->layout, share), .tokens_per_block = s->place->tokens_per_block};
+    struct forward_site site = {.weights = weights_view(n->weights, s->layout, share),
+                                .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
     for (int i = 0; i < s->place->n; i++)
         mask |= (uint64_t)1 << s->place->ranks[i];
@@ -231,10 +253,17 @@ static inline int node_run(struct node *n, const struct node_step *s, struct nod
         }
     for (int share = 0; share < s->place->n; share++) {
         for (int i = 0, row = 0; i < s->n_seqs; row += s->seqs[i++].n)
-            seqs[share][i] = (struct batch_seq){row, s->seqs[i].n, s->seqs[i].pos, place_blocks(s->place, share, s->seqs[i].seq)};
+            seqs[share][i] =
+                (struct batch_seq){row, s->seqs[i].n, s->seqs[i].pos, place_blocks(s->place, share, s->seqs[i].seq)};
         parts[share] = (struct node_part){.node = n, .rank = s->place->ranks[share], .site = node_site(n, s, share)};
-        parts[share].batch = (struct batch){.n_rows = rows, .ids = ids, .positions = positions, .n_seqs = s->n_seqs, .seqs = seqs[share],
-                                            .n_logits = s->n_logits, .logit_rows = s->logit_rows, .samples = s->samples,
+        parts[share].batch = (struct batch){.n_rows = rows,
+                                            .ids = ids,
+                                            .positions = positions,
+                                            .n_seqs = s->n_seqs,
+                                            .seqs = seqs[share],
+                                            .n_logits = s->n_logits,
+                                            .logit_rows = s->logit_rows,
+                                            .samples = s->samples,
                                             .results = s->results};
     }
     for (int share = 1; share < s->place->n && !rc; share++)

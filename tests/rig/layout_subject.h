@@ -1,5 +1,6 @@
-/* A model with the truth about some sequences, and random courses over them: what the tests of layouts share. The truth is each sequence alone, in one piece, on
- * one rank; a course takes sequences to their ends in random pieces, in given layouts, and compares every logit and every choice. Test code only. */
+/* A model with the truth about some sequences, and random courses over them: what the tests of layouts share. The truth
+ * is each sequence alone, in one piece, on one rank; a course takes sequences to their ends in random pieces, in given
+ * layouts, and compares every logit and every choice. Test code only. */
 #ifndef RIG_LAYOUT_SUBJECT_H
 #define RIG_LAYOUT_SUBJECT_H
 
@@ -30,8 +31,8 @@ struct subject {
     int vocab, max_len;
     int32_t ids[NODE_SEQS][LEN];
     int len[NODE_SEQS];
-    float *logits[NODE_SEQS];                   /* [len][vocab] */
-    struct sample_result *chosen[NODE_SEQS];    /* [len] */
+    float *logits[NODE_SEQS];                /* [len][vocab] */
+    struct sample_result *chosen[NODE_SEQS]; /* [len] */
 };
 
 /* Every sequence chooses in its own way; the raw logits stay as they are under all of these. */
@@ -48,8 +49,12 @@ static inline struct sample_row row_of(int seq, int pos)
 
 static inline struct node_opts opts_of(int n_ranks, int max_rows, int max_logits, int n_blocks)
 {
-    return (struct node_opts){.n_ranks = n_ranks, .max_rows = max_rows, .max_logits = max_logits, .n_blocks = n_blocks,
-                              .block_tokens = 16, .kv = DT_F16};
+    return (struct node_opts){.n_ranks = n_ranks,
+                              .max_rows = max_rows,
+                              .max_logits = max_logits,
+                              .n_blocks = n_blocks,
+                              .block_tokens = 16,
+                              .kv = DT_F16};
 }
 
 /* Models of fp8 have a cache of fp8. */
@@ -104,7 +109,8 @@ static inline void make_truth(struct subject *s, struct rng *rng)
         s->logits[q] = mem_new_array((size_t)s->len[q] * (size_t)s->vocab, sizeof(float));
         s->chosen[q] = mem_new_array((size_t)s->len[q], sizeof *s->chosen[q]);
         struct node_seq whole = {q, 0, s->len[q], s->ids[q]};
-        struct node_step step = {.place = &p, .layout = {1, 1, 1}, .seqs = &whole, .n_seqs = 1, .n_logits = s->len[q], .logit_rows = all};
+        struct node_step step = {
+            .place = &p, .layout = {1, 1, 1}, .seqs = &whole, .n_seqs = 1, .n_logits = s->len[q], .logit_rows = all};
         run(&n, &step, wants, s->chosen[q]);
         const struct act *a = &n.forwards[0].logits;
         for (int i = 0; i < s->len[q]; i++)
@@ -123,15 +129,17 @@ static inline void free_truth(struct subject *s)
     }
 }
 
-/* The logits that the ranks still hold (all of them unless they were taken in chunks) and every choice. Returns the logit rows compared. */
-static inline int compare(const struct subject *s, const struct node *n, const struct node_step *st, const struct want *wants, bool whole)
+/* The logits that the ranks still hold (all of them unless they were taken in chunks) and every choice. Returns the
+ * logit rows compared. */
+static inline int compare(const struct subject *s, const struct node *n, const struct node_step *st,
+                          const struct want *wants, bool whole)
 {
     int compared = 0;
     for (int i = 0; i < st->n_logits; i++) {
         const struct sample_result *want = &s->chosen[wants[i].seq][wants[i].pos];
         if (memcmp(&st->results[i], want, sizeof *want) != 0)
-            fail_msg("{%d,%d}: sequence %d, position %d: token %d, not %d", st->layout.sp, st->layout.tp, wants[i].seq, wants[i].pos,
-                     st->results[i].token, want->token);
+            fail_msg("{%d,%d}: sequence %d, position %d: token %d, not %d", st->layout.sp, st->layout.tp, wants[i].seq,
+                     wants[i].pos, st->results[i].token, want->token);
     }
     for (int i = 0; i < st->place->n && st->n_logits; i++) {
         const struct forward *f = &n->forwards[st->place->ranks[i]];
@@ -139,7 +147,8 @@ static inline int compare(const struct subject *s, const struct node *n, const s
             struct want w = wants[f->first_logit + k];
             const float *got = (const float *)f->logits.data + (size_t)k * (size_t)f->logits.ld;
             if (memcmp(got, s->logits[w.seq] + (size_t)w.pos * (size_t)s->vocab, (size_t)s->vocab * sizeof *got) != 0)
-                fail_msg("{%d,%d}: sequence %d, position %d: logits differ", st->layout.sp, st->layout.tp, w.seq, w.pos);
+                fail_msg("{%d,%d}: sequence %d, position %d: logits differ", st->layout.sp, st->layout.tp, w.seq,
+                         w.pos);
         }
     }
     if (whole)
@@ -148,13 +157,15 @@ static inline int compare(const struct subject *s, const struct node *n, const s
 }
 
 /* A step of random pieces of n_seqs sequences that have something left; decodes are pieces of one token. */
-static inline int random_pieces(const struct subject *s, struct rng *rng, int n_seqs, const int *at, struct node_seq *seqs)
+static inline int random_pieces(const struct subject *s, struct rng *rng, int n_seqs, const int *at,
+                                struct node_seq *seqs)
 {
     int n = 0, rows = 0, start = (int)rng_below(rng, (uint64_t)n_seqs);
     bool decode = rng_below(rng, 3) == 0;
     for (int k = 0; k < n_seqs; k++) {
         int q = (start + k) % n_seqs, left = s->len[q] - at[q];
-        int most = decode || rng_below(rng, 3) == 0 ? 1 : MAX_ROWS - rows, take = most > 1 ? 1 + (int)rng_below(rng, (uint64_t)most) : 1;
+        int most = decode || rng_below(rng, 3) == 0 ? 1 : MAX_ROWS - rows,
+            take = most > 1 ? 1 + (int)rng_below(rng, (uint64_t)most) : 1;
         take = take < left ? take : left;
         if (take <= 0 || rows + take > MAX_ROWS || rng_below(rng, 6) == 0)
             continue;
@@ -180,9 +191,9 @@ static inline int choose_logits(struct rng *rng, const struct node_seq *seqs, in
 struct course {
     struct node *node;
     const struct place *place;
-    const struct layout *layouts;   /* taken in turn, step by step */
+    const struct layout *layouts; /* taken in turn, step by step */
     int n_layouts, n_seqs, max_logits;
-    int at[NODE_SEQS], turn;        /* tokens done; steps taken */
+    int at[NODE_SEQS], turn; /* tokens done; steps taken */
 };
 
 static inline bool course_over(const struct subject *s, const struct course *c)
@@ -203,7 +214,11 @@ static inline int course_step(struct subject *s, struct rng *rng, struct course 
     int n = random_pieces(s, rng, c->n_seqs, c->at, seqs);
     if (!n)
         return 0;
-    struct node_step st = {.place = c->place, .layout = c->layouts[c->turn++ % c->n_layouts], .seqs = seqs, .n_seqs = n, .logit_rows = rows};
+    struct node_step st = {.place = c->place,
+                           .layout = c->layouts[c->turn++ % c->n_layouts],
+                           .seqs = seqs,
+                           .n_seqs = n,
+                           .logit_rows = rows};
     st.n_logits = choose_logits(rng, seqs, n, rows, wants);
     run(c->node, &st, wants, results);
     for (int i = 0; i < n; i++)

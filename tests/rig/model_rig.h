@@ -1,5 +1,6 @@
-/* A model on a CPU device, ready to run steps of one's own making: for tests and the oracle's tool. Owned by whoever opened it, one
- * thread. Never true: an engine, a scheduler or a block table in here; sequence s of a rig simply owns blocks [s * per_seq, ...). */
+/* A model on a CPU device, ready to run steps of one's own making: for tests and the oracle's tool. Owned by whoever
+ * opened it, one thread. Never true: an engine, a scheduler or a block table in here; sequence s of a rig simply owns
+ * blocks [s * per_seq, ...). */
 #ifndef RIG_MODEL_RIG_H
 #define RIG_MODEL_RIG_H
 
@@ -25,7 +26,7 @@ struct rig_opts {
 struct rig {
     const struct backend_ops *ops;
     struct device *device;
-    struct model *model;      /* the caller's */
+    struct model *model; /* the caller's */
     struct weights *weights;
     struct kv_space kv;
     struct forward forward;
@@ -60,7 +61,9 @@ static inline int rig_alloc_kv(struct rig *r, const struct rig_opts *o, struct e
     r->per_seq = (o->max_len + RIG_BLOCK - 1) / RIG_BLOCK;
     n_blocks = r->per_seq * o->n_seqs;
     r->kv = (struct kv_space){.block_bytes = r->ops->kv_block_bytes(o->kv, RIG_BLOCK, c->n_kv_heads, c->head_dim),
-                              .n_blocks = n_blocks, .n_layers = c->n_layers, .dtype = o->kv};
+                              .n_blocks = n_blocks,
+                              .n_layers = c->n_layers,
+                              .dtype = o->kv};
     r->kv.base = r->ops->alloc(r->device, (size_t)c->n_layers * (size_t)n_blocks * r->kv.block_bytes);
     r->blocks = mem_new_array((size_t)n_blocks, sizeof *r->blocks);
     for (int i = 0; i < n_blocks; i++) /* not in order: a block table that were ignored would show */
@@ -70,16 +73,20 @@ static inline int rig_alloc_kv(struct rig *r, const struct rig_opts *o, struct e
 
 static inline int rig_open(struct rig *r, struct model *m, const struct rig_opts *o, struct err *e)
 {
-    struct device_opts device = {.n_threads = o->threads, .isa = o->isa, .max_rows = o->max_rows, .max_logits = o->max_logits};
+    struct device_opts device = {
+        .n_threads = o->threads, .isa = o->isa, .max_rows = o->max_rows, .max_logits = o->max_logits};
     *r = (struct rig){.ops = backend_cpu(), .model = m};
     int rc = r->ops->open(&r->device, &device, e);
     if (!rc)
-        rc = weights_load(&r->weights, &(struct weights_setup){.model = m, .ops = r->ops, .device = r->device, .n_ranks = 1, .quiet = true}, e);
+        rc = weights_load(
+            &r->weights,
+            &(struct weights_setup){.model = m, .ops = r->ops, .device = r->device, .n_ranks = 1, .quiet = true}, e);
     if (!rc)
         rc = rig_alloc_kv(r, o, e);
     if (!rc) {
         r->forward = (struct forward){.ops = r->ops, .device = r->device, .config = model_config(m), .kv = &r->kv};
-        r->site = (struct forward_site){.weights = weights_view(r->weights, (struct layout){1, 1, 1}, 0), .tokens_per_block = RIG_BLOCK};
+        r->site = (struct forward_site){.weights = weights_view(r->weights, (struct layout){1, 1, 1}, 0),
+                                        .tokens_per_block = RIG_BLOCK};
         rc = forward_init(&r->forward, o->max_rows, o->max_logits, 1, e);
         if (rc)
             r->forward.ops = NULL;
@@ -97,7 +104,8 @@ static inline int rig_step(struct rig *r, const struct rig_part *parts, int n_pa
     int n = 0, row = 0;
     for (int i = 0; i < n_parts; i++)
         n += parts[i].n;
-    int32_t *lists = mem_new_array((size_t)n * 3, sizeof *lists), *ids = lists, *positions = lists + n, *rows = lists + 2 * n;
+    int32_t *lists = mem_new_array((size_t)n * 3, sizeof *lists), *ids = lists, *positions = lists + n,
+            *rows = lists + 2 * n;
     for (int i = 0; i < n_parts; i++) {
         const struct rig_part *p = &parts[i];
         seqs[i] = (struct batch_seq){row, p->n, p->pos, r->blocks + p->seq * r->per_seq};
@@ -107,8 +115,15 @@ static inline int rig_step(struct rig *r, const struct rig_part *parts, int n_pa
             rows[row] = row;
         }
     }
-    struct batch b = {.n_rows = n, .ids = ids, .positions = positions, .n_seqs = n_parts, .seqs = seqs,
-                      .n_logits = samples ? n : 0, .logit_rows = rows, .samples = samples, .results = results};
+    struct batch b = {.n_rows = n,
+                      .ids = ids,
+                      .positions = positions,
+                      .n_seqs = n_parts,
+                      .seqs = seqs,
+                      .n_logits = samples ? n : 0,
+                      .logit_rows = rows,
+                      .samples = samples,
+                      .results = results};
     struct step_time t;
     int rc = forward_run(&r->forward, &r->site, &b, &t, e);
     mem_free(lists);
@@ -120,14 +135,15 @@ static inline int rig_logits(struct rig *r, int n, float *out)
 {
     struct act a = r->forward.logits;
     for (int i = 0; i < n; i++)
-        if (r->ops->download(r->device, out + (size_t)i * (size_t)a.cols, (char *)a.data + (size_t)i * (size_t)a.ld * sizeof(float),
-                             (size_t)a.cols * sizeof(float)))
+        if (r->ops->download(r->device, out + (size_t)i * (size_t)a.cols,
+                             (char *)a.data + (size_t)i * (size_t)a.ld * sizeof(float), (size_t)a.cols * sizeof(float)))
             return E_DEVICE;
     return 0;
 }
 
 /* Teacher forcing: results[i] scores ids[i + 1] after ids[0..i], and holds the likeliest token, for i < n - 1. */
-static inline int rig_score(struct rig *r, const int32_t *ids, int n, int chunk, struct sample_result *results, struct err *e)
+static inline int rig_score(struct rig *r, const int32_t *ids, int n, int chunk, struct sample_result *results,
+                            struct err *e)
 {
     struct sample_row *rows = mem_new_array((size_t)chunk, sizeof *rows);
     int rc = 0;

@@ -20,9 +20,9 @@
 enum { RIG_TAGS = 1024 };
 
 struct rig_knobs {
-    int seqs, batched, blocks;      /* 0: 16, 64, 256 */
-    int ranks, group_size;          /* 0: 1 rank; one group of all */
-    int fail_rank;                  /* fails in its fail_at_step-th step (0: never) */
+    int seqs, batched, blocks; /* 0: 16, 64, 256 */
+    int ranks, group_size;     /* 0: 1 rank; one group of all */
+    int fail_rank;             /* fails in its fail_at_step-th step (0: never) */
     uint64_t fail_at_step;
     double starvation_s;
     size_t heap_bytes;
@@ -51,10 +51,10 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
     memset(t, 0, sizeof *t);
     clock_init_virtual(&t->clock, 1000000000);
     if (lua_watchdog_start(&t->dog, &e) ||
-        model_open_dummy(&t->model, k->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16, 1, &e))
+        model_open_dummy(&t->model, k->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16,
+                         1, &e))
         fail_msg("%s", e.text);
-    t->opts = (struct lua_opts){
-        .watchdog = t->dog, .heap_bytes = k->heap_bytes, .hard_ns = k->hard_ns, .quiet = true};
+    t->opts = (struct lua_opts){.watchdog = t->dog, .heap_bytes = k->heap_bytes, .hard_ns = k->hard_ns, .quiet = true};
     struct engine_setup s = {.ops = backend_sim(),
                              .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
                              .model = t->model,
@@ -156,8 +156,7 @@ static inline uint64_t rig_submit(struct rig *t, const char *tenant, int n_promp
     s->prompt = mem_new_array((size_t)n_prompt, sizeof(int32_t));
     for (int i = 0; i < n_prompt; i++)
         s->prompt[i] = (int32_t)((s->tag * 131 + (uint64_t)i) % 1000);
-    s->sampling =
-        (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     rig_post(t, IN_SUBMIT, s, 0);
     return s->tag;
 }

@@ -1,4 +1,5 @@
-/* A Hugging Face checkpoint made in memory, for tests: a tiny Llama whose matrices are fp8 in one of the three forms. Test code only. */
+/* A Hugging Face checkpoint made in memory, for tests: a tiny Llama whose matrices are fp8 in one of the three forms.
+ * Test code only. */
 #ifndef RIG_SAFETENSORS_BUILD_H
 #define RIG_SAFETENSORS_BUILD_H
 
@@ -20,11 +21,12 @@ static inline void st_free(struct st_build *b)
 }
 
 /* shape as JSON: "[3,4]". bytes of data; NULL: so many bytes that count up without NaN codes. */
-static inline void st_add(struct st_build *b, const char *name, const char *type, const char *shape, const void *data, size_t bytes)
+static inline void st_add(struct st_build *b, const char *name, const char *type, const char *shape, const void *data,
+                          size_t bytes)
 {
     char text[512];
-    snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", b->header.len ? "," : "{", name, type, shape,
-             b->body.len, b->body.len + bytes);
+    snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+             b->header.len ? "," : "{", name, type, shape, b->body.len, b->body.len + bytes);
     buf_puts(&b->header, text);
     for (size_t i = 0; i < bytes; i++) {
         char c = data ? ((const char *)data)[i] : (char)(i * 7 % 0x7f);

@@ -24,8 +24,7 @@ static inline int tiny_spell(int byte, char out[4])
 /* Byte-level: 256 bytes, these pieces, then <|end|> (control) and <tool> (user-defined). */
 static inline void tiny_byte_level(const char *pre, struct buf *out)
 {
-    static const char *const pieces[] = {"he", "ll", "llo", "hello", "\xC4\xA0h", "\xC4\xA0hello",
-                                         "12", "aa", "aaaa"};
+    static const char *const pieces[] = {"he", "ll", "llo", "hello", "\xC4\xA0h", "\xC4\xA0hello", "12", "aa", "aaaa"};
     static const char *const merges[] = {"h e", "l l", "ll o", "he llo", "\xC4\xA0 h", "\xC4\xA0 hello",
                                          "1 2", "a a", "aa aa"};
     const int n_pieces = (int)(sizeof pieces / sizeof *pieces);
@@ -67,8 +66,7 @@ static inline void tiny_sentencepiece(bool bytes, struct buf *out)
                                          "ab",
                                          "\xC3\xA9",
                                          "\xE2\x96\x81\xE2\x96\x81"};
-    const int n_pieces = (int)(sizeof pieces / sizeof *pieces), n_bytes = bytes ? 256 : 0,
-              n = 3 + n_bytes + n_pieces;
+    const int n_pieces = (int)(sizeof pieces / sizeof *pieces), n_bytes = bytes ? 256 : 0, n = 3 + n_bytes + n_pieces;
     struct gguf_build b = {0};
     build_string(&b, "tokenizer.ggml.model", "llama");
     build_array(&b, "tokenizer.ggml.tokens", GGUF_STRING, (uint64_t)n);

@@ -1,5 +1,5 @@
-/* Memory that kernels and a test both read: the process's own under the emulator, managed memory on a GPU. Begins as NaN, aligned to 256 bytes. Owned by the test. Never true:
- * memory read before unified_wait after a launch. */
+/* Memory that kernels and a test both read: the process's own under the emulator, managed memory on a GPU. Begins as
+ * NaN, aligned to 256 bytes. Owned by the test. Never true: memory read before unified_wait after a launch. */
 #ifndef RIG_UNIFIED_H
 #define RIG_UNIFIED_H
 

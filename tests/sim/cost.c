@@ -1,5 +1,6 @@
-/* The cost model against what Shift Parallelism and Flying Serving published: the bars of the model's own tolerance, and laws that any cost has to keep. Throughput is
- * that of a steady state (every replica full, one prefill step to so many decode steps), not of a run. */
+/* The cost model against what Shift Parallelism and Flying Serving published: the bars of the model's own tolerance,
+ * and laws that any cost has to keep. Throughput is that of a steady state (every replica full, one prefill step to so
+ * many decode steps), not of a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,14 +45,17 @@ struct use {
     struct layout prefill, decode;
     int weight_tp, replicas;
 };
-static const struct use dp = {{1, 1, 1}, {1, 1, 1}, 1, 8}, tp = {{1, 8, 1}, {1, 8, 1}, 8, 1}, shift = {{8, 1, 1}, {1, 8, 1}, 1, 1};
+static const struct use dp = {{1, 1, 1}, {1, 1, 1}, 1, 8}, tp = {{1, 8, 1}, {1, 8, 1}, 8, 1},
+                        shift = {{8, 1, 1}, {1, 8, 1}, 1, 1};
 
 enum { IN = 4096, OUT = 250, BUDGET = 16384, MAX_SEQS = 1024 };
 
-/* Tokens a second of requests of IN + OUT tokens: a step with prefill fills the budget, and enough decode steps follow that all sequences move on. */
+/* Tokens a second of requests of IN + OUT tokens: a step with prefill fills the budget, and enough decode steps follow
+ * that all sequences move on. */
 static double throughput(const struct sim_machine *m, const struct use *u)
 {
-    double room = capacity(m, 0.9, 8 / u->replicas, u->weight_tp, u->prefill.sp > 1) / (IN + OUT / 2.0), most = (double)BUDGET * OUT / (IN + OUT);
+    double room = capacity(m, 0.9, 8 / u->replicas, u->weight_tp, u->prefill.sp > 1) / (IN + OUT / 2.0),
+           most = (double)BUDGET * OUT / (IN + OUT);
     int n = (int)(room < most ? room : most);
     n = n < MAX_SEQS ? n : MAX_SEQS;
     struct step_size d = {.n_logits = n};
@@ -67,7 +71,8 @@ static double throughput(const struct sim_machine *m, const struct use *u)
     p.chunk_looked_at = chunk * (IN + 1) / 2.0;
     p.looked_at += p.chunk_looked_at;
     struct layout decode = n > 512 ? u->prefill : u->decode; /* Shift's threshold */
-    double ns = (double)cost_step(m, u->prefill, u->weight_tp, &p) + (steps - 1) * (double)cost_step(m, decode, u->weight_tp, &d);
+    double ns = (double)cost_step(m, u->prefill, u->weight_tp, &p) +
+                (steps - 1) * (double)cost_step(m, decode, u->weight_tp, &d);
     return (chunk + steps * n) / ns * 1e9 * u->replicas;
 }
 
@@ -85,7 +90,8 @@ static void bar(const char *what, const char *model, double is, const double ran
         fail_msg("%s of %s is %.3f, not between %.3f and %.3f", what, model, is, lo, hi);
 }
 
-/* The bars of whole runs (tests/sim/bars.py), for the closed formula. Shift/DP may be lower than its 0.74: Qwen's is 0.733 here, and 0.747 in the run. */
+/* The bars of whole runs (tests/sim/bars.py), for the closed formula. Shift/DP may be lower than its 0.74: Qwen's is
+ * 0.733 here, and 0.747 in the run. */
 struct bars {
     double tp_dp[2], shift_dp[2], tp_shift[2], dp_shift[2], tpot_ms[2];
 };
@@ -114,8 +120,9 @@ static void shift_fitted(void **state)
     shift_bars("h200x8-fitted", &bars);
 }
 
-/* The kernels that were measured are those of a later vLLM than the paper's. Three bars are missed and held at wider bounds, set after the values were seen: Llama's TTFT
- * TP/Shift, Qwen's TP/DP and Shift/DP. models/hardware/README.md says what is known of the reasons. */
+/* The kernels that were measured are those of a later vLLM than the paper's. Three bars are missed and held at wider
+ * bounds, set after the values were seen: Llama's TTFT TP/Shift, Qwen's TP/DP and Shift/DP. models/hardware/README.md
+ * says what is known of the reasons. */
 static void shift_measured(void **state)
 {
     static const struct bars bars = {{0.46, 0.62}, {0.70, 0.90}, {1.30, 1.85}, {4.2, 6.4}, {8, 11}};
@@ -133,8 +140,8 @@ static void flying_capacity(void **state)
     struct sim_machine *m = open_machine("h200x8-flying", "llama-3-70b");
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        bar("KV capacity, model/paper", "llama-3-70b", capacity(m, 1, rows[i].n, rows[i].weight_tp, false) * 1e-3 / rows[i].published,
-            (double[]){0.97, 1.03});
+        bar("KV capacity, model/paper", "llama-3-70b",
+            capacity(m, 1, rows[i].n, rows[i].weight_tp, false) * 1e-3 / rows[i].published, (double[]){0.97, 1.03});
     sim_machine_close(m);
 }
 
@@ -187,7 +194,8 @@ static void same_everywhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shift_fitted), cmocka_unit_test(shift_measured), cmocka_unit_test(flying_capacity), cmocka_unit_test(laws),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shift_fitted), cmocka_unit_test(shift_measured),
+                                       cmocka_unit_test(flying_capacity), cmocka_unit_test(laws),
                                        cmocka_unit_test(same_everywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

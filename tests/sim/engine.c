@@ -1,5 +1,5 @@
-/* The real engine on the simulated device in virtual time: every request has one ending, texts never depend on the schedule, KV is conserved,
- * a broken policy costs nothing but its own steps. */
+/* The real engine on the simulated device in virtual time: every request has one ending, texts never depend on the
+ * schedule, KV is conserved, a broken policy costs nothing but its own steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,8 @@ static void texts_do_not_depend_on_the_schedule(void **state)
         enum { N = 120 };
         int prompts[N + 1], outs[N + 1];
         bool cancelled[N + 1] = {0};
-        open_rig(&t, &(struct knobs){.seqs = 1 + (int)rng_below(&r, 20), .batched = 16 + (int)rng_below(&r, 200),
+        open_rig(&t, &(struct knobs){.seqs = 1 + (int)rng_below(&r, 20),
+                                     .batched = 16 + (int)rng_below(&r, 200),
                                      .blocks = 20 + (int)rng_below(&r, 40)});
         for (uint64_t tag = 1; tag <= N; tag++) {
             prompts[tag] = 1 + (int)rng_below(&r, 200);
@@ -82,7 +83,8 @@ static void texts_do_not_depend_on_the_schedule(void **state)
             run_until(&alone, INT64_MAX);
             if (!cancelled[tag])
                 assert_int_equal(t.heard[tag].n_tokens, outs[tag]);
-            assert_memory_equal(t.heard[tag].tokens, alone.heard[tag].tokens, (size_t)t.heard[tag].n_tokens * sizeof(int32_t));
+            assert_memory_equal(t.heard[tag].tokens, alone.heard[tag].tokens,
+                                (size_t)t.heard[tag].n_tokens * sizeof(int32_t));
         }
         close_rig(&alone);
         close_rig(&t);
@@ -150,7 +152,8 @@ static enum verdict lazy_step(void *ctx, const struct view *v, struct plan *p, s
 static enum verdict failing_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     (void)ctx;
-    plan_preempt(p, v->world->running.n ? v->world->running.items[0]->id : 0, PREEMPT_RECOMPUTE); /* must leave no trace */
+    plan_preempt(p, v->world->running.n ? v->world->running.items[0]->id : 0,
+                 PREEMPT_RECOMPUTE); /* must leave no trace */
     err_set(e, E_POLICY, "bad.lua:3: broken");
     return VERDICT_ERROR;
 }
@@ -189,7 +192,8 @@ static enum verdict unfair_step(void *ctx, const struct view *v, struct plan *p,
     return VERDICT_OK;
 }
 
-static enum verdict nan_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+static enum verdict nan_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a,
+                              struct err *e)
 {
     (void)ctx;
     (void)r;
@@ -199,7 +203,8 @@ static enum verdict nan_admit(void *ctx, const struct request *r, const struct v
     return VERDICT_OK;
 }
 
-static enum verdict refuse_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a, struct err *e)
+static enum verdict refuse_admit(void *ctx, const struct request *r, const struct view *v, struct admission *a,
+                                 struct err *e)
 {
     (void)ctx;
     (void)v;
@@ -242,8 +247,10 @@ static void expect_in_metrics(struct rig *t, const char *text)
 static void run_with(const struct policy_ops *ops, const char *metric)
 {
     struct rig t;
-    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(ops, "bad"),
-                                 .starvation_ns = 2000000000});
+    open_rig(
+        &t,
+        &(struct knobs){
+            .seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(ops, "bad"), .starvation_ns = 2000000000});
     for (uint64_t tag = 1; tag <= 20; tag++)
         submit(&t, spec_new(&t, tag, 20 + (int)tag, 8));
     run_until(&t, INT64_MAX);
@@ -262,7 +269,8 @@ static void bad_policies_cost_only_their_steps(void **state)
     const struct policy_ops lazy = {.step = lazy_step}, failing = {.step = failing_step}, torn = {.step = torn_step},
                             waking = {.step = waking_step}, nan_key = {.step = lazy_step, .admit = nan_admit};
     run_with(&lazy, "policy_fallback_total{reason=\"stalled\"} 4");
-    run_with(&failing, "policy_fallback_total{reason=\"error\"} 4"); /* three strikes are forgiven in 1000 steps, the fourth withdraws it */
+    run_with(&failing, "policy_fallback_total{reason=\"error\"} 4"); /* three strikes are forgiven in 1000 steps, the
+                                                                        fourth withdraws it */
     run_with(&torn, "policy_fallback_total{reason=\"timeout\"} 1");
     run_with(&waking, "policy_hook_errors_total{hook=\"step\",kind=\"stalled\"} ");
     run_with(&nan_key, "policy_hook_errors_total{hook=\"admit\",kind=\"malformed\"} 4");
@@ -274,7 +282,10 @@ static void nobody_starves(void **state)
     (void)state;
     const struct policy_ops unfair = {.step = unfair_step};
     struct rig t;
-    open_rig(&t, &(struct knobs){.seqs = 4, .batched = 64, .blocks = 32, .policy = make_policy(&unfair, "unfair"),
+    open_rig(&t, &(struct knobs){.seqs = 4,
+                                 .batched = 64,
+                                 .blocks = 32,
+                                 .policy = make_policy(&unfair, "unfair"),
                                  .starvation_ns = 1000000000});
     submit(&t, spec_new(&t, 1, 20, 4));
     uint64_t tag = 2;
@@ -289,7 +300,8 @@ static void nobody_starves(void **state)
     close_rig(&t);
 }
 
-/* First come, first served: no two of the large ones have room, and the small ones wait for them although they would fit. */
+/* First come, first served: no two of the large ones have room, and the small ones wait for them although they would
+ * fit. */
 static void waiting_behind_one_without_room_is_no_starvation(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 """The same bytes from every build: short simulations against tests/data/sim_golden.json, which was written down once. Run by the optimised build and under sanitizers, and
 here once more by a build without optimisation. After a change that is meant: python3 tests/sim/golden.py --update."""
+
 import os
 import re
 import subprocess
@@ -11,9 +12,43 @@ EXPECTED = "tests/data/sim_golden.json"
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 LIMITS = ["--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
 RUNS = [
-    ["--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--trace", "shift-bursty:seconds=20", "--policy", "shift", "--policy", "static:dp=8", "--policy", "auto"],
-    ["--hardware", "h200x8-fitted", "--model", "qwen3-32b-fp8", "--trace", "gamma:rate=20,burstiness=0.2,requests=80,input=10-9000,output=1-80", "--lockstep", "--policy", "static:dp=4"],
-    ["--hardware", "h200x8-flying", "--model", "llama-3-70b", "--weight-shares", "2", "--trace", "flying-table1:requests=60", "--policy", "flying:narrow=2,crowd=20,few=10"],
+    [
+        "--hardware",
+        "h200x8",
+        "--model",
+        "llama-3.3-70b-fp8",
+        "--trace",
+        "shift-bursty:seconds=20",
+        "--policy",
+        "shift",
+        "--policy",
+        "static:dp=8",
+        "--policy",
+        "auto",
+    ],
+    [
+        "--hardware",
+        "h200x8-fitted",
+        "--model",
+        "qwen3-32b-fp8",
+        "--trace",
+        "gamma:rate=20,burstiness=0.2,requests=80,input=10-9000,output=1-80",
+        "--lockstep",
+        "--policy",
+        "static:dp=4",
+    ],
+    [
+        "--hardware",
+        "h200x8-flying",
+        "--model",
+        "llama-3-70b",
+        "--weight-shares",
+        "2",
+        "--trace",
+        "flying-table1:requests=60",
+        "--policy",
+        "flying:narrow=2,crowd=20,few=10",
+    ],
 ]
 
 
@@ -21,7 +56,13 @@ def result(binary, folder):
     out = []
     for args in RUNS:
         path = os.path.join(folder, "x.json")
-        r = subprocess.run([binary, "simulate", *args, *LIMITS, "--seed", "5", "--json", path], capture_output=True, text=True, timeout=300, env=ENV)
+        r = subprocess.run(
+            [binary, "simulate", *args, *LIMITS, "--seed", "5", "--json", path],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=ENV,
+        )
         assert r.returncode == 0, r.stderr
         text = open(path).read()
         text = re.sub(r'"sha256":"\w*"', '"sha256":""', text)  # a policy's comments are not its decisions
@@ -34,8 +75,22 @@ def plain():
     """A build at -O0, beside the one under test."""
     folder = os.path.join(BUILD, "plain")
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 500}
-    for args in (["cmake", "-S", ".", "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0", "-DMOONSHIFT_TESTS=OFF", "-DMOONSHIFT_CUDA=off"],
-                 ["cmake", "--build", folder, "--target", "moonshift"]):
+    for args in (
+        [
+            "cmake",
+            "-S",
+            ".",
+            "-B",
+            folder,
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Debug",
+            "-DCMAKE_C_FLAGS_DEBUG=-O0",
+            "-DMOONSHIFT_TESTS=OFF",
+            "-DMOONSHIFT_CUDA=off",
+        ],
+        ["cmake", "--build", folder, "--target", "moonshift"],
+    ):
         r = subprocess.run(args, env=ENV, **quiet)
         assert r.returncode == 0, r.stdout[-3000:]
     return os.path.join(folder, "moonshift")
@@ -47,7 +102,7 @@ with tempfile.TemporaryDirectory() as where:
         open(EXPECTED, "w").write(got)
     expected = open(EXPECTED).read()
     at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
-    assert got == expected, f"from byte {at}: {got[at - 60:at + 60]!r}, written down: {expected[at - 60:at + 60]!r}"
+    assert got == expected, f"from byte {at}: {got[at - 60 : at + 60]!r}, written down: {expected[at - 60 : at + 60]!r}"
     print("ok this build")
     if "ASAN_OPTIONS" not in os.environ:
         assert result(plain(), where) == expected

@@ -1,5 +1,6 @@
-/* The kernels of the H200 description against measured times (tests/data/h200.tar.xz), on rows that were kept out of its fit (held() of models/hardware/fit_h200.py) and on
- * all rows. Mean absolute error: at most 10% for GEMM, 5% for attention, 10% for collectives. */
+/* The kernels of the H200 description against measured times (tests/data/h200.tar.xz), on rows that were kept out of
+ * its fit (held() of models/hardware/fit_h200.py) and on all rows. Mean absolute error: at most 10% for GEMM, 5% for
+ * attention, 10% for collectives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,8 @@ static void put(struct sum *s, double is, double us)
 
 static double tell(const char *what, const char *which, const struct sum *s)
 {
-    printf("  %-28s %-5s %6d rows  mean |error| %6.2f%%  mean error %+6.2f%%\n", what, which, s->n, 100 * s->errors / s->n, 100 * s->signs / s->n);
+    printf("  %-28s %-5s %6d rows  mean |error| %6.2f%%  mean error %+6.2f%%\n", what, which, s->n,
+           100 * s->errors / s->n, 100 * s->signs / s->n);
     return s->errors / s->n;
 }
 
@@ -91,7 +93,8 @@ static void attention_of(const char *file, const char *dtype, int bits, bool dec
     double us;
     machine->model.kv_bits = bits;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%15[^,],%d,%d,%d,%d,%d,%lf", type, &b, &len, &q, &kv, &dim, &us) == 7 && !strcmp(type, dtype)) {
+        if (sscanf(line, "%15[^,],%d,%d,%d,%d,%d,%lf", type, &b, &len, &q, &kv, &dim, &us) == 7 &&
+            !strcmp(type, dtype)) {
             machine->model.head_dim = dim;
             double n = b, seen = n * len;
             double ns = decode ? cost_decode_attention(machine, n, seen, q, kv)
@@ -130,8 +133,8 @@ static void collective_of(const char *library, const char *op)
     long long bytes;
     double us;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%39[^,],%23[^,],%15[^,],%d,%lld,%lf", lib, name, type, &g, &bytes, &us) == 6 && !strcmp(lib, library) &&
-            !strcmp(name, op) && strcmp(type, "int8") != 0) {
+        if (sscanf(line, "%39[^,],%23[^,],%15[^,],%d,%lld,%lf", lib, name, type, &g, &bytes, &us) == 6 &&
+            !strcmp(lib, library) && !strcmp(name, op) && strcmp(type, "int8") != 0) {
             double ns = collective_ns(op, strstr(library, "graph") != NULL, g, (double)bytes);
             put(&s[0], ns, us);
             if ((64 - __builtin_clzll((unsigned long long)bytes)) % 4 == 1)
@@ -183,7 +186,10 @@ static void compare(const char *what, double most, const struct sum s[2])
 
 static double decode_roof(double n, double len, int q, int kv, int dim)
 {
-    return fmax(n * len * kv * dim * 2 * (machine->model.kv_bits / 8) / machine->hardware.memory_rate, 4 * n * len * q * dim / machine->hardware.bf16_peak) * 1e9 + 8000;
+    return fmax(n * len * kv * dim * 2 * (machine->model.kv_bits / 8) / machine->hardware.memory_rate,
+                4 * n * len * q * dim / machine->hardware.bf16_peak) *
+               1e9 +
+           8000;
 }
 
 static void decode_past(const char *dtype, int bits, double most)
@@ -198,11 +204,15 @@ static void decode_past(const char *dtype, int bits, double most)
     machine->model.kv_bits = bits;
     machine->tables.of[kind] = cut(&whole, most);
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%15[^,],%d,%d,%d,%d,%d,%lf", type, &b, &len, &q, &kv, &dim, &us) == 7 && !strcmp(type, dtype) && b * kv > most) {
+        if (sscanf(line, "%15[^,],%d,%d,%d,%d,%d,%lf", type, &b, &len, &q, &kv, &dim, &us) == 7 &&
+            !strcmp(type, dtype) && b * kv > most) {
             double edge = most / kv;
             machine->model.head_dim = dim;
             put(&s[0], cost_decode_attention(machine, b, (double)b * len, q, kv), us);
-            put(&s[1], cost_decode_attention(machine, edge, edge * len, q, kv) * decode_roof(b, len, q, kv, dim) / decode_roof(edge, len, q, kv, dim), us);
+            put(&s[1],
+                cost_decode_attention(machine, edge, edge * len, q, kv) * decode_roof(b, len, q, kv, dim) /
+                    decode_roof(edge, len, q, kv, dim),
+                us);
         }
     fclose(f);
     mem_free(machine->tables.of[kind].values);
@@ -213,7 +223,10 @@ static void decode_past(const char *dtype, int bits, double most)
 
 static double gemm_roof(double m, double n, double k)
 {
-    return fmax(2 * m * n * k / machine->hardware.fp8_peak, (n * k + m * k + m * n * 2) / machine->hardware.memory_rate) * 1e9 + 4000;
+    return fmax(2 * m * n * k / machine->hardware.fp8_peak,
+                (n * k + m * k + m * n * 2) / machine->hardware.memory_rate) *
+               1e9 +
+           4000;
 }
 
 static void gemm_past(double most)
@@ -265,6 +278,7 @@ static int close_machine(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gemm), cmocka_unit_test(attention), cmocka_unit_test(collectives), cmocka_unit_test(past_the_grid_time_goes_on)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gemm), cmocka_unit_test(attention),
+                                       cmocka_unit_test(collectives), cmocka_unit_test(past_the_grid_time_goes_on)};
     return cmocka_run_group_tests(tests, open_machine, close_machine);
 }

@@ -1,5 +1,5 @@
-/* The engine on a described machine, in virtual time: steps take what the cost model says, copies and switches take time and hold up what comes after them, the KV that
- * fits follows from the description, and two runs are the same. */
+/* The engine on a described machine, in virtual time: steps take what the cost model says, copies and switches take
+ * time and hold up what comes after them, the KV that fits follows from the description, and two runs are the same. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,10 +29,22 @@ static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
     clock_init_virtual(&n->t.clock, 1000000000);
     TRY(sim_machine_open(&n->machine, c->hardware, c->model, e));
     TRY(model_open_dummy(&n->t.model, sim_machine_config(n->machine), DT_BF16, 1, e));
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_machine = n->machine, .sim_weight_tp = c->weight_tp}, .model = n->t.model,
-                             .limits = {.max_num_seqs = 64, .max_num_batched_tokens = 8192, .max_model_len = 8192, .max_num_queued_reqs = 1024},
-                             .n_ranks = c->ranks, .start = c->start, .memory_share = 0.9, .kv_dtype = DT_BF16, .block_size = 16,
-                             .copy_shards = c->copy, .lockstep = c->lockstep, .clock = &n->t.clock, .quiet = true};
+    struct engine_setup s = {.ops = backend_sim(),
+                             .device = {.sim_machine = n->machine, .sim_weight_tp = c->weight_tp},
+                             .model = n->t.model,
+                             .limits = {.max_num_seqs = 64,
+                                        .max_num_batched_tokens = 8192,
+                                        .max_model_len = 8192,
+                                        .max_num_queued_reqs = 1024},
+                             .n_ranks = c->ranks,
+                             .start = c->start,
+                             .memory_share = 0.9,
+                             .kv_dtype = DT_BF16,
+                             .block_size = 16,
+                             .copy_shards = c->copy,
+                             .lockstep = c->lockstep,
+                             .clock = &n->t.clock,
+                             .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     return engine_create(&n->t.g, &s, e);
 }
@@ -52,7 +64,8 @@ static void close_node(struct node_rig *n)
 }
 
 static const char measured[] = "models/hardware/h200x8.json", fitted[] = "models/hardware/h200x8-fitted.json";
-static const char llama[] = "models/catalog/llama-3.3-70b-fp8.json", qwen[] = "models/catalog/qwen3-32b-fp8.json", qwen8[] = "models/catalog/qwen3-32b-fp8-kv8.json";
+static const char llama[] = "models/catalog/llama-3.3-70b-fp8.json", qwen[] = "models/catalog/qwen3-32b-fp8.json",
+                  qwen8[] = "models/catalog/qwen3-32b-fp8-kv8.json";
 
 /* Tokens of KV of the whole node, as one group. */
 static double capacity(const struct choice *c)
@@ -75,7 +88,8 @@ static void kv_follows_from_the_memory(void **state)
     assert_true(is > shared * 0.99 && is < shared * 1.01);
     double copy = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, true, false});
     assert_true(copy < full * 0.99 && copy > full - 8 * 68.5e9 / 8 / 327680 * 1.01);
-    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false, false}), narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false, false});
+    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false, false}),
+           narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false, false});
     assert_true(narrow > wide * 1.999 && narrow < wide * 2.001);
 }
 
@@ -131,7 +145,8 @@ static enum verdict merge_step(void *ctx, const struct view *v, struct plan *p, 
     struct merger *m = ctx;
     (void)e;
     if (!m->asked && v->now_ns >= m->at_ns) {
-        struct switch_order o = {.mask = 3, .base = {1, 2, 1}, .when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "merge"};
+        struct switch_order o = {
+            .mask = 3, .base = {1, 2, 1}, .when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "merge"};
         m->asked = plan_switch(p, &o);
     }
     for (int i = 0; i < v->n_idle; i++) {
@@ -190,7 +205,8 @@ static void copies_and_switches_take_time(void **state)
     struct switch_event e = merge(&n, ends);
     assert_true(e.n_moved == N && e.bytes > 0);
     assert_true(e.cutover_ns >= cost_switch(n.machine));
-    /* Nobody saw a token before the switch and the copies to its rank were over; at most half of what it takes lies on the rank already. */
+    /* Nobody saw a token before the switch and the copies to its rank were over; at most half of what it takes lies on
+     * the rank already. */
     int64_t copies = cost_move(n.machine, (int64_t)(e.bytes / 327680), 4, true) / 2;
     assert_true(copies > 0 && e.worst_stall_ns > cost_switch(n.machine) + copies);
     assert_true(e.bytes > (uint64_t)N * IN / 2 * 327680 && /* some prompts were not done */
@@ -250,7 +266,8 @@ static int64_t four(bool lockstep, const int in[4], const int out[4])
     return took;
 }
 
-/* Groups of the same work lose nothing; of different work, each waits for padding: the sum over the steps of the slowest. */
+/* Groups of the same work lose nothing; of different work, each waits for padding: the sum over the steps of the
+ * slowest. */
 static void groups_in_lockstep(void **state)
 {
     static const int even[4] = {500, 500, 500, 500}, steps[4] = {30, 30, 30, 30}, odd[4] = {16, 500, 2000, 4000};
@@ -264,8 +281,16 @@ static void groups_in_lockstep(void **state)
     memset(&n, 0, sizeof n);
     struct model *m;
     assert_int_equal(model_open_dummy(&m, "tests/data/sim_model.json", DT_BF16, 1, &e), 0);
-    struct engine_setup s = {.ops = backend_sim(), .model = m, .limits = {.max_num_seqs = 4, .max_num_batched_tokens = 64}, .n_ranks = 1,
-                             .memory_share = 0.9, .kv_dtype = DT_BF16, .block_size = 16, .clock = &n.t.clock, .quiet = true, .lockstep = true};
+    struct engine_setup s = {.ops = backend_sim(),
+                             .model = m,
+                             .limits = {.max_num_seqs = 4, .max_num_batched_tokens = 64},
+                             .n_ranks = 1,
+                             .memory_share = 0.9,
+                             .kv_dtype = DT_BF16,
+                             .block_size = 16,
+                             .clock = &n.t.clock,
+                             .quiet = true,
+                             .lockstep = true};
     clock_init_virtual(&n.t.clock, 0);
     assert_int_equal(engine_create(&n.t.g, &s, &e), E_INPUT);
     model_close(m);
@@ -273,8 +298,11 @@ static void groups_in_lockstep(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_follows_from_the_memory), cmocka_unit_test(steps_take_what_the_model_says),
-                                       cmocka_unit_test(shares_of_weights_limit_the_layouts), cmocka_unit_test(copies_and_switches_take_time),
-                                       cmocka_unit_test(ends_in_the_middle), cmocka_unit_test(groups_in_lockstep)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_follows_from_the_memory),
+                                       cmocka_unit_test(steps_take_what_the_model_says),
+                                       cmocka_unit_test(shares_of_weights_limit_the_layouts),
+                                       cmocka_unit_test(copies_and_switches_take_time),
+                                       cmocka_unit_test(ends_in_the_middle),
+                                       cmocka_unit_test(groups_in_lockstep)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* A front that is slow, or does not look at all: what the engine has to say is bounded, nobody waits for it, and nothing is lost. */
+/* A front that is slow, or does not look at all: what the engine has to say is bounded, nobody waits for it, and
+ * nothing is lost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +46,8 @@ static void compare(const struct rig *is, const struct rig *should)
         assert_int_equal(is->heard[tag].n_ends, 1);
         assert_int_equal(is->heard[tag].ending, END_LENGTH);
         assert_int_equal(is->heard[tag].n_tokens, n_tokens_of(tag));
-        assert_memory_equal(is->heard[tag].tokens, should->heard[tag].tokens, (size_t)n_tokens_of(tag) * sizeof(int32_t));
+        assert_memory_equal(is->heard[tag].tokens, should->heard[tag].tokens,
+                            (size_t)n_tokens_of(tag) * sizeof(int32_t));
     }
 }
 

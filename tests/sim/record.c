@@ -1,6 +1,7 @@
-/* A recording of the engine with its threads in real time, on the simulated device, under a policy that changes the partition all the time, with cancels, shared
- * prefixes, stop ids, ranks that fail and orders from an operator: played again it takes the same decisions, every time. A recording that was changed says where;
- * one that was cut off is good as far as it goes. */
+/* A recording of the engine with its threads in real time, on the simulated device, under a policy that changes the
+ * partition all the time, with cancels, shared prefixes, stop ids, ranks that fail and orders from an operator: played
+ * again it takes the same decisions, every time. A recording that was changed says where; one that was cut off is good
+ * as far as it goes. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -26,8 +27,9 @@ struct subject {
     const char *config;
     int ranks, fail_rank;
     uint64_t fail_at_step, seed;
-    bool caching, orders;           /* orders: swaps, rollbacks, resets */
-    bool bad;                       /* the policy leaves closed groups and more behind, and is withdrawn; those that orders bring come back to it */
+    bool caching, orders; /* orders: swaps, rollbacks, resets */
+    bool bad; /* the policy leaves closed groups and more behind, and is withdrawn; those that orders bring come back to
+                 it */
 };
 
 struct paths {
@@ -83,7 +85,12 @@ static struct request_spec *spec_new(struct rng *rng, uint64_t tag, int64_t now)
     }
     snprintf(s->name, sizeof s->name, "client %llu/%%", (unsigned long long)tag);
     snprintf(s->tenant, sizeof s->tenant, "%s", tag % 3 ? "acme" : "-");
-    s->sampling = (struct sampling){.top_p = 1, .temperature = 1, .seed = tag, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = tag % 17 ? -1 : 0};
+    s->sampling = (struct sampling){.top_p = 1,
+                                    .temperature = 1,
+                                    .seed = tag,
+                                    .repetition_penalty = 1,
+                                    .n_logprobs = -1,
+                                    .n_prompt_logprobs = tag % 17 ? -1 : 0};
     return s;
 }
 
@@ -97,9 +104,15 @@ static void give_order(struct engine *g, struct rng *rng)
     struct policy *p = mem_new(sizeof *p);
     policy_fcfs(p);
     switch (rng_below(rng, 3)) {
-    case 0: tell(g, (struct engine_message){.kind = IN_POLICY, .payload = p}); return;
-    case 1: tell(g, (struct engine_message){.kind = IN_ROLLBACK}); break;
-    default: tell(g, (struct engine_message){.kind = IN_RESET_PREFIX_CACHE}); break;
+    case 0:
+        tell(g, (struct engine_message){.kind = IN_POLICY, .payload = p});
+        return;
+    case 1:
+        tell(g, (struct engine_message){.kind = IN_ROLLBACK});
+        break;
+    default:
+        tell(g, (struct engine_message){.kind = IN_RESET_PREFIX_CACHE});
+        break;
     }
     mem_free(p);
 }
@@ -123,7 +136,9 @@ static void drive(struct engine *g, const struct subject *s, const struct clock 
     for (uint64_t tag = 1; tag <= REQUESTS; tag++) {
         tell(g, (struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(&rng, tag, clock_now(clock))});
         if (rng_below(&rng, 6) == 0)
-            tell(g, (struct engine_message){.kind = IN_CANCEL, .tag = 1 + rng_below(&rng, tag), .code = rng_below(&rng, 2) ? END_ABORT : END_STOP});
+            tell(g, (struct engine_message){.kind = IN_CANCEL,
+                                            .tag = 1 + rng_below(&rng, tag),
+                                            .code = rng_below(&rng, 2) ? END_ABORT : END_STOP});
         if (s->orders && rng_below(&rng, 10) == 0)
             give_order(g, &rng);
         if (rng_below(&rng, 3) == 0)
@@ -150,11 +165,25 @@ static void record(const struct subject *s, const char *path)
     if (model_open_dummy(&model, s->config, DT_BF16, 1, &e) || recorder_open(&rec, path, &e))
         fail_msg("%s", e.text);
     const struct model_config *c = model_config(model);
-    struct engine_setup setup = {.ops = backend_sim(), .device = {.sim_step_ns = 30000, .sim_row_ns = 100}, .model = model,
-                                 .limits = {.max_num_seqs = 12, .max_num_batched_tokens = 96, .max_model_len = 512, .max_num_queued_reqs = 100,
-                                            .prefix_caching = s->caching, .park_ns = 20000000},
-                                 .n_ranks = s->ranks, .fail_rank = s->fail_rank, .fail_at_step = s->fail_at_step, .kv_dtype = DT_F16, .block_size = 16,
-                                 .clock = &clock, .threaded = true, .quiet = true, .policy = chaos_for(&chaos, s, s->seed), .witness = recorder_witness(rec)};
+    struct engine_setup setup = {.ops = backend_sim(),
+                                 .device = {.sim_step_ns = 30000, .sim_row_ns = 100},
+                                 .model = model,
+                                 .limits = {.max_num_seqs = 12,
+                                            .max_num_batched_tokens = 96,
+                                            .max_model_len = 512,
+                                            .max_num_queued_reqs = 100,
+                                            .prefix_caching = s->caching,
+                                            .park_ns = 20000000},
+                                 .n_ranks = s->ranks,
+                                 .fail_rank = s->fail_rank,
+                                 .fail_at_step = s->fail_at_step,
+                                 .kv_dtype = DT_F16,
+                                 .block_size = 16,
+                                 .clock = &clock,
+                                 .threaded = true,
+                                 .quiet = true,
+                                 .policy = chaos_for(&chaos, s, s->seed),
+                                 .witness = recorder_witness(rec)};
     setup.kv_bytes = 40 * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(setup.model_name, sizeof setup.model_name, "sim");
     if (engine_create(&g, &setup, &e))
@@ -172,7 +201,8 @@ static void record(const struct subject *s, const char *path)
 
 /* ---- and again */
 
-static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out, struct err *e)
+static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out,
+                       struct err *e)
 {
     (void)ctx;
     (void)params;
@@ -359,7 +389,8 @@ static void any_change_is_survived(void **state)
 
 /* ---- the recorder itself */
 
-/* A file that may not grow past a limit is a disk that is full: every request is served all the same, and what is in the file is good. */
+/* A file that may not grow past a limit is a disk that is full: every request is served all the same, and what is in
+ * the file is good. */
 static void a_full_disk_ends_the_recording_only(void **state)
 {
     (void)state;
@@ -418,9 +449,14 @@ static void the_hash_is_siphash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decisions_come_out_the_same), cmocka_unit_test(another_seed_differs), cmocka_unit_test(a_changed_plan_says_where),
-        cmocka_unit_test(cut_off_it_is_good_as_far_as_it_goes), cmocka_unit_test(any_change_is_survived),
-        cmocka_unit_test(a_full_disk_ends_the_recording_only), cmocka_unit_test(what_is_there_is_not_written_over), cmocka_unit_test(the_hash_is_siphash),
+        cmocka_unit_test(decisions_come_out_the_same),
+        cmocka_unit_test(another_seed_differs),
+        cmocka_unit_test(a_changed_plan_says_where),
+        cmocka_unit_test(cut_off_it_is_good_as_far_as_it_goes),
+        cmocka_unit_test(any_change_is_survived),
+        cmocka_unit_test(a_full_disk_ends_the_recording_only),
+        cmocka_unit_test(what_is_there_is_not_written_over),
+        cmocka_unit_test(the_hash_is_siphash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* Properties of replays on random traffic, with lawful policies, policies that change the partition all the time, and policies that break their contract in every way: every
- * request ends once, KV is conserved, no rank is in two steps at once, time never goes back, and work that waits beside idle ranks goes on. Also what a tally makes of
- * a replay whose numbers are known. */
+/* Properties of replays on random traffic, with lawful policies, policies that change the partition all the time, and
+ * policies that break their contract in every way: every request ends once, KV is conserved, no rank is in two steps at
+ * once, time never goes back, and work that waits beside idle ranks goes on. Also what a tally makes of a replay whose
+ * numbers are known. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,16 +36,30 @@ static void replay_shape(struct bench *b, const struct shape *s)
     struct err e = {0};
     struct arrivals *arrivals = NULL;
     memset(b, 0, sizeof *b);
-    if (model_open_dummy(&b->model, s->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16, 1, &e))
+    if (model_open_dummy(&b->model, s->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16,
+                         1, &e))
         fail_msg("%s", e.text);
     const struct model_config *c = model_config(b->model);
-    b->setup = (struct engine_setup){.ops = backend_sim(), .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000}, .model = b->model,
-                                     .limits = {.max_num_seqs = s->seqs, .max_num_batched_tokens = s->batched, .max_model_len = s->blocks * 16,
-                                                .max_num_queued_reqs = s->queued, .prefix_caching = true, .starvation_ns = INT64_C(30000000000),
+    b->setup = (struct engine_setup){.ops = backend_sim(),
+                                     .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
+                                     .model = b->model,
+                                     .limits = {.max_num_seqs = s->seqs,
+                                                .max_num_batched_tokens = s->batched,
+                                                .max_model_len = s->blocks * 16,
+                                                .max_num_queued_reqs = s->queued,
+                                                .prefix_caching = true,
+                                                .starvation_ns = INT64_C(30000000000),
                                                 .park_ns = 500000000},
-                                     .n_ranks = s->ranks, .start = s->start, .fail_rank = s->fail_rank, .fail_at_step = s->fail_at_step, .kv_dtype = DT_F16,
-                                     .block_size = 16, .policy = s->policy, .quiet = true};
-    b->setup.kv_bytes = (size_t)s->blocks * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+                                     .n_ranks = s->ranks,
+                                     .start = s->start,
+                                     .fail_rank = s->fail_rank,
+                                     .fail_at_step = s->fail_at_step,
+                                     .kv_dtype = DT_F16,
+                                     .block_size = 16,
+                                     .policy = s->policy,
+                                     .quiet = true};
+    b->setup.kv_bytes =
+        (size_t)s->blocks * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (arrivals_open(&arrivals, &(struct arrivals_setup){.spec = s->trace, .seed = s->seed}, &e))
         fail_msg("%s", e.text);
     struct replay_setup r = {.engine = &b->setup, .arrivals = arrivals, .seed = s->seed, .vocab = c->vocab};
@@ -69,8 +84,10 @@ static void check_request(const struct replay_request *x)
         return;
     assert_int_equal(x->ending, END_LENGTH);
     assert_int_equal(x->n_output, x->n_asked);
-    assert_true(x->arrival_ns <= x->start_ns && x->start_ns < x->first_ns && x->first_ns <= x->last_ns && x->last_ns <= x->end_ns);
-    if (x->n_cached < 0 || (x->n_cached >= x->n_prompt && !x->n_preempted)) /* who was preempted may find its own answer again */
+    assert_true(x->arrival_ns <= x->start_ns && x->start_ns < x->first_ns && x->first_ns <= x->last_ns &&
+                x->last_ns <= x->end_ns);
+    if (x->n_cached < 0 ||
+        (x->n_cached >= x->n_prompt && !x->n_preempted)) /* who was preempted may find its own answer again */
         fail_msg("%d of %d cached, %d preempted", x->n_cached, x->n_prompt, x->n_preempted);
 }
 
@@ -149,12 +166,16 @@ static enum verdict hostile_step(void *ctx, const struct view *v, struct plan *p
     struct hostile *h = ctx;
     const struct world *w = v->world;
     uint64_t dice = rng_below(&h->rng, 24);
-    struct switch_order o = {.mask = rng_next(&h->rng), .base = {1 + (int)rng_below(&h->rng, 9), (int)rng_below(&h->rng, 3), 1},
-                             .when = (enum switch_when)rng_below(&h->rng, 3), .fate = (enum kv_fate)rng_below(&h->rng, 4), .max_wait_ns = 20000000};
+    struct switch_order o = {.mask = rng_next(&h->rng),
+                             .base = {1 + (int)rng_below(&h->rng, 9), (int)rng_below(&h->rng, 3), 1},
+                             .when = (enum switch_when)rng_below(&h->rng, 3),
+                             .fate = (enum kv_fate)rng_below(&h->rng, 4),
+                             .max_wait_ns = 20000000};
     if (dice == 0)
         plan_switch(p, &o);
     if (dice == 1 && w->running.n)
-        plan_preempt(p, w->running.items[rng_below(&h->rng, (uint64_t)w->running.n)]->id, (enum preempt_how)rng_below(&h->rng, 2));
+        plan_preempt(p, w->running.items[rng_below(&h->rng, (uint64_t)w->running.n)]->id,
+                     (enum preempt_how)rng_below(&h->rng, 2));
     struct plan_batch *any = dice == 2 && v->n_idle ? plan_batch(p, v->idle[0]) : NULL;
     if (any)
         plan_add(any, rng_next(&h->rng), 3);
@@ -189,7 +210,8 @@ static void random_trace(struct rng *rng, char out[200])
 {
     int rate = 5 + (int)rng_below(rng, 200), low = 1 + (int)rng_below(rng, 200), answers = 1 + (int)rng_below(rng, 60);
     int n = snprintf(out, 200, "%s,rate=%d", rng_below(rng, 2) ? "gamma:burstiness=1" : "gamma:burstiness=0.2", rate);
-    snprintf(out + n, 200 - (size_t)n, ",requests=%d,input=%d-%d,output=1-%d", 50 + (int)rng_below(rng, 250), low, low + (int)rng_below(rng, 400), answers);
+    snprintf(out + n, 200 - (size_t)n, ",requests=%d,input=%d-%d,output=1-%d", 50 + (int)rng_below(rng, 250), low,
+             low + (int)rng_below(rng, 400), answers);
 }
 
 /* kind: 0 the native policy, 1 chaos, 2 hostile. */
@@ -204,8 +226,13 @@ static void replay_random(uint64_t seed, int kind)
     rng_init(&rng, seed);
     random_trace(&rng, trace);
     int ranks = 1 << rng_below(&rng, 4);
-    struct shape s = {.ranks = kind == 1 && ranks == 1 ? 4 : ranks, .seqs = 1 + (int)rng_below(&rng, 40), .batched = 256, .blocks = 50 + (int)rng_below(&rng, 200),
-                      .queued = rng_below(&rng, 4) ? 0 : 20, .trace = trace, .seed = seed};
+    struct shape s = {.ranks = kind == 1 && ranks == 1 ? 4 : ranks,
+                      .seqs = 1 + (int)rng_below(&rng, 40),
+                      .batched = 256,
+                      .blocks = 50 + (int)rng_below(&rng, 200),
+                      .queued = rng_below(&rng, 4) ? 0 : 20,
+                      .trace = trace,
+                      .seed = seed};
     if (rng_below(&rng, 3) == 0)
         s.start = (struct layout){1, 1, 1};
     policy_fcfs(&s.policy);
@@ -231,7 +258,13 @@ static void a_rank_that_fails_ends_nobody(void **state)
 {
     (void)state;
     struct bench b;
-    struct shape s = {.ranks = 4, .seqs = 32, .batched = 256, .blocks = 128, .fail_rank = 2, .fail_at_step = 40, .start = {1, 2, 1},
+    struct shape s = {.ranks = 4,
+                      .seqs = 32,
+                      .batched = 256,
+                      .blocks = 128,
+                      .fail_rank = 2,
+                      .fail_at_step = 40,
+                      .start = {1, 2, 1},
                       .trace = "poisson:rate=50,requests=200,input=10-300,output=1-40"};
     policy_fcfs(&s.policy);
     replay_shape(&b, &s);
@@ -253,14 +286,20 @@ static void the_same_again(void **state)
     rng_init(&ca.rng, 4);
     chaos_partitions(&ca, 4);
     cb = ca;
-    struct shape s = {.ranks = 4, .seqs = 16, .batched = 256, .blocks = 128, .trace = "gamma:rate=40,requests=300,input=10-300,output=1-40", .policy = chaos_policy(&ca)};
+    struct shape s = {.ranks = 4,
+                      .seqs = 16,
+                      .batched = 256,
+                      .blocks = 128,
+                      .trace = "gamma:rate=40,requests=300,input=10-300,output=1-40",
+                      .policy = chaos_policy(&ca)};
     replay_shape(&a, &s);
     s.policy = chaos_policy(&cb);
     replay_shape(&b, &s);
     assert_int_equal(a.replay.n_requests, b.replay.n_requests);
     for (size_t i = 0; i < a.replay.n_requests; i++) {
         const struct replay_request *x = &a.replay.requests[i], *y = &b.replay.requests[i];
-        assert_true(x->start_ns == y->start_ns && x->first_ns == y->first_ns && x->last_ns == y->last_ns && x->n_preempted == y->n_preempted && x->n_cached == y->n_cached);
+        assert_true(x->start_ns == y->start_ns && x->first_ns == y->first_ns && x->last_ns == y->last_ns &&
+                    x->n_preempted == y->n_preempted && x->n_cached == y->n_cached);
     }
     assert_int_equal(a.replay.end_ns, b.replay.end_ns);
     assert_int_equal(a.replay.n_kept_switches, b.replay.n_kept_switches);
@@ -275,7 +314,11 @@ static void times_are_those_of_the_machine(void **state)
 {
     (void)state;
     struct bench b;
-    struct shape s = {.ranks = 1, .seqs = 8, .batched = 256, .blocks = 64, .trace = "batch:requests=2,batches=2,every=1,input=100,output=5"};
+    struct shape s = {.ranks = 1,
+                      .seqs = 8,
+                      .batched = 256,
+                      .blocks = 64,
+                      .trace = "batch:requests=2,batches=2,every=1,input=100,output=5"};
     policy_fcfs(&s.policy);
     replay_shape(&b, &s);
     check_replay(&b.replay);
@@ -308,8 +351,15 @@ static void percentiles_are_values_that_occurred(void **state)
     struct tally t;
     r.requests = mem_new_array(100, sizeof *r.requests);
     for (int i = 0; i < 100; i++) /* TTFT 100, 99, ... 1 ms */
-        r.requests[r.n_requests++] = (struct replay_request){.arrival_ns = 0, .start_ns = 0, .first_ns = (100 - i) * 1000000, .last_ns = 2000000000,
-                                                             .end_ns = 2000000000, .n_prompt = 10, .n_asked = 1, .n_output = 1 + i % 2, .ending = END_LENGTH};
+        r.requests[r.n_requests++] = (struct replay_request){.arrival_ns = 0,
+                                                             .start_ns = 0,
+                                                             .first_ns = (100 - i) * 1000000,
+                                                             .last_ns = 2000000000,
+                                                             .end_ns = 2000000000,
+                                                             .n_prompt = 10,
+                                                             .n_asked = 1,
+                                                             .n_output = 1 + i % 2,
+                                                             .ending = END_LENGTH};
     r.requests[99].ending = END_REFUSED;
     r.bins = mem_new_array(3, sizeof *r.bins);
     r.n_bins = 3;
@@ -336,19 +386,28 @@ static void a_year_of_trace_fits(void **state)
 {
     (void)state;
     struct bench b;
-    struct shape s = {.ranks = 1, .seqs = 8, .batched = 256, .blocks = 64, .trace = "poisson:rate=0.00001,requests=300,input=10,output=3"};
+    struct shape s = {.ranks = 1,
+                      .seqs = 8,
+                      .batched = 256,
+                      .blocks = 64,
+                      .trace = "poisson:rate=0.00001,requests=300,input=10,output=3"};
     policy_fcfs(&s.policy);
     replay_shape(&b, &s);
     check_replay(&b.replay);
-    assert_true(b.replay.n_bins <= REPLAY_MAX_BINS && b.replay.bin_ns > 1000000000 && b.replay.end_ns > INT64_C(20000000) * 1000000000);
+    assert_true(b.replay.n_bins <= REPLAY_MAX_BINS && b.replay.bin_ns > 1000000000 &&
+                b.replay.end_ns > INT64_C(20000000) * 1000000000);
     drop(&b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_request_ends_once), cmocka_unit_test(a_rank_that_fails_ends_nobody), cmocka_unit_test(the_same_again),
-        cmocka_unit_test(times_are_those_of_the_machine), cmocka_unit_test(percentiles_are_values_that_occurred), cmocka_unit_test(a_year_of_trace_fits),
+        cmocka_unit_test(every_request_ends_once),
+        cmocka_unit_test(a_rank_that_fails_ends_nobody),
+        cmocka_unit_test(the_same_again),
+        cmocka_unit_test(times_are_those_of_the_machine),
+        cmocka_unit_test(percentiles_are_values_that_occurred),
+        cmocka_unit_test(a_year_of_trace_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Partitions that change all the time, on the simulated device: whatever a policy orders, every request has one ending, its text is the one that it has on a
- * rank of its own, KV is conserved on every rank, and nothing waits past its bound. Failures of the published systems have tests of their own names
- * (seeds.md B1, B3). */
+/* Partitions that change all the time, on the simulated device: whatever a policy orders, every request has one ending,
+ * its text is the one that it has on a rank of its own, KV is conserved on every rank, and nothing waits past its
+ * bound. Failures of the published systems have tests of their own names (seeds.md B1, B3). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,8 @@ enum { N_REQUESTS = 1000 };
 
 static struct request_spec *random_spec(struct rig *t, struct rng *rng, uint64_t tag)
 {
-    struct request_spec *s = spec_new(t, tag, 1 + (int)rng_below(rng, rng_below(rng, 4) ? 40 : 200), 1 + (int)rng_below(rng, 40));
+    struct request_spec *s =
+        spec_new(t, tag, 1 + (int)rng_below(rng, rng_below(rng, 4) ? 40 : 200), 1 + (int)rng_below(rng, 40));
     s->priority = (int)rng_below(rng, 3);
     return s;
 }
@@ -62,7 +63,11 @@ static void churn(int ranks, uint64_t seed, bool base_orders, int blocks)
     rng_init(&c.rng, seed + 1);
     rng_init(&cancels, seed + 2);
     chaos_partitions(&c, ranks);
-    open_rig(&t, &(struct knobs){.seqs = 64, .batched = 256, .blocks = blocks, .ranks = ranks, .park_ns = 500000000,
+    open_rig(&t, &(struct knobs){.seqs = 64,
+                                 .batched = 256,
+                                 .blocks = blocks,
+                                 .ranks = ranks,
+                                 .park_ns = 500000000,
                                  .policy = chaos_policy(&c)});
     for (uint64_t tag = 1; tag <= N_REQUESTS; tag++) {
         submit(&t, random_spec(&t, &rng, tag));
@@ -80,8 +85,9 @@ static void churn(int ranks, uint64_t seed, bool base_orders, int blocks)
     for (uint64_t tag = 1; tag <= N_REQUESTS; tag++)
         compare(&t.heard[tag], &quiet.heard[tag], cancelled[tag]);
     const struct partition *p = &engine_world(t.g)->partition;
-    print_message("%d ranks: %llu orders, %llu switches, %llu remaps, %llu group parks\n", ranks, (unsigned long long)c.n_orders,
-                  (unsigned long long)p->n_switches, (unsigned long long)c.n_remaps, (unsigned long long)c.n_parks);
+    print_message("%d ranks: %llu orders, %llu switches, %llu remaps, %llu group parks\n", ranks,
+                  (unsigned long long)c.n_orders, (unsigned long long)p->n_switches, (unsigned long long)c.n_remaps,
+                  (unsigned long long)c.n_parks);
     assert_true(p->n_switches > 50);
     assert_int_equal(p->n_pending, 0);
     close_rig(&t);
@@ -104,9 +110,11 @@ static void a_step_with_no_tokens_during_a_switch(void **state)
     struct chaos c = {.every = 1, .budget = 16, .only_hard = true};
     rng_init(&c.rng, 9);
     chaos_partitions(&c, 4);
-    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 4, .start = {1, 1, 1}, .policy = chaos_policy(&c)});
+    open_rig(&t,
+             &(struct knobs){
+                 .seqs = 8, .batched = 64, .blocks = 64, .ranks = 4, .start = {1, 1, 1}, .policy = chaos_policy(&c)});
     run_until(&t, clock_now(&t.clock) + 1000000); /* nobody has any work */
-    submit(&t, spec_new(&t, 1, 30, 40)); /* one group has, three have none, while all change all the time */
+    submit(&t, spec_new(&t, 1, 30, 40));          /* one group has, three have none, while all change all the time */
     run_until(&t, clock_now(&t.clock) + (int64_t)20000000000);
     assert_int_equal(t.heard[1].n_tokens, 40);
     assert_int_equal(t.heard[1].ending, END_LENGTH);
@@ -138,7 +146,8 @@ static enum verdict park_step(void *ctx, const struct view *v, struct plan *p, s
     return VERDICT_OK;
 }
 
-/* Found by the model in tests/model: when the time of a parked request is up and nothing else happens, its policy has to be asked. */
+/* Found by the model in tests/model: when the time of a parked request is up and nothing else happens, its policy has
+ * to be asked. */
 static void the_end_of_parking_wakes_the_policy(void **state)
 {
     (void)state;
@@ -146,7 +155,10 @@ static void the_end_of_parking_wakes_the_policy(void **state)
     int n = 0;
     static const struct policy_ops ops = {.step = park_step};
     struct policy p = {.ops = &ops, .ctx = &n, .name = "park", .sha256 = "park"};
-    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 2, .start = {1, 1, 1}, .park_ns = 700000000, .policy = p});
+    open_rig(
+        &t,
+        &(struct knobs){
+            .seqs = 8, .batched = 64, .blocks = 64, .ranks = 2, .start = {1, 1, 1}, .park_ns = 700000000, .policy = p});
     submit(&t, spec_new(&t, 1, 30, 20));
     run_until(&t, clock_now(&t.clock) + (int64_t)2000000000);
     assert_int_equal(t.heard[1].n_tokens, 20);
@@ -161,7 +173,9 @@ static enum verdict restless_step(void *ctx, const struct view *v, struct plan *
     int *n = ctx;
     (void)v;
     (void)e;
-    plan_switch(p, &(struct switch_order){.mask = ++*n % 2 ? 1 : 3, .base = {*n % 2 ? 1 : 2, 1, 1}, .fate = FATE_PARK, .reason = "restless"});
+    plan_switch(p,
+                &(struct switch_order){
+                    .mask = ++*n % 2 ? 1 : 3, .base = {*n % 2 ? 1 : 2, 1, 1}, .fate = FATE_PARK, .reason = "restless"});
     return VERDICT_OK;
 }
 
@@ -185,7 +199,8 @@ static void a_node_without_ranks_says_503(void **state)
 {
     (void)state;
     struct rig t;
-    open_rig(&t, &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 1, .fail_rank = 0, .fail_at_step = 3});
+    open_rig(&t,
+             &(struct knobs){.seqs = 8, .batched = 64, .blocks = 64, .ranks = 1, .fail_rank = 0, .fail_at_step = 3});
     submit(&t, spec_new(&t, 1, 30, 40));
     run_until(&t, INT64_MAX);
     assert_int_equal(t.heard[1].ending, END_ERROR);
@@ -199,9 +214,9 @@ static void a_node_without_ranks_says_503(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(switching_never_shows), cmocka_unit_test(a_step_with_no_tokens_during_a_switch),
-                                       cmocka_unit_test(a_node_without_ranks_says_503),
-                                       cmocka_unit_test(the_end_of_parking_wakes_the_policy),
-                                       cmocka_unit_test(a_policy_that_only_switches_is_stalled)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(switching_never_shows), cmocka_unit_test(a_step_with_no_tokens_during_a_switch),
+        cmocka_unit_test(a_node_without_ranks_says_503), cmocka_unit_test(the_end_of_parking_wakes_the_policy),
+        cmocka_unit_test(a_policy_that_only_switches_is_stalled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The engine with its threads in real time on the simulated device: one thread submits, cancels and swaps policies at random while another listens.
- * Made for TSan; in any build each request must have one ending and the books must balance. */
+/* The engine with its threads in real time on the simulated device: one thread submits, cancels and swaps policies at
+ * random while another listens. Made for TSan; in any build each request must have one ending and the books must
+ * balance. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,8 +25,8 @@ static struct request_spec *spec_new(uint64_t tag, int64_t now)
     s->prompt = mem_new_array((size_t)s->n_prompt, sizeof(int32_t));
     for (int i = 0; i < s->n_prompt; i++)
         s->prompt[i] = (int32_t)(tag % 5 * 100) + i;
-    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = tag % 3 ? -1 : 2,
-                                    .n_prompt_logprobs = tag % 10 ? -1 : 0};
+    s->sampling = (struct sampling){
+        .top_p = 1, .repetition_penalty = 1, .n_logprobs = tag % 3 ? -1 : 2, .n_prompt_logprobs = tag % 10 ? -1 : 0};
     return s;
 }
 
@@ -65,9 +66,16 @@ static struct engine *open_engine(struct clock *clock, struct model **model)
     clock_init_real(clock);
     if (model_open_dummy(model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
-    struct engine_setup s = {.ops = backend_sim(), .device = {.sim_step_ns = 50000}, .model = *model,
-                             .limits = {.max_num_seqs = 16, .max_num_batched_tokens = 128, .max_model_len = 512, .prefix_caching = true},
-                             .kv_dtype = DT_F16, .block_size = 16, .clock = clock, .threaded = true, .quiet = true};
+    struct engine_setup s = {
+        .ops = backend_sim(),
+        .device = {.sim_step_ns = 50000},
+        .model = *model,
+        .limits = {.max_num_seqs = 16, .max_num_batched_tokens = 128, .max_model_len = 512, .prefix_caching = true},
+        .kv_dtype = DT_F16,
+        .block_size = 16,
+        .clock = clock,
+        .threaded = true,
+        .quiet = true};
     struct engine *g = NULL;
     s.kv_bytes = 48 * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&g, &s, &e))

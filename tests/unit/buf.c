@@ -35,7 +35,8 @@ static void grows_and_stays_terminated(void **state)
     assert_true(!b.data && !b.len && !b.cap);
 }
 
-/* With a limit everything up to it is kept, nothing after the first piece that did not fit, and no memory is no abort. */
+/* With a limit everything up to it is kept, nothing after the first piece that did not fit, and no memory is no abort.
+ */
 static void a_limit_is_kept(void **state)
 {
     (void)state;
@@ -163,9 +164,13 @@ static void json_of_random_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_and_stays_terminated), cmocka_unit_test(a_limit_is_kept), cmocka_unit_test(empty_ones_are_fine),
-        cmocka_unit_test(cut_and_take),               cmocka_unit_test(numbers),
-        cmocka_unit_test(json_escapes),               cmocka_unit_test(json_of_random_bytes),
+        cmocka_unit_test(grows_and_stays_terminated),
+        cmocka_unit_test(a_limit_is_kept),
+        cmocka_unit_test(empty_ones_are_fine),
+        cmocka_unit_test(cut_and_take),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(json_escapes),
+        cmocka_unit_test(json_of_random_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

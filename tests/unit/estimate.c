@@ -48,7 +48,8 @@ static void guesses_what_never_ran(void **state)
     assert_true(before > 0 && before < 1e12 && seen == 0);
     for (int i = 0; i < 30; i++)
         estimator_learn(&e, (struct layout){1, 1, 1}, s, 5e6);
-    double same = estimator_ns(&e, (struct layout){1, 1, 1}, s, &seen), wide = estimator_ns(&e, (struct layout){1, 4, 1}, s, NULL);
+    double same = estimator_ns(&e, (struct layout){1, 1, 1}, s, &seen),
+           wide = estimator_ns(&e, (struct layout){1, 4, 1}, s, NULL);
     assert_true(seen == 30 && same > 4.9e6 && same < 5.1e6);
     assert_true(wide > 0 && wide <= same * 1.001);
 }

@@ -109,7 +109,7 @@ static void blocks_have_a_scale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code),           cmocka_unit_test(every_f16), cmocka_unit_test(every_midpoint),
+        cmocka_unit_test(every_code),           cmocka_unit_test(every_f16),           cmocka_unit_test(every_midpoint),
         cmocka_unit_test(what_is_out_of_range), cmocka_unit_test(blocks_have_a_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

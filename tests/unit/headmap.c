@@ -1,4 +1,5 @@
-/* Head maps, exhaustively: every (sp, tp) of up to 16 ranks and every pair of head counts of real models, and odd ones. */
+/* Head maps, exhaustively: every (sp, tp) of up to 16 ranks and every pair of head counts of real models, and odd ones.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,10 +10,12 @@
 #include "engine/world/headmap.h"
 
 static const struct heads models[] = {
-    {32, 32, 128}, {32, 8, 128}, {40, 8, 128}, {40, 40, 128}, {64, 8, 128}, {28, 4, 128}, {14, 2, 64}, {9, 3, 64}, {15, 5, 64},
-    {16, 8, 128}, {16, 2, 128}, {12, 12, 64}, {12, 2, 128}, {71, 1, 64}, {8, 1, 256}, {24, 8, 128}, {48, 8, 128}, {96, 8, 128}, {128, 8, 128},
-    {16, 16, 128}, {20, 20, 64}, {25, 5, 64}, {10, 10, 64}, {10, 2, 64}, {6, 6, 64}, {5, 1, 64}, {3, 1, 64}, {7, 7, 64}, {13, 13, 64},
-    {1, 1, 64}, {2, 1, 64}, {17, 17, 64}, {32, 1, 64}, {32, 2, 64}, {32, 4, 64}, {36, 4, 64}, {22, 2, 64}, {60, 20, 64}, {56, 8, 128}, {80, 8, 128}, {112, 7, 64},
+    {32, 32, 128}, {32, 8, 128}, {40, 8, 128}, {40, 40, 128}, {64, 8, 128},  {28, 4, 128},  {14, 2, 64},
+    {9, 3, 64},    {15, 5, 64},  {16, 8, 128}, {16, 2, 128},  {12, 12, 64},  {12, 2, 128},  {71, 1, 64},
+    {8, 1, 256},   {24, 8, 128}, {48, 8, 128}, {96, 8, 128},  {128, 8, 128}, {16, 16, 128}, {20, 20, 64},
+    {25, 5, 64},   {10, 10, 64}, {10, 2, 64},  {6, 6, 64},    {5, 1, 64},    {3, 1, 64},    {7, 7, 64},
+    {13, 13, 64},  {1, 1, 64},   {2, 1, 64},   {17, 17, 64},  {32, 1, 64},   {32, 2, 64},   {32, 4, 64},
+    {36, 4, 64},   {22, 2, 64},  {60, 20, 64}, {56, 8, 128},  {80, 8, 128},  {112, 7, 64},
 };
 enum { N_MODELS = sizeof models / sizeof *models, MOST = 16 };
 
@@ -75,7 +78,8 @@ static void kv_heads_repeat_where_ranks_outnumber_them(void **state)
         assert_int_equal(s.n_kv, 1);
     }
     assert_int_equal(head_max_kv(&(struct heads){32, 4, 128}, 8), 1);
-    assert_int_equal(head_max_kv(&(struct heads){9, 3, 64}, 4), 2); /* heads 3, 2, 2, 2: share 2 has heads 5 and 6 of kv heads 1 and 2 */
+    assert_int_equal(head_max_kv(&(struct heads){9, 3, 64}, 4),
+                     2); /* heads 3, 2, 2, 2: share 2 has heads 5 and 6 of kv heads 1 and 2 */
 }
 
 /* What a tp share computes before the all-to-all is what its sp members keep after it. */
@@ -105,7 +109,8 @@ static void a_tp_share_is_the_union_of_its_sp_shares(void **state)
                 }
 }
 
-/* The heads of a rank, as Algorithm 1 finds them: of its tp share, the slice that the all-to-all sends to its place in the sp group. */
+/* The heads of a rank, as Algorithm 1 finds them: of its tp share, the slice that the all-to-all sends to its place in
+ * the sp group. */
 static struct head_span by_algorithm(const struct heads *h, struct layout l, int share)
 {
     struct head_span tp_share = head_span(h, l.sp * l.tp, share_t(l, share) * l.sp, l.sp), own;
@@ -129,7 +134,8 @@ static void base_and_shift_hold_the_same_heads_in_the_same_order(void **state)
                 share_order(base, share_of);
                 for (int r = 0; r < n; r++) {
                     struct head_span in_base = by_algorithm(h, base, share_of[r]);
-                    struct head_span in_shift = by_algorithm(h, shift, share_of[r]), in_full = by_algorithm(h, full, share_of[r]);
+                    struct head_span in_shift = by_algorithm(h, shift, share_of[r]),
+                                     in_full = by_algorithm(h, full, share_of[r]);
                     assert_memory_equal(&in_base, &in_shift, sizeof in_base);
                     assert_memory_equal(&in_base, &in_full, sizeof in_base);
                 }

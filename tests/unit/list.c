@@ -31,7 +31,7 @@ static void order_front_and_back(void **state)
     list_push_front(&head, &first.node);
     int want = -1;
     LIST_EACH(pos, &head)
-        assert_int_equal(LIST_ENTRY(pos, struct item, node)->number, want++);
+    assert_int_equal(LIST_ENTRY(pos, struct item, node)->number, want++);
     assert_int_equal(want, 5);
     int back = 4;
     for (struct list *pos = head.prev; pos != &head; pos = pos->prev)
@@ -62,11 +62,11 @@ static void removal_while_walking(void **state)
     struct item items[10];
     fill(&head, items, 10);
     LIST_EACH_SAFE(pos, tmp, &head)
-        if (LIST_ENTRY(pos, struct item, node)->number % 3)
-            list_remove(pos);
+    if (LIST_ENTRY(pos, struct item, node)->number % 3)
+        list_remove(pos);
     int n = 0;
     LIST_EACH(pos, &head)
-        assert_int_equal(LIST_ENTRY(pos, struct item, node)->number, 3 * n++);
+    assert_int_equal(LIST_ENTRY(pos, struct item, node)->number, 3 * n++);
     assert_int_equal(n, 4);
 }
 

@@ -69,8 +69,17 @@ static void hostile_text_stays_one_line(void **state)
 {
     (void)state;
     static const char *const hostile[] = {
-        "two\nlines", "\x1b[2Jgone", "cr\rINFO 00:00:00 [x] forged", "bad \xFF\xFE bytes", "tab\there", "del\x7f", "c1 \xC2\x9B" "2J",
-        "\xE2\x80\xAEturned", "no\xE2\x80\x8Bwidth", "tag \xF3\xA0\x81\x81",
+        "two\nlines",
+        "\x1b[2Jgone",
+        "cr\rINFO 00:00:00 [x] forged",
+        "bad \xFF\xFE bytes",
+        "tab\there",
+        "del\x7f",
+        "c1 \xC2\x9B"
+        "2J",
+        "\xE2\x80\xAEturned",
+        "no\xE2\x80\x8Bwidth",
+        "tag \xF3\xA0\x81\x81",
     };
     struct buf b = {0};
     for (int json = 0; json < 2; json++) {

@@ -18,7 +18,8 @@ static int three(void)
     return 3;
 }
 
-static const struct backend_ops empty = {.name = "cuda", .n_devices = none}, full = {.name = "cuda", .n_devices = three};
+static const struct backend_ops empty = {.name = "cuda", .n_devices = none},
+                                full = {.name = "cuda", .n_devices = three};
 
 static const struct backend_ops *without(const char *name)
 {
@@ -119,10 +120,12 @@ static void groups_leave_no_rank_idle(void **state)
 {
     static const struct {
         int ranks, sp, tp, dp, n; /* n: ranks in the end; 0: refused */
-    } cases[] = {{3, 0, 2, 0, 0}, {4, 0, 2, 0, 4}, {0, 0, 2, 0, 2}, {5, 2, 2, 0, 0}, {8, 2, 2, 0, 8}, {8, 0, 0, 3, 0}, {8, 0, 0, 2, 8}, {3, 0, 0, 0, 3}, {2, 0, 4, 0, 0}};
+    } cases[] = {{3, 0, 2, 0, 0}, {4, 0, 2, 0, 4}, {0, 0, 2, 0, 2}, {5, 2, 2, 0, 0}, {8, 2, 2, 0, 8},
+                 {8, 0, 0, 3, 0}, {8, 0, 0, 2, 8}, {3, 0, 0, 0, 3}, {2, 0, 4, 0, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct opts o = {.ranks = cases[i].ranks, .sp = cases[i].sp, .tp = cases[i].tp, .dp = cases[i].dp, .shift_weights = "none"};
+        struct opts o = {
+            .ranks = cases[i].ranks, .sp = cases[i].sp, .tp = cases[i].tp, .dp = cases[i].dp, .shift_weights = "none"};
         struct engine_setup s = {0};
         struct err e = {0};
         assert_int_equal(machine_ranks(&o, &s, &e), cases[i].n ? 0 : E_INPUT);
@@ -135,8 +138,17 @@ static void groups_leave_no_rank_idle(void **state)
 
 static void sizes_of_graphs(void **state)
 {
-    static const char *const bad[] = {"", "a", "1,", "0", "-1", "513", "1;2", "1,,2", "64",
-                                      "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33"};
+    static const char *const bad[] = {"",
+                                      "a",
+                                      "1,",
+                                      "0",
+                                      "-1",
+                                      "513",
+                                      "1;2",
+                                      "1,,2",
+                                      "64",
+                                      "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,"
+                                      "20,21,22,23,24,25,26,27,28,29,30,31,32,33"};
     struct opts o = {.device = "cuda"};
     struct engine_setup s = {.ops = &graphing, .limits = {.max_num_seqs = 20, .max_num_batched_tokens = 48}};
     struct err e;
@@ -165,8 +177,8 @@ static void sizes_of_graphs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen), cmocka_unit_test(ranks_take_devices_in_turn),
-                                       cmocka_unit_test(groups_leave_no_rank_idle),
-                                       cmocka_unit_test(sizes_of_graphs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen),
+                                       cmocka_unit_test(ranks_take_devices_in_turn),
+                                       cmocka_unit_test(groups_leave_no_rank_idle), cmocka_unit_test(sizes_of_graphs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

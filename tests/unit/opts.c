@@ -1,4 +1,5 @@
-/* The command line: every row of the table works, human sizes, precedence, and messages that say the nearest right word. */
+/* The command line: every row of the table works, human sizes, precedence, and messages that say the nearest right
+ * word. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +67,8 @@ static void defaults_come_from_the_table(void **state)
     opts_free(&o);
 }
 
-/* For every row and every command that has it: each spelling is taken, a wrong value is refused by name, the mirror in the environment works. */
+/* For every row and every command that has it: each spelling is taken, a wrong value is refused by name, the mirror in
+ * the environment works. */
 static void every_row_works(void **state)
 {
     (void)state;
@@ -79,20 +81,34 @@ static void every_row_works(void **state)
         assert_true(r->kind == OPT_SWITCH ? r->value == NULL : r->value != NULL);
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
         for (int c = 0; c < 4; c++) {
-            if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") || !strcmp(r->name, "load-format"))
+            if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
+                !strcmp(r->name, "load-format"))
                 continue;
-            if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") || !strcmp(r->name, "weight-shares") || !strcmp(r->name, "lockstep")))
+            if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") ||
+                                           !strcmp(r->name, "weight-shares") || !strcmp(r->name, "lockstep")))
                 continue; /* settings that need one another: see what_a_simulation_needs */
             char value[60], line[300], env_line[200];
             struct opts o;
             struct err e;
             switch (r->kind) {
-            case OPT_CHOICE: snprintf(value, sizeof value, "%.*s", (int)strcspn(r->choices, "|"), r->choices); break;
-            case OPT_COUNT: snprintf(value, sizeof value, "%.0f", r->max); break;
-            case OPT_NUMBER: snprintf(value, sizeof value, "%.9g", r->max); break;
-            case OPT_SEED: snprintf(value, sizeof value, "18446744073709551615"); break;
-            case OPT_SWITCH: snprintf(value, sizeof value, "true"); break;
-            default: snprintf(value, sizeof value, "a=b"); break;
+            case OPT_CHOICE:
+                snprintf(value, sizeof value, "%.*s", (int)strcspn(r->choices, "|"), r->choices);
+                break;
+            case OPT_COUNT:
+                snprintf(value, sizeof value, "%.0f", r->max);
+                break;
+            case OPT_NUMBER:
+                snprintf(value, sizeof value, "%.9g", r->max);
+                break;
+            case OPT_SEED:
+                snprintf(value, sizeof value, "18446744073709551615");
+                break;
+            case OPT_SWITCH:
+                snprintf(value, sizeof value, "true");
+                break;
+            default:
+                snprintf(value, sizeof value, "a=b");
+                break;
             }
             snprintf(line, sizeof line, "%s --%s=%s", commands[c], r->name, value);
             accepts(&o, line);
@@ -131,7 +147,8 @@ static void what_a_simulation_needs(void **state)
     (void)state;
     struct opts o;
     accepts(&o, "simulate --trace t --hardware h --model m --weight-shares 4 --policy a:b=1 --policy c");
-    assert_true(o.policies.n == 2 && o.weight_tp == 4 && o.max_num_queued_reqs == 0 && o.memory_share == 0.9 && o.max_num_seqs == 128);
+    assert_true(o.policies.n == 2 && o.weight_tp == 4 && o.max_num_queued_reqs == 0 && o.memory_share == 0.9 &&
+                o.max_num_seqs == 128);
     assert_string_equal(o.policies.items[0], "a:b=1");
     struct buf shown = {0};
     opts_show(&o, &shown);
@@ -164,11 +181,37 @@ static void human_sizes(void **state)
         const char *text;
         int64_t value;
     } good[] = {
-        {"0", 0}, {"4096", 4096}, {"32k", 32000}, {"32K", 32768}, {"1.5k", 1500}, {"25.6k", 25600}, {"2GiB", (int64_t)2 << 30},
-        {"0.5GiB", 1 << 29}, {"1g", 1000000000}, {"1G", 1 << 30}, {"500MB", 500000000}, {"9223372036854775807", INT64_MAX},
+        {"0", 0},
+        {"4096", 4096},
+        {"32k", 32000},
+        {"32K", 32768},
+        {"1.5k", 1500},
+        {"25.6k", 25600},
+        {"2GiB", (int64_t)2 << 30},
+        {"0.5GiB", 1 << 29},
+        {"1g", 1000000000},
+        {"1G", 1 << 30},
+        {"500MB", 500000000},
+        {"9223372036854775807", INT64_MAX},
     };
-    static const char *const bad[] = {"", "k", "-1", "+1", " 1", "1 ", "1kk", "0x10", "1.5", "1.5K", "1..5k", "1e3", "9223372036854775808",
-                                      "99999999999999999999", "9999999999T", "nan", "1,000", "32kb"};
+    static const char *const bad[] = {"",
+                                      "k",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 ",
+                                      "1kk",
+                                      "0x10",
+                                      "1.5",
+                                      "1.5K",
+                                      "1..5k",
+                                      "1e3",
+                                      "9223372036854775808",
+                                      "99999999999999999999",
+                                      "9999999999T",
+                                      "nan",
+                                      "1,000",
+                                      "32kb"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         int64_t v = -1;
         assert_int_equal(opts_human(good[i].text, &v), 0);
@@ -185,7 +228,8 @@ static void spellings(void **state)
 {
     (void)state;
     struct opts o;
-    accepts(&o, "serve --model m.gguf --max_model_len=8k -t3 --no-enable-prefix-caching --alias a --served-model-name b");
+    accepts(&o,
+            "serve --model m.gguf --max_model_len=8k -t3 --no-enable-prefix-caching --alias a --served-model-name b");
     assert_true(o.max_model_len == 8000 && o.threads == 3 && !o.prefix_caching && o.names.n == 2);
     assert_string_equal(o.names.items[1], "b");
     opts_free(&o);
@@ -279,9 +323,11 @@ static void line_over_environment_over_file(void **state)
     struct opts o;
     struct err e;
     char line[200];
-    with_config("# a comment\nport: 1111\nmax_model_len: 32k   # with a comment\r\n---\nhost: \"0.0.0.0\"\nmodel: 'from file'\n"
-                "max-num-seqs: 7\nenable-prefix-caching: false\napi-key: filekey\n\n");
-    char *env[] = {(char *)"MOONSHIFT_PORT=2222", (char *)"MOONSHIFT_MAX_NUM_SEQS=8", (char *)"MOONSHIFT_BUILD=of/the/tests", NULL};
+    with_config(
+        "# a comment\nport: 1111\nmax_model_len: 32k   # with a comment\r\n---\nhost: \"0.0.0.0\"\nmodel: 'from file'\n"
+        "max-num-seqs: 7\nenable-prefix-caching: false\napi-key: filekey\n\n");
+    char *env[] = {(char *)"MOONSHIFT_PORT=2222", (char *)"MOONSHIFT_MAX_NUM_SEQS=8",
+                   (char *)"MOONSHIFT_BUILD=of/the/tests", NULL};
     snprintf(line, sizeof line, "serve --config %s --max-num-seqs 9 --api-key mine", config_path);
     assert_int_equal(parse_env(&o, line, env, &e), 0);
     assert_true(o.port == 2222 && o.max_num_seqs == 9 && o.max_model_len == 32000 && !o.prefix_caching);
@@ -350,14 +396,16 @@ static void help_names_every_flag(void **state)
 static void keys_are_wiped_from_the_command_line(void **state)
 {
     (void)state;
-    char words[][40] = {"moonshift", "serve", "m", "--api-key", "sk-one=team", "--api_key=sk-two", "--admin-key", "root", "--port", "9000"};
+    char words[][40] = {"moonshift",        "serve",       "m",    "--api-key", "sk-one=team",
+                        "--api_key=sk-two", "--admin-key", "root", "--port",    "9000"};
     char *argv[11] = {0};
     for (int i = 0; i < 10; i++)
         argv[i] = words[i];
     struct opts o;
     struct err e = {0};
     assert_int_equal(opts_parse(&o, &(struct opts_input){.argc = 10, .argv = argv}, &e), 0);
-    assert_true(o.api_keys.n == 2 && !strcmp(o.api_keys.items[0], "sk-one=team") && !strcmp(o.api_keys.items[1], "sk-two"));
+    assert_true(o.api_keys.n == 2 && !strcmp(o.api_keys.items[0], "sk-one=team") &&
+                !strcmp(o.api_keys.items[1], "sk-two"));
     assert_string_equal(o.admin_keys.items[0], "root");
     assert_string_equal(words[4], "***********");
     assert_string_equal(words[5], "--api_key=******");
@@ -373,13 +421,15 @@ static void variables_are_flags_or_mistakes(void **state)
         const char *entry, *says; /* says NULL: taken */
     } cases[] = {
         {"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=1", NULL},
-        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=maybe", "MOONSHIFT_NO_ENABLE_PREFIX_CACHING must be true or false, not 'maybe'"},
+        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHING=maybe",
+         "MOONSHIFT_NO_ENABLE_PREFIX_CACHING must be true or false, not 'maybe'"},
         {"MOONSHIFT_SLO_TTFT_MS=3", NULL}, /* of simulate */
         {"MOONSHIFT_TENSOR_PARALLEL_SIZE=2", NULL},
         {"MOONSHIFTED=1", NULL},
         {"MOONSHIFT_SANITIZE=address", NULL},
         {"MOONSHIFT_MAX_NUM_SEQ=8", "there is no flag --max-num-seq; did you mean MOONSHIFT_MAX_NUM_SEQS?"},
-        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHE=1", "there is no flag --no-enable-prefix-cache; did you mean MOONSHIFT_ENABLE_PREFIX_CACHING?"},
+        {"MOONSHIFT_NO_ENABLE_PREFIX_CACHE=1",
+         "there is no flag --no-enable-prefix-cache; did you mean MOONSHIFT_ENABLE_PREFIX_CACHING?"},
         {"MOONSHIFT_NO_SUCH=1", "MOONSHIFT_NO_SUCH in the environment: there is no flag --no-such"},
         {"MOONSHIFT_=1", "there is no flag --"},
     };
@@ -406,11 +456,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_wiped_from_the_command_line),
-        cmocka_unit_test(defaults_come_from_the_table),    cmocka_unit_test(every_row_works), cmocka_unit_test(what_a_simulation_needs),
-        cmocka_unit_test(human_sizes),                     cmocka_unit_test(spellings),
-        cmocka_unit_test(wrong_words_name_the_nearest),    cmocka_unit_test(what_is_not_offered_says_so),
-        cmocka_unit_test(settings_that_do_not_fit_together), cmocka_unit_test(line_over_environment_over_file), cmocka_unit_test(variables_are_flags_or_mistakes),
-        cmocka_unit_test(config_files_are_checked),        cmocka_unit_test(help_names_every_flag),
+        cmocka_unit_test(defaults_come_from_the_table),
+        cmocka_unit_test(every_row_works),
+        cmocka_unit_test(what_a_simulation_needs),
+        cmocka_unit_test(human_sizes),
+        cmocka_unit_test(spellings),
+        cmocka_unit_test(wrong_words_name_the_nearest),
+        cmocka_unit_test(what_is_not_offered_says_so),
+        cmocka_unit_test(settings_that_do_not_fit_together),
+        cmocka_unit_test(line_over_environment_over_file),
+        cmocka_unit_test(variables_are_flags_or_mistakes),
+        cmocka_unit_test(config_files_are_checked),
+        cmocka_unit_test(help_names_every_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The partition's rules without an engine: which orders are lawful, when they are carried out, what becomes of sequences, what a lost rank takes with it;
- * and the known failures of the published systems that are matters of bookkeeping, each under its own name (seeds.md B1, B3). */
+/* The partition's rules without an engine: which orders are lawful, when they are carried out, what becomes of
+ * sequences, what a lost rank takes with it; and the known failures of the published systems that are matters of
+ * bookkeeping, each under its own name (seeds.md B1, B3). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,11 @@ static const struct heads nine = {9, 3, 64};
 static void set_up(struct bench *b, int ranks, int blocks)
 {
     memset(b, 0, sizeof *b);
-    struct limits l = {.max_num_seqs = 64, .max_num_batched_tokens = 64, .max_model_len = 4096, .prefix_caching = true, .park_ns = 1000};
+    struct limits l = {.max_num_seqs = 64,
+                       .max_num_batched_tokens = 64,
+                       .max_model_len = 4096,
+                       .prefix_caching = true,
+                       .park_ns = 1000};
     struct node_shape shape;
     metrics_init(&b->m);
     node_shape_uniform(&shape, ranks, &nine, 32);
@@ -176,7 +181,8 @@ static void switch_while_idle(void **state)
     tear_down(&b);
 }
 
-/* B3: the block size of one rank was stale after width 2 then 4; here tokens per block follow from the placement alone. */
+/* B3: the block size of one rank was stale after width 2 then 4; here tokens per block follow from the placement alone.
+ */
 static void width_2_then_4_and_block_size_drift_over_cycles(void **state)
 {
     (void)state;
@@ -205,7 +211,8 @@ static void width_2_then_4_and_block_size_drift_over_cycles(void **state)
     tear_down(&b);
 }
 
-/* B3: deferred requests starved while the deployment stayed merged; here parked ones give their KV back at the age bound and go first. */
+/* B3: deferred requests starved while the deployment stayed merged; here parked ones give their KV back at the age
+ * bound and go first. */
 static void starvation_of_deferred_requests(void **state)
 {
     (void)state;
@@ -230,7 +237,8 @@ static void starvation_of_deferred_requests(void **state)
     tear_down(&b);
 }
 
-/* B3: cancelling a merged request left its members divergent; here there is one request and its blocks go back on every rank. */
+/* B3: cancelling a merged request left its members divergent; here there is one request and its blocks go back on every
+ * rank. */
 static void cancel_of_a_merged_request(void **state)
 {
     (void)state;
@@ -250,7 +258,8 @@ static void cancel_of_a_merged_request(void **state)
     tear_down(&b);
 }
 
-/* B3: prefix caching had to be off when merged, for a hit on one member only hangs; here a prefix belongs to a placement, and is copied to another. */
+/* B3: prefix caching had to be off when merged, for a hit on one member only hangs; here a prefix belongs to a
+ * placement, and is copied to another. */
 static void prefix_cache_hit_on_one_member_only(void **state)
 {
     (void)state;
@@ -414,10 +423,12 @@ static void the_same_order_for_another_is_for_that_one(void **state)
     o.named[0] = a->id;
     o.max_wait_ns = 1000;
     partition_ask(&b.w, &o, asked);
-    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), a) && !partition_admits(&b.w.partition, group_of(&b, 2), c));
+    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), a) &&
+                !partition_admits(&b.w.partition, group_of(&b, 2), c));
     o.named[0] = c->id;
     partition_ask(&b.w, &o, ++b.now);
-    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), c) && !partition_admits(&b.w.partition, group_of(&b, 2), a));
+    assert_true(partition_admits(&b.w.partition, group_of(&b, 2), c) &&
+                !partition_admits(&b.w.partition, group_of(&b, 2), a));
     assert_int_equal(b.w.partition.n_pending, 1);
     assert_int_equal(partition_next_ns(&b.w.partition), asked + 1000); /* asking does not put it off */
     o.max_wait_ns = 50;

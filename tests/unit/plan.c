@@ -1,4 +1,5 @@
-/* Plans: every verb is checked against the world as the plan would leave it, nothing happens before apply, and a random plan can always be applied. */
+/* Plans: every verb is checked against the world as the plan would leave it, nothing happens before apply, and a random
+ * plan can always be applied. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,8 @@ struct bench {
 static void set_up(struct bench *b, int blocks, int seqs, int batched)
 {
     memset(b, 0, sizeof *b);
-    struct limits l = {.max_num_seqs = seqs, .max_num_batched_tokens = batched, .max_model_len = 1024, .prefix_caching = true};
+    struct limits l = {
+        .max_num_seqs = seqs, .max_num_batched_tokens = batched, .max_model_len = 1024, .prefix_caching = true};
     metrics_init(&b->m);
     struct node_shape shape;
     node_shape_single(&shape, 16);
@@ -192,7 +194,8 @@ static void prefix_hits_skip_work_and_tenants_do_not_share(void **state)
     tear_down(&b);
 }
 
-/* A parked request gives way to one newcomer while another, earlier in the plan, begins with its blocks: what is held again does not come back. */
+/* A parked request gives way to one newcomer while another, earlier in the plan, begins with its blocks: what is held
+ * again does not come back. */
 static void blocks_that_a_newcomer_shares_do_not_come_back(void **state)
 {
     (void)state;
@@ -208,7 +211,8 @@ static void blocks_that_a_newcomer_shares_do_not_come_back(void **state)
     assert_true(plan_preempt(&b.p, parked->id, PREEMPT_HARD));
     run(&b);
     world_rekey(&b.w, parked, 1e6);
-    struct request *same = submit(&b, 65, 0, 5), *other = submit(&b, 80, 500, 5); /* one more block; five, and three are free */
+    struct request *same = submit(&b, 65, 0, 5),
+                   *other = submit(&b, 80, 500, 5); /* one more block; five, and three are free */
     plan_begin(&b.p, 3);
     batch = plan_batch(&b.p, 1);
     assert_int_equal(plan_prefill(batch, NULL, 0, 256), 1);
@@ -260,12 +264,23 @@ static void random_plans_apply(void **state)
                 struct req_queue *q = rng_below(&r, 2) ? &b.w.waiting : &b.w.running;
                 req_id id = q->n ? q->items[rng_below(&r, (uint64_t)q->n)]->id : 0;
                 switch (rng_below(&r, 6)) {
-                case 0: plan_decodes(batch); break;
-                case 1: plan_prefill(batch, NULL, 0, (int)rng_below(&r, 200)); break;
-                case 2: plan_add(batch, id, (int)rng_below(&r, 50)); break;
-                case 3: plan_preempt(&b.p, id, PREEMPT_RECOMPUTE); break;
-                case 4: plan_preempt(&b.p, id, PREEMPT_HARD); break;
-                default: plan_refuse(&b.p, id, 503, 1, "no");
+                case 0:
+                    plan_decodes(batch);
+                    break;
+                case 1:
+                    plan_prefill(batch, NULL, 0, (int)rng_below(&r, 200));
+                    break;
+                case 2:
+                    plan_add(batch, id, (int)rng_below(&r, 50));
+                    break;
+                case 3:
+                    plan_preempt(&b.p, id, PREEMPT_RECOMPUTE);
+                    break;
+                case 4:
+                    plan_preempt(&b.p, id, PREEMPT_HARD);
+                    break;
+                default:
+                    plan_refuse(&b.p, id, 503, 1, "no");
                 }
             }
             plan_forward(batch, ONE);
@@ -289,7 +304,8 @@ int main(void)
         cmocka_unit_test(refusals_name_the_reason),
         cmocka_unit_test(the_last_gives_way_when_kv_runs_out),
         cmocka_unit_test(prefix_hits_skip_work_and_tenants_do_not_share),
-        cmocka_unit_test(blocks_that_a_newcomer_shares_do_not_come_back), cmocka_unit_test(siblings_wait_for_their_leader),
+        cmocka_unit_test(blocks_that_a_newcomer_shares_do_not_come_back),
+        cmocka_unit_test(siblings_wait_for_their_leader),
         cmocka_unit_test(random_plans_apply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

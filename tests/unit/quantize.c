@@ -1,4 +1,5 @@
-/* f32 to every stored type and back: the error stays within half a step of the block's scale, and bytes are the same every time. */
+/* f32 to every stored type and back: the error stays within half a step of the block's scale, and bytes are the same
+ * every time. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +16,10 @@ enum { N = 1024 };
 /* Steps per block range, by type: the error is at most about range / steps / 2, plus what rounding of scales adds. */
 static const struct {
     enum dtype type;
-    double limit;      /* of error / largest size in the row */
-} types[] = {{DT_F32, 0},         {DT_F16, 0.0005},    {DT_BF16, 0.004},   {DT_Q8_0, 0.0045}, {DT_Q4_0, 0.13}, {DT_Q4_1, 0.07},
-             {DT_Q5_0, 0.065},    {DT_Q5_1, 0.034},    {DT_Q4_K, 0.085},   {DT_Q5_K, 0.05},   {DT_Q6_K, 0.035},
-             {DT_F8_SCALED, 0.0365}};
+    double limit; /* of error / largest size in the row */
+} types[] = {{DT_F32, 0},      {DT_F16, 0.0005}, {DT_BF16, 0.004}, {DT_Q8_0, 0.0045},
+             {DT_Q4_0, 0.13},  {DT_Q4_1, 0.07},  {DT_Q5_0, 0.065}, {DT_Q5_1, 0.034},
+             {DT_Q4_K, 0.085}, {DT_Q5_K, 0.05},  {DT_Q6_K, 0.035}, {DT_F8_SCALED, 0.0365}};
 
 static void fill(struct rng *r, int kind, float *x)
 {

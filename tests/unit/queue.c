@@ -178,9 +178,9 @@ static void producers_by_eventfd(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounded_queue_fills_up),    cmocka_unit_test(growth_keeps_the_order),
-        cmocka_unit_test(waits_and_kicks),           cmocka_unit_test(eventfd_says_when_to_look),
-        cmocka_unit_test(producers_by_condition),    cmocka_unit_test(producers_by_eventfd),
+        cmocka_unit_test(bounded_queue_fills_up), cmocka_unit_test(growth_keeps_the_order),
+        cmocka_unit_test(waits_and_kicks),        cmocka_unit_test(eventfd_says_when_to_look),
+        cmocka_unit_test(producers_by_condition), cmocka_unit_test(producers_by_eventfd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Random numbers: the published splitmix64 stream, bounds, evenness, and draws that depend on seed and position alone. */
+/* Random numbers: the published splitmix64 stream, bounds, evenness, and draws that depend on seed and position alone.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +13,8 @@
 static void published_stream(void **state)
 {
     (void)state;
-    static const uint64_t want[] = {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u,
-                                    16408922859458223821u}; /* splitmix64, seed 1234567 */
+    static const uint64_t want[] = {6457827717110365317u, 3203168211198807973u, 9817491932198370423u,
+                                    4593380528125082431u, 16408922859458223821u}; /* splitmix64, seed 1234567 */
     struct rng r;
     rng_init(&r, 1234567);
     for (int i = 0; i < 5; i++)

@@ -1,5 +1,5 @@
-/* The sampler against a reference that sorts everything and computes in float64. A draw is checked through the inverse of the reference's
- * cumulative weights, so a wrong set of kept tokens, a wrong weight or a wrong order shows. */
+/* The sampler against a reference that sorts everything and computes in float64. A draw is checked through the inverse
+ * of the reference's cumulative weights, so a wrong set of kept tokens, a wrong weight or a wrong order shows. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,8 +16,8 @@
 
 enum { MAX_VOCAB = 70000 };
 
-static const struct sampling plain = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1,
-                                      .n_prompt_logprobs = -1};
+static const struct sampling plain = {
+    .temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
 
 struct fixture {
     void *memory;
@@ -75,7 +75,8 @@ static int count_in(const int32_t *list, int n, int32_t id)
     return c;
 }
 
-/* Logits after every change, one token at a time; in float, as the changes are defined, so that ties are the same ties. */
+/* Logits after every change, one token at a time; in float, as the changes are defined, so that ties are the same ties.
+ */
 static void reference_logits(const float *logits, int n, const struct sample_row *r, double *x)
 {
     const struct sampling *h = r->how;
@@ -203,8 +204,8 @@ static void random_case(struct rng *r, struct random_case *c)
     c->how = plain;
     c->how.bias = c->bias;
     c->how.allowed = c->allowed;
-    c->row = (struct sample_row){.how = &c->how, .prompt = c->prompt, .output = c->output, .banned = c->banned,
-                                 .given = -1, .n_top = -1};
+    c->row = (struct sample_row){
+        .how = &c->how, .prompt = c->prompt, .output = c->output, .banned = c->banned, .given = -1, .n_top = -1};
     random_logits(r, c);
     random_lists(r, c);
     c->how.seed = rng_next(r);
@@ -237,8 +238,9 @@ static void test_random_draws(void **state)
             struct sample_result got = sample(f, c->logits, c->n, &c->row);
             double u = (double)(rng_at(c->how.seed, at) >> 11) * 0x1p-53;
             if (!reference_draws(f->order, weight, kept, u, got.token, c->n))
-                fail_msg("case %d draw %d: token %d of %d, kept %d, T %g k %d p %g min_p %g", i, (int)at, got.token, c->n,
-                         kept, (double)c->how.temperature, c->how.top_k, (double)c->how.top_p, (double)c->how.min_p);
+                fail_msg("case %d draw %d: token %d of %d, kept %d, T %g k %d p %g min_p %g", i, (int)at, got.token,
+                         c->n, kept, (double)c->how.temperature, c->how.top_k, (double)c->how.top_p,
+                         (double)c->how.min_p);
         }
     }
     assert_true(decided > 3500);
@@ -294,7 +296,8 @@ static void test_random_logprobs(void **state)
         for (int k = 0; k < got.n_top; k++) {
             assert_int_equal(got.top_ids[k], f->order[k]);
             want = f->ref[f->order[k]] - max - log(sum);
-            assert_true(want == (double)got.top_logprobs[k] || fabs(want - (double)got.top_logprobs[k]) < 2e-6 * (1 + fabs(want)));
+            assert_true(want == (double)got.top_logprobs[k] ||
+                        fabs(want - (double)got.top_logprobs[k]) < 2e-6 * (1 + fabs(want)));
         }
     }
     mem_free(c);

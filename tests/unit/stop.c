@@ -58,8 +58,8 @@ static void the_first_match_ends_the_text(void **state)
     check((const char *[]){"END", NULL}, "one END two END", "one ", 0);
     check((const char *[]){"END", NULL}, "ENENEND", "ENEN", 0);
     check((const char *[]){"aab", NULL}, "aaaab", "aa", 0);
-    check((const char *[]){"abc", "b", NULL}, "xabc", "xa", 1);        /* the one that ends first */
-    check((const char *[]){"c", "abc", NULL}, "xabc", "x", 1);         /* of those the longest */
+    check((const char *[]){"abc", "b", NULL}, "xabc", "xa", 1); /* the one that ends first */
+    check((const char *[]){"c", "abc", NULL}, "xabc", "x", 1);  /* of those the longest */
     check((const char *[]){"zzz", NULL}, "zz zz", "zz zz", -1);
     check((const char *[]){"\xC3\xA9t\xC3\xA9", NULL}, "l'\xC3\xA9t\xC3\xA9!", "l'", 0);
     check((const char *[]){"\n\n", "Q:", NULL}, "a\nQ: b", "a\n", 1);

@@ -1,5 +1,5 @@
-/* The tree of a sum cut among ranks: for every number of leaves and every cut, the nodes of the windows add up to the same tree that one
- * rank has, which is spelled out here as text. */
+/* The tree of a sum cut among ranks: for every number of leaves and every cut, the nodes of the windows add up to the
+ * same tree that one rank has, which is spelled out here as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

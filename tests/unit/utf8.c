@@ -111,7 +111,7 @@ static void whole_prefixes(void **state)
             assert_int_equal(utf8_decode(s + whole, cut - whole, &cp), 0);
     }
     assert_int_equal(utf8_whole("", 0), 0);
-    assert_int_equal(utf8_whole("a\xFF", 2), 2);         /* bad bytes are not waited for */
+    assert_int_equal(utf8_whole("a\xFF", 2), 2); /* bad bytes are not waited for */
     assert_int_equal(utf8_whole("\x80\x80\x80\x80", 4), 4);
 }
 
@@ -123,10 +123,12 @@ static void what_cannot_be_seen_is_spelt_out(void **state)
     } cases[] = {
         {"caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", "caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80"},
         {"a\nb\x7f\x1b[2J", "a\\x0ab\\x7f\\x1b[2J"},
-        {"\xE2\x80\xAEgnp.exe", "\\u{202e}gnp.exe"},           /* right to left */
-        {"pay\xE2\x80\x8Bpal", "pay\\u{200b}pal"},             /* no width */
-        {"a\xC2\xA0" "b\xC2\x85", "a\\u{a0}b\\u{85}"},        /* a space that is none; a C1 control */
-        {"\xEF\xBB\xBFx\xE2\x81\xA6y", "\\u{feff}x\\u{2066}y"}, /* byte order mark; isolate */
+        {"\xE2\x80\xAEgnp.exe", "\\u{202e}gnp.exe"}, /* right to left */
+        {"pay\xE2\x80\x8Bpal", "pay\\u{200b}pal"},   /* no width */
+        {"a\xC2\xA0"
+         "b\xC2\x85",
+         "a\\u{a0}b\\u{85}"},                                    /* a space that is none; a C1 control */
+        {"\xEF\xBB\xBFx\xE2\x81\xA6y", "\\u{feff}x\\u{2066}y"},  /* byte order mark; isolate */
         {"\xF3\xA0\x81\x81\xE3\x85\xA4", "\\u{e0041}\\u{3164}"}, /* tag letter; filler */
         {"\xFF\xC3", "\\xff\\xc3"},
     };
@@ -147,9 +149,12 @@ static void what_cannot_be_seen_is_spelt_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_code_points_round_trip),      cmocka_unit_test(every_short_sequence),
-        cmocka_unit_test(four_bytes_at_the_borders),       cmocka_unit_test(valid_means_a_run_of_characters),
-        cmocka_unit_test(whole_prefixes),                  cmocka_unit_test(what_cannot_be_seen_is_spelt_out),
+        cmocka_unit_test(all_code_points_round_trip),
+        cmocka_unit_test(every_short_sequence),
+        cmocka_unit_test(four_bytes_at_the_borders),
+        cmocka_unit_test(valid_means_a_run_of_characters),
+        cmocka_unit_test(whole_prefixes),
+        cmocka_unit_test(what_cannot_be_seen_is_spelt_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,8 +25,8 @@ static struct json *parse(const char *text)
 }
 
 /* Compiles and renders; the error's code, with its text in e. */
-static int render(const char *source, const struct json *context, const struct chat_limits *limits,
-                  struct buf *out, struct err *e)
+static int render(const char *source, const struct json *context, const struct chat_limits *limits, struct buf *out,
+                  struct err *e)
 {
     struct chat_template *t = NULL;
     struct chat_input in = {.context = context, .now = 1753000000};
@@ -64,8 +64,7 @@ static void test_snippets(void **state)
         struct err e = {0};
         int rc = render(source, json_find(all, "context"), NULL, &out, &e);
         if (want ? rc || !buf_equals(&out, want) : !rc)
-            fail_msg("%s\nwanted %s\ngot %s %s", source, want ? want : "an error", out.data ? out.data : "",
-                     e.text);
+            fail_msg("%s\nwanted %s\ngot %s %s", source, want ? want : "an error", out.data ? out.data : "", e.text);
         buf_free(&out);
     }
     json_free(all);
@@ -86,8 +85,7 @@ static void test_refusals_name_the_line(void **state)
         int rc = chat_compile(&t, source, strlen(source), &e);
         if (json_i64(json_find(c, "line"), &line))
             snprintf(where, sizeof where, "line %lld: ", (long long)line);
-        if (!rc || t || (code && strcmp(err_name(rc), code) != 0) ||
-            strncmp(e.text, where, strlen(where)) != 0)
+        if (!rc || t || (code && strcmp(err_name(rc), code) != 0) || strncmp(e.text, where, strlen(where)) != 0)
             fail_msg("%s\nwanted %s %s, got %d: %s", source, code ? code : "a refusal", where, rc, e.text);
     }
     json_free(all);
@@ -122,8 +120,8 @@ static void test_bounds(void **state)
 {
     (void)state;
     const struct chat_limits steps = {.steps = 10000}, bytes = {.bytes = 1000}, memory = {.memory = 1 << 20};
-    expect_failure("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", NULL,
-                   E_FULL, "steps");
+    expect_failure("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", NULL, E_FULL,
+                   "steps");
     expect_failure("{% for i in range(5000) %}{{ i }}{% endfor %}", &steps, E_FULL, "steps");
     expect_failure("{% for i in range(500) %}abc{% endfor %}", &bytes, E_FULL, "output passes 1000 bytes");
     expect_failure("{{ 'a' * 9999999999999 }}", NULL, E_FULL, "too m");
@@ -134,16 +132,13 @@ static void test_bounds(void **state)
     expect_failure("{{ '{:<99999999}'.format(1) }}", &memory, E_FULL, "memory");
     expect_failure("{{ range(1000000) }}", NULL, E_INPUT, "Range too big");
     expect_failure("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", NULL, E_FULL, "recurses");
-    expect_failure(
-        "{% set n = namespace(x=[]) %}{% for i in range(5000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
-        NULL, E_FULL, "recurses");
-    expect_failure(
-        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", NULL,
-        E_FULL, "too m");
-    expect_failure(
-        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x|replace('a', 'aaaab') %}"
-        "{% endfor %}",
-        &memory, E_FULL, "memory");
+    expect_failure("{% set n = namespace(x=[]) %}{% for i in range(5000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
+                   NULL, E_FULL, "recurses");
+    expect_failure("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", NULL,
+                   E_FULL, "too m");
+    expect_failure("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x|replace('a', 'aaaab') %}"
+                   "{% endfor %}",
+                   &memory, E_FULL, "memory");
 }
 
 static void test_large_sources_are_refused(void **state)
@@ -192,11 +187,10 @@ static void test_built_in_templates(void **state)
                    "|im_end|>\n"
                    "<|im_start|>user\nR<|im_end|>\n<|im_start|>assistant\n"},
         {"llama2", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST] A </s><s>[INST] R [/INST]"},
-        {"llama3",
-         "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|"
-         ">\n\nQ"
-         "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user"
-         "<|end_header_id|>\n\nR<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|"
+                   ">\n\nQ"
+                   "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user"
+                   "<|end_header_id|>\n\nR<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
         {"mistral", "<s>[INST] S\n\nQ [/INST] A</s>[INST] R [/INST]"},
     };
     struct json *context =
@@ -233,8 +227,8 @@ static void render_often(void *arg)
     struct chat_input in = {.context = s->context, .now = 0};
     for (int i = 0; i < 300; i++) {
         struct buf out = {0};
-        s->wrong += chat_render(s->t, &in, &out, NULL) != 0 ||
-                    !buf_equals(&out, "1:\xC3\xA9;2:\xC3\xA9;3:\xC3\xA9;6 [2, 3]");
+        s->wrong +=
+            chat_render(s->t, &in, &out, NULL) != 0 || !buf_equals(&out, "1:\xC3\xA9;2:\xC3\xA9;3:\xC3\xA9;6 [2, 3]");
         buf_free(&out);
     }
 }

@@ -1,5 +1,5 @@
-/* Hugging Face checkpoints in fp8: what is right is read, in all three forms of scales, and what is missing, misshapen or no number is refused
- * with its name. */
+/* Hugging Face checkpoints in fp8: what is right is read, in all three forms of scales, and what is missing, misshapen
+ * or no number is refused with its name. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,8 @@ enum { HIDDEN = 192, Q = 256, KV = 128, FFN = 320, VOCAB = 40 };
 enum form { TENSOR, ROWS, BLOCKS };
 static const char *const quantised[] = {
     "{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\"}",
-    "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"group_0\":{\"weights\":"
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"group_0\":{"
+    "\"weights\":"
     "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\",\"symmetric\":true}}}}",
     "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}",
 };
@@ -29,11 +30,11 @@ static const char *const quantised[] = {
 /* One thing that is otherwise in the k projection, whose matrix is KV x HIDDEN. */
 struct change {
     enum form form;
-    const char *config;             /* quantization_config, NULL: as the form has it; "": none */
-    const char *weight, *shape;     /* type and shape of the weight */
+    const char *config;                           /* quantization_config, NULL: as the form has it; "": none */
+    const char *weight, *shape;                   /* type and shape of the weight */
     const char *scale, *scale_type, *scale_shape; /* its tail; "": none */
     const float *scales;
-    const char *extra;              /* one more tensor of an f32 */
+    const char *extra; /* one more tensor of an f32 */
     bool nan;
     int hidden;
     int rc;
@@ -44,8 +45,10 @@ static void put_config(struct buf *out, const char *quant, int hidden)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":1,\"hidden_size\":%d,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-             "\"head_dim\":64,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":64,\"tie_word_embeddings\":true",
+             "{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":1,\"hidden_size\":%d,\"num_attention_"
+             "heads\":4,\"num_key_value_heads\":2,"
+             "\"head_dim\":64,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":64,\"tie_word_"
+             "embeddings\":true",
              hidden, FFN, VOCAB);
     buf_puts(out, text);
     if (quant[0]) {
@@ -100,7 +103,8 @@ static void add_matrix(struct st_build *b, const char *name, const struct change
     snprintf(full, sizeof full, "model.layers.0.%s.weight", name);
     snprintf(shape, sizeof shape, "[%d,%d]", size[0], size[1]);
     size_t at = b->body.len;
-    st_add(b, full, changed && c->weight ? c->weight : "F8_E4M3", changed && c->shape ? c->shape : shape, NULL, (size_t)size[0] * (size_t)size[1]);
+    st_add(b, full, changed && c->weight ? c->weight : "F8_E4M3", changed && c->shape ? c->shape : shape, NULL,
+           (size_t)size[0] * (size_t)size[1]);
     if (changed && c->nan)
         b->body.data[at + (size_t)size[1] + 5] = (char)0xff;
     add_scale(b, full, c, size, changed);
@@ -158,12 +162,16 @@ static void every_form_is_read(void **state)
         struct err e = {0};
         struct weight_src s;
         float row[FFN];
-        if (open_built(&m, &b, &(struct change){.form = f, .extra = f == TENSOR ? "model.layers.0.mlp.up_proj.input_scale" : NULL}, &e))
+        if (open_built(
+                &m, &b,
+                &(struct change){.form = f, .extra = f == TENSOR ? "model.layers.0.mlp.up_proj.input_scale" : NULL},
+                &e))
             fail_msg("%s", e.text);
         assert_non_null(model_note(m));
         assert_true((strstr(model_note(m), "scales") != NULL) == (f == TENSOR));
         assert_int_equal(model_tensor(m, T_DOWN, 0, &s, &e), 0);
-        assert_true(s.type == DT_F8_SCALED && s.rows == HIDDEN && s.cols == FFN && s.scales == (f == BLOCKS ? F8_BY_BLOCK : F8_BY_ROW));
+        assert_true(s.type == DT_F8_SCALED && s.rows == HIDDEN && s.cols == FFN &&
+                    s.scales == (f == BLOCKS ? F8_BY_BLOCK : F8_BY_ROW));
         for (int r = 0; r < HIDDEN; r++) {
             dtype_to_f32(s.type, (const char *)s.data + (size_t)r * dtype_row_bytes(s.type, FFN), row, FFN);
             for (int c = 0; c < FFN; c++) {
@@ -189,7 +197,8 @@ static struct {
 static float scale_of(const struct weight_src *s, int row, int col)
 {
     float d;
-    memcpy(&d, (const char *)s->data + (size_t)row * dtype_row_bytes(s->type, s->cols) + (size_t)(col / 64) * 68, sizeof d);
+    memcpy(&d, (const char *)s->data + (size_t)row * dtype_row_bytes(s->type, s->cols) + (size_t)(col / 64) * 68,
+           sizeof d);
     return d;
 }
 
@@ -197,11 +206,13 @@ static int checking_load(struct device *d, struct weight **out, const struct wei
 {
     for (int row = 0; row < s->rows && s->type == DT_F8_SCALED; row++)
         for (int col = 0; col < s->cols; col += 64) {
-            bool same = s->scales == F8_BY_ROW     ? scale_of(s, row, col) == scale_of(s, row, 0)
-                        : s->scales == F8_BY_BLOCK ? scale_of(s, row, col) == scale_of(s, row / 128 * 128, col / 128 * 128)
-                                                   : true;
+            bool same = s->scales == F8_BY_ROW ? scale_of(s, row, col) == scale_of(s, row, 0)
+                        : s->scales == F8_BY_BLOCK
+                            ? scale_of(s, row, col) == scale_of(s, row / 128 * 128, col / 128 * 128)
+                            : true;
             if (!same)
-                fail_msg("a matrix of %d x %d: promise %d is broken at %d, %d", s->rows, s->cols, (int)s->scales, row, col);
+                fail_msg("a matrix of %d x %d: promise %d is broken at %d, %d", s->rows, s->cols, (int)s->scales, row,
+                         col);
         }
     loaded.promises[s->scales] += s->type == DT_F8_SCALED;
     return backend_cpu()->weight_load(d, out, s, e);
@@ -221,11 +232,16 @@ static void what_is_said_of_scales_holds(void **state)
         struct weights *w;
         memset(&loaded, 0, sizeof loaded);
         assert_int_equal(open_built(&m, &b, &(struct change){.form = f}, &e), 0);
-        if (weights_load(&w, &(struct weights_setup){.model = m, .ops = &ops, .device = d, .n_ranks = 2, .copy_shards = true, .quiet = true}, &e))
+        if (weights_load(&w,
+                         &(struct weights_setup){
+                             .model = m, .ops = &ops, .device = d, .n_ranks = 2, .copy_shards = true, .quiet = true},
+                         &e))
             fail_msg("%s", e.text);
         /* seven matrices and two pieces or more of each; blocks of scales that a cut divides are none */
-        int by_row = loaded.promises[F8_BY_ROW], by_block = loaded.promises[F8_BY_BLOCK], none = loaded.promises[F8_BY_64];
-        assert_true(f == BLOCKS ? by_row == 0 && by_block > 7 + 5 && none > 0 : by_row >= 7 + 14 && by_block == 0 && none == 0);
+        int by_row = loaded.promises[F8_BY_ROW], by_block = loaded.promises[F8_BY_BLOCK],
+            none = loaded.promises[F8_BY_64];
+        assert_true(f == BLOCKS ? by_row == 0 && by_block > 7 + 5 && none > 0
+                                : by_row >= 7 + 14 && by_block == 0 && none == 0);
         weights_free(w);
         model_close(m);
         st_free(&b);
@@ -233,7 +249,8 @@ static void what_is_said_of_scales_holds(void **state)
     ops.close(d);
 }
 
-static const float zero[] = {0.5f, 0}, negative[] = {-1, 1}, bad[] = {0.5f, NAN}, infinite[] = {INFINITY, 1}, huge[] = {3e38f, 1};
+static const float zero[] = {0.5f, 0}, negative[] = {-1, 1}, bad[] = {0.5f, NAN}, infinite[] = {INFINITY, 1},
+                   huge[] = {3e38f, 1};
 
 static const struct change changes[] = {
     {.form = TENSOR, .scale = "", .rc = E_INPUT, .text = "has no model.layers.0.self_attn.k_proj.weight_scale"},
@@ -258,18 +275,43 @@ static const struct change changes[] = {
     {.form = TENSOR, .config = "[]", .rc = E_INPUT, .text = "must be an object"},
     {.form = TENSOR, .config = "{\"quant_method\":\"awq\"}", .rc = E_UNSUPPORTED, .text = "\"awq\""},
     {.form = TENSOR, .config = "{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}", .rc = E_UNSUPPORTED, .text = "e4m3 is"},
-    {.form = TENSOR, .config = "{\"quant_method\":\"fp8\",\"activation_scheme\":\"x\"}", .rc = E_UNSUPPORTED, .text = "activation_scheme"},
-    {.form = BLOCKS, .config = "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,64]}", .rc = E_UNSUPPORTED, .text = "64 x 64"},
-    {.form = BLOCKS, .config = "{\"quant_method\":\"fp8\",\"weight_block_size\":[128]}", .rc = E_INPUT, .text = "two whole numbers"},
+    {.form = TENSOR,
+     .config = "{\"quant_method\":\"fp8\",\"activation_scheme\":\"x\"}",
+     .rc = E_UNSUPPORTED,
+     .text = "activation_scheme"},
+    {.form = BLOCKS,
+     .config = "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,64]}",
+     .rc = E_UNSUPPORTED,
+     .text = "64 x 64"},
+    {.form = BLOCKS,
+     .config = "{\"quant_method\":\"fp8\",\"weight_block_size\":[128]}",
+     .rc = E_INPUT,
+     .text = "two whole numbers"},
     {.form = BLOCKS, .config = "{\"quant_method\":\"fp8\"}", .rc = E_INPUT, .text = "says nothing of blocks"},
-    {.form = ROWS, .config = "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"}", .rc = E_UNSUPPORTED, .text = "pack-quantized"},
-    {.form = ROWS, .config = "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{}}", .rc = E_INPUT, .text = "config_groups"},
-    {.form = ROWS, .config = "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"type\":\"int\"}}}}",
-     .rc = E_UNSUPPORTED, .text = "\"int\""},
-    {.form = ROWS, .config = "{\"quant_method\":\"compressed-tensors\",\"transform_config\":{\"a\":1},\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,"
-                             "\"type\":\"float\"}}}}", .rc = E_UNSUPPORTED, .text = "transform_config"},
+    {.form = ROWS,
+     .config = "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"}",
+     .rc = E_UNSUPPORTED,
+     .text = "pack-quantized"},
+    {.form = ROWS,
+     .config = "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{}}",
+     .rc = E_INPUT,
+     .text = "config_groups"},
+    {.form = ROWS,
+     .config = "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,"
+               "\"type\":\"int\"}}}}",
+     .rc = E_UNSUPPORTED,
+     .text = "\"int\""},
+    {.form = ROWS,
+     .config = "{\"quant_method\":\"compressed-tensors\",\"transform_config\":{\"a\":1},\"config_groups\":{\"g\":{"
+               "\"weights\":{\"num_bits\":8,"
+               "\"type\":\"float\"}}}}",
+     .rc = E_UNSUPPORTED,
+     .text = "transform_config"},
     {.form = TENSOR, .extra = "model.layers.0.self_attn.k_proj.weight_scale_inv", .rc = E_INPUT, .text = "has both"},
-    {.form = TENSOR, .extra = "model.layers.0.mlp.experts.0.up_proj.weight", .rc = E_UNSUPPORTED, .text = "not part of"},
+    {.form = TENSOR,
+     .extra = "model.layers.0.mlp.experts.0.up_proj.weight",
+     .rc = E_UNSUPPORTED,
+     .text = "not part of"},
     {.form = TENSOR, .extra = "model.norm.weight", .rc = E_INPUT, .text = "not the list of 192"},
     {.form = TENSOR, .hidden = 160, .rc = E_UNSUPPORTED, .text = "multiples of 64"},
 };
@@ -309,12 +351,20 @@ static void damaged_files(void **state)
 {
     (void)state;
     static const char *const headers[] = {
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,16]}}",   "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}",
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}",    "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}",
-        "{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}",    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}",
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", "{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}",
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}",      "{\"a\":7}", "{\"a b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,2],\"data_offsets\":[0,8]}}", "[]", "{",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,16]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}",
+        "{\"a\":7}",
+        "{\"a b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,2],\"data_offsets\":[0,8]}}",
+        "[]",
+        "{",
     };
     struct safetensors *s;
     struct err e = {0};
@@ -337,7 +387,8 @@ static void damaged_files(void **state)
         assert_true(safetensors_open_memory(&s, file->data, n, &e) != 0);
     assert_int_equal(safetensors_open_memory(&s, file->data, file->len, &e), 0);
     assert_int_equal(safetensors_n(s), 2);
-    assert_true(safetensors_find(s, "a")->dims[1] == 3 && safetensors_find(s, "b")->count == 1 && !safetensors_find(s, "c"));
+    assert_true(safetensors_find(s, "a")->dims[1] == 3 && safetensors_find(s, "b")->count == 1 &&
+                !safetensors_find(s, "c"));
     safetensors_close(s);
     st_free(&b);
 }
@@ -355,8 +406,13 @@ static void folders(void **state)
 {
     (void)state;
     static const char *const indices[] = {
-        "{\"weight_map\":{\"model.norm.weight\":\"m-1.safetensors\",\"model.embed_tokens.weight\":\"m-1.safetensors\"}}",
-        "{\"weight_map\":{\"model.norm.weight\":\"../m-1.safetensors\"}}", "{\"weight_map\":{\"model.norm.weight\":3}}", "{\"weight_map\":{}}", "{}", "[",
+        "{\"weight_map\":{\"model.norm.weight\":\"m-1.safetensors\",\"model.embed_tokens.weight\":\"m-1.safetensors\"}"
+        "}",
+        "{\"weight_map\":{\"model.norm.weight\":\"../m-1.safetensors\"}}",
+        "{\"weight_map\":{\"model.norm.weight\":3}}",
+        "{\"weight_map\":{}}",
+        "{}",
+        "[",
         "{\"weight_map\":{\"model.norm.weight\":\"m-2.safetensors\"}}",
     };
     char dir[] = "/tmp/moonshift_wall_XXXXXX", path[128];
@@ -392,8 +448,12 @@ static void folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_is_read),          cmocka_unit_test(what_is_said_of_scales_holds), cmocka_unit_test(what_is_wrong_is_refused),
-        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(damaged_files),                cmocka_unit_test(folders),
+        cmocka_unit_test(every_form_is_read),
+        cmocka_unit_test(what_is_said_of_scales_holds),
+        cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(weights_that_are_no_numbers),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Both walls of the hyperparameters: config.json (what it accepts, what it makes of it, what it refuses and how) and the metadata and tensors
- * of GGUF files. */
+/* Both walls of the hyperparameters: config.json (what it accepts, what it makes of it, what it refuses and how) and
+ * the metadata and tensors of GGUF files. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 /* ---- config.json ---- */
 
 #define SIZES                                                                                                          \
-    "\"num_hidden_layers\": 4, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "            \
+    "\"num_hidden_layers\": 4, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "          \
     "\"intermediate_size\": 128, \"vocab_size\": 1000, \"max_position_embeddings\": 2048"
 #define LLAMA(more) "{\"architectures\": [\"LlamaForCausalLM\"], " SIZES more "}"
 #define OF(arch, more) "{\"architectures\": [\"" arch "\"], " SIZES more "}"
@@ -58,7 +58,8 @@ static void test_families(void **state)
     assert_int_equal(accept(OF("MistralForCausalLM", "")).window, 4096);
     assert_int_equal(accept(OF("MistralForCausalLM", ", \"sliding_window\": null")).window, 0);
     assert_int_equal(accept(OF("MistralForCausalLM", ", \"sliding_window\": 512")).window, 512);
-    c = accept(OF("Qwen2ForCausalLM", ", \"sliding_window\": 512, \"use_sliding_window\": false, \"max_window_layers\": 2"));
+    c = accept(
+        OF("Qwen2ForCausalLM", ", \"sliding_window\": 512, \"use_sliding_window\": false, \"max_window_layers\": 2"));
     assert_true(c.qkv_bias && !c.qk_norm && c.window == 0);
     c = accept(OF("Qwen3ForCausalLM", ", \"tie_word_embeddings\": true, \"head_dim\": null"));
     assert_true(!c.qkv_bias && c.qk_norm && c.tied && c.head_dim == 128);
@@ -69,11 +70,13 @@ static void test_rope_scaling(void **state)
     (void)state;
     struct model_config c = accept(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"));
     assert_true(c.inv_freq[0] == 0.5f && c.context == 4096);
-    c = accept(LLAMA(", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
-                     "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 256}"));
+    c = accept(
+        LLAMA(", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
+              "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 256}"));
     assert_true(c.inv_freq[0] == 1 && c.context == 2048);
     assert_true(fabs((double)c.inv_freq[7] * 8 / pow(500000, -14.0 / 16) - 1) < 1e-6);
-    c = accept(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 1024}"));
+    c = accept(
+        LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 1024}"));
     assert_true(c.context == 4096 && fabsf(c.rope_scale - 1.1386294f) < 1e-6f && c.inv_freq[0] == 1);
     c = accept(LLAMA(", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 100.0}"));
     assert_true(fabsf(c.inv_freq[4] - 0.1f) < 1e-7f);
@@ -82,9 +85,12 @@ static void test_rope_scaling(void **state)
     refuse(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -1}"), E_INPUT, "");
     refuse(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e300}"), E_INPUT, "out of range");
     refuse(LLAMA(", \"rope_scaling\": 7"), E_INPUT, "object");
-    refuse(LLAMA(", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1.0}}"), E_UNSUPPORTED, "full_attention");
-    refuse(LLAMA(", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
-                 "\"original_max_position_embeddings\": 256}"), E_INPUT, "low < high");
+    refuse(LLAMA(", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1.0}}"), E_UNSUPPORTED,
+           "full_attention");
+    refuse(LLAMA(", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+                 "\"high_freq_factor\": 4, "
+                 "\"original_max_position_embeddings\": 256}"),
+           E_INPUT, "low < high");
 }
 
 static void test_refusals(void **state)
@@ -93,7 +99,8 @@ static void test_refusals(void **state)
     refuse("", E_INPUT, "");
     refuse("[]", E_INPUT, "object");
     refuse("{}", E_INPUT, "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
-    refuse(OF("Gemma2ForCausalLM", ""), E_UNSUPPORTED, "Gemma2ForCausalLM is not supported; supported: LlamaForCausalLM");
+    refuse(OF("Gemma2ForCausalLM", ""), E_UNSUPPORTED,
+           "Gemma2ForCausalLM is not supported; supported: LlamaForCausalLM");
     refuse(OF("MixtralForCausalLM", ""), E_UNSUPPORTED, "MixtralForCausalLM");
     refuse("{\"architectures\": [\"LlamaForCausalLM\"]}", E_INPUT, "num_hidden_layers");
     refuse(LLAMA(", \"hidden_act\": \"gelu\""), E_UNSUPPORTED, "gelu");
@@ -117,11 +124,12 @@ static void test_refusals(void **state)
     refuse(LLAMA(", \"rope_theta\": 0"), E_INPUT, "base");
     refuse(LLAMA(", \"rope_theta\": \"x\""), E_INPUT, "rope_theta");
     refuse(LLAMA(", \"max_position_embeddings\": 99999999999"), E_INPUT, "max_position_embeddings");
-    refuse(OF("Qwen2ForCausalLM", ", \"use_sliding_window\": true, \"max_window_layers\": 2, \"sliding_window\": 8"), E_UNSUPPORTED,
-           "layer 2");
+    refuse(OF("Qwen2ForCausalLM", ", \"use_sliding_window\": true, \"max_window_layers\": 2, \"sliding_window\": 8"),
+           E_UNSUPPORTED, "layer 2");
     refuse(OF("Qwen3ForCausalLM", ", \"layer_types\": [\"full_attention\"]"), E_INPUT, "list 4 layers");
     refuse(OF("Qwen3ForCausalLM", ", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
-                                  "\"full_attention\"]"), E_UNSUPPORTED, "1 of 4");
+                                  "\"full_attention\"]"),
+           E_UNSUPPORTED, "1 of 4");
 }
 
 static void test_dummy_needs_whole_blocks(void **state)
@@ -142,7 +150,7 @@ struct file {
     struct gguf_build b;
     struct buf bytes;
     uint64_t offset;
-    const char *arch, *skip, *swap;   /* a tensor to leave out; one to give a wrong number of rows */
+    const char *arch, *skip, *swap; /* a tensor to leave out; one to give a wrong number of rows */
 };
 
 static void tensor(struct file *f, const char *name, int type, uint64_t cols, uint64_t rows)
@@ -289,7 +297,8 @@ static void test_gguf_biases(void **state)
 static void test_gguf_tensors(void **state)
 {
     (void)state;
-    static const char *const names[] = {"token_embd.weight", "output_norm.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"};
+    static const char *const names[] = {"token_embd.weight", "output_norm.weight", "blk.0.attn_v.weight",
+                                        "blk.0.ffn_down.weight"};
     struct file f;
     for (int i = 0; i < 4; i++) {
         begin(&f, "llama");
@@ -324,11 +333,16 @@ static void test_gguf_keys(void **state)
         int code;
         const char *says;
     } bad[] = {
-        {"expert_count", 8, E_UNSUPPORTED, "mixture of experts"}, {"attention.key_length", 8, E_INPUT, "attn_q.weight"},
-        {"attention.value_length", 8, E_UNSUPPORTED, "values of 8"}, {"rope.dimension_count", 6, 0, ""},
-        {"rope.dimension_count", 7, E_INPUT, "RoPE"}, {"rope.dimension_count", 18, E_INPUT, "RoPE"},
-        {"vocab_size", 41, E_INPUT, "embeds 40"}, {"attention.sliding_window", 1u << 31, E_INPUT, "sliding_window"},
-        {"logit_scale", 1, E_UNSUPPORTED, "logit_scale"}, {"pooling_type", 1, E_UNSUPPORTED, "pooling_type"},
+        {"expert_count", 8, E_UNSUPPORTED, "mixture of experts"},
+        {"attention.key_length", 8, E_INPUT, "attn_q.weight"},
+        {"attention.value_length", 8, E_UNSUPPORTED, "values of 8"},
+        {"rope.dimension_count", 6, 0, ""},
+        {"rope.dimension_count", 7, E_INPUT, "RoPE"},
+        {"rope.dimension_count", 18, E_INPUT, "RoPE"},
+        {"vocab_size", 41, E_INPUT, "embeds 40"},
+        {"attention.sliding_window", 1u << 31, E_INPUT, "sliding_window"},
+        {"logit_scale", 1, E_UNSUPPORTED, "logit_scale"},
+        {"pooling_type", 1, E_UNSUPPORTED, "pooling_type"},
     };
     struct file f;
     struct model *m;
@@ -391,10 +405,10 @@ static void test_gguf_rope_freqs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),   cmocka_unit_test(test_rope_scaling),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_dummy_needs_whole_blocks),
-        cmocka_unit_test(test_gguf_llama), cmocka_unit_test(test_gguf_biases),
-        cmocka_unit_test(test_gguf_tensors), cmocka_unit_test(test_gguf_keys),
+        cmocka_unit_test(test_families),        cmocka_unit_test(test_rope_scaling),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_dummy_needs_whole_blocks),
+        cmocka_unit_test(test_gguf_llama),      cmocka_unit_test(test_gguf_biases),
+        cmocka_unit_test(test_gguf_tensors),    cmocka_unit_test(test_gguf_keys),
         cmocka_unit_test(test_gguf_rope_freqs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* The doors of a server: who may come in is known from the head alone. Keys, files of keys, host names, pages in browsers. */
+/* The doors of a server: who may come in is known from the head alone. Keys, files of keys, host names, pages in
+ * browsers. */
 #include "tests/rig/front_fixture.h"
 
 #include "engine/base/file.h"
@@ -56,23 +57,36 @@ static void keys_are_asked_for_before_the_body(void **state)
 {
     (void)state;
     static const char *const refused[] = {
-        HEAD("POST /v1/chat/completions", UNSENT), HEAD("POST /v1/completions", UNSENT), HEAD("POST /tokenize", UNSENT),
-        HEAD("POST /detokenize", UNSENT), HEAD("POST /v1/embeddings", UNSENT), HEAD("POST /nope", UNSENT),
-        HEAD("POST /tokenize", "Transfer-Encoding: chunked\r\n"), HEAD("POST /tokenize", "Expect: 100-continue\r\n" UNSENT),
-        HEAD("POST /tokenize", "Authorization: Bearer root\r\n" UNSENT), HEAD("POST /tokenize", "Content-Length: 99999999999\r\n"),
+        HEAD("POST /v1/chat/completions", UNSENT),
+        HEAD("POST /v1/completions", UNSENT),
+        HEAD("POST /tokenize", UNSENT),
+        HEAD("POST /detokenize", UNSENT),
+        HEAD("POST /v1/embeddings", UNSENT),
+        HEAD("POST /nope", UNSENT),
+        HEAD("POST /tokenize", "Transfer-Encoding: chunked\r\n"),
+        HEAD("POST /tokenize", "Expect: 100-continue\r\n" UNSENT),
+        HEAD("POST /tokenize", "Authorization: Bearer root\r\n" UNSENT),
+        HEAD("POST /tokenize", "Content-Length: 99999999999\r\n"),
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         says(site.port, refused[i], "HTTP/1.1 401 ");
     says(site.admin_port, HEAD("PUT /admin/policies/x", UNSENT), "HTTP/1.1 401 ");
-    says(site.admin_port, HEAD("PUT /admin/policies/x", "Expect: 100-continue\r\nAuthorization: Bearer sk-free\r\n" UNSENT), "HTTP/1.1 401 ");
-    says(site.port, HEAD("POST /tokenize", "Expect: 100-continue\r\nAuthorization: Bearer sk-free\r\n" UNSENT), "HTTP/1.1 100 ");
-    says(site.admin_port, HEAD("PUT /admin/policies/x", "Expect: 100-continue\r\nAuthorization: Bearer root\r\n" UNSENT), "HTTP/1.1 100 ");
+    says(site.admin_port,
+         HEAD("PUT /admin/policies/x", "Expect: 100-continue\r\nAuthorization: Bearer sk-free\r\n" UNSENT),
+         "HTTP/1.1 401 ");
+    says(site.port, HEAD("POST /tokenize", "Expect: 100-continue\r\nAuthorization: Bearer sk-free\r\n" UNSENT),
+         "HTTP/1.1 100 ");
+    says(site.admin_port,
+         HEAD("PUT /admin/policies/x", "Expect: 100-continue\r\nAuthorization: Bearer root\r\n" UNSENT),
+         "HTTP/1.1 100 ");
     /* what is wrong with the request beyond its key is known as soon */
     says(site.port, HEAD("POST /nope", "Authorization: Bearer sk-free\r\n" UNSENT), "HTTP/1.1 404 ");
     says(site.port, HEAD("DELETE /tokenize", "Authorization: Bearer sk-free\r\n" UNSENT), "HTTP/1.1 405 ");
-    says(site.port, HEAD("POST /tokenize", "Authorization: Bearer sk-free\r\nContent-Length: 99999999999\r\n"), "HTTP/1.1 413 ");
+    says(site.port, HEAD("POST /tokenize", "Authorization: Bearer sk-free\r\nContent-Length: 99999999999\r\n"),
+         "HTTP/1.1 413 ");
     says(site.port, HEAD("GET /health", UNSENT), "HTTP/1.1 413 ");
-    says(site.admin_port, HEAD("PUT /admin/policies/x", "Authorization: Bearer root\r\nContent-Length: 9000000\r\n"), "HTTP/1.1 413 ");
+    says(site.admin_port, HEAD("PUT /admin/policies/x", "Authorization: Bearer root\r\nContent-Length: 9000000\r\n"),
+         "HTTP/1.1 413 ");
 }
 
 /* A client that sends its body whatever comes sees the answer, and no reset before it. */
@@ -120,16 +134,22 @@ static void pages_post_json_or_nothing(void **state)
 {
     (void)state;
     static const char *const routes[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"};
-    static const char *const bodies[] = {"{\"prompt\":\"SAY:a\"}", "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:a\"}]}", "{\"prompt\":\"a\"}", "{\"tokens\":[97]}"};
+    static const char *const bodies[] = {"{\"prompt\":\"SAY:a\"}",
+                                         "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:a\"}]}",
+                                         "{\"prompt\":\"a\"}", "{\"tokens\":[97]}"};
 #define KEY "Authorization: Bearer sk-free\r\n"
     for (int i = 0; i < 4; i++) {
         expect(site.port, "POST", routes[i], KEY "Origin: http://evil\r\n", bodies[i], 415);
         expect(site.port, "POST", routes[i], KEY "Origin: null\r\nContent-Type: text/plain\r\n", bodies[i], 415);
-        expect(site.port, "POST", routes[i], KEY "Origin: http://evil\r\nContent-Type: application/x-www-form-urlencoded\r\n", bodies[i], 415);
-        expect(site.port, "POST", routes[i], KEY "Origin: https://a.example\r\nContent-Type: text/plain;application/json\r\n", bodies[i], 415);
-        expect(site.port, "POST", routes[i], KEY "Origin: https://a.example\r\nContent-Type: Application/JSON; charset=utf-8\r\n", bodies[i], 200);
+        expect(site.port, "POST", routes[i],
+               KEY "Origin: http://evil\r\nContent-Type: application/x-www-form-urlencoded\r\n", bodies[i], 415);
+        expect(site.port, "POST", routes[i],
+               KEY "Origin: https://a.example\r\nContent-Type: text/plain;application/json\r\n", bodies[i], 415);
+        expect(site.port, "POST", routes[i],
+               KEY "Origin: https://a.example\r\nContent-Type: Application/JSON; charset=utf-8\r\n", bodies[i], 200);
         expect(site.port, "POST", routes[i], KEY, bodies[i], 200); /* no browser */
-        expect(site.port, "POST", routes[i], KEY "Content-Type: application/x-www-form-urlencoded\r\n", bodies[i], 200); /* curl -d */
+        expect(site.port, "POST", routes[i], KEY "Content-Type: application/x-www-form-urlencoded\r\n", bodies[i],
+               200); /* curl -d */
     }
 }
 
@@ -140,9 +160,25 @@ static void admin_answers_to_hosts_it_knows(void **state)
         const char *host;
         int status;
     } cases[] = {
-        {"localhost", 200}, {"LOCALHOST:8001", 200}, {"localhost.", 200}, {"127.0.0.1:1", 200}, {"127.9.9.9", 200}, {"[::1]:8001", 200}, {"ops.example", 200},
-        {"OPS.example:80", 200}, {"evil.example", 403}, {"127.0.0.1.evil.example", 403}, {"127.x.example", 403}, {"localhost.evil.example", 403}, {"", 403},
-        {"10.0.0.1", 403}, {"evil.example@localhost", 403}, {"localhost:evil", 403}, {"[::1", 403}, {"ops.example.evil", 403}, {"2130706433", 403},
+        {"localhost", 200},
+        {"LOCALHOST:8001", 200},
+        {"localhost.", 200},
+        {"127.0.0.1:1", 200},
+        {"127.9.9.9", 200},
+        {"[::1]:8001", 200},
+        {"ops.example", 200},
+        {"OPS.example:80", 200},
+        {"evil.example", 403},
+        {"127.0.0.1.evil.example", 403},
+        {"127.x.example", 403},
+        {"localhost.evil.example", 403},
+        {"", 403},
+        {"10.0.0.1", 403},
+        {"evil.example@localhost", 403},
+        {"localhost:evil", 403},
+        {"[::1", 403},
+        {"ops.example.evil", 403},
+        {"2130706433", 403},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf b = {0};
@@ -164,14 +200,17 @@ static void hosts_are_parsed_not_guessed(void **state)
 {
     (void)state;
     static const char *const loopback[] = {"localhost", "127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"};
-    static const char *const others[] = {"127.x.example", "127.0.0.1.example", "127.", "127.1", "0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost.example", "1::1", ""};
+    static const char *const others[] = {
+        "127.x.example", "127.0.0.1.example", "127.", "127.1", "0.0.0.0", "::", "10.0.0.1",
+        "128.0.0.1",     "localhost.example", "1::1", ""};
     for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
         assert_true(hosts_is_loopback(loopback[i]));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (hosts_is_loopback(others[i]))
             fail_msg("%s is no loopback address", others[i]);
     struct hosts open = {NULL, 0, "node7.example", false};
-    assert_true(hosts_know(&open, "node7.example:8001") && hosts_know(&open, "192.0.2.7:8001") && hosts_know(&open, "[2001:db8::1]:8001") && hosts_know(&open, NULL));
+    assert_true(hosts_know(&open, "node7.example:8001") && hosts_know(&open, "192.0.2.7:8001") &&
+                hosts_know(&open, "[2001:db8::1]:8001") && hosts_know(&open, NULL));
     assert_false(hosts_know(&open, "evil.example"));
     static const char *const any[] = {"*"};
     open.names = any;
@@ -221,7 +260,9 @@ static void keys_have_one_meaning(void **state)
     assert_string_equal(said.data, "6 keys of tenants team, pad, 3 without a tenant");
     buf_free(&said);
     auth_free(&a);
-    static const char *const refused[] = {"", "=", "=team", "a=b=team", "sk=one=two", "a==b=c", "key=bad tenant", "key=.team", "two words", "tab\tkey", "k\x7f=t"};
+    static const char *const refused[] = {"",           "=",        "=team",          "a=b=team",
+                                          "sk=one=two", "a==b=c",   "key=bad tenant", "key=.team",
+                                          "two words",  "tab\tkey", "k\x7f=t"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         a_spec_is_refused(refused[i]);
 }
@@ -232,8 +273,11 @@ static void keys_come_from_files(void **state)
     static const struct {
         const char *text, *says; /* says NULL: fine */
     } cases[] = {
-        {"# ours\n\nsk-a=b team-a\r\n  sk-c\t \nsk-d\tteam-d", NULL}, {"", "no key"}, {"# nothing\n", "no key"},
-        {"ok\nsk-a team extra\n", ":2: expected KEY or KEY TENANT"}, {"sk-a bad/tenant\n", ":1: tenant names"},
+        {"# ours\n\nsk-a=b team-a\r\n  sk-c\t \nsk-d\tteam-d", NULL},
+        {"", "no key"},
+        {"# nothing\n", "no key"},
+        {"ok\nsk-a team extra\n", ":2: expected KEY or KEY TENANT"},
+        {"sk-a bad/tenant\n", ":1: tenant names"},
     };
     char path[] = "/tmp/moonshift-keys-XXXXXX";
     close(mkstemp(path));
@@ -273,7 +317,8 @@ static void keys_do_not_share_a_prefix_cache(void **state)
 {
     (void)state;
     struct fake_seen a = ask("Authorization: Bearer sk-alpha\r\n"), b = ask("Authorization: Bearer sk-beta\r\n");
-    struct fake_seen c = ask("Authorization: Bearer sk-free\r\n"), d = ask("Authorization: Bearer sk-other\r\n"), again = ask("Authorization: Bearer sk-free\r\n");
+    struct fake_seen c = ask("Authorization: Bearer sk-free\r\n"), d = ask("Authorization: Bearer sk-other\r\n"),
+                     again = ask("Authorization: Bearer sk-free\r\n");
     assert_string_equal(a.tenant, "team");
     assert_string_equal(a.salt, b.salt);
     assert_string_equal(c.tenant, "default");
@@ -287,7 +332,8 @@ static void keys_do_not_share_a_prefix_cache(void **state)
 static void a_clients_request_id_is_not_the_engines(void **state)
 {
     (void)state;
-    struct fake_seen a = ask("Authorization: Bearer sk-free\r\nX-Request-Id: bench-7\r\n"), b = ask("Authorization: Bearer sk-free\r\nX-Request-Id: bench-7\r\n");
+    struct fake_seen a = ask("Authorization: Bearer sk-free\r\nX-Request-Id: bench-7\r\n"),
+                     b = ask("Authorization: Bearer sk-free\r\nX-Request-Id: bench-7\r\n");
     assert_string_not_equal(a.name, b.name);
     assert_int_equal(strncmp(a.name, "cmpl-bench-7-", 13), 0);
     char extra[200];

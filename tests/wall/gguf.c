@@ -88,8 +88,7 @@ static void check_sample(const struct gguf *g)
     assert_int_equal(gguf_array_string(&a, &cursor).len, 0);
     s = gguf_array_string(&a, &cursor);
     assert_memory_equal(s.data, "three", 5);
-    assert_true(gguf_array(g, "numbers", &a) && gguf_array_number(&a, 0) == -2 &&
-                gguf_array_number(&a, 1) == 300);
+    assert_true(gguf_array(g, "numbers", &a) && gguf_array_number(&a, 0) == -2 && gguf_array_number(&a, 1) == 300);
     assert_true(gguf_array_number(&a, 2) == 0);
     assert_int_equal(gguf_n_metadata(g), 8);
     assert_int_equal(gguf_metadata_key(g, 1).len, 1);

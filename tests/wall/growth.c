@@ -1,6 +1,6 @@
-/* What a client's text costs: every text path of the server takes eight times as much of its input in little more than eight times the time (n log n
- * would be 9 to 10 times, n squared 64), and work for nobody ends soon. Time is CPU time of this process, the best of several, so that a busy machine
- * changes nothing. */
+/* What a client's text costs: every text path of the server takes eight times as much of its input in little more than
+ * eight times the time (n log n would be 9 to 10 times, n squared 64), and work for nobody ends soon. Time is CPU time
+ * of this process, the best of several, so that a busy machine changes nothing. */
 #include "tests/rig/front_fixture.h"
 
 #include "engine/serve/guard.h"
@@ -40,14 +40,16 @@ static void check_growth(const char *name, void (*work)(void *ctx, size_t n), vo
     once = once < 0.001 ? 0.001 : once; /* what is small beside a request itself has no shape */
     double many = least_cpu(work, ctx, n * TIMES, once * MOST);
     if (many > once * MOST)
-        fail_msg("%s: %zu take %.1f ms, %d times as many %.1f ms: %.0f times as long", name, n, once * 1e3, TIMES, many * 1e3, many / once);
+        fail_msg("%s: %zu take %.1f ms, %d times as many %.1f ms: %.0f times as long", name, n, once * 1e3, TIMES,
+                 many * 1e3, many / once);
 }
 
 /* ---- over the wire */
 
 struct path {
     const char *name, *path;
-    const char *before, *unit, *middle, *after; /* before, unit * n, and if there is a middle: that and unit * n / 2; after. # in a unit: its number */
+    const char *before, *unit, *middle,
+        *after; /* before, unit * n, and if there is a middle: that and unit * n / 2; after. # in a unit: its number */
     size_t n;
     int status;
 };
@@ -93,12 +95,17 @@ static const struct path paths[] = {
     {"continue_final_message of one letter", CHAT, USER, "a", "\"},{\"role\":\"assistant\",\"content\":\"",
      "\"}],\"add_generation_prompt\":false,\"continue_final_message\":true}", 20000, 200},
     {"one long message", CHAT, USER, "word and ", NULL, "\"}]}", 20000, 200},
-    {"many messages", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"\"}", ",{\"role\":\"user\",\"content\":\"a\"}", NULL, "]}", 2000, 200},
-    {"many parts", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[\"a\"", ",{\"type\":\"text\",\"text\":\"a\"}", NULL, "]}]}", 4000, 200},
-    {"many fields of a message", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"", ",\"x#\":1", NULL, "}]}", 10000, 200},
+    {"many messages", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"\"}",
+     ",{\"role\":\"user\",\"content\":\"a\"}", NULL, "]}", 2000, 200},
+    {"many parts", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[\"a\"",
+     ",{\"type\":\"text\",\"text\":\"a\"}", NULL, "]}]}", 4000, 200},
+    {"many fields of a message", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"",
+     ",\"x#\":1", NULL, "}]}", 10000, 200},
     {"tool calls", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[1",
      ",{\"type\":\"function\",\"function\":{\"name\":\"f#\",\"arguments\":\"{}\"}}", NULL, "]}]}", 2000, 200},
-    {"template kwargs", CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":{\"a\":1", ",\"k#\":1", NULL, "}}", 10000, 200},
+    {"template kwargs", CHAT,
+     "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":{\"a\":1",
+     ",\"k#\":1", NULL, "}}", 10000, 200},
     {"escapes", CHAT, USER, "\\n\\u00e9\\\"", NULL, "\"}]}", 20000, 200},
     {"unknown fields", TEXT, "{\"max_tokens\":1,\"prompt\":\"a\"", ",\"u#\":1", NULL, "}", 10000, 200},
     {"equal fields", TEXT, "{\"max_tokens\":1,\"prompt\":\"a\"", ",\"priority\":1", NULL, "}", 10000, 200},
@@ -106,16 +113,24 @@ static const struct path paths[] = {
     {"a prompt of ids", TEXT, "{\"max_tokens\":1,\"prompt\":[1", ",#", NULL, "]}", 500, 200},
     {"many prompts", TEXT, "{\"max_tokens\":1,\"prompt\":[\"a\"", ",\"b#\"", NULL, "]}", 200, 200},
     {"echo", TEXT, "{\"max_tokens\":1,\"echo\":true,\"prompt\":\"a", "\\u00e9 ", NULL, "\"}", 20000, 200},
-    {"echo with logprobs", TEXT, "{\"max_tokens\":1,\"echo\":true,\"logprobs\":5,\"prompt\":\"a", "bc ", NULL, "\"}", 2000, 200},
+    {"echo with logprobs", TEXT, "{\"max_tokens\":1,\"echo\":true,\"logprobs\":5,\"prompt\":\"a", "bc ", NULL, "\"}",
+     2000, 200},
     {"prompt_logprobs", TEXT, "{\"max_tokens\":1,\"prompt_logprobs\":5,\"prompt\":\"a", "bc ", NULL, "\"}", 2000, 200},
-    {"allowed_token_ids", TEXT, "{\"max_tokens\":1,\"prompt\":\"a\",\"allowed_token_ids\":[1", ",#", NULL, "]}", 60, 200},
-    {"stop strings in a long answer", TEXT, "{\"max_tokens\":1000000,\"stop\":[\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab\",\"aaaaaab\",\"b\"],\"prompt\":\"SAY:", "a", NULL,
-     "\"}", 4000, 200},
-    {"a stream", TEXT, "{\"max_tokens\":1000000,\"stream\":true,\"logprobs\":2,\"stop\":[\"aaaaaaaaaaaaaaaaaab\"],\"prompt\":\"SAY:", "a", NULL, "\"}", 2000, 200},
+    {"allowed_token_ids", TEXT, "{\"max_tokens\":1,\"prompt\":\"a\",\"allowed_token_ids\":[1", ",#", NULL, "]}", 60,
+     200},
+    {"stop strings in a long answer", TEXT,
+     "{\"max_tokens\":1000000,\"stop\":[\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab\",\"aaaaaab\",\"b\"],\"prompt\":\"SAY:",
+     "a", NULL, "\"}", 4000, 200},
+    {"a stream", TEXT,
+     "{\"max_tokens\":1000000,\"stream\":true,\"logprobs\":2,\"stop\":[\"aaaaaaaaaaaaaaaaaab\"],\"prompt\":\"SAY:", "a",
+     NULL, "\"}", 2000, 200},
     {"usage in every frame of many choices", TEXT,
-     "{\"max_tokens\":4,\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true},\"prompt\":[\"a\"", ",\"b#\"", NULL, "]}", 200, 200},
+     "{\"max_tokens\":4,\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true},"
+     "\"prompt\":[\"a\"",
+     ",\"b#\"", NULL, "]}", 200, 200},
     {"tokenize", "/tokenize", "{\"return_token_strs\":true,\"prompt\":\"", "some words ", NULL, "\"}", 10000, 200},
-    {"tokenize a chat", "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}", ",{\"role\":\"user\",\"content\":\"a\"}", NULL, "]}", 2000, 200},
+    {"tokenize a chat", "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}",
+     ",{\"role\":\"user\",\"content\":\"a\"}", NULL, "]}", 2000, 200},
     {"detokenize", "/detokenize", "{\"tokens\":[1", ",200", NULL, "]}", 20000, 200},
     {"not JSON at the end", TEXT, "{\"prompt\":\"", "a\\n", NULL, "\"", 20000, 400},
 };
@@ -157,15 +172,29 @@ static void encode_units(void *ctx, size_t n)
     struct buf text = {0};
     struct tokens ids = {0};
     put_units(&text, c->unit, n / strlen(c->unit) + 1);
-    assert_int_equal(tokenizer_encode(c->t, text.data, text.len, (struct tokenize_how){.flags = TOKENIZE_SPECIAL}, &ids, NULL), 0);
+    assert_int_equal(
+        tokenizer_encode(c->t, text.data, text.len, (struct tokenize_how){.flags = TOKENIZE_SPECIAL}, &ids, NULL), 0);
     tokens_free(&ids);
     buf_free(&text);
 }
 
 static void check_vocabulary(const struct buf *file, const char *name)
 {
-    static const char *const units[] = {"a", "ab", " ", " \n", "A", "Ab'", "7", "!/", "e\xCC\x81\xCC\xA3", "\xCC\xA3\xCC\x81",
-                                        "\xE4\xB8\xAD", "\xFF", "<|end", "<|end|>", "hello "};
+    static const char *const units[] = {"a",
+                                        "ab",
+                                        " ",
+                                        " \n",
+                                        "A",
+                                        "Ab'",
+                                        "7",
+                                        "!/",
+                                        "e\xCC\x81\xCC\xA3",
+                                        "\xCC\xA3\xCC\x81",
+                                        "\xE4\xB8\xAD",
+                                        "\xFF",
+                                        "<|end",
+                                        "<|end|>",
+                                        "hello "};
     struct gguf *g;
     struct encoding c = {0};
     struct tokenizer *t;
@@ -203,7 +232,8 @@ static void tokenizers_do_not_grow_faster_than_n_log_n(void **state)
 /* ---- work for nobody */
 
 /* A chat template that computes until its steps are used up: about a second. */
-static const char slow_template[] = "{% for a in range(3000) %}{% for b in range(3000) %}{% set c = a %}{% endfor %}{% endfor %}";
+static const char slow_template[] =
+    "{% for a in range(3000) %}{% for b in range(3000) %}{% set c = a %}{% endfor %}{% endfor %}";
 static const char slow_body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}";
 enum { CROWD = 40 };
 
@@ -271,7 +301,8 @@ static void text_work_ends_when_its_client_goes(void **state)
         close(fds[i]);
     wait_until_no_text_job_is_left();
     if (cpu_seconds() - from > one * CROWD / 3)
-        fail_msg("%d requests without a client took %.2f s of computing; one with a client takes %.2f s", CROWD, cpu_seconds() - from, one);
+        fail_msg("%d requests without a client took %.2f s of computing; one with a client takes %.2f s", CROWD,
+                 cpu_seconds() - from, one);
     site_stop(&site);
 }
 

@@ -1,4 +1,5 @@
-/* The HTTP wall: what well-behaved, broken and hostile clients send to a live server, and that it goes on serving the others. */
+/* The HTTP wall: what well-behaved, broken and hostile clients send to a live server, and that it goes on serving the
+ * others. */
 #include "tests/rig/front_fixture.h"
 
 #include "engine/serve/http/parse.h"
@@ -53,7 +54,7 @@ static void bad_heads_get_their_status(void **state)
         {"GET http://x/health HTTP/1.1\r\nHost: a\r\n\r\n", 200},
         {"GET /health HTTP/1.0\r\n\r\n", 200},
         {"HEAD /health HTTP/1.1\r\nHost: a\r\n\r\n", 200},
-        {"GET /health HTTP/1.1\r\n\r\n", 400},                                   /* no Host */
+        {"GET /health HTTP/1.1\r\n\r\n", 400}, /* no Host */
         {"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
         {"GET /health\r\nHost: a\r\n\r\n", 400},
         {"GET  /health HTTP/1.1\r\nHost: a\r\n\r\n", 400},
@@ -66,7 +67,7 @@ static void bad_heads_get_their_status(void **state)
         {"GET /a%00b HTTP/1.1\r\nHost: a\r\n\r\n", 400},
         {"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n", 404},
         {"DELETE /health HTTP/1.1\r\nHost: a\r\n\r\n", 405},
-        {"GET /health HTTP/1.1\nHost: a\r\n\r\n", 400},                           /* bare LF */
+        {"GET /health HTTP/1.1\nHost: a\r\n\r\n", 400}, /* bare LF */
         {"GET /health HTTP/1.1\r\nHost : a\r\n\r\n", 400},
         {"GET /health HTTP/1.1\r\nHost: a\r\n folded: b\r\n\r\n", 400},
         {"GET /health HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n", 400},
@@ -84,7 +85,7 @@ static void bad_heads_get_their_status(void **state)
         {"POST /tokenize HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", 413},
         {"POST /tokenize HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n", 400},
         {"POST /tokenize HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\r\n", 400},
-        {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400},            /* TLS */
+        {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400}, /* TLS */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t n = i + 1 == sizeof cases / sizeof *cases ? 15 : strlen(cases[i].bytes);
@@ -353,7 +354,8 @@ static void slow_readers_lose_their_stream(void **state)
     site_start(&slow);
     int fd = site_connect(slow.port), small = 4096;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    site_post_on(fd, "POST", "/v1/completions", NULL, "{\"prompt\":\"y\",\"max_tokens\":3000000,\"stream\":true,\"ignore_eos\":true}");
+    site_post_on(fd, "POST", "/v1/completions", NULL,
+                 "{\"prompt\":\"y\",\"max_tokens\":3000000,\"stream\":true,\"ignore_eos\":true}");
     assert_true(site_has_seen(&slow, 1));
     assert_true(site_settles(&slow));
     assert_int_equal(slow.engine.n_cancelled, 1);
@@ -365,8 +367,23 @@ static void random_bytes_do_no_harm(void **state)
 {
     (void)state;
     uint64_t seed = 7;
-    static const char *const bits[] = {"GET ", "POST ", "/v1/completions", "/health", " HTTP/1.1", "\r\n", "\r\n\r\n", "Host: a", "\n", ":", "{}",
-                                       "Content-Length: 5", "Transfer-Encoding: chunked", "5\r\nabcde\r\n0\r\n\r\n", "\xff", " ", "\t"};
+    static const char *const bits[] = {"GET ",
+                                       "POST ",
+                                       "/v1/completions",
+                                       "/health",
+                                       " HTTP/1.1",
+                                       "\r\n",
+                                       "\r\n\r\n",
+                                       "Host: a",
+                                       "\n",
+                                       ":",
+                                       "{}",
+                                       "Content-Length: 5",
+                                       "Transfer-Encoding: chunked",
+                                       "5\r\nabcde\r\n0\r\n\r\n",
+                                       "\xff",
+                                       " ",
+                                       "\t"};
     for (int i = 0; i < 300; i++) {
         struct buf b = {0};
         for (int k = 0; k < 20; k++) {

@@ -235,9 +235,8 @@ static void test_doubles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_styles),      cmocka_unit_test(test_many_equal_keys),
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_refusals), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_reading),     cmocka_unit_test(test_styles),   cmocka_unit_test(test_many_equal_keys),
         cmocka_unit_test(test_doubles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,7 +130,7 @@ static void absent(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hardware_refusals), cmocka_unit_test(model_refusals), cmocka_unit_test(shipped),
-                                       cmocka_unit_test(absent)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(hardware_refusals), cmocka_unit_test(model_refusals),
+                                       cmocka_unit_test(shipped), cmocka_unit_test(absent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

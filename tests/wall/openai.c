@@ -1,4 +1,5 @@
-/* The OpenAI routes over the fake engine: shapes that clients depend on, every parameter's range, errors, keys, CORS, cancelling and draining. */
+/* The OpenAI routes over the fake engine: shapes that clients depend on, every parameter's range, errors, keys, CORS,
+ * cancelling and draining. */
 #include "tests/rig/front_fixture.h"
 
 #include "engine/serve/openai/order.h"
@@ -69,7 +70,9 @@ static int64_t num(const struct json *j, const char *key)
 static void chat_answers_whole(void **state)
 {
     (void)state;
-    struct json *j = post("/v1/chat/completions", "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"SAY:hi \\u00e9\"}]}", 200);
+    struct json *j =
+        post("/v1/chat/completions",
+             "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"SAY:hi \\u00e9\"}]}", 200);
     assert_string_equal(json_text(at(j, "object")), "chat.completion");
     assert_int_equal(strncmp(json_text(at(j, "id")), "chatcmpl-", 9), 0);
     const struct json *c = item(at(j, "choices"), 0);
@@ -88,8 +91,10 @@ static void content_may_be_parts(void **state)
 {
     (void)state;
     struct json *j = post("/v1/chat/completions",
-                          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"SAY:a\"},{\"type\":\"text\",\"text\":\"b\"}]}],"
-                          "\"max_completion_tokens\":50,\"future_field\":{\"x\":1}}", 200);
+                          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"SAY:a\"},{"
+                          "\"type\":\"text\",\"text\":\"b\"}]}],"
+                          "\"max_completion_tokens\":50,\"future_field\":{\"x\":1}}",
+                          200);
     assert_string_equal(json_text(at(at(item(at(j, "choices"), 0), "message"), "content")), "a\nb");
     json_free(j);
 }
@@ -98,7 +103,10 @@ static void prompts_come_in_four_shapes(void **state)
 {
     (void)state;
     static const char *const bodies[] = {
-        "{\"prompt\":\"SAY:q\"}", "{\"prompt\":[\"SAY:q\"]}", "{\"prompt\":[83,65,89,58,113]}", "{\"prompt\":[[83,65,89,58,113]]}",
+        "{\"prompt\":\"SAY:q\"}",
+        "{\"prompt\":[\"SAY:q\"]}",
+        "{\"prompt\":[83,65,89,58,113]}",
+        "{\"prompt\":[[83,65,89,58,113]]}",
     };
     for (int i = 0; i < 4; i++) {
         struct json *j = post("/v1/completions", bodies[i], 200);
@@ -130,8 +138,11 @@ static void completions_default_to_16_tokens(void **state)
 static void echo_and_logprobs_cover_prompt_and_output(void **state)
 {
     (void)state;
-    struct json *j = post("/v1/completions", "{\"prompt\":[[83,65,89,58,113]],\"max_tokens\":1,\"logprobs\":1,\"echo\":true,\"temperature\":0,"
-                                             "\"seed\":1234}", 200);
+    struct json *j =
+        post("/v1/completions",
+             "{\"prompt\":[[83,65,89,58,113]],\"max_tokens\":1,\"logprobs\":1,\"echo\":true,\"temperature\":0,"
+             "\"seed\":1234}",
+             200);
     const struct json *c = item(at(j, "choices"), 0), *l = at(c, "logprobs");
     assert_string_equal(json_text(at(c, "text")), "SAY:qq");
     assert_int_equal(json_count(at(l, "tokens")), 6);
@@ -150,8 +161,9 @@ static void echo_and_logprobs_cover_prompt_and_output(void **state)
 static void chat_logprobs_have_bytes_and_tops(void **state)
 {
     (void)state;
-    struct json *j = post("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:\\u00e9\"}],\"logprobs\":true,\"top_logprobs\":2}",
-                          200);
+    struct json *j = post(
+        "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:\\u00e9\"}],\"logprobs\":true,\"top_logprobs\":2}", 200);
     const struct json *list = at(at(item(at(j, "choices"), 0), "logprobs"), "content");
     assert_int_equal(json_count(list), 3);
     assert_int_equal(json_count(at(item(list, 0), "top_logprobs")), 2);
@@ -164,8 +176,10 @@ static void chat_logprobs_have_bytes_and_tops(void **state)
 static void prompt_logprobs_and_token_ids(void **state)
 {
     (void)state;
-    struct json *j = post("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:z\"}],\"prompt_logprobs\":2,\"return_token_ids\":true}",
-                          200);
+    struct json *j = post(
+        "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:z\"}],\"prompt_logprobs\":2,\"return_token_ids\":true}",
+        200);
     assert_int_equal(json_count(at(j, "prompt_logprobs")), 5);
     assert_int_equal(json_type(item(at(j, "prompt_logprobs"), 0)), JSON_NULL);
     assert_non_null(json_find(at(item(at(j, "prompt_logprobs"), 1), "65"), "decoded_token"));
@@ -177,14 +191,17 @@ static void prompt_logprobs_and_token_ids(void **state)
 static void stop_strings_and_ids(void **state)
 {
     (void)state;
-    struct json *j = post("/v1/completions", "{\"prompt\":\"SAY:one END two\",\"max_tokens\":50,\"stop\":[\"zzz\",\"END\"]}", 200);
+    struct json *j =
+        post("/v1/completions", "{\"prompt\":\"SAY:one END two\",\"max_tokens\":50,\"stop\":[\"zzz\",\"END\"]}", 200);
     const struct json *c = item(at(j, "choices"), 0);
     assert_string_equal(json_text(at(c, "text")), "one ");
     assert_string_equal(json_text(at(c, "finish_reason")), "stop");
     assert_string_equal(json_text(at(c, "stop_reason")), "END");
     assert_int_equal(num(at(j, "usage"), "completion_tokens"), 7);
     json_free(j);
-    j = post("/v1/completions", "{\"prompt\":\"SAY:one END two\",\"max_tokens\":50,\"stop\":\"END\",\"include_stop_str_in_output\":true}", 200);
+    j = post("/v1/completions",
+             "{\"prompt\":\"SAY:one END two\",\"max_tokens\":50,\"stop\":\"END\",\"include_stop_str_in_output\":true}",
+             200);
     assert_string_equal(json_text(at(item(at(j, "choices"), 0), "text")), "one END");
     json_free(j);
     j = post("/v1/completions", "{\"prompt\":\"SAY:abcd\",\"max_tokens\":50,\"stop_token_ids\":[99]}", 200);
@@ -227,8 +244,9 @@ static struct json *frame(const char **at_text)
 static void chat_streams_as_clients_need(void **state)
 {
     (void)state;
-    struct buf b = stream("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:h\\u00e9!\"}],\"stream\":true,"
-                                                  "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    struct buf b = stream("/v1/chat/completions",
+                          "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:h\\u00e9!\"}],\"stream\":true,"
+                          "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
     const char *p = b.data;
     struct json *j = frame(&p);
     const struct json *c = item(at(j, "choices"), 0);
@@ -311,12 +329,14 @@ static void streamed_text_equals_the_whole_one(void **state)
 static void tokens_that_come_together_are_the_same(void **state)
 {
     (void)state;
-    static const char *const rest[] = {"one END two\",\"stop\":\"END\"", "\\u4f60\\u597d ok\",\"logprobs\":2", "abcdefgh\",\"max_tokens\":5", "a\",\"n\":3"};
+    static const char *const rest[] = {"one END two\",\"stop\":\"END\"", "\\u4f60\\u597d ok\",\"logprobs\":2",
+                                       "abcdefgh\",\"max_tokens\":5", "a\",\"n\":3"};
     for (int i = 0; i < 4; i++) {
         struct json *answers[2];
         for (int together = 0; together < 2; together++) {
             char body[200];
-            snprintf(body, sizeof body, "{\"prompt\":\"%s:%s%s}", together ? "RUN" : "SAY", rest[i], i == 2 ? "" : ",\"max_tokens\":50");
+            snprintf(body, sizeof body, "{\"prompt\":\"%s:%s%s}", together ? "RUN" : "SAY", rest[i],
+                     i == 2 ? "" : ",\"max_tokens\":50");
             answers[together] = post("/v1/completions", body, 200);
         }
         const struct json *a = json_first(at(answers[0], "choices")), *b = json_first(at(answers[1], "choices"));
@@ -324,7 +344,8 @@ static void tokens_that_come_together_are_the_same(void **state)
             assert_string_equal(json_text(at(a, "text")), json_text(at(b, "text")));
             assert_string_equal(json_text(at(a, "finish_reason")), json_text(at(b, "finish_reason")));
             if (i == 1)
-                assert_int_equal(json_count(at(at(a, "logprobs"), "tokens")), json_count(at(at(b, "logprobs"), "tokens")));
+                assert_int_equal(json_count(at(at(a, "logprobs"), "tokens")),
+                                 json_count(at(at(b, "logprobs"), "tokens")));
         }
         assert_true(!a && !b);
         json_free(answers[0]);
@@ -426,18 +447,29 @@ static void bad_requests_name_what_is_wrong(void **state)
         {"/v1/completions", "{\"prompt\":\"a\",\"use_beam_search\":true}", "use_beam_search", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"object\"}}", "guided_json", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"a\"}}", "structured_outputs", 400},
-        {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "response_format", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
+         400},
         {"/v1/chat/completions", "{}", "messages", 400},
         {"/v1/chat/completions", "{\"messages\":[]}", "messages", 400},
         {"/v1/chat/completions", "{\"messages\":[1]}", "messages", 400},
         {"/v1/chat/completions", "{\"messages\":[{\"content\":\"a\"}]}", "messages", 400},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":3}", "top_logprobs", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\",\"tools\":[{}]}", "tool_choice", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"function\"}}", "tool_choice", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"continue_final_message\":true}", "continue_final_message", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":1}", "chat_template_kwargs", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages",
+         400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":3}",
+         "top_logprobs", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\",\"tools\":[{}]}",
+         "tool_choice", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"function\"}}",
+         "tool_choice", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"continue_final_message\":true}",
+         "continue_final_message", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":1}",
+         "chat_template_kwargs", 400},
         {"/tokenize", "{}", "prompt", 400},
         {"/detokenize", "{}", "tokens", 400},
         {"/detokenize", "{\"tokens\":[999]}", "tokens", 400},
@@ -449,38 +481,53 @@ static void bad_requests_name_what_is_wrong(void **state)
         assert_non_null(json_text(at(e, "message")));
         assert_string_equal(json_text(at(e, "type")), "invalid_request_error");
         if (cases[i].param && (!json_text(param) || strcmp(json_text(param), cases[i].param)))
-            fail_msg("%s: param %s instead of %s", cases[i].body, json_text(param) ? json_text(param) : "null", cases[i].param);
+            fail_msg("%s: param %s instead of %s", cases[i].body, json_text(param) ? json_text(param) : "null",
+                     cases[i].param);
         json_free(j);
     }
     assert_int_equal(site.engine.n_submitted, before);
 }
 
-/* What would change the answer and is not offered here is refused by name; what is off, or has the right type, passes. */
+/* What would change the answer and is not offered here is refused by name; what is off, or has the right type, passes.
+ */
 static void nothing_is_ignored_in_silence(void **state)
 {
     (void)state;
     static const struct {
         const char *path, *field, *param; /* param NULL: it passes */
     } cases[] = {
-        {"/v1/completions", "\"lora\":[{\"id\":0,\"scale\":1}]", "lora"}, {"/v1/completions", "\"lora\":[]", NULL},
-        {"/v1/completions", "\"typical_p\":0.9", "typical_p"}, {"/v1/completions", "\"typical_p\":1.0", NULL},
-        {"/v1/completions", "\"mirostat\":2", "mirostat"}, {"/v1/completions", "\"mirostat\":0", NULL},
-        {"/v1/completions", "\"repeat_penalty\":1.1", "repeat_penalty"}, {"/v1/completions", "\"n_predict\":5", "n_predict"},
-        {"/v1/completions", "\"n_predict\":-1", NULL}, {"/v1/completions", "\"extra_body\":{\"prompt_logprobs\":2}", "extra_body"},
-        {"/v1/completions", "\"top_logprobs\":2", "top_logprobs"}, {"/v1/completions", "\"max_completion_tokens\":9", "max_completion_tokens"},
-        {"/v1/completions", "\"continue_final_message\":true", "continue_final_message"}, {"/v1/completions", "\"continue_final_message\":false", NULL},
-        {"/v1/completions", "\"add_generation_prompt\":true", NULL}, {"/v1/completions", "\"prompt_logprobs\":2,\"stream\":true", "prompt_logprobs"},
-        {"/v1/completions", "\"user\":5", "user"}, {"/v1/completions", "\"request_id\":[1]", "request_id"}, {"/v1/completions", "\"user\":null", NULL},
+        {"/v1/completions", "\"lora\":[{\"id\":0,\"scale\":1}]", "lora"},
+        {"/v1/completions", "\"lora\":[]", NULL},
+        {"/v1/completions", "\"typical_p\":0.9", "typical_p"},
+        {"/v1/completions", "\"typical_p\":1.0", NULL},
+        {"/v1/completions", "\"mirostat\":2", "mirostat"},
+        {"/v1/completions", "\"mirostat\":0", NULL},
+        {"/v1/completions", "\"repeat_penalty\":1.1", "repeat_penalty"},
+        {"/v1/completions", "\"n_predict\":5", "n_predict"},
+        {"/v1/completions", "\"n_predict\":-1", NULL},
+        {"/v1/completions", "\"extra_body\":{\"prompt_logprobs\":2}", "extra_body"},
+        {"/v1/completions", "\"top_logprobs\":2", "top_logprobs"},
+        {"/v1/completions", "\"max_completion_tokens\":9", "max_completion_tokens"},
+        {"/v1/completions", "\"continue_final_message\":true", "continue_final_message"},
+        {"/v1/completions", "\"continue_final_message\":false", NULL},
+        {"/v1/completions", "\"add_generation_prompt\":true", NULL},
+        {"/v1/completions", "\"prompt_logprobs\":2,\"stream\":true", "prompt_logprobs"},
+        {"/v1/completions", "\"user\":5", "user"},
+        {"/v1/completions", "\"request_id\":[1]", "request_id"},
+        {"/v1/completions", "\"user\":null", NULL},
         {"/v1/completions", "\"user\":\"me\",\"request_id\":\"r\",\"metadata\":{},\"some_new_field\":7", NULL},
-        {"/v1/chat/completions", "\"chat_template\":\"{{ 1 }}\"", "chat_template"}, {"/v1/chat/completions", "\"tools\":{}", "tools"},
-        {"/v1/chat/completions", "\"tools\":[5]", "tools"}, {"/v1/chat/completions", "\"tools\":[{\"type\":\"function\"}]", "tools"},
+        {"/v1/chat/completions", "\"chat_template\":\"{{ 1 }}\"", "chat_template"},
+        {"/v1/chat/completions", "\"tools\":{}", "tools"},
+        {"/v1/chat/completions", "\"tools\":[5]", "tools"},
+        {"/v1/chat/completions", "\"tools\":[{\"type\":\"function\"}]", "tools"},
         {"/v1/chat/completions", "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", NULL},
         {"/v1/chat/completions", "\"parallel_tool_calls\":1", "parallel_tool_calls"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool chat = strcmp(cases[i].path, "/v1/chat/completions") == 0;
         char body[300];
-        snprintf(body, sizeof body, "{%s,%s,\"max_tokens\":2}", chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", cases[i].field);
+        snprintf(body, sizeof body, "{%s,%s,\"max_tokens\":2}",
+                 chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", cases[i].field);
         struct json *j = post(cases[i].path, body, cases[i].param ? 400 : 200);
         if (cases[i].param)
             assert_string_equal(json_text(at(at(j, "error"), "param")), cases[i].param);
@@ -502,8 +549,10 @@ static void tools_that_the_template_ignores_are_refused(void **state)
     static const char *const choices[] = {"\"auto\"", "\"none\""};
     for (int i = 0; i < 2; i++) {
         char body[300];
-        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":2,\"tool_choice\":%s,"
-                                    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", choices[i]);
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":2,\"tool_choice\":%s,"
+                 "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+                 choices[i]);
         struct reply r = site_do(s.port, "POST", "/v1/chat/completions", NULL, body);
         assert_int_equal(r.status, i ? 200 : 400);
         assert_true(i || strstr(r.body.data, "--chat-template"));
@@ -512,7 +561,8 @@ static void tools_that_the_template_ignores_are_refused(void **state)
     site_stop(&s);
 }
 
-/* One request with many sequences: it has half of the places, queues no more than a step of prompts, and leaves room for others. */
+/* One request with many sequences: it has half of the places, queues no more than a step of prompts, and leaves room
+ * for others. */
 static void a_request_takes_no_more_than_its_places(void **state)
 {
     (void)state;
@@ -529,14 +579,16 @@ static void a_request_takes_no_more_than_its_places(void **state)
     assert_int_equal(r.status, 200);
     reply_free(&r);
     assert_int_equal(s.engine.n_submitted, 5);
-    r = site_do(s.port, "POST", "/v1/completions", NULL, "{\"prompt\":\"SAY:a\",\"n\":30}"); /* 16 and 30 are more than 40 */
+    r = site_do(s.port, "POST", "/v1/completions", NULL,
+                "{\"prompt\":\"SAY:a\",\"n\":30}"); /* 16 and 30 are more than 40 */
     assert_int_equal(r.status, 503);
     assert_non_null(strstr(r.body.data, "asks for 30 sequences, and there is room for 24"));
     assert_non_null(reply_header(&r, "retry-after:"));
     reply_free(&r);
     close(fd);
     assert_true(site_settles(&s));
-    r = site_do(s.port, "POST", "/v1/completions", NULL, "{\"prompt\":[\"SAY:ab\",\"SAY:cd\",\"SAY:ef\"],\"n\":10}"); /* all of them come in the end */
+    r = site_do(s.port, "POST", "/v1/completions", NULL,
+                "{\"prompt\":[\"SAY:ab\",\"SAY:cd\",\"SAY:ef\"],\"n\":10}"); /* all of them come in the end */
     assert_int_equal(r.status, 200);
     struct json *j = parsed(&r.body);
     assert_int_equal(json_count(at(j, "choices")), 30);
@@ -556,10 +608,16 @@ static void lists_are_shared_by_sequences(void **state)
     struct tokenizer *t;
     struct err e = {0};
     assert_int_equal(tokenizer_bytes(&t, VOCAB, &e), 0);
-    const struct front_text words = {.tokenizer = t, .bos = (char *)(uintptr_t)"", .eos = (char *)(uintptr_t)"", .n_vocab = VOCAB, .max_model_len = 100};
+    const struct front_text words = {.tokenizer = t,
+                                     .bos = (char *)(uintptr_t) "",
+                                     .eos = (char *)(uintptr_t) "",
+                                     .n_vocab = VOCAB,
+                                     .max_model_len = 100};
     struct openai_order *o = mem_new(sizeof *o);
-    *o = (struct openai_order){.words = &words, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
-    buf_puts(&o->body, "{\"max_tokens\":1,\"n\":4,\"logit_bias\":{\"5\":1},\"prompt\":[\"a\",\"b\"],\"allowed_token_ids\":[0");
+    *o = (struct openai_order){
+        .words = &words, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
+    buf_puts(&o->body,
+             "{\"max_tokens\":1,\"n\":4,\"logit_bias\":{\"5\":1},\"prompt\":[\"a\",\"b\"],\"allowed_token_ids\":[0");
     for (int i = VOCAB - 1; i > 0; i--)
         buf_printf(&o->body, ",%d", i);
     buf_puts(&o->body, "]}");
@@ -584,18 +642,28 @@ static void good_requests_pass(void **state)
 {
     (void)state;
     static const char *const bodies[] = {
-        "{\"prompt\":\"a\",\"temperature\":0,\"top_p\":1,\"top_k\":-1,\"min_p\":0,\"seed\":-9223372036854775808,\"n\":1,\"best_of\":1}",
-        "{\"prompt\":\"a\",\"logit_bias\":{\"1\":-100,\"511\":100},\"stop\":[],\"suffix\":null,\"logprobs\":null,\"user\":\"u\",\"priority\":-5}",
-        "{\"prompt\":\"a\",\"response_format\":{\"type\":\"text\"},\"structured_outputs\":null,\"max_tokens\":4095,\"vllm_xargs\":{\"a\":1}}",
-        "{\"prompt\":\"a\",\"model\":null,\"stream\":false,\"stream_options\":null,\"cache_salt\":\"s\",\"repetition_penalty\":1.0}",
+        "{\"prompt\":\"a\",\"temperature\":0,\"top_p\":1,\"top_k\":-1,\"min_p\":0,\"seed\":-9223372036854775808,\"n\":"
+        "1,\"best_of\":1}",
+        "{\"prompt\":\"a\",\"logit_bias\":{\"1\":-100,\"511\":100},\"stop\":[],\"suffix\":null,\"logprobs\":null,"
+        "\"user\":\"u\",\"priority\":-5}",
+        "{\"prompt\":\"a\",\"response_format\":{\"type\":\"text\"},\"structured_outputs\":null,\"max_tokens\":4095,"
+        "\"vllm_xargs\":{\"a\":1}}",
+        "{\"prompt\":\"a\",\"model\":null,\"stream\":false,\"stream_options\":null,\"cache_salt\":\"s\",\"repetition_"
+        "penalty\":1.0}",
         "{\"prompt\":\"abcdef\",\"truncate_prompt_tokens\":3,\"model\":\"alias/of it\",\"n\":2.0,\"bad_words\":[]}",
     };
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         json_free(post("/v1/completions", bodies[i], 200));
-    json_free(post("/v1/chat/completions", "{\"messages\":[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
-                                           "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},{\"role\":\"tool\","
-                                           "\"tool_call_id\":\"1\",\"content\":\"b\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
-                                           "\"tool_choice\":\"auto\",\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":false},\"parallel_tool_calls\":true}", 200));
+    json_free(post(
+        "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"tool_"
+        "calls\":["
+        "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},{"
+        "\"role\":\"tool\","
+        "\"tool_call_id\":\"1\",\"content\":\"b\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+        "\"tool_choice\":\"auto\",\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":false},\"parallel_"
+        "tool_calls\":true}",
+        200));
     assert_true(site_settles(&site));
 }
 
@@ -643,7 +711,8 @@ static void models_are_listed(void **state)
 static void tokens_go_round(void **state)
 {
     (void)state;
-    struct json *j = post("/tokenize", "{\"prompt\":\"h\\u00e9\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200);
+    struct json *j =
+        post("/tokenize", "{\"prompt\":\"h\\u00e9\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200);
     assert_int_equal(num(j, "count"), 3);
     assert_int_equal(json_count(at(j, "token_strs")), 3);
     json_free(j);
@@ -658,7 +727,8 @@ static void tokens_go_round(void **state)
 static void request_ids_are_echoed(void **state)
 {
     (void)state;
-    struct reply r = site_do(site.port, "POST", "/v1/completions", "X-Request-Id: bench-7\r\n", "{\"prompt\":\"SAY:a\"}");
+    struct reply r =
+        site_do(site.port, "POST", "/v1/completions", "X-Request-Id: bench-7\r\n", "{\"prompt\":\"SAY:a\"}");
     assert_int_equal(strncmp(reply_header(&r, "x-request-id: "), "bench-7\r\n", 9), 0);
     assert_non_null(strstr(r.body.data, "\"cmpl-bench-7\""));
     reply_free(&r);
@@ -683,10 +753,18 @@ static void keys_name_tenants_and_cors_is_by_list(void **state)
         const char *path, *header;
         int status;
     } cases[] = {
-        {"/v1/models", "", 401}, {"/v1/models", "Authorization: Bearer nope\r\n", 401}, {"/v1/models", "Authorization: Basic sk-alpha\r\n", 401},
-        {"/v1/models", "Authorization: Bearer sk-alpha\r\n", 200}, {"/v1/models", "authorization: bearer sk-beta\r\n", 200},
-        {"/v1/models", "Authorization: Bearer sk-alpha=tenant-a\r\n", 401}, {"/v1/models", "Authorization: Bearer c2VjcmV0==\r\n", 200},
-        {"/health", "", 200}, {"/metrics", "", 200}, {"/v1/nope", "", 401}, {"/tokenizer_info", "", 401}, {"/nope", "", 401},
+        {"/v1/models", "", 401},
+        {"/v1/models", "Authorization: Bearer nope\r\n", 401},
+        {"/v1/models", "Authorization: Basic sk-alpha\r\n", 401},
+        {"/v1/models", "Authorization: Bearer sk-alpha\r\n", 200},
+        {"/v1/models", "authorization: bearer sk-beta\r\n", 200},
+        {"/v1/models", "Authorization: Bearer sk-alpha=tenant-a\r\n", 401},
+        {"/v1/models", "Authorization: Bearer c2VjcmV0==\r\n", 200},
+        {"/health", "", 200},
+        {"/metrics", "", 200},
+        {"/v1/nope", "", 401},
+        {"/tokenizer_info", "", 401},
+        {"/nope", "", 401},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct reply r = site_do(s.port, "GET", cases[i].path, cases[i].header, "");
@@ -694,7 +772,8 @@ static void keys_name_tenants_and_cors_is_by_list(void **state)
             fail_msg("%s %s: %d", cases[i].path, cases[i].header, r.status);
         reply_free(&r);
     }
-    struct reply r = site_do(s.port, "OPTIONS", "/v1/models", "Origin: https://a.example\r\nAccess-Control-Request-Headers: x-a\r\n", "");
+    struct reply r = site_do(s.port, "OPTIONS", "/v1/models",
+                             "Origin: https://a.example\r\nAccess-Control-Request-Headers: x-a\r\n", "");
     assert_int_equal(r.status, 204);
     assert_non_null(reply_header(&r, "access-control-allow-origin: https://a.example"));
     assert_non_null(reply_header(&r, "access-control-allow-headers: x-a"));
@@ -770,7 +849,8 @@ static void long_prefills_are_bridged_by_comments(void **state)
     s.setup.ping_s = 1;
     s.engine.prompt_pause_ms = 2500;
     site_start(&s);
-    struct reply r = site_do(s.port, "POST", "/v1/chat/completions", NULL, "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:a\"}],\"stream\":true}");
+    struct reply r = site_do(s.port, "POST", "/v1/chat/completions", NULL,
+                             "{\"messages\":[{\"role\":\"user\",\"content\":\"SAY:a\"}],\"stream\":true}");
     assert_int_equal(r.status, 200);
     assert_int_equal(strncmp(r.body.data, ": ping\n\n", 8), 0);
     assert_non_null(strstr(r.body.data, "\"content\":\"a\""));
@@ -812,7 +892,8 @@ static void draining_finishes_streams_and_refuses_new_work(void **state)
     s.engine.pause_us = 2000;
     site_start(&s);
     int fd = site_connect(s.port), idle = site_connect(s.port);
-    site_post_on(fd, "POST", "/v1/completions", NULL, "{\"prompt\":\"y\",\"max_tokens\":300,\"stream\":true,\"ignore_eos\":true}");
+    site_post_on(fd, "POST", "/v1/completions", NULL,
+                 "{\"prompt\":\"y\",\"max_tokens\":300,\"stream\":true,\"ignore_eos\":true}");
     struct buf out = {0};
     assert_true(site_read_until(fd, &out, "data: "));
     struct reply r = site_do(s.admin_port, "POST", "/admin/drain", NULL, "");
@@ -848,7 +929,8 @@ int main(void)
         cmocka_unit_test(echo_and_logprobs_cover_prompt_and_output),
         cmocka_unit_test(chat_logprobs_have_bytes_and_tops),
         cmocka_unit_test(prompt_logprobs_and_token_ids),
-        cmocka_unit_test(stop_strings_and_ids), cmocka_unit_test(tokens_that_come_together_are_the_same),
+        cmocka_unit_test(stop_strings_and_ids),
+        cmocka_unit_test(tokens_that_come_together_are_the_same),
         cmocka_unit_test(chat_streams_as_clients_need),
         cmocka_unit_test(usage_frames_come_only_when_asked_for),
         cmocka_unit_test(streamed_text_equals_the_whole_one),

@@ -1,4 +1,5 @@
-/* Recordings from outside: what is wrong is told with file, line and field; names and keys come back as they were; a file of any length is read line by line. */
+/* Recordings from outside: what is wrong is told with file, line and field; names and keys come back as they were; a
+ * file of any length is read line by line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,12 +16,16 @@
 #include "engine/lab/recording/record_plan.h"
 #include "engine/lab/recording/recording.h"
 
-static const char HEAD[] =
-    "{\"moonshift_recording\":1,\"began\":5,\"clock_ns\":1000,\"version\":\"t\",\"model_name\":\"m\",\"device\":\"d\",\"ranks\":2,\"block_size\":16,\"kv_blocks\":8,"
-    "\"kv_bytes\":1,\"memory_bytes\":1,\"weight_bytes\":1,\"heads\":[4,2,64],\"start\":[0,0],\"limits\":{\"max_num_seqs\":4,\"max_num_batched_tokens\":64,"
-    "\"max_model_len\":128,\"max_num_queued_reqs\":0,\"max_num_queued_tokens\":0,\"prefix_caching\":true,\"starvation_ns\":0,\"park_ns\":0},"
-    "\"sets\":[\"1\",\"2\",\"3\"],\"tokens_per_block\":[16,32],\"refusals\":[[2,2,\"no\"]],\"comms\":[{\"meet_ns\":1,\"bytes\":[1,2,3,4],\"oneshot_ns\":[1,2,3,4],"
-    "\"twoshot_ns\":[1,2,3,4]}],\"model\":{},\"policy\":{\"name\":\"fcfs\",\"sha256\":\"ab\",\"params\":{\"budget\":5}}}\n";
+static const char HEAD[] = "{\"moonshift_recording\":1,\"began\":5,\"clock_ns\":1000,\"version\":\"t\",\"model_name\":"
+                           "\"m\",\"device\":\"d\",\"ranks\":2,\"block_size\":16,\"kv_blocks\":8,"
+                           "\"kv_bytes\":1,\"memory_bytes\":1,\"weight_bytes\":1,\"heads\":[4,2,64],\"start\":[0,0],"
+                           "\"limits\":{\"max_num_seqs\":4,\"max_num_batched_tokens\":64,"
+                           "\"max_model_len\":128,\"max_num_queued_reqs\":0,\"max_num_queued_tokens\":0,\"prefix_"
+                           "caching\":true,\"starvation_ns\":0,\"park_ns\":0},"
+                           "\"sets\":[\"1\",\"2\",\"3\"],\"tokens_per_block\":[16,32],\"refusals\":[[2,2,\"no\"]],"
+                           "\"comms\":[{\"meet_ns\":1,\"bytes\":[1,2,3,4],\"oneshot_ns\":[1,2,3,4],"
+                           "\"twoshot_ns\":[1,2,3,4]}],\"model\":{},\"policy\":{\"name\":\"fcfs\",\"sha256\":\"ab\","
+                           "\"params\":{\"budget\":5}}}\n";
 
 /* Reads everything. 0, or what was wrong. */
 static int read_text(const char *text, size_t n, uint64_t *lines, struct recorded *last, struct err *e)
@@ -149,7 +154,8 @@ static void fields_come_back(void **state)
     assert_int_equal(recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e), 0);
     assert_int_equal(recording_next(r, &x, &end, &e), 0);
     assert_false(end);
-    assert_true(x.kind == 'a' && x.t_ns == 7 && x.arrival_ns == -3 && x.priority == -2 && x.logprobs && x.slo_ttft_ms == 1.5 && x.leader == -1);
+    assert_true(x.kind == 'a' && x.t_ns == 7 && x.arrival_ns == -3 && x.priority == -2 && x.logprobs &&
+                x.slo_ttft_ms == 1.5 && x.leader == -1);
     assert_string_equal(x.name, "a b/");
     assert_string_equal(x.tenant, "");
     assert_true(x.n_keys == 2 && x.keys[0] == 0x0123456789abcdefu && x.keys[1] == 0xfedcba9876543210u);
@@ -179,7 +185,8 @@ static void keys_go_on(void **state)
     assert_int_equal(recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e), 0);
     if (recording_next(r, &x, &end, &e))
         fail_msg("%s", e.text);
-    assert_true(!end && x.n_keys == KEYS && x.keys[KEYS - 1] == KEYS - 1 && x.keys[RECORD_KEYS_A_LINE] == RECORD_KEYS_A_LINE);
+    assert_true(!end && x.n_keys == KEYS && x.keys[KEYS - 1] == KEYS - 1 &&
+                x.keys[RECORD_KEYS_A_LINE] == RECORD_KEYS_A_LINE);
     recording_close(r);
     if (read_text(text.data, cut, &n, &x, &e) || n != 0)
         fail_msg("%s, %llu lines", e.text, (unsigned long long)n);
@@ -240,7 +247,8 @@ static void it_is_a_trace(void **state)
     assert_int_equal(n, 40);
     assert_true(shared > 10);
     arrivals_close(a);
-    assert_int_equal(arrivals_open(&a, &(struct arrivals_setup){.spec = "tests/data/server.rec", .hashes = "x"}, &e), E_INPUT);
+    assert_int_equal(arrivals_open(&a, &(struct arrivals_setup){.spec = "tests/data/server.rec", .hashes = "x"}, &e),
+                     E_INPUT);
 }
 
 static void plans_in_words(void **state)
@@ -248,7 +256,8 @@ static void plans_in_words(void **state)
     (void)state;
     struct buf out = {0};
     record_plan_words(&out, "D0 B3:2x1:40:5:4:7+36* P2:park O3:bind:hard:migrate:2x1:0 W5000000");
-    assert_string_equal(out.data, "group 3 runs 40 tokens of 5 requests (4 decode) as sp 2 tp 1, prompts 7+36*; request 2 gives way (park); bind ranks 0x3 (hard, migrate); "
+    assert_string_equal(out.data, "group 3 runs 40 tokens of 5 requests (4 decode) as sp 2 tp 1, prompts 7+36*; "
+                                  "request 2 gives way (park); bind ranks 0x3 (hard, migrate); "
                                   "wake after 5.000 ms");
     buf_clear(&out);
     record_plan_words(&out, "D0");
@@ -261,8 +270,10 @@ static void plans_in_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_that_are_wrong), cmocka_unit_test(lines_that_are_wrong), cmocka_unit_test(fields_come_back), cmocka_unit_test(keys_go_on),
-        cmocka_unit_test(a_long_one_streams), cmocka_unit_test(it_is_a_trace), cmocka_unit_test(plans_in_words),
+        cmocka_unit_test(heads_that_are_wrong), cmocka_unit_test(lines_that_are_wrong),
+        cmocka_unit_test(fields_come_back),     cmocka_unit_test(keys_go_on),
+        cmocka_unit_test(a_long_one_streams),   cmocka_unit_test(it_is_a_trace),
+        cmocka_unit_test(plans_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

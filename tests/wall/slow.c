@@ -1,5 +1,6 @@
-/* Clients that hold on to a server: trickled heads and bodies, too many connections, too many bytes, answers that nobody takes. Others are served, and an
- * operator always is. Addresses of 127.0.0.0/8 stand for clients from elsewhere. */
+/* Clients that hold on to a server: trickled heads and bodies, too many connections, too many bytes, answers that
+ * nobody takes. Others are served, and an operator always is. Addresses of 127.0.0.0/8 stand for clients from
+ * elsewhere. */
 #include <arpa/inet.h>
 #include <errno.h>
 
@@ -17,7 +18,9 @@ static void start(struct site *s, struct http_limits l)
 static int connect_from(const char *address, int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in me = {.sin_family = AF_INET}, to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in me = {.sin_family = AF_INET}, to = {.sin_family = AF_INET,
+                                                           .sin_port = htons((uint16_t)port),
+                                                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(inet_pton(AF_INET, address, &me.sin_addr), 1);
     assert_int_equal(bind(fd, (struct sockaddr *)&me, sizeof me), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
@@ -177,8 +180,8 @@ static void crowd_leaves(struct crowd *c)
         close(c->fds[i]);
 }
 
-/* Half-sent heads, half-sent bodies and idlers, more than there is room for, from one address and from many: everybody else is served, from their
- * addresses too, and so is the operator, whose listener they crowd as well. */
+/* Half-sent heads, half-sent bodies and idlers, more than there is room for, from one address and from many: everybody
+ * else is served, from their addresses too, and so is the operator, whose listener they crowd as well. */
 static void trickles_take_no_place_from_others(void **state)
 {
     (void)state;
@@ -210,7 +213,8 @@ static void trickles_take_no_place_from_others(void **state)
     site_stop(&s);
 }
 
-/* Who is being answered is never ended for a newcomer. One address has its share, the rest is for others; beside a full house the operator is served. */
+/* Who is being answered is never ended for a newcomer. One address has its share, the rest is for others; beside a full
+ * house the operator is served. */
 static void the_busy_stay(void **state)
 {
     (void)state;
@@ -281,7 +285,8 @@ static void the_largest_body_goes(void **state)
 static int connect_narrow(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     return fd;
@@ -307,11 +312,16 @@ static void put_long_body(struct buf *body, int n)
     buf_puts(body, "\"}");
 }
 
-/* Whole answers that nobody takes: together they hold no more than they may, those who take theirs get them whole, and the rest end. */
+/* Whole answers that nobody takes: together they hold no more than they may, those who take theirs get them whole, and
+ * the rest end. */
 static void untaken_answers_are_bounded(void **state)
 {
     (void)state;
-    enum { READERS = 16, PROMPT = 1500000, MOST = 64 << 20 }; /* an answer is several times what a kernel takes off its hands */
+    enum {
+        READERS = 16,
+        PROMPT = 1500000,
+        MOST = 64 << 20
+    }; /* an answer is several times what a kernel takes off its hands */
     struct site s;
     struct buf body = {0};
     int fds[READERS];
@@ -345,7 +355,8 @@ static void untaken_answers_are_bounded(void **state)
     site_stop(&s);
 }
 
-/* Whole answers that are still being made count too: one that grows beyond its share ends, with its sequences; as a stream it comes whole. */
+/* Whole answers that are still being made count too: one that grows beyond its share ends, with its sequences; as a
+ * stream it comes whole. */
 static void answers_in_the_making_are_bounded(void **state)
 {
     (void)state;
@@ -374,7 +385,8 @@ static void answers_in_the_making_are_bounded(void **state)
     s.engine.pause_us = 50000;
     for (int i = 0; i < CLIENTS; i++) {
         fds[i] = site_connect(s.port);
-        site_post_on(fds[i], "POST", "/v1/completions", NULL, "{\"prompt\":\"y\",\"max_tokens\":4000,\"logprobs\":20,\"ignore_eos\":true}");
+        site_post_on(fds[i], "POST", "/v1/completions", NULL,
+                     "{\"prompt\":\"y\",\"max_tokens\":4000,\"logprobs\":20,\"ignore_eos\":true}");
     }
     assert_true(site_has_seen(&s, before + CLIENTS));
     s.engine.pause_us = 200;

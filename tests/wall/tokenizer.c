@@ -134,8 +134,7 @@ static void check_split(const struct pretok *p, const char *name, const struct b
     struct words fast = {0}, defined = {0};
     struct err e = {0};
     assert_int_equal(pretok_split(p, text->data, text->len, (struct word_sink){note_word, &fast}, &e), 0);
-    assert_int_equal(
-        pretok_split_patterns(p, text->data, text->len, (struct word_sink){note_word, &defined}, &e), 0);
+    assert_int_equal(pretok_split_patterns(p, text->data, text->len, (struct word_sink){note_word, &defined}, &e), 0);
     assert_int_equal(fast.bytes, text->len);
     if (fast.ends.len != defined.ends.len ||
         (fast.ends.len && memcmp(fast.ends.data, defined.ends.data, fast.ends.len) != 0))
@@ -298,8 +297,7 @@ static void test_merges(void **state)
     assert_int_equal(tokenizer_find(t, "nothing", 7), -1);
     assert_int_equal(tokenizer_eos(t), 265);
     assert_int_equal(tokenizer_bos(t), -1);
-    assert_true(tokenizer_is_special(t, 265) && !tokenizer_is_special(t, 266) &&
-                !tokenizer_is_special(t, 9999));
+    assert_true(tokenizer_is_special(t, 265) && !tokenizer_is_special(t, 266) && !tokenizer_is_special(t, 9999));
     const int32_t *ends;
     assert_int_equal(tokenizer_end_ids(t, &ends), 1);
     assert_int_equal(ends[0], 265);
@@ -348,7 +346,8 @@ static void test_limits(void **state)
     struct tokens ids = {0};
     struct err e = {0};
     tokens_put(&ids, 7);
-    assert_int_equal(tokenizer_encode(t, "hello hello x", 13, (struct tokenize_how){.max_tokens = 2}, &ids, &e), E_INPUT);
+    assert_int_equal(tokenizer_encode(t, "hello hello x", 13, (struct tokenize_how){.max_tokens = 2}, &ids, &e),
+                     E_INPUT);
     assert_non_null(strstr(e.text, "longer than 2 tokens"));
     assert_int_equal(ids.len, 1);
     assert_int_equal(tokenizer_encode(t, "hello hello", 11, (struct tokenize_how){.max_tokens = 2}, &ids, &e), 0);

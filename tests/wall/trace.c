@@ -1,5 +1,6 @@
-/* The wall of traffic: the three file formats, what is refused and how it is said, that equal hashes mean equal prompts, that a long file streams, and that the
- * generators make the rows that their definitions promise, on any machine. */
+/* The wall of traffic: the three file formats, what is refused and how it is said, that equal hashes mean equal
+ * prompts, that a long file streams, and that the generators make the rows that their definitions promise, on any
+ * machine. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,8 +70,11 @@ static void our_csv(void **state)
     struct trace_row r;
     accepts(HEAD "10,5,7\n12.345678901234,100,200\n", 2, &r);
     assert_int_equal(r.arrival_ns, 2345678901); /* after the first row; past the ninth digit nothing counts */
-    assert_true(r.n_prompt == 100 && r.n_output == 200 && r.index == 1 && r.n_hashes == 0 && r.priority == 0 && !r.tenant[0]);
-    accepts("\xef\xbb\xbfoutput_tokens, tenant ,priority,arrival_s,input_tokens,hash_ids\r\n\r\n3,team-a,-2,0,1025,7 8 9\r\n", 1, &r);
+    assert_true(r.n_prompt == 100 && r.n_output == 200 && r.index == 1 && r.n_hashes == 0 && r.priority == 0 &&
+                !r.tenant[0]);
+    accepts("\xef\xbb\xbfoutput_tokens, tenant ,priority,arrival_s,input_tokens,hash_ids\r\n\r\n3,team-a,-2,0,1025,7 8 "
+            "9\r\n",
+            1, &r);
     assert_true(r.n_prompt == 1025 && r.n_output == 3 && r.priority == -2 && r.n_hashes == 3);
     assert_string_equal(r.tenant, "team-a");
     accepts("arrival_s,input_tokens,output_tokens,open_ended\n0,9,9,1\n1,9,9,0\n", 2, &r);
@@ -95,8 +99,10 @@ static void mooncake_jsonl(void **state)
 {
     (void)state;
     struct trace_row r;
-    accepts("{\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, \"hash_ids\": [46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 2353, 2354]}\n"
-            "{\"timestamp\": 30535, \"input_length\": 512, \"output_length\": 26, \"hash_ids\": [46]}\n", 2, &r);
+    accepts("{\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, \"hash_ids\": [46, 47, 48, 49, 50, "
+            "51, 52, 53, 54, 55, 56, 57, 2353, 2354]}\n"
+            "{\"timestamp\": 30535, \"input_length\": 512, \"output_length\": 26, \"hash_ids\": [46]}\n",
+            2, &r);
     assert_int_equal(r.arrival_ns, INT64_C(3053000000));
     assert_true(r.n_prompt == 512 && r.n_output == 26 && r.n_hashes == 1);
 }
@@ -135,7 +141,8 @@ static void what_is_wrong_is_named(void **state)
     refuses("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [\"a\"]}\n", NULL, "hash_ids");
     refuses("{\"timestamp\": 1, \"inputlength\": 1}\n", NULL, "not 'inputlength'");
     refuses("{\"timestamp\": 1\n", NULL, "t.csv:1: ");
-    refuses("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1}\n[]\n", NULL, "t.csv:2: a row must be an object");
+    refuses("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1}\n[]\n", NULL,
+            "t.csv:2: a row must be an object");
     refuses(HEAD "0,1,1\n", "row,hashes\n", "hashes:1: the first line must be row,hash_ids");
     refuses(HEAD "0,1,1\n", "row,hash_ids\n1,5\n", "hashes:2: row must be");
     refuses(HEAD "0,1,1\n1,1,1\n", "row,hash_ids\n0,5\n", "no line for row 1");
@@ -155,7 +162,8 @@ static void hashes_make_prompts(void **state)
 {
     (void)state;
     uint64_t a_ids[] = {5, 6, 7}, b_ids[] = {5, 6, 8};
-    struct trace_row a = {.index = 1, .n_prompt = 1300, .hashes = a_ids, .n_hashes = 3}, b = {.index = 2, .n_prompt = 1100, .hashes = b_ids, .n_hashes = 3};
+    struct trace_row a = {.index = 1, .n_prompt = 1300, .hashes = a_ids, .n_hashes = 3},
+                     b = {.index = 2, .n_prompt = 1100, .hashes = b_ids, .n_hashes = 3};
     struct trace_row c = {.index = 3, .n_prompt = 1024}, d = {.index = 4, .n_prompt = 1024};
     static int32_t x[1300], y[1300];
     trace_prompt(&a, 9, 1000, x);
@@ -209,7 +217,8 @@ static void limits_of_a_trace(void **state)
     struct err e = {0};
     bool end = false;
     int n = 0;
-    const struct arrivals_setup s = {.spec = "batch:requests=10,batches=5,every=2.5", .max_requests = 34, .max_seconds = 7.5};
+    const struct arrivals_setup s = {
+        .spec = "batch:requests=10,batches=5,every=2.5", .max_requests = 34, .max_seconds = 7.5};
     assert_int_equal(arrivals_open(&a, &s, &e), 0);
     for (; !arrivals_next(a, &r, &end, &e) && !end; n++)
         assert_int_equal(r.arrival_ns, n / 10 * INT64_C(2500000000));
@@ -228,7 +237,8 @@ static void rows_of(const char *spec, uint64_t seed, struct buf *out, long long 
         fail_msg("%s", e.text);
     sums[0] = sums[1] = 0;
     while (generator_next(g, &r)) {
-        buf_printf(out, "%lld.%06lld,%d,%d\n", (long long)(r.arrival_ns / 1000000000), (long long)(r.arrival_ns % 1000000000 / 1000), r.n_prompt, r.n_output);
+        buf_printf(out, "%lld.%06lld,%d,%d\n", (long long)(r.arrival_ns / 1000000000),
+                   (long long)(r.arrival_ns % 1000000000 / 1000), r.n_prompt, r.n_output);
         sums[0] += r.n_prompt;
         sums[1] += r.n_output;
     }
@@ -256,7 +266,8 @@ static void bursty_workloads_to_the_bit(void **state)
     rng_init(&r, 1 * 1000003 + 1);
     assert_true(rng_unit(&r) == 0.23279337494583152 && rng_unit(&r) == 0.0005605195266261687);
     generator_is("shift-bursty", "ef0940c20b7069b9878fde1b3b71d055828b66e09774ebca527f6a05c4c25e15", 8346109, 1126140);
-    generator_is("flying-bursty", "0235a3468572772705c0b3639893e9f96eaa3089888a1cfcdf768d1fc9be45a9", 14464427, 1161381);
+    generator_is("flying-bursty", "0235a3468572772705c0b3639893e9f96eaa3089888a1cfcdf768d1fc9be45a9", 14464427,
+                 1161381);
 }
 
 /* Mean and spread of the gaps are those of the distribution. */
@@ -291,9 +302,15 @@ static void settings_of_generators(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        {"poisson:rte=3", "did you mean rate?"}, {"poisson:rate=3", "needs requests=N or seconds=S"}, {"poisson:rate=0,requests=1", "rate must be a number"},
-        {"poisson:rate", "needs a value"}, {"poisson:requests=1.5", "a whole number"}, {"poisson:requests=1,input=9-3", "LOW-HIGH"},
-        {"poisson:requests=1,input=9-", "LOW-HIGH"}, {"batch:rate=3", "batch has no setting 'rate'"}, {"poisson:requests=nan", "requests"},
+        {"poisson:rte=3", "did you mean rate?"},
+        {"poisson:rate=3", "needs requests=N or seconds=S"},
+        {"poisson:rate=0,requests=1", "rate must be a number"},
+        {"poisson:rate", "needs a value"},
+        {"poisson:requests=1.5", "a whole number"},
+        {"poisson:requests=1,input=9-3", "LOW-HIGH"},
+        {"poisson:requests=1,input=9-", "LOW-HIGH"},
+        {"batch:rate=3", "batch has no setting 'rate'"},
+        {"poisson:requests=nan", "requests"},
         {"shift-bursty:input=3", "(there are: seconds)"},
     };
     struct generator *g = NULL;
@@ -330,16 +347,25 @@ static void portable_functions_are_right(void **state)
         assert_true(fabs(portable_exp(y) / exp(y) - 1) <= 4e-16);
         assert_true(fabs(portable_cos_turns(u) - cos(2 * 3.14159265358979323846 * u)) <= 2e-15);
     }
-    assert_true(portable_ln(1) == 0 && portable_exp(0) == 1 && portable_cos_turns(0) == 1 && portable_cos_turns(0.5) == -1);
+    assert_true(portable_ln(1) == 0 && portable_exp(0) == 1 && portable_cos_turns(0) == 1 &&
+                portable_cos_turns(0.5) == -1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(our_csv), cmocka_unit_test(azure_csv), cmocka_unit_test(mooncake_jsonl), cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(long_lines_are_refused), cmocka_unit_test(hashes_make_prompts), cmocka_unit_test(a_million_rows_stream),
-        cmocka_unit_test(limits_of_a_trace), cmocka_unit_test(bursty_workloads_to_the_bit), cmocka_unit_test(gaps_are_as_asked),
-        cmocka_unit_test(settings_of_generators), cmocka_unit_test(portable_functions_are_right),
+        cmocka_unit_test(our_csv),
+        cmocka_unit_test(azure_csv),
+        cmocka_unit_test(mooncake_jsonl),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(long_lines_are_refused),
+        cmocka_unit_test(hashes_make_prompts),
+        cmocka_unit_test(a_million_rows_stream),
+        cmocka_unit_test(limits_of_a_trace),
+        cmocka_unit_test(bursty_workloads_to_the_bit),
+        cmocka_unit_test(gaps_are_as_asked),
+        cmocka_unit_test(settings_of_generators),
+        cmocka_unit_test(portable_functions_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

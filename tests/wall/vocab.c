@@ -113,7 +113,8 @@ static void test_wrong_ids_and_kinds(void **state)
 static void test_keys_that_are_something_else(void **state)
 {
     (void)state;
-    static const char *const ids[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eot_token_id"};
+    static const char *const ids[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.bos_token_id",
+                                      "tokenizer.ggml.eot_token_id"};
     struct gguf_build b = {0};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char why[64];
@@ -217,8 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_models),        cmocka_unit_test(test_wrong_merges),
         cmocka_unit_test(test_wrong_ids_and_kinds), cmocka_unit_test(test_keys_that_are_something_else),
-        cmocka_unit_test(test_wrong_pieces),
-        cmocka_unit_test(test_odd_but_usable),
+        cmocka_unit_test(test_wrong_pieces),        cmocka_unit_test(test_odd_but_usable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,16 @@
-/* The lines, after the first one (record_head.c): a letter, the time in ns since the engine's start where it has one, and fields with a blank between them. A
- * request is called by the order in which it was admitted (0, 1, ...); '-' stands for none.
- *   a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...    handed in; order '-': turned away;
- *                                                   asked: 1 for logprobs of the prompt, 2 for no max_tokens of the client's (then it is all that fits)
- *   k key...                                         more keys of the request above (at most RECORD_KEYS_A_LINE a line)
- *   c time order ending                              ends early: the client left (abort), a stop string was found (stop)
- *   s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ...
- *                                                    a step was taken in: when it was posted, how long its ranks took, what the estimator had said
- *   m time number start bytes                        a copy of KV landed, posted at start
- *   g time name sha256 params                        another policy goes live          j time params           its params change
- *   b time | r time | d time | x time                rollback | prefix cache reset | drain | stop
- *   t time                                           a turn of the engine in which nothing was decided
- *   q time plan                                      a decision (record_plan.h)
- *   v call hook verdict                              the policy's so-manieth call was slow, heavy, cut off or out of memory; before the line after the one it belongs to
+/* The lines, after the first one (record_head.c): a letter, the time in ns since the engine's start where it has one,
+ * and fields with a blank between them. A request is called by the order in which it was admitted (0, 1, ...); '-'
+ * stands for none. a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys
+ * key...    handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 for no max_tokens of the client's
+ * (then it is all that fits) k key...                                         more keys of the request above (at most
+ * RECORD_KEYS_A_LINE a line) c time order ending                              ends early: the client left (abort), a
+ * stop string was found (stop) s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order...
+ * n_keys order key ... a step was taken in: when it was posted, how long its ranks took, what the estimator had said m
+ * time number start bytes                        a copy of KV landed, posted at start g time name sha256 params another
+ * policy goes live          j time params           its params change b time | r time | d time | x time rollback |
+ * prefix cache reset | drain | stop t time                                           a turn of the engine in which
+ * nothing was decided q time plan                                      a decision (record_plan.h) v call hook verdict
+ * the policy's so-manieth call was slow, heavy, cut off or out of memory; before the line after the one it belongs to
  *   e time order ending n_output n_cached            a request has ended
  *   z time                                           the recording ended in good order
  * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
@@ -30,12 +29,13 @@
 #include "engine/lab/recording/record_inner.h"
 #include "engine/lab/recording/record_plan.h"
 
-static const int64_t HAND_OVER_NS = 250000000;  /* a line is not kept from the file for longer while the engine is at work */
-enum { MAX_WAITING_BYTES = 32 << 20 };          /* more than that not yet written: the disk does not keep up */
+static const int64_t HAND_OVER_NS =
+    250000000;                         /* a line is not kept from the file for longer while the engine is at work */
+enum { MAX_WAITING_BYTES = 32 << 20 }; /* more than that not yet written: the disk does not keep up */
 
 /* To the writer's thread. */
 struct chunk {
-    char *text;                     /* NULL: the end */
+    char *text; /* NULL: the end */
     size_t n;
 };
 
@@ -45,14 +45,14 @@ struct recorder {
     int fd;
     struct queue *chunks;
     struct thread *writer;
-    _Atomic int64_t n_waiting;      /* bytes with the writer */
+    _Atomic int64_t n_waiting; /* bytes with the writer */
     _Atomic bool failed;
     /* the engine's thread */
-    struct buf text;                /* lines not handed over */
+    struct buf text; /* lines not handed over */
     int64_t base_ns, last_ns, handed_ns;
     uint64_t n_bytes, n_calls, secret[2];
     bool with_keys;
-    struct buf stops, keys;         /* of the step that is being taken in */
+    struct buf stops, keys; /* of the step that is being taken in */
     int n_stops, n_keys;
     const struct world *world;
 };
@@ -178,7 +178,8 @@ static void end_line(struct recorder *r)
 
 static void put_leader(struct recorder *r, struct buf *out, const struct request_spec *s)
 {
-    const struct request *leader = s->leader && s->leader != s->tag ? request_find_tag(&r->world->requests, s->leader) : NULL;
+    const struct request *leader =
+        s->leader && s->leader != s->tag ? request_find_tag(&r->world->requests, s->leader) : NULL;
     if (leader)
         put_i64(out, (int64_t)leader->order);
     else
@@ -227,8 +228,8 @@ static void submitted(void *ctx, int64_t now, const struct request_spec *s, stru
 
 static const char *ending_word(enum ending how)
 {
-    static const char *const words[] = {[END_NONE] = "none", [END_STOP] = "stop", [END_LENGTH] = "length", [END_ABORT] = "abort", [END_ERROR] = "error",
-                                        [END_REFUSED] = "refused"};
+    static const char *const words[] = {[END_NONE] = "none",   [END_STOP] = "stop",   [END_LENGTH] = "length",
+                                        [END_ABORT] = "abort", [END_ERROR] = "error", [END_REFUSED] = "refused"};
     return words[how];
 }
 
@@ -254,7 +255,9 @@ static void put_json_line(struct buf *out, const char *text, size_t n)
 
 static void ordered(void *ctx, int64_t now, const struct engine_message *m)
 {
-    static const char kinds[] = {[IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r', [IN_DRAIN] = 'd', [IN_STOP] = 'x'};
+    static const char kinds[] = {
+        [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r',
+        [IN_DRAIN] = 'd',  [IN_STOP] = 'x'};
     struct recorder *r = ctx;
     struct buf *out = line(r, kinds[m->kind], now);
     if (!out)
@@ -290,8 +293,9 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
     struct recorder *r = ctx;
     struct buf *out = line(r, 's', now);
     if (out) {
-        const int64_t fields[] = {s->group, s->posted_ns - r->base_ns, step_ns(s), (int64_t)predicted_ns, s->layout.sp, s->layout.tp, s->size.rows,
-                                  (int64_t)s->size.looked_at};
+        const int64_t fields[] = {
+            s->group,     s->posted_ns - r->base_ns, step_ns(s), (int64_t)predicted_ns, s->layout.sp, s->layout.tp,
+            s->size.rows, (int64_t)s->size.looked_at};
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
             put_i64(out, fields[i]);
         if (failed_rank >= 0)
@@ -375,16 +379,28 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST)
-        return err_set(e, E_INPUT, "--record %.200s: the file is there already; choose another name, or remove it", path);
+        return err_set(e, E_INPUT, "--record %.200s: the file is there already; choose another name, or remove it",
+                       path);
     if (fd < 0)
         return err_set(e, E_SYS, "--record %.200s: %s", path, strerror(errno));
     struct recorder *r = mem_new(sizeof *r);
     r->fd = fd;
     snprintf(r->path, sizeof r->path, "%s", path);
-    r->witness = (struct witness){.ctx = r, .submitted = submitted, .cancelled = cancelled, .ordered = ordered, .sampled = sampled, .stepped = stepped,
-                                  .moved = moved, .ended = ended, .turned = turned, .rests = rests, .judged = judged};
+    r->witness = (struct witness){.ctx = r,
+                                  .submitted = submitted,
+                                  .cancelled = cancelled,
+                                  .ordered = ordered,
+                                  .sampled = sampled,
+                                  .stepped = stepped,
+                                  .moved = moved,
+                                  .ended = ended,
+                                  .turned = turned,
+                                  .rests = rests,
+                                  .judged = judged};
     r->chunks = queue_create(sizeof(struct chunk), 0, false);
-    int rc = getrandom(r->secret, sizeof r->secret, 0) == sizeof r->secret ? 0 : err_set(e, E_SYS, "--record: no random bytes: %s", strerror(errno));
+    int rc = getrandom(r->secret, sizeof r->secret, 0) == sizeof r->secret
+                 ? 0
+                 : err_set(e, E_SYS, "--record: no random bytes: %s", strerror(errno));
     if (!rc)
         rc = thread_start(&r->writer, "record", write_chunks, r, e);
     if (rc) {
@@ -467,7 +483,8 @@ static void sip_round(uint64_t v[4])
 
 uint64_t record_hash(const uint64_t key[2], const uint64_t input[2])
 {
-    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u, key[1] ^ 0x7465646279746573u};
+    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
+                     key[1] ^ 0x7465646279746573u};
     const uint64_t words[3] = {input[0], input[1], (uint64_t)16 << 56};
     for (int i = 0; i < 3; i++) {
         v[3] ^= words[i];

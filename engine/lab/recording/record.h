@@ -1,8 +1,9 @@
-/* `moonshift serve --record FILE`: everything that a replay needs to take the same decisions again, and the decisions themselves, as lines of text. No text, no
- * token ids: prompts and answers are lengths and keyed hashes of their prefixes, whose key is drawn for each recording and never written. The engine's thread writes
- * short lines into memory (record_line.c says what they are) and a thread of its own writes them to the file; when the disk fails or does not keep up, the recording ends
- * with one warning and serving goes on. A recording that was cut off is good up to its last whole line.
- * Made by main.c before the engine and closed after it. Never true: that the engine waits for the disk. */
+/* `moonshift serve --record FILE`: everything that a replay needs to take the same decisions again, and the decisions
+ * themselves, as lines of text. No text, no token ids: prompts and answers are lengths and keyed hashes of their
+ * prefixes, whose key is drawn for each recording and never written. The engine's thread writes short lines into memory
+ * (record_line.c says what they are) and a thread of its own writes them to the file; when the disk fails or does not
+ * keep up, the recording ends with one warning and serving goes on. A recording that was cut off is good up to its last
+ * whole line. Made by main.c before the engine and closed after it. Never true: that the engine waits for the disk. */
 #ifndef LAB_RECORDING_RECORD_H
 #define LAB_RECORDING_RECORD_H
 
@@ -14,22 +15,24 @@ struct recorder;
 
 /* E_INPUT: the file is there already; E_SYS. */
 int recorder_open(struct recorder **out, const char *path, struct err *e);
-const struct witness *recorder_witness(struct recorder *r);    /* for engine_setup; valid until recorder_close */
-/* The engine stands: writes the first line, which says what the node is. Before the engine's thread starts. r NULL is fine. */
+const struct witness *recorder_witness(struct recorder *r); /* for engine_setup; valid until recorder_close */
+/* The engine stands: writes the first line, which says what the node is. Before the engine's thread starts. r NULL is
+ * fine. */
 struct recorder_start {
     const struct node_facts *node;
     const struct model_config *model;
-    struct layout start;            /* the partition to begin with, as engine_setup had it */
+    struct layout start; /* the partition to begin with, as engine_setup had it */
     int block_size;
     const char *version;
 };
 void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *g);
 /* After the engine's thread has ended. NULL is fine. */
 void recorder_close(struct recorder *r);
-uint64_t recorder_bytes(const struct recorder *r);              /* handed to the writer so far; the engine's thread */
-bool recorder_failed(const struct recorder *r);                 /* it has ended early; any thread */
+uint64_t recorder_bytes(const struct recorder *r); /* handed to the writer so far; the engine's thread */
+bool recorder_failed(const struct recorder *r);    /* it has ended early; any thread */
 
-/* A keyed hash (SipHash-2-4 of 16 bytes): the same for equal input, and says nothing about it to who has not the key. */
+/* A keyed hash (SipHash-2-4 of 16 bytes): the same for equal input, and says nothing about it to who has not the key.
+ */
 uint64_t record_hash(const uint64_t key[2], const uint64_t input[2]);
 /* Letters, digits, '.', '_' and '-' as they are, all else as %41; "-" alone and nothing as "%2d" and "-". */
 void record_name(struct buf *out, const char *name);

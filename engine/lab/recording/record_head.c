@@ -15,11 +15,13 @@ static void put_text(struct buf *out, const char *name, const char *text)
 
 static void put_limits(struct buf *out, const struct limits *l)
 {
-    buf_printf(out,
-               "\"limits\":{\"max_num_seqs\":%d,\"max_num_batched_tokens\":%d,\"max_model_len\":%d,\"max_num_queued_reqs\":%d,"
-               "\"max_num_queued_tokens\":%" PRId64 ",\"prefix_caching\":%s,\"starvation_ns\":%" PRId64 ",\"park_ns\":%" PRId64 "},",
-               l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->max_num_queued_reqs, l->max_num_queued_tokens,
-               l->prefix_caching ? "true" : "false", l->starvation_ns, l->park_ns);
+    buf_printf(
+        out,
+        "\"limits\":{\"max_num_seqs\":%d,\"max_num_batched_tokens\":%d,\"max_model_len\":%d,\"max_num_queued_reqs\":%d,"
+        "\"max_num_queued_tokens\":%" PRId64 ",\"prefix_caching\":%s,\"starvation_ns\":%" PRId64 ",\"park_ns\":%" PRId64
+        "},",
+        l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->max_num_queued_reqs, l->max_num_queued_tokens,
+        l->prefix_caching ? "true" : "false", l->starvation_ns, l->park_ns);
 }
 
 /* Rank sets as hexadecimal masks, tokens of a block by ranks, and which layouts cannot run. */
@@ -75,10 +77,13 @@ static void put_comms(struct buf *out, const struct comm_pool *p)
 static void put_model(struct buf *out, const struct model_config *c)
 {
     buf_printf(out,
-               "\"model\":{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,"
-               "\"num_key_value_heads\":%d,\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":%d,"
+               "\"model\":{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_"
+               "attention_heads\":%d,"
+               "\"num_key_value_heads\":%d,\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_"
+               "embeddings\":%d,"
                "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":%s},",
-               c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->intermediate, c->vocab, c->context, c->tied ? "true" : "false");
+               c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->intermediate, c->vocab, c->context,
+               c->tied ? "true" : "false");
 }
 
 void record_params(struct buf *out, const struct policy *p)
@@ -104,15 +109,17 @@ void record_params(struct buf *out, const struct policy *p)
 void record_head(struct buf *out, const struct recorder_start *s, const struct policy *p, int64_t base_ns)
 {
     const struct node_facts *n = s->node;
-    buf_printf(out, "{\"moonshift_recording\":%d,\"began\":%" PRId64 ",\"clock_ns\":%" PRId64 ",", RECORD_FORMAT, clock_wall_seconds(), base_ns);
+    buf_printf(out, "{\"moonshift_recording\":%d,\"began\":%" PRId64 ",\"clock_ns\":%" PRId64 ",", RECORD_FORMAT,
+               clock_wall_seconds(), base_ns);
     put_text(out, "version", s->version);
     put_text(out, "model_name", n->model);
     put_text(out, "device", n->device);
     buf_printf(out,
-               "\"ranks\":%d,\"block_size\":%d,\"kv_blocks\":%d,\"kv_bytes\":%zu,\"memory_bytes\":%zu,\"weight_bytes\":%zu,\"heads\":[%d,%d,%d],"
+               "\"ranks\":%d,\"block_size\":%d,\"kv_blocks\":%d,\"kv_bytes\":%zu,\"memory_bytes\":%zu,\"weight_bytes\":"
+               "%zu,\"heads\":[%d,%d,%d],"
                "\"start\":[%d,%d],",
-               n->n_ranks, s->block_size, n->kv_blocks, n->kv_bytes, n->memory_bytes, n->weight_bytes, n->heads.n_q, n->heads.n_kv, n->heads.head_dim,
-               s->start.sp, s->start.tp);
+               n->n_ranks, s->block_size, n->kv_blocks, n->kv_bytes, n->memory_bytes, n->weight_bytes, n->heads.n_q,
+               n->heads.n_kv, n->heads.head_dim, s->start.sp, s->start.tp);
     put_limits(out, &n->limits);
     put_shape(out, n->shape);
     put_comms(out, n->comms);

@@ -51,7 +51,8 @@ static uint64_t put_items(struct buf *out, const struct plan_batch *b, uint64_t 
     char before = ':';
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
-        h = mixed(h, it->request->order * 0x9e3779b97f4a7c15u ^ ((uint64_t)it->n_tokens << 32 | (uint64_t)it->n_prefix << 1 | it->starts));
+        h = mixed(h, it->request->order * 0x9e3779b97f4a7c15u ^
+                         ((uint64_t)it->n_tokens << 32 | (uint64_t)it->n_prefix << 1 | it->starts));
         if (it->n_tokens == 1 && !it->starts)
             continue;
         buf_putc(out, before);
@@ -83,8 +84,8 @@ static void put_order(struct buf *out, const struct switch_order *o)
 {
     buf_puts(out, " O");
     put_hex(out, o->mask);
-    buf_printf(out, ":%s:%s:%s:%dx%d:%" PRId64, o->release ? "release" : "bind", switch_when_name(o->when), kv_fate_name(o->fate), o->base.sp,
-               o->base.tp, o->max_wait_ns);
+    buf_printf(out, ":%s:%s:%s:%dx%d:%" PRId64, o->release ? "release" : "bind", switch_when_name(o->when),
+               kv_fate_name(o->fate), o->base.sp, o->base.tp, o->max_wait_ns);
     for (int i = 0; i < o->n_named; i++)
         buf_printf(out, "%c%" PRIu64, i ? ',' : ':', o->named[i]);
 }
@@ -93,18 +94,31 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
 {
     uint64_t order = v->request ? v->request->order : 0;
     switch (v->kind) {
-    case PLAN_PREEMPT: buf_printf(out, " P%" PRIu64 ":%s", order, v->how == PREEMPT_HARD ? "park" : "recompute"); break;
-    case PLAN_REFUSE: buf_printf(out, " R%" PRIu64 ":%d:%d", order, v->code, v->retry_after_s); break;
-    case PLAN_REMAP: buf_printf(out, " M%" PRIu64 ":%d:%s", order, v->group, kv_fate_name(v->fate)); break;
-    case PLAN_SWITCH: put_order(out, v->order); break;
-    case PLAN_CLOSE: buf_printf(out, " C%d:%d", v->group, v->closed); break;
+    case PLAN_PREEMPT:
+        buf_printf(out, " P%" PRIu64 ":%s", order, v->how == PREEMPT_HARD ? "park" : "recompute");
+        break;
+    case PLAN_REFUSE:
+        buf_printf(out, " R%" PRIu64 ":%d:%d", order, v->code, v->retry_after_s);
+        break;
+    case PLAN_REMAP:
+        buf_printf(out, " M%" PRIu64 ":%d:%s", order, v->group, kv_fate_name(v->fate));
+        break;
+    case PLAN_SWITCH:
+        put_order(out, v->order);
+        break;
+    case PLAN_CLOSE:
+        buf_printf(out, " C%d:%d", v->group, v->closed);
+        break;
     case PLAN_COMM:
         buf_puts(out, " A");
         put_hex(out, v->ranks);
         buf_printf(out, ":%d", v->algorithm);
         break;
-    case PLAN_HOLD: buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0); break;
-    case PLAN_LOG: break; /* words change nothing */
+    case PLAN_HOLD:
+        buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0);
+        break;
+    case PLAN_LOG:
+        break; /* words change nothing */
     }
 }
 
@@ -150,8 +164,8 @@ static void batch_words(struct buf *out, char **f, int n)
         return;
     }
     char *x = strchr(f[1], 'x');
-    buf_printf(out, "group %.20s runs %.20s tokens of %.20s requests (%.20s decode) as sp %.*s tp %.10s", f[0], f[2], f[3], f[4],
-               x ? (int)(x - f[1]) : 0, f[1], x ? x + 1 : "?");
+    buf_printf(out, "group %.20s runs %.20s tokens of %.20s requests (%.20s decode) as sp %.*s tp %.10s", f[0], f[2],
+               f[3], f[4], x ? (int)(x - f[1]) : 0, f[1], x ? x + 1 : "?");
     if (n > 5)
         buf_printf(out, ", prompts %.200s", f[5]);
 }
@@ -162,16 +176,36 @@ static void word_words(struct buf *out, char *word)
     int n = fields_of(word + 1, f);
     const char *second = n > 1 ? f[1] : "?", *third = n > 2 ? f[2] : "?";
     switch (kind) {
-    case 'B': batch_words(out, f, n); break;
-    case 'P': buf_printf(out, "request %.20s gives way (%.20s)", f[0], second); break;
-    case 'R': buf_printf(out, "request %.20s is refused with %.20s", f[0], second); break;
-    case 'H': buf_printf(out, *second == '0' ? "request %.20s is let go" : "request %.20s is held", f[0]); break;
-    case 'M': buf_printf(out, "request %.20s goes to group %.20s (%.20s)", f[0], second, third); break;
-    case 'O': buf_printf(out, "%.10s ranks 0x%.20s (%.20s, %.20s)", second, f[0], third, n > 3 ? f[3] : "?"); break;
-    case 'C': buf_printf(out, "group %.20s is %s", f[0], *second == '1' ? "closed" : "opened"); break;
-    case 'A': buf_printf(out, "ranks 0x%.20s reduce with algorithm %.4s", f[0], second); break;
-    case 'W': buf_printf(out, "wake after %.3f ms", (double)strtoll(f[0], NULL, 10) * 1e-6); break;
-    default: buf_printf(out, "%c%.40s", kind, f[0]); break;
+    case 'B':
+        batch_words(out, f, n);
+        break;
+    case 'P':
+        buf_printf(out, "request %.20s gives way (%.20s)", f[0], second);
+        break;
+    case 'R':
+        buf_printf(out, "request %.20s is refused with %.20s", f[0], second);
+        break;
+    case 'H':
+        buf_printf(out, *second == '0' ? "request %.20s is let go" : "request %.20s is held", f[0]);
+        break;
+    case 'M':
+        buf_printf(out, "request %.20s goes to group %.20s (%.20s)", f[0], second, third);
+        break;
+    case 'O':
+        buf_printf(out, "%.10s ranks 0x%.20s (%.20s, %.20s)", second, f[0], third, n > 3 ? f[3] : "?");
+        break;
+    case 'C':
+        buf_printf(out, "group %.20s is %s", f[0], *second == '1' ? "closed" : "opened");
+        break;
+    case 'A':
+        buf_printf(out, "ranks 0x%.20s reduce with algorithm %.4s", f[0], second);
+        break;
+    case 'W':
+        buf_printf(out, "wake after %.3f ms", (double)strtoll(f[0], NULL, 10) * 1e-6);
+        break;
+    default:
+        buf_printf(out, "%c%.40s", kind, f[0]);
+        break;
     }
 }
 

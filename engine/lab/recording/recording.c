@@ -10,7 +10,7 @@
 #include "engine/lab/recording/recording_inner.h"
 #include "engine/lab/trace/trace.h"
 
-static const int64_t MAX_NS = INT64_C(315360000) * 1000000000;  /* ten years */
+static const int64_t MAX_NS = INT64_C(315360000) * 1000000000; /* ten years */
 enum { MAX_ORDER_BITS = 48 };
 
 struct recording {
@@ -26,7 +26,7 @@ struct recording {
 /* The fields of a line, left to right; after the first that is wrong all are as if they were missing. */
 struct fields {
     const struct lines *lines;
-    char *at;                       /* NULL: none is left */
+    char *at; /* NULL: none is left */
     struct err *e;
     int rc;
 };
@@ -51,7 +51,8 @@ static int64_t parse_number(struct fields *f, const char *field, const char *tex
     uint64_t v = 0;
     const char *end;
     bool minus = *text == '-' && min < 0;
-    if (!lines_digits(text + minus, (uint64_t)INT64_MAX, &v, &end) || *end || (minus ? -(int64_t)v < min : (int64_t)v < min) || (!minus && (int64_t)v > max)) {
+    if (!lines_digits(text + minus, (uint64_t)INT64_MAX, &v, &end) || *end ||
+        (minus ? -(int64_t)v < min : (int64_t)v < min) || (!minus && (int64_t)v > max)) {
         char must[80];
         snprintf(must, sizeof must, "a whole number from %lld to %lld", (long long)min, (long long)max);
         wrong(f, field, must, text);
@@ -157,8 +158,8 @@ static int choice(struct fields *f, const char *field, const char *(*named)(int)
 
 static const char *ending_word(int i)
 {
-    static const char *const words[] = {[END_NONE] = "none", [END_STOP] = "stop", [END_LENGTH] = "length", [END_ABORT] = "abort", [END_ERROR] = "error",
-                                        [END_REFUSED] = "refused"};
+    static const char *const words[] = {[END_NONE] = "none",   [END_STOP] = "stop",   [END_LENGTH] = "length",
+                                        [END_ABORT] = "abort", [END_ERROR] = "error", [END_REFUSED] = "refused"};
     return words[i];
 }
 
@@ -268,7 +269,9 @@ static void verdict(struct fields *f, struct recorded *out)
 static void timed(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
 {
     switch (out->kind) {
-    case 'a': arrival(r, f, out, cut); return;
+    case 'a':
+        arrival(r, f, out, cut);
+        return;
     case 'c':
     case 'e':
         out->order = order(f);
@@ -280,18 +283,34 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
             wrong(f, "ending", "stop, length, abort or error", ending_word(out->ending));
         }
         break;
-    case 's': step(r, f, out); break;
+    case 's':
+        step(r, f, out);
+        break;
     case 'm':
         out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
         out->start_ns = number(f, "start", 0, MAX_NS);
         out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
         break;
-    case 'g': live_policy(f, out); break;
-    case 'j': out->text = rest(f, "params"); break;
-    case 'q': out->text = rest(f, "plan"); break;
-    case 'b': case 'r': case 'd': case 'x': case 't': break;
-    case 'z': r->complete = true; break;
-    default: wrong(f, "the line", "of a kind that recordings have", r->lines.line.data);
+    case 'g':
+        live_policy(f, out);
+        break;
+    case 'j':
+        out->text = rest(f, "params");
+        break;
+    case 'q':
+        out->text = rest(f, "plan");
+        break;
+    case 'b':
+    case 'r':
+    case 'd':
+    case 'x':
+    case 't':
+        break;
+    case 'z':
+        r->complete = true;
+        break;
+    default:
+        wrong(f, "the line", "of a kind that recordings have", r->lines.line.data);
     }
     end_of_line(f);
 }

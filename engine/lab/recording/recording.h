@@ -1,6 +1,7 @@
-/* A recording that `serve --record` wrote, read back one line at a time. A wall: what comes out is in range, in order of time, and its first line describes a node that an engine
- * can be built for; whether the lines fit each other is for whoever plays them. A file that was cut off ends after its last whole line.
- * Owned by whoever opened it, one thread. Never true: a recording that is in memory as a whole. */
+/* A recording that `serve --record` wrote, read back one line at a time. A wall: what comes out is in range, in order
+ * of time, and its first line describes a node that an engine can be built for; whether the lines fit each other is for
+ * whoever plays them. A file that was cut off ends after its last whole line. Owned by whoever opened it, one thread.
+ * Never true: a recording that is in memory as a whole. */
 #ifndef LAB_RECORDING_RECORDING_H
 #define LAB_RECORDING_RECORDING_H
 
@@ -13,44 +14,45 @@ enum { RECORDING_MAX_PARAMS = 1 << 16 };
 
 /* The first line. */
 struct recording_head {
-    struct node_facts facts;        /* shape is the one below; comms is NULL */
+    struct node_facts facts; /* shape is the one below; comms is NULL */
     struct node_shape shape;
     struct comm_measure comms[MAX_SETS]; /* of the rank sets of two ranks and more, in their order */
     int n_comms;
-    struct layout start;            /* the partition to begin with; 0: one group of all */
+    struct layout start; /* the partition to begin with; 0: one group of all */
     int block_size;
-    int64_t clock_ns;               /* the engine's clock at time 0 */
-    int64_t began;                  /* Unix seconds */
+    int64_t clock_ns; /* the engine's clock at time 0 */
+    int64_t began;    /* Unix seconds */
     char version[32];
     char policy[NAME_BYTES], sha256[65];
-    char *params;                   /* a JSON object, name: value */
-    char *config;                   /* the model as a Hugging Face config.json */
+    char *params; /* a JSON object, name: value */
+    char *config; /* the model as a Hugging Face config.json */
 };
 
-/* A line: which fields mean something depends on kind (record.c says what there is). Pointers are borrowed until the next line is asked for. */
+/* A line: which fields mean something depends on kind (record.c says what there is). Pointers are borrowed until the
+ * next line is asked for. */
 struct recorded {
     char kind;
     uint64_t line;
     int64_t t_ns;
-    int64_t order;                  /* a c e; -1: it was turned away */
+    int64_t order; /* a c e; -1: it was turned away */
     /* a */
-    int64_t arrival_ns, leader;     /* leader: -1: none */
+    int64_t arrival_ns, leader; /* leader: -1: none */
     int n_prompt, max_tokens, priority;
     bool logprobs, open_ended;
     double slo_ttft_ms, slo_tpot_ms;
-    char name[NAME_BYTES], tenant[NAME_BYTES];  /* g: name of the policy */
+    char name[NAME_BYTES], tenant[NAME_BYTES]; /* g: name of the policy */
     /* c e */
     enum ending ending;
     int n_output, n_cached;
     /* s */
-    int group, failed_rank;         /* -1: none */
+    int group, failed_rank; /* -1: none */
     int64_t start_ns, ns, predicted_ns;
     struct layout layout;
     int rows;
     double looked_at;
-    const int64_t *stops;           /* orders of the requests that ended with a stop id */
+    const int64_t *stops; /* orders of the requests that ended with a stop id */
     int n_stops;
-    const int64_t *key_orders;      /* s: whose unit keys[i] is */
+    const int64_t *key_orders; /* s: whose unit keys[i] is */
     /* a s */
     const uint64_t *keys;
     int n_keys;
@@ -58,7 +60,7 @@ struct recorded {
     uint64_t serial;
     int64_t bytes;
     /* g j q */
-    const char *text;               /* params, or the plan as record_plan wrote it */
+    const char *text; /* params, or the plan as record_plan wrote it */
     char sha256[65];
     /* v */
     uint64_t call;
@@ -70,14 +72,15 @@ struct recording;
 
 /* Does a file begin like a recording? */
 bool recording_begins(const char *line);
-bool recording_is_file(const char *path);   /* false also when it cannot be read */
+bool recording_is_file(const char *path); /* false also when it cannot be read */
 /* E_NOTFOUND, E_SYS, E_INPUT ("file:line: field ..."). */
 int recording_open(struct recording **out, const char *path, struct err *e);
-int recording_open_stream(struct recording **out, FILE *f, const char *name, struct err *e);   /* f is its own from then on */
-void recording_close(struct recording *r);                      /* NULL is fine */
+int recording_open_stream(struct recording **out, FILE *f, const char *name,
+                          struct err *e);  /* f is its own from then on */
+void recording_close(struct recording *r); /* NULL is fine */
 const struct recording_head *recording_head(const struct recording *r);
 /* *end: there is no whole line left (out is untouched then). */
 int recording_next(struct recording *r, struct recorded *out, bool *end, struct err *e);
-bool recording_complete(const struct recording *r);            /* its last line was read: it ended in good order */
+bool recording_complete(const struct recording *r); /* its last line was read: it ended in good order */
 
 #endif

@@ -49,18 +49,24 @@ static void note(struct recording_digest *d, const struct recorded *x)
             o->n_output = x->n_output;
         }
         break;
-    case 's': note_step(d, x); break;
+    case 's':
+        note_step(d, x);
+        break;
     case 'm':
         d->move_bytes += (double)x->bytes;
         d->move_ns += x->t_ns > x->start_ns ? (double)(x->t_ns - x->start_ns) : 0;
         break;
-    case 'q': d->n_decisions++; break;
-    default: break;
+    case 'q':
+        d->n_decisions++;
+        break;
+    default:
+        break;
     }
 }
 
 /* fn for every line. */
-static int each_line(struct recording_digest *d, const char *path, void (*fn)(struct recording_digest *, const struct recorded *), struct err *e)
+static int each_line(struct recording_digest *d, const char *path,
+                     void (*fn)(struct recording_digest *, const struct recorded *), struct err *e)
 {
     struct recording *r = NULL;
     struct recorded x;

@@ -1,5 +1,6 @@
-/* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left, and how long steps take, as the
- * estimator learns it from all recorded steps. Read in two passes. Owned by whoever made it, one thread. Never true: memory that grows with the number of tokens or steps. */
+/* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left,
+ * and how long steps take, as the estimator learns it from all recorded steps. Read in two passes. Owned by whoever
+ * made it, one thread. Never true: memory that grows with the number of tokens or steps. */
 #ifndef LAB_RECORDING_RECORDING_DIGEST_H
 #define LAB_RECORDING_RECORDING_DIGEST_H
 
@@ -7,22 +8,22 @@
 #include "engine/world/estimate.h"
 
 struct recording_outcome {
-    int32_t n_output;               /* -1: unknown: it had not ended */
+    int32_t n_output; /* -1: unknown: it had not ended */
     enum ending ending;
-    int64_t left_ns;                /* its client left then; 0: it did not */
+    int64_t left_ns; /* its client left then; 0: it did not */
 };
 
 struct recording_digest {
     struct recording_outcome *outcomes; /* by order */
     size_t n_outcomes, cap_outcomes;
-    int mean_output;                /* of those that finished; at least 1 */
-    struct estimator model;         /* fitted to all steps */
+    int mean_output;        /* of those that finished; at least 1 */
+    struct estimator model; /* fitted to all steps */
     uint64_t n_steps, n_failed_steps;
-    double mean_ns;                 /* of a step, as measured */
-    double modelled_ns;             /* of a step, by the model */
-    double error;                   /* mean |model - measured| / measured over the steps */
-    double live_error;              /* the same of what the server's own estimator had said before each of them */
-    double move_bytes, move_ns;     /* of all copies of KV */
+    double mean_ns;             /* of a step, as measured */
+    double modelled_ns;         /* of a step, by the model */
+    double error;               /* mean |model - measured| / measured over the steps */
+    double live_error;          /* the same of what the server's own estimator had said before each of them */
+    double move_bytes, move_ns; /* of all copies of KV */
     uint64_t n_decisions;
     bool complete;
 };

@@ -1,4 +1,5 @@
-/* The first line of a recording: JSON from outside becomes a node that an engine can be built for, or an error that names the field. */
+/* The first line of a recording: JSON from outside becomes a node that an engine can be built for, or an error that
+ * names the field. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 struct reader {
     const struct lines *lines;
     struct err *e;
-    int rc;                         /* of the first field that was wrong */
+    int rc; /* of the first field that was wrong */
 };
 
 static void wrong(struct reader *r, const char *field, const char *must, const struct json *is)
@@ -158,7 +159,8 @@ static void read_few(struct reader *r, const struct json *root, const char *fiel
 static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
 {
     struct node_facts *f = &h->facts;
-    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {&h->start.sp, &h->start.tp};
+    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {&h->start.sp,
+                                                                                                &h->start.tp};
     f->n_ranks = h->shape.n_ranks = (int)member(r, root, "ranks", 1, MAX_RANKS);
     h->block_size = f->tokens_per_block = (int)member(r, root, "block_size", 16, 256);
     if (h->block_size % 16)
@@ -201,8 +203,8 @@ int recording_read_head(struct recording_head *h, const struct lines *l, struct 
     struct reader r = {.lines = l, .e = e};
     int64_t format = 0;
     if (!json_i64(json_find(root, "moonshift_recording"), &format) || format != RECORDING_FORMAT) {
-        r.rc = err_set(e, E_INPUT, "%s:%llu: moonshift_recording: this program reads format %d, not %lld", l->name, (unsigned long long)l->number, RECORDING_FORMAT,
-                       (long long)format);
+        r.rc = err_set(e, E_INPUT, "%s:%llu: moonshift_recording: this program reads format %d, not %lld", l->name,
+                       (unsigned long long)l->number, RECORDING_FORMAT, (long long)format);
     } else {
         h->clock_ns = member(&r, root, "clock_ns", 1, INT64_C(1) << 61);
         h->began = member(&r, root, "began", 0, INT64_C(1) << 40);

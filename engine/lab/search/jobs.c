@@ -21,7 +21,7 @@ extern char **environ;
 enum { MAX_PARALLEL = 64, PATH_BYTES = 256, MAX_RESULT = 256 << 20, MAX_FAILURE = 64 << 10 };
 
 struct child {
-    pid_t pid;                  /* 0: the place is free */
+    pid_t pid; /* 0: the place is free */
     int job;
     int64_t begun_ns;
 };
@@ -98,7 +98,8 @@ static char *last_words(struct crew *c, int job, int status)
         out = mem_strdup(found);
     } else {
         struct buf b = {0};
-        buf_printf(&b, WIFSIGNALED(status) ? "it was ended by signal %d" : "it ended with status %d", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        buf_printf(&b, WIFSIGNALED(status) ? "it was ended by signal %d" : "it ended with status %d",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         out = buf_take(&b);
     }
     buf_free(&text);
@@ -128,7 +129,8 @@ static void collect(struct crew *c, struct child *k, int status)
 static void show(const struct crew *c)
 {
     enum { WIDE = 30 };
-    int all = c->j->n_all ? c->j->n_all : c->j->n, done = c->j->n_before + c->n_done, full = all ? WIDE * done / all : WIDE;
+    int all = c->j->n_all ? c->j->n_all : c->j->n, done = c->j->n_before + c->n_done,
+        full = all ? WIDE * done / all : WIDE;
     char bar[WIDE + 1];
     if (!c->screen)
         return;

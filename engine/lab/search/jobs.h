@@ -1,8 +1,9 @@
-/* Simulations run beside one another: command lines of this very program, each in a process of its own, at most so many at once, each with a
- * JSON file to answer in. Results come in whatever order they end, so a caller who wants the same bytes again looks at them only when all are there.
- * A process each, and not a thread or a bare fork, because a policy's memory, its crash and its endless loop then end with it, and because what is read back is the
- * very JSON that a user of `moonshift simulate` gets. SIGINT and SIGTERM end them all. One caller, main thread, before any other starts. Never true: a child that
- * outlives jobs_run. */
+/* Simulations run beside one another: command lines of this very program, each in a process of its own, at most so many
+ * at once, each with a JSON file to answer in. Results come in whatever order they end, so a caller who wants the same
+ * bytes again looks at them only when all are there. A process each, and not a thread or a bare fork, because a
+ * policy's memory, its crash and its endless loop then end with it, and because what is read back is the very JSON that
+ * a user of `moonshift simulate` gets. SIGINT and SIGTERM end them all. One caller, main thread, before any other
+ * starts. Never true: a child that outlives jobs_run. */
 #ifndef LAB_SEARCH_JOBS_H
 #define LAB_SEARCH_JOBS_H
 
@@ -12,14 +13,15 @@
 #include "engine/base/json.h"
 
 struct job {
-    char **words;               /* without the program's name; the caller's */
+    char **words; /* without the program's name; the caller's */
     int n_words;
-    struct json *result;        /* what it wrote after --json, the caller's; NULL: it failed, or was not run */
-    char *failure;              /* why, without "moonshift: ", the caller's; NULL: it has a result, or was not run */
+    struct json *result; /* what it wrote after --json, the caller's; NULL: it failed, or was not run */
+    char *failure;       /* why, without "moonshift: ", the caller's; NULL: it has a result, or was not run */
     int64_t elapsed_ns;
 };
 
-/* From opening to closing, SIGINT and SIGTERM end no more than the jobs: between two jobs_run they wait for the next. */
+/* From opening to closing, SIGINT and SIGTERM end no more than the jobs: between two jobs_run they wait for the next.
+ */
 struct job_signals {
     sigset_t before;
     int fd;
@@ -29,9 +31,9 @@ struct jobs {
     const struct job_signals *signals;
     struct job *items;
     int n;
-    int parallel;               /* 0: as many as there are cores */
-    const char *what;           /* for the line of progress, shown when stderr is a terminal */
-    int n_before, n_all;        /* the line counts from n_before to n_all; n_all 0: to n */
+    int parallel;        /* 0: as many as there are cores */
+    const char *what;    /* for the line of progress, shown when stderr is a terminal */
+    int n_before, n_all; /* the line counts from n_before to n_all; n_all 0: to n */
 };
 
 int job_signals_open(struct job_signals *s, struct err *e);

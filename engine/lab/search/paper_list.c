@@ -83,7 +83,8 @@ static int read_runs(struct paper_list *l, const char *path, struct err *e)
             return err_set(e, E_INPUT, "%s: run \"%.60s\" must have \"args\" and \"policies\"", path, json_key(run));
         for (const struct json *p = json_first(policies); p; p = json_next(p)) {
             if (!json_text(p))
-                return err_set(e, E_INPUT, "%s: run \"%.60s\": policy \"%.60s\" must be a string", path, json_key(run), json_key(p));
+                return err_set(e, E_INPUT, "%s: run \"%.60s\": policy \"%.60s\" must be a string", path, json_key(run),
+                               json_key(p));
             l->runs = mem_resize(l->runs, (size_t)l->n_runs + 1, sizeof *l->runs);
             l->runs[l->n_runs++] = (struct paper_run){json_key(run), json_key(p), -1};
         }
@@ -96,7 +97,8 @@ static struct paper_run *run_of(const struct paper_list *l, const char *name, co
 {
     for (int i = 0; i < l->n_runs; i++) {
         size_t a = strlen(l->runs[i].name), b = strlen(l->runs[i].policy);
-        if (!strncmp(name, l->runs[i].name, a) && name[a] == '.' && !strncmp(name + a + 1, l->runs[i].policy, b) && name[a + 1 + b] == '.') {
+        if (!strncmp(name, l->runs[i].name, a) && name[a] == '.' && !strncmp(name + a + 1, l->runs[i].policy, b) &&
+            name[a + 1 + b] == '.') {
             *metric = name + a + b + 2;
             return &l->runs[i];
         }
@@ -108,7 +110,8 @@ static struct paper_run *run_of(const struct paper_list *l, const char *name, co
 
 static int read_values(struct paper_number *x, const struct json *o, struct err *e)
 {
-    const struct json *is = json_find(o, "is"), *published = json_find(o, "published"), *f = json_type(is) == JSON_ARRAY ? json_first(is) : is;
+    const struct json *is = json_find(o, "is"), *published = json_find(o, "published"),
+                      *f = json_type(is) == JSON_ARRAY ? json_first(is) : is;
     const struct json *p = json_type(published) == JSON_ARRAY ? json_first(published) : published;
     x->claim = json_text(published);
     for (; f && x->n < PAPER_VALUES; f = json_type(is) == JSON_ARRAY ? json_next(f) : NULL) {
@@ -244,12 +247,14 @@ static int read_numbers(struct paper_list *l, const struct source *s, const stru
         for (int i = 0; i < x->n && !rc; i++)
             rc = formula_value(x->formula[i], trace_name, &t, &any, e);
         if (rc)
-            return err_prefix(e, rc, "%s: number %d (%.40s, %.60s)", s->path, l->n_numbers, x->where ? x->where : "", x->what ? x->what : "");
+            return err_prefix(e, rc, "%s: number %d (%.40s, %.60s)", s->path, l->n_numbers, x->where ? x->where : "",
+                              x->what ? x->what : "");
     }
     return 0;
 }
 
-int paper_list_read(struct paper_list *l, const char *text, size_t n, const char *path, const struct paper_choice *choice, struct err *e)
+int paper_list_read(struct paper_list *l, const char *text, size_t n, const char *path,
+                    const struct paper_choice *choice, struct err *e)
 {
     const char *slash = strrchr(path, '/');
     *l = (struct paper_list){.root = json_parse(text, n, NULL, e), .hardware = choice->hardware};
@@ -257,7 +262,8 @@ int paper_list_read(struct paper_list *l, const char *text, size_t n, const char
         return err_prefix(e, E_INPUT, "%s", path);
     const char *settings = json_text(json_find(l->root, "settings"));
     char *here = own(l, slash ? mem_strndup(path, (size_t)(slash - path)) : mem_strdup("."));
-    if (!settings || json_type(json_find(l->root, "runs")) != JSON_OBJECT || json_type(json_find(l->root, "numbers")) != JSON_ARRAY)
+    if (!settings || json_type(json_find(l->root, "runs")) != JSON_OBJECT ||
+        json_type(json_find(l->root, "numbers")) != JSON_ARRAY)
         return err_set(e, E_INPUT, "%s must be an object with \"settings\", \"runs\" and \"numbers\"", path);
     TRY(read_runs(l, path, e));
     return read_numbers(l, &(struct source){path, here, choice->hardware, settings}, choice, e);
@@ -322,10 +328,12 @@ static int look_up(void *ctx, const char *name, double *out, struct err *e)
     }
     const struct job *x = &l->jobs.items[r->job];
     if (!x->result)
-        return err_set(e, x->failure ? E_INPUT : E_GONE, "%s.%s: %s", r->name, r->policy, x->failure ? x->failure : "was not run");
+        return err_set(e, x->failure ? E_INPUT : E_GONE, "%s.%s: %s", r->name, r->policy,
+                       x->failure ? x->failure : "was not run");
     const struct json *run = json_first(json_find(x->result, "runs"));
     if (json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0)
-        return err_set(e, E_POLICY, "%s.%s: the policy was withdrawn for its strikes, so this is another one's", r->name, r->policy);
+        return err_set(e, E_POLICY, "%s.%s: the policy was withdrawn for its strikes, so this is another one's",
+                       r->name, r->policy);
     const struct json *found = metric_of(run, metric);
     found = found ? found : metric_of(x->result, metric);
     if (json_type(found) != JSON_NUMBER && json_type(found) != JSON_BOOL)

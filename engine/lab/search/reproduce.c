@@ -15,7 +15,7 @@ enum { CELL = 64, WHERE = 16, WHAT = 76 };
 /* One number, answered. */
 struct answer {
     double value[PAPER_VALUES];
-    bool known, inside;             /* inside its bar; true where it has none */
+    bool known, inside; /* inside its bar; true where it has none */
     char failure[200];
     char published[CELL], simulated[CELL], error[CELL];
 };
@@ -25,8 +25,8 @@ struct reproduction {
     struct paper_list list;
     struct answer *answers;
     int n_covered, n_uncovered, n_failed, n_claims, n_held, n_missed, n_bars;
-    double *errors, sum_error;      /* of numbers */
-    int n_errors, n_near;           /* those within 10% */
+    double *errors, sum_error; /* of numbers */
+    int n_errors, n_near;      /* those within 10% */
 };
 
 /* ---- cells */
@@ -114,7 +114,8 @@ static void put_row(const struct paper_number *x, const struct answer *a, struct
 {
     char what[WHAT + CELL];
     snprintf(what, sizeof what, "%.*s%s%s", WHAT - 8, x->what, *x->unit ? ", " : "", x->unit);
-    buf_printf(out, "%-*.*s %-*.*s %18s %18s %16s", WHERE, WHERE, x->where, WHAT, WHAT, what, a->published, a->simulated, a->error);
+    buf_printf(out, "%-*.*s %-*.*s %18s %18s %16s", WHERE, WHERE, x->where, WHAT, WHAT, what, a->published,
+               a->simulated, a->error);
     if (x->high >= x->low && x->claim)
         buf_printf(out, "  %s", a->inside ? "must hold" : "must hold: MISSED");
     else if (x->high >= x->low)
@@ -130,7 +131,8 @@ static void put_covered(struct reproduction *r, struct buf *out)
         if (!x->wanted || !r->answers[i].known)
             continue;
         if (strcmp(paper, x->paper) != 0)
-            buf_printf(out, "\n%-*s %-*s %18s %18s %16s\n", WHERE, x->paper, WHAT, "", "published", "simulated", "error");
+            buf_printf(out, "\n%-*s %-*s %18s %18s %16s\n", WHERE, x->paper, WHAT, "", "published", "simulated",
+                       "error");
         paper = x->paper;
         put_row(x, &r->answers[i], out);
     }
@@ -146,20 +148,23 @@ static void put_uncovered(struct reproduction *r, struct buf *out)
         const struct paper_number *x = &l->numbers[i];
         bool first = x->wanted && x->why;
         for (int k = 0; k < i && first; k++)
-            first = !l->numbers[k].wanted || !l->numbers[k].why || strcmp(l->numbers[k].why, x->why) != 0 || strcmp(l->numbers[k].paper, x->paper) != 0;
+            first = !l->numbers[k].wanted || !l->numbers[k].why || strcmp(l->numbers[k].why, x->why) != 0 ||
+                    strcmp(l->numbers[k].paper, x->paper) != 0;
         if (!first)
             continue;
         int n = 0;
         struct buf ids = {0};
         for (int k = i; k < l->n_numbers; k++)
-            if (l->numbers[k].wanted && l->numbers[k].why && !strcmp(l->numbers[k].why, x->why) && !strcmp(l->numbers[k].paper, x->paper))
+            if (l->numbers[k].wanted && l->numbers[k].why && !strcmp(l->numbers[k].why, x->why) &&
+                !strcmp(l->numbers[k].paper, x->paper))
                 buf_printf(&ids, "%s%s", n++ ? " " : "", l->numbers[k].id);
         buf_printf(out, "  %s (%d: %s)\n      %s\n", x->paper, n, ids.data, x->why);
         buf_free(&ids);
     }
     for (int i = 0; i < l->n_numbers; i++)
         if (l->numbers[i].wanted && r->answers[i].failure[0])
-            buf_printf(out, "%s %s could not be run: %s\n", l->numbers[i].where, l->numbers[i].what, r->answers[i].failure);
+            buf_printf(out, "%s %s could not be run: %s\n", l->numbers[i].where, l->numbers[i].what,
+                       r->answers[i].failure);
 }
 
 static int by_size(const void *a, const void *b)
@@ -174,21 +179,25 @@ static void put_outside(const struct reproduction *r, struct buf *out)
     double most = 0;
     int n = 0;
     for (int i = 0; i < r->list.jobs.n; i++) {
-        double share = json_number(json_find(json_find(json_first(json_find(r->list.jobs.items[i].result, "runs")), "outside"), "share"));
+        double share = json_number(
+            json_find(json_find(json_first(json_find(r->list.jobs.items[i].result, "runs")), "outside"), "share"));
         n += share >= SIM_OUTSIDE_MARK;
         most = share > most ? share : most;
     }
     if (n)
-        buf_printf(out, " %d of %d simulations priced up to %.1f%% of their step time outside of what was measured.", n, r->list.jobs.n, 100 * most);
+        buf_printf(out, " %d of %d simulations priced up to %.1f%% of their step time outside of what was measured.", n,
+                   r->list.jobs.n, 100 * most);
 }
 
 static void put_summary(struct reproduction *r, struct buf *out)
 {
     if (r->n_errors)
         qsort(r->errors, (size_t)r->n_errors, sizeof *r->errors, by_size);
-    buf_printf(out, "\n%d answered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within 10%%; %d claims in words, %d hold. %d not covered.",
-               r->n_covered, r->n_errors, r->n_errors ? 100 * r->errors[r->n_errors / 2] : 0, r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near,
-               r->n_claims, r->n_held, r->n_uncovered);
+    buf_printf(out,
+               "\n%d answered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within "
+               "10%%; %d claims in words, %d hold. %d not covered.",
+               r->n_covered, r->n_errors, r->n_errors ? 100 * r->errors[r->n_errors / 2] : 0,
+               r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near, r->n_claims, r->n_held, r->n_uncovered);
     if (r->n_failed)
         buf_printf(out, " %d could not be run.", r->n_failed);
     if (r->n_bars)
@@ -210,13 +219,18 @@ static void put_markdown(struct reproduction *r, struct buf *out)
             if (!x->wanted || a->known == pass)
                 continue;
             if (pass) {
-                buf_printf(out, "| %s | %s, %s | %s | %s |\n", x->id, x->paper, x->where, x->what, x->why ? x->why : a->failure);
+                buf_printf(out, "| %s | %s, %s | %s | %s |\n", x->id, x->paper, x->where, x->what,
+                           x->why ? x->why : a->failure);
                 continue;
             }
             if (strcmp(paper, x->paper) != 0)
-                buf_printf(out, "\n## %s\n\n| | where | what | published | simulated | error | |\n|---|---|---|---|---|---|---|\n", x->paper);
+                buf_printf(
+                    out,
+                    "\n## %s\n\n| | where | what | published | simulated | error | |\n|---|---|---|---|---|---|---|\n",
+                    x->paper);
             paper = x->paper;
-            buf_printf(out, "| %s | %s | %s%s%s | %s | %s | %s | %s%s |\n", x->id, x->where, x->what, *x->unit ? ", " : "", x->unit, a->published, a->simulated, a->error,
+            buf_printf(out, "| %s | %s | %s%s%s | %s | %s | %s | %s%s |\n", x->id, x->where, x->what,
+                       *x->unit ? ", " : "", x->unit, a->published, a->simulated, a->error,
                        a->inside ? "" : "**outside its bar** ", x->note ? x->note : "");
         }
     }
@@ -228,8 +242,10 @@ static int write_markdown(struct reproduction *r, struct err *e)
     const struct reproduce_ask *o = r->ask;
     buf_puts(&out, "# Published numbers and simulated ones\n\nMade by `moonshift reproduce");
     buf_printf(&out, "%s%s --markdown FILE`", o->hardware ? " --hardware " : "", o->hardware ? o->hardware : "");
-    buf_puts(&out, " from `models/papers/reproduce.json`, which has the command line of every run. The simulated numbers are predictions of a fitted model, never "
-                   "measurements. The first column is the number's place in the collection of 287 that were taken down from the five papers.\n");
+    buf_puts(&out, " from `models/papers/reproduce.json`, which has the command line of every run. The simulated "
+                   "numbers are predictions of a fitted model, never "
+                   "measurements. The first column is the number's place in the collection of 287 that were taken down "
+                   "from the five papers.\n");
     put_summary(r, &out);
     put_markdown(r, &out);
     int rc = file_replace(o->markdown, out.data, out.len, e);
@@ -273,7 +289,10 @@ static int run_all(struct reproduction *r, struct err *e)
 int reproduce(const struct reproduce_ask *ask, struct err *e)
 {
     struct reproduction r = {.ask = ask};
-    struct paper_choice choice = {.only = ask->only.items, .n_only = ask->only.n, .bars = ask->bars, .hardware = ask->hardware ? ask->hardware : "h200x8-fitted"};
+    struct paper_choice choice = {.only = ask->only.items,
+                                  .n_only = ask->only.n,
+                                  .bars = ask->bars,
+                                  .hardware = ask->hardware ? ask->hardware : "h200x8-fitted"};
     int rc = paper_list_open(&r.list, ask->list, &choice, e), n = 0;
     for (int i = 0; i < r.list.n_numbers; i++)
         n += r.list.numbers[i].wanted;

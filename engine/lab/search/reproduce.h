@@ -1,6 +1,7 @@
-/* `moonshift reproduce`: the numbers that papers published beside what `moonshift simulate` says, from a list that is data: what was published, which
- * command lines are run, and which of their results (or what sum of them) answers it; or why nothing can. Results to stdout, progress to stderr.
- * Main thread. Never true: a number of the list that is passed over in silence. */
+/* `moonshift reproduce`: the numbers that papers published beside what `moonshift simulate` says, from a list that is
+ * data: what was published, which command lines are run, and which of their results (or what sum of them) answers it;
+ * or why nothing can. Results to stdout, progress to stderr. Main thread. Never true: a number of the list that is
+ * passed over in silence. */
 #ifndef LAB_SEARCH_REPRODUCE_H
 #define LAB_SEARCH_REPRODUCE_H
 
@@ -11,12 +12,12 @@
 #include "engine/base/strings.h"
 
 struct reproduce_ask {
-    const char *list;               /* the file with what was published */
-    struct strings only;            /* words: only numbers that have one of them somewhere; none: all */
-    bool bars;                      /* only numbers with a bar, and a bar that is missed is an error */
-    const char *hardware;           /* NULL: the fitted machine */
-    const char *markdown;           /* a file to write; NULL: none */
-    int64_t jobs;                   /* at once; 0: as many as there are cores */
+    const char *list;     /* the file with what was published */
+    struct strings only;  /* words: only numbers that have one of them somewhere; none: all */
+    bool bars;            /* only numbers with a bar, and a bar that is missed is an error */
+    const char *hardware; /* NULL: the fitted machine */
+    const char *markdown; /* a file to write; NULL: none */
+    int64_t jobs;         /* at once; 0: as many as there are cores */
 };
 
 /* The list is a wall: E_INPUT names the entry. E_POLICY: a bar is missed (with bars). E_GONE: interrupted. */

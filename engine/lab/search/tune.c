@@ -42,7 +42,8 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     p->known = run != NULL;
     p->refused = !run && p->failure;
     for (int i = 0; i < s->n_objectives + s->n_bounds && p->known; i++)
-        p->known = tune_metric_of(i < s->n_objectives ? &s->objectives[i] : &s->bounds[i - s->n_objectives].metric, run, &p->values[i]);
+        p->known = tune_metric_of(i < s->n_objectives ? &s->objectives[i] : &s->bounds[i - s->n_objectives].metric, run,
+                                  &p->values[i]);
     if (run && !p->known && !p->failure)
         p->failure = mem_strdup("no request came so far that what is asked for could be measured");
     double finished = json_number(json_find(run, "finished"));
@@ -66,7 +67,13 @@ int tune_run_points(struct search *s, struct point *points, int n, struct err *e
     struct strings own = {0};
     for (int i = 0; i < n; i++)
         make_job(s, &points[i], &items[i], &own);
-    struct jobs j = {.signals = &s->signals, .items = items, .n = n, .parallel = (int)s->ask->jobs, .what = "simulations", .n_before = s->n_spent, .n_all = s->n_planned};
+    struct jobs j = {.signals = &s->signals,
+                     .items = items,
+                     .n = n,
+                     .parallel = (int)s->ask->jobs,
+                     .what = "simulations",
+                     .n_before = s->n_spent,
+                     .n_all = s->n_planned};
     int rc = jobs_run(&j, e);
     for (int i = 0; i < n; i++) {
         take_result(s, &points[i], &items[i]);
@@ -108,7 +115,8 @@ static bool leads_overall(const struct search *s, const struct point *a, const s
     return x < y;
 }
 
-/* Among those that keep the bounds (else: that come nearest), by one objective and then the other; `first` past them: by all at once. */
+/* Among those that keep the bounds (else: that come nearest), by one objective and then the other; `first` past them:
+ * by all at once. */
 static bool beats_in(const struct search *s, const struct point *a, const struct point *b, int first)
 {
     if (a->known != b->known)
@@ -172,7 +180,7 @@ int tune_best(const struct search *s)
 /* Evenly over the box, moved as a whole by the seed: the i-th point of Halton's sequence. */
 static void spread_point(const struct search *s, const double *shift, int i, struct point *p)
 {
-    static const int primes[TUNE_MAX] = {2,  3,  5,  7,  11, 13, 17, 19, 23, 29, 31, 37, 41,  43,  47,  53,
+    static const int primes[TUNE_MAX] = {2,  3,  5,  7,  11, 13, 17, 19, 23, 29,  31,  37,  41,  43,  47,  53,
                                          59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131};
     for (int d = 0; d < s->space.n; d++) {
         double v = shift[d], part = 1;
@@ -231,8 +239,9 @@ static const struct point *parent(struct search *s)
 
 /* ---- the search */
 
-/* The w-th of several ways to rank points of a shortened trace, none of which can be trusted alone: what keeps its bounds there may break them on the whole. By the
- * objective; with two: by the other, and by both; then by each bounded value. */
+/* The w-th of several ways to rank points of a shortened trace, none of which can be trusted alone: what keeps its
+ * bounds there may break them on the whole. By the objective; with two: by the other, and by both; then by each bounded
+ * value. */
 static bool ranks_before(const struct search *s, const struct point *a, const struct point *b, int w)
 {
     int n = s->n_objectives > 1 ? 3 : 1, bound = s->n_objectives + w % (n + s->n_bounds) - n;
@@ -270,7 +279,8 @@ static int put_refused_aside(struct search *s, struct point *points, int n)
     return left;
 }
 
-/* Points all over the box. For each that is refused the next one is tried, up to a limit. *n: as many as there are in the end. */
+/* Points all over the box. For each that is refused the next one is tried, up to a limit. *n: as many as there are in
+ * the end. */
 static int run_wide(struct search *s, struct point *wide, int *n, bool whole, struct err *e)
 {
     int have = 0, next = 0, rc = 0;
@@ -344,7 +354,8 @@ static int refine(struct search *s, int n, struct err *e)
 
 static int search_all(struct search *s, struct err *e)
 {
-    int budget = (int)s->ask->budget, wide = budget * 2 / 5, whole = budget > 5 ? budget / 5 : 1, rest = budget - 1 - wide - whole;
+    int budget = (int)s->ask->budget, wide = budget * 2 / 5, whole = budget > 5 ? budget / 5 : 1,
+        rest = budget - 1 - wide - whole;
     struct point first = {.whole = true};
     for (int d = 0; d < s->space.n; d++)
         first.u[d] = s->space.params[d].by_default;
@@ -352,10 +363,14 @@ static int search_all(struct search *s, struct err *e)
     int rc = tune_run_points(s, &first, 1, e);
     keep(s, &first, 1);
     if (!rc && first.withdrawn)
-        return err_set(e, E_POLICY, "with its own params the policy is withdrawn for its strikes on this trace: moonshift simulate says which%s",
-                       s->ask->starvation_s > 0 ? " (--starvation-seconds 0 takes the watch over waiting requests away)" : "");
+        return err_set(e, E_POLICY,
+                       "with its own params the policy is withdrawn for its strikes on this trace: moonshift simulate "
+                       "says which%s",
+                       s->ask->starvation_s > 0 ? " (--starvation-seconds 0 takes the watch over waiting requests away)"
+                                                : "");
     if (!rc && !first.known)
-        return err_set(e, E_INPUT, "with the policy's own params: %.300s", first.failure ? first.failure : "nothing was measured");
+        return err_set(e, E_INPUT, "with the policy's own params: %.300s",
+                       first.failure ? first.failure : "nothing was measured");
     if (!rc && s->n_rows < LEAST_ROWS)
         s->n_planned = budget;
     if (!rc && wide > 0)
@@ -374,7 +389,10 @@ static void put_point(const struct search *s, const struct point *p, const char 
     buf_printf(out, "%-8s", mark);
     for (int i = 0; i < s->n_objectives + s->n_bounds; i++)
         buf_printf(out, " %16.6g", p->values[i]);
-    buf_printf(out, "  %s%s", words.data, p->withdrawn ? "  (withdrawn for its strikes)" : p->excess > 0 ? "  (past a bound)" : "");
+    buf_printf(out, "  %s%s", words.data,
+               p->withdrawn    ? "  (withdrawn for its strikes)"
+               : p->excess > 0 ? "  (past a bound)"
+                               : "");
     if (p->outside >= SIM_OUTSIDE_MARK)
         buf_printf(out, "  ~ %.1f%%", 100 * p->outside);
     buf_putc(out, '\n');
@@ -416,12 +434,14 @@ static void put_refused(const struct search *s, struct buf *out)
             first = i;
         }
     if (n)
-        buf_printf(out, "Refused  %d points more, which cannot be run and do not count; the first: %.300s\n", n, s->points[first].failure);
+        buf_printf(out, "Refused  %d points more, which cannot be run and do not count; the first: %.300s\n", n,
+                   s->points[first].failure);
 }
 
 static void put_head(const struct search *s, struct buf *out)
 {
-    buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->ask->policy, s->ask->trace, s->n_rows, (unsigned long long)s->ask->seed);
+    buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->ask->policy, s->ask->trace,
+               s->n_rows, (unsigned long long)s->ask->seed);
     for (int i = 0; i < s->space.n; i++) {
         const struct tune_param *p = &s->space.params[i];
         if (p->kind <= TUNE_INTEGER)
@@ -431,7 +451,8 @@ static void put_head(const struct search *s, struct buf *out)
     }
     for (int i = 0; i < s->space.n_left; i++)
         buf_printf(out, "%s %s", i ? "," : "\nLeft     for want of bounds (--param NAME=LOW..HIGH):", s->space.left[i]);
-    buf_printf(out, "\nRuns     %d simulations in virtual time: predictions of a fitted model, never measurements\n", s->n_spent);
+    buf_printf(out, "\nRuns     %d simulations in virtual time: predictions of a fitted model, never measurements\n",
+               s->n_spent);
     put_refused(s, out);
     buf_putc(out, '\n');
 }
@@ -450,7 +471,8 @@ static void put_json_point(const struct search *s, const struct point *p, bool f
     }
     buf_puts(out, "},\"outside\":");
     json_put_double(out, p->outside);
-    buf_printf(out, ",\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false", front ? "true" : "false");
+    buf_printf(out, ",\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false",
+               front ? "true" : "false");
     if (p->refused) {
         buf_puts(out, ",\"refused\":");
         buf_put_json(out, p->failure, strlen(p->failure));
@@ -505,7 +527,8 @@ static int tell(const struct search *s, struct err *e)
     tune_put_plateaus(s, best, &out);
     for (int i = 0; i < s->n_points; i++)
         if (s->points[i].outside >= SIM_OUTSIDE_MARK) {
-            buf_puts(&out, "~: the share of a point's step time that was priced outside of what was measured; moonshift simulate with its params says where\n");
+            buf_puts(&out, "~: the share of a point's step time that was priced outside of what was measured; "
+                           "moonshift simulate with its params says where\n");
             break;
         }
     fputs(out.data, stdout);

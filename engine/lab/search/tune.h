@@ -1,7 +1,8 @@
-/* `moonshift tune`: searches the declared params of a policy on a trace, in virtual time, for what is best under what must be kept; prints the front of compromises that
- * it found and writes the best params. Made-up points on a shortened trace first, the best of them on the whole, then smaller and smaller steps around
- * the best; in rounds whose size does not depend on the machine, so that the same flags and seed give the same bytes. Main thread.
- * Never true: a point in the front that was not run on the whole trace. */
+/* `moonshift tune`: searches the declared params of a policy on a trace, in virtual time, for what is best under what
+ * must be kept; prints the front of compromises that it found and writes the best params. Made-up points on a shortened
+ * trace first, the best of them on the whole, then smaller and smaller steps around the best; in rounds whose size does
+ * not depend on the machine, so that the same flags and seed give the same bytes. Main thread. Never true: a point in
+ * the front that was not run on the whole trace. */
 #ifndef LAB_SEARCH_TUNE_H
 #define LAB_SEARCH_TUNE_H
 
@@ -11,15 +12,16 @@
 #include "engine/base/strings.h"
 
 struct tune_ask {
-    const char *policy, *trace;     /* for the report */
-    const char *declared;           /* the policy's params, as its params_get writes them */
+    const char *policy, *trace;             /* for the report */
+    const char *declared;                   /* the policy's params, as its params_get writes them */
     struct strings objectives, constraints; /* metrics by name; bounds on them */
-    struct strings params, fixed;   /* NAME or NAME=LOW..HIGH to search, none: all that have bounds; NAME=VALUE that stay */
-    struct strings words;           /* the command line of one simulation, but for the policy's params: `moonshift` left out */
-    int64_t budget, jobs;           /* simulations in all; at once, 0: as many as there are cores */
+    struct strings params,
+        fixed;            /* NAME or NAME=LOW..HIGH to search, none: all that have bounds; NAME=VALUE that stay */
+    struct strings words; /* the command line of one simulation, but for the policy's params: `moonshift` left out */
+    int64_t budget, jobs; /* simulations in all; at once, 0: as many as there are cores */
     uint64_t seed;
     double starvation_s;
-    const char *json, *params_out;  /* files to write; NULL: none */
+    const char *json, *params_out; /* files to write; NULL: none */
 };
 
 /* E_INPUT: a metric, a bound or a param is wrong; E_UNSUPPORTED: nothing to

@@ -1,4 +1,5 @@
-/* A search under way: what tune.c, which finds points, and tune_plateau.c, which looks around the best, share. Included by these only. */
+/* A search under way: what tune.c, which finds points, and tune_plateau.c, which looks around the best, share. Included
+ * by these only. */
 #ifndef LAB_SEARCH_TUNE_INNER_H
 #define LAB_SEARCH_TUNE_INNER_H
 
@@ -12,18 +13,19 @@ enum { MAX_BOUNDS = 8, MAX_VALUES = 2 + MAX_BOUNDS };
 
 struct point {
     double u[TUNE_MAX];
-    double values[MAX_VALUES];      /* objectives, then what is bounded */
-    double excess;                  /* how far past the bounds, summed; 0: all are kept */
-    bool whole, known, withdrawn;   /* run on the whole trace; it has values; the policy did not live to the end */
-    bool refused;                   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than another */
-    double outside;                 /* share of its step time that was priced outside of what was measured */
+    double values[MAX_VALUES];    /* objectives, then what is bounded */
+    double excess;                /* how far past the bounds, summed; 0: all are kept */
+    bool whole, known, withdrawn; /* run on the whole trace; it has values; the policy did not live to the end */
+    bool refused;   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than
+                       another */
+    double outside; /* share of its step time that was priced outside of what was measured */
     char *failure;
 };
 
 /* Of one param, around the best: where it makes no difference. */
 struct plateau {
-    bool low, high, home;           /* the low end of its range, the high end, its default does as well */
-    double edge;                    /* one end of two does as well: all from there to this coordinate do */
+    bool low, high, home; /* the low end of its range, the high end, its default does as well */
+    double edge;          /* one end of two does as well: all from there to this coordinate do */
 };
 
 struct search {
@@ -35,8 +37,8 @@ struct search {
     struct job_signals signals;
     struct point *points;
     int n_points;
-    int n_spent, n_planned;         /* simulations */
-    double n_finished, n_rows;      /* of the default's run: a point that loses requests is not better */
+    int n_spent, n_planned;    /* simulations */
+    double n_finished, n_rows; /* of the default's run: a point that loses requests is not better */
     struct plateau plateaus[TUNE_MAX];
     struct rng rng;
 };
@@ -46,8 +48,8 @@ int tune_run_points(struct search *s, struct point *points, int n, struct err *e
 bool tune_same_values(const struct search *s, const struct point *a, const struct point *b);
 int tune_best(const struct search *s); /* its index; -1: nothing has values */
 
-/* tune_plateau.c. A search ends anywhere on a plateau, and calls it the best: so each param of the best is tried at both ends of its range and at its
- * default. Those that do as well there go back. */
+/* tune_plateau.c. A search ends anywhere on a plateau, and calls it the best: so each param of the best is tried at
+ * both ends of its range and at its default. Those that do as well there go back. */
 int tune_look_around(struct search *s, struct err *e);
 bool tune_makes_no_difference(const struct plateau *p);
 /* In words: where the best could as well be elsewhere. */

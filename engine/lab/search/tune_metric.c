@@ -27,7 +27,8 @@ static const struct known {
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-static const char choices[] = "p1 to p100 or mean of TTFT, TPOT, queue and completion; throughput, output, peak (tokens/s), goodput, requests (per second), good, duration, "
+static const char choices[] = "p1 to p100 or mean of TTFT, TPOT, queue and completion; throughput, output, peak "
+                              "(tokens/s), goodput, requests (per second), good, duration, "
                               "switches, preemptions, kv";
 
 static bool same(const char *a, const char *b, size_t n)
@@ -59,7 +60,8 @@ int tune_metric_read(struct tune_metric *m, const char *text, struct err *e)
     for (int i = 0; i < N_KNOWN && !*rest; i++) {
         if (!same(at, known[i].name, n) || known[i].is_latency != (percent >= 0))
             continue;
-        *m = (struct tune_metric){.path = known[i].path, .percent = percent, .is_latency = known[i].is_latency, .more = known[i].more};
+        *m = (struct tune_metric){
+            .path = known[i].path, .percent = percent, .is_latency = known[i].is_latency, .more = known[i].more};
         if (percent > 0)
             snprintf(m->name, sizeof m->name, "p%d %s", percent, known[i].name);
         else
@@ -102,7 +104,8 @@ int tune_bound_read(struct tune_bound *b, const char *text, struct err *e)
     b->at_least = *sign == '>';
     const char *value = sign + 1 + (sign[1] == '=');
     if (!read_limit(b, value + strspn(value, " ")))
-        return err_set(e, E_INPUT, "--subject-to: '%.40s' is no value for %s%s", value, b->metric.name, b->metric.is_latency ? " (like 50ms or 0.5s)" : "");
+        return err_set(e, E_INPUT, "--subject-to: '%.40s' is no value for %s%s", value, b->metric.name,
+                       b->metric.is_latency ? " (like 50ms or 0.5s)" : "");
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* What `moonshift tune` looks at: metrics of a simulation by name ("p99 TTFT", "throughput") and bounds on them ("p99 TPOT <= 50ms"). Plain values, any
- * thread. Never true: a metric whose better direction is not known. */
+/* What `moonshift tune` looks at: metrics of a simulation by name ("p99 TTFT", "throughput") and bounds on them ("p99
+ * TPOT <= 50ms"). Plain values, any thread. Never true: a metric whose better direction is not known. */
 #ifndef LAB_SEARCH_TUNE_METRIC_H
 #define LAB_SEARCH_TUNE_METRIC_H
 
@@ -9,10 +9,10 @@
 #include "engine/base/json.h"
 
 struct tune_metric {
-    char name[48];                  /* "p99 TTFT" */
-    const char *path;               /* in a run's JSON; of a latency: its object */
-    int percent;                    /* of a latency: 1 to 100, 0: the mean */
-    bool is_latency, more;          /* in ms; more is better */
+    char name[48];         /* "p99 TTFT" */
+    const char *path;      /* in a run's JSON; of a latency: its object */
+    int percent;           /* of a latency: 1 to 100, 0: the mean */
+    bool is_latency, more; /* in ms; more is better */
 };
 
 struct tune_bound {

@@ -15,7 +15,7 @@ static bool does_as_well(const struct search *s, const struct point *a, const st
 struct trial {
     int param;
     double to;
-    bool as_well;                   /* it came to the same */
+    bool as_well; /* it came to the same */
 };
 
 static int run_trials(struct search *s, const struct point *best, struct trial *trials, int k, struct err *e)
@@ -71,7 +71,8 @@ int tune_look_around(struct search *s, struct err *e)
     TRY(run_trials(s, &s->points[at], trials, k, e));
     struct point home = s->points[at];
     for (int d = 0; d < s->space.n; d++) {
-        s->plateaus[d] = (struct plateau){.low = trials[3 * d].as_well, .high = trials[3 * d + 1].as_well, .home = trials[3 * d + 2].as_well};
+        s->plateaus[d] = (struct plateau){
+            .low = trials[3 * d].as_well, .high = trials[3 * d + 1].as_well, .home = trials[3 * d + 2].as_well};
         if (s->plateaus[d].home)
             home.u[d] = s->space.params[d].by_default;
     }
@@ -106,7 +107,8 @@ void tune_put_plateaus(const struct search *s, int best, struct buf *out)
         if (tune_makes_no_difference(p))
             buf_printf(out, "No difference: %s, wherever it was tried: it stays as it is\n", name);
         else if (wide)
-            buf_printf(out, "No difference: %s %s %s%s\n", name, p->low ? "below" : "above", edge.data, p->home ? "; its default is there" : "");
+            buf_printf(out, "No difference: %s %s %s%s\n", name, p->low ? "below" : "above", edge.data,
+                       p->home ? "; its default is there" : "");
     }
     buf_free(&edge);
     buf_free(&mine);

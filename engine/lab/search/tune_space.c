@@ -48,10 +48,18 @@ void tune_space_value(const struct tune_space *s, int i, double u, struct buf *o
 {
     const struct tune_param *p = &s->params[i];
     switch (p->kind) {
-    case TUNE_BOOLEAN: buf_puts(out, u >= 0.5 ? "true" : "false"); return;
-    case TUNE_CHOICE: buf_puts(out, p->choices[index_at(u, p->n_choices)]); return;
-    case TUNE_INTEGER: buf_printf(out, "%.0f", number_at(p, u)); return;
-    case TUNE_NUMBER: buf_printf(out, "%.17g", number_at(p, u)); return;
+    case TUNE_BOOLEAN:
+        buf_puts(out, u >= 0.5 ? "true" : "false");
+        return;
+    case TUNE_CHOICE:
+        buf_puts(out, p->choices[index_at(u, p->n_choices)]);
+        return;
+    case TUNE_INTEGER:
+        buf_printf(out, "%.0f", number_at(p, u));
+        return;
+    case TUNE_NUMBER:
+        buf_printf(out, "%.17g", number_at(p, u));
+        return;
     }
 }
 
@@ -107,7 +115,8 @@ static int read_bounds(struct tune_param *p, const char *text, struct err *e)
     const char *dots = strstr(text, "..");
     char *first = mem_strndup(text, dots ? (size_t)(dots - text) : 0), *end, *end2 = NULL;
     double low = strtod(first, &end), high = dots ? strtod(dots + 2, &end2) : 0;
-    bool ok = dots && end != first && !*end && end2 != dots + 2 && !*end2 && low <= high && isfinite(low) && isfinite(high);
+    bool ok =
+        dots && end != first && !*end && end2 != dots + 2 && !*end2 && low <= high && isfinite(low) && isfinite(high);
     mem_free(first);
     if (!ok)
         return err_set(e, E_INPUT, "--param %.40s: bounds are LOW..HIGH, not '%.40s'", p->name, text);
@@ -121,7 +130,8 @@ static int read_bounds(struct tune_param *p, const char *text, struct err *e)
 static bool read_declared(struct tune_param *p, const struct json *d)
 {
     const char *type = json_text(json_find(d, "type"));
-    const struct json *choices = json_find(d, "choices"), *min = json_find(d, "min"), *max = json_find(d, "max"), *def = json_find(d, "default");
+    const struct json *choices = json_find(d, "choices"), *min = json_find(d, "min"), *max = json_find(d, "max"),
+                      *def = json_find(d, "default");
     *p = (struct tune_param){.name = json_key(d), .low = -INFINITY, .high = INFINITY};
     if (!type || !strcmp(type, "map"))
         return false;
@@ -149,7 +159,8 @@ static int add_param(struct tune_space *s, const struct json *d, const struct st
 {
     struct tune_param p;
     const char *bounds = NULL;
-    bool possible = read_declared(&p, d), numeric = possible && p.kind <= TUNE_INTEGER, wanted = is_named(asked, json_key(d), &bounds);
+    bool possible = read_declared(&p, d), numeric = possible && p.kind <= TUNE_INTEGER,
+         wanted = is_named(asked, json_key(d), &bounds);
     if (asked->n && !wanted)
         return 0;
     if (wanted && !possible)
@@ -160,7 +171,8 @@ static int add_param(struct tune_space *s, const struct json *d, const struct st
         TRY(read_bounds(&p, bounds, e));
     if (!possible || (numeric && (!isfinite(p.low) || !isfinite(p.high)))) {
         if (wanted)
-            return err_set(e, E_INPUT, "--param %.40s: the policy does not bound it: give --param %.40s=LOW..HIGH", json_key(d), json_key(d));
+            return err_set(e, E_INPUT, "--param %.40s: the policy does not bound it: give --param %.40s=LOW..HIGH",
+                           json_key(d), json_key(d));
         s->left[s->n_left++] = mem_strdup(json_key(d));
         return 0;
     }
@@ -181,15 +193,18 @@ static int check_names(const struct tune_space *s, const struct strings *asked, 
     for (int i = 0; i < asked->n; i++) {
         char *name = mem_strndup(asked->items[i], strcspn(asked->items[i], "="));
         const char *near = nearest_word(name, names, n);
-        int rc = json_find(s->declared, name) ? 0
-                 : err_set(e, E_INPUT, "--param %.40s: the policy declares no such param%s%s%s", name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        int rc = json_find(s->declared, name)
+                     ? 0
+                     : err_set(e, E_INPUT, "--param %.40s: the policy declares no such param%s%s%s", name,
+                               near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
         mem_free(name);
         TRY(rc);
     }
     return 0;
 }
 
-int tune_space_open(struct tune_space *s, const char *declared, const struct strings *asked, const struct strings *fixed, struct err *e)
+int tune_space_open(struct tune_space *s, const char *declared, const struct strings *asked,
+                    const struct strings *fixed, struct err *e)
 {
     *s = (struct tune_space){.declared = json_parse(declared, strlen(declared), NULL, e)};
     if (!s->declared)
@@ -202,7 +217,8 @@ int tune_space_open(struct tune_space *s, const char *declared, const struct str
         if (!is_named(fixed, json_key(d), &value))
             TRY(add_param(s, d, asked, e));
     if (!s->n)
-        return err_set(e, E_UNSUPPORTED, "no param is left to search: those without bounds want --param NAME=LOW..HIGH");
+        return err_set(e, E_UNSUPPORTED,
+                       "no param is left to search: those without bounds want --param NAME=LOW..HIGH");
     return 0;
 }
 

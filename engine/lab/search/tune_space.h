@@ -1,6 +1,7 @@
-/* What `moonshift tune` searches: the declared params of a policy as a box of unit length on each side, and back. Numbers that span a factor of
- * a hundred are laid out by their logarithm and rounded to four digits, so that a found value can be read out. Owned by whoever opened it, one
- * thread. Never true: a value outside what the policy declares. */
+/* What `moonshift tune` searches: the declared params of a policy as a box of unit length on each side, and back.
+ * Numbers that span a factor of a hundred are laid out by their logarithm and rounded to four digits, so that a found
+ * value can be read out. Owned by whoever opened it, one thread. Never true: a value outside what the policy declares.
+ */
 #ifndef LAB_SEARCH_TUNE_SPACE_H
 #define LAB_SEARCH_TUNE_SPACE_H
 
@@ -20,20 +21,22 @@ struct tune_param {
     bool by_log;
     const char *choices[8];
     int n_choices;
-    double by_default;              /* as a coordinate */
+    double by_default; /* as a coordinate */
 };
 
 struct tune_space {
     struct json *declared;
     struct tune_param params[TUNE_MAX];
     int n;
-    char *left[TUNE_MAX];           /* declared, not searched, nor fixed: for want of bounds */
+    char *left[TUNE_MAX]; /* declared, not searched, nor fixed: for want of bounds */
     int n_left;
 };
 
-/* declared: as a policy's params_get writes it; asked: NAME or NAME=LOW..HIGH, none: all that have bounds; fixed: NAME=VALUE. E_INPUT: a name that is
- * not declared (with the nearest), bounds that are none; E_UNSUPPORTED: there is nothing to search. s must be closed in every case. */
-int tune_space_open(struct tune_space *s, const char *declared, const struct strings *asked, const struct strings *fixed, struct err *e);
+/* declared: as a policy's params_get writes it; asked: NAME or NAME=LOW..HIGH, none: all that have bounds; fixed:
+ * NAME=VALUE. E_INPUT: a name that is not declared (with the nearest), bounds that are none; E_UNSUPPORTED: there is
+ * nothing to search. s must be closed in every case. */
+int tune_space_open(struct tune_space *s, const char *declared, const struct strings *asked,
+                    const struct strings *fixed, struct err *e);
 void tune_space_close(struct tune_space *s);
 
 /* The value of param i at coordinate u in [0, 1], as NAME=VALUE takes it. */

@@ -11,7 +11,8 @@
 #include "engine/base/nearest.h"
 
 enum kind { POISSON, GAMMA, BATCH, SHIFT_BURSTY, FLYING_BURSTY, FLYING_TABLE1, KIND_COUNT };
-static const char *const kind_names[KIND_COUNT] = {"poisson", "gamma", "batch", "shift-bursty", "flying-bursty", "flying-table1"};
+static const char *const kind_names[KIND_COUNT] = {"poisson",      "gamma",         "batch",
+                                                   "shift-bursty", "flying-bursty", "flying-table1"};
 
 enum { BURSTS = 4 };
 
@@ -21,7 +22,7 @@ struct range {
 
 struct settings {
     double rate, burstiness, seconds, every;
-    double requests, batches;           /* whole numbers; 0: no limit */
+    double requests, batches; /* whole numbers; 0: no limit */
     struct range input, output;
 };
 
@@ -32,7 +33,7 @@ struct generator {
     uint64_t n_rows;
     double t;
     double phase_rate, phase_end;
-    int phase;                          /* -1: before the first */
+    int phase; /* -1: before the first */
 };
 
 /* ---- draws */
@@ -123,15 +124,21 @@ static bool arrival(struct generator *g)
 {
     uint64_t per_batch = (uint64_t)g->set.requests;
     switch (g->kind) {
-    case POISSON: g->t += draw_exp(&g->arrivals, g->set.rate); return true;
-    case GAMMA: g->t += draw_gamma(&g->arrivals, g->set.burstiness) / g->set.rate; return true;
+    case POISSON:
+        g->t += draw_exp(&g->arrivals, g->set.rate);
+        return true;
+    case GAMMA:
+        g->t += draw_gamma(&g->arrivals, g->set.burstiness) / g->set.rate;
+        return true;
     case BATCH:
         g->t = (double)(g->n_rows / per_batch) * g->set.every;
         return g->n_rows < per_batch * (uint64_t)g->set.batches;
     case SHIFT_BURSTY:
     case FLYING_BURSTY:
-    case FLYING_TABLE1: return phased_arrival(g);
-    case KIND_COUNT: break;
+    case FLYING_TABLE1:
+        return phased_arrival(g);
+    case KIND_COUNT:
+        break;
     }
     return false;
 }
@@ -144,7 +151,8 @@ static void lengths(struct generator *g, struct trace_row *row)
         row->n_output = (int)draw_int(r, g->set.output);
         return;
     }
-    static const struct bell inputs[] = {{117, 0.5, 16, 32768}, {3560, 0.6, 16, 32768}}, outputs[] = {{225, 0.5, 2, 4096}, {324, 0.6, 2, 4096}};
+    static const struct bell inputs[] = {{117, 0.5, 16, 32768}, {3560, 0.6, 16, 32768}},
+                             outputs[] = {{225, 0.5, 2, 4096}, {324, 0.6, 2, 4096}};
     bool agent = rng_unit(r) < 0.57;
     row->n_prompt = draw_lognormal(r, inputs[agent]);
     row->n_output = draw_lognormal(r, outputs[agent]);
@@ -153,7 +161,8 @@ static void lengths(struct generator *g, struct trace_row *row)
 bool generator_next(struct generator *g, struct trace_row *row)
 {
     bool counted = g->kind != BATCH && g->set.requests > 0;
-    if ((counted && (double)g->n_rows >= g->set.requests) || !arrival(g) || (g->set.seconds > 0 && g->t > g->set.seconds))
+    if ((counted && (double)g->n_rows >= g->set.requests) || !arrival(g) ||
+        (g->set.seconds > 0 && g->t > g->set.seconds))
         return false;
     *row = (struct trace_row){.index = g->n_rows++, .arrival_ns = (int64_t)rint(g->t * 1e6) * 1000};
     lengths(g, row);
@@ -168,14 +177,15 @@ enum { OF_RATE = 1 << POISSON | 1 << GAMMA, OF_LENGTHS = OF_RATE | 1 << BATCH };
 
 static const struct key {
     const char *name;
-    int kinds;                          /* that have it */
+    int kinds; /* that have it */
     bool whole, is_range;
     size_t offset;
     double min, max;
 } keys[] = {
     {"rate", OF_RATE, false, false, offsetof(struct settings, rate), 1e-6, 1e6},
     {"burstiness", 1 << GAMMA, false, false, offsetof(struct settings, burstiness), 0.01, 1000},
-    {"requests", OF_LENGTHS | 1 << FLYING_BURSTY | 1 << FLYING_TABLE1, true, false, offsetof(struct settings, requests), 1, 1e8},
+    {"requests", OF_LENGTHS | 1 << FLYING_BURSTY | 1 << FLYING_TABLE1, true, false, offsetof(struct settings, requests),
+     1, 1e8},
     {"seconds", OF_RATE | 1 << SHIFT_BURSTY, false, false, offsetof(struct settings, seconds), 1, 1e7},
     {"batches", 1 << BATCH, true, false, offsetof(struct settings, batches), 1, 1e6},
     {"every", 1 << BATCH, false, false, offsetof(struct settings, every), 0, 1e6},
@@ -261,14 +271,15 @@ static int set_pair(struct generator *g, char *pair, struct err *e)
             continue;
         names[n++] = keys[i].name;
         if (!strcmp(keys[i].name, pair))
-            return value ? set_key(g, &keys[i], value, e) : err_set(e, E_INPUT, "%s: %s needs a value", kind_names[g->kind], pair);
+            return value ? set_key(g, &keys[i], value, e)
+                         : err_set(e, E_INPUT, "%s: %s needs a value", kind_names[g->kind], pair);
     }
     const char *near = nearest_word(pair, names, n);
     struct buf all = {0};
     for (int i = 0; i < n; i++)
         buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    err_set(e, E_INPUT, "%s has no setting '%.40s'%s%s%s (there are: %s)", kind_names[g->kind], pair, near ? "; did you mean " : "", near ? near : "",
-            near ? "?" : "", all.data ? all.data : "none");
+    err_set(e, E_INPUT, "%s has no setting '%.40s'%s%s%s (there are: %s)", kind_names[g->kind], pair,
+            near ? "; did you mean " : "", near ? near : "", near ? "?" : "", all.data ? all.data : "none");
     buf_free(&all);
     return E_INPUT;
 }

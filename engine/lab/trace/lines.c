@@ -21,7 +21,8 @@ int lines_bad_field(const struct lines *l, const char *field, const char *must, 
     for (size_t i = 0; i < n; i++)
         shown[i] = isprint((unsigned char)is[i]) ? is[i] : '?';
     shown[n] = 0;
-    return err_set(e, E_INPUT, "%s:%llu: %s must be %s, not '%s'", l->name, (unsigned long long)l->number, field, must, shown);
+    return err_set(e, E_INPUT, "%s:%llu: %s must be %s, not '%s'", l->name, (unsigned long long)l->number, field, must,
+                   shown);
 }
 
 static bool more_bytes(struct lines *l)

@@ -1,5 +1,6 @@
-/* Lines of a file from outside, one at a time, with their numbers, and messages that name file and line: what the readers of traces and recordings share. Owned by
- * whoever started it, one thread. Never true: a file that is in memory as a whole; a control character in a message. */
+/* Lines of a file from outside, one at a time, with their numbers, and messages that name file and line: what the
+ * readers of traces and recordings share. Owned by whoever started it, one thread. Never true: a file that is in memory
+ * as a whole; a control character in a message. */
 #ifndef LAB_TRACE_LINES_H
 #define LAB_TRACE_LINES_H
 
@@ -17,12 +18,12 @@ struct lines {
     char name[128];
     char *chunk;
     size_t at, end;
-    struct buf line;                /* without its end */
-    uint64_t number;                /* of the line, from 1 */
-    bool ended;                     /* it had an end: false: the file ends within it */
+    struct buf line; /* without its end */
+    uint64_t number; /* of the line, from 1 */
+    bool ended;      /* it had an end: false: the file ends within it */
 };
 
-void lines_start(struct lines *l, FILE *file, const char *name);   /* the file is its own from then on */
+void lines_start(struct lines *l, FILE *file, const char *name); /* the file is its own from then on */
 void lines_stop(struct lines *l);
 /* The next line that is not empty. *end at the end of the file. E_INPUT, E_SYS. */
 int lines_next(struct lines *l, bool *end, struct err *e);

@@ -12,15 +12,26 @@
 enum { MAX_COLUMNS = 8 };
 static const int64_t MAX_SECONDS = INT64_C(315360000); /* ten years */
 
-enum column { COL_ARRIVAL, COL_INPUT, COL_OUTPUT, COL_PRIORITY, COL_TENANT, COL_HASHES, COL_TIMESTAMP, COL_ROW, COL_OPEN_ENDED, COL_COUNT };
+enum column {
+    COL_ARRIVAL,
+    COL_INPUT,
+    COL_OUTPUT,
+    COL_PRIORITY,
+    COL_TENANT,
+    COL_HASHES,
+    COL_TIMESTAMP,
+    COL_ROW,
+    COL_OPEN_ENDED,
+    COL_COUNT
+};
 
 struct trace {
-    struct lines rows, side;        /* side.file NULL: no hashes beside it */
+    struct lines rows, side; /* side.file NULL: no hashes beside it */
     enum column columns[MAX_COLUMNS];
     int n_columns;
-    bool is_jsonl, has_held;        /* held: the first line of a file of JSON lines is a row already */
+    bool is_jsonl, has_held; /* held: the first line of a file of JSON lines is a row already */
     uint64_t n_rows;
-    int64_t first_ns, last_ns;      /* absolute */
+    int64_t first_ns, last_ns; /* absolute */
     uint64_t *hashes;
     int n_hashes;
 };
@@ -44,7 +55,8 @@ static bool read_seconds(const char *text, int64_t *ns)
     uint64_t whole;
     int64_t part = 0;
     const char *end;
-    if (!lines_digits(text, (uint64_t)MAX_SECONDS, &whole, &end) || (*end == '.' && !fraction(end, &part, &end)) || *end)
+    if (!lines_digits(text, (uint64_t)MAX_SECONDS, &whole, &end) || (*end == '.' && !fraction(end, &part, &end)) ||
+        *end)
         return false;
     *ns = (int64_t)whole * 1000000000 + part;
     return true;
@@ -114,8 +126,11 @@ static const struct {
     const char *name;
     enum column column;
 } column_names[] = {
-    {"arrival_s", COL_ARRIVAL}, {"input_tokens", COL_INPUT},   {"output_tokens", COL_OUTPUT},  {"priority", COL_PRIORITY},        {"tenant", COL_TENANT},
-    {"hash_ids", COL_HASHES},   {"TIMESTAMP", COL_TIMESTAMP},  {"ContextTokens", COL_INPUT},   {"GeneratedTokens", COL_OUTPUT},   {"row", COL_ROW},
+    {"arrival_s", COL_ARRIVAL},      {"input_tokens", COL_INPUT},
+    {"output_tokens", COL_OUTPUT},   {"priority", COL_PRIORITY},
+    {"tenant", COL_TENANT},          {"hash_ids", COL_HASHES},
+    {"TIMESTAMP", COL_TIMESTAMP},    {"ContextTokens", COL_INPUT},
+    {"GeneratedTokens", COL_OUTPUT}, {"row", COL_ROW},
     {"open_ended", COL_OPEN_ENDED},
 };
 
@@ -140,7 +155,8 @@ static int split(char *line, char *fields[MAX_COLUMNS])
         fields[n++] = c + strspn(c, " \t");
         if (comma)
             *comma = 0;
-        for (size_t len = strlen(fields[n - 1]); len && (fields[n - 1][len - 1] == ' ' || fields[n - 1][len - 1] == '\t');)
+        for (size_t len = strlen(fields[n - 1]);
+             len && (fields[n - 1][len - 1] == ' ' || fields[n - 1][len - 1] == '\t');)
             fields[n - 1][--len] = 0;
         c = comma ? comma + 1 : NULL;
     }
@@ -168,16 +184,20 @@ static int read_header(struct trace *t, struct err *e)
         while (k < all && (strcmp(fields[i], column_names[k].name) != 0 || column_names[k].column == COL_ROW))
             k++;
         if (k == all)
-            return lines_bad_field(&t->rows, "the header", "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,open_ended][,hash_ids] "
-                                   "or TIMESTAMP,ContextTokens,GeneratedTokens",
-                             fields[i], e);
+            return lines_bad_field(
+                &t->rows, "the header",
+                "of arrival_s,input_tokens,output_tokens[,priority][,tenant][,open_ended][,hash_ids] "
+                "or TIMESTAMP,ContextTokens,GeneratedTokens",
+                fields[i], e);
         if (has_column(t, column_names[k].column))
             return lines_bad_field(&t->rows, "a column", "named once", fields[i], e);
         t->columns[t->n_columns++] = column_names[k].column;
     }
     bool clock = has_column(t, COL_ARRIVAL) != has_column(t, COL_TIMESTAMP);
     if (!clock || !has_column(t, COL_INPUT) || !has_column(t, COL_OUTPUT))
-        return lines_bad(&t->rows, e, "the header must name arrival_s (or TIMESTAMP), input_tokens (ContextTokens) and output_tokens (GeneratedTokens)");
+        return lines_bad(&t->rows, e,
+                         "the header must name arrival_s (or TIMESTAMP), input_tokens (ContextTokens) and "
+                         "output_tokens (GeneratedTokens)");
     return 0;
 }
 
@@ -186,9 +206,13 @@ static int read_field(struct trace *t, enum column c, const char *text, struct t
     const struct lines *l = &t->rows;
     bool azure = has_column(t, COL_TIMESTAMP);
     switch (c) {
-    case COL_ARRIVAL: return read_seconds(text, &row->arrival_ns) ? 0 : lines_bad_field(l, "arrival_s", "seconds (like 12.345)", text, e);
+    case COL_ARRIVAL:
+        return read_seconds(text, &row->arrival_ns) ? 0
+                                                    : lines_bad_field(l, "arrival_s", "seconds (like 12.345)", text, e);
     case COL_TIMESTAMP:
-        return read_timestamp(text, &row->arrival_ns) ? 0 : lines_bad_field(l, "TIMESTAMP", "like 2023-11-16 18:17:03.97996", text, e);
+        return read_timestamp(text, &row->arrival_ns)
+                   ? 0
+                   : lines_bad_field(l, "TIMESTAMP", "like 2023-11-16 18:17:03.97996", text, e);
     case COL_INPUT:
     case COL_OUTPUT:
         if (read_count(text, 1, TRACE_MAX_TOKENS, c == COL_INPUT ? &row->n_prompt : &row->n_output))
@@ -200,7 +224,8 @@ static int read_field(struct trace *t, enum column c, const char *text, struct t
         row->priority = *text == '-' ? -row->priority : row->priority;
         return 0;
     case COL_TENANT:
-        if (strlen(text) >= sizeof row->tenant || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
+        if (strlen(text) >= sizeof row->tenant ||
+            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
             return lines_bad_field(l, "tenant", "up to 63 letters, digits, '.', '_' or '-'", text, e);
         snprintf(row->tenant, sizeof row->tenant, "%s", text);
         return 0;
@@ -209,9 +234,11 @@ static int read_field(struct trace *t, enum column c, const char *text, struct t
             return lines_bad_field(l, "open_ended", "0 or 1", text, e);
         row->open_ended = *text == '1';
         return 0;
-    case COL_HASHES: return read_hashes(t, l, text, e);
+    case COL_HASHES:
+        return read_hashes(t, l, text, e);
     case COL_ROW:
-    case COL_COUNT: break;
+    case COL_COUNT:
+        break;
     }
     return 0;
 }
@@ -221,8 +248,9 @@ static int read_csv(struct trace *t, struct trace_row *row, struct err *e)
     char *fields[MAX_COLUMNS];
     int n = split(t->rows.line.data, fields);
     if (n != t->n_columns)
-        return err_set(e, E_INPUT, "%s:%llu: there are %s%d fields where the header has %d", t->rows.name, (unsigned long long)t->rows.number,
-                       n > MAX_COLUMNS ? "more than " : "", n > MAX_COLUMNS ? MAX_COLUMNS : n, t->n_columns);
+        return err_set(e, E_INPUT, "%s:%llu: there are %s%d fields where the header has %d", t->rows.name,
+                       (unsigned long long)t->rows.number, n > MAX_COLUMNS ? "more than " : "",
+                       n > MAX_COLUMNS ? MAX_COLUMNS : n, t->n_columns);
     for (int i = 0; i < n; i++)
         TRY(read_field(t, t->columns[i], fields[i], row, e));
     return 0;
@@ -313,8 +341,8 @@ static int read_side(struct trace *t, const struct trace_row *row, struct err *e
     int index;
     TRY(lines_next(&t->side, &end, e));
     if (end)
-        return err_set(e, E_INPUT, "%s:%llu: there is no line for row %llu of the trace", t->side.name, (unsigned long long)t->side.number,
-                       (unsigned long long)row->index);
+        return err_set(e, E_INPUT, "%s:%llu: there is no line for row %llu of the trace", t->side.name,
+                       (unsigned long long)t->side.number, (unsigned long long)row->index);
     if (split(t->side.line.data, fields) != 2)
         return lines_bad(&t->side, e, "there must be two fields, row and hash_ids");
     if (!read_count(fields[0], 0, INT32_MAX, &index) || (uint64_t)index != row->index)
@@ -372,7 +400,7 @@ int trace_open(struct trace **out, const char *path, const char *hashes_path, st
     }
     TRY(trace_open_streams(out, rows, hashes, last_part(path), e));
     if (hashes)
-        snprintf((*out)->side.name, sizeof (*out)->side.name, "%s", last_part(hashes_path));
+        snprintf((*out)->side.name, sizeof(*out)->side.name, "%s", last_part(hashes_path));
     return 0;
 }
 
@@ -400,8 +428,8 @@ static int check_row(struct trace *t, struct trace_row *row, struct err *e)
         return lines_bad(&t->rows, e, "the time is more than ten years after that of the first row");
     int blocks = (row->n_prompt + TRACE_HASH_TOKENS - 1) / TRACE_HASH_TOKENS;
     if (t->n_hashes && t->n_hashes != blocks)
-        return err_set(e, E_INPUT, "%s:%llu: hash_ids has %d ids; %d tokens are %d blocks of %d", t->rows.name, (unsigned long long)t->rows.number,
-                       t->n_hashes, row->n_prompt, blocks, TRACE_HASH_TOKENS);
+        return err_set(e, E_INPUT, "%s:%llu: hash_ids has %d ids; %d tokens are %d blocks of %d", t->rows.name,
+                       (unsigned long long)t->rows.number, t->n_hashes, row->n_prompt, blocks, TRACE_HASH_TOKENS);
     row->n_hashes = t->n_hashes;
     row->hashes = t->n_hashes ? t->hashes : NULL;
     return 0;

@@ -24,8 +24,7 @@ void asks_init(struct asks *a, struct queue *inbox);
 void asks_free(struct asks *a);
 /* Sends kind with payload (moves) and remembers the asker. Returns the tag. */
 uint64_t asks_send(struct asks *a, enum engine_in kind, void *payload, size_t n, ask_fn fn, void *ctx);
-void asks_forget(struct asks *a, uint64_t tag); /* the asker is no more; the answer is dropped */
-void asks_take(struct asks *a,
-               const struct engine_event *ev); /* an EV_REPLY; the payload stays the caller's */
+void asks_forget(struct asks *a, uint64_t tag);                /* the asker is no more; the answer is dropped */
+void asks_take(struct asks *a, const struct engine_event *ev); /* an EV_REPLY; the payload stays the caller's */
 
 #endif

@@ -34,7 +34,8 @@ int auth_add(struct auth *a, const char *key, const char *tenant, struct err *e)
         snprintf(k->salt, sizeof k->salt, "%s", tenant);
         return 0;
     }
-    /* The digest's digest, so that a salt says nothing about the digest that keys are compared with; ':' is in no tenant's name. */
+    /* The digest's digest, so that a salt says nothing about the digest that keys are compared with; ':' is in no
+     * tenant's name. */
     struct sha256 again = hash_sha256(&k->digest, sizeof k->digest);
     char hex[65];
     hash_hex(&again, hex);
@@ -51,7 +52,9 @@ int auth_add_spec(struct auth *a, const char *spec, struct err *e)
     if (inner == 0)
         return err_set(e, E_INPUT, "an empty API key; write KEY or KEY=TENANT");
     if (inner < n && strspn(spec + inner, "=") < n - inner)
-        return err_set(e, E_INPUT, "an API key with a = inside cannot be told from KEY=TENANT; put it into a file, one KEY or KEY TENANT a line: --api-key-file");
+        return err_set(e, E_INPUT,
+                       "an API key with a = inside cannot be told from KEY=TENANT; put it into a file, one KEY or KEY "
+                       "TENANT a line: --api-key-file");
     char *key = mem_strndup(spec, n);
     int rc = auth_add(a, key, eq ? eq + 1 : "", e);
     mem_free(key);

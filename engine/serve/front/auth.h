@@ -23,18 +23,18 @@ struct auth {
 
 /* One key, whole. tenant may be "". E_INPUT: empty, with blanks, or a bad tenant name. */
 int auth_add(struct auth *a, const char *key, const char *tenant, struct err *e);
-/* KEY or KEY=TENANT, as on a command line: the last '=' divides, unless nothing or a '=' follows it (keys in base64 end so).
- * E_INPUT also when the key would have a '=' inside: nobody can tell what was meant. */
+/* KEY or KEY=TENANT, as on a command line: the last '=' divides, unless nothing or a '=' follows it (keys in base64 end
+ * so). E_INPUT also when the key would have a '=' inside: nobody can tell what was meant. */
 int auth_add_spec(struct auth *a, const char *spec, struct err *e);
-/* Lines of KEY or KEY TENANT, divided by blanks, so a key may have a '=' anywhere; empty lines and those that begin with '#'
- * are left out. Errors name the line. E_INPUT also when there is no key. */
+/* Lines of KEY or KEY TENANT, divided by blanks, so a key may have a '=' anywhere; empty lines and those that begin
+ * with '#' are left out. Errors name the line. E_INPUT also when there is no key. */
 int auth_read(struct auth *a, const char *path, struct err *e);
 void auth_free(struct auth *a);
-/* Of an Authorization header's value ("Bearer KEY"); NULL: no such key. Without keys everyone has the same, of tenant "". */
+/* Of an Authorization header's value ("Bearer KEY"); NULL: no such key. Without keys everyone has the same, of tenant
+ * "". */
 const struct auth_key *auth_find(const struct auth *a, const char *authorization);
 /* "3 keys, of tenants a, b" */
 void auth_describe(const struct auth *a, struct buf *out);
-bool auth_name_ok(
-    const char *name); /* letters, digits, . _ - ; 1 to NAME_BYTES - 1 of them, not starting with a dot */
+bool auth_name_ok(const char *name); /* letters, digits, . _ - ; 1 to NAME_BYTES - 1 of them, not starting with a dot */
 
 #endif

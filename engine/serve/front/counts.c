@@ -9,8 +9,7 @@
 
 #include "engine/base/clock.h"
 
-static const double bounds[COUNTS_BUCKETS] = {.001, .005, .01, .025, .05, .1, .25,
-                                              .5,   1,    2.5, 5,    10,  30, 120};
+static const double bounds[COUNTS_BUCKETS] = {.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120};
 
 void counts_init(struct counts *c)
 {
@@ -51,9 +50,7 @@ static void put_requests(const struct counts *c, struct buf *out)
         for (int m = 0; m < HTTP_METHOD_COUNT; m++)
             for (int s = 1; s <= 5; s++)
                 if (c->routes[i].requests[m][s])
-                    buf_printf(out,
-                               "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %" PRIu64
-                               "\n",
+                    buf_printf(out, "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %" PRIu64 "\n",
                                c->routes[i].name, http_method_name((enum http_method)m), s,
                                c->routes[i].requests[m][s]);
 }
@@ -61,8 +58,8 @@ static void put_requests(const struct counts *c, struct buf *out)
 static void put_durations(const struct counts *c, struct buf *out)
 {
     const char *name = "http_request_duration_seconds";
-    buf_printf(out, "# HELP %s Time from a request's head to the end of its answer.\n# TYPE %s histogram\n",
-               name, name);
+    buf_printf(out, "# HELP %s Time from a request's head to the end of its answer.\n# TYPE %s histogram\n", name,
+               name);
     for (int i = 0; i < c->n_routes; i++) {
         const struct route_counts *r = &c->routes[i];
         if (!r->n)
@@ -70,8 +67,7 @@ static void put_durations(const struct counts *c, struct buf *out)
         uint64_t sum = 0;
         for (int b = 0; b < COUNTS_BUCKETS; b++) {
             sum += r->buckets[b];
-            buf_printf(out, "%s_bucket{handler=\"%s\",le=\"%g\"} %" PRIu64 "\n", name, r->name, bounds[b],
-                       sum);
+            buf_printf(out, "%s_bucket{handler=\"%s\",le=\"%g\"} %" PRIu64 "\n", name, r->name, bounds[b], sum);
         }
         buf_printf(out,
                    "%s_bucket{handler=\"%s\",le=\"+Inf\"} %" PRIu64
@@ -93,8 +89,8 @@ static void put_reloads(const struct counts *c, struct buf *out)
                   "# TYPE policy_reload_total counter\n");
     for (int i = 0; i < RELOAD_RESULTS; i++)
         buf_printf(out, "policy_reload_total{result=\"%s\"} %" PRIu64 "\n", names[i], c->reloads[i]);
-    put_one(out, "policy_last_reload_timestamp", "gauge",
-            "Unix time of the last load that went live; 0: none.", (double)c->last_reload_s);
+    put_one(out, "policy_last_reload_timestamp", "gauge", "Unix time of the last load that went live; 0: none.",
+            (double)c->last_reload_s);
 }
 
 static double resident_bytes(void)
@@ -130,8 +126,7 @@ static void put_process(const struct counts *c, struct buf *out)
     put_one(out, "process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
     put_one(out, "process_cpu_seconds_total", "counter", "CPU time, user and system.", cpu);
     put_one(out, "process_open_fds", "gauge", "Open file descriptors.", open_files());
-    put_one(out, "process_max_fds", "gauge", "Most file descriptors the process may open.",
-            (double)files.rlim_cur);
+    put_one(out, "process_max_fds", "gauge", "Most file descriptors the process may open.", (double)files.rlim_cur);
     put_one(out, "process_start_time_seconds", "gauge", "Unix time of the start.", (double)c->start_s);
 }
 

@@ -30,8 +30,7 @@ struct counts {
 };
 
 void counts_init(struct counts *c);
-int counts_route(struct counts *c,
-                 const char *name); /* its index; made when new, 0 ("none") when the table is full */
+int counts_route(struct counts *c, const char *name); /* its index; made when new, 0 ("none") when the table is full */
 void counts_request(struct counts *c, int route, enum http_method m, int status, double seconds);
 /* Gauges of the moment, given at render time. */
 struct counts_now {

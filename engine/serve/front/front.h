@@ -25,8 +25,8 @@ struct front {
     struct asks asks;
     struct counts counts;
     struct rng rng;
-    int max_live;                        /* sequences at once, 0: no bound here */
-    int n_live;                          /* with the engine without an ending, or on the way there; an order that is read counts as one */
+    int max_live; /* sequences at once, 0: no bound here */
+    int n_live;   /* with the engine without an ending, or on the way there; an order that is read counts as one */
     int places, step_tokens;             /* sequences that run at once, tokens of a step; 0: unknown */
     int ping_s;                          /* SSE comments while nothing comes; 0: none */
     bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */

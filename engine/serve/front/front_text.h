@@ -1,5 +1,5 @@
-/* What the text side of the server knows of the model: how its text becomes tokens, and its chat template. Made once at start from parts that outlive it;
- * it never changes, and every thread may read it. */
+/* What the text side of the server knows of the model: how its text becomes tokens, and its chat template. Made once at
+ * start from parts that outlive it; it never changes, and every thread may read it. */
 #ifndef SERVE_FRONT_FRONT_TEXT_H
 #define SERVE_FRONT_FRONT_TEXT_H
 

@@ -15,7 +15,7 @@ struct text {
     struct queue *back; /* of struct text_job * */
     int max_jobs, pending[TEXT_LANES];
     size_t bytes[TEXT_LANES]; /* of bodies handed over and not collected */
-    struct list jobs; /* under way; front thread */
+    struct list jobs;         /* under way; front thread */
 };
 
 /* Which lane it runs on travels in the message: a job knows nothing of lanes. */
@@ -71,11 +71,10 @@ void text_destroy(struct text *t)
         return;
     struct slip s, end = {0};
     LIST_EACH(at, &t->jobs)
-        cancel_ask(&LIST_ENTRY(at, struct text_job, under_way)->cancel);
+    cancel_ask(&LIST_ENTRY(at, struct text_job, under_way)->cancel);
     for (int i = 0; i < TEXT_LANES; i++) {
         if (t->lanes[i].inbox) {
-            while (queue_take(t->lanes[i].inbox,
-                              &s)) /* the lane may take some meanwhile: they come back as usual */
+            while (queue_take(t->lanes[i].inbox, &s)) /* the lane may take some meanwhile: they come back as usual */
                 queue_post(t->back, &s);
             queue_post(t->lanes[i].inbox, &end);
         }

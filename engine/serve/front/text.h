@@ -14,7 +14,8 @@
 enum text_lane { TEXT_SHORT, TEXT_LONG, TEXT_POLICY, TEXT_LANES };
 enum {
     TEXT_LONG_BYTES = 65536,    /* bodies from here on go the long way */
-    TEXT_MAX_BYTES = 512 << 20, /* bodies in one lane together, so that large ones never keep a small one out; a single one is always taken */
+    TEXT_MAX_BYTES = 512 << 20, /* bodies in one lane together, so that large ones never keep a small one out; a single
+                                   one is always taken */
 };
 
 struct text_job {
@@ -28,16 +29,15 @@ struct text_job {
 struct text;
 
 struct text_limits {
-    int jobs;          /* per lane */
-    double long_s;     /* CPU seconds of a job on the long lane; 0: no bound */
-    double short_s;    /* on the short one */
+    int jobs;       /* per lane */
+    double long_s;  /* CPU seconds of a job on the long lane; 0: no bound */
+    double short_s; /* on the short one */
 };
 int text_create(struct text **out, const struct text_limits *l, struct err *e);
 /* Stops the lanes: the job at hand is cancelled, the rest run nowhere; all are handed to done(). */
 void text_destroy(struct text *t);
-int text_post(struct text *t, enum text_lane lane,
-              struct text_job *job);    /* E_FULL: the job is still the caller's */
-int text_fd(const struct text *t);      /* readable when jobs came back */
+int text_post(struct text *t, enum text_lane lane, struct text_job *job); /* E_FULL: the job is still the caller's */
+int text_fd(const struct text *t);                                        /* readable when jobs came back */
 void text_collect(struct text *t);      /* front thread: done() for each job that came back */
 int text_pending(const struct text *t); /* jobs handed over and not collected; 0 for NULL */
 

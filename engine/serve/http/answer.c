@@ -98,7 +98,8 @@ static bool has_body(const struct http_exchange *x, int status)
 static void answer_too_large(struct http_exchange *x)
 {
     struct buf body = {0};
-    x->conn->http->setup.error_body(507, "the answer is larger than this server holds for anyone; ask for less at once", &body);
+    x->conn->http->setup.error_body(507, "the answer is larger than this server holds for anyone; ask for less at once",
+                                    &body);
     http_answer(x, 507, "application/json", body.data, body.len);
     buf_free(&body);
 }
@@ -110,7 +111,8 @@ void http_answer(struct http_exchange *x, int status, const char *type, const ch
         answer_too_large(x);
         return;
     }
-    /* Small ones are looked at when the turn ends: errors are answered where connections are being walked, and none may go there. */
+    /* Small ones are looked at when the turn ends: errors are answered where connections are being walked, and none may
+     * go there. */
     if (n > LARGE_ANSWER)
         room_bound_unsent(c->http, c, n);
     put_head(x, status, type);

@@ -24,8 +24,7 @@ static void set_interest(struct http_conn *c)
 {
     if (c->dead)
         return;
-    bool room = c->step == CONN_ANSWER || c->step == CONN_LINGER ||
-                conn_backlog(c) <= c->http->setup.limits.backlog;
+    bool room = c->step == CONN_ANSWER || c->step == CONN_LINGER || conn_backlog(c) <= c->http->setup.limits.backlog;
     if (!c->eof && room)
         loop_arm(c->on_read);
     else
@@ -82,7 +81,8 @@ static bool has_body(const struct http_head *h)
     return h->chunked || h->content_length > 0;
 }
 
-/* The doors are asked before a byte of the body is read. Who is refused is answered at once, and ends when a body would follow. */
+/* The doors are asked before a byte of the body is read. Who is refused is answered at once, and ends when a body would
+ * follow. */
 static bool admitted(struct http_conn *c)
 {
     struct http *h = c->http;
@@ -363,7 +363,8 @@ void conn_open(struct http *h, int fd, bool admin, uint64_t address)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     struct http_conn *c = mem_new(sizeof *c);
-    *c = (struct http_conn){.http = h, .room = &h->rooms[admin], .address = address, .fd = fd, .admin = admin, .chunk_at = SIZE_MAX};
+    *c = (struct http_conn){
+        .http = h, .room = &h->rooms[admin], .address = address, .fd = fd, .admin = admin, .chunk_at = SIZE_MAX};
     c->x.conn = c;
     c->in.limit = CONN_AHEAD + 2 * CONN_READ;
     c->out.limit = h->setup.limits.answers;

@@ -26,7 +26,8 @@ enum {
     CONN_LINGER_S = 2
 };
 
-/* What the connections of one listener hold together. Each listener has its own: who fills the public one does not keep the operator out. */
+/* What the connections of one listener hold together. Each listener has its own: who fills the public one does not keep
+ * the operator out. */
 struct http_room {
     int n_conns, max_conns, per_address; /* per_address 0: no bound */
     size_t body_bytes, max_bodies;       /* in bodies being received */
@@ -49,10 +50,10 @@ struct http_conn {
     size_t chunk_at; /* of out: where the open chunk's size goes; SIZE_MAX: no chunk is open */
     size_t linger_bytes;
     struct http_chunks chunks;
-    size_t counted;   /* of its body, in the room */
-    size_t unsent;    /* of its backlog, in http's */
-    int64_t since_ns; /* the step began, of a head with its first byte */
-    struct conn_pace { /* has enough come, or gone, since then? */
+    size_t counted;       /* of its body, in the room */
+    size_t unsent;        /* of its backlog, in http's */
+    int64_t since_ns;     /* the step began, of a head with its first byte */
+    struct conn_pace {    /* has enough come, or gone, since then? */
         int64_t since_ns; /* 0: nobody asks */
         size_t bytes;
     } receiving, sending;
@@ -65,8 +66,8 @@ struct http {
     struct http_setup setup;
     struct list conns, dirty, dead;
     struct http_room rooms[2]; /* of the public and of the admin listener */
-    size_t unsent; /* as the connections were counted last */
-    int64_t said_ns; /* when it was last said in the log that they are too many */
+    size_t unsent;             /* as the connections were counted last */
+    int64_t said_ns;           /* when it was last said in the log that they are too many */
     int n_exchanges;
     bool draining;
     struct http_listener {
@@ -85,8 +86,7 @@ void conn_open(struct http *h, int fd, bool admin, uint64_t address);
 void conn_kill(struct http_conn *c); /* closes at once; an exchange under way is gone */
 void conn_flush(struct http_conn *c);
 void conn_check_time(struct http_conn *c, int64_t now_ns);
-void conn_touch(
-    struct http_conn *c); /* it has something to send or to read on: looked at when the turn ends */
+void conn_touch(struct http_conn *c); /* it has something to send or to read on: looked at when the turn ends */
 static inline size_t conn_backlog(const struct http_conn *c)
 {
     return c->out.len - c->out_at;
@@ -96,19 +96,20 @@ static inline size_t conn_backlog(const struct http_conn *c)
 void rooms_init(struct http *h);
 void rooms_free(struct http *h);
 uint64_t room_address_key(const struct sockaddr_storage *a);
-/* Room for one more from this address: who idles longest, or sends its request slowest, goes. false: everybody is busy. */
+/* Room for one more from this address: who idles longest, or sends its request slowest, goes. false: everybody is busy.
+ */
 bool room_make(struct http *h, bool admin, uint64_t address);
 void room_enter(struct http_conn *c);
 void room_leave(struct http_conn *c);
 void room_count_body(struct http_conn *c); /* what it holds of its body by now: nothing unless it is receiving one */
 void room_count_unsent(struct http_conn *c);
-/* Ends those that hold most unsent bytes, but for `but`, until there is room for `more`. Only where no list of connections is being walked. */
+/* Ends those that hold most unsent bytes, but for `but`, until there is room for `more`. Only where no list of
+ * connections is being walked. */
 void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more);
 struct http_conn *room_largest_body(struct http *h, const struct http_room *r); /* NULL: it is within its bound */
 
 /* http_answer.c */
-void conn_fail(struct http_conn *c, int status,
-               const char *why);            /* an answer by the server itself, then close */
-void conn_chunk_close(struct http_conn *c); /* writes the size of the open chunk */
+void conn_fail(struct http_conn *c, int status, const char *why); /* an answer by the server itself, then close */
+void conn_chunk_close(struct http_conn *c);                       /* writes the size of the open chunk */
 
 #endif

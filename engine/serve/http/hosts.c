@@ -52,7 +52,8 @@ bool hosts_know(const struct hosts *h, const char *header)
         return true;
     if (!hosts_split(header, host))
         return false;
-    if (hosts_is_loopback(host) || (h->listen && strcasecmp(host, h->listen) == 0) || (!h->local && hosts_is_address(host)))
+    if (hosts_is_loopback(host) || (h->listen && strcasecmp(host, h->listen) == 0) ||
+        (!h->local && hosts_is_address(host)))
         return true;
     for (int i = 0; i < h->n_names; i++)
         if (strcmp(h->names[i], "*") == 0 || strcasecmp(h->names[i], host) == 0)

@@ -161,8 +161,7 @@ static int bind_one(const struct addrinfo *a, bool listens, int *port)
 /* The first of the host's addresses that can be had. */
 static int bind_any(const char *host, int port, bool listens, struct http_listener *out, struct err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
-                    *list = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
     char service[16];
     snprintf(service, sizeof service, "%d", port);
     int rc = getaddrinfo(host && *host ? host : NULL, service, &hints, &list);
@@ -220,7 +219,8 @@ bool http_is_loopback(const struct http *h, bool admin)
     for (int i = 0; i < h->n_listeners; i++)
         if (h->listeners[i].admin == admin)
             return getsockname(h->listeners[i].fd, (struct sockaddr *)&a, &n) == 0 &&
-                   getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST) == 0 && hosts_is_loopback(host);
+                   getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST) == 0 &&
+                   hosts_is_loopback(host);
     return false;
 }
 

@@ -3,11 +3,11 @@
  * stream. Front thread only. Bytes put into an answer leave at the end of the loop's turn, one write a
  * connection. Reading never stops while an answer is under way, so a client that leaves is noticed at once;
  * bytes sent ahead (pipelining) wait, bounded. A sender or a reader that is too slow loses its connection: bounded
- * backlog, bounded time, a least rate. Where there is no room (connections of a listener or an address, bytes of bodies), those
- * who hold most for least go, not the newcomer (http_room.c). The parser and the connection are our own, over plain events: evhttp of libevent 2.1
- * ends the process on a pipelined byte once reading goes on during an answer, and without reading it does not
- * see a client leave. Never true: an exchange answered twice; an exchange touched after its answer ended or
- * after its gone() ran. */
+ * backlog, bounded time, a least rate. Where there is no room (connections of a listener or an address, bytes of
+ * bodies), those who hold most for least go, not the newcomer (http_room.c). The parser and the connection are our own,
+ * over plain events: evhttp of libevent 2.1 ends the process on a pipelined byte once reading goes on during an answer,
+ * and without reading it does not see a client leave. Never true: an exchange answered twice; an exchange touched after
+ * its answer ended or after its gone() ran. */
 #ifndef SERVE_HTTP_HTTP_H
 #define SERVE_HTTP_HTTP_H
 
@@ -19,11 +19,12 @@ struct http;
 struct http_conn;
 
 struct http_limits { /* 0 = the default */
-    size_t body;           /* bytes of one request body; 64 MiB */
-    size_t bodies;         /* of all bodies being received, of each listener; 1 GiB. The largest goes when there are more */
-    size_t backlog;        /* unsent bytes of one stream; 1 MiB */
-    size_t answers;        /* unsent bytes of all connections; 1 GiB. The largest goes when there are more; one answer has a quarter at most */
-    size_t rate;           /* bytes a second at which a body must come, and an answer be taken, over receive_s and send_s; 1024 */
+    size_t body;     /* bytes of one request body; 64 MiB */
+    size_t bodies;   /* of all bodies being received, of each listener; 1 GiB. The largest goes when there are more */
+    size_t backlog;  /* unsent bytes of one stream; 1 MiB */
+    size_t answers;  /* unsent bytes of all connections; 1 GiB. The largest goes when there are more; one answer has a
+                        quarter at most */
+    size_t rate; /* bytes a second at which a body must come, and an answer be taken, over receive_s and send_s; 1024 */
     int connections;       /* of the public listener; 4096, or what the system's limit of files allows */
     int per_address;       /* of them from one address (IPv6: one network of 64 bits); half of them */
     int admin_connections; /* of the admin listener, which are none of those; 64 */
@@ -56,8 +57,9 @@ struct http_setup {
     struct clock *clock;
     struct http_limits limits;
     void *ctx;
-    /* A head is whole and nothing of its body was read or asked for (100 Continue). True: let it in. False: it was answered; what
-     * the client still sends of the body is read away, bounded, and the connection ends. NULL: all come in. */
+    /* A head is whole and nothing of its body was read or asked for (100 Continue). True: let it in. False: it was
+     * answered; what the client still sends of the body is read away, bounded, and the connection ends. NULL: all come
+     * in. */
     bool (*admit)(void *ctx, struct http_exchange *x);
     void (*handle)(void *ctx, struct http_exchange *x);
     /* An exchange ended: answered, or gone (status 499). For counts and the access log. */
@@ -74,24 +76,25 @@ int http_listen(struct http *h, const char *host, int port, bool admin, struct e
 /* Whether this address could be had now; takes nothing. The same errors. */
 int http_can_listen(const char *host, int port, struct err *e);
 int http_port(const struct http *h, bool admin); /* 0: none */
-bool http_is_loopback(const struct http *h, bool admin); /* the address that is listened on; false also when there is none */
-void http_close_after_answers(
-    struct http *h); /* draining: idle connections close, the others after their answer */
+bool http_is_loopback(const struct http *h,
+                      bool admin);             /* the address that is listened on; false also when there is none */
+void http_close_after_answers(struct http *h); /* draining: idle connections close, the others after their answer */
 void http_close_listeners(struct http *h);
 void http_close_connections(struct http *h); /* at once */
 int http_n_connections(const struct http *h);
-int http_n_exchanges(const struct http *h); /* being answered */
-size_t http_backlog(const struct http *h);  /* unsent bytes in all */
+int http_n_exchanges(const struct http *h);   /* being answered */
+size_t http_backlog(const struct http *h);    /* unsent bytes in all */
 size_t http_max_answer(const struct http *h); /* bytes of one */
-/* Room for `held` bytes of answers that are being made: those that leave most untaken end. false: there is none even so. Not while an exchange is
- * being answered. */
+/* Room for `held` bytes of answers that are being made: those that leave most untaken end. false: there is none even
+ * so. Not while an exchange is being answered. */
 bool http_make_room(struct http *h, size_t held);
-void http_flush(struct http *h);            /* send what is there now, e.g. between two batches of tokens */
+void http_flush(struct http *h); /* send what is there now, e.g. between two batches of tokens */
 
 /* ---- answering */
 void http_add_header(struct http_exchange *x, const char *name,
                      const char *value); /* before the answer; value must be one line */
-/* The whole answer. type may be NULL with n 0. The exchange is over. One that is larger than http_max_answer becomes a 507. */
+/* The whole answer. type may be NULL with n 0. The exchange is over. One that is larger than http_max_answer becomes a
+ * 507. */
 void http_answer(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 /* A streamed answer: begin, put as often as wanted (straight into the returned buffer: append only), end. */
 void http_stream_begin(struct http_exchange *x, int status, const char *type);
@@ -99,8 +102,7 @@ struct buf *http_stream_put(struct http_exchange *x);
 void http_stream_end(struct http_exchange *x); /* the exchange is over */
 void http_stream_break(
     struct http_exchange *x); /* over, and the client can tell that it is not whole: no last chunk, closed */
-int64_t
-http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
+int64_t http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
 const char *http_reason(int status);
 
 #endif

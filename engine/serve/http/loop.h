@@ -23,7 +23,7 @@ void loop_destroy(struct loop *l);                 /* every event must be freed 
 void loop_after(struct loop *l, loop_fn fn, void *ctx);
 /* Made disarmed; stays armed until loop_disarm. NULL when the system refuses. */
 struct loop_event *loop_fd(struct loop *l, int fd, enum loop_kind kind, loop_fn fn, void *ctx);
-struct loop_event *loop_every(struct loop *l, int ms, loop_fn fn, void *ctx);     /* armed */
+struct loop_event *loop_every(struct loop *l, int ms, loop_fn fn, void *ctx); /* armed */
 void loop_arm(struct loop_event *v);
 void loop_disarm(struct loop_event *v);
 void loop_again(struct loop_event *v);      /* its callback runs once more in the next turn */

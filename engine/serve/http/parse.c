@@ -194,8 +194,7 @@ static int parse_meaning(struct http_head *h, struct err *e)
     int hosts = count_headers(h, "host");
     if (hosts > 1 || (hosts == 0 && h->minor == 1))
         return refuse(h, 400, e, "exactly one Host header is needed");
-    h->keep_alive =
-        h->minor == 1 ? !list_has(h, "connection", "close") : list_has(h, "connection", "keep-alive");
+    h->keep_alive = h->minor == 1 ? !list_has(h, "connection", "close") : list_has(h, "connection", "keep-alive");
     const char *expect = http_head_find(h, "expect");
     if (expect && strcasecmp(expect, "100-continue") != 0)
         return refuse(h, 417, e, "only Expect: 100-continue is understood");
@@ -317,8 +316,7 @@ static int chunk_step(struct http_chunks *c, const char *p, size_t n, size_t *to
     return len == 2 ? 0 : E_INPUT;
 }
 
-int http_chunks_feed(struct http_chunks *c, const struct http_bytes *in, size_t *used, struct buf *out,
-                     size_t limit)
+int http_chunks_feed(struct http_chunks *c, const struct http_bytes *in, size_t *used, struct buf *out, size_t limit)
 {
     *used = 0;
     while (c->step != CHUNK_DONE && *used < in->n) {

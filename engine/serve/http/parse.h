@@ -20,16 +20,7 @@ enum {
     HTTP_MAX_TRAILERS = 8192,
 };
 
-enum http_method {
-    HTTP_GET,
-    HTTP_HEAD,
-    HTTP_POST,
-    HTTP_PUT,
-    HTTP_PATCH,
-    HTTP_DELETE,
-    HTTP_OPTIONS,
-    HTTP_METHOD_COUNT
-};
+enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_PATCH, HTTP_DELETE, HTTP_OPTIONS, HTTP_METHOD_COUNT };
 const char *http_method_name(enum http_method m);
 
 struct http_header {
@@ -56,8 +47,7 @@ size_t http_head_length(const char *p, size_t n, size_t *seen);
 /* Reads a whole head. E_INPUT with h->status and a reason; h must be freed in both cases. */
 int http_head_parse(struct http_head *h, const char *p, size_t n, struct err *e);
 void http_head_free(struct http_head *h);
-const char *http_head_find(const struct http_head *h,
-                           const char *lower_name); /* NULL: absent; the first of several */
+const char *http_head_find(const struct http_head *h, const char *lower_name); /* NULL: absent; the first of several */
 /* The value of a query parameter, "" for a bare name, NULL when absent; copied into out (cut to fit). Not
  * percent-decoded. */
 const char *http_query_find(const char *query, const char *name, char *out, size_t n);
@@ -77,7 +67,6 @@ struct http_chunks {
 
 /* Reads chunked bytes, appends the payload to out, sets *used. E_INPUT: malformed. E_FULL: out would pass
  * limit. The end has come when c->step is CHUNK_DONE. */
-int http_chunks_feed(struct http_chunks *c, const struct http_bytes *in, size_t *used, struct buf *out,
-                     size_t limit);
+int http_chunks_feed(struct http_chunks *c, const struct http_bytes *in, size_t *used, struct buf *out, size_t limit);
 
 #endif

@@ -5,20 +5,23 @@
 #include "engine/base/log.h"
 #include "engine/serve/http/conn.h"
 
-/* OTHER_FILES: models, policies, recordings, queues. SLOW: a request that comes at less than so many times the least rate may be ended
- * for a newcomer. CREDIT: seconds' worth of bytes that all begin with, so that who has just begun is not the slowest. FRESH:
- * before its first second is over a silent connection does not idle; its request may be on the way. */
+/* OTHER_FILES: models, policies, recordings, queues. SLOW: a request that comes at less than so many times the least
+ * rate may be ended for a newcomer. CREDIT: seconds' worth of bytes that all begin with, so that who has just begun is
+ * not the slowest. FRESH: before its first second is over a silent connection does not idle; its request may be on the
+ * way. */
 enum { OTHER_FILES = 256, SLOW = 16, CREDIT = 4, FRESH = 2, SAY_S = 10 };
 static const double BUSY = 1e300;
 static const char idle_first[] = "idle and slow ones are ended, then newcomers are turned away";
 
-/* Each connection is an open file: where fewer are allowed, fewer connections are, or the admin listener could take none either. */
+/* Each connection is an open file: where fewer are allowed, fewer connections are, or the admin listener could take
+ * none either. */
 static void fit_files(struct http_limits *l)
 {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) < 0)
         return;
-    rlim_t others = (rlim_t)l->admin_connections + OTHER_FILES, want = (rlim_t)l->connections + others, had = r.rlim_cur;
+    rlim_t others = (rlim_t)l->admin_connections + OTHER_FILES, want = (rlim_t)l->connections + others,
+           had = r.rlim_cur;
     if (had < want) {
         r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max > want ? want : r.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &r) < 0)
@@ -27,7 +30,8 @@ static void fit_files(struct http_limits *l)
     if (r.rlim_cur >= want)
         return;
     l->connections = r.rlim_cur > 2 * others ? (int)(r.rlim_cur - others) : (int)(r.rlim_cur / 2);
-    log_warn("http", "only %d connections at once: the system allows %llu open files (ulimit -n)", l->connections, (unsigned long long)r.rlim_cur);
+    log_warn("http", "only %d connections at once: the system allows %llu open files (ulimit -n)", l->connections,
+             (unsigned long long)r.rlim_cur);
 }
 
 void rooms_init(struct http *h)
@@ -36,7 +40,8 @@ void rooms_init(struct http *h)
     fit_files(l);
     if (!l->per_address)
         l->per_address = l->connections > 1 ? l->connections / 2 : 1;
-    h->rooms[false] = (struct http_room){.max_conns = l->connections, .per_address = l->per_address, .max_bodies = l->bodies};
+    h->rooms[false] =
+        (struct http_room){.max_conns = l->connections, .per_address = l->per_address, .max_bodies = l->bodies};
     h->rooms[true] = (struct http_room){.max_conns = l->admin_connections, .max_bodies = l->bodies};
     for (int i = 0; i < 2; i++)
         map_init(&h->rooms[i].by_address);
@@ -88,7 +93,8 @@ void room_leave(struct http_conn *c)
         map_remove(&r->by_address, c->address);
 }
 
-/* How little a connection would lose: less than nothing when it idles, bytes a second of a request that comes slowly, BUSY when it is not to be ended. */
+/* How little a connection would lose: less than nothing when it idles, bytes a second of a request that comes slowly,
+ * BUSY when it is not to be ended. */
 static double worth(const struct http_conn *c, int64_t now)
 {
     double seconds = (double)(now - c->since_ns) * 1e-9 + 1;
@@ -141,13 +147,17 @@ bool room_make(struct http *h, bool admin, uint64_t address)
 {
     struct http_room *r = &h->rooms[admin];
     if (r->per_address && count_of(r, address) >= r->per_address) {
-        say(h, &r->said_ns, "one address has as many connections as it may (--max-connections-per-address)", idle_first);
+        say(h, &r->said_ns, "one address has as many connections as it may (--max-connections-per-address)",
+            idle_first);
         if (!free_one(h, r, &address))
             return false;
     }
     if (r->n_conns < r->max_conns)
         return true;
-    say(h, &r->said_ns, admin ? "the admin listener has as many connections as it may" : "there are as many connections as there may be (--max-connections)", idle_first);
+    say(h, &r->said_ns,
+        admin ? "the admin listener has as many connections as it may"
+              : "there are as many connections as there may be (--max-connections)",
+        idle_first);
     return free_one(h, r, NULL);
 }
 
@@ -195,7 +205,8 @@ void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more)
 {
     struct http_conn *c;
     while (h->unsent + more > h->setup.limits.answers && (c = largest_unsent(h, but))) {
-        say(h, &h->said_ns, "answers that nobody takes hold more than they may (--max-answer-memory)", "who leaves most is cut off");
+        say(h, &h->said_ns, "answers that nobody takes hold more than they may (--max-answer-memory)",
+            "who leaves most is cut off");
         conn_kill(c);
     }
 }

@@ -68,7 +68,8 @@ void openai_answer_free(struct openai_answer *a)
 static size_t held_by(const struct openai_choice *c)
 {
     const struct shape_logprobs *l = &c->logprobs;
-    return c->text.len + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len + l->tops.len + l->offsets.len + c->ids.len * sizeof *c->ids.ids;
+    return c->text.len + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len + l->tops.len + l->offsets.len +
+           c->ids.len * sizeof *c->ids.ids;
 }
 
 /* The first sign of life of a choice: the stream opens, the prompt is echoed. */
@@ -225,7 +226,9 @@ void openai_answer_fault(struct openai_answer *a, const struct fault *f)
 
 const struct fault *openai_answer_too_large(struct fault *f)
 {
-    fault_set(f, 507, "answer_too_large", NULL, "the answer is larger than this server holds for anyone; ask for a stream, or for fewer choices or logprobs");
+    fault_set(
+        f, 507, "answer_too_large", NULL,
+        "the answer is larger than this server holds for anyone; ask for a stream, or for fewer choices or logprobs");
     return f;
 }
 

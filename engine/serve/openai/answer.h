@@ -43,11 +43,12 @@ struct openai_answer {
     bool force_usage;
     struct openai_choice *choices;
     int n_choices, n_ended;
-    int n_given, n_with_engine, unstarted; /* choices handed to the engine; of them, without an ending; prompt tokens of those not started */
+    int n_given, n_with_engine,
+        unstarted; /* choices handed to the engine; of them, without an ending; prompt tokens of those not started */
     int n_prompt, n_output; /* tokens of all prompts; of all choices so far */
-    size_t held, counted; /* bytes gathered for a frame or for the whole; what openai.c has counted of them */
-    size_t most;          /* bytes of it that may be held */
-    void *owner;                        /* heap: what x->user points to; freed with the answer */
+    size_t held, counted;   /* bytes gathered for a frame or for the whole; what openai.c has counted of them */
+    size_t most;            /* bytes of it that may be held */
+    void *owner;            /* heap: what x->user points to; freed with the answer */
     struct openai_answer *next, **link; /* of all answers */
 };
 

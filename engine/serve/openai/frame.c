@@ -34,8 +34,7 @@ void openai_frame_prepare(struct openai_answer *a)
 static struct shape_usage usage(const struct openai_answer *a, bool final)
 {
     struct shape_usage u = {.n_prompt = a->n_prompt, .n_output = a->n_output, .n_cached = final ? 0 : -1};
-    for (int i = 0; final && i < a->n_choices;
-         i += a->params.n) /* a prompt counts once, however many choices it has */
+    for (int i = 0; final && i < a->n_choices; i += a->params.n) /* a prompt counts once, however many choices it has */
         u.n_cached += a->choices[i].n_cached;
     return u;
 }
@@ -139,8 +138,7 @@ void openai_frame_last(struct openai_choice *c)
     if (c->text.len || c->logprobs.tokens.len || c->ids.len)
         openai_frame_text(c, c->text.len);
     struct buf *out = frame_begin(c);
-    buf_puts(out,
-             is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
+    buf_puts(out, is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
     buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
     put_stop_reason(c, out);
     frame_end(c, out);

@@ -12,7 +12,8 @@ static const struct {
 } refused[] = {
     {"guided_json", structured, 0},
     {"guided_regex", structured, 0},
-    {"guided_choice", "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens", 0},
+    {"guided_choice", "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens",
+     0},
     {"guided_grammar", structured, 0},
     {"structured_outputs", structured, 0},
     {"grammar", structured, 0},
@@ -73,12 +74,17 @@ static const struct {
 static bool says_nothing(const struct json *v, double off)
 {
     switch (json_type(v)) {
-    case JSON_NULL: return true;
-    case JSON_BOOL: return !json_true(v);
-    case JSON_NUMBER: return json_number(v) == off;
-    case JSON_STRING: return !*json_text(v);
+    case JSON_NULL:
+        return true;
+    case JSON_BOOL:
+        return !json_true(v);
+    case JSON_NUMBER:
+        return json_number(v) == off;
+    case JSON_STRING:
+        return !*json_text(v);
     case JSON_ARRAY:
-    case JSON_OBJECT: return !json_first(v);
+    case JSON_OBJECT:
+        return !json_first(v);
     }
     return false;
 }
@@ -88,7 +94,8 @@ int openai_refuse_unoffered(const struct json *body, struct fault *f)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const struct json *v = json_find(body, refused[i].name);
         if (v && !says_nothing(v, refused[i].off))
-            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s", refused[i].name, refused[i].hint);
+            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s",
+                             refused[i].name, refused[i].hint);
     }
     return 0;
 }
@@ -98,7 +105,8 @@ int openai_check_labels(const struct json *body, struct fault *f)
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
         const struct json *v = json_find(body, labels[i].name);
         if (v && json_type(v) != JSON_NULL && json_type(v) != labels[i].type)
-            return fault_set(f, 400, "invalid_type", labels[i].name, "'%s' must be %s, not %s", labels[i].name, labels[i].what, json_type_name(v));
+            return fault_set(f, 400, "invalid_type", labels[i].name, "'%s' must be %s, not %s", labels[i].name,
+                             labels[i].what, json_type_name(v));
     }
     return 0;
 }
@@ -126,7 +134,8 @@ static int check_choice(const struct json *choice, struct fault *f)
     if (word && strcmp(word, "required") != 0)
         return fault_set(f, 400, "invalid_value", "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
     return fault_set(f, 400, "unsupported_parameter", "tool_choice",
-                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are not parsed from the text");
+                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are not "
+                     "parsed from the text");
 }
 
 int openai_check_tools(const struct json *body, struct fault *f)
@@ -137,9 +146,11 @@ int openai_check_tools(const struct json *body, struct fault *f)
         return fault_set(f, 400, "invalid_type", "tools", "'tools' must be an array, not %s", json_type_name(tools));
     int rc = check_choice(json_find(body, "tool_choice"), f);
     for (const struct json *t = json_first(tools); t && !rc; t = json_next(t), i++) {
-        const char *type = json_text(json_find(t, "type")), *name = json_text(json_find(json_find(t, "function"), "name"));
+        const char *type = json_text(json_find(t, "type")),
+                   *name = json_text(json_find(json_find(t, "function"), "name"));
         if (!type || strcmp(type, "function") != 0 || !name || !*name)
-            rc = fault_set(f, 400, "invalid_type", "tools", "'tools'[%zu] must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+            rc = fault_set(f, 400, "invalid_type", "tools",
+                           "'tools'[%zu] must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
     }
     return rc;
 }

@@ -1,5 +1,6 @@
-/* What a request may ask for that is not offered here: refused by name with what to do instead, never ignored, as soon as it would change the
- * answer. A value that means "off" is let through, since clients send their defaults. Pure; any thread. */
+/* What a request may ask for that is not offered here: refused by name with what to do instead, never ignored, as soon
+ * as it would change the answer. A value that means "off" is let through, since clients send their defaults. Pure; any
+ * thread. */
 #ifndef SERVE_OPENAI_OFFER_H
 #define SERVE_OPENAI_OFFER_H
 
@@ -8,7 +9,8 @@
 
 /* E_INPUT with f. body is an object. */
 int openai_refuse_unoffered(const struct json *body, struct fault *f);
-/* Tools are shown to the template; calls can be neither forced nor parsed. Each must be {"type": "function", "function": {"name": ...}}. */
+/* Tools are shown to the template; calls can be neither forced nor parsed. Each must be {"type": "function",
+ * "function": {"name": ...}}. */
 int openai_check_tools(const struct json *body, struct fault *f);
 /* Does the request want the model to see tools? */
 bool openai_wants_tools(const struct json *body);

@@ -114,8 +114,8 @@ static struct openai_answer *largest(struct openai *o)
     return found;
 }
 
-/* What is gathered for whole answers is bounded with what waits to be taken. An answer that has grown beyond its own bound ends, then those that
- * nobody takes, then the largest. */
+/* What is gathered for whole answers is bounded with what waits to be taken. An answer that has grown beyond its own
+ * bound ends, then those that nobody takes, then the largest. */
 static void bound_held(struct openai *o, struct openai_answer *a)
 {
     struct fault f;
@@ -124,7 +124,9 @@ static void bound_held(struct openai *o, struct openai_answer *a)
     if (a->held > a->most)
         fail(o, a, openai_answer_too_large(&f));
     while (!http_make_room(http, o->held) && (a = largest(o))) {
-        fault_set(&f, 503, "overloaded", NULL, "the answers that are being made hold more memory than they may; ask for a stream, or try again later");
+        fault_set(
+            &f, 503, "overloaded", NULL,
+            "the answers that are being made hold more memory than they may; ask for a stream, or try again later");
         f.retry_after_s = 1;
         fail(o, a, &f);
     }
@@ -151,15 +153,17 @@ static void submit(struct openai *o, struct openai_answer *a, int i)
     queue_post(o->front->inbox, &m);
 }
 
-/* A request of many sequences neither takes all places nor queues them all at once: it has half of the places at most, and no more prompt tokens that wait
- * than a step takes, so that whoever comes next is behind one step of it, not behind all of it. Its others follow as these start and end. */
+/* A request of many sequences neither takes all places nor queues them all at once: it has half of the places at most,
+ * and no more prompt tokens that wait than a step takes, so that whoever comes next is behind one step of it, not
+ * behind all of it. Its others follow as these start and end. */
 static void hand_over(struct openai *o, struct openai_answer *a)
 {
     const struct front *f = o->front;
     int places = f->places > 1 ? f->places / 2 : f->places;
     while (a->n_given < a->n_choices) {
         const struct openai_choice *c = &a->choices[a->n_given];
-        if (a->n_with_engine && ((places && a->n_with_engine >= places) || (f->step_tokens && a->unstarted && a->unstarted + c->cost > f->step_tokens)))
+        if (a->n_with_engine && ((places && a->n_with_engine >= places) ||
+                                 (f->step_tokens && a->unstarted && a->unstarted + c->cost > f->step_tokens)))
             return;
         submit(o, a, a->n_given++);
     }
@@ -201,7 +205,8 @@ static void check_room(struct openai *o, struct openai_order *order)
     const struct front *f = o->front;
     if (order->fault.status || !f->max_live || f->n_live + order->n_specs <= f->max_live)
         return;
-    fault_set(&order->fault, 503, "overloaded", NULL, "the queue is full: the request asks for %d sequences, and there is room for %d; try again later",
+    fault_set(&order->fault, 503, "overloaded", NULL,
+              "the queue is full: the request asks for %d sequences, and there is room for %d; try again later",
               order->n_specs, f->max_live > f->n_live ? f->max_live - f->n_live : 0);
     order->fault.retry_after_s = 1;
 }
@@ -231,18 +236,17 @@ static void order_done(struct text_job *job)
 
 /* ---- the request */
 
-/* The client's request id when it is a plain word, else a new one. Clients may send the same word twice: the engine's name gets more. */
+/* The client's request id when it is a plain word, else a new one. Clients may send the same word twice: the engine's
+ * name gets more. */
 static void choose_id(struct openai *o, const struct http_exchange *x, struct openai_order *r, char out[NAME_BYTES])
 {
     const char *kind = r->route == ROUTE_CHAT ? "chatcmpl" : "cmpl";
     const char *given = http_head_find(&x->head, "x-request-id");
     size_t n = given ? strlen(given) : 0;
-    if (n && n < NAME_BYTES &&
-        strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
+    if (n && n < NAME_BYTES && strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
         memcpy(out, given, n + 1);
     else
-        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng),
-                 rng_next(&o->front->rng));
+        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng), rng_next(&o->front->rng));
     snprintf(r->id, sizeof r->id, "%s-%s", kind, out);
     if (out[0] && given && strcmp(out, given) == 0)
         snprintf(r->name, sizeof r->name, "%s-%.37s-%016" PRIx64, kind, out, rng_next(&o->front->rng));
@@ -366,8 +370,7 @@ void openai_event(struct openai *o, const struct engine_event *ev)
 {
     uint64_t v;
     if (!map_find(&o->by_tag, ev->tag, &v)) {
-        log_error("openai", "an event for a sequence that is not here: kind %d tag %" PRIu64, (int)ev->kind,
-                  ev->tag);
+        log_error("openai", "an event for a sequence that is not here: kind %d tag %" PRIu64, (int)ev->kind, ev->tag);
         return;
     }
     struct openai_choice *c = (struct openai_choice *)(uintptr_t)v;

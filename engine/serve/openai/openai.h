@@ -22,12 +22,10 @@ struct openai {
 void openai_init(struct openai *o, struct front *f);
 void openai_free(struct openai *o); /* no event may follow */
 void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const struct auth_key *key);
-void openai_event(
-    struct openai *o,
-    const struct engine_event *ev); /* TOKEN, PROMPT_LOGPROBS, END; the payload stays the caller's */
+void openai_event(struct openai *o,
+                  const struct engine_event *ev); /* TOKEN, PROMPT_LOGPROBS, END; the payload stays the caller's */
 void openai_tick(struct openai *o, int64_t now_ns);
-void openai_fail_all(struct openai *o,
-                     const char *why); /* every client is told 503; the sequences are cancelled */
+void openai_fail_all(struct openai *o, const char *why); /* every client is told 503; the sequences are cancelled */
 static inline bool openai_is_idle(const struct openai *o)
 {
     return !o->answers && !o->n_orders;

@@ -16,13 +16,12 @@ static int check_model(const struct openai_order *o, const struct json *body, st
         return 0;
     const char *name = json_text(v);
     if (!name)
-        return fault_set(f, 400, "invalid_type", "model", "'model' must be a string, not %s",
-                         json_type_name(v));
+        return fault_set(f, 400, "invalid_type", "model", "'model' must be a string, not %s", json_type_name(v));
     for (int i = 0; i < o->n_names; i++)
         if (strcmp(name, o->names[i]) == 0)
             return 0;
-    return fault_set(f, 404, "model_not_found", "model",
-                     "The model '%.100s' does not exist; this server has '%.100s'", name, o->names[0]);
+    return fault_set(f, 404, "model_not_found", "model", "The model '%.100s' does not exist; this server has '%.100s'",
+                     name, o->names[0]);
 }
 
 static int32_t *copy_ids(const int32_t *ids, int n)
@@ -121,8 +120,8 @@ void openai_order_read(struct text_job *job)
     struct openai_order *o = (struct openai_order *)job;
     struct err e = {0};
     o->fault = (struct fault){0};
-    struct json *body = json_parse(o->body.data ? o->body.data : "", o->body.len,
-                                   &(struct json_limits){.nodes = 1500000}, &e);
+    struct json *body =
+        json_parse(o->body.data ? o->body.data : "", o->body.len, &(struct json_limits){.nodes = 1500000}, &e);
     if (!body)
         fault_set(&o->fault, e.code == E_FULL ? 503 : 400, "invalid_json", NULL,
                   "the request body is not acceptable: %s", e.text);

@@ -12,8 +12,7 @@
 
 static int bad(struct fault *f, const char *param, const char *what, const struct json *got)
 {
-    return fault_set(f, 400, "invalid_type", param, "'%s' must be %s, not %s", param, what,
-                     json_type_name(got));
+    return fault_set(f, 400, "invalid_type", param, "'%s' must be %s, not %s", param, what, json_type_name(got));
 }
 
 /* ---- plain fields, by table */
@@ -63,8 +62,8 @@ static const struct field fields[] = {
 
 static int out_of_range(const struct field *d, double v, struct fault *f)
 {
-    return fault_set(f, 400, "invalid_value", d->name, "'%s' must be %s%g and at most %.10g, not %.10g",
-                     d->name, d->above_min ? "greater than " : "at least ", d->min, d->max, v);
+    return fault_set(f, 400, "invalid_value", d->name, "'%s' must be %s%g and at most %.10g, not %.10g", d->name,
+                     d->above_min ? "greater than " : "at least ", d->min, d->max, v);
 }
 
 static int read_field(struct openai_params *p, const struct field *d, const struct json *v, struct fault *f)
@@ -84,8 +83,7 @@ static int read_field(struct openai_params *p, const struct field *d, const stru
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT && x != floor(x))
         return fault_set(f, 400, "invalid_type", d->name, "'%s' must be an integer, not %.10g", d->name, x);
-    if (!(x >= d->min && x <= d->max) ||
-        (d->above_min && (float)x == (float)d->min)) /* the sampler works in floats */
+    if (!(x >= d->min && x <= d->max) || (d->above_min && (float)x == (float)d->min)) /* the sampler works in floats */
         return out_of_range(d, x, f);
     if (d->kind == FIELD_INT)
         *(int *)at = (int)i;
@@ -106,7 +104,8 @@ static bool has_twin(const struct openai_params *p, const struct field *d)
 /* A switch of the other route that stands where it stands anyway asks for nothing. */
 static bool is_default(const struct openai_params *p, const struct field *d, const struct json *v)
 {
-    return d->kind == FIELD_BOOL && json_type(v) == JSON_BOOL && json_true(v) == *(const bool *)((const char *)p + d->at);
+    return d->kind == FIELD_BOOL && json_type(v) == JSON_BOOL &&
+           json_true(v) == *(const bool *)((const char *)p + d->at);
 }
 
 static int read_fields(struct openai_params *p, const struct json *body, struct fault *f)
@@ -118,7 +117,8 @@ static int read_fields(struct openai_params *p, const struct json *body, struct 
         if (fields[i].routes & 1 << p->route)
             TRY(read_field(p, &fields[i], v, f));
         else if (!has_twin(p, &fields[i]) && !is_default(p, &fields[i], v))
-            return fault_set(f, 400, "unsupported_parameter", fields[i].name, "'%s' is a field of %s, not of this route", fields[i].name,
+            return fault_set(f, 400, "unsupported_parameter", fields[i].name,
+                             "'%s' is a field of %s, not of this route", fields[i].name,
                              p->route == ROUTE_CHAT ? "/v1/completions" : "/v1/chat/completions");
     }
     return 0;
@@ -149,8 +149,7 @@ static int check_best_of(const struct openai_params *p, const struct json *body,
     if (!v || json_type(v) == JSON_NULL)
         return 0;
     if (!json_i64(v, &k) || k != p->n)
-        return fault_set(f, 400, "unsupported_parameter", "best_of",
-                         "'best_of' is supported only when it equals 'n'");
+        return fault_set(f, 400, "unsupported_parameter", "best_of", "'best_of' is supported only when it equals 'n'");
     return 0;
 }
 
@@ -190,15 +189,15 @@ int openai_read_ids(const struct json *list, const char *name, int n_vocab, size
         return bad(f, name, "an array of token ids", list);
     size_t count = json_count(list), i = 0;
     if (count > max)
-        return fault_set(f, 400, "invalid_value", name, "'%s' has %zu token ids; at most %zu are accepted",
-                         name, count, max);
+        return fault_set(f, 400, "invalid_value", name, "'%s' has %zu token ids; at most %zu are accepted", name, count,
+                         max);
     out->ids = mem_new_array(count ? count : 1, sizeof *out->ids);
     out->cap = count;
     for (const struct json *v = json_first(list); v; v = json_next(v), i++) {
         int64_t id;
         if (json_type(v) != JSON_NUMBER || !json_i64(v, &id) || id < 0 || id >= n_vocab)
-            return fault_set(f, 400, "invalid_value", name, "'%s'[%zu] is not a token id from 0 to %d", name,
-                             i, n_vocab - 1);
+            return fault_set(f, 400, "invalid_value", name, "'%s'[%zu] is not a token id from 0 to %d", name, i,
+                             n_vocab - 1);
         out->ids[out->len++] = (int32_t)id;
     }
     return 0;
@@ -231,7 +230,8 @@ static int read_allowed(struct openai_params *p, const struct json *body, int n_
     struct tokens ids = {0};
     int rc = openai_read_ids(v, "allowed_token_ids", n_vocab, (size_t)n_vocab, &ids, f);
     if (!rc && !ids.len)
-        rc = fault_set(f, 400, "invalid_value", "allowed_token_ids", "'allowed_token_ids' is empty: no token could follow");
+        rc = fault_set(f, 400, "invalid_value", "allowed_token_ids",
+                       "'allowed_token_ids' is empty: no token could follow");
     if (!rc) {
         qsort(ids.ids, ids.len, sizeof *ids.ids, by_id);
         p->allowed = shared_new(ids.len, sizeof *p->allowed);
@@ -266,15 +266,14 @@ static int read_bias(struct openai_params *p, const struct json *body, int n_voc
         return bad(f, "logit_bias", "an object from token ids to numbers", map);
     size_t n = json_count(map);
     if (n > SAMPLING_MAX_BIAS)
-        return fault_set(f, 400, "invalid_value", "logit_bias",
-                         "'logit_bias' has %zu entries; at most %d are accepted", n, SAMPLING_MAX_BIAS);
+        return fault_set(f, 400, "invalid_value", "logit_bias", "'logit_bias' has %zu entries; at most %d are accepted",
+                         n, SAMPLING_MAX_BIAS);
     p->bias = shared_new(n ? n : 1, sizeof *p->bias);
     for (const struct json *v = json_first(map); v; v = json_next(v)) {
         int64_t id = id_of_key(json_key(v));
         if (id < 0 || id >= n_vocab)
             return fault_set(f, 400, "invalid_value", "logit_bias",
-                             "'logit_bias' key \"%.40s\" is not a token id from 0 to %d", json_key(v),
-                             n_vocab - 1);
+                             "'logit_bias' key \"%.40s\" is not a token id from 0 to %d", json_key(v), n_vocab - 1);
         double bias = json_number(v);
         if (json_type(v) != JSON_NUMBER || !(bias >= -100 && bias <= 100))
             return fault_set(f, 400, "invalid_value", "logit_bias",
@@ -307,8 +306,8 @@ static int read_salt(struct openai_params *p, const struct json *body, struct fa
         return 0;
     const char *s = json_text(v);
     if (!s || !*s || strlen(s) > OPENAI_MAX_SALT)
-        return fault_set(f, 400, "invalid_value", "cache_salt",
-                         "'cache_salt' must be a string of 1 to %d bytes", OPENAI_MAX_SALT);
+        return fault_set(f, 400, "invalid_value", "cache_salt", "'cache_salt' must be a string of 1 to %d bytes",
+                         OPENAI_MAX_SALT);
     memcpy(p->salt, s, strlen(s) + 1);
     return 0;
 }
@@ -321,8 +320,7 @@ static int read_stream_options(struct openai_params *p, const struct json *body,
     if (json_type(o) != JSON_OBJECT)
         return bad(f, "stream_options", "an object", o);
     if (!p->stream)
-        return fault_set(f, 400, "invalid_value", "stream_options",
-                         "'stream_options' goes with \"stream\": true only");
+        return fault_set(f, 400, "invalid_value", "stream_options", "'stream_options' goes with \"stream\": true only");
     static const char *const names[] = {"include_usage", "continuous_usage_stats"};
     for (int i = 0; i < 2; i++) {
         const struct json *v = json_find(o, names[i]);
@@ -342,22 +340,19 @@ static int check_together(struct openai_params *p, const struct json *body, stru
     if (p->top_k == -1)
         p->top_k = 0;
     if (chat && p->n_logprobs >= 0 && !p->logprobs)
-        return fault_set(f, 400, "invalid_value", "top_logprobs",
-                         "'top_logprobs' goes with \"logprobs\": true only");
+        return fault_set(f, 400, "invalid_value", "top_logprobs", "'top_logprobs' goes with \"logprobs\": true only");
     if (chat && p->logprobs && p->n_logprobs < 0)
         p->n_logprobs = 0;
     if (!chat)
         p->logprobs = p->n_logprobs >= 0;
     if (chat && p->echo)
-        return fault_set(f, 400, "unsupported_parameter", "echo",
-                         "'echo' is offered on /v1/completions only");
+        return fault_set(f, 400, "unsupported_parameter", "echo", "'echo' is offered on /v1/completions only");
     if (p->max_tokens == 0 && !(p->echo || p->n_prompt_logprobs >= 0))
         return fault_set(f, 400, "invalid_value", "max_tokens",
                          "'max_tokens' must be at least 1 (0 goes with 'echo' only)");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
         return fault_set(f, 400, "invalid_value", "min_tokens",
-                         "'min_tokens' is %d, which is more than 'max_tokens', %d", p->min_tokens,
-                         p->max_tokens);
+                         "'min_tokens' is %d, which is more than 'max_tokens', %d", p->min_tokens, p->max_tokens);
     if (p->continue_final && p->add_generation_prompt)
         return fault_set(f, 400, "invalid_value", "continue_final_message",
                          "'continue_final_message' needs \"add_generation_prompt\": false");
@@ -377,9 +372,21 @@ static int check_together(struct openai_params *p, const struct json *body, stru
 static bool known(const char *name)
 {
     static const char *const others[] = {
-        "model", "prompt", "messages", "stop", "stop_token_ids", "allowed_token_ids", "logit_bias",
-        "seed", "cache_salt", "stream_options", "response_format", "tools", "tool_choice",
-        "best_of", "chat_template_kwargs",
+        "model",
+        "prompt",
+        "messages",
+        "stop",
+        "stop_token_ids",
+        "allowed_token_ids",
+        "logit_bias",
+        "seed",
+        "cache_salt",
+        "stream_options",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "best_of",
+        "chat_template_kwargs",
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i].name) == 0)
@@ -412,8 +419,7 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
                                 .top_p = 1,
                                 .repetition_penalty = 1};
     if (json_type(body) != JSON_OBJECT)
-        return fault_set(f, 400, "invalid_type", NULL, "the body must be a JSON object, not %s",
-                         json_type_name(body));
+        return fault_set(f, 400, "invalid_type", NULL, "the body must be a JSON object, not %s", json_type_name(body));
     note_unknown(body);
     TRY(openai_refuse_unoffered(body, f));
     TRY(openai_check_labels(body, f));

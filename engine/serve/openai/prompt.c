@@ -23,8 +23,7 @@ static int put_parts(const struct json *parts, struct buf *text, struct fault *f
                              "supported by this model",
                              type ? type : json_type_name(part));
         if (!s)
-            return fault_set(f, 400, "invalid_type", "messages",
-                             "a text part of 'content' has no string 'text'");
+            return fault_set(f, 400, "invalid_type", "messages", "a text part of 'content' has no string 'text'");
         if (!first)
             buf_putc(text, '\n');
         buf_puts(text, s);
@@ -42,8 +41,8 @@ static int content_text(const struct json *message, struct buf *text, struct fau
     if (json_type(c) == JSON_ARRAY)
         return put_parts(c, text, f);
     if (json_type(c) != JSON_STRING)
-        return fault_set(f, 400, "invalid_type", "messages",
-                         "'content' must be a string or an array of parts, not %s", json_type_name(c));
+        return fault_set(f, 400, "invalid_type", "messages", "'content' must be a string or an array of parts, not %s",
+                         json_type_name(c));
     buf_puts(text, json_text(c));
     return 0;
 }
@@ -97,8 +96,8 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
 {
     const char *role = json_text(json_find(m, "role"));
     if (json_type(m) != JSON_OBJECT || !role)
-        return fault_set(f, 400, "invalid_type", "messages",
-                         "'messages'[%zu] must be an object with a string 'role'", i);
+        return fault_set(f, 400, "invalid_type", "messages", "'messages'[%zu] must be an object with a string 'role'",
+                         i);
     struct buf text = {0};
     int rc = content_text(m, &text, f);
     /* developer is the newer name of system; templates know the older one. */
@@ -125,8 +124,7 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
 static int put_messages(struct buf *out, const struct json *messages, struct fault *f)
 {
     if (json_type(messages) != JSON_ARRAY || !json_first(messages))
-        return fault_set(f, 400, "invalid_type", "messages",
-                         "'messages' must be an array of at least one message");
+        return fault_set(f, 400, "invalid_type", "messages", "'messages' must be an array of at least one message");
     size_t i = 0;
     put_member(out, "messages");
     buf_putc(out, '[');
@@ -165,8 +163,7 @@ static int put_context(struct buf *out, const struct front_text *t, const struct
         return fault_set(f, 400, "invalid_type", "chat_template_kwargs",
                          "'chat_template_kwargs' must be an object, not %s", json_type_name(kwargs));
     buf_putc(out, '{');
-    for (const struct json *v = json_type(kwargs) == JSON_OBJECT ? json_first(kwargs) : NULL; v;
-         v = json_next(v)) {
+    for (const struct json *v = json_type(kwargs) == JSON_OBJECT ? json_first(kwargs) : NULL; v; v = json_next(v)) {
         put_member(out, json_key(v));
         json_write(out, v, NULL);
     }
@@ -194,8 +191,8 @@ static char *backwards(const char *s, size_t n)
     return out;
 }
 
-/* Where s[0..n) stands last in text. memmem is linear, so the last place is found backwards: looking on behind each place that it finds from the
- * front would cost the product of both lengths when they are all one letter. */
+/* Where s[0..n) stands last in text. memmem is linear, so the last place is found backwards: looking on behind each
+ * place that it finds from the front would cost the product of both lengths when they are all one letter. */
 static int find_last(const struct buf *text, const char *s, size_t n, const char **found, struct fault *f)
 {
     char *rev_text = backwards(text->data, text->len), *rev_s = backwards(s, n), *at = NULL;
@@ -247,18 +244,18 @@ int openai_render(const struct openai_reading *r, const struct json *body, struc
             "this model has no chat template; use /v1/completions, or start the server with --chat-template");
     if (openai_wants_tools(body) && !chat_takes(r->text->chat, "tools"))
         return fault_set(f, 400, "unsupported_parameter", "tools",
-                         "this model's chat template shows the model no tools, so it could not call one: leave 'tools' away, or start the server with a "
+                         "this model's chat template shows the model no tools, so it could not call one: leave 'tools' "
+                         "away, or start the server with a "
                          "--chat-template that has them");
     struct buf text = {0};
     struct err e = {0};
     int rc = put_context(&text, r->text, r->params, body, f);
-    struct json *context = rc ? NULL
-                              : json_parse(text.data, text.len,
-                                           &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
+    struct json *context =
+        rc ? NULL : json_parse(text.data, text.len, &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
     buf_free(&text);
     if (!rc && !context)
-        rc = fault_set(f, 400, "invalid_value", "messages",
-                       "the messages cannot be given to the chat template: %s", e.text);
+        rc = fault_set(f, 400, "invalid_value", "messages", "the messages cannot be given to the chat template: %s",
+                       e.text);
     if (!rc)
         rc = render(r, context, out, f);
     json_free(context);
@@ -278,8 +275,7 @@ int openai_encode(const struct openai_reading *r, const struct buf *text, bool a
                                .cancel = r->cancel};
     if (tokenizer_encode(t->tokenizer, text->data ? text->data : "", text->len, how, out, &e))
         return fault_set(f, 400, "context_length_exceeded", "prompt",
-                         "the prompt cannot be used: %s; the model's length is %d tokens", e.text,
-                         t->max_model_len);
+                         "the prompt cannot be used: %s; the model's length is %d tokens", e.text, t->max_model_len);
     return 0;
 }
 
@@ -299,8 +295,7 @@ int openai_decode(const struct openai_reading *r, const struct tokens *ids, bool
     return 0;
 }
 
-static int too_long(const struct front_text *t, const struct openai_params *p, int n, int max_tokens,
-                    struct fault *f)
+static int too_long(const struct front_text *t, const struct openai_params *p, int n, int max_tokens, struct fault *f)
 {
     const char *param = p->route == ROUTE_CHAT ? "messages" : "prompt";
     if (max_tokens > 0 && n < t->max_model_len)
@@ -308,14 +303,12 @@ static int too_long(const struct front_text *t, const struct openai_params *p, i
                   "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d "
                   "in the %s, %d in the completion). "
                   "Please reduce the length of the %s or max_tokens to %d.",
-                  t->max_model_len, (long long)n + max_tokens, n, param, max_tokens, param,
-                  t->max_model_len - n);
+                  t->max_model_len, (long long)n + max_tokens, n, param, max_tokens, param, t->max_model_len - n);
     else
         fault_set(f, 400, "context_length_exceeded", param,
                   "This model's maximum context length is %d tokens. However, your %s resulted in %d "
                   "tokens%s. Please reduce its length.",
-                  t->max_model_len, param, n,
-                  n == t->max_model_len ? " and leaves no room for a completion" : "");
+                  t->max_model_len, param, n, n == t->max_model_len ? " and leaves no room for a completion" : "");
     f->n_prompt = n;
     f->n_ctx = t->max_model_len;
     return E_INPUT;
@@ -386,8 +379,8 @@ static int read_completions(const struct openai_reading *r, const struct json *b
     bool many = json_type(v) == JSON_ARRAY && first && json_type(first) != JSON_NUMBER;
     size_t n = many ? json_count(v) : 1;
     if (n > OPENAI_MAX_PROMPTS)
-        return fault_set(f, 400, "invalid_value", "prompt",
-                         "'prompt' has %zu entries; at most %d are accepted", n, OPENAI_MAX_PROMPTS);
+        return fault_set(f, 400, "invalid_value", "prompt", "'prompt' has %zu entries; at most %d are accepted", n,
+                         OPENAI_MAX_PROMPTS);
     out->items = mem_new_array(n, sizeof *out->items);
     if (!many)
         return add_one(r, v, out, f);

@@ -12,8 +12,8 @@ enum { OPENAI_MAX_PROMPTS = 2048 };
 struct openai_prompt {
     int32_t *ids;
     int n, max_tokens;
-    bool open_ended;    /* the client gave no max_tokens */
-    char *echo; /* its text, when echo is asked for; else NULL */
+    bool open_ended; /* the client gave no max_tokens */
+    char *echo;      /* its text, when echo is asked for; else NULL */
     size_t n_echo;
 };
 

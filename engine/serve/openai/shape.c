@@ -203,8 +203,7 @@ static void put_ranked(struct buf *out, const struct tokenizer *t, int32_t id, f
     buf_free(&text);
 }
 
-void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids,
-                      const struct prompt_logprobs *p)
+void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids, const struct prompt_logprobs *p)
 {
     buf_puts(out, "[null");
     for (int i = 1; i < p->n; i++) {

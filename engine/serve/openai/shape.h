@@ -27,8 +27,7 @@ void shape_completion_token(struct shape_logprobs *l, const struct shape_token *
 void shape_put_chat(struct buf *out, const struct shape_logprobs *l);       /* {"content":[...]} */
 void shape_put_completion(struct buf *out, const struct shape_logprobs *l); /* {"tokens":[...],...} */
 /* vLLM's prompt_logprobs: [null,{"17":{"logprob","rank","decoded_token"},...},...] */
-void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids,
-                      const struct prompt_logprobs *p);
+void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids, const struct prompt_logprobs *p);
 
 struct shape_usage {
     int n_prompt, n_output, n_cached; /* n_cached -1: not known yet */

@@ -72,8 +72,7 @@ static int tokenize(struct token_job *t, const struct json *body)
     if (!rc && tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, how, &ids, &e))
         rc = fault_set(&t->fault, 400, "invalid_value", "prompt", "the text cannot be tokenised: %s", e.text);
     if (!rc) {
-        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len,
-                   t->words->max_model_len);
+        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len, t->words->max_model_len);
         shape_put_ids(&t->out, ids.ids, ids.len);
         if (flag(body, "return_token_strs", false))
             rc = put_pieces(t, &ids, &t->out);
@@ -123,7 +122,9 @@ static void done(struct text_job *job)
 {
     struct token_job *t = (struct token_job *)job;
     if (!t->fault.status && t->out.over)
-        fault_set(&t->fault, 507, "answer_too_large", NULL, "the answer is larger than this server holds for anyone; send the text in parts, or leave return_token_strs out");
+        fault_set(&t->fault, 507, "answer_too_large", NULL,
+                  "the answer is larger than this server holds for anyone; send the text in parts, or leave "
+                  "return_token_strs out");
     if (t->x && t->fault.status)
         front_fault(t->x, &t->fault);
     else if (t->x)
@@ -140,12 +141,14 @@ static void gone(struct http_exchange *x)
     cancel_ask(&t->job.cancel);
 }
 
-static void post(struct front *f, struct http_exchange *x,
-                 int (*work)(struct token_job *, const struct json *))
+static void post(struct front *f, struct http_exchange *x, int (*work)(struct token_job *, const struct json *))
 {
     struct token_job *t = mem_new(sizeof *t);
-    *t = (struct token_job){
-        .job = {.run = run, .done = done, .bytes = x->body.len}, .words = &f->words, .x = x, .body = x->body, .work = work};
+    *t = (struct token_job){.job = {.run = run, .done = done, .bytes = x->body.len},
+                            .words = &f->words,
+                            .x = x,
+                            .body = x->body,
+                            .work = work};
     t->out.limit = http_max_answer(f->http);
     fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     x->body = (struct buf){0};
@@ -182,10 +185,9 @@ static void put_or_null(struct buf *out, const char *key, const char *s)
 void tokens_api_info(struct front *f, struct http_exchange *x)
 {
     struct buf out = {0};
-    buf_printf(
-        &out,
-        "{\"tokenizer_class\":\"moonshift\",\"vocab_size\":%d,\"model_max_length\":%d,\"add_bos_token\":%s",
-        f->words.n_vocab, f->words.max_model_len, tokenizer_adds_bos(f->words.tokenizer) ? "true" : "false");
+    buf_printf(&out,
+               "{\"tokenizer_class\":\"moonshift\",\"vocab_size\":%d,\"model_max_length\":%d,\"add_bos_token\":%s",
+               f->words.n_vocab, f->words.max_model_len, tokenizer_adds_bos(f->words.tokenizer) ? "true" : "false");
     put_or_null(&out, "bos_token", f->words.bos);
     put_or_null(&out, "eos_token", f->words.eos);
     put_or_null(&out, "chat_template", f->chat_source);

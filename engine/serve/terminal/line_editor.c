@@ -24,7 +24,7 @@ struct line_editor {
     int interrupts;
     bool interrupted;
     const char *prompt;
-    char path[PATH_MAX];    /* of the history; "": not kept */
+    char path[PATH_MAX]; /* of the history; "": not kept */
 };
 
 static struct line_editor *of(EditLine *edit)
@@ -129,7 +129,8 @@ enum line_result line_editor_read(struct line_editor *d, const char *prompt, str
     d->prompt = prompt;
     d->interrupted = false;
     el_resize(d->edit); /* it may have changed while an answer ran */
-    el_set(d->edit, EL_PREP_TERM, 1); /* before the prompt is seen: what is typed after it must meet the editor, not the terminal's own */
+    el_set(d->edit, EL_PREP_TERM,
+           1); /* before the prompt is seen: what is typed after it must meet the editor, not the terminal's own */
     const char *text = el_gets(d->edit, &n);
     if (d->interrupted)
         return LINE_INTERRUPTED;

@@ -17,21 +17,21 @@ enum { INPUT_BYTES = 64 << 20, READ_BYTES = 4096 };
 
 struct terminal {
     struct terminal_setup setup;
-    int interrupts;                 /* signalfd of SIGINT */
-    bool screen, keyboard;          /* stdout, stdin is a terminal */
-    bool dim;                       /* the numbers, on stderr */
-    struct line_editor *editor;     /* NULL: lines come as the terminal gives them */
-    bool at_end;                    /* of the input */
-    struct buf input;               /* read and not used yet */
-    struct buf messages;            /* JSON objects with commas between */
+    int interrupts;             /* signalfd of SIGINT */
+    bool screen, keyboard;      /* stdout, stdin is a terminal */
+    bool dim;                   /* the numbers, on stderr */
+    struct line_editor *editor; /* NULL: lines come as the terminal gives them */
+    bool at_end;                /* of the input */
+    struct buf input;           /* read and not used yet */
+    struct buf messages;        /* JSON objects with commas between */
     uint64_t tag;
     struct detok detok;
-    struct buf shown;               /* the answer so far */
-    size_t n_written;               /* of it, on the screen */
+    struct buf shown; /* the answer so far */
+    size_t n_written; /* of it, on the screen */
 };
 
 struct answer {
-    bool stopped;                   /* by Ctrl-C */
+    bool stopped; /* by Ctrl-C */
     int n_prompt, n_output, n_cached;
     double first_s, all_s;
 };
@@ -233,7 +233,8 @@ static int ask(struct terminal *t, struct tokens *prompt, struct answer *a, stru
     queue_post(t->setup.inbox, &(struct engine_message){.kind = IN_SUBMIT, .payload = make_spec(t, prompt)});
     int rc = 0;
     for (bool over = false; !over;) {
-        struct pollfd fds[2] = {{.fd = queue_fd(t->setup.outbox), .events = POLLIN}, {.fd = t->interrupts, .events = POLLIN}};
+        struct pollfd fds[2] = {{.fd = queue_fd(t->setup.outbox), .events = POLLIN},
+                                {.fd = t->interrupts, .events = POLLIN}};
         poll(fds, 2, -1);
         if (fds[1].revents)
             cancel(t, a);
@@ -342,7 +343,8 @@ static int read_input(struct terminal *t, struct err *e)
     return t->at_end ? 0 : err_set(e, E_INPUT, "the standard input is longer than %d MiB", INPUT_BYTES >> 20);
 }
 
-/* What comes on standard input and the question of the command line, in this order, with an empty line between: `cat FILE | moonshift run M "Sum this up."` */
+/* What comes on standard input and the question of the command line, in this order, with an empty line between: `cat
+ * FILE | moonshift run M "Sum this up."` */
 static int gather(struct terminal *t, struct buf *text, struct err *e)
 {
     const char *asked = t->setup.prompt;
@@ -380,9 +382,11 @@ static void put_numbers(const struct terminal *t, const struct answer *a)
 {
     char line[200];
     double rest = a->all_s - a->first_s;
-    int n = snprintf(line, sizeof line, "%s[%d tokens in, %d of them cached; first after %.2f s; %d out, %.1f a second%s]%s\n",
+    int n = snprintf(line, sizeof line,
+                     "%s[%d tokens in, %d of them cached; first after %.2f s; %d out, %.1f a second%s]%s\n",
                      t->dim ? "\x1b[2m" : "", a->n_prompt, a->n_cached, a->first_s, a->n_output,
-                     a->n_output > 1 && rest > 0 ? (a->n_output - 1) / rest : 0.0, a->stopped ? "; stopped" : "", t->dim ? "\x1b[0m" : "");
+                     a->n_output > 1 && rest > 0 ? (a->n_output - 1) / rest : 0.0, a->stopped ? "; stopped" : "",
+                     t->dim ? "\x1b[0m" : "");
     write_all(STDERR_FILENO, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
 }
 

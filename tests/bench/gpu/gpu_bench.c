@@ -1,8 +1,9 @@
-/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the shapes of
- * Llama-3.1-8B by type (of fp8: by the form of its scales) and rows, attention by batch and context (prompts also by the kernel for all
- * devices, where this one has its own). Random data; weights in turn from as many copies as no cache holds. Ratios
- * are to what the same run measures (probe.h): reading device memory, the library's best product of the same shape. Prints a table and the
- * goals G5, G6, G7 and G9; asserts nothing about time. usage: gpu_bench [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
+/* Single operations of the CUDA backend on the first GPU, timed by its own events inside a step: linear layers in the
+ * shapes of Llama-3.1-8B by type (of fp8: by the form of its scales) and rows, attention by batch and context (prompts
+ * also by the kernel for all devices, where this one has its own). Random data; weights in turn from as many copies as
+ * no cache holds. Ratios are to what the same run measures (probe.h): reading device memory, the library's best product
+ * of the same shape. Prints a table and the goals G5, G6, G7 and G9; asserts nothing about time. usage: gpu_bench
+ * [--seconds S] [--dry]   (dry: small sizes, for the emulator) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,8 @@ struct verdicts {
 
 struct bench {
     const struct backend_ops *ops;
-    struct device *d, *plain; /* plain: the same without kernels of its compute capability alone; NULL: there are none */
+    struct device *d,
+        *plain; /* plain: the same without kernels of its compute capability alone; NULL: there are none */
     struct probe probe;
     struct clock clock;
     double read_gbs, deadline;
@@ -60,8 +62,8 @@ static void fill(void *p, size_t bytes, uint64_t seed)
     }
 }
 
-/* Bits of any type whose scales are small and finite: f16 and bf16 near 0.01, quantised blocks by their 16-bit fields at the front or the
- * end. */
+/* Bits of any type whose scales are small and finite: f16 and bf16 near 0.01, quantised blocks by their 16-bit fields
+ * at the front or the end. */
 static void *random_weights(enum dtype t, int rows, int cols)
 {
     const struct dtype_info *info = dtype_get(t);
@@ -89,7 +91,8 @@ static void *random_weights(enum dtype t, int rows, int cols)
     return p;
 }
 
-static double step_us(const struct bench *b, const struct batch *batch, void (*op)(const struct bench *, void *), void *ctx, int n)
+static double step_us(const struct bench *b, const struct batch *batch, void (*op)(const struct bench *, void *),
+                      void *ctx, int n)
 {
     double took[REPEATS];
     struct err e = {0};
@@ -122,8 +125,10 @@ static void run_linear(const struct bench *b, void *ctx)
 static bool load_copies(const struct bench *b, struct linear_bench *l, const struct weight_src *src)
 {
     struct err e = {0};
-    size_t each = (size_t)src->rows * dtype_row_bytes(src->type, src->cols), past_caches = b->dry ? 1 : (size_t)320 << 20;
-    for (l->n_copies = 0; l->n_copies < MOST_COPIES && (l->n_copies == 0 || (size_t)l->n_copies * each < past_caches); l->n_copies++)
+    size_t each = (size_t)src->rows * dtype_row_bytes(src->type, src->cols),
+           past_caches = b->dry ? 1 : (size_t)320 << 20;
+    for (l->n_copies = 0; l->n_copies < MOST_COPIES && (l->n_copies == 0 || (size_t)l->n_copies * each < past_caches);
+         l->n_copies++)
         check(b->ops->weight_load(b->d, &l->copies[l->n_copies], src, &e), &e);
     return l->n_copies > 0;
 }
@@ -153,11 +158,15 @@ static void time_linear(struct bench *b, struct linear_bench *l, const struct we
                                 .rows = rows,
                                 .n_out = 1,
                                 .out = {{{NULL, 0, src->rows, 0, src->cols}, NULL, {b->y, src->rows, src->rows}}}};
-    double us = step_us(b, &batch, run_linear, l, b->dry ? 2 : rows > 256 ? 5 : 20), bytes = (double)b->ops->weight_bytes(l->copies[0]);
+    double us = step_us(b, &batch, run_linear, l,
+                        b->dry       ? 2
+                        : rows > 256 ? 5
+                                     : 20),
+           bytes = (double)b->ops->weight_bytes(l->copies[0]);
     double flops = 2.0 * rows * src->rows * src->cols, library = library_us(b, src, rows), times;
     times = us > 0 ? library / us : 0;
-    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", name_of(src), src->rows, src->cols,
-            rows, us, bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
+    printf("linear %-5s %6d x %5d rows %4d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS", name_of(src),
+           src->rows, src->cols, rows, us, bytes / us / 1e3, bytes / us / 1e3 / b->read_gbs, flops / us / 1e6);
     printf(library > 0 ? "  %.2f x cuBLASLt (%.1f us)\n" : "\n", times, library);
     if (src->rows < 100000 && rows <= 16)
         worst(&b->v.skinny, times);
@@ -170,7 +179,8 @@ static void bench_linear(struct bench *b, const struct weight_src *kind, int row
 {
     static const int rows[] = {1, 16, 2048, 4, 8, 32, 64, 256, 512, 8192};
     struct linear_bench l = {.n_copies = 0};
-    struct weight_src src = {kind->type, rows_out, cols, .data = random_weights(kind->type, rows_out, cols), .scales = kind->scales};
+    struct weight_src src = {kind->type, rows_out, cols, .data = random_weights(kind->type, rows_out, cols),
+                             .scales = kind->scales};
     if (!src.data)
         return;
     load_copies(b, &l, &src);
@@ -203,7 +213,8 @@ static void time_attention(struct bench *b, const struct attention_case *k, stru
 {
     int each = (k->length + TOKENS - 1) / TOKENS, total = each * k->n, kv_head[Q];
     struct batch_seq *seqs = mem_new_array((size_t)k->n, sizeof *seqs);
-    int32_t *blocks = mem_new_array((size_t)total, sizeof *blocks), *zeros = mem_new_array((size_t)(k->n * k->rows), sizeof *zeros);
+    int32_t *blocks = mem_new_array((size_t)total, sizeof *blocks),
+            *zeros = mem_new_array((size_t)(k->n * k->rows), sizeof *zeros);
     for (int i = 0; i < total; i++)
         blocks[i] = (int32_t)(((int64_t)i * 7919) % total);
     for (int i = 0; i < k->n; i++)
@@ -219,14 +230,17 @@ static void time_attention(struct bench *b, const struct attention_case *k, stru
                                  .scale = 0.088f}};
     struct bench with_plain = *b;
     with_plain.d = b->plain;
-    double us = step_us(b, &batch, run_attention, &c, b->dry ? 1 : 10), bytes = (double)k->n * k->length * KV * DIM * 2 * 2;
-    double flops = 4.0 * k->n * Q * DIM * ((double)k->rows * (k->length - k->rows) + (double)k->rows * (k->rows + 1) / 2);
+    double us = step_us(b, &batch, run_attention, &c, b->dry ? 1 : 10),
+           bytes = (double)k->n * k->length * KV * DIM * 2 * 2;
+    double flops =
+        4.0 * k->n * Q * DIM * ((double)k->rows * (k->length - k->rows) + (double)k->rows * (k->rows + 1) / 2);
     double of_read = bytes / us / 1e3 / b->read_gbs;
-    printf("attention %3d seqs x %5d rows at %5d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS\n", k->n, k->rows, k->length, us,
-           bytes / us / 1e3, of_read, flops / us / 1e6);
+    printf("attention %3d seqs x %5d rows at %5d  %9.1f us  %7.0f GB/s (%.2f of reading)  %7.1f TFLOPS\n", k->n,
+           k->rows, k->length, us, bytes / us / 1e3, of_read, flops / us / 1e6);
     if (k->rows > 1 && b->plain) {
         double plain = step_us(&with_plain, &batch, run_attention, &c, b->dry ? 1 : 10);
-        printf("   by the kernel for all devices  %21.1f us  %60.1f TFLOPS  (%.2f times the time)\n", plain, flops / plain / 1e6, plain / us);
+        printf("   by the kernel for all devices  %21.1f us  %60.1f TFLOPS  (%.2f times the time)\n", plain,
+               flops / plain / 1e6, plain / us);
         worst(&b->v.prefill_times, plain / us);
     }
     if (k->goal == OF_DECODE)
@@ -276,8 +290,12 @@ static void bench_all(struct bench *b)
     static const struct {
         int rows, cols;
     } shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
-    static const struct weight_src kinds[] = {{.type = DT_BF16}, {.type = DT_F8_SCALED, .scales = F8_BY_ROW}, {.type = DT_F8_SCALED, .scales = F8_BY_BLOCK},
-                                              {.type = DT_Q8_0}, {.type = DT_Q4_K},                           {.type = DT_Q6_K}};
+    static const struct weight_src kinds[] = {{.type = DT_BF16},
+                                              {.type = DT_F8_SCALED, .scales = F8_BY_ROW},
+                                              {.type = DT_F8_SCALED, .scales = F8_BY_BLOCK},
+                                              {.type = DT_Q8_0},
+                                              {.type = DT_Q4_K},
+                                              {.type = DT_Q6_K}};
     int shrink = b->dry ? 16 : 1;
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
         bench_attention(b, attention[i]);
@@ -291,10 +309,12 @@ static void bench_all(struct bench *b)
     goal(b, "G5b", b->v.attention_alone, 0.60, "decode attention, one sequence at 32k, of the reading probe");
     goal(b, "G6", b->v.large, 0.95, "products of 512 rows and more, bf16, of cuBLASLt's best; the worst of all shapes");
     goal(b, "G6b", b->v.large_f8, 0.95,
-         "the same of fp8, both forms of scales, inputs rounded on the way; the library's best is of inputs that are fp8 already");
+         "the same of fp8, both forms of scales, inputs rounded on the way; the library's best is of inputs that are "
+         "fp8 already");
     goal(b, "G7", b->v.skinny, 1.15, "products of 1 to 16 rows, bf16, times cuBLASLt's best; the worst of all shapes");
     goal(b, "G9", b->v.prefill, 0.60, "causal attention over 16384 tokens, heads of 128, bf16, of 989 TFLOPS");
-    goal(b, "G9b", b->v.prefill_times, 1.00, "attention of prompts, times the kernel for all devices; the worst of all cases");
+    goal(b, "G9b", b->v.prefill_times, 1.00,
+         "attention of prompts, times the kernel for all devices; the worst of all cases");
 }
 
 static void *take(struct bench *b, size_t bytes)
@@ -314,7 +334,8 @@ static void fill_inputs(struct bench *b)
     for (size_t i = 0; i < first; i++)
         host[i] = (float)((double)(rng_at(3, i) >> 11) * 0x1p-53 * 4 - 2);
     for (size_t done = 0; done < n; done += first)
-        check(b->ops->upload(b->d, (float *)b->x + done, host, (n - done < first ? n - done : first) * sizeof(float)), &e);
+        check(b->ops->upload(b->d, (float *)b->x + done, host, (n - done < first ? n - done : first) * sizeof(float)),
+              &e);
     mem_free(host);
 }
 
@@ -338,7 +359,9 @@ int main(int argc, char **argv)
     check(b.ops->open(&b.d, &(struct device_opts){.max_rows = LONG_ROWS, .max_logits = 64}, &e), &e);
     b.ops->facts(b.d, &f);
     if (!strcmp(f.isa, "sm_90"))
-        check(b.ops->open(&b.plain, &(struct device_opts){.max_rows = LONG_ROWS, .max_logits = 64, .plain_kernels = true}, &e), &e);
+        check(b.ops->open(&b.plain,
+                          &(struct device_opts){.max_rows = LONG_ROWS, .max_logits = 64, .plain_kernels = true}, &e),
+              &e);
     probe_open(&b.probe, b.dry);
     b.read_gbs = probe_read(&b.probe);
     printf("%s%s; copy of device memory %.0f GB/s, read and write; reading alone %.0f GB/s\n", f.name,

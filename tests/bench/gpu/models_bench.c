@@ -1,9 +1,11 @@
-/* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the same run measures of
- * the GPU (probe.h). Weights and caches are random, every layer has its own memory and the bytes of a real model lie there, so no cache
- * answers for it; layers repeat each other's values, not their addresses. Ratios: bytes that a step must read (weights, and the cache of
- * its sequences) over the bandwidth of the reading probe; operations that it must do over the rate of a large product. Prints goals of GPUs
- * (G1 to G4, G8, part of G11) as "G4 0.81 (goal 0.78) ...". Asserts nothing about time. usage: models_bench [--seconds S] [--dry]
- * [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop) */
+/* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the
+ * same run measures of the GPU (probe.h). Weights and caches are random, every layer has its own memory and the bytes
+ * of a real model lie there, so no cache answers for it; layers repeat each other's values, not their addresses.
+ * Ratios: bytes that a step must read (weights, and the cache of its sequences) over the bandwidth of the reading
+ * probe; operations that it must do over the rate of a large product. Prints goals of GPUs (G1 to G4, G8, part of G11)
+ * as "G4 0.81 (goal 0.78) ...". Asserts nothing about time. usage: models_bench [--seconds S] [--dry]
+ * [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop)
+ */
 #include <cuda_profiler_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +56,8 @@ struct bench {
     struct device *device;
     struct probe probe;
     struct clock clock;
-    double read_gbs, copy_gbs, pinned_gbs, tflops, tflops8, deadline; /* tflops: of a large product in bf16; in fp8 (0: there is none) */
+    double read_gbs, copy_gbs, pinned_gbs, tflops, tflops8,
+        deadline;       /* tflops: of a large product in bf16; in fp8 (0: there is none) */
     char *host, *host8; /* noise to load weights from; the same as blocks of fp8 */
     size_t host_bytes;
     struct verdicts v;
@@ -108,21 +111,23 @@ static struct shape scaled(struct shape s, bool dry)
 {
     if (!dry)
         return s;
-    s.layers = 2, s.hidden = s.hidden >= 1024 ? 128 : 64, s.heads = 4, s.kv_heads = 2, s.head_dim = 64, s.ffn = 192, s.vocab = 512;
+    s.layers = 2, s.hidden = s.hidden >= 1024 ? 128 : 64, s.heads = 4, s.kv_heads = 2, s.head_dim = 64, s.ffn = 192,
+    s.vocab = 512;
     return s;
 }
 
 static int read_config(struct model_config *c, const struct shape *s, struct err *e)
 {
     char text[700];
-    int n = snprintf(
-        text, sizeof text,
-        "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"hidden_act\":\"silu\",\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-5,"
-        "\"rope_theta\":500000.0,\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_"
-        "dim\":%d,"
-        "\"intermediate_size\":%d,\"vocab_size\":%d,\"tie_word_embeddings\":%s}",
-        s->arch, strncmp(s->arch, "Qwen3", 5) ? "llama" : "qwen3", s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
-        s->vocab, s->tied ? "true" : "false");
+    int n = snprintf(text, sizeof text,
+                     "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"hidden_act\":\"silu\",\"max_position_"
+                     "embeddings\":32768,\"rms_norm_eps\":1e-5,"
+                     "\"rope_theta\":500000.0,\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,"
+                     "\"num_key_value_heads\":%d,\"head_"
+                     "dim\":%d,"
+                     "\"intermediate_size\":%d,\"vocab_size\":%d,\"tie_word_embeddings\":%s}",
+                     s->arch, strncmp(s->arch, "Qwen3", 5) ? "llama" : "qwen3", s->layers, s->hidden, s->heads,
+                     s->kv_heads, s->head_dim, s->ffn, s->vocab, s->tied ? "true" : "false");
     return config_from_hf(c, text, (size_t)n, e);
 }
 
@@ -175,9 +180,11 @@ static void make_host8(struct bench *b)
 static struct weight *load(struct bench *b, struct subject *s, enum dtype type, int rows, int cols)
 {
     struct err e = {0};
-    size_t at = ((size_t)s->n_loaded * 4099 * 64) % ((size_t)1 << 20) / 2 * 2, at8 = (size_t)s->n_loaded * 37 % HOST8_SHIFTS;
+    size_t at = ((size_t)s->n_loaded * 4099 * 64) % ((size_t)1 << 20) / 2 * 2,
+           at8 = (size_t)s->n_loaded * 37 % HOST8_SHIFTS;
     const char *from = type == DT_BF16 ? b->host + at : b->host8 + at8 * (size_t)dtype_get(type)->bytes;
-    struct weight_src src = {type, rows, cols, .data = from, .scales = F8_BY_ROW}; /* the scales of make_host8 are all the same */
+    struct weight_src src = {type, rows, cols, .data = from,
+                             .scales = F8_BY_ROW}; /* the scales of make_host8 are all the same */
     check(b->ops->weight_load(b->device, &s->loaded[s->n_loaded], &src, &e), &e);
     return s->loaded[s->n_loaded++];
 }
@@ -226,7 +233,8 @@ static double sizes_of(struct subject *s)
     const struct shape *h = &s->shape;
     double q = (double)h->heads * h->head_dim, kv = (double)h->kv_heads * h->head_dim;
     s->products_per_row = h->layers * (double)h->hidden * (2 * q + 2 * kv + 3.0 * h->ffn);
-    s->weight_bytes = (h->type == DT_BF16 ? 2 : 1) * s->products_per_row + 2.0 * h->vocab * h->hidden; /* scales of fp8 not counted */
+    s->weight_bytes =
+        (h->type == DT_BF16 ? 2 : 1) * s->products_per_row + 2.0 * h->vocab * h->hidden; /* scales of fp8 not counted */
     return s->weight_bytes * (h->type == DT_BF16 ? 1 : 1.07) + (h->tied ? 0 : 2.0 * h->vocab * h->hidden);
 }
 
@@ -258,7 +266,8 @@ static bool open_subject(struct bench *b, struct subject *s, const struct shape 
     s->head = s->shape.tied ? s->embed : load(b, s, DT_BF16, s->shape.vocab, s->shape.hidden);
     upload_ones(b, s);
     s->load_s = now(b) - begun;
-    struct wview table = whole(s->embed, s->shape.vocab, s->shape.hidden), head = whole(s->head, s->shape.vocab, s->shape.hidden);
+    struct wview table = whole(s->embed, s->shape.vocab, s->shape.hidden),
+                 head = whole(s->head, s->shape.vocab, s->shape.hidden);
     s->weights = (struct model_weights){.shard = shard_of(&s->config, (struct layout){1, 1, 1}, 0),
                                         .embed = table,
                                         .head = head,
@@ -269,7 +278,8 @@ static bool open_subject(struct bench *b, struct subject *s, const struct shape 
     s->forward = (struct forward){.ops = b->ops, .device = b->device, .config = &s->config, .kv = &s->kv};
     check(forward_init(&s->forward, b->dry ? 64 : MAX_ROWS, MAX_SEQS, 1, &e), &e);
     double gbs = bytes / s->load_s * 1e-9;
-    printf("%s: %.2f GB loaded in %.2f s, %.1f GB/s (%.2f of the link)\n", shape->name, bytes * 1e-9, s->load_s, gbs, gbs / b->pinned_gbs);
+    printf("%s: %.2f GB loaded in %.2f s, %.1f GB/s (%.2f of the link)\n", shape->name, bytes * 1e-9, s->load_s, gbs,
+           gbs / b->pinned_gbs);
     if (b->v.load == 0)
         b->v.load = gbs / b->pinned_gbs;
     return true;
@@ -352,7 +362,8 @@ static void feed_free(struct feed *f)
     mem_free(f);
 }
 
-static void run_one(struct bench *b, struct subject *s, const struct forward_site *site, const struct batch *batch, struct step_time *t)
+static void run_one(struct bench *b, struct subject *s, const struct forward_site *site, const struct batch *batch,
+                    struct step_time *t)
 {
     struct err e = {0};
     if (b->profile)
@@ -363,7 +374,8 @@ static void run_one(struct bench *b, struct subject *s, const struct forward_sit
 }
 
 /* Steps one by one. */
-static struct timing time_single(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f, int steps)
+static struct timing time_single(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f,
+                                 int steps)
 {
     double wall[STEPS], device[STEPS];
     int warm = b->dry ? 1 : WARM;
@@ -381,7 +393,8 @@ static struct timing time_single(struct bench *b, struct subject *s, const struc
 }
 
 /* Recorded steps posted two deep, each fed by the one before it, as the engine runs decodes. */
-static struct timing time_posted(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f, int steps)
+static struct timing time_posted(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f,
+                                 int steps)
 {
     double wall[STEPS], device[STEPS], last = 0;
     struct err e = {0};
@@ -437,12 +450,15 @@ static void record(struct bench *b, struct subject *s)
 static void least_of(const struct subject *s, const struct step_case *c, double *bytes, double *flops)
 {
     const struct shape *h = &s->shape;
-    double rows = (double)c->n * c->rows, before = c->length - c->rows, pairs = c->n * (c->rows * before + c->rows * (c->rows + 1.0) / 2);
+    double rows = (double)c->n * c->rows, before = c->length - c->rows,
+           pairs = c->n * (c->rows * before + c->rows * (c->rows + 1.0) / 2);
     *bytes = s->weight_bytes + kv_bytes_per_token(h) * c->n * c->length;
-    *flops = 2 * s->products_per_row * rows + 2.0 * h->vocab * h->hidden * c->n + 4.0 * h->heads * h->head_dim * h->layers * pairs;
+    *flops = 2 * s->products_per_row * rows + 2.0 * h->vocab * h->hidden * c->n +
+             4.0 * h->heads * h->head_dim * h->layers * pairs;
 }
 
-static void judge(struct bench *b, const struct shape *shape, const struct step_case *c, double of_read, double of_roof, double tflops)
+static void judge(struct bench *b, const struct shape *shape, const struct step_case *c, double of_read, double of_roof,
+                  double tflops)
 {
     bool eight = strstr(shape->name, "8B") != NULL && shape->type == DT_BF16, fp8 = shape->type == DT_F8_SCALED;
     if (eight && c->rows == 1 && c->n == 1 && c->length <= 1024)
@@ -471,15 +487,16 @@ static void run_case(struct bench *b, struct subject *s, const struct shape *sha
            roof = read_s > sum_s ? read_s : sum_s;
     double rate = flops / t.wall * 1e-12;
     if (c->rows == 1)
-        printf("decode  %-16s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of reading, %.2f of copying  "
+        printf("decode  %-16s batch %2d context %4d  %8.3f ms (device %8.3f)  %8.0f tok/s  %5.0f GB/s = %.2f of "
+               "reading, %.2f of copying  "
                "roof %.2f%s\n",
-               shape->name, c->n, c->length, t.wall * 1e3, t.device * 1e3, c->n / t.wall, bytes / t.wall * 1e-9, read_s / t.wall,
-               bytes / t.wall * 1e-9 / b->copy_gbs, roof / t.wall, t.graph ? "" : "  (no graph)");
+               shape->name, c->n, c->length, t.wall * 1e3, t.device * 1e3, c->n / t.wall, bytes / t.wall * 1e-9,
+               read_s / t.wall, bytes / t.wall * 1e-9 / b->copy_gbs, roof / t.wall, t.graph ? "" : "  (no graph)");
     else
-        printf(
-            "prefill %-16s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the large product  roof %.2f\n",
-            shape->name, c->rows, t.wall * 1e3, t.device * 1e3, c->rows / t.wall, rate, best > 0 ? rate / best : 0,
-            roof / t.wall);
+        printf("prefill %-16s tokens %5d          %8.3f ms (device %8.3f)  %8.0f tok/s  %5.1f TFLOPS = %.2f of the "
+               "large product  roof %.2f\n",
+               shape->name, c->rows, t.wall * 1e3, t.device * 1e3, c->rows / t.wall, rate, best > 0 ? rate / best : 0,
+               roof / t.wall);
     judge(b, shape, c, read_s / t.wall, roof / t.wall, rate);
     fflush(stdout);
 }
@@ -494,7 +511,8 @@ static bool open_cache(struct bench *b, struct subject *s)
 {
     const struct shape *h = &s->shape;
     size_t block = b->ops->kv_block_bytes(DT_BF16, BLOCK, h->kv_heads, h->head_dim) * (size_t)h->layers;
-    double used = sizes_of(s) + (double)forward_scratch_bytes(&s->config, b->dry ? 64 : MAX_ROWS, MAX_SEQS, 1, sizeof(float));
+    double used =
+        sizes_of(s) + (double)forward_scratch_bytes(&s->config, b->dry ? 64 : MAX_ROWS, MAX_SEQS, 1, sizeof(float));
     double room = ((double)b->free_bytes - used) / (double)block;
     int most = 0;
     for (int i = 0; i < N_CASES; i++) {
@@ -502,7 +520,8 @@ static bool open_cache(struct bench *b, struct subject *s)
         if (blocks_of(&c) > most && blocks_of(&c) < room)
             most = blocks_of(&c);
     }
-    s->kv = (struct kv_space){.block_bytes = block / (size_t)h->layers, .n_blocks = most, .n_layers = h->layers, .dtype = DT_BF16};
+    s->kv = (struct kv_space){
+        .block_bytes = block / (size_t)h->layers, .n_blocks = most, .n_layers = h->layers, .dtype = DT_BF16};
     s->kv.base = most ? b->ops->alloc(b->device, block * (size_t)most) : NULL;
     if (!s->kv.base) {
         printf("%s: no room for a cache: not run\n", h->name);
@@ -531,7 +550,9 @@ static void open_device(struct bench *b)
 {
     struct err e = {0};
     struct device_facts f;
-    check(b->ops->open(&b->device, &(struct device_opts){.max_rows = MAX_ROWS, .max_logits = MAX_SEQS, .graph_rows = MAX_SEQS}, &e), &e);
+    check(b->ops->open(&b->device,
+                       &(struct device_opts){.max_rows = MAX_ROWS, .max_logits = MAX_SEQS, .graph_rows = MAX_SEQS}, &e),
+          &e);
     b->ops->facts(b->device, &f);
     b->free_bytes = (size_t)((double)f.memory_bytes * 0.93);
 }
@@ -552,7 +573,8 @@ static void run_model(struct bench *b, const struct shape *shape)
         }
         double again = probe_read(&b->probe), moved = again / b->read_gbs - 1;
         if (moved > 0.1 || moved < -0.1)
-            printf("%s: the reading probe moved by %.0f %% (%.0f GB/s): do not trust these ratios\n", shape->name, moved * 100, again);
+            printf("%s: the reading probe moved by %.0f %% (%.0f GB/s): do not trust these ratios\n", shape->name,
+                   moved * 100, again);
     }
     close_subject(b, &s);
     b->ops->close(b->device);
@@ -568,17 +590,20 @@ static void goal(const struct bench *b, const char *name, double value, double w
 
 static void print_goals(const struct bench *b)
 {
-    goal(b, "G1", b->v.large_decode, 0.80, "decode, batch 1, 8B bf16, context 1k, of the reading probe; the worse of two models");
+    goal(b, "G1", b->v.large_decode, 0.80,
+         "decode, batch 1, 8B bf16, context 1k, of the reading probe; the worse of two models");
     goal(b, "G2", b->v.fp8_decode, 0.65,
-         "decode, batch 1, 8B with fp8 layers (a byte a weight, bf16 table and cache), context 1k, of the reading probe");
+         "decode, batch 1, 8B with fp8 layers (a byte a weight, bf16 table and cache), context 1k, of the reading "
+         "probe");
     goal(b, "G3", b->v.small_decode, 0.60, "decode, batch 1, 0.6B bf16, of the reading probe");
     goal(b, "G4", b->v.batched, 0.78, "decode, batch 32 and 64, 8B bf16, of the higher roof; the worst of the cases");
     goal(b, "G8", b->v.prefill, 0.70, "prefill, 8B bf16, of 989 TFLOPS; the worst of the cases");
     goal(b, "G8b", b->v.prefill_of_best, 0.90, "the same of the large product of this run (either is enough)");
-    goal(b, "G8c", b->v.fp8_prefill, 0.55, "prefill, 8B with fp8 layers (a scale a row, inputs rounded to fp8), of 1979 TFLOPS; the worst of the cases");
+    goal(b, "G8c", b->v.fp8_prefill, 0.55,
+         "prefill, 8B with fp8 layers (a scale a row, inputs rounded to fp8), of 1979 TFLOPS; the worst of the cases");
     if (b->v.recording > 0)
-        printf("G11a %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n", b->v.recording,
-               b->dry ? " [dry run: means nothing]" : "");
+        printf("G11a %.2f s (goal at most 2 s) graphs of 7 sizes recorded, one layout; the slowest model%s\n",
+               b->v.recording, b->dry ? " [dry run: means nothing]" : "");
     goal(b, "G11b", b->v.load, 0.80, "loading weights from memory, of the link from pinned memory; the first model");
 }
 
@@ -589,7 +614,8 @@ static void measure_probes(struct bench *b)
     b->pinned_gbs = probe_pinned(&b->probe);
     b->tflops = b->profile ? 0 : probe_rate(&b->probe, PROBE_BF16);
     b->tflops8 = b->profile ? 0 : probe_rate(&b->probe, PROBE_F8_ROWS);
-    printf("probes: copy %.0f GB/s (read and write), read %.0f GB/s, link %.1f GB/s, large product in bf16 %.0f TFLOPS, in fp8 %.0f%s\n",
+    printf("probes: copy %.0f GB/s (read and write), read %.0f GB/s, link %.1f GB/s, large product in bf16 %.0f "
+           "TFLOPS, in fp8 %.0f%s\n",
            b->copy_gbs, b->read_gbs, b->pinned_gbs, b->tflops, b->tflops8, b->probe.lt ? "" : " (no cuBLASLt here)");
 }
 

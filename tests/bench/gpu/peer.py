@@ -3,16 +3,19 @@
 Face transformers where they can be imported. Random weights on the device. Prints lines that begin as models_bench's do: "decode NAME batch B context C MS ms", "prefill NAME tokens N MS ms",
 with "torch" or "transformers" in front. Says so and ends well where there is no torch, or none that sees a GPU.
 usage: peer.py [--seconds S] [--dry]   (dry: small sizes on the CPU, times that mean nothing)"""
+
 import argparse
 import statistics
 import sys
 import time
 
 #          name            layers hidden heads kv dim  ffn    vocab   tied   norms of q and k
-SHAPES = [("Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336, 128256, False, False),
-          ("Qwen3-0.6B", 28, 1024, 16, 8, 128, 3072, 151936, True, True),
-          ("Qwen3-8B", 36, 4096, 32, 8, 128, 12288, 151936, False, True),
-          ("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, 49152, True, False)]
+SHAPES = [
+    ("Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336, 128256, False, False),
+    ("Qwen3-0.6B", 28, 1024, 16, 8, 128, 3072, 151936, True, True),
+    ("Qwen3-8B", 36, 4096, 32, 8, 128, 12288, 151936, False, True),
+    ("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, 49152, True, False),
+]
 DECODES = [(1, 1024), (64, 1024), (8, 1024), (1, 8192), (32, 1024), (8, 8192)]
 PREFILLS = [2048, 8192]
 
@@ -22,23 +25,38 @@ class Model:
 
     def __init__(self, torch, shape, device):
         self.t, self.F = torch, torch.nn.functional
-        self.name, self.layers, self.hidden, self.heads, self.kv, self.dim, self.ffn, self.vocab, tied, self.norms = shape
+        self.name, self.layers, self.hidden, self.heads, self.kv, self.dim, self.ffn, self.vocab, tied, self.norms = (
+            shape
+        )
         self.device, self.kind = device, torch.bfloat16
         q, kv = self.heads * self.dim, self.kv * self.dim
         self.embed = self.noise(self.vocab, self.hidden)
         self.head = self.embed if tied else self.noise(self.vocab, self.hidden)
         self.ones = torch.ones(self.hidden, device=device, dtype=self.kind)
         self.head_ones = torch.ones(self.dim, device=device, dtype=self.kind)
-        self.w = [(self.noise(q + 2 * kv, self.hidden), self.noise(self.hidden, q), self.noise(2 * self.ffn, self.hidden), self.noise(self.hidden, self.ffn))
-                  for _ in range(self.layers)]
-        angle = torch.outer(torch.arange(32768, device=device).float(), 500000.0 ** (-torch.arange(0, self.dim, 2, device=device).float() / self.dim))
+        self.w = [
+            (
+                self.noise(q + 2 * kv, self.hidden),
+                self.noise(self.hidden, q),
+                self.noise(2 * self.ffn, self.hidden),
+                self.noise(self.hidden, self.ffn),
+            )
+            for _ in range(self.layers)
+        ]
+        angle = torch.outer(
+            torch.arange(32768, device=device).float(),
+            500000.0 ** (-torch.arange(0, self.dim, 2, device=device).float() / self.dim),
+        )
         self.cos, self.sin = (f(torch.cat((angle, angle), 1)).to(self.kind) for f in (torch.cos, torch.sin))
 
     def noise(self, *shape):
         return self.t.empty(*shape, device=self.device, dtype=self.kind).uniform_(-0.02, 0.02)
 
     def cache(self, batch, length):
-        return [(self.noise(batch, self.kv, length, self.dim), self.noise(batch, self.kv, length, self.dim)) for _ in range(self.layers)]
+        return [
+            (self.noise(batch, self.kv, length, self.dim), self.noise(batch, self.kv, length, self.dim))
+            for _ in range(self.layers)
+        ]
 
     def turn(self, x, at):
         half = self.dim // 2
@@ -49,13 +67,19 @@ class Model:
         F, (batch, n) = self.F, ids.shape
         x, at = F.embedding(ids, self.embed), slice(first, first + n)
         for (wqkv, wo, wup, wdown), (kc, vc) in zip(self.w, cache):
-            qkv = F.linear(F.rms_norm(x, (self.hidden,), self.ones, 1e-5), wqkv).view(batch, n, self.heads + 2 * self.kv, self.dim).transpose(1, 2)
+            qkv = (
+                F.linear(F.rms_norm(x, (self.hidden,), self.ones, 1e-5), wqkv)
+                .view(batch, n, self.heads + 2 * self.kv, self.dim)
+                .transpose(1, 2)
+            )
             q, k, v = qkv.split((self.heads, self.kv, self.kv), 1)
             if self.norms:
                 q, k = (F.rms_norm(a, (self.dim,), self.head_ones, 1e-6) for a in (q, k))
             kc[:, :, at] = self.turn(k, at)
             vc[:, :, at] = v
-            o = F.scaled_dot_product_attention(self.turn(q, at), kc[:, :, :first + n], vc[:, :, :first + n], is_causal=n > 1, enable_gqa=True)
+            o = F.scaled_dot_product_attention(
+                self.turn(q, at), kc[:, :, : first + n], vc[:, :, : first + n], is_causal=n > 1, enable_gqa=True
+            )
             x = x + F.linear(o.transpose(1, 2).reshape(batch, n, self.heads * self.dim), wo)
             gate, up = F.linear(F.rms_norm(x, (self.hidden,), self.ones, 1e-5), wup).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, wdown)
@@ -138,10 +162,24 @@ def run_torch(torch, clock, shape, device, dry):
 
 def run_transformers(torch, clock, shape, device, dry):
     import transformers
+
     name, layers, hidden, heads, kv, dim, ffn, vocab, tied, norms = shape
-    config_of, model_of = ((transformers.Qwen3Config, transformers.Qwen3ForCausalLM) if norms else (transformers.LlamaConfig, transformers.LlamaForCausalLM))
-    config = config_of(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv, head_dim=dim, intermediate_size=ffn,
-                       vocab_size=vocab, tie_word_embeddings=tied, max_position_embeddings=32768)
+    config_of, model_of = (
+        (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)
+        if norms
+        else (transformers.LlamaConfig, transformers.LlamaForCausalLM)
+    )
+    config = config_of(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=kv,
+        head_dim=dim,
+        intermediate_size=ffn,
+        vocab_size=vocab,
+        tie_word_embeddings=tied,
+        max_position_embeddings=32768,
+    )
     config._attn_implementation = "sdpa"
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -160,7 +198,9 @@ def run_transformers(torch, clock, shape, device, dry):
         call = lambda: model(token, past_key_values=past, use_cache=True)  # noqa: E731
         call()
         ms = clock.median_ms(call, 3 if dry else 10)
-        say(f"transformers decode  {name:13s} batch {batch:2d} context {size:4d} {ms:9.3f} ms {batch / ms * 1e3:9.0f} tok/s (eager)")
+        say(
+            f"transformers decode  {name:13s} batch {batch:2d} context {size:4d} {ms:9.3f} ms {batch / ms * 1e3:9.0f} tok/s (eager)"
+        )
     return None
 
 

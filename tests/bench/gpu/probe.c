@@ -167,9 +167,10 @@ static bool describe_scales(const struct lt_functions *f, const struct product *
 {
     bool rows = t->what.factors == PROBE_F8_ROWS;
     int32_t w = rows ? LT_SCALE_OUTER_VEC : LT_SCALE_BLOCK128, x = rows ? LT_SCALE_OUTER_VEC : LT_SCALE_VEC128;
-    return t->what.factors == PROBE_BF16 || (set(f, t, LT_A_SCALE_MODE, &w, sizeof w) && set(f, t, LT_B_SCALE_MODE, &x, sizeof x) &&
-                                             set(f, t, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &t->scales, sizeof t->scales) &&
-                                             set(f, t, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &t->scales, sizeof t->scales));
+    return t->what.factors == PROBE_BF16 ||
+           (set(f, t, LT_A_SCALE_MODE, &w, sizeof w) && set(f, t, LT_B_SCALE_MODE, &x, sizeof x) &&
+            set(f, t, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &t->scales, sizeof t->scales) &&
+            set(f, t, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &t->scales, sizeof t->scales));
 }
 
 /* The library's matrices are column by column: row-major w[outs][cols] is a cols x outs matrix, to be transposed. */
@@ -185,7 +186,8 @@ static bool describe(const struct lt_functions *f, struct product *t)
            ok(f->cublasLtMatrixLayoutCreate(&t->x, type, (uint64_t)w->cols, (uint64_t)w->rows, w->cols)) &&
            ok(f->cublasLtMatrixLayoutCreate(&t->y, CUDA_R_32F, (uint64_t)w->outs, (uint64_t)w->rows, w->outs)) &&
            ok(f->cublasLtMatmulPreferenceCreate(&t->preference)) &&
-           ok(f->cublasLtMatmulPreferenceSetAttribute(t->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
+           ok(f->cublasLtMatmulPreferenceSetAttribute(t->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                                      sizeof most));
 }
 
 static void forget(const struct lt_functions *f, struct product *t)
@@ -226,7 +228,8 @@ static void *factor(struct probe *p, const struct product *t, size_t bytes, uint
 static bool prepare(struct probe *p, struct product *t)
 {
     const struct probe_product *w = &t->what;
-    size_t each = ((size_t)w->outs * (size_t)w->cols * element_bytes(t) + 255) / 256 * 256, copies = p->dry ? 2 : past_caches / each + 1;
+    size_t each = ((size_t)w->outs * (size_t)w->cols * element_bytes(t) + 255) / 256 * 256,
+           copies = p->dry ? 2 : past_caches / each + 1;
     t->n_copies = (int)(copies < MOST_COPIES ? copies : MOST_COPIES);
     t->weight_bytes = each;
     t->weights = factor(p, t, each * (size_t)t->n_copies, 1);
@@ -234,8 +237,9 @@ static bool prepare(struct probe *p, struct product *t)
     t->scales = noise(p, scale_bytes(t), 3);
     t->outputs = take((size_t)w->rows * (size_t)w->outs * 4);
     t->workspace = take(WORKSPACE);
-    return describe(&p->lt->f, t) && ok(p->lt->f.cublasLtMatmulAlgoGetHeuristic(p->lt->handle, t->desc, t->w, t->x, t->y, t->y,
-                                                                                t->preference, PROPOSALS, t->found, &t->n_found));
+    return describe(&p->lt->f, t) &&
+           ok(p->lt->f.cublasLtMatmulAlgoGetHeuristic(p->lt->handle, t->desc, t->w, t->x, t->y, t->y, t->preference,
+                                                      PROPOSALS, t->found, &t->n_found));
 }
 
 /* Seconds of a product by one proposal; 0: it cannot. */
@@ -249,8 +253,8 @@ static double time_proposal(struct probe *p, struct product *t, const cublasLtMa
         begin(p);
         for (int k = 0; k < calls; k++) {
             const char *w = t->weights + (size_t)(((i + 1) * calls + k) % t->n_copies) * t->weight_bytes;
-            if (!ok(p->lt->f.cublasLtMatmul(p->lt->handle, t->desc, &one, w, t->w, t->inputs, t->x, &zero, t->outputs, t->y, t->outputs,
-                                            t->y, algo, t->workspace, WORKSPACE, p->stream)))
+            if (!ok(p->lt->f.cublasLtMatmul(p->lt->handle, t->desc, &one, w, t->w, t->inputs, t->x, &zero, t->outputs,
+                                            t->y, t->outputs, t->y, algo, t->workspace, WORKSPACE, p->stream)))
                 return 0;
         }
         double s = seconds_since(p) / calls;

@@ -32,7 +32,8 @@ __device__ static uint32_t mix(uint32_t x)
 __device__ static uint32_t noise_pair(uint32_t i, uint32_t seed)
 {
     uint32_t bits = mix(i * 2654435761u + seed);
-    float low = ((float)(bits & 0xffffu) - 32767.5f) * (0.02f / 32768.0f), high = ((float)(bits >> 16) - 32767.5f) * (0.02f / 32768.0f);
+    float low = ((float)(bits & 0xffffu) - 32767.5f) * (0.02f / 32768.0f),
+          high = ((float)(bits >> 16) - 32767.5f) * (0.02f / 32768.0f);
     return to_bf16_bits(low) | (uint32_t)to_bf16_bits(high) << 16;
 }
 
@@ -40,7 +41,8 @@ __global__ static void fill_noise(uint4 *p, size_t n, uint32_t seed)
 {
     for (size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x; at < n; at += (size_t)gridDim.x * THREADS) {
         uint32_t i = (uint32_t)at * 4;
-        p[at] = make_uint4(noise_pair(i, seed), noise_pair(i + 1, seed), noise_pair(i + 2, seed), noise_pair(i + 3, seed));
+        p[at] =
+            make_uint4(noise_pair(i, seed), noise_pair(i + 1, seed), noise_pair(i + 2, seed), noise_pair(i + 3, seed));
     }
 }
 
@@ -49,8 +51,9 @@ __global__ static void fill_codes(uint4 *p, size_t n, uint32_t seed)
     const uint32_t below_two = 0xbfbfbfbfu;
     for (size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x; at < n; at += (size_t)gridDim.x * THREADS) {
         uint32_t i = (uint32_t)at * 4;
-        p[at] = make_uint4(mix(i * 2654435761u + seed) & below_two, mix((i + 1) * 2654435761u + seed) & below_two, mix((i + 2) * 2654435761u + seed) & below_two,
-                           mix((i + 3) * 2654435761u + seed) & below_two);
+        p[at] =
+            make_uint4(mix(i * 2654435761u + seed) & below_two, mix((i + 1) * 2654435761u + seed) & below_two,
+                       mix((i + 2) * 2654435761u + seed) & below_two, mix((i + 3) * 2654435761u + seed) & below_two);
     }
 }
 

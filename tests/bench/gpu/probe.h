@@ -1,6 +1,7 @@
-/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading only, over the link
- * from pinned memory; operations a second of the library's products. Medians of several rounds, each timed by events. On one thread,
- * the calling one's device. Never true: a product of zeros, a read that a cache could answer. */
+/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading
+ * only, over the link from pinned memory; operations a second of the library's products. Medians of several rounds,
+ * each timed by events. On one thread, the calling one's device. Never true: a product of zeros, a read that a cache
+ * could answer. */
 #ifndef BENCH_GPU_PROBE_H
 #define BENCH_GPU_PROBE_H
 
@@ -14,7 +15,8 @@
 extern "C" {
 #endif
 
-/* probe.cu. n: 16-byte words. Noise: bf16 between -0.02 and 0.02, none of it zero for long; codes: E4M3 between -2 and 2. */
+/* probe.cu. n: 16-byte words. Noise: bf16 between -0.02 and 0.02, none of it zero for long; codes: E4M3 between -2
+ * and 2. */
 cudaError_t launch_read(cudaStream_t s, const void *p, size_t n, uint32_t *sink);
 cudaError_t launch_noise(cudaStream_t s, void *p, size_t n, uint32_t seed);
 cudaError_t launch_codes(cudaStream_t s, void *p, size_t n, uint32_t seed);
@@ -42,9 +44,9 @@ double probe_read(struct probe *p);
 double probe_pinned(struct probe *p);
 
 enum probe_factors { PROBE_BF16, PROBE_F8_ROWS, PROBE_F8_BLOCKS };
-/* y[rows][outs] = x[rows][cols] w[outs][cols]^T with f32 sums, by the best of the library's first proposals; weights in turn from as many
- * copies as no cache holds. Of bf16, or of fp8 with scales for each row of both, or for 128 x 128 elements of w and 128 columns of x.
- * Seconds of one, 0: the library is not here, or has none. */
+/* y[rows][outs] = x[rows][cols] w[outs][cols]^T with f32 sums, by the best of the library's first proposals; weights in
+ * turn from as many copies as no cache holds. Of bf16, or of fp8 with scales for each row of both, or for 128 x 128
+ * elements of w and 128 columns of x. Seconds of one, 0: the library is not here, or has none. */
 struct probe_product {
     int rows, outs, cols;
     enum probe_factors factors;
