@@ -73,23 +73,13 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     return rc;
 }
 
-/* Whose KV lies, parked, where no group is any more begins again: nobody may mean to come back there, and meanwhile it
- * would hold blocks that others wait for. Its full blocks stay findable as a prefix, so where the next policy does come
- * back in time little is computed twice. */
-static void bring_home(struct world *w, int64_t now_ns)
-{
-    for (int i = 0; i < w->waiting.n; i++)
-        if (world_strands(w, w->waiting.items[i]) && !w->waiting.items[i]->n_moving)
-            world_preempt(w, w->waiting.items[i], false, now_ns);
-}
-
 /* The active policy is another one than before: a clean slate, nobody held, a key of its own for every request, and
  * nobody's wake. */
 static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
 {
     int64_t next;
     world_let_go(w, now_ns, true, &next);
-    bring_home(w, now_ns);
+    world_leave_behind(w);
     l->active.generation = ++l->next_generation;
     l->fallen = l->may_return = false;
     l->n_strikes = l->n_barren = 0;

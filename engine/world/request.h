@@ -97,9 +97,10 @@ struct request {
     bool busy;      /* in the step now running */
     bool cancelled; /* ends as soon as it is not busy */
     enum ending cancel_as;
-    bool paused;                 /* waiting with its KV kept (preempt hard) */
-    int64_t held_until_ns;       /* the policy holds it back so long; 0: it does not */
-    int64_t held_first_ns;       /* since when, counted from the first hold of its life; 0: never held */
+    bool paused;           /* waiting with its KV kept (preempt hard) */
+    bool left_behind;      /* paused, and by a policy that has gone: begins again once no group has its placement */
+    int64_t held_until_ns; /* the policy holds it back so long; 0: it does not */
+    int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */
     uint64_t starved_by;         /* the policy (its generation) that let it starve; 0: none did */
     uint64_t plan_serial;        /* the plan that touches it, for that plan's own use */

@@ -302,7 +302,7 @@ static void run(struct world *w, struct request *r, struct group *g)
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
-    r->paused = false;
+    r->paused = r->left_behind = false;
 }
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
@@ -480,25 +480,32 @@ bool world_strands(const struct world *w, const struct request *r)
     return r->paused;
 }
 
+void world_leave_behind(struct world *w)
+{
+    for (int i = 0; i < w->waiting.n; i++)
+        w->waiting.items[i]->left_behind = w->waiting.items[i]->paused;
+}
+
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 {
     int n = 0;
     *next_ns = INT64_MAX;
-    if (!w->limits.park_ns)
-        return 0;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        int64_t due = r->waiting_since_ns + w->limits.park_ns;
         if (!r->paused || r->n_moving)
             continue;
-        if (due > now_ns) {
+        int64_t due = w->limits.park_ns ? r->waiting_since_ns + w->limits.park_ns : INT64_MAX;
+        bool alone = r->left_behind && world_strands(w, r);
+        if (due > now_ns && !alone) {
             *next_ns = due < *next_ns ? due : *next_ns;
             continue;
         }
         world_preempt(w, r, false, now_ns);
+        n++;
+        if (due > now_ns)
+            continue;
         metrics_add(w->metrics, C_UNPARKED, 1);
         world_rekey(w, r, -1e300); /* moves it to the front: i sees whoever takes its place again, harmlessly */
-        n++;
     }
     return n;
 }

@@ -282,21 +282,32 @@ static void a_closed_group_counts_as_room(void **state)
 
 /* Whose KV lies where the policy that has gone had its groups begins again: it would hold blocks that nobody can use,
  * so that newcomers found no room and the next policy, which can do nothing about it, counted as stalled. */
+static void widen(struct rig *t)
+{
+    make_live(t, "wide",
+              "return { api = 1, doc = 'wide', start = function(node, act) act.bind(node.ranks) end,\n"
+              "step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes()\n"
+              "  b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }");
+}
+
 static void who_is_parked_nowhere_begins_again(void **state)
 {
     (void)state;
-    static void (*const ways[])(struct rig *) = {swap, roll_back};
-    const char *parks =
-        "local done return { api = 1, doc = 'parks', params = { go = { default = false } }, step = function(view, act, "
-        "p)\n"
-        "  if p.go and not done then done = true act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' }) return end\n"
-        "  for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill() if b.tokens > 0 then "
-        "act.forward(g, b) end end end }";
-    for (int way = 0; way < 2; way++) {
+    static const struct {
+        const char *parks;
+        void (*goes)(struct rig *);
+    } ways[] = {
+        {"act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' })", swap},
+        {"act.bind({ 0, 1, 2, 3 }, { when = 'hard', kv = 'park' })", roll_back},
+        {"for _, g in ipairs(view.groups) do act.preempt(g, 'hard') end act.wake(60000)", widen},
+    };
+    for (int way = 0; way < 3; way++) {
         struct rig t;
+        char source[2000];
+        snprintf(source, sizeof source, meddler, ways[way].parks);
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 12});
         make_live(&t, "plain", plain);
-        make_live(&t, "parks", parks);
+        make_live(&t, "parks", source);
         for (int i = 0; i < 4; i++)
             rig_submit(&t, "", 150, 20);
         rig_run_until(&t, clock_now(&t.clock) + 12000000);
@@ -305,7 +316,7 @@ static void who_is_parked_nowhere_begins_again(void **state)
         assert_string_equal(state_of(&t), "closed 0, ordered 0, chosen 0, free 0, parked 4");
         for (int i = 0; i < 3; i++)
             rig_submit(&t, "", 150, 5);
-        ways[way](&t);
+        ways[way].goes(&t);
         int64_t began = clock_now(&t.clock);
         rig_settle(&t);
         for (uint64_t i = 1; i <= t.n_tags; i++)
