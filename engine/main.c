@@ -4,6 +4,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/cli/opts_page.h"
 #include "engine/cli/policy_test.h"
 #include "engine/command/app.h"
 #include "engine/base/version.h"
@@ -18,6 +19,24 @@ static void setup_log(const struct opts *o)
     if (o->command != CMD_SERVE && l.level == LOG_INFO)
         l.level = LOG_WARN; /* an answer is what was asked for, not how it came about */
     log_setup(&l);
+}
+
+static void help(const struct opts *o, struct buf *out)
+{
+    switch (o->form) {
+    case FORM_HELP:
+        opts_help(o->help_for, out);
+        return;
+    case FORM_MAN:
+        opts_man(out);
+        return;
+    case FORM_BASH:
+        opts_bash(out);
+        return;
+    case FORM_ZSH:
+        opts_zsh(out);
+        return;
+    }
 }
 
 static int obey(struct app *a, struct err *e)
@@ -41,7 +60,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_TUNE:
         return command_tune(a, e);
     case CMD_HELP:
-        opts_help(a->opts.help_for, &text);
+        help(&a->opts, &text);
         fputs(text.data, stdout);
         buf_free(&text);
         return 0;

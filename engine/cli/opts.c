@@ -497,6 +497,27 @@ static int policy_verb(struct parse *p)
     return 0;
 }
 
+/* moonshift help COMMAND; and what packagers call: moonshift help --man, moonshift help --completion SHELL. */
+static int help_words(struct parse *p)
+{
+    const char *w = next_word(p), *near = NULL;
+    if (w && !strcmp(w, "--man")) {
+        p->o->form = FORM_MAN;
+        return 0;
+    }
+    if (w && !strcmp(w, "--completion")) {
+        w = next_word(p);
+        p->o->form = w && !strcmp(w, "bash") ? FORM_BASH : FORM_ZSH;
+        if (!w || (p->o->form == FORM_ZSH && strcmp(w, "zsh") != 0))
+            return err_set(p->e, E_INPUT, "moonshift help --completion knows bash and zsh%s%.40s", w ? ", not " : "",
+                           w ? w : "");
+        return 0;
+    }
+    const struct command *c = find_command(commands, N_COMMANDS, w, &near);
+    p->o->help_for = c && c->means != CMD_VERSION ? c->means : CMD_HELP;
+    return 0;
+}
+
 static int command_word(struct parse *p)
 {
     const char *w = next_word(p), *near = NULL;
@@ -517,11 +538,8 @@ static int command_word(struct parse *p)
     if (!c)
         return err_set(p->e, E_INPUT, "there is no command '%.40s'%s%s%s (moonshift --help lists all)", w,
                        near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-    if (c->means == CMD_HELP) {
-        c = find_command(commands, N_COMMANDS, next_word(p), &near);
-        o->help_for = c && c->means != CMD_VERSION ? c->means : CMD_HELP;
-        return 0;
-    }
+    if (c->means == CMD_HELP)
+        return help_words(p);
     if (!strcmp(c->word, "policy"))
         return policy_verb(p);
     o->command = c->means;

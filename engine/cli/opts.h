@@ -28,9 +28,13 @@ enum opts_command {
     CMD_VERSION
 };
 
+/* What CMD_HELP prints: help for people, or what an installation carries, made from the same table (opts_page.h). */
+enum opts_form { FORM_HELP, FORM_MAN, FORM_BASH, FORM_ZSH };
+
 struct opts {
     enum opts_command command;
     enum opts_command help_for; /* CMD_HELP: of this command; CMD_HELP itself: the overview */
+    enum opts_form form;        /* CMD_HELP */
     /* the model */
     char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer;
     struct strings names;  /* as served; empty: the model's file name */

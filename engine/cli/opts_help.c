@@ -23,26 +23,36 @@ static void wrapped(struct buf *out, const char *text, size_t at)
     }
 }
 
+bool opts_default_on(const struct opt_row *r)
+{
+    return r->kind == OPT_SWITCH && r->fallback && !strcmp(r->fallback, "true");
+}
+
+void opts_row_text(const struct opt_row *r, struct buf *out)
+{
+    size_t before = out->len;
+    if (opts_default_on(r))
+        buf_puts(out, "off: ");
+    if (r->doc)
+        buf_puts(out, r->doc);
+    if (r->choices)
+        buf_printf(out, "%s%s", out->len > before ? "; one of " : "one of ", r->choices);
+    if (r->fallback && r->kind != OPT_SWITCH)
+        buf_printf(out, "%s(default %s)", out->len > before ? " " : "", r->fallback);
+    if (r->alias)
+        buf_printf(out, " (also --%s)", r->alias);
+}
+
 static void row_help(struct buf *out, const struct opt_row *r)
 {
     struct buf left = {0}, right = {0};
     buf_puts(&left, "  ");
     if (r->letter)
         buf_printf(&left, "-%c, ", r->letter);
-    bool on = r->kind == OPT_SWITCH && r->fallback && !strcmp(r->fallback, "true");
-    buf_printf(&left, "--%s%s", on ? "no-" : "", r->name);
+    buf_printf(&left, "--%s%s", opts_default_on(r) ? "no-" : "", r->name);
     if (r->value)
         buf_printf(&left, " %s", r->value);
-    if (on)
-        buf_puts(&right, "off: ");
-    if (r->doc)
-        buf_puts(&right, r->doc);
-    if (r->choices)
-        buf_printf(&right, "%s%s", right.len ? "; one of " : "one of ", r->choices);
-    if (r->fallback && r->kind != OPT_SWITCH)
-        buf_printf(&right, "%s(default %s)", right.len ? " " : "", r->fallback);
-    if (r->alias)
-        buf_printf(&right, " (also --%s)", r->alias);
+    opts_row_text(r, &right);
     if (left.len >= TEXT_COLUMN - 1) {
         buf_printf(out, "%s\n%*s", left.data, TEXT_COLUMN, "");
     } else {
@@ -180,46 +190,21 @@ static const char path_head[] = "moonshift lua-path [--cpath]\n"
                                 "  eval \"$(moonshift lua-path)\"\n"
                                 "  busted --lua=luajit --cpath=\"$(moonshift lua-path --cpath)\" short_spec.lua\n";
 
+const char *opts_head(enum opts_command command)
+{
+    static const char *const heads[] = {
+        [CMD_SERVE] = serve_head,         [CMD_RUN] = run_head,       [CMD_POLICY_CHECK] = check_head,
+        [CMD_POLICY_TEST] = test_head,    [CMD_LUA_PATH] = path_head, [CMD_SIMULATE] = simulate_head,
+        [CMD_REPRODUCE] = reproduce_head, [CMD_TUNE] = tune_head,     [CMD_HELP] = overview,
+        [CMD_VERSION] = overview};
+    return heads[command];
+}
+
 void opts_help(enum opts_command command, struct buf *out)
 {
-    switch (command) {
-    case CMD_SERVE:
-        buf_puts(out, serve_head);
-        flags_help(out, IN_SERVE);
-        return;
-    case CMD_RUN:
-        buf_puts(out, run_head);
-        flags_help(out, IN_RUN);
-        return;
-    case CMD_POLICY_CHECK:
-        buf_puts(out, check_head);
-        flags_help(out, IN_CHECK);
-        return;
-    case CMD_POLICY_TEST:
-        buf_puts(out, test_head);
-        flags_help(out, IN_TEST);
-        return;
-    case CMD_LUA_PATH:
-        buf_puts(out, path_head);
-        flags_help(out, IN_PATH);
-        return;
-    case CMD_SIMULATE:
-        buf_puts(out, simulate_head);
-        flags_help(out, IN_SIMULATE);
-        return;
-    case CMD_REPRODUCE:
-        buf_puts(out, reproduce_head);
-        flags_help(out, IN_REPRODUCE);
-        return;
-    case CMD_TUNE:
-        buf_puts(out, tune_head);
-        flags_help(out, IN_SIMULATE | IN_TUNE);
-        return;
-    case CMD_HELP:
-    case CMD_VERSION:
-        buf_puts(out, overview);
-        return;
-    }
+    buf_puts(out, opts_head(command));
+    if (command < CMD_HELP)
+        flags_help(out, opts_where(command));
 }
 
 static void show_value(const struct opts *o, const struct opt_row *r, struct buf *out)

@@ -67,6 +67,9 @@ const char *opts_command_name(enum opts_command c);
 int opts_where(enum opts_command c); /* the bit of a command: IN_SERVE, ... */
 const struct opt_foreign *opts_foreign(int *n);
 const char *opts_group_name(enum opt_group g);
+const char *opts_head(enum opts_command c);                   /* what --help says before the flags */
+bool opts_default_on(const struct opt_row *r);                /* a switch that is true unless --no-NAME is given */
+void opts_row_text(const struct opt_row *r, struct buf *out); /* its doc, choices, default and alias, in one line */
 /* What no single row can know: settings that need or exclude one another. */
 int opts_cross_check(struct opts *o, struct err *e);
 
