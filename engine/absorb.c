@@ -5,9 +5,9 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 
-static void observe_end(struct engine *g, const struct request *r, int64_t now)
+static void observe_end(struct engine *engine, const struct request *r, int64_t now)
 {
-    struct metrics *m = &g->metrics;
+    struct metrics *m = &engine->metrics;
     const struct request_spec *s = r->spec;
     int output = request_output(r);
     struct tenant_counts *t = metrics_tenant(m, s->tenant);
@@ -32,15 +32,15 @@ static void observe_end(struct engine *g, const struct request *r, int64_t now)
         metrics_observe(m, H_TPOT, (double)(r->last_token_ns - r->first_token_ns) * 1e-9 / (output - 1));
 }
 
-void engine_end_request(struct engine *g, struct request *r, const struct farewell *f)
+void engine_end_request(struct engine *engine, struct request *r, const struct farewell *f)
 {
-    int64_t now = g->now_ns;
+    int64_t now = engine->now_ns;
     struct view v;
-    if (g->setup.witness && g->setup.witness->ended)
-        g->setup.witness->ended(g->setup.witness->ctx, now, r, f->how);
-    view_init(&v, &g->world, now);
-    live_finish(&g->live, r, f->how, &v);
-    observe_end(g, r, now);
+    if (engine->setup.witness && engine->setup.witness->ended)
+        engine->setup.witness->ended(engine->setup.witness->ctx, now, r, f->how);
+    view_init(&v, &engine->world, now);
+    live_finish(&engine->live, r, f->how, &v);
+    observe_end(engine, r, now);
     struct engine_event ev = {.kind = EV_END,
                               .code = f->how,
                               .tag = r->spec->tag,
@@ -53,9 +53,9 @@ void engine_end_request(struct engine *g, struct request *r, const struct farewe
         ev.payload = mem_strdup(f->why);
         ev.n = strlen(f->why);
     }
-    engine_tell_rest(g, r);
-    world_end(&g->world, r, f->how);
-    engine_emit(g, &ev);
+    engine_tell_rest(engine, r);
+    world_end(&engine->world, r, f->how);
+    engine_emit(engine, &ev);
 }
 
 static void fill_logprobs(struct token_logprobs *out, const struct sample_result *res)
@@ -79,7 +79,7 @@ static void take_prompt_logprobs(struct request *r, const struct step *s, const 
 }
 
 /* The prompt is computed: its logprobs go out, once. */
-static void send_prompt_logprobs(struct engine *g, struct request *r)
+static void send_prompt_logprobs(struct engine *engine, struct request *r)
 {
     if (r->spec->sampling.n_prompt_logprobs < 0 || r->prompt_lp_sent || r->n_computed < r->spec->n_prompt)
         return;
@@ -90,7 +90,7 @@ static void send_prompt_logprobs(struct engine *g, struct request *r)
     struct engine_event ev = {.kind = EV_PROMPT_LOGPROBS, .tag = r->spec->tag, .payload = r->prompt_lp};
     r->prompt_lp = NULL;
     r->prompt_lp_sent = true;
-    engine_emit(g, &ev);
+    engine_emit(engine, &ev);
 }
 
 static bool is_stop_id(const struct request *r, int32_t token)
@@ -102,86 +102,86 @@ static bool is_stop_id(const struct request *r, int32_t token)
 }
 
 /* One new token. Returns the ending it brings, or END_NONE. */
-static enum ending take_token(struct engine *g, struct request *r, const struct sample_result *res, int64_t now)
+static enum ending take_token(struct engine *engine, struct request *r, const struct sample_result *res, int64_t now)
 {
     request_append(r, res->token);
-    metrics_add(&g->metrics, C_GENERATION_TOKENS, 1);
+    metrics_add(&engine->metrics, C_GENERATION_TOKENS, 1);
     if (!r->first_token_ns) {
         r->first_token_ns = now;
-        metrics_observe(&g->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
+        metrics_observe(&engine->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
     } else {
         if (r->switched_by)
-            partition_note_token(&g->world.partition, r, now - r->last_token_ns);
-        metrics_observe(&g->metrics, H_ITL, (double)(now - r->last_token_ns) * 1e-9);
+            partition_note_token(&engine->world.partition, r, now - r->last_token_ns);
+        metrics_observe(&engine->metrics, H_ITL, (double)(now - r->last_token_ns) * 1e-9);
     }
     r->last_token_ns = now;
     bool scored = r->spec->sampling.n_logprobs >= 0;
     r->ends_with_stop = is_stop_id(r, res->token);
-    if (g->setup.witness && g->setup.witness->sampled)
-        g->setup.witness->sampled(g->setup.witness->ctx, r, r->ends_with_stop);
+    if (engine->setup.witness && engine->setup.witness->sampled)
+        engine->setup.witness->sampled(engine->setup.witness->ctx, r, r->ends_with_stop);
     struct token_logprobs lp;
     if (scored)
         fill_logprobs(&lp, res);
-    engine_tell_token(g, r, r->ends_with_stop, scored ? &lp : NULL);
+    engine_tell_token(engine, r, r->ends_with_stop, scored ? &lp : NULL);
     if (r->ends_with_stop)
         return END_STOP;
-    bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= g->world.limits.max_model_len;
+    bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= engine->world.limits.max_model_len;
     return full ? END_LENGTH : END_NONE;
 }
 
-static void absorb_item(struct engine *g, const struct step *s, const struct step_item *it, int64_t now)
+static void absorb_item(struct engine *engine, const struct step *s, const struct step_item *it, int64_t now)
 {
-    struct request *r = request_find(&g->world.requests, it->id);
+    struct request *r = request_find(&engine->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = s->next != NULL;
     if (!r->lost && !(r->cancelled && s->prev)) /* of a step behind the one in which it ended nothing counts */
-        world_commit(&g->world, r, r->n_computed + it->n_tokens);
+        world_commit(&engine->world, r, r->n_computed + it->n_tokens);
     request_note_progress(r, now);
     if (r->busy && (r->cancelled || r->lost))
         return;
     if (r->cancelled) {
-        engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+        engine_end_request(engine, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
         return;
     }
     if (r->lost) { /* its KV was copied from a rank that failed meanwhile: once more from the beginning */
         r->lost = false;
-        world_preempt(&g->world, r, false, now);
+        world_preempt(&engine->world, r, false, now);
         return;
     }
     if (it->n_given)
         take_prompt_logprobs(r, s, it);
-    send_prompt_logprobs(g, r);
+    send_prompt_logprobs(engine, r);
     enum ending how = END_NONE;
     if (it->samples)
-        how = take_token(g, r, &s->results[it->first_result + it->n_given], now);
+        how = take_token(engine, r, &s->results[it->first_result + it->n_given], now);
     else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
         how = END_LENGTH;
     if (how == END_NONE)
         return;
-    g->changed = true;
+    engine->changed = true;
     r->cancelled = r->busy; /* it takes part in the step behind this one: it ends with that */
     r->cancel_as = how;
     if (!r->busy)
-        engine_end_request(g, r, &(struct farewell){.how = how, .retry_after_s = -1});
+        engine_end_request(engine, r, &(struct farewell){.how = how, .retry_after_s = -1});
 }
 
 /* Nothing of a failed step counts: its requests begin again on the ranks that are left. */
-static void absorb_failed(struct engine *g, const struct step *s, const struct step_part *failed, int rank)
+static void absorb_failed(struct engine *engine, const struct step *s, const struct step_part *failed, int rank)
 {
     for (int i = 0; i < s->n_items; i++) {
-        struct request *r = request_find(&g->world.requests, s->items[i].id);
+        struct request *r = request_find(&engine->world.requests, s->items[i].id);
         ASSERT(r && r->busy);
         r->busy = r->lost = false;
         if (r->cancelled)
-            engine_end_request(g, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+            engine_end_request(engine, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
     }
-    engine_lose_rank(g, rank, s, failed->err.text);
+    engine_lose_rank(engine, rank, s, failed->err.text);
 }
 
 /* What the step teaches about time: the estimator, and what a prompt token costs. Returns what had been predicted. */
-static double learn(struct engine *g, const struct step *s)
+static double learn(struct engine *engine, const struct step *s)
 {
-    struct world *w = &g->world;
+    struct world *w = &engine->world;
     double ns = (double)step_ns(s);
     double predicted = estimator_learn(&w->estimate, s->layout, s->size, ns);
     if (s->size.rows >= 32)
@@ -190,17 +190,17 @@ static double learn(struct engine *g, const struct step *s)
 }
 
 /* Books of a step that has ended. */
-static void count_step(struct engine *g, struct group *grp, const struct step *s)
+static void count_step(struct engine *engine, struct group *grp, const struct step *s)
 {
     grp->idle = s->next == NULL;
-    grp->last_step_ns = g->now_ns - s->posted_ns;
+    grp->last_step_ns = engine->now_ns - s->posted_ns;
     grp->last_step_tokens = s->n_rows;
     grp->n_steps++;
-    metrics_add(&g->metrics, C_STEPS, 1);
-    metrics_observe(&g->metrics, H_ITERATION_TOKENS, s->n_rows);
-    metrics_observe(&g->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
+    metrics_add(&engine->metrics, C_STEPS, 1);
+    metrics_observe(&engine->metrics, H_ITERATION_TOKENS, s->n_rows);
+    metrics_observe(&engine->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
     if (s->next)
-        s->next->posted_ns = g->now_ns; /* for it the time begins now */
+        s->next->posted_ns = engine->now_ns; /* for it the time begins now */
 }
 
 /* A step that others are behind stays until they have been absorbed. */
@@ -212,28 +212,28 @@ static void drop(struct step *s)
         step_free(s);
 }
 
-void engine_absorb(struct engine *g, struct step *s)
+void engine_absorb(struct engine *engine, struct step *s)
 {
-    struct group *grp = partition_find(&g->world.partition, s->group);
+    struct group *grp = partition_find(&engine->world.partition, s->group);
     int rank;
     double predicted = 0;
     const struct step_part *failed = step_failure(s, &rank);
     ASSERT(grp && !grp->idle);
-    engine_look_at_outbox(g);
-    count_step(g, grp, s);
+    engine_look_at_outbox(engine);
+    count_step(engine, grp, s);
     if (failed && !s->next) { /* the one behind a failed step fails, too: then */
-        absorb_failed(g, s, failed, rank);
+        absorb_failed(engine, s, failed, rank);
     } else if (!failed) {
-        predicted = learn(g, s);
+        predicted = learn(engine, s);
         for (int i = 0; i < s->n_items; i++)
-            absorb_item(g, s, &s->items[i], g->now_ns);
+            absorb_item(engine, s, &s->items[i], engine->now_ns);
     }
-    g->metrics.counters[C_KV_EVICTED] = g->world.kv.n_evicted;
+    engine->metrics.counters[C_KV_EVICTED] = engine->world.kv.n_evicted;
     if (s->next && !failed)
-        engine_follow(g, s->next);
+        engine_follow(engine, s->next);
     else
-        g->changed = true;
-    if (g->setup.witness && g->setup.witness->stepped)
-        g->setup.witness->stepped(g->setup.witness->ctx, g->now_ns, s, predicted, failed ? rank : -1);
+        engine->changed = true;
+    if (engine->setup.witness && engine->setup.witness->stepped)
+        engine->setup.witness->stepped(engine->setup.witness->ctx, engine->now_ns, s, predicted, failed ? rank : -1);
     drop(s);
 }

@@ -6,31 +6,31 @@
  * second has been absorbed, in which it takes part for nothing. */
 #include "engine/engine_state.h"
 
-static bool nothing_happened(const struct engine *g)
+static bool nothing_happened(const struct engine *engine)
 {
-    return !g->changed && !g->stopping && !g->world.partition.n_pending &&
-           !(g->live.wake_ns && g->now_ns >= g->live.wake_ns);
+    return !engine->changed && !engine->stopping && !engine->world.partition.n_pending &&
+           !(engine->live.wake_ns && engine->now_ns >= engine->live.wake_ns);
 }
 
 /* Blocks for the token that s samples, and for the one after it. */
-static bool reserve(struct engine *g, const struct step *s)
+static bool reserve(struct engine *engine, const struct step *s)
 {
     for (int i = 0; i < s->n_items; i++) {
-        struct request *r = request_find(&g->world.requests, s->items[i].id);
-        if (!world_reserve(&g->world, r, r->n_computed + 2))
+        struct request *r = request_find(&engine->world.requests, s->items[i].id);
+        if (!world_reserve(&engine->world, r, r->n_computed + 2))
             return false; /* what others have got by now they will need anyway */
     }
     return true;
 }
 
-void engine_follow(struct engine *g, struct step *s)
+void engine_follow(struct engine *engine, struct step *s)
 {
-    struct group *grp = partition_find(&g->world.partition, s->group);
-    struct step_site site = {.world = &g->world, .group = grp, .comms = s->comms};
-    if (s->ahead <= 0 || s->next || !g->setup.threaded || g->setup.witness || !nothing_happened(g))
+    struct group *grp = partition_find(&engine->world.partition, s->group);
+    struct step_site site = {.world = &engine->world, .group = grp, .comms = s->comms};
+    if (s->ahead <= 0 || s->next || !engine->setup.threaded || engine->setup.witness || !nothing_happened(engine))
         return;
-    if (!step_can_be_followed(s, &site) || !reserve(g, s))
+    if (!step_can_be_followed(s, &site) || !reserve(engine, s))
         return;
-    engine_post(g, step_follow(s, &site));
-    metrics_add(&g->metrics, C_STEPS_AHEAD, 1);
+    engine_post(engine, step_follow(s, &site));
+    metrics_add(&engine->metrics, C_STEPS_AHEAD, 1);
 }

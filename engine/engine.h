@@ -68,7 +68,7 @@ struct engine_setup {
 /* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45
  * GiB of KV cache, 1.9 GiB available: ..."). */
 int engine_create(struct engine **out, const struct engine_setup *s, struct err *e);
-void engine_destroy(struct engine *g); /* after engine_run returned */
+void engine_destroy(struct engine *engine); /* after engine_run returned */
 
 /* ---- in */
 enum engine_in {
@@ -129,27 +129,27 @@ struct token_run {
  */
 bool engine_event_token(const struct engine_event *ev, int i, struct engine_event *out);
 
-struct queue *engine_inbox(struct engine *g); /* of struct engine_message; unbounded */
+struct queue *engine_inbox(struct engine *engine); /* of struct engine_message; unbounded */
 /* Of struct engine_event; has an eventfd (threaded setups). Bounded: see outbox.c. */
-struct queue *engine_outbox(struct engine *g);
-void engine_run(void *g); /* thread body: until IN_STOP */
+struct queue *engine_outbox(struct engine *engine);
+void engine_run(void *engine); /* thread body: until IN_STOP */
 
 /* ---- virtual time (setup.threaded false): the driver owns the clock */
-bool engine_turn(struct engine *g);             /* one turn; true when it did something */
-int64_t engine_next_ns(const struct engine *g); /* next step completion or wake; INT64_MAX: none */
+bool engine_turn(struct engine *engine);             /* one turn; true when it did something */
+int64_t engine_next_ns(const struct engine *engine); /* next step completion or wake; INT64_MAX: none */
 /* Takes in one message now, without the rest of a turn: what a turn is made of, for drivers that know where turns began
  * and ended. */
-void engine_take(struct engine *g, struct engine_message *m);
+void engine_take(struct engine *engine, struct engine_message *m);
 /* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the
  * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE or IN_MOVE_DONE. */
-struct step *engine_take_step(struct engine *g, int group);
-struct move *engine_take_move(struct engine *g, uint64_t serial);
-struct request *engine_find(struct engine *g,
+struct step *engine_take_step(struct engine *engine, int group);
+struct move *engine_take_move(struct engine *engine, uint64_t serial);
+struct request *engine_find(struct engine *engine,
                             uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
-const struct node_facts *engine_node(const struct engine *g);
-int64_t engine_started_ns(const struct engine *g);
-const struct policy *engine_policy(const struct engine *g); /* the live one; the engine's thread */
-const struct plan *engine_plan(const struct engine *g);     /* what was decided last; valid while its step runs */
-const struct world *engine_world(const struct engine *g);   /* for drivers and tests on the engine's thread */
+const struct node_facts *engine_node(const struct engine *engine);
+int64_t engine_started_ns(const struct engine *engine);
+const struct policy *engine_policy(const struct engine *engine); /* the live one; the engine's thread */
+const struct plan *engine_plan(const struct engine *engine);     /* what was decided last; valid while its step runs */
+const struct world *engine_world(const struct engine *engine);   /* for drivers and tests on the engine's thread */
 
 #endif

@@ -43,12 +43,12 @@ struct engine {
 };
 
 /* outbox.c */
-void engine_emit(struct engine *g, const struct engine_event *ev);
-void engine_look_at_outbox(struct engine *g); /* before the tokens of a step are told */
-void engine_tell_token(struct engine *g, struct request *r, bool is_stop,
-                       const struct token_logprobs *lp);    /* its newest; lp: copied; NULL: none */
-void engine_tell_rest(struct engine *g, struct request *r); /* what it has not been told yet */
-bool engine_catch_up(struct engine *g);                     /* tells what waits when there is room again */
+void engine_emit(struct engine *engine, const struct engine_event *ev);
+void engine_look_at_outbox(struct engine *engine); /* before the tokens of a step are told */
+void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
+                       const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
+void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
+bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
 
 /* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for
@@ -58,37 +58,37 @@ struct farewell {
     int http_status, retry_after_s;
     const char *why; /* NULL: nothing to say */
 };
-void engine_end_request(struct engine *g, struct request *r, const struct farewell *f);
+void engine_end_request(struct engine *engine, struct request *r, const struct farewell *f);
 
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
-void engine_absorb(struct engine *g, struct step *s);
+void engine_absorb(struct engine *engine, struct step *s);
 
 /* ahead.c: puts the next step behind the newest one of its group, where that is lawful and nothing has happened; see
  * there. */
-void engine_follow(struct engine *g, struct step *s);
+void engine_follow(struct engine *engine, struct step *s);
 
 /* post.c */
-void engine_post_plan(struct engine *g, const struct plan *p); /* every batch that the plan forwards */
-void engine_post(struct engine *g, struct step *s);            /* to the inboxes of all its ranks */
+void engine_post_plan(struct engine *engine, const struct plan *p); /* every batch that the plan forwards */
+void engine_post(struct engine *engine, struct step *s);            /* to the inboxes of all its ranks */
 
 /* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once.
  * One that has done nothing else for a while is not, if a step is under way or it has said when it wants to be woken.
  */
-void engine_note_change(struct engine *g);
+void engine_note_change(struct engine *engine);
 
 /* switch.c */
-void engine_post_moves(struct engine *g);
-void engine_move_done(struct engine *g, struct move *m); /* frees it */
-bool engine_switch(struct engine *g);
+void engine_post_moves(struct engine *engine);
+void engine_move_done(struct engine *engine, struct move *m); /* frees it */
+bool engine_switch(struct engine *engine);
 /* After a failed step has been absorbed: the node goes on without this rank. */
-void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why);
+void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why);
 /* Ranks have failed: who fits none that are left would wait for ever. It ends with an error, now or when it has
  * outgrown them. */
-void engine_end_misfits(struct engine *g);
+void engine_end_misfits(struct engine *engine);
 
 /* report.c */
-char *engine_metrics_text(struct engine *g, size_t *n);  /* heap */
-char *engine_state_json(struct engine *g, size_t *n);    /* heap */
-void engine_log_rates(struct engine *g, int64_t now_ns); /* at most every 10 s, silent when idle */
+char *engine_metrics_text(struct engine *engine, size_t *n);  /* heap */
+char *engine_state_json(struct engine *engine, size_t *n);    /* heap */
+void engine_log_rates(struct engine *engine, int64_t now_ns); /* at most every 10 s, silent when idle */
 
 #endif

@@ -8,26 +8,28 @@
 
 enum { OUTBOX_EVENTS = 16384 };
 
-void engine_emit(struct engine *g, const struct engine_event *ev)
+void engine_emit(struct engine *engine, const struct engine_event *ev)
 {
-    queue_post(g->outbox, ev);
+    queue_post(engine->outbox, ev);
 }
 
 /* A driver in virtual time takes what there is whenever it looks. */
-static size_t limit(const struct engine *g)
+static size_t limit(const struct engine *engine)
 {
-    return g->setup.outbox_events ? (size_t)g->setup.outbox_events : g->setup.threaded ? OUTBOX_EVENTS : SIZE_MAX;
+    return engine->setup.outbox_events ? (size_t)engine->setup.outbox_events
+           : engine->setup.threaded    ? OUTBOX_EVENTS
+                                       : SIZE_MAX;
 }
 
-void engine_look_at_outbox(struct engine *g)
+void engine_look_at_outbox(struct engine *engine)
 {
-    g->outbox_full = queue_count(g->outbox) >= limit(g);
+    engine->outbox_full = queue_count(engine->outbox) >= limit(engine);
 }
 
-static void keep_token(struct engine *g, struct request *r, const struct token_logprobs *lp)
+static void keep_token(struct engine *engine, struct request *r, const struct token_logprobs *lp)
 {
     if (!r->n_untold)
-        g->n_behind++;
+        engine->n_behind++;
     if (lp) {
         if (r->n_untold == r->cap_untold) {
             r->cap_untold = r->cap_untold ? r->cap_untold * 2 : 16;
@@ -38,22 +40,22 @@ static void keep_token(struct engine *g, struct request *r, const struct token_l
     r->n_untold++;
 }
 
-void engine_tell_token(struct engine *g, struct request *r, bool is_stop, const struct token_logprobs *lp)
+void engine_tell_token(struct engine *engine, struct request *r, bool is_stop, const struct token_logprobs *lp)
 {
     struct engine_event ev = {
         .kind = EV_TOKEN, .tag = r->spec->tag, .token = r->tokens[r->n_tokens - 1], .is_stop = is_stop};
-    if (r->n_untold || g->outbox_full) {
-        keep_token(g, r, lp);
+    if (r->n_untold || engine->outbox_full) {
+        keep_token(engine, r, lp);
         return;
     }
     if (lp) {
         ev.payload = mem_new(sizeof *lp);
         memcpy(ev.payload, lp, sizeof *lp);
     }
-    engine_emit(g, &ev);
+    engine_emit(engine, &ev);
 }
 
-void engine_tell_rest(struct engine *g, struct request *r)
+void engine_tell_rest(struct engine *engine, struct request *r)
 {
     if (!r->n_untold)
         return;
@@ -66,18 +68,18 @@ void engine_tell_rest(struct engine *g, struct request *r)
         memcpy(run->logprobs, r->untold_lp, lp_bytes);
     memcpy(run->tokens, r->tokens + r->n_tokens - r->n_untold, n * sizeof *run->tokens);
     r->n_untold = 0;
-    g->n_behind--;
-    engine_emit(g, &(struct engine_event){
-                       .kind = EV_TOKENS, .tag = r->spec->tag, .is_stop = r->ends_with_stop, .payload = run});
+    engine->n_behind--;
+    engine_emit(engine, &(struct engine_event){
+                            .kind = EV_TOKENS, .tag = r->spec->tag, .is_stop = r->ends_with_stop, .payload = run});
 }
 
-bool engine_catch_up(struct engine *g)
+bool engine_catch_up(struct engine *engine)
 {
-    if (!g->n_behind || queue_count(g->outbox) > limit(g) / 2)
+    if (!engine->n_behind || queue_count(engine->outbox) > limit(engine) / 2)
         return false;
-    for (int i = 0; i < g->world.requests.n_slots; i++)
-        if (g->world.requests.slots[i])
-            engine_tell_rest(g, g->world.requests.slots[i]);
+    for (int i = 0; i < engine->world.requests.n_slots; i++)
+        if (engine->world.requests.slots[i])
+            engine_tell_rest(engine, engine->world.requests.slots[i]);
     return true;
 }
 

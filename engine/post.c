@@ -2,32 +2,33 @@
  * virtual time, in the timetable. */
 #include "engine/engine_state.h"
 
-static struct step *post(struct engine *g, struct plan_batch *b)
+static struct step *post(struct engine *engine, struct plan_batch *b)
 {
     struct group *grp = b->site;
-    struct step_site site = {.world = &g->world, .group = grp, .comms = comm_find(g->devices.comms, grp->mask)};
+    struct step_site site = {
+        .world = &engine->world, .group = grp, .comms = comm_find(engine->devices.comms, grp->mask)};
     struct step *s = step_build(b, &site);
     for (int i = 0; i < b->n_items; i++)
         b->items[i].request->busy = true;
     grp->idle = false;
     grp->layout = b->layout;
-    grp->busy_since_ns = g->now_ns;
-    s->ahead = b->ahead >= 0 && b->ahead < g->setup.ahead ? b->ahead : g->setup.ahead;
-    engine_post(g, s);
+    grp->busy_since_ns = engine->now_ns;
+    s->ahead = b->ahead >= 0 && b->ahead < engine->setup.ahead ? b->ahead : engine->setup.ahead;
+    engine_post(engine, s);
     return s;
 }
 
-void engine_post(struct engine *g, struct step *s)
+void engine_post(struct engine *engine, struct step *s)
 {
-    s->posted_ns = g->now_ns;
-    for (int i = 0; i < s->n_ranks && !g->setup.play;
+    s->posted_ns = engine->now_ns;
+    for (int i = 0; i < s->n_ranks && !engine->setup.play;
          i++) /* in all members' inboxes before anything else: every rank sees the same order */
-        rank_post_step(g->devices.ranks[s->ranks[i]], s, i);
+        rank_post_step(engine->devices.ranks[s->ranks[i]], s, i);
 }
 
 /* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and
  * look at nothing. */
-static void pad_steps(struct engine *g, struct step **steps, int n)
+static void pad_steps(struct engine *engine, struct step **steps, int n)
 {
     int64_t slowest = 0;
     int rows = 0;
@@ -36,7 +37,7 @@ static void pad_steps(struct engine *g, struct step **steps, int n)
     for (int i = 0; i < n; i++) {
         struct step_size padded = steps[i]->size;
         padded.rows = rows;
-        int64_t ns = g->setup.ops->step_ns(rank_device(g->devices.ranks[0]), steps[i]->layout, &padded);
+        int64_t ns = engine->setup.ops->step_ns(rank_device(engine->devices.ranks[0]), steps[i]->layout, &padded);
         slowest = ns > slowest ? ns : slowest;
     }
     for (int i = 0; i < n; i++)
@@ -45,29 +46,29 @@ static void pad_steps(struct engine *g, struct step **steps, int n)
 }
 
 /* In virtual time: when it will have ended. */
-static void add_step(struct engine *g, struct step *s)
+static void add_step(struct engine *engine, struct step *s)
 {
-    const struct engine_play *play = g->setup.play;
+    const struct engine_play *play = engine->setup.play;
     if (play && !play->step_ns) {
-        timetable_hold(&g->under_way, (struct timetable_entry){.step = s});
+        timetable_hold(&engine->under_way, (struct timetable_entry){.step = s});
         return;
     }
     if (play)
         s->parts[0].time.ns = play->step_ns(play->ctx, s);
-    timetable_add_step(&g->under_way, s);
+    timetable_add_step(&engine->under_way, s);
 }
 
-void engine_post_plan(struct engine *g, const struct plan *p)
+void engine_post_plan(struct engine *engine, const struct plan *p)
 {
     struct step *steps[MAX_RANKS];
     int n = 0;
     for (int i = 0; i < p->n_batches; i++)
         if (p->batches[i]->forwarded)
-            steps[n++] = post(g, p->batches[i]);
-    if (g->setup.lockstep)
-        pad_steps(g, steps, n);
-    for (int i = 0; i < n && !g->setup.threaded; i++)
-        add_step(g, steps[i]);
+            steps[n++] = post(engine, p->batches[i]);
+    if (engine->setup.lockstep)
+        pad_steps(engine, steps, n);
+    for (int i = 0; i < n && !engine->setup.threaded; i++)
+        add_step(engine, steps[i]);
     for (int i = 0; i < n; i++)
-        engine_follow(g, steps[i]);
+        engine_follow(engine, steps[i]);
 }

@@ -31,9 +31,9 @@ static void put_gauge(struct buf *out, const char *name, const char *help, const
     buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n%s{%s} %.9g\n", name, help, name, name, label, value);
 }
 
-static void put_gauges(const struct engine *g, const char *label, struct buf *out)
+static void put_gauges(const struct engine *engine, const char *label, struct buf *out)
 {
-    const struct world *w = &g->world;
+    const struct world *w = &engine->world;
     struct kv_counts kv = count_kv(w);
     put_gauge(out, "vllm:num_requests_running", "Requests in execution.", label, w->running.n);
     put_gauge(out, "vllm:num_requests_waiting", "Requests that wait.", label, w->waiting.n);
@@ -58,7 +58,7 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
     put_gauge(out, "moonshift:step_estimate_error", "Running mean of |predicted - measured| / measured step time.",
               label, w->estimate.error);
     put_gauge(out, "moonshift:requests_untold", "Requests whose newest tokens wait because the front is behind.", label,
-              g->n_behind);
+              engine->n_behind);
     put_gauge(out, "moonshift:requests_live", "Requests without an ending yet.", label, w->requests.n_live);
     buf_printf(
         out,
@@ -69,18 +69,18 @@ static void put_gauges(const struct engine *g, const char *label, struct buf *ou
                "# HELP vllm:cache_config_info The KV cache's settings.\n# TYPE vllm:cache_config_info gauge\n"
                "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%s\",enable_prefix_"
                "caching=\"%s\"} 1\n",
-               label, g->setup.block_size, w->kv.n_blocks, dtype_get(g->setup.kv_dtype)->name,
+               label, engine->setup.block_size, w->kv.n_blocks, dtype_get(engine->setup.kv_dtype)->name,
                w->limits.prefix_caching ? "True" : "False");
 }
 
-char *engine_metrics_text(struct engine *g, size_t *n)
+char *engine_metrics_text(struct engine *engine, size_t *n)
 {
     struct buf out = {0}, label = {0};
     buf_puts(&label, "engine=\"0\",model_name=");
-    metrics_put_label(&label, g->setup.model_name);
-    put_gauges(g, label.data, &out);
-    metrics_render(&g->metrics, g->setup.model_name, &out);
-    live_metrics(&g->live, &out);
+    metrics_put_label(&label, engine->setup.model_name);
+    put_gauges(engine, label.data, &out);
+    metrics_render(&engine->metrics, engine->setup.model_name, &out);
+    live_metrics(&engine->live, &out);
     buf_free(&label);
     *n = out.len;
     return buf_take(&out);
@@ -238,20 +238,21 @@ static void put_switches(struct buf *out, const struct world *w, int64_t now)
     buf_putc(out, ']');
 }
 
-char *engine_state_json(struct engine *g, size_t *n)
+char *engine_state_json(struct engine *engine, size_t *n)
 {
-    const struct world *w = &g->world;
-    int64_t now = clock_now(g->setup.clock);
+    const struct world *w = &engine->world;
+    int64_t now = clock_now(engine->setup.clock);
     struct kv_counts kv = count_kv(w);
     struct buf out = {0};
-    buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - g->started_ns) * 1e-9,
-               g->draining ? "true" : "false");
+    buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - engine->started_ns) * 1e-9,
+               engine->draining ? "true" : "false");
     put_queue(&out, "waiting", &w->waiting, now);
     put_queue(&out, "running", &w->running, now);
     buf_printf(
         &out,
         ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
-        kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, g->setup.block_size, g->devices.kv_block_bytes);
+        kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, engine->setup.block_size,
+        engine->devices.kv_block_bytes);
     buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted,
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
@@ -260,34 +261,34 @@ char *engine_state_json(struct engine *g, size_t *n)
     for (int i = 0; i < w->partition.n_groups; i++) {
         if (i)
             buf_putc(&out, ',');
-        put_group(&out, w, partition_slot(&g->world.partition, i), now);
+        put_group(&out, w, partition_slot(&engine->world.partition, i), now);
     }
     buf_putc(&out, ']');
     put_pending(&out, w, now);
     put_switches(&out, w, now);
     buf_puts(&out, ",\"policy\":");
-    live_state(&g->live, now, &out);
+    live_state(&engine->live, now, &out);
     buf_putc(&out, '}');
     *n = out.len;
     return buf_take(&out);
 }
 
-void engine_log_rates(struct engine *g, int64_t now)
+void engine_log_rates(struct engine *engine, int64_t now)
 {
-    const struct world *w = &g->world;
-    const uint64_t *c = g->metrics.counters;
-    if (now - g->rates.since_ns < 10000000000)
+    const struct world *w = &engine->world;
+    const uint64_t *c = engine->metrics.counters;
+    if (now - engine->rates.since_ns < 10000000000)
         return;
-    double s = (double)(now - g->rates.since_ns) * 1e-9;
-    uint64_t prompt = c[C_PROMPT_TOKENS] - g->rates.prompt_tokens,
-             gen = c[C_GENERATION_TOKENS] - g->rates.generation_tokens;
-    if (!g->setup.quiet && !g->setup.quiet_stats && (prompt || gen || w->requests.n_live))
+    double s = (double)(now - engine->rates.since_ns) * 1e-9;
+    uint64_t prompt = c[C_PROMPT_TOKENS] - engine->rates.prompt_tokens,
+             gen = c[C_GENERATION_TOKENS] - engine->rates.generation_tokens;
+    if (!engine->setup.quiet && !engine->setup.quiet_stats && (prompt || gen || w->requests.n_live))
         log_info("engine",
                  "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
                  "%d reqs, "
                  "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
                  (double)prompt / s, (double)gen / s, w->running.n, w->waiting.n, kv_usage(w) * 100,
                  c[C_PREFIX_QUERIES] ? 100.0 * (double)c[C_PREFIX_HITS] / (double)c[C_PREFIX_QUERIES] : 0.0);
-    g->rates = (struct rates){
+    engine->rates = (struct rates){
         .since_ns = now, .prompt_tokens = c[C_PROMPT_TOKENS], .generation_tokens = c[C_GENERATION_TOKENS]};
 }

@@ -25,67 +25,67 @@ static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool 
 }
 
 /* Nothing is copied; all heads of the tokens count as they would. */
-static void play_move(struct engine *g, struct move *m)
+static void play_move(struct engine *engine, struct move *m)
 {
-    const struct engine_play *play = g->setup.play;
-    atomic_store(&m->bytes,
-                 (int64_t)(g->devices.kv_block_bytes / (size_t)g->setup.block_size) * (m->n_tokens - m->first_token));
+    const struct engine_play *play = engine->setup.play;
+    atomic_store(&m->bytes, (int64_t)(engine->devices.kv_block_bytes / (size_t)engine->setup.block_size) *
+                                (m->n_tokens - m->first_token));
     if (!play->move_ns) {
-        timetable_hold(&g->under_way, (struct timetable_entry){.move = m});
+        timetable_hold(&engine->under_way, (struct timetable_entry){.move = m});
         return;
     }
     atomic_store(&m->ns, play->move_ns(play->ctx, m));
-    timetable_add_move(&g->under_way, m);
+    timetable_add_move(&engine->under_way, m);
 }
 
 /* Every copy that the world has made goes to the ranks that receive it, ahead of any step that they are given
  * afterwards. */
-void engine_post_moves(struct engine *g)
+void engine_post_moves(struct engine *engine)
 {
-    struct world *w = &g->world;
+    struct world *w = &engine->world;
     for (int i = 0; i < w->n_moves; i++) {
         struct kv_copy *v = w->moves[i];
         struct move *m = move_new();
         m->owner = v->id;
-        m->heads = g->devices.heads;
+        m->heads = engine->devices.heads;
         m->first_token = v->first_token;
         m->n_tokens = v->n_tokens;
-        m->posted_ns = g->now_ns;
-        m->serial = ++g->n_posted_moves;
+        m->posted_ns = engine->now_ns;
+        m->serial = ++engine->n_posted_moves;
         m->ctx = v;
         fill_end(&m->from, &m->arena, &w->kv, v->from_place, v->from, v->n_from);
         fill_end(&m->to, &m->arena, &w->kv, v->to_place, v->to, v->n_to);
-        g->n_moving++;
-        metrics_add(&g->metrics, C_MOVES, 1);
-        if (g->setup.play) {
-            play_move(g, m);
+        engine->n_moving++;
+        metrics_add(&engine->metrics, C_MOVES, 1);
+        if (engine->setup.play) {
+            play_move(engine, m);
             continue;
         }
-        move_post(m, g->devices.ranks);
-        if (!g->setup.threaded && atomic_load(&m->ns))
-            timetable_add_move(&g->under_way, m);
-        else if (!g->setup.threaded)
-            engine_move_done(g, m);
+        move_post(m, engine->devices.ranks);
+        if (!engine->setup.threaded && atomic_load(&m->ns))
+            timetable_add_move(&engine->under_way, m);
+        else if (!engine->setup.threaded)
+            engine_move_done(engine, m);
     }
     w->n_moves = 0;
 }
 
-void engine_move_done(struct engine *g, struct move *m)
+void engine_move_done(struct engine *engine, struct move *m)
 {
     struct kv_copy *v = m->ctx;
-    struct world *w = &g->world;
-    int64_t bytes = atomic_load(&m->bytes), took = g->now_ns - m->posted_ns;
+    struct world *w = &engine->world;
+    int64_t bytes = atomic_load(&m->bytes), took = engine->now_ns - m->posted_ns;
     struct switch_event *e = partition_event(&w->partition, v->event);
     int n = m->n_tokens - m->first_token;
     if (e)
         e->bytes += (uint64_t)bytes;
-    metrics_add(&g->metrics, C_MOVED_BYTES, (uint64_t)bytes);
+    metrics_add(&engine->metrics, C_MOVED_BYTES, (uint64_t)bytes);
     if (n > 0)
         w->cost.move_ns_per_token += 0.1 * ((double)took / n - w->cost.move_ns_per_token);
-    g->n_moving--;
-    engine_note_change(g);
-    if (g->setup.witness && g->setup.witness->moved)
-        g->setup.witness->moved(g->setup.witness->ctx, g->now_ns, m);
+    engine->n_moving--;
+    engine_note_change(engine);
+    if (engine->setup.witness && engine->setup.witness->moved)
+        engine->setup.witness->moved(engine->setup.witness->ctx, engine->now_ns, m);
     world_move_done(w, v);
     move_free(m);
 }
@@ -106,54 +106,54 @@ static bool is_new(const struct switch_event *e, int64_t t0)
 
 /* On a described machine the ranks of an order carried out at t0 take the time that it states, ahead of everything
  * posted to them afterwards. */
-static int64_t occupy_switched(struct engine *g, int64_t t0)
+static int64_t occupy_switched(struct engine *engine, int64_t t0)
 {
-    const struct partition *p = &g->world.partition;
-    int64_t stated = g->setup.threaded ? 0 : rank_facts(g->devices.ranks[0])->budget.switch_ns;
+    const struct partition *p = &engine->world.partition;
+    int64_t stated = engine->setup.threaded ? 0 : rank_facts(engine->devices.ranks[0])->budget.switch_ns;
     for (int i = 0; i < SWITCH_EVENTS && stated; i++)
         if (is_new(&p->events[i], t0))
-            timetable_occupy(&g->under_way, p->events[i].order.mask, t0, stated);
+            timetable_occupy(&engine->under_way, p->events[i].order.mask, t0, stated);
     return stated;
 }
 
 /* Orders that are ready are carried out. True when there were any. */
-bool engine_switch(struct engine *g)
+bool engine_switch(struct engine *engine)
 {
-    struct partition *p = &g->world.partition;
+    struct partition *p = &engine->world.partition;
     if (!p->n_pending)
         return false;
-    int64_t t0 = g->now_ns;
+    int64_t t0 = engine->now_ns;
     uint64_t done = p->n_switches;
-    if (!partition_advance(&g->world, t0))
+    if (!partition_advance(&engine->world, t0))
         return false;
-    int64_t stated = occupy_switched(g, t0);
-    engine_post_moves(g);
-    int64_t took = clock_now(g->setup.clock) - t0 + stated;
+    int64_t stated = occupy_switched(engine, t0);
+    engine_post_moves(engine);
+    int64_t took = clock_now(engine->setup.clock) - t0 + stated;
     done = p->n_switches - done;
-    metrics_add(&g->metrics, C_SWITCHES, done);
+    metrics_add(&engine->metrics, C_SWITCHES, done);
     for (int i = 0; i < SWITCH_EVENTS; i++)
         if (is_new(&p->events[i], t0)) {
             p->events[i].cutover_ns = took ? took : 1; /* a virtual clock stands still meanwhile */
-            if (!g->setup.quiet)
+            if (!engine->setup.quiet)
                 say_switch(&p->events[i]);
         }
-    engine_note_change(g);
+    engine_note_change(engine);
     return true;
 }
 
-static void end_all(struct engine *g, const char *why)
+static void end_all(struct engine *engine, const char *why)
 {
-    for (int i = 0; i < g->world.requests.n_slots; i++) {
-        struct request *r = g->world.requests.slots[i];
+    for (int i = 0; i < engine->world.requests.n_slots; i++) {
+        struct request *r = engine->world.requests.slots[i];
         if (r && !r->busy)
             engine_end_request(
-                g, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
+                engine, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
     }
 }
 
-void engine_end_misfits(struct engine *g)
+void engine_end_misfits(struct engine *engine)
 {
-    struct world *w = &g->world;
+    struct world *w = &engine->world;
     const struct req_queue *queues[] = {&w->waiting, &w->running};
     char why[200];
     snprintf(why, sizeof why,
@@ -164,25 +164,26 @@ void engine_end_misfits(struct engine *g)
             struct request *r = queues[q]->items[i];
             if (!r->busy && !world_suffices(w, r))
                 engine_end_request(
-                    g, r, &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
+                    engine, r,
+                    &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
         }
 }
 
-void engine_lose_rank(struct engine *g, int rank, const struct step *s, const char *why)
+void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why)
 {
-    int64_t now = g->now_ns;
-    struct world *w = &g->world;
+    int64_t now = engine->now_ns;
+    struct world *w = &engine->world;
     uint64_t ranks = 0;
     for (int i = 0; i < s->n_ranks; i++)
         ranks |= 1ull << s->ranks[i];
-    comm_reset_within(g->devices.comms, ranks);
+    comm_reset_within(engine->devices.comms, ranks);
     if (w->partition.dead_ranks >> rank & 1)
         return;
-    metrics_add(&g->metrics, C_RANK_FAILURES, 1);
+    metrics_add(&engine->metrics, C_RANK_FAILURES, 1);
     partition_lose(w, rank, now);
     int living = w->shape.n_ranks - __builtin_popcountll(w->partition.dead_ranks);
-    if (!g->setup.quiet)
+    if (!engine->setup.quiet)
         log_error("engine", "rank %d failed: %s; %d of %d ranks go on", rank, why, living, w->shape.n_ranks);
     if (!living)
-        end_all(g, why);
+        end_all(engine, why);
 }

@@ -215,7 +215,7 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
 {
     struct request_spec *s = mem_new(sizeof *s);
     int64_t base = r->d.start_ns;
-    uint64_t order = engine_world(r->d.g)->next_order;
+    uint64_t order = engine_world(r->d.engine)->next_order;
     s->tag = replay_note_arrival(&r->d, &(struct replay_request){.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0,
                                                                  .n_prompt = x->n_prompt,
                                                                  .n_asked = x->max_tokens,
@@ -240,8 +240,8 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     for (; s->n_given_keys < x->n_keys; s->n_given_keys++)
         s->given_keys[s->n_given_keys] = key_of(x->keys[s->n_given_keys]);
     uint64_t tag = s->tag;
-    engine_take(r->d.g, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
-    bool admitted = engine_world(r->d.g)->next_order != order;
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+    bool admitted = engine_world(r->d.engine)->next_order != order;
     if (admitted != (x->order >= 0)) {
         differ_because(r,
                        x->order >= 0 ? "request %" PRId64 " was admitted, and is turned away now"
@@ -260,7 +260,7 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
 static void play_cancel(struct reenactor *r, const struct recorded *x)
 {
     if (known(r, x->order))
-        engine_take(r->d.g,
+        engine_take(r->d.engine,
                     &(struct engine_message){.kind = IN_CANCEL, .tag = r->tags[x->order], .code = (int)x->ending});
 }
 
@@ -271,7 +271,7 @@ static void fill_results(struct reenactor *r, struct step *s, const struct recor
     for (int k = 0; k < x->n_stops; k++)
         for (int i = 0; i < s->n_items && known(r, x->stops[k]); i++) {
             const struct step_item *it = &s->items[i];
-            const struct request *q = request_find(&engine_world(r->d.g)->requests, it->id);
+            const struct request *q = request_find(&engine_world(r->d.engine)->requests, it->id);
             if (q && it->samples && q->order == (uint64_t)x->stops[k])
                 s->results[it->first_result + it->n_given].token = STOP_ID;
         }
@@ -281,7 +281,7 @@ static void fill_results(struct reenactor *r, struct step *s, const struct recor
 static void give_keys(struct reenactor *r, const struct recorded *x)
 {
     for (int i = 0; i < x->n_keys && known(r, x->key_orders[i]); i++) {
-        struct request *q = engine_find(r->d.g, r->tags[x->key_orders[i]]);
+        struct request *q = engine_find(r->d.engine, r->tags[x->key_orders[i]]);
         if (q)
             request_give_key(q, key_of(x->keys[i]));
     }
@@ -289,7 +289,7 @@ static void give_keys(struct reenactor *r, const struct recorded *x)
 
 static void play_step(struct reenactor *r, const struct recorded *x)
 {
-    struct step *s = engine_take_step(r->d.g, x->group);
+    struct step *s = engine_take_step(r->d.engine, x->group);
     int failed = -1;
     if (!s) {
         differ_because(r, "a step of group %" PRId64 " ended, which runs none in the replay", x->group);
@@ -310,18 +310,18 @@ static void play_step(struct reenactor *r, const struct recorded *x)
     }
     fill_results(r, s, x);
     give_keys(r, x);
-    engine_take(r->d.g, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
 }
 
 static void play_move(struct reenactor *r, const struct recorded *x)
 {
-    struct move *m = engine_take_move(r->d.g, x->serial);
+    struct move *m = engine_take_move(r->d.engine, x->serial);
     if (!m) {
         differ_because(r, "copy %" PRId64 " landed, which is not under way in the replay", (int64_t)x->serial);
         return;
     }
     atomic_store(&m->bytes, x->bytes);
-    engine_take(r->d.g, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
 }
 
 /* ---- what the operator did */
@@ -340,7 +340,7 @@ static int play_policy(struct reenactor *r, const struct recorded *x, struct err
         return 0;
     }
     TRY(rc);
-    engine_take(r->d.g, &(struct engine_message){.kind = IN_POLICY, .payload = p});
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_POLICY, .payload = p});
     return 0;
 }
 
@@ -366,14 +366,14 @@ static void play_order(struct reenactor *r, const struct recorded *x)
         m.n = strlen(x->text);
         break;
     }
-    engine_take(r->d.g, &m);
+    engine_take(r->d.engine, &m);
 }
 
 static void play_turn(struct reenactor *r, const struct recorded *x)
 {
     r->turned = false;
     buf_clear(&r->came_out);
-    engine_turn(r->d.g);
+    engine_turn(r->d.engine);
     replay_note_turn(&r->d);
     const char *came_out = r->turned && r->came_out.len ? r->came_out.data : NULL;
     if (x->kind == 'q' && !came_out)
@@ -461,17 +461,17 @@ static int play(struct reenactor *r, struct err *e)
 /* Whoever is in a step or on the way is let go: the engine closes only when nobody is in it. */
 static void let_go(struct reenactor *r)
 {
-    struct engine *g = r->d.g;
+    struct engine *engine = r->d.engine;
     struct engine_event ev;
     r->out->equal = false; /* what ends now was not recorded: nothing is compared any more */
-    engine_take(g, &(struct engine_message){.kind = IN_STOP});
-    struct partition *p = (struct partition *)&engine_world(g)->partition;
+    engine_take(engine, &(struct engine_message){.kind = IN_STOP});
+    struct partition *p = (struct partition *)&engine_world(engine)->partition;
     for (int i = 0; i < p->n_groups; i++) {
-        struct step *s = engine_take_step(g, partition_slot(p, i)->id);
+        struct step *s = engine_take_step(engine, partition_slot(p, i)->id);
         if (s)
-            engine_take(g, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
+            engine_take(engine, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
     }
-    while (queue_take(engine_outbox(g), &ev))
+    while (queue_take(engine_outbox(engine), &ev))
         mem_free(ev.payload);
 }
 
@@ -530,7 +530,7 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
         bool equal = out->equal;
         let_go(r);
         out->equal = equal;
-        engine_destroy(r->d.g);
+        engine_destroy(r->d.engine);
     }
     free_held(&r->now);
     free_held(&r->next);

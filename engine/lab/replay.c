@@ -82,7 +82,7 @@ static double kv_used(const struct world *w)
 
 static void note_gauges(struct drive *d)
 {
-    const struct world *w = engine_world(d->g);
+    const struct world *w = engine_world(d->engine);
     struct replay_bin *b = bin_at(d->out, now_of(d));
     b->n_running = w->running.n;
     b->n_waiting = w->waiting.n;
@@ -125,7 +125,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
     if (n > bin->layout_tokens || bin->layout == k) {
         bin->layout_tokens = bin->layout == k ? bin->layout_tokens + n : n;
         bin->layout = k;
-        bin->layout_groups = engine_world(d->g)->partition.n_groups;
+        bin->layout_groups = engine_world(d->engine)->partition.n_groups;
     }
     ASSERT(d->n_steps < MAX_RANKS);
     d->steps[d->n_steps++] = (struct running_step){b->group, k, b->site->n_steps, now};
@@ -141,7 +141,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
 /* Steps that have ended since. A group that has gone was in none when it went. */
 static void note_ended_steps(struct drive *d)
 {
-    struct partition *p = (struct partition *)&engine_world(d->g)->partition;
+    struct partition *p = (struct partition *)&engine_world(d->engine)->partition;
     int kept = 0;
     for (int i = 0; i < d->n_steps; i++) {
         const struct running_step *s = &d->steps[i];
@@ -158,7 +158,7 @@ static void note_ended_steps(struct drive *d)
 static void note_switches(struct drive *d, bool keep)
 {
     struct replay *r = d->out;
-    const struct partition *p = &engine_world(d->g)->partition;
+    const struct partition *p = &engine_world(d->engine)->partition;
     if (d->orders_seen == p->n_switches + p->next_serial)
         return;
     d->orders_seen = p->n_switches + p->next_serial;
@@ -187,8 +187,8 @@ static void note_switches(struct drive *d, bool keep)
 /* What the last turn decided. Its requests live at least until the step is done. */
 void replay_note_turn(struct drive *d)
 {
-    const struct plan *p = engine_plan(d->g);
-    uint64_t step = engine_world(d->g)->step;
+    const struct plan *p = engine_plan(d->engine);
+    uint64_t step = engine_world(d->engine)->step;
     note_ended_steps(d);
     note_switches(d, true);
     if (step == d->step_seen)
@@ -245,7 +245,7 @@ static void cancel_due(struct drive *d)
 {
     for (; d->n_cancels && d->cancels[d->n_cancels - 1].at_ns <= clock_now(&d->clock); d->n_cancels--)
         queue_post(
-            engine_inbox(d->g),
+            engine_inbox(d->engine),
             &(struct engine_message){.kind = IN_CANCEL, .tag = d->cancels[d->n_cancels - 1].tag, .code = END_ABORT});
 }
 
@@ -284,7 +284,7 @@ static void submit(struct drive *d)
     s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     if (row->cancel_ns)
         plan_cancel(d, s->tag, row->cancel_ns);
-    queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
+    queue_post(engine_inbox(d->engine), &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
 }
 
 static int next_row(struct drive *d, struct err *e)
@@ -315,14 +315,14 @@ void replay_listen(struct drive *d)
 {
     struct engine_event ev;
     note_ended_steps(d);
-    while (queue_take(engine_outbox(d->g), &ev))
+    while (queue_take(engine_outbox(d->engine), &ev))
         take_event(d, &ev);
     note_gauges(d);
 }
 
 static void settle(struct drive *d)
 {
-    while (engine_turn(d->g))
+    while (engine_turn(d->engine))
         replay_note_turn(d);
     replay_listen(d);
 }
@@ -351,7 +351,7 @@ static int drive(struct drive *d, struct err *e)
         settle(d);
         if (!d->has_next && !d->out->n_live)
             break; /* an idle policy may still wake now and then */
-        int64_t next = engine_next_ns(d->g), now = clock_now(&d->clock);
+        int64_t next = engine_next_ns(d->engine), now = clock_now(&d->clock);
         if (d->has_next && next_submission(d) < next)
             next = next_submission(d);
         if (d->n_cancels && d->cancels[d->n_cancels - 1].at_ns < next)
@@ -368,9 +368,9 @@ static int drive(struct drive *d, struct err *e)
 void replay_close_books(struct drive *d)
 {
     struct replay *r = d->out;
-    const struct world *w = engine_world(d->g);
+    const struct world *w = engine_world(d->engine);
     struct engine_event ev;
-    const struct node_facts *n = engine_node(d->g);
+    const struct node_facts *n = engine_node(d->engine);
     r->limits = n->limits;
     r->n_ranks = n->n_ranks;
     r->kv_blocks = n->kv_blocks;
@@ -380,8 +380,8 @@ void replay_close_books(struct drive *d)
     r->conserved = world_check(w) && w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
     r->n_decisions = w->step;
     memcpy(r->counters, w->metrics->counters, sizeof r->counters);
-    engine_take(d->g, &(struct engine_message){.kind = IN_STATE});
-    while (queue_take(engine_outbox(d->g), &ev))
+    engine_take(d->engine, &(struct engine_message){.kind = IN_STATE});
+    while (queue_take(engine_outbox(d->engine), &ev))
         take_event(d, &ev);
 }
 
@@ -389,14 +389,14 @@ void replay_close_books(struct drive *d)
 static void end_all(struct drive *d)
 {
     struct engine_event ev;
-    queue_post(engine_inbox(d->g), &(struct engine_message){.kind = IN_STOP});
+    queue_post(engine_inbox(d->engine), &(struct engine_message){.kind = IN_STOP});
     for (;;) {
-        while (engine_turn(d->g))
+        while (engine_turn(d->engine))
             ;
-        while (queue_take(engine_outbox(d->g), &ev))
+        while (queue_take(engine_outbox(d->engine), &ev))
             mem_free(ev.payload);
-        int64_t next = engine_next_ns(d->g);
-        if (next == INT64_MAX || !engine_world(d->g)->requests.n_live)
+        int64_t next = engine_next_ns(d->engine);
+        if (next == INT64_MAX || !engine_world(d->engine)->requests.n_live)
             break;
         if (next > clock_now(&d->clock))
             clock_advance_to(&d->clock, next);
@@ -415,7 +415,7 @@ int replay_open(struct drive *d, struct replay *out, const struct replay_setup *
     clock_init_virtual(&d->clock, start_ns);
     setup.clock = &d->clock;
     setup.threaded = false;
-    return engine_create(&d->g, &setup, e);
+    return engine_create(&d->engine, &setup, e);
 }
 
 int replay_run(struct replay *out, const struct replay_setup *s, struct err *e)
@@ -426,7 +426,7 @@ int replay_run(struct replay *out, const struct replay_setup *s, struct err *e)
         rc = drive(d, e);
         replay_close_books(d);
         end_all(d);
-        engine_destroy(d->g);
+        engine_destroy(d->engine);
     }
     mem_free(d->cancels);
     mem_free(d);

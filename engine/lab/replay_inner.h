@@ -19,7 +19,7 @@ struct drive {
     const struct replay_setup *setup;
     struct clock clock;
     int64_t start_ns; /* what the replay calls time 0 */
-    struct engine *g;
+    struct engine *engine;
     struct trace_row next; /* the arrival after now */
     bool has_next;
     uint64_t step_seen, orders_seen, generated_seen;

@@ -192,8 +192,8 @@ static char *label_of(const char *asked)
 /* Takes the policy. A recording's node is opened only with what was recorded. */
 static int try_policy(const struct simulate_setup *s, struct policy *p, struct err *e)
 {
-    struct engine_setup engine = *s->engine;
-    struct engine *g = NULL;
+    struct engine_setup setup = *s->engine;
+    struct engine *engine = NULL;
     struct clock clock;
     if (s->recorded) {
         if (p->ops->destroy)
@@ -201,12 +201,12 @@ static int try_policy(const struct simulate_setup *s, struct policy *p, struct e
         return 0;
     }
     clock_init_virtual(&clock, 1);
-    engine.clock = &clock;
-    engine.threaded = false;
-    engine.policy = *p;
-    int rc = engine_create(&g, &engine, e);
+    setup.clock = &clock;
+    setup.threaded = false;
+    setup.policy = *p;
+    int rc = engine_create(&engine, &setup, e);
     if (!rc)
-        engine_destroy(g);
+        engine_destroy(engine);
     return rc;
 }
 

@@ -39,23 +39,23 @@ struct cost {
 };
 
 /* As many requests as `live` all the time: who ends is replaced. */
-static void run_steps(struct engine *g, struct clock *clock, int live)
+static void run_steps(struct engine *engine, struct clock *clock, int live)
 {
     struct engine_event ev;
-    uint64_t tag = 0, until = engine_world(g)->step + STEPS;
+    uint64_t tag = 0, until = engine_world(engine)->step + STEPS;
     int missing = live;
-    while (engine_world(g)->step < until) {
+    while (engine_world(engine)->step < until) {
         for (; missing; missing--)
-            queue_post(engine_inbox(g),
+            queue_post(engine_inbox(engine),
                        &(struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(++tag, clock_now(clock))});
-        while (engine_turn(g))
+        while (engine_turn(engine))
             ;
-        while (queue_take(engine_outbox(g), &ev)) {
+        while (queue_take(engine_outbox(engine), &ev)) {
             missing += ev.kind == EV_END;
             mem_free(ev.payload);
         }
-        if (engine_next_ns(g) > clock_now(clock))
-            clock_advance_to(clock, engine_next_ns(g));
+        if (engine_next_ns(engine) > clock_now(clock))
+            clock_advance_to(clock, engine_next_ns(engine));
     }
 }
 
@@ -64,7 +64,7 @@ static struct cost measure(int live, bool with, struct err *e)
     char path[] = "/tmp/record_bench-XXXXXX";
     struct clock clock;
     struct model *model = NULL;
-    struct engine *g = NULL;
+    struct engine *engine = NULL;
     struct recorder *rec = NULL;
     clock_init_virtual(&clock, 1000000000);
     close(mkstemp(path));
@@ -82,22 +82,23 @@ static struct cost measure(int live, bool with, struct err *e)
         .clock = &clock,
         .quiet = true,
         .witness = with ? recorder_witness(rec) : NULL};
-    if (engine_create(&g, &s, e))
+    if (engine_create(&engine, &s, e))
         return (struct cost){0};
-    recorder_begin(rec, &(struct recorder_start){engine_node(g), model_config(model), s.start, s.block_size, "bench"},
-                   g);
+    recorder_begin(rec,
+                   &(struct recorder_start){engine_node(engine), model_config(model), s.start, s.block_size, "bench"},
+                   engine);
     int64_t t = cpu_ns();
-    run_steps(g, &clock, live);
+    run_steps(engine, &clock, live);
     struct cost c = {.us = (double)(cpu_ns() - t) * 1e-3 / STEPS,
                      .bytes = rec ? (double)recorder_bytes(rec) / STEPS : 0};
-    queue_post(engine_inbox(g), &(struct engine_message){.kind = IN_STOP});
-    for (int i = 0; i < 4 && engine_world(g)->requests.n_live; i++) {
-        while (engine_turn(g))
+    queue_post(engine_inbox(engine), &(struct engine_message){.kind = IN_STOP});
+    for (int i = 0; i < 4 && engine_world(engine)->requests.n_live; i++) {
+        while (engine_turn(engine))
             ;
-        if (engine_next_ns(g) != INT64_MAX)
-            clock_advance_to(&clock, engine_next_ns(g));
+        if (engine_next_ns(engine) != INT64_MAX)
+            clock_advance_to(&clock, engine_next_ns(engine));
     }
-    engine_destroy(g);
+    engine_destroy(engine);
     recorder_close(rec);
     model_close(model);
     unlink(path);

@@ -15,7 +15,7 @@ enum { MAX_SAMPLES = 4096, PROMPT = 64 };
 struct bench {
     struct clock clock;
     struct model *model;
-    struct engine *g;
+    struct engine *engine;
     struct thread *thread;
     int ranks, n_replies;
     uint64_t tag, n_tokens;
@@ -91,15 +91,15 @@ static struct turn singles(int ranks, enum kv_fate fate)
 
 static void send(struct bench *b, enum engine_in kind, uint64_t tag, void *payload)
 {
-    queue_post(engine_inbox(b->g),
+    queue_post(engine_inbox(b->engine),
                &(struct engine_message){.kind = kind, .tag = tag, .code = END_ABORT, .payload = payload});
 }
 
 static void listen_to(struct bench *b, int64_t wait_ns)
 {
     struct engine_event ev;
-    queue_wait(engine_outbox(b->g), wait_ns);
-    while (queue_take(engine_outbox(b->g), &ev)) {
+    queue_wait(engine_outbox(b->engine), wait_ns);
+    while (queue_take(engine_outbox(b->engine), &ev)) {
         b->n_tokens += ev.kind == EV_TOKEN;
         if (ev.kind == EV_REPLY) {
             b->n_replies++;
@@ -144,15 +144,15 @@ static int open_bench(struct bench *b, struct turn t, struct err *e)
                              .n_ranks = b->ranks,
                              .policy = make_turn(&t)};
     clock_init_real(&b->clock);
-    TRY(engine_create(&b->g, &s, e));
-    return thread_start(&b->thread, "engine", engine_run, b->g, e);
+    TRY(engine_create(&b->engine, &s, e));
+    return thread_start(&b->thread, "engine", engine_run, b->engine, e);
 }
 
 static void close_bench(struct bench *b)
 {
     send(b, IN_STOP, 0, NULL);
     thread_join(b->thread);
-    engine_destroy(b->g);
+    engine_destroy(b->engine);
     mem_free(b->state);
     b->state = NULL;
 }
@@ -210,7 +210,7 @@ static int flip(struct bench *b, int n, enum kv_fate fate, int rounds)
     send(b, IN_STOP, 0, NULL);
     thread_join(b->thread);
     b->thread = NULL;
-    const struct partition *p = &engine_world(b->g)->partition;
+    const struct partition *p = &engine_world(b->engine)->partition;
     for (int i = 0; i < SWITCH_EVENTS; i++) {
         const struct switch_event *ev = &p->events[i];
         if (!ev->serial || ev->superseded || strcmp(ev->order.reason, "bench") || ev->asked_ns == ev->done_ns)
@@ -228,7 +228,7 @@ static int flip(struct bench *b, int n, enum kv_fate fate, int rounds)
            "ms, %.1f MiB copied each\n",
            n, kv_fate_name(fate), k, median(cut, k), median(wait, k), step, median(stall, k),
            k ? bytes / k / (1 << 20) : 0);
-    engine_destroy(b->g);
+    engine_destroy(b->engine);
     mem_free(b->state);
     b->state = NULL;
     return 0;

@@ -23,7 +23,7 @@ struct heard {
 struct rig {
     struct clock clock;
     struct model *model;
-    struct engine *g;
+    struct engine *engine;
     struct heard heard[N + 1];
 };
 
@@ -53,24 +53,24 @@ static void open_rig(struct rig *t, const struct knobs *k)
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "gold");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_cpu()->kv_block_bytes(DT_F16, 16, 2, 16);
-    if (engine_create(&t->g, &s, &e))
+    if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
 
 static void close_rig(struct rig *t)
 {
-    assert_true(world_check(engine_world(t->g)));
-    engine_destroy(t->g);
+    assert_true(world_check(engine_world(t->engine)));
+    engine_destroy(t->engine);
     model_close(t->model);
 }
 
 static void run_until(struct rig *t, int64_t until)
 {
     for (;;) {
-        while (engine_turn(t->g))
+        while (engine_turn(t->engine))
             ;
         struct engine_event ev;
-        while (queue_take(engine_outbox(t->g), &ev)) {
+        while (queue_take(engine_outbox(t->engine), &ev)) {
             struct heard *h = &t->heard[ev.tag];
             if (ev.kind == EV_TOKEN) {
                 h->tokens[h->n] = ev.token;
@@ -79,7 +79,7 @@ static void run_until(struct rig *t, int64_t until)
             h->ends += ev.kind == EV_END;
             mem_free(ev.payload);
         }
-        int64_t next = engine_next_ns(t->g);
+        int64_t next = engine_next_ns(t->engine);
         if (next > until || next == INT64_MAX)
             return;
         clock_advance_to(&t->clock, next);
@@ -106,7 +106,7 @@ static void submit(struct rig *t, uint64_t tag, int n_prompt, int max_tokens)
                                     .n_logprobs = 0,
                                     .n_prompt_logprobs = -1};
     struct engine_message m = {.kind = IN_SUBMIT, .payload = s};
-    queue_post(engine_inbox(t->g), &m);
+    queue_post(engine_inbox(t->engine), &m);
 }
 
 #if defined(__SANITIZE_THREAD__)

@@ -39,7 +39,7 @@ static int try_start(int ranks, int blocks, bool rehearse, int full, struct err 
     struct backend_ops ops = *backend_cpu();
     struct clock clock;
     struct model *m;
-    struct engine *g;
+    struct engine *engine;
     if (model_open_dummy(&m, "tests/data/layout_gqa.json", DT_F16, 3, e))
         fail_msg("%s", e->text);
     clock_init_real(&clock);
@@ -62,9 +62,9 @@ static int try_start(int ranks, int blocks, bool rehearse, int full, struct err 
                              .rehearse = rehearse};
     s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * ops.kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     policy_fcfs(&s.policy);
-    int rc = engine_create(&g, &s, e);
+    int rc = engine_create(&engine, &s, e);
     if (!rc)
-        engine_destroy(g);
+        engine_destroy(engine);
     model_close(m);
     return rc;
 }

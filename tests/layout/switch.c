@@ -37,7 +37,7 @@ struct heard {
 
 struct run {
     struct clock clock;
-    struct engine *g;
+    struct engine *engine;
     struct thread *thread;
     struct heard heard[N + 1];
     int n, n_ends, n_replies;
@@ -91,23 +91,23 @@ static void start_run(struct run *t, struct model *m, const struct run_opts *o)
     s.ahead = o->waits ? 0 : 6;
     s.kv_bytes =
         (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
-    if (engine_create(&t->g, &s, &e))
+    if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
-    if (thread_start(&t->thread, "engine", engine_run, t->g, &e))
+    if (thread_start(&t->thread, "engine", engine_run, t->engine, &e))
         fail_msg("%s", e.text);
 }
 
 static void send(struct run *t, enum engine_in kind, uint64_t tag, void *payload)
 {
     struct engine_message m = {.kind = kind, .tag = tag, .payload = payload, .code = END_ABORT};
-    assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
+    assert_int_equal(queue_post(engine_inbox(t->engine), &m), 0);
 }
 
 static void listen_to(struct run *t, int64_t wait_ns)
 {
     struct engine_event ev;
-    queue_wait(engine_outbox(t->g), wait_ns);
-    while (queue_take(engine_outbox(t->g), &ev)) {
+    queue_wait(engine_outbox(t->engine), wait_ns);
+    while (queue_take(engine_outbox(t->engine), &ev)) {
         struct heard *h = &t->heard[ev.tag <= N ? ev.tag : 0];
         if (ev.kind == EV_TOKEN) {
             const struct token_logprobs *lp = ev.payload;
@@ -141,7 +141,7 @@ static void stop_run(struct run *t)
     send(t, IN_STOP, 0, NULL);
     thread_join(t->thread);
     listen_to(t, 0);
-    assert_true(world_check(engine_world(t->g)));
+    assert_true(world_check(engine_world(t->engine)));
     mem_free(t->reply);
 }
 
@@ -223,7 +223,7 @@ static void one_rank(struct run *quiet, struct model *m, const struct run_opts *
                   .n_requests = like->n_requests, .alike = like->alike, .ranks = 1, .kv_blocks = 512, .waits = true});
     serve_all(quiet, model_config(m)->vocab, NULL);
     stop_run(quiet);
-    engine_destroy(quiet->g);
+    engine_destroy(quiet->engine);
 }
 
 static void churn(const char *config, enum dtype type, int ranks, int kv_blocks, bool copy_shards)
@@ -247,7 +247,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
     serve_all(&t, model_config(m)->vocab, cancelled);
     stop_run(&t);
     compare(&t, &quiet, cancelled);
-    const struct world *w = engine_world(t.g);
+    const struct world *w = engine_world(t.engine);
     print_message("%s, %d ranks: %llu switches, %llu steps ahead, %llu moves of %llu bytes, %llu preemptions, %llu "
                   "tokens from the "
                   "prefix cache\n",
@@ -258,7 +258,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks,
                   (unsigned long long)w->metrics->counters[C_PREEMPTIONS],
                   (unsigned long long)w->metrics->counters[C_PREFIX_HITS]);
     assert_true(w->partition.n_switches > (N < 1000 ? 0 : 5));
-    engine_destroy(t.g);
+    engine_destroy(t.engine);
     model_close(m);
 }
 
@@ -330,8 +330,8 @@ static double likelihood(struct model *m, const struct run_opts *o, float *out)
     s->sampling.n_prompt_logprobs = 0;
     send(&t, IN_SUBMIT, 3, s);
     while (!n_ends) {
-        queue_wait(engine_outbox(t.g), 100000000);
-        while (queue_take(engine_outbox(t.g), &ev)) {
+        queue_wait(engine_outbox(t.engine), 100000000);
+        while (queue_take(engine_outbox(t.engine), &ev)) {
             const struct prompt_logprobs *lp = ev.payload;
             n_ends += ev.kind == EV_END;
             for (int i = 1; ev.kind == EV_PROMPT_LOGPROBS && i < lp->n; i++) {
@@ -342,8 +342,8 @@ static double likelihood(struct model *m, const struct run_opts *o, float *out)
         }
     }
     stop_run(&t);
-    assert_true(world_check(engine_world(t.g)));
-    engine_destroy(t.g);
+    assert_true(world_check(engine_world(t.engine)));
+    engine_destroy(t.engine);
     return sum;
 }
 
@@ -402,12 +402,12 @@ static void fixed(const char *config, enum dtype type, struct run_opts o, int tp
     serve_all(&t, model_config(m)->vocab, NULL);
     stop_run(&t);
     compare(&t, &quiet, NULL);
-    assert_true(engine_world(t.g)->metrics->counters[C_STEPS_AHEAD] > 0);
+    assert_true(engine_world(t.engine)->metrics->counters[C_STEPS_AHEAD] > 0);
     if (o.fail_at_step)
-        assert_int_equal((int)engine_world(t.g)->partition.dead_ranks, 1 << o.fail_rank);
+        assert_int_equal((int)engine_world(t.engine)->partition.dead_ranks, 1 << o.fail_rank);
     else
-        assert_int_equal((int)engine_world(t.g)->partition.dead_ranks, 0);
-    engine_destroy(t.g);
+        assert_int_equal((int)engine_world(t.engine)->partition.dead_ranks, 0);
+    engine_destroy(t.engine);
     model_close(m);
 }
 
@@ -486,8 +486,8 @@ static void a_rank_fails_while_the_partition_changes(void **state)
         serve_all(&t, model_config(m)->vocab, NULL);
         stop_run(&t);
         compare(&t, &quiet, NULL);
-        assert_int_equal((int)engine_world(t.g)->partition.dead_ranks, 1 << rank);
-        engine_destroy(t.g);
+        assert_int_equal((int)engine_world(t.engine)->partition.dead_ranks, 1 << rank);
+        engine_destroy(t.engine);
     }
     model_close(m);
 }

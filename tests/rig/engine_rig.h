@@ -20,7 +20,7 @@ struct heard {
 struct rig {
     struct clock clock;
     struct model *model;
-    struct engine *g;
+    struct engine *engine;
     struct heard heard[MAX_TAGS];
     struct heard reply;
     int n_replies, n_drained;
@@ -67,20 +67,20 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
-    if (engine_create(&t->g, &s, &e))
+    if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
 
 static inline void close_rig(struct rig *t)
 {
-    engine_destroy(t->g);
+    engine_destroy(t->engine);
     model_close(t->model);
 }
 
 static inline void listen_to(struct rig *t)
 {
     struct engine_event ev, one;
-    while (queue_take(engine_outbox(t->g), &ev)) {
+    while (queue_take(engine_outbox(t->engine), &ev)) {
         struct heard *h = ev.kind == EV_REPLY ? &t->reply : &t->heard[ev.tag];
         switch (ev.kind) {
         case EV_TOKEN:
@@ -122,10 +122,10 @@ static inline void listen_to(struct rig *t)
 static inline void run_until(struct rig *t, int64_t until)
 {
     for (;;) {
-        while (engine_turn(t->g))
+        while (engine_turn(t->engine))
             ;
         listen_to(t);
-        int64_t next = engine_next_ns(t->g);
+        int64_t next = engine_next_ns(t->engine);
         if (next > until || next == INT64_MAX)
             break;
         clock_advance_to(&t->clock, next > clock_now(&t->clock) ? next : clock_now(&t->clock));
@@ -153,18 +153,18 @@ static inline void post(struct rig *t, enum engine_in kind, uint64_t tag, int co
 {
     struct engine_message m = {
         .kind = kind, .tag = tag, .code = code, .payload = payload, .n = payload ? strlen(payload) : 0};
-    assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
+    assert_int_equal(queue_post(engine_inbox(t->engine), &m), 0);
 }
 
 static inline void submit(struct rig *t, struct request_spec *s)
 {
     struct engine_message m = {.kind = IN_SUBMIT, .payload = s};
-    assert_int_equal(queue_post(engine_inbox(t->g), &m), 0);
+    assert_int_equal(queue_post(engine_inbox(t->engine), &m), 0);
 }
 
 static inline void check_books(struct rig *t)
 {
-    const struct world *w = engine_world(t->g);
+    const struct world *w = engine_world(t->engine);
     assert_true(world_check(w));
     assert_int_equal(w->requests.n_live, 0);
     for (int i = 0; i < w->kv.n_ranks; i++)

@@ -106,8 +106,8 @@ static void refusals(void **state)
     assert_int_equal(t.heard[3].ending, END_LENGTH);
     assert_int_equal(t.heard[6].ending, END_REFUSED);
     assert_int_equal(t.heard[6].http_status, 503);
-    assert_int_equal(engine_world(t.g)->metrics->counters[C_REFUSED_INPUT], 1);
-    assert_true(engine_world(t.g)->metrics->counters[C_REFUSED_FULL] >= 1);
+    assert_int_equal(engine_world(t.engine)->metrics->counters[C_REFUSED_INPUT], 1);
+    assert_true(engine_world(t.engine)->metrics->counters[C_REFUSED_FULL] >= 1);
     check_books(&t);
     close_rig(&t);
 }
@@ -231,9 +231,9 @@ static void expect_in_metrics(struct rig *t, const char *text)
     struct engine_event ev;
     bool found = false;
     post(t, IN_METRICS, 1, 0, NULL);
-    while (engine_turn(t->g))
+    while (engine_turn(t->engine))
         ;
-    while (queue_take(engine_outbox(t->g), &ev)) {
+    while (queue_take(engine_outbox(t->engine), &ev)) {
         if (ev.kind == EV_REPLY) {
             found = strstr(ev.payload, text) != NULL;
             if (!found)
@@ -370,7 +370,7 @@ static void swaps_keep_every_token(void **state)
         else
             policy_fcfs(p);
         struct engine_message m = {.kind = IN_POLICY, .tag = tag, .payload = p};
-        queue_post(engine_inbox(t.g), &m);
+        queue_post(engine_inbox(t.engine), &m);
         if (tag % 5 == 0)
             post(&t, IN_ROLLBACK, tag, 0, NULL);
         run_until(&t, clock_now(&t.clock) + 7000000);
@@ -378,7 +378,7 @@ static void swaps_keep_every_token(void **state)
     struct policy *p = mem_new(sizeof *p);
     policy_fcfs(p);
     struct engine_message m = {.kind = IN_POLICY, .tag = 1, .payload = p};
-    queue_post(engine_inbox(t.g), &m);
+    queue_post(engine_inbox(t.engine), &m);
     run_until(&t, INT64_MAX);
     assert_int_equal(t.n_replies, 60 + 12 + 1);
     open_rig(&alone, &(struct knobs){.seqs = 1, .batched = 512, .blocks = 60});

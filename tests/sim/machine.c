@@ -46,7 +46,7 @@ static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
                              .clock = &n->t.clock,
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
-    return engine_create(&n->t.g, &s, e);
+    return engine_create(&n->t.engine, &s, e);
 }
 
 static void open_node(struct node_rig *n, const struct choice *c)
@@ -58,7 +58,7 @@ static void open_node(struct node_rig *n, const struct choice *c)
 
 static void close_node(struct node_rig *n)
 {
-    engine_destroy(n->t.g);
+    engine_destroy(n->t.engine);
     model_close(n->t.model);
     sim_machine_close(n->machine);
 }
@@ -72,7 +72,7 @@ static double capacity(const struct choice *c)
 {
     static struct node_rig n;
     open_node(&n, c);
-    double tokens = (double)world_capacity(engine_world(n.t.g));
+    double tokens = (double)world_capacity(engine_world(n.t.engine));
     close_node(&n);
     return tokens;
 }
@@ -108,7 +108,8 @@ static void steps_take_what_the_model_says(void **state)
         step_size_add(&s, i ? 1 : IN, i ? IN + i - 1 : 0);
         struct layout l = {1, 8, 1}; /* what the native policy runs */
         should += cost_step(n.machine, l, 1, &s);
-        assert_true(estimator_ns(&engine_world(n.t.g)->estimate, l, s, NULL) == (double)cost_step(n.machine, l, 1, &s));
+        assert_true(estimator_ns(&engine_world(n.t.engine)->estimate, l, s, NULL) ==
+                    (double)cost_step(n.machine, l, 1, &s));
     }
     assert_int_equal(n.t.heard[1].n_tokens, OUT);
     assert_int_equal(clock_now(&n.t.clock) - t0, should);
@@ -125,7 +126,7 @@ static void shares_of_weights_limit_the_layouts(void **state)
     model_close(n.t.model);
     sim_machine_close(n.machine);
     open_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 4, 1}, false, false});
-    const struct node_shape *s = &engine_world(n.t.g)->shape;
+    const struct node_shape *s = &engine_world(n.t.engine)->shape;
     assert_null(s->refusals[8][8]);
     assert_null(s->refusals[8][4]);
     assert_non_null(s->refusals[8][2]);
@@ -167,7 +168,7 @@ static void begin_merge(struct node_rig *n, struct merger *m, const struct polic
     open_node(n, &(struct choice){measured, llama, 2, 1, {1, 1, 1}, false, false});
     struct policy *p = swap.payload = mem_new(sizeof *p);
     *p = (struct policy){.ops = ops, .ctx = m, .name = "merge", .sha256 = "merge"};
-    queue_post(engine_inbox(n->t.g), &swap);
+    queue_post(engine_inbox(n->t.engine), &swap);
     for (uint64_t tag = 1; tag <= N; tag++)
         submit(&n->t, spec_new(&n->t, tag, IN, OUT));
 }
@@ -179,10 +180,10 @@ static struct switch_event merge(struct node_rig *n, int64_t ends[N + 1])
     struct merger m = {.at_ns = 1600000000};
     begin_merge(n, &m, &ops);
     memset(ends, 0, (N + 1) * sizeof *ends);
-    for (int64_t next = 0; next != INT64_MAX; next = engine_next_ns(n->t.g)) {
+    for (int64_t next = 0; next != INT64_MAX; next = engine_next_ns(n->t.engine)) {
         if (next > clock_now(&n->t.clock))
             clock_advance_to(&n->t.clock, next);
-        while (engine_turn(n->t.g))
+        while (engine_turn(n->t.engine))
             ;
         listen_to(&n->t);
         for (int i = 1; i <= N; i++)
@@ -191,7 +192,7 @@ static struct switch_event merge(struct node_rig *n, int64_t ends[N + 1])
     }
     assert_true(m.asked);
     check_books(&n->t);
-    const struct partition *q = &engine_world(n->t.g)->partition;
+    const struct partition *q = &engine_world(n->t.engine)->partition;
     struct switch_event *e = partition_event((struct partition *)q, q->next_serial - 1);
     assert_non_null(e);
     return *e;
@@ -228,20 +229,20 @@ static void ends_in_the_middle(void **state)
     (void)state;
     begin_merge(&n, &m, &ops);
     run_until(&n.t, m.at_ns);
-    const struct world *w = engine_world(n.t.g);
+    const struct world *w = engine_world(n.t.engine);
     while (w->partition.n_groups > 1) {
-        clock_advance_to(&n.t.clock, engine_next_ns(n.t.g));
-        while (engine_turn(n.t.g))
+        clock_advance_to(&n.t.clock, engine_next_ns(n.t.engine));
+        while (engine_turn(n.t.engine))
             ;
     }
     post(&n.t, IN_STOP, 0, 0, NULL);
-    while (engine_turn(n.t.g))
+    while (engine_turn(n.t.engine))
         ;
-    assert_true(engine_next_ns(n.t.g) < INT64_MAX); /* of the copies */
+    assert_true(engine_next_ns(n.t.engine) < INT64_MAX); /* of the copies */
     listen_to(&n.t);
     while (w->requests.n_live) {
-        clock_advance_to(&n.t.clock, engine_next_ns(n.t.g));
-        engine_turn(n.t.g);
+        clock_advance_to(&n.t.clock, engine_next_ns(n.t.engine));
+        engine_turn(n.t.engine);
     }
     listen_to(&n.t);
     for (int i = 1; i <= N; i++)
@@ -292,7 +293,7 @@ static void groups_in_lockstep(void **state)
                              .quiet = true,
                              .lockstep = true};
     clock_init_virtual(&n.t.clock, 0);
-    assert_int_equal(engine_create(&n.t.g, &s, &e), E_INPUT);
+    assert_int_equal(engine_create(&n.t.engine, &s, &e), E_INPUT);
     model_close(m);
 }
 

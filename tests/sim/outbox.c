@@ -30,10 +30,10 @@ static struct request_spec *make(struct rig *t, uint64_t tag, bool scored)
 static void run_unheard(struct rig *t, int64_t until)
 {
     for (;;) {
-        while (engine_turn(t->g))
+        while (engine_turn(t->engine))
             ;
-        assert_true(queue_count(engine_outbox(t->g)) <= BOUND + SEQS + 2 * N_REQUESTS);
-        int64_t next = engine_next_ns(t->g);
+        assert_true(queue_count(engine_outbox(t->engine)) <= BOUND + SEQS + 2 * N_REQUESTS);
+        int64_t next = engine_next_ns(t->engine);
         if (next > until || next == INT64_MAX)
             break;
         clock_advance_to(&t->clock, next > clock_now(&t->clock) ? next : clock_now(&t->clock));
@@ -67,7 +67,7 @@ static void nobody_listens(void **state)
         run_until(&heard, INT64_MAX);
         begin(&late, BOUND, scored);
         run_unheard(&late, INT64_MAX);
-        assert_int_equal(engine_world(late.g)->requests.n_live, 0); /* nobody has waited */
+        assert_int_equal(engine_world(late.engine)->requests.n_live, 0); /* nobody has waited */
         assert_true(clock_now(&late.clock) == clock_now(&heard.clock));
         listen_to(&late);
         compare(&late, &heard);
@@ -113,20 +113,20 @@ static void what_waits_is_told_when_there_is_room(void **state)
     open_rig(&t, &(struct knobs){.seqs = SEQS, .batched = 64, .blocks = 256, .outbox_events = 2});
     submit(&t, spec_new(&t, 1, 20, 30));
     run_unheard(&t, clock_now(&t.clock) + 12000000);
-    assert_int_equal(queue_count(engine_outbox(t.g)), 2);
-    int made = (int)engine_world(t.g)->metrics->counters[C_GENERATION_TOKENS];
+    assert_int_equal(queue_count(engine_outbox(t.engine)), 2);
+    int made = (int)engine_world(t.engine)->metrics->counters[C_GENERATION_TOKENS];
     assert_true(made > 5 && made < 30);
     post(&t, IN_METRICS, 1, 0, NULL);
-    engine_turn(t.g);
+    engine_turn(t.engine);
     struct engine_event ev;
-    while (queue_take(engine_outbox(t.g), &ev)) {
+    while (queue_take(engine_outbox(t.engine), &ev)) {
         if (ev.kind == EV_REPLY)
             assert_non_null(strstr(ev.payload, "\nmoonshift:requests_untold{engine=\"0\",model_name=\"sim\"} 1\n"));
         t.heard[1].n_tokens += ev.kind == EV_TOKEN;
         mem_free(ev.payload);
     }
     assert_int_equal(t.heard[1].n_tokens, 2);
-    engine_turn(t.g);
+    engine_turn(t.engine);
     listen_to(&t);
     assert_int_equal(t.heard[1].n_tokens, made);
     post(&t, IN_CANCEL, 1, END_ABORT, NULL);
@@ -148,7 +148,7 @@ static void scores_stay_with_their_tokens(void **state)
         submit(&t, make(&t, 5, true));
         run_unheard(&t, INT64_MAX);
         int n = 0;
-        while (queue_take(engine_outbox(t.g), &ev)) {
+        while (queue_take(engine_outbox(t.engine), &ev)) {
             for (int i = 0; engine_event_token(&ev, i, &one); i++, n++) {
                 const struct token_logprobs *lp = one.payload;
                 assert_non_null(lp);

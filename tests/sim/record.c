@@ -94,60 +94,60 @@ static struct request_spec *spec_new(struct rng *rng, uint64_t tag, int64_t now)
     return s;
 }
 
-static void tell(struct engine *g, struct engine_message m)
+static void tell(struct engine *engine, struct engine_message m)
 {
-    queue_post(engine_inbox(g), &m);
+    queue_post(engine_inbox(engine), &m);
 }
 
-static void give_order(struct engine *g, struct rng *rng)
+static void give_order(struct engine *engine, struct rng *rng)
 {
     struct policy *p = mem_new(sizeof *p);
     policy_fcfs(p);
     switch (rng_below(rng, 3)) {
     case 0:
-        tell(g, (struct engine_message){.kind = IN_POLICY, .payload = p});
+        tell(engine, (struct engine_message){.kind = IN_POLICY, .payload = p});
         return;
     case 1:
-        tell(g, (struct engine_message){.kind = IN_ROLLBACK});
+        tell(engine, (struct engine_message){.kind = IN_ROLLBACK});
         break;
     default:
-        tell(g, (struct engine_message){.kind = IN_RESET_PREFIX_CACHE});
+        tell(engine, (struct engine_message){.kind = IN_RESET_PREFIX_CACHE});
         break;
     }
     mem_free(p);
 }
 
-static int count_ends(struct engine *g)
+static int count_ends(struct engine *engine)
 {
     struct engine_event ev;
     int n = 0;
-    while (queue_take(engine_outbox(g), &ev)) {
+    while (queue_take(engine_outbox(engine), &ev)) {
         n += ev.kind == EV_END;
         mem_free(ev.payload);
     }
     return n;
 }
 
-static void drive(struct engine *g, const struct subject *s, const struct clock *clock)
+static void drive(struct engine *engine, const struct subject *s, const struct clock *clock)
 {
     struct rng rng;
     int ended = 0;
     rng_init(&rng, s->seed);
     for (uint64_t tag = 1; tag <= REQUESTS; tag++) {
-        tell(g, (struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(&rng, tag, clock_now(clock))});
+        tell(engine, (struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(&rng, tag, clock_now(clock))});
         if (rng_below(&rng, 6) == 0)
-            tell(g, (struct engine_message){.kind = IN_CANCEL,
-                                            .tag = 1 + rng_below(&rng, tag),
-                                            .code = rng_below(&rng, 2) ? END_ABORT : END_STOP});
+            tell(engine, (struct engine_message){.kind = IN_CANCEL,
+                                                 .tag = 1 + rng_below(&rng, tag),
+                                                 .code = rng_below(&rng, 2) ? END_ABORT : END_STOP});
         if (s->orders && rng_below(&rng, 10) == 0)
-            give_order(g, &rng);
+            give_order(engine, &rng);
         if (rng_below(&rng, 3) == 0)
-            queue_wait(engine_outbox(g), (int64_t)rng_below(&rng, 2000000));
-        ended += count_ends(g);
+            queue_wait(engine_outbox(engine), (int64_t)rng_below(&rng, 2000000));
+        ended += count_ends(engine);
     }
     for (int i = 0; ended < REQUESTS && i < 60000; i++) {
-        queue_wait(engine_outbox(g), 1000000);
-        ended += count_ends(g);
+        queue_wait(engine_outbox(engine), 1000000);
+        ended += count_ends(engine);
     }
     assert_int_equal(ended, REQUESTS);
 }
@@ -158,7 +158,7 @@ static void record(const struct subject *s, const char *path)
     struct clock clock;
     struct model *model = NULL;
     struct chaos chaos;
-    struct engine *g = NULL;
+    struct engine *engine = NULL;
     struct recorder *rec = NULL;
     struct thread *thread = NULL;
     clock_init_real(&clock);
@@ -186,15 +186,16 @@ static void record(const struct subject *s, const char *path)
                                  .witness = recorder_witness(rec)};
     setup.kv_bytes = 40 * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(setup.model_name, sizeof setup.model_name, "sim");
-    if (engine_create(&g, &setup, &e))
+    if (engine_create(&engine, &setup, &e))
         fail_msg("%s", e.text);
-    recorder_begin(rec, &(struct recorder_start){engine_node(g), c, setup.start, setup.block_size, "test"}, g);
-    if (thread_start(&thread, "engine", engine_run, g, &e))
+    recorder_begin(rec, &(struct recorder_start){engine_node(engine), c, setup.start, setup.block_size, "test"},
+                   engine);
+    if (thread_start(&thread, "engine", engine_run, engine, &e))
         fail_msg("%s", e.text);
-    drive(g, s, &clock);
-    tell(g, (struct engine_message){.kind = IN_STOP});
+    drive(engine, s, &clock);
+    tell(engine, (struct engine_message){.kind = IN_STOP});
     thread_join(thread);
-    engine_destroy(g);
+    engine_destroy(engine);
     recorder_close(rec); /* what failed had its chance now */
     model_close(model);
 }

@@ -78,13 +78,13 @@ static void churn(int ranks, uint64_t seed, bool base_orders, int blocks)
             post(&t, IN_CANCEL, victim, END_ABORT, NULL);
         }
         if (tag % 100 == 0)
-            assert_true(world_check(engine_world(t.g)));
+            assert_true(world_check(engine_world(t.engine)));
     }
     run_until(&t, clock_now(&t.clock) + (int64_t)60000000000);
     check_books(&t);
     for (uint64_t tag = 1; tag <= N_REQUESTS; tag++)
         compare(&t.heard[tag], &quiet.heard[tag], cancelled[tag]);
-    const struct partition *p = &engine_world(t.g)->partition;
+    const struct partition *p = &engine_world(t.engine)->partition;
     print_message("%d ranks: %llu orders, %llu switches, %llu remaps, %llu group parks\n", ranks,
                   (unsigned long long)c.n_orders, (unsigned long long)p->n_switches, (unsigned long long)c.n_remaps,
                   (unsigned long long)c.n_parks);
@@ -118,7 +118,7 @@ static void a_step_with_no_tokens_during_a_switch(void **state)
     run_until(&t, clock_now(&t.clock) + (int64_t)20000000000);
     assert_int_equal(t.heard[1].n_tokens, 40);
     assert_int_equal(t.heard[1].ending, END_LENGTH);
-    assert_true(engine_world(t.g)->partition.n_switches > 10);
+    assert_true(engine_world(t.engine)->partition.n_switches > 10);
     check_books(&t);
     close_rig(&t);
 }
@@ -162,7 +162,7 @@ static void the_end_of_parking_wakes_the_policy(void **state)
     submit(&t, spec_new(&t, 1, 30, 20));
     run_until(&t, clock_now(&t.clock) + (int64_t)2000000000);
     assert_int_equal(t.heard[1].n_tokens, 20);
-    assert_int_equal((int)engine_world(t.g)->metrics->counters[C_UNPARKED], 1);
+    assert_int_equal((int)engine_world(t.engine)->metrics->counters[C_UNPARKED], 1);
     check_books(&t);
     close_rig(&t);
 }

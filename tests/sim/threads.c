@@ -30,20 +30,20 @@ static struct request_spec *spec_new(uint64_t tag, int64_t now)
     return s;
 }
 
-static void send(struct engine *g, enum engine_in kind, uint64_t tag, void *payload)
+static void send(struct engine *engine, enum engine_in kind, uint64_t tag, void *payload)
 {
     struct engine_message m = {.kind = kind, .tag = tag, .payload = payload, .code = END_ABORT};
-    assert_int_equal(queue_post(engine_inbox(g), &m), 0);
+    assert_int_equal(queue_post(engine_inbox(engine), &m), 0);
 }
 
 struct counts {
     int ends[N + 1], total_ends, tokens, replies;
 };
 
-static void listen_to(struct engine *g, struct counts *c)
+static void listen_to(struct engine *engine, struct counts *c)
 {
     struct engine_event ev[32];
-    size_t n = queue_take_many(engine_outbox(g), ev, 32);
+    size_t n = queue_take_many(engine_outbox(engine), ev, 32);
     for (size_t i = 0; i < n; i++) {
         struct engine_event one;
         for (int k = 0; engine_event_token(&ev[i], k, &one); k++) {
@@ -76,11 +76,11 @@ static struct engine *open_engine(struct clock *clock, struct model **model)
         .clock = clock,
         .threaded = true,
         .quiet = true};
-    struct engine *g = NULL;
+    struct engine *engine = NULL;
     s.kv_bytes = 48 * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
-    if (engine_create(&g, &s, &e))
+    if (engine_create(&engine, &s, &e))
         fail_msg("%s", e.text);
-    return g;
+    return engine;
 }
 
 static void random_traffic(void **state)
@@ -88,41 +88,41 @@ static void random_traffic(void **state)
     (void)state;
     struct clock clock;
     struct model *model;
-    struct engine *g = open_engine(&clock, &model);
+    struct engine *engine = open_engine(&clock, &model);
     struct thread *t;
     struct counts c = {0};
     struct rng r;
     rng_init(&r, 3);
-    assert_int_equal(thread_start(&t, "engine", engine_run, g, NULL), 0);
+    assert_int_equal(thread_start(&t, "engine", engine_run, engine, NULL), 0);
     int asked = 0;
     for (uint64_t tag = 1; tag <= N; tag++) {
-        send(g, IN_SUBMIT, tag, spec_new(tag, clock_now(&clock)));
+        send(engine, IN_SUBMIT, tag, spec_new(tag, clock_now(&clock)));
         if (rng_below(&r, 4) == 0)
-            send(g, IN_CANCEL, 1 + rng_below(&r, tag), NULL);
+            send(engine, IN_CANCEL, 1 + rng_below(&r, tag), NULL);
         if (rng_below(&r, 8) == 0) {
             struct policy *p = mem_new(sizeof *p);
             policy_fcfs(p);
-            send(g, rng_below(&r, 2) ? IN_METRICS : IN_STATE, tag, NULL);
-            send(g, IN_POLICY, tag, p);
+            send(engine, rng_below(&r, 2) ? IN_METRICS : IN_STATE, tag, NULL);
+            send(engine, IN_POLICY, tag, p);
             asked += 2;
         }
         if (tag % 16 == 0)
-            queue_wait(engine_outbox(g), 1000000);
-        listen_to(g, &c);
+            queue_wait(engine_outbox(engine), 1000000);
+        listen_to(engine, &c);
     }
     while (c.total_ends < N) {
-        queue_wait(engine_outbox(g), 1000000000);
-        listen_to(g, &c);
+        queue_wait(engine_outbox(engine), 1000000000);
+        listen_to(engine, &c);
     }
-    send(g, IN_STOP, 0, NULL);
+    send(engine, IN_STOP, 0, NULL);
     thread_join(t);
-    listen_to(g, &c);
+    listen_to(engine, &c);
     for (int tag = 1; tag <= N; tag++)
         assert_int_equal(c.ends[tag], 1);
     assert_int_equal(c.replies, asked);
     assert_true(c.tokens > N);
-    assert_true(world_check(engine_world(g)));
-    engine_destroy(g);
+    assert_true(world_check(engine_world(engine)));
+    engine_destroy(engine);
     model_close(model);
 }
 
@@ -132,19 +132,19 @@ static void stop_in_the_middle(void **state)
     for (int round = 0; round < 20; round++) {
         struct clock clock;
         struct model *model;
-        struct engine *g = open_engine(&clock, &model);
+        struct engine *engine = open_engine(&clock, &model);
         struct thread *t;
         struct counts c = {0};
-        assert_int_equal(thread_start(&t, "engine", engine_run, g, NULL), 0);
+        assert_int_equal(thread_start(&t, "engine", engine_run, engine, NULL), 0);
         for (uint64_t tag = 1; tag <= 50; tag++)
-            send(g, IN_SUBMIT, tag, spec_new(tag, clock_now(&clock)));
-        send(g, IN_STOP, 0, NULL);
+            send(engine, IN_SUBMIT, tag, spec_new(tag, clock_now(&clock)));
+        send(engine, IN_STOP, 0, NULL);
         thread_join(t);
-        while (c.total_ends < 50 && queue_count(engine_outbox(g)))
-            listen_to(g, &c);
+        while (c.total_ends < 50 && queue_count(engine_outbox(engine)))
+            listen_to(engine, &c);
         for (int tag = 1; tag <= 50; tag++)
             assert_int_equal(c.ends[tag], 1);
-        engine_destroy(g);
+        engine_destroy(engine);
         model_close(model);
     }
 }

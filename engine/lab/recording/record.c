@@ -416,16 +416,16 @@ const struct witness *recorder_witness(struct recorder *r)
     return &r->witness;
 }
 
-void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *g)
+void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *engine)
 {
     if (!r)
         return;
     struct buf early = r->text; /* of the policy's start */
     r->text = (struct buf){0};
-    r->world = engine_world(g);
-    r->base_ns = r->last_ns = engine_started_ns(g);
+    r->world = engine_world(engine);
+    r->base_ns = r->last_ns = engine_started_ns(engine);
     r->with_keys = s->node->limits.prefix_caching;
-    record_head(&r->text, s, engine_policy(g), r->base_ns);
+    record_head(&r->text, s, engine_policy(engine), r->base_ns);
     buf_put(&r->text, early.data, early.len);
     buf_free(&early);
     hand_over(r);

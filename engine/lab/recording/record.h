@@ -25,7 +25,7 @@ struct recorder_start {
     int block_size;
     const char *version;
 };
-void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *g);
+void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *engine);
 /* After the engine's thread has ended. NULL is fine. */
 void recorder_close(struct recorder *r);
 uint64_t recorder_bytes(const struct recorder *r); /* handed to the writer so far; the engine's thread */
