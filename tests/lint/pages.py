@@ -1,10 +1,13 @@
-"""What clients can ask for stands on docs/serving.md: every route of the two tables, every field, every header."""
+"""The pages agree with the code: docs/serving.md has every route, field and header; links, files, flags, functions and
+metrics that a page names exist; prose is at most 120 columns wide."""
 
+import glob
+import os
 import re
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, files, read  # noqa: E402
+from source import Rules, everything, files, read  # noqa: E402
 
 PAGE = read("docs/serving.md")
 ELSEWHERE = {  # headers of HTTP itself, and of CORS, which browsers see to
@@ -94,8 +97,135 @@ def headers():
             yield f"docs/serving.md: no header {name}"
 
 
+# ---- all pages
+
+GENERATED = {"models/papers/RESULTS.md"}
+ABROAD = {"tests/data/README.md"}  # names files of other projects
+PAGES = sorted(p for p in everything() if p.endswith(".md") and p != "README.md")
+ROOMS = "engine|kernels|lua|models|policies|tests|docs"
+OTHERS = {  # flags of other programs that pages name
+    "args", "build", "check", "cmake", "config", "cpath", "data-binary", "ff-only", "fail-with-body", "format",
+    "help", "init", "install", "line-length", "lua", "max-time", "memcheck", "no-block", "only-warning", "output",
+    "output-on-failure", "prefix", "preset", "python", "quick", "target", "test-dir", "tool", "update", "version",
+    "group", "large", "lzma2", "mode", "mtime", "numeric-owner", "owner",
+}  # fmt: skip
+
+
+def prose(text):
+    """Lines with their numbers; those of code blocks and tables are left out."""
+    fenced = False
+    for n, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith(("|", "    ")):
+            yield n, line
+
+
+def width():
+    for path in PAGES:
+        for n, line in prose(read(path)):
+            if len(line) > 120 and path not in GENERATED:
+                yield f"{path}:{n}: {len(line)} columns"
+
+
+def slugs(text):
+    """The anchors of a page's headings, as they are made where pages are shown."""
+    found, fenced = set(), False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        m = None if fenced else re.match(r"#+ +(.*)", line)
+        if m:
+            plain = re.sub(r"[`*]|\[|\]\([^)]*\)", "", m.group(1)).strip().lower()
+            found.add(re.sub(r"[^\w -]", "", plain).replace(" ", "-"))
+    return found
+
+
+def links():
+    for path in PAGES:
+        for n, line in enumerate(read(path).split("\n"), 1):
+            for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
+                file, _, anchor = target.partition("#")
+                if re.match(r"\w+:", file):
+                    continue
+                there = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
+                if not os.path.exists(there):
+                    yield f"{path}:{n}: there is no {target}"
+                elif anchor and anchor not in slugs(read(there)):
+                    yield f"{path}:{n}: {there} has no heading #{anchor}"
+
+
+def quoted(path):
+    """What a page says in code: spans and blocks."""
+    fenced = False
+    for n, line in enumerate(read(path).split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield n, line
+        else:
+            yield from ((n, span) for span in re.findall(r"`([^`]+)`", line))
+
+
+def named_files():
+    for path in PAGES:
+        for n, text in quoted(path) if path not in ABROAD else ():
+            for name in re.findall(rf"(?<![\w/.-])((?:{ROOMS})/[\w./*{{}},-]*)", text):
+                name = name.rstrip(".,")
+                if re.search(r"[A-Z]{3,}", re.sub(r"README|TESTING|RESULTS", "", name)) or "{" in name:
+                    continue  # a place for a name
+                if name.startswith("models/weights") or os.path.exists(os.path.join(os.path.dirname(path), name)):
+                    continue
+                if not glob.glob(name) and not glob.glob(name + ".*"):
+                    yield f"{path}:{n}: there is no {name}"
+
+
+def flags():
+    table = read("engine/cli/opts_table.c")
+    known = set(OTHERS)
+    for names in re.findall(r'^ *\{"([a-z][\w|-]+)", (?:NULL|"([\w-]+)"|true|false)', table, re.M):
+        for name in "|".join(names).split("|"):
+            known |= {name, "no-" + name}
+    for path in files(".py", ".sh", ".c", top=("tests",)) + ["tests/gpu.sh"]:
+        known |= set(re.findall(r"[\"']--([a-z][\w-]+)[\"']", read(path)))  # of the tests' own programs
+    for path in PAGES:
+        for n, text in quoted(path):
+            for name in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
+                if name not in known and not name.endswith("-"):
+                    yield f"{path}:{n}: there is no flag --{name}"
+
+
+def functions():
+    code = "\n".join(read(f) for f in files(".c", ".h", ".cu", ".py"))
+    for path in PAGES:
+        for n, text in quoted(path):
+            if not path.startswith("docs/"):
+                continue
+            for name in re.findall(r"\b([a-z]\w*_\w+|[a-z]\w+)\(\)", text):
+                if not re.search(rf"\b{name}\(", code):
+                    yield f"{path}:{n}: there is no function {name}"
+
+
+def metrics():
+    code = "\n".join(read(f) for f in files(".c", top=("engine", "lua")))
+    code = re.sub(r'"\s*\n\s*"', "", code)
+    for path in PAGES:
+        for n, text in quoted(path):
+            for name in re.findall(r"\b((?:vllm|moonshift):[a-z_]+|(?:policy|http|front|process)_[a-z_]+)\b", text):
+                base = re.sub(r"_(bucket|sum|count)$", "", name)
+                if os.path.exists("tests/" + name.replace("_", "/", 1) + ".c"):
+                    continue  # a test
+                if path.startswith("docs/") and base not in code and name not in code:
+                    yield f"{path}:{n}: there is no metric {name}"
+
+
 rules = Rules()
 rules.check("routes are on the page", routes())
 rules.check("fields are on the page", fields())
 rules.check("headers are on the page", headers())
+rules.check("pages are at most 120 columns wide", width())
+rules.check("links lead somewhere", links())
+rules.check("files that pages name exist", named_files())
+rules.check("flags that pages name exist", flags())
+rules.check("functions that pages name exist", functions())
+rules.check("metrics that pages name exist", metrics())
 rules.close()
