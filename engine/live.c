@@ -271,6 +271,18 @@ static bool is_late(const struct world *w, const struct request *r, int64_t now_
     return now_ns - r->progress_ns >= w->limits.starvation_ns;
 }
 
+/* Late, with room beside it, and not only for a moment: where a long queue is served in order, whoever is first in it
+ * waits late until the group that it is meant for ends its step. */
+static bool is_passed_over(const struct world *w, struct request *r, int64_t now_ns)
+{
+    static const int64_t MOMENT_NS = 1000000000;
+    int64_t share = w->limits.starvation_ns / 5, moment = share < MOMENT_NS ? share : MOMENT_NS;
+    if (!is_late(w, r, now_ns))
+        return false;
+    r->beside_ns = r->beside_ns > r->progress_ns ? r->beside_ns : now_ns;
+    return now_ns - r->beside_ns >= moment;
+}
+
 /* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no
  * room waits for that one, as long as nobody overtakes it. */
 static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns, const char **how)
@@ -292,7 +304,7 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
         *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for"
                         : "has waited, with room for it, for";
         if (is_late(w, r, now_ns))
-            return r;
+            return homeless || is_passed_over(w, r, now_ns) ? r : NULL;
     }
     return NULL;
 }

@@ -102,9 +102,10 @@ struct request {
     int64_t held_until_ns; /* the policy holds it back so long; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */
-    uint64_t starved_by;         /* the policy (its generation) that let it starve; 0: none did */
-    uint64_t plan_serial;        /* the plan that touches it, for that plan's own use */
-    uint64_t switched_by;        /* serial of the switch event that waits for its next token; 0: none */
+    int64_t beside_ns;    /* when it was first seen to wait late with room beside it; 0: not since it got further */
+    uint64_t starved_by;  /* the policy (its generation) that let it starve; 0: none did */
+    uint64_t plan_serial; /* the plan that touches it, for that plan's own use */
+    uint64_t switched_by; /* serial of the switch event that waits for its next token; 0: none */
     /* the record */
     int n_furthest;      /* the most tokens that it ever had computed */
     int64_t progress_ns; /* when it got further than ever before; or came, or was let go */
