@@ -267,7 +267,7 @@ struct graph_key {
     int me;              /* member of `all` */
     uint64_t group;      /* which ranks in what order: the same at all members, another for every other group */
     int tokens_per_block;
-    size_t twoshot_bytes; /* of forward_site */
+    size_t twoshot_bytes; /* as in forward_member */
 };
 
 struct graph_call {

@@ -188,11 +188,11 @@ static uint64_t order_of(const struct team *t)
     return h;
 }
 
-static struct forward_site site_of(const struct rank *r, const struct team *t, int share)
+static struct forward_member site_of(const struct rank *r, const struct team *t, int share)
 {
-    struct forward_site site = {.weights = weights_view(r->weights, t->layout, share),
-                                .tokens_per_block = t->tokens_per_block,
-                                .group = order_of(t)};
+    struct forward_member site = {.weights = weights_view(r->weights, t->layout, share),
+                                  .tokens_per_block = t->tokens_per_block,
+                                  .group = order_of(t)};
     ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
         struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
@@ -212,7 +212,7 @@ static void poison(struct rank *r, int rc, const struct err *err)
 }
 
 /* A device that has failed, or is told to: the part ends before it begins. */
-static bool is_out(struct rank *r, struct step_part *p, const struct forward_site *site)
+static bool is_out(struct rank *r, struct step_part *p, const struct forward_member *site)
 {
     r->n_steps++;
     if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
@@ -225,7 +225,7 @@ static bool is_out(struct rank *r, struct step_part *p, const struct forward_sit
         return false;
     p->rc = r->poisoned;
     p->err = r->err;
-    forward_abandon(r->setup.ops, site);
+    forward_abort(r->setup.ops, site);
     return true;
 }
 
@@ -233,7 +233,7 @@ static bool is_out(struct rank *r, struct step_part *p, const struct forward_sit
 struct work {
     struct step *step;
     int share;
-    struct forward_site site;
+    struct forward_member site;
     enum { WORK_NEW, WORK_POSTED, WORK_ENDED } state;
 };
 
@@ -295,7 +295,7 @@ static void run_part(struct rank *r, struct work *w)
     if (w->step->prev)
         take_tokens(w);
     if (p->rc) {
-        forward_abandon(r->setup.ops, &w->site);
+        forward_abort(r->setup.ops, &w->site);
         return;
     }
     p->batch.fed = false;
@@ -380,10 +380,10 @@ static void do_move(struct rank *r, struct move *m, int share)
 static void do_prepare(struct rank *r, struct prepare_task *t, int share)
 {
     struct prepare_part *p = &t->parts[share];
-    struct forward_site site =
+    struct forward_member site =
         site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
-    p->rc = t->what == PREPARE_GRAPH ? forward_record(&r->forward, &site, t->rows, &p->err)
-                                     : forward_rehearse(&r->forward, &site, t->rows, &p->err);
+    p->rc = t->what == PREPARE_GRAPH ? forward_capture(&r->forward, &site, t->rows, &p->err)
+                                     : forward_warm_up(&r->forward, &site, t->rows, &p->err);
     if (atomic_fetch_sub(&t->left, 1) == 1 && t->ended)
         queue_post(t->ended, &t->rows);
 }

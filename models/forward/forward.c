@@ -1,3 +1,13 @@
+/* The forward pass. One layer (run_layer), for any layout {sp, tp}:
+ *
+ *   qkv_proj       q, k, v = W norm(x): the member's rows, the heads of its tp share
+ *   rows_to_heads  all-to-all when sp > 1: all rows, the member's own heads
+ *   attend         RoPE, KV cache, attention
+ *   heads_to_rows  all-to-all when sp > 1: the member's rows again
+ *   add_o_proj     x += o(attn), with an all-reduce when tp > 1
+ *   add_ffn        x += down(swiglu(gate(x), up(x))), with an all-reduce when tp > 1
+ *
+ * In the last layer only the rows whose logits are wanted go past attention (sample_chunk). */
 #include "models/forward/forward.h"
 
 #include <math.h>
@@ -38,20 +48,20 @@ void forward_free(struct forward *f)
     f->kv_head = NULL;
 }
 
-/* ---- the step */
+/* ---- one step */
 
+/* The step in progress, as this member sees it. */
 struct run {
     struct forward *f;
-    const struct forward_site *at;
+    const struct forward_member *m;
     const struct model_weights *w;
     const struct shard *sh;
     const struct batch *b;
     struct forward_scratch s;
-    int row0, rows; /* of this member's slice */
-    int n_out, n_back;
-    struct comm_rect
-        out[EXCHANGE_BUFFERS * MAX_RANKS]; /* the fused exchange: q, k and v of all rows for its own heads */
-    struct comm_rect back[MAX_RANKS];      /* attention of the slice's rows for the heads of the tp share */
+    int row0, rows; /* the member's slice of the rows */
+    int n_to_heads, n_to_rows;
+    struct comm_rect to_heads[EXCHANGE_BUFFERS * MAX_RANKS]; /* q, k and v of all rows for the member's own heads */
+    struct comm_rect to_rows[MAX_RANKS]; /* attention of the member's rows for the heads of its tp share */
 };
 
 static struct head_span heads_of(const struct shard *sh, int s)
@@ -59,8 +69,8 @@ static struct head_span heads_of(const struct shard *sh, int s)
     return head_span(&sh->heads, sh->n, sh->t * sh->layout.sp + s, 1);
 }
 
-/* What every layer of the step exchanges. */
-static void plan_exchanges(struct run *r)
+/* The two all-to-alls of a layer. They are the same in every layer of the step. */
+static void plan_all_to_alls(struct run *r)
 {
     const struct shard *sh = r->sh;
     int dim = sh->heads.head_dim, sp = sh->layout.sp;
@@ -70,27 +80,36 @@ static void plan_exchanges(struct run *r)
         int row0, n;
         row_slice(r->b->n_rows, sp, s, &row0, &n);
         if (n > 0) {
-            r->out[r->n_out++] = (struct comm_rect){s, 0, 0, q, row0, 0, n, q_cols};
-            r->out[r->n_out++] = (struct comm_rect){s, 1, 0, kv, row0, 0, n, kv_cols};
-            r->out[r->n_out++] = (struct comm_rect){s, 2, 0, kv, row0, 0, n, kv_cols};
+            r->to_heads[r->n_to_heads++] = (struct comm_rect){s, 0, 0, q, row0, 0, n, q_cols};
+            r->to_heads[r->n_to_heads++] = (struct comm_rect){s, 1, 0, kv, row0, 0, n, kv_cols};
+            r->to_heads[r->n_to_heads++] = (struct comm_rect){s, 2, 0, kv, row0, 0, n, kv_cols};
         }
         struct head_span peer = heads_of(sh, s);
         if (r->rows > 0)
-            r->back[r->n_back++] =
+            r->to_rows[r->n_to_rows++] =
                 (struct comm_rect){s, 0, r->row0, 0, 0, (peer.q0 - sh->tp.q0) * dim, r->rows, peer.n_q * dim};
     }
 }
 
-static struct kv_view kv_of(const struct run *r, int layer)
+static struct kv_view kv_view_of(const struct run *r, int layer)
 {
-    return (struct kv_view){r->f->kv, layer, r->at->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
+    return (struct kv_view){r->f->kv, layer, r->m->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
 }
 
-/* q, k and v of the slice; of all rows for the own heads. */
-static void project(struct run *r, int layer)
+static void rows_to_heads(struct run *r)
+{
+    const struct forward_scratch *s = &r->s;
+    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->sp,
+                                                              .me = r->sh->s,
+                                                              .show = {s->q_in, s->k_in, s->v_in},
+                                                              .take = {s->q, s->k, s->v},
+                                                              .rects = r->to_heads,
+                                                              .n_rects = r->n_to_heads});
+}
+
+static void qkv_proj(struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
-    const struct backend_ops *ops = r->f->ops;
     const struct layer_weights *w = &r->w->layers[layer];
     const struct forward_scratch *s = &r->s;
     struct linear_args qkv = {
@@ -101,17 +120,10 @@ static void project(struct run *r, int layer)
         .rows = r->rows,
         .n_out = 3,
         .out = {{w->q, w->q_bias, s->q_in}, {w->k, w->k_bias, s->k_in}, {w->v, w->v_bias, s->v_in}}};
-    ops->linear(r->f->device, &qkv);
-    if (r->sh->layout.sp > 1)
-        ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp,
-                                                            .me = r->sh->s,
-                                                            .show = {s->q_in, s->k_in, s->v_in},
-                                                            .take = {s->q, s->k, s->v},
-                                                            .rects = r->out,
-                                                            .n_rects = r->n_out});
+    r->f->ops->linear(r->f->device, &qkv);
 }
 
-static struct rope_args turn_of(const struct run *r, int layer)
+static struct rope_args rope_args_of(const struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
     const struct layer_weights *w = &r->w->layers[layer];
@@ -126,43 +138,45 @@ static struct rope_args turn_of(const struct run *r, int layer)
                               .eps = c->norm_eps};
 }
 
-/* q and k turned to their positions; k and v into the cache. */
-static void store(struct run *r, int layer)
+/* RoPE on q and k; then k and v go into the cache. */
+static void write_kv(struct run *r, int layer)
 {
     const struct backend_ops *ops = r->f->ops;
-    struct rope_args turn = turn_of(r, layer);
-    struct kv_view kv = kv_of(r, layer);
+    struct rope_args rope = rope_args_of(r, layer);
+    struct kv_view kv = kv_view_of(r, layer);
     if (ops->rope_write) {
-        ops->rope_write(r->f->device, &turn, r->s.v, &kv);
+        ops->rope_write(r->f->device, &rope, r->s.v, &kv);
         return;
     }
-    ops->rope(r->f->device, &turn);
+    ops->rope(r->f->device, &rope);
     ops->kv_write(r->f->device, r->s.k, r->s.v, &kv);
 }
 
-/* The same, and attention. */
+/* write_kv, then attention over the cache. */
 static void attend(struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
     const struct backend_ops *ops = r->f->ops;
-    struct rope_args turn = turn_of(r, layer);
+    struct rope_args rope = rope_args_of(r, layer);
     struct attention_args a = {.q = r->s.q,
                                .out = r->s.attn,
                                .n_heads = r->sh->own.n_q,
                                .kv_head = r->f->kv_head,
-                               .kv = kv_of(r, layer),
+                               .kv = kv_view_of(r, layer),
                                .scale = 1.0f / sqrtf((float)c->head_dim),
                                .window = c->window};
     if (ops->rope_attention) {
-        ops->rope_attention(r->f->device, &turn, r->s.v, &a);
+        ops->rope_attention(r->f->device, &rope, r->s.v, &a);
         return;
     }
-    store(r, layer);
+    write_kv(r, layer);
     ops->attention(r->f->device, &a);
 }
 
-/* A product whose columns the tp group shares: y += in(x) W^T. */
-struct product {
+/* A row-parallel linear layer: y += in(x) W^T, where each tp member has some of W's input columns. Its columns are
+ * multiplied node by node of the summation tree (sum_tree.h), each node into a plane of its own, and an all-reduce adds
+ * the planes. With tp 1 there is one node, which adds to y directly. */
+struct row_parallel {
     enum linear_in in;
     struct act x, x2;
     const struct wview *nodes;
@@ -177,19 +191,19 @@ static struct act window(const struct run *r, struct act a, int row, int col, in
     return (struct act){a.data ? (char *)a.data + at : NULL, cols, a.ld};
 }
 
-static enum comm_algorithm algorithm_of(const struct forward_site *at, size_t bytes)
+static enum comm_algorithm algorithm_of(const struct forward_member *m, size_t bytes)
 {
-    if (at->library_bytes && bytes >= at->library_bytes)
+    if (m->library_bytes && bytes >= m->library_bytes)
         return COMM_LIBRARY;
-    return bytes < at->twoshot_bytes ? COMM_ONESHOT : COMM_TWOSHOT;
+    return bytes < m->twoshot_bytes ? COMM_ONESHOT : COMM_TWOSHOT;
 }
 
-static void add_product(struct run *r, const struct product *p)
+static void add_row_parallel(struct run *r, const struct row_parallel *p)
 {
     const struct backend_ops *ops = r->f->ops;
     bool whole = r->sh->layout.tp == 1;
     if (p->rows == 0)
-        return; /* for all of the tp group: it has the same slice */
+        return; /* so do all members of the tp group: they have the same slice of the rows */
     for (int i = 0, col = 0; i < p->n_nodes; col += p->nodes[i].cols, i++) {
         int cols = p->nodes[i].cols;
         struct act y = whole ? p->y : window(r, p->planes, i * p->rows, 0, p->y.cols);
@@ -205,30 +219,36 @@ static void add_product(struct run *r, const struct product *p)
     if (whole)
         return;
     size_t bytes = (size_t)p->rows * (size_t)p->y.cols * r->f->act_bytes;
-    ops->reduce(r->f->device, &(struct reduce_args){.comm = r->at->tp,
+    ops->reduce(r->f->device, &(struct reduce_args){.comm = r->m->tp,
                                                     .me = r->sh->t,
                                                     .planes = p->planes,
                                                     .order = p->order,
-                                                    .algorithm = algorithm_of(r->at, bytes),
+                                                    .algorithm = algorithm_of(r->m, bytes),
                                                     .rows = p->rows,
                                                     .accumulate = true,
                                                     .y = p->y,
                                                     .part = r->s.part});
 }
 
-/* x += o(attn); x += down(swiglu(gate(x), up(x))) */
-static void mix(struct run *r, int layer, struct act attn, struct act x, int rows)
+/* x += o(attn) */
+static void add_o_proj(struct run *r, int layer, struct act attn, struct act x, int rows)
+{
+    struct row_parallel o = {.in = LINEAR_PLAIN,
+                             .x = attn,
+                             .nodes = r->w->layers[layer].o,
+                             .n_nodes = r->w->n_o,
+                             .rows = rows,
+                             .order = r->w->o_order,
+                             .planes = r->s.o_planes,
+                             .y = x};
+    add_row_parallel(r, &o);
+}
+
+/* x += down(swiglu(gate(x), up(x))) */
+static void add_ffn(struct run *r, int layer, struct act x, int rows)
 {
     const struct layer_weights *w = &r->w->layers[layer];
     const struct forward_scratch *s = &r->s;
-    struct product o = {.in = LINEAR_PLAIN,
-                        .x = attn,
-                        .nodes = w->o,
-                        .n_nodes = r->w->n_o,
-                        .rows = rows,
-                        .order = r->w->o_order,
-                        .planes = s->o_planes,
-                        .y = x};
     struct linear_args gate_up = {.in = LINEAR_NORM,
                                   .x = x,
                                   .gain = w->ffn_norm,
@@ -236,41 +256,46 @@ static void mix(struct run *r, int layer, struct act attn, struct act x, int row
                                   .rows = rows,
                                   .n_out = 2,
                                   .out = {{w->gate, NULL, s->gate}, {w->up, NULL, s->up}}};
-    struct product down = {.in = LINEAR_SWIGLU,
-                           .x = s->gate,
-                           .x2 = s->up,
-                           .nodes = w->down,
-                           .n_nodes = r->w->n_down,
-                           .rows = rows,
-                           .order = r->w->down_order,
-                           .planes = s->down_planes,
-                           .y = x};
-    add_product(r, &o);
+    struct row_parallel down = {.in = LINEAR_SWIGLU,
+                                .x = s->gate,
+                                .x2 = s->up,
+                                .nodes = w->down,
+                                .n_nodes = r->w->n_down,
+                                .rows = rows,
+                                .order = r->w->down_order,
+                                .planes = s->down_planes,
+                                .y = x};
     if (r->sh->ffn.n > 0)
         r->f->ops->linear(r->f->device, &gate_up);
-    add_product(r, &down);
+    add_row_parallel(r, &down);
 }
 
-/* Attention of the slice's rows back from the ranks that have the heads. q_in is free by now. */
-static void collect(struct run *r, struct act shown, const struct comm_rect *rects, int n)
+/* Takes attention of the given rows from the members that have the heads. It goes into q_in, which is free by now. */
+static void heads_to_rows(struct run *r, struct act shown, const struct comm_rect *rects, int n)
 {
     r->f->ops->exchange(
         r->f->device,
         &(struct exchange_args){
-            .comm = r->at->sp, .me = r->sh->s, .show = {shown}, .take = {r->s.q_in}, .rects = rects, .n_rects = n});
+            .comm = r->m->sp, .me = r->sh->s, .show = {shown}, .take = {r->s.q_in}, .rects = rects, .n_rects = n});
 }
 
-static void layer_end(struct run *r, int layer)
+static void run_layer(struct run *r, int layer)
 {
-    if (r->sh->layout.sp > 1)
-        collect(r, r->s.attn, r->back, r->n_back);
-    mix(r, layer, r->sh->layout.sp > 1 ? r->s.q_in : r->s.attn, r->s.x, r->rows);
+    bool sp = r->sh->layout.sp > 1;
+    qkv_proj(r, layer);
+    if (sp)
+        rows_to_heads(r);
+    attend(r, layer);
+    if (sp)
+        heads_to_rows(r, r->s.attn, r->to_rows, r->n_to_rows);
+    add_o_proj(r, layer, sp ? r->s.q_in : r->s.attn, r->s.x, r->rows);
+    add_ffn(r, layer, r->s.x, r->rows);
 }
 
-/* ---- logits */
+/* ---- logits, in chunks of the rows that want them */
 
-/* Logit rows [first, first + n) that lie in the slice of sp member s. */
-static struct span logits_of_slice(const struct run *r, int s, struct span chunk)
+/* The logit rows of the chunk that lie in the slice of sp member s. */
+static struct span logits_of_member(const struct run *r, int s, struct span chunk)
 {
     int row0, n, first = chunk.first, end;
     row_slice(r->b->n_rows, r->sh->layout.sp, s, &row0, &n);
@@ -281,33 +306,33 @@ static struct span logits_of_slice(const struct run *r, int s, struct span chunk
     return (struct span){first, end - first};
 }
 
-/* The rows of the chunk that are in this slice: their attention into q_in. q is free by now and shows the whole
- * chunk's. */
-static struct span collect_last(struct run *r, struct span chunk)
+/* heads_to_rows for the rows of the chunk that lie in this member's slice, which it returns. The attention of the whole
+ * chunk has been gathered into q, which is free by now. */
+static struct span chunk_heads_to_rows(struct run *r, struct span chunk)
 {
     struct comm_rect rects[MAX_RANKS];
-    struct span mine = logits_of_slice(r, r->sh->s, chunk);
+    struct span mine = logits_of_member(r, r->sh->s, chunk);
     int dim = r->sh->heads.head_dim, sp = r->sh->layout.sp;
     for (int s = 0; s < sp; s++) {
         struct head_span peer = heads_of(r->sh, s);
         rects[s] = (struct comm_rect){
             s, 0, mine.first - chunk.first, 0, 0, (peer.q0 - r->sh->tp.q0) * dim, mine.n, peer.n_q * dim};
     }
-    collect(r, r->s.q, rects, mine.n > 0 ? sp : 0);
+    heads_to_rows(r, r->s.q, rects, mine.n > 0 ? sp : 0);
     return mine;
 }
 
-/* The chunk's last hidden rows from the slices that have them. */
-static void share_last(struct run *r, struct span chunk)
+/* All hidden rows of the chunk, from the members in whose slices they lie. */
+static void all_gather_hidden(struct run *r, struct span chunk)
 {
     struct comm_rect rects[MAX_RANKS];
     int n = 0;
     for (int s = 0; s < r->sh->layout.sp; s++) {
-        struct span theirs = logits_of_slice(r, s, chunk);
+        struct span theirs = logits_of_member(r, s, chunk);
         if (theirs.n > 0)
             rects[n++] = (struct comm_rect){s, 0, 0, 0, theirs.first - chunk.first, 0, theirs.n, r->s.last.cols};
     }
-    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->sp,
+    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->sp,
                                                               .me = r->sh->s,
                                                               .show = {r->s.last},
                                                               .take = {r->s.last_all},
@@ -315,14 +340,15 @@ static void share_last(struct run *r, struct span chunk)
                                                               .n_rects = n});
 }
 
-static void meet_all(struct run *r)
+static void barrier(struct run *r)
 {
     if (r->sh->n > 1)
-        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->all, .me = r->sh->share});
+        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->all, .me = r->sh->share});
 }
 
-/* Each rank has all rows of its part of the vocabulary, and samples some rows of the whole. */
-static void choose(struct run *r, struct span chunk)
+/* Each rank has the logits of all rows for its part of the vocabulary. It takes the other parts for some of the rows,
+ * and samples those. */
+static void sample(struct run *r, struct span chunk)
 {
     const struct forward_scratch *s = &r->s;
     struct comm_rect rects[MAX_RANKS];
@@ -334,7 +360,7 @@ static void choose(struct run *r, struct span chunk)
             if (part.n > 0)
                 rects[n++] = (struct comm_rect){i, 0, row0, 0, 0, part.first, rows, part.n};
         }
-        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->at->all,
+        r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->all,
                                                                   .me = r->sh->share,
                                                                   .show = {s->logits_part},
                                                                   .take = {s->logits},
@@ -348,20 +374,22 @@ static void choose(struct run *r, struct span chunk)
     r->f->n_logits = rows;
 }
 
-/* The second half of the last layer, the head and the choice, for the rows of a chunk whose logits are wanted. */
-static void finish_rows(struct run *r, struct span chunk)
+/* The last layer after attention, the output head and sampling, for one chunk of logit rows. */
+static void sample_chunk(struct run *r, struct span chunk)
 {
     const struct forward_scratch *s = &r->s;
     const struct backend_ops *ops = r->f->ops;
+    int last = r->f->config->n_layers - 1;
     bool sp = r->sh->layout.sp > 1;
     struct span mine = chunk;
     ops->gather(r->f->device, s->attn, 0, s->q, chunk.first, chunk.n);
     if (sp)
-        mine = collect_last(r, chunk);
+        mine = chunk_heads_to_rows(r, chunk);
     ops->gather(r->f->device, s->x, r->row0, s->last, mine.first, mine.n);
-    mix(r, r->f->config->n_layers - 1, s->q_in, s->last, mine.n);
+    add_o_proj(r, last, s->q_in, s->last, mine.n);
+    add_ffn(r, last, s->last, mine.n);
     if (sp)
-        share_last(r, chunk);
+        all_gather_hidden(r, chunk);
     struct linear_args head = {.in = LINEAR_NORM,
                                .x = s->last_all,
                                .gain = r->w->out_norm,
@@ -371,32 +399,36 @@ static void finish_rows(struct run *r, struct span chunk)
                                .out = {{r->w->head, NULL, r->sh->n > 1 ? s->logits_part : s->logits}}};
     if (r->sh->vocab.n > 0)
         ops->linear(r->f->device, &head);
-    choose(r, chunk);
-    meet_all(r); /* nobody reads what the next chunk, or the next step, writes */
+    sample(r, chunk);
+    barrier(r); /* the next chunk, or the next step, writes over what others may still be reading */
+}
+
+/* A step without logits (the middle of a prompt) ends once the last layer's KV is cached. */
+static void run_last_layer(struct run *r)
+{
+    int last = r->f->config->n_layers - 1, chunk = scratch_chunk(r->f->max_rows, r->f->max_logits), n = r->b->n_logits;
+    qkv_proj(r, last);
+    if (r->sh->layout.sp > 1)
+        rows_to_heads(r);
+    if (n == 0) {
+        write_kv(r, last);
+        barrier(r);
+        return;
+    }
+    attend(r, last);
+    for (int first = 0; first < n; first += chunk)
+        sample_chunk(r, (struct span){first, n - first < chunk ? n - first : chunk});
 }
 
 static void compute(struct run *r)
 {
-    const struct backend_ops *ops = r->f->ops;
-    int last = r->f->config->n_layers - 1, chunk = scratch_chunk(r->f->max_rows, r->f->max_logits), n = r->b->n_logits;
-    ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
-    for (int l = 0; l < last; l++) {
-        project(r, l);
-        attend(r, l);
-        layer_end(r, l);
-    }
-    project(r, last);
-    if (n > 0) {
-        attend(r, last);
-    } else {
-        store(r, last);
-        meet_all(r);
-    }
-    for (int first = 0; first < n; first += chunk)
-        finish_rows(r, (struct span){first, n - first < chunk ? n - first : chunk});
+    r->f->ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
+    for (int l = 0; l < r->f->config->n_layers - 1; l++)
+        run_layer(r, l);
+    run_last_layer(r);
 }
 
-static void begin_run(struct run *r)
+static void run_init(struct run *r)
 {
     const struct shard *sh = r->sh;
     int per_kv = sh->heads.n_q / sh->heads.n_kv;
@@ -405,26 +437,26 @@ static void begin_run(struct run *r)
     for (int h = 0; h < sh->own.n_q; h++)
         r->f->kv_head[h] = (sh->own.q0 + h) / per_kv - sh->own.kv0;
     if (sh->layout.sp > 1)
-        plan_exchanges(r);
+        plan_all_to_alls(r);
 }
 
-void forward_abandon(const struct backend_ops *ops, const struct forward_site *at)
+void forward_abort(const struct backend_ops *ops, const struct forward_member *m)
 {
-    if (at->weights->shard.n == 1)
+    if (m->weights->shard.n == 1)
         return;
-    ops->comm_abort(at->sp);
-    ops->comm_abort(at->tp);
-    ops->comm_abort(at->all);
+    ops->comm_abort(m->sp);
+    ops->comm_abort(m->tp);
+    ops->comm_abort(m->all);
 }
 
-static struct graph_key key_of(const struct forward_site *at)
+static struct graph_key graph_key_of(const struct forward_member *m)
 {
-    return (struct graph_key){.weights = at->weights,
-                              .all = at->all,
-                              .me = at->weights->shard.share,
-                              .group = at->group,
-                              .tokens_per_block = at->tokens_per_block,
-                              .twoshot_bytes = at->twoshot_bytes};
+    return (struct graph_key){.weights = m->weights,
+                              .all = m->all,
+                              .me = m->weights->shard.share,
+                              .group = m->group,
+                              .tokens_per_block = m->tokens_per_block,
+                              .twoshot_bytes = m->twoshot_bytes};
 }
 
 static struct rope rope_of(const struct model_config *c)
@@ -432,14 +464,14 @@ static struct rope rope_of(const struct model_config *c)
     return (struct rope){c->rope_halves, c->rope_dim, c->inv_freq, c->rope_scale};
 }
 
-static int run_ops(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t,
+static int run_ops(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                    struct err *e)
 {
     struct rope rope = rope_of(f->config);
-    struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
+    struct run r = {.f = f, .m = m, .w = m->weights, .sh = &m->weights->shard, .b = b};
     TRY(f->ops->begin(f->device, b, &rope, e));
     if (f->ops->computes) {
-        begin_run(&r);
+        run_init(&r);
         compute(&r);
     } else {
         f->ops->whole_step(f->device, f->config->vocab, r.sh->layout, r.sh->share);
@@ -447,15 +479,15 @@ static int run_ops(struct forward *f, const struct forward_site *at, const struc
     return f->ops->finish(f->device, t, e);
 }
 
-int forward_post(struct forward *f, const struct forward_site *at, const struct batch *b, bool *posted, struct err *e)
+int forward_post(struct forward *f, const struct forward_member *m, const struct batch *b, bool *posted, struct err *e)
 {
-    struct graph_key key = key_of(at);
+    struct graph_key key = graph_key_of(m);
     *posted = false;
     if (!f->ops->graph_post)
         return 0;
     int rc = f->ops->graph_post(f->device, &(struct graph_call){&key, b}, posted, e);
     if (rc)
-        forward_abandon(f->ops, at);
+        forward_abort(f->ops, m);
     return rc;
 }
 
@@ -464,45 +496,45 @@ bool forward_ended(struct forward *f)
     return f->ops->graph_ended(f->device);
 }
 
-int forward_wait(struct forward *f, const struct forward_site *at, struct step_time *t, struct err *e)
+int forward_wait(struct forward *f, const struct forward_member *m, struct step_time *t, struct err *e)
 {
     int rc = f->ops->graph_wait(f->device, t, e);
     if (rc)
-        forward_abandon(f->ops, at);
+        forward_abort(f->ops, m);
     return rc;
 }
 
-int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t,
+int forward_run(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                 struct err *e)
 {
     bool posted;
     ASSERT(b->n_rows > 0 && b->n_rows <= f->max_rows && !b->fed);
-    TRY(forward_post(f, at, b, &posted, e));
+    TRY(forward_post(f, m, b, &posted, e));
     if (posted)
-        return forward_wait(f, at, t, e);
-    int rc = run_ops(f, at, b, t, e);
+        return forward_wait(f, m, t, e);
+    int rc = run_ops(f, m, b, t, e);
     if (rc)
-        forward_abandon(f->ops, at);
+        forward_abort(f->ops, m);
     return rc;
 }
 
-/* ---- before anything is served */
+/* ---- warm-up and graph capture, before anything is served */
 
-/* A made-up step: `rows` decodes, or a prompt of as many tokens. */
-struct stand_in {
+/* A step whose tokens do not matter: `rows` decodes, or a prompt of as many tokens. */
+struct dummy_step {
     struct batch batch;
     int32_t *numbers, *zeros;
     struct batch_seq *seqs;
     struct sample_row *samples;
 };
 
-static void stand_in_make(struct stand_in *s, const struct sampling *how, int rows)
+static void dummy_step_init(struct dummy_step *s, const struct sampling *how, int rows)
 {
     size_t n = (size_t)rows;
-    *s = (struct stand_in){.numbers = mem_new_array(n, sizeof(int32_t)),
-                           .zeros = mem_new_array(n, sizeof(int32_t)),
-                           .seqs = mem_new_array(n, sizeof *s->seqs),
-                           .samples = mem_new_array(n, sizeof *s->samples)};
+    *s = (struct dummy_step){.numbers = mem_new_array(n, sizeof(int32_t)),
+                             .zeros = mem_new_array(n, sizeof(int32_t)),
+                             .seqs = mem_new_array(n, sizeof *s->seqs),
+                             .samples = mem_new_array(n, sizeof *s->samples)};
     for (int i = 0; i < rows; i++) {
         s->numbers[i] = i;
         s->seqs[i] = (struct batch_seq){.row0 = i, .n_rows = 1, .blocks = s->zeros};
@@ -518,7 +550,7 @@ static void stand_in_make(struct stand_in *s, const struct sampling *how, int ro
                               .samples = s->samples};
 }
 
-static void stand_in_free(struct stand_in *s)
+static void dummy_step_free(struct dummy_step *s)
 {
     mem_free(s->numbers);
     mem_free(s->zeros);
@@ -526,8 +558,8 @@ static void stand_in_free(struct stand_in *s)
     mem_free(s->samples);
 }
 
-/* The same rows as one prompt, whose last logits are wanted. */
-static void stand_in_join(struct stand_in *s, int max_logits)
+/* Makes the rows one prompt, of which the last rows want logits. */
+static void dummy_step_to_prompt(struct dummy_step *s, int max_logits)
 {
     struct batch *b = &s->batch;
     int skip = b->n_rows > max_logits ? b->n_rows - max_logits : 0;
@@ -539,45 +571,45 @@ static void stand_in_join(struct stand_in *s, int max_logits)
     b->results = mem_new_array((size_t)b->n_logits, sizeof *b->results);
 }
 
-int forward_rehearse(struct forward *f, const struct forward_site *at, int rows, struct err *e)
+int forward_warm_up(struct forward *f, const struct forward_member *m, int rows, struct err *e)
 {
     static const struct sampling usual = {.temperature = 1, .top_p = 0.9f, .top_k = 50, .repetition_penalty = 1};
-    struct stand_in s;
+    struct dummy_step s;
     ASSERT(rows > 0 && rows <= f->max_rows);
-    stand_in_make(&s, &usual, rows);
-    stand_in_join(&s, f->max_logits);
-    int rc = run_ops(f, at, &s.batch, NULL, e);
+    dummy_step_init(&s, &usual, rows);
+    dummy_step_to_prompt(&s, f->max_logits);
+    int rc = run_ops(f, m, &s.batch, NULL, e);
     mem_free(s.batch.results);
-    stand_in_free(&s);
+    dummy_step_free(&s);
     if (rc)
-        forward_abandon(f->ops, at);
+        forward_abort(f->ops, m);
     return rc;
 }
 
-static int record(struct forward *f, const struct forward_site *at, const struct batch *b, struct err *e)
+static int capture(struct forward *f, const struct forward_member *m, const struct batch *b, struct err *e)
 {
     struct rope rope = rope_of(f->config);
-    struct graph_key key = key_of(at);
-    struct run r = {.f = f, .at = at, .w = at->weights, .sh = &at->weights->shard, .b = b};
+    struct graph_key key = graph_key_of(m);
+    struct run r = {.f = f, .m = m, .w = m->weights, .sh = &m->weights->shard, .b = b};
     TRY(f->ops->graph_begin(f->device, &(struct graph_call){&key, b}, &rope, e));
-    begin_run(&r);
+    run_init(&r);
     compute(&r);
     return f->ops->graph_end(f->device, e);
 }
 
-int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e)
+int forward_capture(struct forward *f, const struct forward_member *m, int rows, struct err *e)
 {
     static const struct sampling greedy = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
-    struct stand_in s;
+    struct dummy_step s;
     ASSERT(rows > 0);
     if (!f->ops->graph_begin)
         return err_set(e, E_UNSUPPORTED, "--device %s has no graphs", f->ops->name);
     if (rows > f->max_rows)
         return err_set(e, E_UNSUPPORTED, "a graph of %d rows where steps have at most %d", rows, f->max_rows);
-    stand_in_make(&s, &greedy, rows);
-    int rc = record(f, at, &s.batch, e);
-    stand_in_free(&s);
+    dummy_step_init(&s, &greedy, rows);
+    int rc = capture(f, m, &s.batch, e);
+    dummy_step_free(&s);
     if (rc)
-        forward_abandon(f->ops, at);
+        forward_abort(f->ops, m);
     return rc;
 }

@@ -1,12 +1,13 @@
-/* One forward of one rank, written once over kernels/backend.h: Algorithm 1 of Shift Parallelism for any layout {sp,
- * tp}, of which a single rank is the plain case. The rank's thread calls it; it owns nothing but the scratch that
- * forward_init allocated on the device. Never true: a branch on the backend's or the family's name; a member of a group
- * that leaves the others waiting.
+/* The forward pass of one rank, written once over kernels/backend.h for every layout {sp, tp} and every model family.
+ * A single rank is the layout {1, 1}. Called by the rank's thread; owns only the scratch memory that forward_init
+ * allocated on the device. Invariant: differences between backends and families are data (ops, flags, weights), and a
+ * member that fails aborts its communicators, so the others of its group never wait for it.
  *
- * A member computes its slice of the rows (sp) with its share of the columns (tp); one exchange in the sp group turns
- * that into all rows of its own heads, of which it keeps the KV; attention; an exchange back. Products whose columns
- * are shared end in a reduce over the tp group. The rows whose logits are wanted go to all ranks, each of which has a
- * part of the vocabulary, and the logits of each row to the one rank that samples it. */
+ * A member computes its slice of the rows (sp) with its share of the weights' columns (tp). An all-to-all in the sp
+ * group turns this into all rows for its own heads, whose KV it keeps. It computes attention, and a second all-to-all
+ * returns to its slice of the rows. Row-parallel products end in an all-reduce over the tp group. The hidden rows whose
+ * logits are wanted go to all ranks. Each rank has a part of the vocabulary, and each row of logits goes to the one
+ * rank that samples it. (Algorithm 1 of the Shift Parallelism paper.) */
 #ifndef MODELS_FORWARD_FORWARD_H
 #define MODELS_FORWARD_FORWARD_H
 
@@ -16,12 +17,12 @@
 
 struct layer_weights {
     struct wview q, k, v, gate, up;    /* of the tp share; 0 rows where it has none */
-    const struct wview *o, *down;      /* [n_o], [n_down]: a product for each node of the summing tree */
+    const struct wview *o, *down;      /* [n_o], [n_down]: one view for each node of the summation tree */
     const float *attn_norm, *ffn_norm; /* device memory */
     const float *q_bias, *k_bias, *v_bias, *q_norm, *k_norm; /* or NULL */
 };
 
-/* What one share of one layout multiplies with, as views. Made by engine/exec/weights.c. */
+/* The weights of one share of one layout, as views. Made by engine/exec/weights.c. */
 struct model_weights {
     struct shard shard;
     struct wview embed, head; /* head: the share's part of the vocabulary */
@@ -31,20 +32,20 @@ struct model_weights {
     const struct reduce_order *o_order, *down_order; /* of the whole tp group; NULL when tp is 1 */
 };
 
-/* Where a step runs: the layout and share are those of the weights. */
-struct forward_site {
+/* One member of the group that runs a step: its weights, which say the layout and the share, and its communicators. */
+struct forward_member {
     const struct model_weights *weights;
-    struct comm *sp, *tp, *all; /* this share's: member s of sp, t of tp, share of all; NULL in a group of one */
-    size_t twoshot_bytes;       /* all-reduces of so many bytes and more are done in two shots */
-    size_t library_bytes;       /* of so many and more, by the machine's library; 0: none */
+    struct comm *sp, *tp, *all; /* the member's number is s in sp, t in tp, share in all; NULL in a group of one */
+    size_t twoshot_bytes;       /* all-reduces of this size and more are done in two shots */
+    size_t library_bytes;       /* all-reduces of this size and more are done by the machine's library; 0: never */
     int tokens_per_block;
-    uint64_t group; /* which ranks in what order, for graphs: graph_key */
+    uint64_t group; /* identifies the ranks and their order in the key of a graph (graph_key) */
 };
 
 struct forward_scratch {
-    struct act x;                /* the slice's residual */
-    struct act q_in, k_in, v_in; /* of the slice, heads of the tp share; with sp 1 the same as q, k, v */
-    struct act q, k, v, attn;    /* of all rows, own heads */
+    struct act x;                /* residual of the member's rows */
+    struct act q_in, k_in, v_in; /* the member's rows, heads of the tp share; the same memory as q, k, v when sp is 1 */
+    struct act q, k, v, attn;    /* all rows, own heads */
     struct act gate, up;
     struct act o_planes, down_planes, part; /* tp > 1: partial sums */
     struct act last, last_all, logits_part, logits;
@@ -70,26 +71,27 @@ struct forward {
  * time. E_FULL without memory. */
 int forward_init(struct forward *f, int max_rows, int max_logits, int n_ranks, struct err *e);
 void forward_free(struct forward *f);
-/* Bytes that forward_init will take, for the memory budget: the most that any share of any layout needs. */
+/* Bytes that forward_init allocates, for the memory budget: the most that any share of any layout needs. */
 size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max_logits, int n_ranks, size_t act_bytes);
-/* Runs this member's part of the step: KV of its heads written, results filled of the logit rows that it samples. On
- * failure the comms of the site are aborted; E_PEER: another member failed. */
-int forward_run(struct forward *f, const struct forward_site *at, const struct batch *b, struct step_time *t,
+/* Runs this member's part of the step: writes the KV of its heads and fills the results of the logit rows that it
+ * samples. On failure the member's communicators are aborted; E_PEER: another member failed. */
+int forward_run(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                 struct err *e);
-/* The same in two: post returns once the step is on its way, if it can be posted (*posted; false: nothing was done,
- * forward_run does it), wait when it has ended. The next may be posted before the wait for the one under way (never a
- * third), and be fed by it (batch.fed). ended: would wait return at once? */
-int forward_post(struct forward *f, const struct forward_site *at, const struct batch *b, bool *posted, struct err *e);
+/* forward_run in two halves, for steps that have a graph. forward_post launches the step and sets *posted; where it
+ * cannot, it does nothing and *posted is false (use forward_run). forward_wait returns when the step has ended. One
+ * more step may be posted before the wait for the one under way, and take its tokens from it (batch.fed). forward_ended
+ * tells whether forward_wait would return at once. */
+int forward_post(struct forward *f, const struct forward_member *m, const struct batch *b, bool *posted, struct err *e);
 bool forward_ended(struct forward *f);
-int forward_wait(struct forward *f, const struct forward_site *at, struct step_time *t, struct err *e);
-/* Runs this member's part of a made-up step and forgets what comes out: a prompt of `rows` tokens in blocks 0, 1, ...,
- * which nobody may use meanwhile. */
-int forward_rehearse(struct forward *f, const struct forward_site *at, int rows, struct err *e);
-/* Records this member's part of steps in which each of `rows` sequences decodes one token; all members record the same
- * in the same order. E_UNSUPPORTED: not on this machine. Any error: such steps are made of ops, and the comms of the
- * site are aborted. */
-int forward_record(struct forward *f, const struct forward_site *at, int rows, struct err *e);
-/* Tells the other members that this one takes no part. */
-void forward_abandon(const struct backend_ops *ops, const struct forward_site *at);
+int forward_wait(struct forward *f, const struct forward_member *m, struct step_time *t, struct err *e);
+/* Runs this member's part of a dummy step, a prompt of `rows` tokens, and drops the results. It writes to KV blocks 0,
+ * 1, ..., which must not be in use. */
+int forward_warm_up(struct forward *f, const struct forward_member *m, int rows, struct err *e);
+/* Captures this member's part of the step in which each of `rows` sequences decodes one token. All members capture the
+ * same steps in the same order. E_UNSUPPORTED: not possible on this machine. After any error such steps run op by op,
+ * and the member's communicators are aborted. */
+int forward_capture(struct forward *f, const struct forward_member *m, int rows, struct err *e);
+/* Tells the other members that this one takes no part: aborts its communicators. */
+void forward_abort(const struct backend_ops *ops, const struct forward_member *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* The scratch of a forward: one slab, laid out anew for each layout, as large as the largest layout needs. */
+/* One slab of memory, laid out anew for each layout, as large as the largest layout needs. */
 #include "models/forward/scratch.h"
 
 #include "engine/base/check.h"

@@ -1,6 +1,6 @@
-/* Where the activations of a step lie in the forward's slab: computed for each step, since layouts differ in what they
- * keep. Pure arithmetic over what forward_init allocated. Never true: a layout that needs more than
- * forward_scratch_bytes said. */
+/* Where the activations of a step lie in the scratch memory of a forward. Layouts need different buffers, so the places
+ * are computed anew for each step. Pure arithmetic over the memory that forward_init allocated. Invariant: every layout
+ * fits into forward_scratch_bytes. */
 #ifndef MODELS_FORWARD_SCRATCH_H
 #define MODELS_FORWARD_SCRATCH_H
 

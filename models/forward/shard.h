@@ -1,5 +1,6 @@
-/* What one share of a group has to do in one layout, as numbers: heads, rows of the FFN, part of the vocabulary, nodes
- * of the summing trees. Plain values, made at start. Never true: a shard that depends on the batch. */
+/* What one share of a layout computes, as numbers: its heads, its part of the FFN and of the vocabulary, its nodes of
+ * the summation trees. Plain values, made at start. Invariant: a shard depends on the model, the layout and the share
+ * only, never on a batch. */
 #ifndef MODELS_FORWARD_SHARD_H
 #define MODELS_FORWARD_SHARD_H
 
@@ -16,13 +17,13 @@ struct shard {
     struct layout layout;
     int n, share, s, t; /* n ranks; (s, t): its place in the sp and tp groups */
     struct heads heads;
-    struct head_span own, tp;  /* heads of the share; of its tp share, which it computes before the all-to-all */
-    struct span ffn, vocab;    /* of the intermediate size (by tp), of the vocabulary (by all ranks) */
+    struct head_span own, tp;  /* heads of the share; heads of its tp share, which it projects before the all-to-all */
+    struct span ffn, vocab;    /* of the intermediate size (split by tp), of the vocabulary (split by all ranks) */
     struct leaf_range o, down; /* leaves of the tp share's columns */
 };
 
 struct heads shard_heads(const struct model_config *c);
-/* The layout must not be refused (layout_refusal). */
+/* The layout must be one that layout_refusal accepts. */
 struct shard shard_of(const struct model_config *c, struct layout l, int share);
 
 #endif

@@ -1,7 +1,8 @@
-/* The fixed tree of every sum over the columns of a matrix, cut among ranks (kernels/backend.h: leaves of SUM_LEAF
- * columns, a binary tree over their absolute index). A rank's window of leaves is a few whole nodes of the tree; the
- * nodes of all ranks add up in one order to the very sum that one rank would have. Pure arithmetic, any thread; the
- * arrays of an order belong to who made it. Never true: a window that only some numbers of leaves allow. */
+/* The fixed tree in which every sum over the input columns of a matrix is taken, and how ranks divide it. Leaves are
+ * SUM_LEAF columns; the tree is binary over their absolute index (kernels/backend.h). The leaves of a rank are a few
+ * whole nodes of the tree, and the nodes of all ranks add up, in one order, to the bits that a single rank would get.
+ * Pure arithmetic, any thread; whoever makes an order owns its arrays. Invariant: any window of leaves of any number of
+ * leaves can be divided this way. */
 #ifndef MODELS_FORWARD_SUM_TREE_H
 #define MODELS_FORWARD_SUM_TREE_H
 

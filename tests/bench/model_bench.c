@@ -31,7 +31,7 @@ struct bench {
     struct device *device;
     struct weights *weights;
     struct forward forward;
-    struct forward_site site;
+    struct forward_member site;
     struct kv_space kv;
     struct clock clock;
     int n_threads;
@@ -66,8 +66,8 @@ static int open_bench(struct bench *b, const char *path, const char *isa, struct
     if (!b->kv.base)
         return err_set(e, E_FULL, "no memory for the KV cache");
     b->forward = (struct forward){.ops = b->ops, .device = b->device, .config = c, .kv = &b->kv};
-    b->site = (struct forward_site){.weights = weights_view(b->weights, (struct layout){1, 1, 1}, 0),
-                                    .tokens_per_block = BLOCK};
+    b->site = (struct forward_member){.weights = weights_view(b->weights, (struct layout){1, 1, 1}, 0),
+                                      .tokens_per_block = BLOCK};
     for (int s = 0; s < MAX_SEQS; s++)
         for (int i = 0; i < SEQ_BLOCKS; i++)
             b->blocks[s][i] = s * SEQ_BLOCKS + i;

@@ -45,7 +45,7 @@ struct recording {
 static void record_part(void *arg)
 {
     struct recording *r = arg;
-    r->part.rc = forward_record(&r->part.node->forwards[r->part.rank], &r->part.site, r->rows, &r->part.err);
+    r->part.rc = forward_capture(&r->part.node->forwards[r->part.rank], &r->part.site, r->rows, &r->part.err);
 }
 
 static int record(struct node *n, const struct place *p, struct layout l, int rows, struct err *e)

@@ -235,7 +235,7 @@ static void a_step_of_two(void **state)
 
 struct recording {
     struct node *node;
-    struct forward_site site;
+    struct forward_member site;
     struct err err;
     struct thread *thread;
     int rank, rc;
@@ -244,7 +244,7 @@ struct recording {
 static void record_part(void *arg)
 {
     struct recording *r = arg;
-    r->rc = forward_record(&r->node->forwards[r->rank], &r->site, GRAPH_ROWS, &r->err);
+    r->rc = forward_capture(&r->node->forwards[r->rank], &r->site, GRAPH_ROWS, &r->err);
 }
 
 /* parts: by share. */

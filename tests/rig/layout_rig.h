@@ -205,7 +205,7 @@ struct node_step {
 
 struct node_part {
     struct node *node;
-    struct forward_site site;
+    struct forward_member site;
     struct batch batch;
     struct step_time time;
     int rank, rc;
@@ -219,10 +219,10 @@ static inline void node_part_run(void *arg)
     p->rc = forward_run(&p->node->forwards[p->rank], &p->site, &p->batch, &p->time, &p->err);
 }
 
-static inline struct forward_site node_site(const struct node *n, const struct node_step *s, int share)
+static inline struct forward_member node_site(const struct node *n, const struct node_step *s, int share)
 {
-    struct forward_site site = {.weights = weights_view(n->weights, s->layout, share),
-                                .tokens_per_block = s->place->tokens_per_block};
+    struct forward_member site = {.weights = weights_view(n->weights, s->layout, share),
+                                  .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
     for (int i = 0; i < s->place->n; i++)
         mask |= (uint64_t)1 << s->place->ranks[i];

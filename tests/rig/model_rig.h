@@ -30,7 +30,7 @@ struct rig {
     struct weights *weights;
     struct kv_space kv;
     struct forward forward;
-    struct forward_site site;
+    struct forward_member site;
     int32_t *blocks;
     int per_seq;
 };
@@ -85,8 +85,8 @@ static inline int rig_open(struct rig *r, struct model *m, const struct rig_opts
         rc = rig_alloc_kv(r, o, e);
     if (!rc) {
         r->forward = (struct forward){.ops = r->ops, .device = r->device, .config = model_config(m), .kv = &r->kv};
-        r->site = (struct forward_site){.weights = weights_view(r->weights, (struct layout){1, 1, 1}, 0),
-                                        .tokens_per_block = RIG_BLOCK};
+        r->site = (struct forward_member){.weights = weights_view(r->weights, (struct layout){1, 1, 1}, 0),
+                                          .tokens_per_block = RIG_BLOCK};
         rc = forward_init(&r->forward, o->max_rows, o->max_logits, 1, e);
         if (rc)
             r->forward.ops = NULL;

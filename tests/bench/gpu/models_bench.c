@@ -362,7 +362,7 @@ static void feed_free(struct feed *f)
     mem_free(f);
 }
 
-static void run_one(struct bench *b, struct subject *s, const struct forward_site *site, const struct batch *batch,
+static void run_one(struct bench *b, struct subject *s, const struct forward_member *site, const struct batch *batch,
                     struct step_time *t)
 {
     struct err e = {0};
@@ -374,7 +374,7 @@ static void run_one(struct bench *b, struct subject *s, const struct forward_sit
 }
 
 /* Steps one by one. */
-static struct timing time_single(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f,
+static struct timing time_single(struct bench *b, struct subject *s, const struct forward_member *site, struct feed *f,
                                  int steps)
 {
     double wall[STEPS], device[STEPS];
@@ -393,7 +393,7 @@ static struct timing time_single(struct bench *b, struct subject *s, const struc
 }
 
 /* Recorded steps posted two deep, each fed by the one before it, as the engine runs decodes. */
-static struct timing time_posted(struct bench *b, struct subject *s, const struct forward_site *site, struct feed *f,
+static struct timing time_posted(struct bench *b, struct subject *s, const struct forward_member *site, struct feed *f,
                                  int steps)
 {
     double wall[STEPS], device[STEPS], last = 0;
@@ -417,7 +417,7 @@ static struct timing time_posted(struct bench *b, struct subject *s, const struc
 
 static struct timing time_steps(struct bench *b, struct subject *s, const struct step_case *c)
 {
-    struct forward_site site = {.weights = &s->weights, .tokens_per_block = BLOCK};
+    struct forward_member site = {.weights = &s->weights, .tokens_per_block = BLOCK};
     struct feed *f = feed_new(c, s->shape.vocab);
     int steps = b->dry ? 2 : c->rows > 1 ? 5 : STEPS;
     struct timing t = time_single(b, s, &site, f, steps);
@@ -432,12 +432,12 @@ static struct timing time_steps(struct bench *b, struct subject *s, const struct
 /* Graphs for all batches of the cases. */
 static void record(struct bench *b, struct subject *s)
 {
-    struct forward_site site = {.weights = &s->weights, .tokens_per_block = BLOCK};
+    struct forward_member site = {.weights = &s->weights, .tokens_per_block = BLOCK};
     double begun = now(b);
     int n = 0;
     for (int rows = b->dry ? 4 : MAX_SEQS; rows > 0; rows /= 2, n++) {
         struct err e = {0};
-        if (forward_record(&s->forward, &site, rows, &e)) {
+        if (forward_capture(&s->forward, &site, rows, &e)) {
             printf("%s: no graph of %d rows: %s\n", s->shape.name, rows, e.text);
             return;
         }
