@@ -214,7 +214,7 @@ static void drop(struct step *s)
 
 void engine_absorb(struct engine *engine, struct step *s)
 {
-    struct group *grp = partition_find(&engine->world.partition, s->group);
+    struct group *grp = partition_find_slot(&engine->world.partition, s->group);
     int rank;
     double predicted = 0;
     const struct step_part *failed = step_failure(s, &rank);

@@ -25,7 +25,7 @@ static bool reserve(struct engine *engine, const struct step *s)
 
 void engine_follow(struct engine *engine, struct step *s)
 {
-    struct group *grp = partition_find(&engine->world.partition, s->group);
+    struct group *grp = partition_find_slot(&engine->world.partition, s->group);
     struct step_site site = {.world = &engine->world, .group = grp, .comms = s->comms};
     if (s->ahead <= 0 || s->next || !engine->setup.threaded || engine->setup.witness || !nothing_happened(engine))
         return;

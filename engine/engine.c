@@ -456,7 +456,7 @@ void engine_note_change(struct engine *engine)
 {
     bool awaited = engine->live.wake_ns > 0;
     for (int i = 0; i < engine->world.partition.n_groups; i++)
-        awaited |= !partition_slot(&engine->world.partition, i)->idle;
+        awaited |= !partition_group(&engine->world.partition, i)->idle;
     engine->changed |= !live_is_restless(&engine->live) || !awaited;
 }
 

@@ -231,7 +231,7 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
 {
     struct partition *t = &p->world->partition;
     for (int i = 0; i < t->n_groups; i++) {
-        const struct group *g = partition_slot(t, i);
+        const struct group *g = partition_group(t, i);
         int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + p->world->kv.n_blocks / 100;
         if (!g->held && (!r->paused || r->place == g->place) && need <= plan_blocks(p, g->id))
             return true;
@@ -242,9 +242,9 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
 /* Is no group large enough for it, whoever leaves, and none asked for that would be? */
 static bool fits_no_group(const struct world *w, const struct request *r)
 {
-    struct partition *t = (struct partition *)&w->partition; /* only looked at */
+    const struct partition *t = &w->partition;
     for (int i = 0; i < t->n_groups; i++)
-        if (kv_blocks_for(&w->kv, partition_slot(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
+        if (kv_blocks_for(&w->kv, partition_group(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
             return false;
     for (int i = 0; i < t->n_pending; i++) {
         const struct switch_order *o = &t->pending[i].order;

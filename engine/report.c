@@ -140,13 +140,13 @@ static void put_layout(struct buf *out, const char *name, struct layout l)
 
 static void put_ranks(struct buf *out, const struct world *w)
 {
-    struct partition *p = (struct partition *)&w->partition; /* only looked at */
+    const struct partition *p = &w->partition;
     buf_puts(out, ",\"ranks\":[");
     for (int i = 0; i < w->kv.n_ranks; i++) {
         const struct kv_rank *k = &w->kv.ranks[i];
         int group = 0;
         for (int n = 0; n < p->n_groups; n++)
-            group = partition_slot(p, n)->mask >> i & 1 ? partition_slot(p, n)->id : group;
+            group = partition_group(p, n)->mask >> i & 1 ? partition_group(p, n)->id : group;
         buf_printf(
             out, "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}}",
             i ? "," : "", i, p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free,
@@ -184,7 +184,7 @@ static void put_order(struct buf *out, const struct switch_order *o)
 /* Who keeps an order waiting: groups that are in a step, or still have sequences. */
 static void put_pending(struct buf *out, const struct world *w, int64_t now)
 {
-    struct partition *p = (struct partition *)&w->partition;
+    const struct partition *p = &w->partition;
     buf_puts(out, ",\"pending\":[");
     for (int i = 0; i < p->n_pending; i++) {
         const struct switch_pending *s = &p->pending[i];
@@ -194,7 +194,7 @@ static void put_pending(struct buf *out, const struct world *w, int64_t now)
         buf_printf(out, ",\"waits_s\":%.6f,\"hard_in_s\":%.3f,\"waits_for\":[", (double)(now - s->since_ns) * 1e-9,
                    s->forced ? 0.0 : (double)(s->deadline_ns - now) * 1e-9);
         for (int k = 0; k < p->n_groups; k++) {
-            const struct group *grp = partition_slot(p, k);
+            const struct group *grp = partition_group(p, k);
             if (grp->mask & s->order.mask && (!grp->idle || (!s->forced && grp->n_running))) {
                 buf_printf(out, "%s%d", comma, grp->id);
                 comma = ",";
@@ -224,7 +224,7 @@ static void put_event(struct buf *out, const struct switch_event *e, int64_t now
 /* Newest first. */
 static void put_switches(struct buf *out, const struct world *w, int64_t now)
 {
-    struct partition *p = (struct partition *)&w->partition;
+    const struct partition *p = &w->partition;
     const char *comma = "";
     buf_printf(out, ",\"n_switches\":%" PRIu64 ",\"switches\":[", p->n_switches);
     for (uint64_t s = p->next_serial - 1; s > 0 && s + SWITCH_EVENTS >= p->next_serial; s--) {
@@ -261,7 +261,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
     for (int i = 0; i < w->partition.n_groups; i++) {
         if (i)
             buf_putc(&out, ',');
-        put_group(&out, w, partition_slot(&engine->world.partition, i), now);
+        put_group(&out, w, partition_group(&engine->world.partition, i), now);
     }
     buf_putc(&out, ']');
     put_pending(&out, w, now);

@@ -75,7 +75,7 @@ void engine_move_done(struct engine *engine, struct move *m)
     struct kv_copy *v = m->ctx;
     struct world *w = &engine->world;
     int64_t bytes = atomic_load(&m->bytes), took = engine->now_ns - m->posted_ns;
-    struct switch_event *e = partition_event(&w->partition, v->event);
+    struct switch_event *e = partition_event_slot(&w->partition, v->event);
     int n = m->n_tokens - m->first_token;
     if (e)
         e->bytes += (uint64_t)bytes;

@@ -86,7 +86,7 @@ void orders_sync(struct orders *o, lua_State *L, const struct view *v)
 
 double orders_last_switch_ms(const struct view *v)
 {
-    struct partition *p = (struct partition *)&v->world->partition; /* only looked at */
+    const struct partition *p = &v->world->partition;
     for (uint64_t s = p->next_serial - 1; s && s + SWITCH_EVENTS >= p->next_serial; s--) {
         const struct switch_event *e = partition_event(p, s);
         if (e && !e->superseded)

@@ -119,7 +119,7 @@ static void read_groups(lua_State *L, int table, struct rehearsal_size *size)
 
 static void check_groups(lua_State *L, const struct trial *t, const struct rehearsal_size *size)
 {
-    struct partition *p = (struct partition *)&t->world.world.partition; /* only looked at */
+    const struct partition *p = &t->world.world.partition;
     for (int i = 0; i < MAX_MADE_GROUPS; i++)
         if (size->groups[i] && !partition_match(p, size->groups[i], (struct layout){1, 1, 1}))
             luaL_error(

@@ -465,9 +465,9 @@ static void let_go(struct reenactor *r)
     struct engine_event ev;
     r->out->equal = false; /* what ends now was not recorded: nothing is compared any more */
     engine_take(engine, &(struct engine_message){.kind = IN_STOP});
-    struct partition *p = (struct partition *)&engine_world(engine)->partition;
+    const struct partition *p = &engine_world(engine)->partition;
     for (int i = 0; i < p->n_groups; i++) {
-        struct step *s = engine_take_step(engine, partition_slot(p, i)->id);
+        struct step *s = engine_take_step(engine, partition_group(p, i)->id);
         if (s)
             engine_take(engine, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
     }

@@ -141,7 +141,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
 /* Steps that have ended since. A group that has gone was in none when it went. */
 static void note_ended_steps(struct drive *d)
 {
-    struct partition *p = (struct partition *)&engine_world(d->engine)->partition;
+    const struct partition *p = &engine_world(d->engine)->partition;
     int kept = 0;
     for (int i = 0; i < d->n_steps; i++) {
         const struct running_step *s = &d->steps[i];

@@ -31,10 +31,23 @@ void partition_init(struct partition *p, int n_ranks)
     p->next_serial = 1;
 }
 
-struct group *partition_find(struct partition *p, int id)
+/* The slot that this id would have, or -1: it has gone. */
+static int slot_of(const struct partition *p, int id)
 {
-    struct group *g = id > 0 ? &p->groups[(id - 1) % MAX_RANKS] : NULL;
-    return g && g->id == id ? g : NULL;
+    int i = id > 0 ? (id - 1) % MAX_RANKS : -1;
+    return i >= 0 && p->groups[i].id == id ? i : -1;
+}
+
+const struct group *partition_find(const struct partition *p, int id)
+{
+    int i = slot_of(p, id);
+    return i < 0 ? NULL : &p->groups[i];
+}
+
+struct group *partition_find_slot(struct partition *p, int id)
+{
+    int i = slot_of(p, id);
+    return i < 0 ? NULL : &p->groups[i];
 }
 
 static bool is_identity(struct layout base)
@@ -47,17 +60,23 @@ static bool same_order(struct layout a, struct layout b)
     return is_identity(a) ? is_identity(b) : !is_identity(b) && a.sp == b.sp && a.tp == b.tp;
 }
 
-struct group *partition_match(struct partition *p, uint64_t mask, struct layout base)
+const struct group *partition_match(const struct partition *p, uint64_t mask, struct layout base)
 {
     for (int i = 0; i < p->n_groups; i++) {
-        struct group *g = partition_slot(p, i);
+        const struct group *g = partition_group(p, i);
         if (g->mask == mask && same_order(g->base, base))
             return g;
     }
     return NULL;
 }
 
-struct switch_event *partition_event(struct partition *p, uint64_t serial)
+const struct switch_event *partition_event(const struct partition *p, uint64_t serial)
+{
+    const struct switch_event *e = &p->events[serial % SWITCH_EVENTS];
+    return serial && e->serial == serial ? e : NULL;
+}
+
+struct switch_event *partition_event_slot(struct partition *p, uint64_t serial)
 {
     struct switch_event *e = &p->events[serial % SWITCH_EVENTS];
     return serial && e->serial == serial ? e : NULL;
@@ -157,8 +176,7 @@ static bool same_order_given(const struct switch_order *a, const struct switch_o
 /* Is what the order asks for so already? */
 static bool is_done(const struct partition *p, const struct switch_order *o)
 {
-    return o->release ? (o->mask & ~p->free_ranks) == 0
-                      : partition_match((struct partition *)p, o->mask, o->base) != NULL;
+    return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match(p, o->mask, o->base) != NULL;
 }
 
 bool partition_stands(const struct partition *p, const struct switch_order *o)
@@ -259,7 +277,7 @@ static void drop_order(struct partition *p, int i, int64_t now_ns)
 {
     uint64_t serial = p->pending[i].serial;
     record(p, &p->pending[i], now_ns, true);
-    partition_event(p, serial)->dropped = true;
+    partition_event_slot(p, serial)->dropped = true;
     remove_pending(p, i);
 }
 
@@ -380,7 +398,7 @@ static struct group *best_home(struct round *u, const struct request *r)
     struct group *best = NULL;
     int best_shared = -1, n = u->n_created ? u->n_created : p->n_groups;
     for (int i = 0; i < n; i++) {
-        struct group *g = u->n_created ? partition_find(p, u->created[i]) : partition_slot(p, i);
+        struct group *g = u->n_created ? partition_find_slot(p, u->created[i]) : partition_slot(p, i);
         int shared = __builtin_popcountll(g->mask & from) > 0;
         if (g->held || g->closed || g->shut ||
             kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
@@ -439,7 +457,7 @@ static void finish_round(struct round *u)
             u->created[u->n_created++] = create(u->w, o->mask, o->base, u->now_ns)->id;
     }
     for (int i = 0; i < u->n_orphans; i++)
-        settle(u, request_find(&u->w->requests, u->orphans[i]), partition_event(p, u->events[i]));
+        settle(u, request_find(&u->w->requests, u->orphans[i]), partition_event_slot(p, u->events[i]));
     p->n_switches += (uint64_t)u->n_done;
     mark_groups(p);
 }
@@ -571,7 +589,7 @@ void partition_let_go(struct world *w, int64_t now_ns)
 
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns)
 {
-    struct switch_event *e = partition_event(p, r->switched_by);
+    struct switch_event *e = partition_event_slot(p, r->switched_by);
     if (e) {
         e->n_open--;
         e->worst_stall_ns = gap_ns > e->worst_stall_ns ? gap_ns : e->worst_stall_ns;
@@ -581,13 +599,13 @@ void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns
 
 bool partition_check(const struct world *w)
 {
-    struct partition *p = (struct partition *)&w->partition; /* only looked at */
+    const struct partition *p = &w->partition;
     uint64_t seen = p->free_ranks | p->dead_ranks;
     int running = 0;
     if (p->free_ranks & p->dead_ranks || p->left_out & ~p->free_ranks)
         return false;
     for (int i = 0; i < p->n_groups; i++) {
-        const struct group *g = partition_slot(p, i);
+        const struct group *g = partition_group(p, i);
         if (g->mask & seen || __builtin_popcountll(g->mask) != g->n_ranks || g->n_running < 0)
             return false;
         seen |= g->mask;

@@ -117,13 +117,19 @@ struct partition {
 
 /* All ranks free, no group. */
 void partition_init(struct partition *p, int n_ranks);
-static inline struct group *partition_slot(struct partition *p, int i) /* i-th group, by first rank */
+/* Groups and events come in two ways: to look at, and (_slot) to change. The i-th group is by first rank. */
+static inline const struct group *partition_group(const struct partition *p, int i)
 {
     return &p->groups[p->order[i]];
 }
-struct group *partition_find(struct partition *p, int id); /* NULL: there is no such group (any more) */
+static inline struct group *partition_slot(struct partition *p, int i)
+{
+    return &p->groups[p->order[i]];
+}
+const struct group *partition_find(const struct partition *p, int id); /* NULL: no such group (any more) */
+struct group *partition_find_slot(struct partition *p, int id);
 /* The group of exactly these ranks in this order, or NULL. */
-struct group *partition_match(struct partition *p, uint64_t mask, struct layout base);
+const struct group *partition_match(const struct partition *p, uint64_t mask, struct layout base);
 
 /* Why this order cannot be given now, or NULL. An order for what already is (or is asked for already) is no error. */
 const char *partition_refusal(struct world *w, const struct switch_order *o);
@@ -152,7 +158,8 @@ int partition_algorithm(const struct world *w, uint64_t ranks);
 void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm);
 /* A stream had a token (or ended) after a switch that touched it. */
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns);
-struct switch_event *partition_event(struct partition *p, uint64_t serial); /* NULL: forgotten */
-bool partition_check(const struct world *w);                                /* recount; false = a bug */
+const struct switch_event *partition_event(const struct partition *p, uint64_t serial); /* NULL: forgotten */
+struct switch_event *partition_event_slot(struct partition *p, uint64_t serial);
+bool partition_check(const struct world *w); /* recount; false = a bug */
 
 #endif

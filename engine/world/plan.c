@@ -170,7 +170,7 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
 {
     struct request *r = request_find(&p->world->requests, id);
-    struct group *g = partition_find(&p->world->partition, group);
+    struct group *g = partition_find_slot(&p->world->partition, group);
     if (!r)
         return plan_no(p, "no such request");
     if (plan_touched(p, r))
@@ -217,7 +217,7 @@ static void shut(struct plan *p, const struct group *g, bool closed)
 bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
 {
     struct world *w = p->world;
-    struct group *g = partition_find(&w->partition, group);
+    struct group *g = partition_find_slot(&w->partition, group);
     if (!g)
         return plan_no(p, "no such group (any more)");
     if (how == WHEN_HARD && !g->idle)
@@ -347,7 +347,7 @@ bool plan_is_empty(const struct plan *p)
 static void apply_verb(struct plan *p, const struct plan_verb *v)
 {
     struct world *w = p->world;
-    struct group *g = v->group ? partition_find(&w->partition, v->group) : NULL;
+    struct group *g = v->group ? partition_find_slot(&w->partition, v->group) : NULL;
     switch (v->kind) {
     case PLAN_PREEMPT:
         world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns);

@@ -47,7 +47,7 @@ static bool make_room(struct plan *p, const struct request *r, int place, int bl
 
 struct plan_batch *plan_batch(struct plan *p, int group)
 {
-    struct group *g = partition_find(&p->world->partition, group);
+    struct group *g = partition_find_slot(&p->world->partition, group);
     p->reason = NULL;
     if (!g)
         p->reason = "no such group (any more)";

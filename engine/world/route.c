@@ -11,7 +11,7 @@ void route_count(struct world *w)
     if (p->n_groups < 2)
         return;
     for (int i = 0; i < w->running.n; i++) {
-        struct group *g = partition_find(p, w->running.items[i]->group);
+        struct group *g = partition_find_slot(p, w->running.items[i]->group);
         int left = request_remaining(w->running.items[i]);
         g->load += left > TOKENS_PER_DECODE ? left : TOKENS_PER_DECODE;
     }
@@ -44,7 +44,7 @@ bool route_here(const struct plan_batch *b, struct request *r)
         return true;
     int64_t mine = cost_in(b->plan, b->site, r), other = INT64_MAX;
     for (int i = 0; i < t->n_groups; i++) {
-        const struct group *g = partition_slot(t, i);
+        const struct group *g = partition_group(t, i);
         int64_t cost = g == b->site ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }

@@ -2,12 +2,12 @@
 
 void view_init(struct view *v, const struct world *w, int64_t now_ns)
 {
-    struct partition *p = (struct partition *)&w->partition;
+    const struct partition *p = &w->partition;
     v->world = w;
     v->now_ns = now_ns;
     v->n_idle = 0;
     for (int i = 0; i < p->n_groups; i++) {
-        const struct group *g = partition_slot(p, i);
+        const struct group *g = partition_group(p, i);
         if (g->idle && !g->held)
             v->idle[v->n_idle++] = g->id;
     }

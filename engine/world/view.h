@@ -14,7 +14,7 @@ struct view {
 
 static inline const struct group *view_group(const struct view *v, int id) /* NULL: no such group */
 {
-    return partition_find((struct partition *)&v->world->partition, id);
+    return partition_find(&v->world->partition, id);
 }
 /* The view at this time: which groups may take a step. */
 void view_init(struct view *v, const struct world *w, int64_t now_ns);

@@ -282,7 +282,7 @@ static void drop_blocks(struct world *w, struct request *r, int keep)
 
 static void leave_group(struct world *w, struct request *r)
 {
-    struct group *g = partition_find(&w->partition, r->group);
+    struct group *g = partition_find_slot(&w->partition, r->group);
     if (g)
         g->n_running--;
     r->group = 0;

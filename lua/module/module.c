@@ -566,10 +566,10 @@ static int m_result(lua_State *L)
 
 static int m_groups(lua_State *L)
 {
-    struct partition *p = (struct partition *)&engine_world(check_rig(L)->engine)->partition; /* only looked at */
+    const struct partition *p = &engine_world(check_rig(L)->engine)->partition;
     lua_newtable(L);
     for (int i = 0; i < p->n_groups; i++) {
-        const struct group *g = partition_slot(p, i);
+        const struct group *g = partition_group(p, i);
         lua_createtable(L, 0, 6);
         set_number(L, "id", g->id);
         set_number(L, "running", g->n_running);
@@ -607,7 +607,7 @@ static void push_switch(lua_State *L, const struct switch_event *e)
 /* The last switches (SWITCH_EVENTS of them are remembered), in the order in which they were asked for. */
 static int m_switches(lua_State *L)
 {
-    struct partition *p = (struct partition *)&engine_world(check_rig(L)->engine)->partition; /* only looked at */
+    const struct partition *p = &engine_world(check_rig(L)->engine)->partition;
     uint64_t first = p->next_serial > SWITCH_EVENTS ? p->next_serial - SWITCH_EVENTS : 1;
     int n = 0;
     lua_newtable(L);

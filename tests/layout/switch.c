@@ -292,8 +292,7 @@ struct cycle {
 static enum verdict cycle_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct cycle *c = ctx;
-    struct group *g =
-        partition_match((struct partition *)&v->world->partition, c->masks[c->at], (struct layout){1, 1, 1});
+    const struct group *g = partition_match(&v->world->partition, c->masks[c->at], (struct layout){1, 1, 1});
     (void)e;
     if (!g || !g->idle) {
         int n = __builtin_popcountll(c->masks[c->at]);

@@ -110,7 +110,7 @@ static bool go_on(struct rig *t)
 /* Everybody has ended within so many turns and so much time, and nothing is left in force. */
 static void check_bound(struct rig *t, uint64_t seed, enum way way)
 {
-    struct partition *p = (struct partition *)&engine_world(t->engine)->partition;
+    const struct partition *p = &engine_world(t->engine)->partition;
     int64_t from = clock_now(&t->clock);
     int turns = 0;
     while (engine_world(t->engine)->requests.n_live && turns++ < MAX_TURNS && go_on(t))
@@ -126,7 +126,7 @@ static void check_bound(struct rig *t, uint64_t seed, enum way way)
     rig_turn(t);
     bool any_shut = false;
     for (int i = 0; i < p->n_groups; i++)
-        any_shut |= partition_slot(p, i)->shut || partition_slot(p, i)->closed;
+        any_shut |= partition_group(p, i)->shut || partition_group(p, i)->closed;
     if (any_shut || p->n_pending || p->free_ranks)
         fail_msg("seed %d, way %d: closed groups: %d, orders: %d, free ranks: %llx", (int)seed, (int)way, any_shut,
                  p->n_pending, (unsigned long long)p->free_ranks);

@@ -151,7 +151,7 @@ static void check_columns(struct script *s, const struct columns *c, const struc
         assert_true(lua_tonumber(L, base + 6) == r->group);
         assert_int_equal(lua_type(L, base + 8), LUA_TBOOLEAN);
         assert_int_equal(lua_toboolean(L, base + 8), r->paused);
-        struct group *home = partition_find((struct partition *)&w->partition, (int)lua_tonumber(L, base + 7));
+        const struct group *home = partition_find(&w->partition, (int)lua_tonumber(L, base + 7));
         assert_true(!home || (r->n_blocks ? home->place == r->place : home->id == r->group));
         lua_settop(L, base + 4);
     }

@@ -80,10 +80,10 @@ static const char *state_of(const struct rig *t)
 {
     static char text[200];
     const struct world *w = engine_world(t->engine);
-    struct partition *p = (struct partition *)&w->partition;
+    const struct partition *p = &w->partition;
     int n_shut = 0, n_chosen = 0, n_parked = 0;
     for (int i = 0; i < p->n_groups; i++)
-        n_shut += partition_slot(p, i)->shut;
+        n_shut += partition_group(p, i)->shut;
     for (int i = 0; i < MAX_SETS; i++)
         n_chosen += p->algorithms[i] != 0;
     for (int i = 0; i < w->waiting.n; i++)

@@ -54,9 +54,8 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
     const struct world *w = v->world;
     if (w->running.n && rng_below(&c->rng, 6) == 0) {
         struct request *r = w->running.items[rng_below(&c->rng, (uint64_t)w->running.n)];
-        struct group *g =
-            partition_slot((struct partition *)&w->partition,
-                           (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
+        const struct group *g = partition_group(
+            &w->partition, (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
         if (w->partition.n_groups && plan_remap(p, r->id, g->id, (enum kv_fate)(1 + rng_below(&c->rng, 3))))
             c->n_remaps++;
     }

@@ -132,12 +132,12 @@ struct guard {
 static enum verdict guarded_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct guard *g = ctx;
-    struct partition *parts = (struct partition *)&v->world->partition;
+    const struct partition *parts = &v->world->partition;
     uint64_t seen = 0;
     assert_true(v->now_ns >= g->last_ns);
     g->last_ns = v->now_ns;
     for (int i = 0; i < parts->n_groups; i++) { /* no rank in two groups, so in two steps */
-        const struct group *grp = partition_slot(parts, i);
+        const struct group *grp = partition_group(parts, i);
         assert_true(!(seen & grp->mask));
         seen |= grp->mask;
     }
