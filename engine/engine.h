@@ -1,7 +1,7 @@
 /* The engine: owns the world, the ranks and the live policy, and turns messages into steps. One thread runs engine_run
  * (or, under a virtual clock, a driver calls engine_turn). Fronts and ranks talk to it through its inbox; it answers
  * through its outbox. Messages are small and by value; what a payload points to moves with the message. The loop body
- * is ingest, view, decide, check, post, absorb. Never true: a request with no ending, or with two. */
+ * is ingest, view, decide, check, post, absorb. Invariant: every request has exactly one ending. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 

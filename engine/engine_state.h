@@ -1,5 +1,5 @@
-/* What the files of the engine share: its state. Included by the engine's own files only; everyone else sees engine.h.
- */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, engine.c, outbox.c, post.c, report.c,
+ * switch.c); everyone else includes engine.h. Owned by the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 

@@ -1,7 +1,8 @@
-/* The live policy: who decides now, who decided before, what each did wrong, and the native policy underneath. Every
- * call of a policy goes through here and comes back with a decision that stands: the policy's own, or the native one.
- * Calls are made and judged in live.c; who comes after whom, and what ends with a policy, is in succession.c. Owned by
- * the engine, engine thread only. Never true: no policy is live; anything that a policy has set going outlives it. */
+/* The live policy: which policy decides now, which one decided before, what each did wrong, and the native policy
+ * underneath. Every call of a policy goes through here and comes back with a valid decision: the policy's own, or the
+ * native one. live.c makes and judges the calls; succession.c says which policy comes next, and what ends with a
+ * policy. Owned by the engine, engine thread only. Invariants: a policy is always live; what a policy has set going
+ * ends with it. */
 #ifndef ENGINE_LIVE_H
 #define ENGINE_LIVE_H
 

@@ -1,6 +1,6 @@
 /* The devices of the node: its ranks, their communicators, and what never changes about them (shape, sizes). Opened by
- * the engine before it serves; the ranks' own threads start in node_open. Engine thread. Never true: a rank whose KV
- * blocks are more or larger than another's. */
+ * the engine before it serves; the ranks' own threads start in node_open. Engine thread. Invariant: all ranks have the
+ * same number of KV blocks, of the same size. */
 #ifndef ENGINE_NODE_H
 #define ENGINE_NODE_H
 

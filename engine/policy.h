@@ -1,8 +1,8 @@
 /* The seam between the engine and whoever decides. engine/policy_fcfs.c is the native policy: default, and fallback for
  * any other; lua/host.c runs a script. The engine calls admit when a request arrives, step at every scheduling point,
  * finish when a request ended, idle while the devices compute. All on the engine thread, except destroy, which runs on
- * whichever thread retires the policy once the engine has let go of it. Never true: a policy that changes the world
- * other than through the plan it was given. */
+ * whichever thread retires the policy once the engine has let go of it. Invariant: a policy changes the world only
+ * through the plan that it was given. */
 #ifndef ENGINE_POLICY_H
 #define ENGINE_POLICY_H
 

@@ -1,7 +1,7 @@
 /* What is under way in virtual time: steps and moves that end at a known time, soonest first, ties in the order they
  * were posted; and until when each rank has something to do, since what is posted to a rank begins when what was posted
- * before it has ended. Owned by an engine that is not threaded, its thread; a threaded one leaves it empty. Never true:
- * two things at once on one rank. */
+ * before it has ended. Owned by an engine that is not threaded, its thread; a threaded one leaves it empty. Invariant:
+ * a rank does one thing at a time. */
 #ifndef ENGINE_TIMETABLE_H
 #define ENGINE_TIMETABLE_H
 

@@ -1,8 +1,8 @@
 /* Who watches an engine: told of everything that can influence a decision, in the order and with the times in which the
  * engine takes it in, and of every decision. A recorder writes it down (engine/lab/recording/record.c); a replay uses
  * the same seam to put recorded verdicts in the place of its own. Calls come on the engine's thread and must be short;
- * what they are given is borrowed for the call. Any slot may be NULL. Never true: a witness that changes what it is
- * shown. */
+ * what they are given is borrowed for the call. Any slot may be NULL. Invariant: a witness changes nothing that it is
+ * shown, except the verdicts that it may replace. */
 #ifndef ENGINE_WITNESS_H
 #define ENGINE_WITNESS_H
 

@@ -1,8 +1,7 @@
-/* What a policy sees and may do, as Lua values: the view (scalars, groups, orders, the columns of both queues),
- * the node, a request, and the table of verbs. The tables live as long as the machine and are patched before
- * each call. Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script;
- * used inside its vm bodies only, except bind_free. Never true: a verb that changes anything but the plan or
- * the admission. */
+/* What a policy sees and may do, as Lua values: the view (scalars, groups, orders, the columns of both queues), the
+ * node, a request, and the table of verbs. The tables live as long as the machine and are patched before each call.
+ * Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script; used inside its vm
+ * bodies only, except bind_free. Invariant: a verb changes only the plan or the admission. */
 #ifndef LUA_BIND_H
 #define LUA_BIND_H
 

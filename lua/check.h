@@ -1,6 +1,6 @@
-/* What a source goes through before it may decide anything: size and text, syntax and globals (scan.h), its
- * table (script.h), its params, its own tests and made-up views decided twice (rehearse.h). Any control
- * thread. Never true: the script handed out has run a hook already. */
+/* What a source goes through before it may decide anything: size and text, syntax and globals (scan.h), its table
+ * (script.h), its params, its own tests and made-up views decided twice (rehearse.h). Any control thread. Invariant:
+ * none of the hooks of the script that is handed out has run yet. */
 #ifndef LUA_CHECK_H
 #define LUA_CHECK_H
 

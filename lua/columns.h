@@ -1,9 +1,8 @@
-/* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every
- * column is one request. A request keeps its row while it stays in the queue, except that the last row moves
- * into a gap; the lists `first` and `last` (when needed) name the rows at the ends of the queue's order. Only
- * cells that changed are written. C keeps a copy of every number it wrote, so that a policy that writes into
- * its view is found out. Owned by the bind of one script. Never true: a decision of the engine that rests on
- * what these tables hold. */
+/* The requests of one queue as Lua tables, one per column that the policy's `needs` names: row i of every column is one
+ * request. A request keeps its row while it stays in the queue, except that the last row moves into a gap; the lists
+ * `first` and `last` (when needed) name the rows at the ends of the queue's order. Only cells that changed are written.
+ * C keeps a copy of every number it wrote, so that a policy that writes into its view is found out. Owned by the bind
+ * of one script. Invariant: no decision of the engine rests on what these tables hold. */
 #ifndef LUA_COLUMNS_H
 #define LUA_COLUMNS_H
 

@@ -1,8 +1,9 @@
-/* What a policy's calls cost, told apart: what the code executes, counted in bytecodes, and what that takes on this
- * machine, by the clock. The first judges the code and is the same on any machine; the second only counts where it
- * costs the engine something. Counting halves the interpreter's speed, and the CPU clock costs more than a good call:
- * so one call in some is counted to its end, and one call after another is looked at closely after one that was late or
- * executed too much. Owned by one machine. Never true: a call that is slow because somebody else had the core. */
+/* What a policy's calls cost, by two measures: what the code executes, counted in bytecodes, and how long that takes on
+ * this machine. The first judges the code and is the same on any machine; the second only matters where it costs the
+ * engine something. Counting halves the interpreter's speed, and reading the CPU clock costs more than a good call, so
+ * only one call in some is counted to its end, and a call that was late or executed too much is followed by one that is
+ * measured closely. Owned by one machine. Invariant: a call is not charged for time in which another process had the
+ * core. */
 #ifndef LUA_GAUGE_H
 #define LUA_GAUGE_H
 

@@ -1,7 +1,7 @@
-/* The groups of the node as Lua tables: view.groups and view.idle. A group has one table for as long as it lives;
- * another group gets another table, so that who keeps one never finds somebody else in it. Only what changed is
- * written; C keeps a copy of every number, so that a policy that writes into its view is found out. Owned by the bind
- * of one script; used in vm bodies only. Never true: a decision of the engine that rests on what these tables hold. */
+/* The groups of the node as Lua tables: view.groups and view.idle. A group has one table for as long as it lives, and
+ * another group gets another table, so a policy that keeps one never finds a different group in it. Only what changed
+ * is written; C keeps a copy of every number, so that a policy that writes into its view is found out. Owned by the
+ * bind of one script; used in vm bodies only. Invariant: no decision of the engine rests on what these tables hold. */
 #ifndef LUA_GROUPS_H
 #define LUA_GROUPS_H
 

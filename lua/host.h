@@ -1,8 +1,7 @@
-/* Policies written in Lua. lua_policy_load turns a source into a struct policy that the engine runs like any
- * other: checked, tested, tried on made-up views, and from then on contained: whatever the script does ends
- * as a verdict (engine/policy.h). Loading runs on any control thread and touches nothing of the engine; the
- * policy is then owned by whoever runs it. Never true: a loaded policy that was not run at least once before
- * it went live. */
+/* Policies written in Lua. lua_policy_load turns a source into a struct policy that the engine runs like any other:
+ * checked, tested, tried on made-up views, and from then on contained: whatever the script does ends as a verdict
+ * (engine/policy.h). Loading runs on any control thread and touches nothing of the engine; the policy is then owned by
+ * whoever runs it. Invariant: a loaded policy has run at least once before it goes live. */
 #ifndef LUA_HOST_H
 #define LUA_HOST_H
 

@@ -1,6 +1,6 @@
-/* The knobs that a policy declares: name, type, default, bounds and doc, and their values now. Values live
- * here; the policy reads a table that is written from them. Owned by the script. Never true: a value outside
- * what was declared. */
+/* The knobs that a policy declares: name, type, default, bounds and doc, and their values now. Values live here; the
+ * policy reads a table that is written from them. Owned by the script. Invariant: every value is within what was
+ * declared. */
 #ifndef LUA_PARAMS_H
 #define LUA_PARAMS_H
 

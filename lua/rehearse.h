@@ -1,7 +1,6 @@
-/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, real partitions, no
- * engine. A rehearsal is one such world and the plan that is made in it. Used by the loader's dry runs, by the policy's
- * own tests and by `policy check`. Owned by its maker, one thread. Never true: a rehearsal that a live engine
- * can notice. */
+/* Made-up worlds to try a policy on before it goes live: real queues, real KV accounting, real partitions, no engine. A
+ * rehearsal is one such world and the plan that is made in it. Used by the loader's dry runs, by the policy's own tests
+ * and by `policy check`. Owned by its maker, one thread. Invariant: a live engine notices nothing of a rehearsal. */
 #ifndef LUA_REHEARSE_H
 #define LUA_REHEARSE_H
 

@@ -1,8 +1,8 @@
-/* What a policy's code finds around it: a short list of names and nothing else. The list is built up from
- * nothing, not cut down from everything. Absent on purpose, since each has stopped or crashed a process that
- * embeds Lua: pcall, coroutines, pairs, metatables, raw*, load, require, string patterns, string.rep,
- * table.sort, table.concat, unpack, newproxy, collectgarbage, debug, jit, ffi, io, os. Never true: a C
- * function within reach that calls back into Lua, runs long between two instructions, or shows an address. */
+/* The environment of a policy's code: a short list of names and nothing else. The list is built up from nothing, not
+ * cut down from everything. Absent on purpose, since each has stopped or crashed a process that embeds Lua: pcall,
+ * coroutines, pairs, metatables, raw*, load, require, string patterns, string.rep, table.sort, table.concat, unpack,
+ * newproxy, collectgarbage, debug, jit, ffi, io, os. Invariant: no C function within reach calls back into Lua, runs
+ * long between two instructions, or shows an address. */
 #ifndef LUA_SANDBOX_H
 #define LUA_SANDBOX_H
 

@@ -1,6 +1,6 @@
-/* Reads a policy's source without running it: syntax, then every global it names, checked against the
- * sandbox's list, and every constant. The source is compiled in a machine of its own, which is thrown away.
- * Any thread. Never true: code of the policy runs here. */
+/* Reads a policy's source without running it: syntax, then every global it names, checked against the sandbox's list,
+ * and every constant. The source is compiled in a machine of its own, which is thrown away. Any thread. Invariant: no
+ * code of the policy runs here. */
 #ifndef LUA_SCAN_H
 #define LUA_SCAN_H
 

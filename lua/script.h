@@ -1,5 +1,5 @@
-/* One policy source, compiled and checked in a machine of its own: its hooks, params and needs. Made on any
- * thread, then owned by one thread at a time. Never true: a script whose table was not checked. */
+/* One policy source, compiled and checked in a machine of its own: its hooks, params and needs. Made on any thread,
+ * then owned by one thread at a time. Invariant: a script's table has been checked. */
 #ifndef LUA_SCRIPT_H
 #define LUA_SCRIPT_H
 

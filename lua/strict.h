@@ -1,7 +1,7 @@
 /* Tables of the host that a policy reads by name (view, queues, groups, requests, params, node, act): a name that is
  * not there raises, with the name that was probably meant, in place of a nil that raises somewhere else or, worse,
- * nowhere; and no new name can be set. Costs nothing while names are right. Used inside vm bodies. Never true: a
- * guarded table in which the host itself cannot set what it wants (with its reserve open). */
+ * nowhere; and no new name can be set. Costs nothing while names are right. Used inside vm bodies. Invariant: the host
+ * can always set what it wants in a guarded table (with its reserve open). */
 #ifndef LUA_STRICT_H
 #define LUA_STRICT_H
 

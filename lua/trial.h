@@ -1,6 +1,6 @@
-/* A policy's own tests: functions of its table `tests`, each given a `t` with t.step{...} (one scheduling
- * point in a made-up world, decided by the very policy under test) and t.admit{...}. Used by the loader. One
- * thread. Never true: a test that sees the engine. */
+/* A policy's own tests: functions of its table `tests`, each given a `t` with t.step{...} (one scheduling point in a
+ * made-up world, decided by the very policy under test) and t.admit{...}. Used by the loader. One thread. Invariant: a
+ * test sees only made-up worlds, not the engine. */
 #ifndef LUA_TRIAL_H
 #define LUA_TRIAL_H
 

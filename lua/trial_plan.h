@@ -1,5 +1,5 @@
-/* A plan as a table, for a policy's own tests to look at. Pushed in a vm body; owns nothing. Never true: a plan that is
- * changed by looking. */
+/* A plan as a table, for a policy's own tests to look at. Pushed in a vm body; owns nothing. Invariant: looking at a
+ * plan does not change it. */
 #ifndef LUA_TRIAL_PLAN_H
 #define LUA_TRIAL_PLAN_H
 

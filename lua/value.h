@@ -1,6 +1,6 @@
-/* Plain data between Lua and JSON: nil, booleans, finite numbers, texts, and tables that are either lists
- * (1..n) or objects (text keys). For the state that crosses a swap. Called inside vm bodies; both may raise.
- * Never true: a cycle, a function or a depth past 8 that gets through. */
+/* Plain data between Lua and JSON: nil, booleans, finite numbers, texts, and tables that are either lists (1..n) or
+ * objects (text keys). For the state that crosses a swap. Called inside vm bodies; both may raise. Invariant: what gets
+ * through has no cycles and no functions, and is at most 8 deep. */
 #ifndef LUA_VALUE_H
 #define LUA_VALUE_H
 

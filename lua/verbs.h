@@ -1,7 +1,7 @@
 /* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
  * forward and what a step would take; verbs_partition.c groups and orders. Each reads its arguments (a wrong type
  * raises), asks the plan (which refuses what is not lawful) and answers true or what it says, or nil and a reason. Lua
- * functions, called by policies inside vm bodies. Never true: a verb that acts outside the plan. */
+ * functions, called by policies inside vm bodies. Invariant: verbs act only through the plan. */
 #ifndef LUA_VERBS_H
 #define LUA_VERBS_H
 

@@ -1,7 +1,7 @@
-/* One Lua virtual machine for one version of one policy: a lua_State with its own allocator and cap, compiler
- * off, entered only through vm_call, which runs a body in protected mode under a deadline and says how it
- * ended. Owned by one thread at a time; made and destroyed on control threads. Never true: a Lua error, an
- * exhausted heap or an endless loop that reaches the caller as anything but a verdict. */
+/* One Lua virtual machine for one version of one policy: a lua_State with its own allocator and cap, compiler off,
+ * entered only through vm_call, which runs a body in protected mode under a deadline and says how it ended. Owned by
+ * one thread at a time; made and destroyed on control threads. Invariant: a Lua error, an exhausted heap and an endless
+ * loop reach the caller only as a verdict. */
 #ifndef LUA_VM_H
 #define LUA_VM_H
 

@@ -1,10 +1,9 @@
-/* The watchdog: one thread per process that stops Lua code past its deadline. A VM holds a watch, which
- * it opens when a call turns out to be long (vm.c: short ones are over before) and shuts after it. While a watch is
- * open and late, the watchdog pins it, arms the VM's count hook and lets go; shut waits for a pin, so a hook is never
- * armed on a VM that has returned. A timer wakes the thread at the earliest deadline only: calls that end in time cost
- * no wake-up of their own. Any thread may own watches; a watch belongs to one thread at a time. Never true: lua_sethook
- * on a VM whose watch is shut.
- */
+/* The watchdog: one thread per process that stops Lua code past its deadline. A VM holds a watch, which it opens when a
+ * call turns out to be long (vm.c: short ones are over before) and shuts after it. While a watch is open and late, the
+ * watchdog pins it, arms the VM's count hook and lets go; shut waits for a pin, so a hook is never armed on a VM that
+ * has returned. A timer wakes the thread at the earliest deadline only: calls that end in time cost no wake-up of their
+ * own. Any thread may own watches; a watch belongs to one thread at a time. Invariant: lua_sethook is called only on a
+ * VM whose watch is open. */
 #ifndef LUA_WATCHDOG_H
 #define LUA_WATCHDOG_H
 

@@ -1,8 +1,8 @@
-/* A growable run of bytes, owned by whoever holds the struct. Zero it (or buf_init) before use, buf_free after.
- * data is always NUL-terminated once anything was put. One thread at a time. Never true: len > cap.
- * With a limit (what clients can make grow has one) nothing that is put ever aborts: the first thing that would pass
- * the limit, or for which there is no memory, is left out, and so is all that follows; `over` tells. Without one, no
- * memory is a bug. */
+/* A growable run of bytes, owned by whoever holds the struct. Zero it (or call buf_init) before use, call buf_free
+ * after. Once anything was put, data is NUL-terminated. One thread at a time. A buffer that clients can make grow has a
+ * limit. With a limit, puts never abort: the first one that would pass the limit, or for which there is no memory, is
+ * left out, and so are all that follow; `over` tells. Without a limit, running out of memory is a bug. Invariant: len
+ * <= cap. */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
 

@@ -1,8 +1,8 @@
-/* When long work is given up: somebody asked (any thread, at any time), or the working thread has used up its CPU time.
- * The work calls cancel_check in its long loops with how much it did since (bytes, or what takes about as long), which
- * now and then looks. Owned by who wants the work done; budget and counts are the working thread's. CPU time, not the
- * clock's: a busy machine makes nobody's text too long. Never true: a loop over bytes of a client without a check in
- * it, unless it is linear and short. */
+/* When to give up long work: somebody asked for it (any thread, at any time), or the working thread has used up its CPU
+ * time. The work calls cancel_check in its long loops with how much it has done since the last call (in bytes, or in
+ * units that take about as long), and cancel_check looks now and then. Owned by whoever wants the work done; budget and
+ * counts belong to the working thread. The limit is CPU time, not wall-clock time, so a busy machine does not make any
+ * text too long. Invariant: every loop over a client's bytes calls cancel_check, unless it is linear and short. */
 #ifndef BASE_CANCEL_H
 #define BASE_CANCEL_H
 

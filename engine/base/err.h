@@ -1,6 +1,6 @@
 /* Errors. Every fallible function returns int: 0 or a negative code of enum err_code. Text is written only into a
- * `struct err *` that the caller passes where a human will read it (NULL is allowed and drops the text).
- * Any thread; a struct err is owned by its caller. Never true: a non-zero return with positive sign. */
+ * `struct err *` that the caller passes where a human will read it (NULL is allowed and drops the text). Any thread; a
+ * struct err is owned by its caller. Invariant: an error code is negative. */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 

@@ -1,6 +1,6 @@
-/* Where the files lie that come with the program: policies, and descriptions of machines and models. They are looked
- * for here, beside the program, and where it would be installed. Main thread, before any other starts. Never true: a
- * path that nobody may read. */
+/* Where the files lie that come with the program: policies, and descriptions of machines and models. Looked for in the
+ * working directory, beside the program, and where it would be installed. Main thread, before any other starts.
+ * Invariant: a path found by name can be read. */
 #ifndef BASE_PLACES_H
 #define BASE_PLACES_H
 

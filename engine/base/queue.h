@@ -1,7 +1,7 @@
 /* Bounded multi-producer, single-consumer queue of fixed-size by-value messages: the only way threads talk. With
- * thread.h it is the only home of pthread. A consumer waits on the condition (queue_wait) or on the eventfd
- * (queue_fd), which is readable whenever the queue may hold messages. Never true: a pointer to a living thing in a
- * message; ownership of what a message carries moves with it. */
+ * thread.h it is the only home of pthread. A consumer waits on the condition (queue_wait) or on the eventfd (queue_fd),
+ * which is readable whenever the queue may hold messages. Invariant: a message holds values and owned memory, never a
+ * pointer to an object that is still in use elsewhere; ownership of what it carries moves with it. */
 #ifndef BASE_QUEUE_H
 #define BASE_QUEUE_H
 

@@ -1,6 +1,6 @@
 /* Memory with several owners, gone with the last of them: for lists that are made once and then only read, by many
- * requests and threads. Each owner holds once and drops once, on any thread. Never true: a write after the second hold.
- */
+ * requests and threads. Each owner holds once and drops once, on any thread. Invariant: the memory is read-only from
+ * the second hold on. */
 #ifndef BASE_SHARED_H
 #define BASE_SHARED_H
 

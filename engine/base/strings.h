@@ -1,4 +1,4 @@
-/* A list of strings. Who owns it, and what the strings are, says whoever holds one; plain values, any thread. */
+/* A list of strings. Its holder says who owns it and what the strings are; plain values, any thread. */
 #ifndef BASE_STRINGS_H
 #define BASE_STRINGS_H
 

@@ -1,5 +1,6 @@
 /* Which machine the settings ask for: the backend, and the device of each rank. Pure functions of the settings and of
- * what devices there are; main thread, at start. Never true: a setting that asks for a device and gets another. */
+ * what devices there are; main thread, at start. Invariant: a setting that asks for a device gets that device or an
+ * error. */
 #ifndef CLI_MACHINE_H
 #define CLI_MACHINE_H
 

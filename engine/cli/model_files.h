@@ -1,5 +1,5 @@
 /* What the command line says of the model, opened: a GGUF file, a Hugging Face folder or a dummy, and whose tokenizer
- * and chat template go with it. Main thread, before any other starts. Never true: a model without a tokenizer. */
+ * and chat template go with it. Main thread, before any other starts. Invariant: an opened model has a tokenizer. */
 #ifndef CLI_MODEL_FILES_H
 #define CLI_MODEL_FILES_H
 

@@ -1,9 +1,8 @@
 /* What the command line asks for. Every setting is one row of one table (opts_table.c), from which parsing, the
  * environment's mirror (MOONSHIFT_MAX_MODEL_LEN for --max-model-len), the config file and --help all follow. The
- * command line wins over the environment, that over
- * --config FILE, that over the default. Names are vLLM's where vLLM has one. Main thread, before any other starts;
- * immutable afterwards. Never true: a flag that is accepted and does nothing, unless its value is what happens anyway.
- */
+ * command line wins over the environment, that over --config FILE, that over the default. Names are vLLM's where vLLM
+ * has one. Main thread, before any other starts; immutable afterwards. Invariant: every accepted flag has an effect,
+ * unless its value is what happens anyway. */
 #ifndef CLI_OPTS_H
 #define CLI_OPTS_H
 

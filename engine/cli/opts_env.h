@@ -1,5 +1,5 @@
 /* Variables of the environment as flags: MOONSHIFT_MAX_NUM_SEQS is --max-num-seqs. Pure functions over the table of
- * settings, any thread. Never true: a misspelt variable that is ignored. */
+ * settings, any thread. Invariant: a misspelt variable is an error. */
 #ifndef CLI_OPTS_ENV_H
 #define CLI_OPTS_ENV_H
 

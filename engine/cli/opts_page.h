@@ -1,5 +1,5 @@
 /* The option table in the forms that an installation carries beside --help: a man page, and completions for shells.
- * Constant data, any thread. Never true: an option or a command that --help knows and these do not. */
+ * Constant data, any thread. Invariant: they have every option and command that --help has. */
 #ifndef CLI_OPTS_PAGE_H
 #define CLI_OPTS_PAGE_H
 

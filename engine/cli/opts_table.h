@@ -1,4 +1,4 @@
-/* The table of settings: one row each. Constant data, any thread. Never true: a setting that is not a row. */
+/* The table of settings: one row each. Constant data, any thread. Invariant: every setting is a row. */
 #ifndef CLI_OPTS_TABLE_H
 #define CLI_OPTS_TABLE_H
 

@@ -1,5 +1,5 @@
 /* The parameters that a policy shall begin with, from a file and from NAME=VALUE pairs, as the JSON object that a
- * policy takes. Pure but for the file, main thread. Never true: a pair that a value of the file overrides. */
+ * policy takes. Pure but for the file, main thread. Invariant: a NAME=VALUE pair overrides the file. */
 #ifndef CLI_POLICY_PARAMS_H
 #define CLI_POLICY_PARAMS_H
 

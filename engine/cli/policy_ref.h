@@ -1,6 +1,6 @@
 /* A policy as the command line names it: NAME or FILE, and params of its own behind a colon,
- * "shift:threshold=256,budget=4096". The same in every command. Owned by the caller, main thread. Never true: a name
- * that one command takes and another refuses. */
+ * "shift:threshold=256,budget=4096". The same in every command. Owned by the caller, main thread. Invariant: every
+ * command accepts the same names. */
 #ifndef CLI_POLICY_REF_H
 #define CLI_POLICY_REF_H
 

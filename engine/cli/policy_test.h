@@ -1,6 +1,6 @@
 /* moonshift policy test FILE|FOLDER: runs what an author wrote to test policies, their own `tests` and their busted
  * specs, once or at every change of a file. Main thread, before any other starts (--watch blocks SIGINT and SIGTERM).
- * Never true: a spec that was passed over in silence. */
+ * Invariant: every spec is run or reported as skipped. */
 #ifndef CLI_POLICY_TEST_H
 #define CLI_POLICY_TEST_H
 

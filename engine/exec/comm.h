@@ -1,8 +1,8 @@
-/* The communicator pool of a node: every rank set that a group may have, with what its layouts need, made at start;
- * nothing is ever made while serving. Keyed by the set of ranks. Owned by the engine; comm_pool_* on the engine's
- * thread, the comms inside are used by the ranks' threads through kernels/backend.h. What each set measured at start
- * (latency, bandwidth by size and algorithm) is kept with it. Never true: two steps at once in one comm_set. Source:
- * Flying Serving's pool of aligned power-of-two ranges (seeds.md A3, F5). */
+/* The communicator pool of a node: one set for every rank set that a group may have, with what its layouts need. All
+ * are made at start, none while serving. Keyed by the set of ranks. What each set measured at start (latency, bandwidth
+ * by size and algorithm) is kept with it. Owned by the engine; comm_pool_* run on the engine's thread, the comms inside
+ * are used by the ranks' threads through kernels/backend.h. Invariant: a comm_set serves one step at a time. Source:
+ * the pool of aligned power-of-two ranges is Flying Serving's. */
 #ifndef EXEC_COMM_H
 #define EXEC_COMM_H
 

@@ -1,6 +1,6 @@
-/* What a set of ranks measures of its communicator at start: all-reduces by size and algorithm, and the barrier.
- * Threads of its own that end before it returns; the devices are nobody else's meanwhile. Never true: a number that a
- * policy could not have got by waiting. */
+/* Measures the communicator of a set of ranks at start: all-reduces by size and algorithm, and the barrier. Uses
+ * threads of its own, which end before it returns; nobody else uses the devices meanwhile. Invariant: every number is a
+ * median of measured times. */
 #ifndef EXEC_COMM_MEASURE_H
 #define EXEC_COMM_MEASURE_H
 

@@ -2,7 +2,7 @@
  * Built by the engine, posted to the inboxes of the destination's ranks (each copies its own heads from the ranks that
  * hold them), handed back when the last has done. The engine holds both block lists until then, and nobody writes the
  * source's blocks meanwhile. Ordered before every step that is posted to those ranks afterwards, so a sequence may run
- * right away. Never true: a move that allocates. */
+ * right away. Invariant: running a move allocates nothing. */
 #ifndef EXEC_MOVE_H
 #define EXEC_MOVE_H
 

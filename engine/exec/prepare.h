@@ -1,9 +1,9 @@
-/* What ranks do together before anything is served, in every rank set that may be a group and every layout it can run.
- * A rehearsal: made-up steps, the largest first, so that a step takes its working memory and loads its code now; where
- * that fails the program does not start. Then graphs of decode steps, for every size asked for. They stay through all
- * switches of layout and partition. Where one cannot be recorded its steps are made of single ops, which a warning
- * says. Engine thread, once. Never true: a graph recorded while serving. Source: Shift Parallelism keeps the graphs of
- * both its layouts (seeds.md). */
+/* What ranks do together before serving begins, in every rank set that may be a group and every layout it can run.
+ * First a rehearsal: made-up steps, the largest first, so that working memory is taken and code is loaded now; if one
+ * fails, the program does not start. Then graphs of decode steps, for every size asked for; they stay through all
+ * switches of layout and partition. Where a graph cannot be recorded, a warning says so and its steps run op by op.
+ * Engine thread, once. Invariant: all graphs are recorded before serving begins. Source: Shift Parallelism keeps the
+ * graphs of both its layouts. */
 #ifndef EXEC_PREPARE_H
 #define EXEC_PREPARE_H
 

@@ -3,7 +3,7 @@
  * part at once (virtual time; groups of one, or machines that compute nothing). A device error poisons a rank: every
  * later step fails with it, and its group is told. Created and closed by the engine; after rank_start only the rank's
  * thread touches the device. A step of decodes that follows another may be put behind it on the device before that one
- * has ended. Never true: two steps of one rank at once, or out of order. */
+ * has ended. Invariant: a rank runs its steps one at a time, in the order they were posted. */
 #ifndef EXEC_RANK_H
 #define EXEC_RANK_H
 

@@ -1,10 +1,10 @@
 /* A step: one forward of one group, as data. Built by the engine from a forwarded batch of a plan, posted to all ranks
  * of the group at once, absorbed by the engine when the last of them is done, freed; one that another follows is freed
  * when that one has been absorbed (prev, next). It owns an arena. Ownership moves with the message that carries it;
- * between post and done it is the ranks'. Rule zero: for the length of the step its batch points into requests
- * (sampling settings, timelines for penalties). That is safe because a busy request is neither changed nor freed before
- * the step is absorbed: what is appended to the timeline of one that takes part in two steps is not read by the second,
- * which has no penalties. */
+ * between post and done it is the ranks'. While the step runs, its batch points into requests (sampling settings,
+ * timelines for penalties). That is safe because a busy request is neither changed nor freed before the step is
+ * absorbed: what is appended to the timeline of one that takes part in two steps is not read by the second, which has
+ * no penalties. Invariant: a step has one owner at a time. */
 #ifndef EXEC_STEP_H
 #define EXEC_STEP_H
 

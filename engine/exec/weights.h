@@ -2,7 +2,7 @@
  * every layout that a group may run. The views are made at start, and a switch of layouts is another view: no byte is
  * copied. Owned by the rank that loaded them, borrowed by those that share its memory; read-only once loaded, any
  * thread. With copy_shards a second copy, cut for the layouts with tp > 1, serves those, as in Shift Parallelism's
- * paper. Never true: a view made while serving. */
+ * paper. Invariant: all views exist before serving begins. */
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 

@@ -1,7 +1,7 @@
 /* A chart as SVG text: a frame with two axes, lines and marks in it, a legend below. Each style is a colour, a dash and
  * a mark of its own, so that lines which lie on one another can be told apart, on paper too. Pure: bytes from numbers,
- * the same on every machine. Owned by whoever made it, one thread. Never true: a text or a mark outside of the picture.
- */
+ * the same on every machine. Owned by whoever made it, one thread. Invariant: all text and marks lie inside the
+ * picture. */
 #ifndef LAB_CHART_H
 #define LAB_CHART_H
 

@@ -1,6 +1,6 @@
 /* Pictures of simulated runs, as SVG: throughput, requests in the system and KV cache over time; which layout ran when;
- * distributions of TTFT, TPOT and completion time. A line or a strip for each policy. Main thread, no state. Never
- * true: a picture that says more than the numbers it was given. */
+ * distributions of TTFT, TPOT and completion time. A line or a strip for each policy. Main thread, no state. Invariant:
+ * a picture shows only the numbers it was given. */
 #ifndef LAB_PLOT_H
 #define LAB_PLOT_H
 

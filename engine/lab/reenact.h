@@ -1,6 +1,6 @@
-/* A recording played: the engine is given what it was given, at the same times, and its decisions are compared with
- * those that it took. Nothing is modelled: steps end when they ended. Owned by whoever runs it, one thread. Never true:
- * a decision that is not compared and counted as equal. */
+/* Replays a recording exactly: the engine is given what it was given, at the same times, and its decisions are compared
+ * with the recorded ones. Nothing is modelled: steps end when they ended. Owned by whoever runs it, one thread.
+ * Invariant: a decision counts as equal only after it was compared. */
 #ifndef LAB_REENACT_H
 #define LAB_REENACT_H
 

@@ -1,7 +1,7 @@
 /* A trace driven through the engine in virtual time: arrivals are submitted when they are due, the clock jumps from
  * event to event, and what became of each request and of the node is written down. The engine, its world and its policy
- * are those of the server; only the machine is simulated. Owned by whoever runs it, one thread. Never true: memory that
- * grows with the number of tokens; time that goes back. */
+ * are those of the server; only the machine is simulated. Owned by whoever runs it, one thread. Invariants: memory does
+ * not grow with the number of tokens; time does not go back. */
 #ifndef LAB_REPLAY_H
 #define LAB_REPLAY_H
 

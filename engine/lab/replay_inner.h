@@ -1,5 +1,5 @@
-/* What the drivers of an engine in virtual time share: replay.c, which submits a trace, and reenact.c, which plays a
- * recording. Included by these only. */
+/* What the drivers of an engine in virtual time share: replay.c, which submits a trace, and reenact.c, which replays a
+ * recording. Included by these two only. */
 #ifndef LAB_REPLAY_INNER_H
 #define LAB_REPLAY_INNER_H
 

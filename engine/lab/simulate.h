@@ -1,6 +1,6 @@
 /* `moonshift simulate`: a trace through the engine in virtual time, once for each policy; a table of what clients would
  * have seen, and on request JSON, a CSV of requests and pictures. Progress goes to stderr, results to stdout; Ctrl-C
- * ends the present run and shows what is there. Main thread. Never true: a result that depends on the wall clock or on
+ * ends the present run and shows what is there. Main thread. Invariant: results do not depend on the wall clock or on
  * the machine. */
 #ifndef LAB_SIMULATE_H
 #define LAB_SIMULATE_H

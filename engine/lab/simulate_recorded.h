@@ -1,6 +1,6 @@
 /* A recording as what `moonshift simulate` runs on: the machine that it describes, its live policy's decisions to
  * compare with, and the step times that the estimator learnt from it for any other policy. Owned by whoever opened it,
- * main thread. Never true: a decision that was not compared and is said to be equal. */
+ * main thread. Invariant: a decision is reported as equal only after it was compared. */
 #ifndef LAB_SIMULATE_RECORDED_H
 #define LAB_SIMULATE_RECORDED_H
 

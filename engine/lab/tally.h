@@ -1,6 +1,6 @@
 /* What a replay comes to: latencies at percentiles, throughput, goodput. Times are whole nanoseconds and percentiles
  * are values that occurred (nearest rank), so two machines agree to the last digit. Owned by whoever made it, any one
- * thread. Never true: a request that did not finish in a latency. */
+ * thread. Invariant: latencies cover finished requests only. */
 #ifndef LAB_TALLY_H
 #define LAB_TALLY_H
 

@@ -1,11 +1,11 @@
-/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers
- * are kept out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its
- * own name mean this machine). Everything that changes something is logged. Front thread only. Never true: an admin
- * route on the public listener.
+/* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers are kept
+ * out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its own name
+ * mean this machine). Everything that changes something is logged. Front thread only. Invariant: no admin route is on
+ * the public listener.
  *
  * - GET /admin/policy: the live policy, the one before, generations, params, strikes
- * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one
- *   is 400 with file, line and reason, and the old one goes on
+ * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one is
+ *   400 with file, line and reason, and the old one goes on
  * - GET /admin/policies: the directory and the versions seen
  * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
  * - PATCH /admin/policy/params: body: an object of values

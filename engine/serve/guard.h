@@ -1,9 +1,9 @@
-/* Watches over the end of the server, from a thread of its own: it takes SIGTERM and SIGINT whoever is busy with what,
- * says to the server what they mean, and ends the process when the end takes longer than was allowed, wherever it hangs
- * (a front that does not come back to its loop, a step that does not end, a text that is still read). The first signal
- * drains; the second, or the time being up, stops; a third, or GUARD_GRACE_S after a stop, ends the process where it
- * stands, with status 1. Owned by main; signals belong to it from guard_start on. Never true: a signal that waits for
- * another thread. */
+/* Watches over the end of the server, from a thread of its own. It takes SIGTERM and SIGINT whatever the other threads
+ * do, tells the server what they mean, and ends the process when shutdown takes longer than allowed, wherever it hangs
+ * (a front that does not come back to its loop, a step that does not end, a text that is still being read). The first
+ * signal drains; the second, or the end of the allowed time, stops; a third, or GUARD_GRACE_S after a stop, ends the
+ * process at once with status 1. Owned by main; signals belong to it from guard_start on. Invariant: a signal is acted
+ * on at once, whatever the other threads do. */
 #ifndef SERVE_GUARD_H
 #define SERVE_GUARD_H
 

@@ -1,7 +1,7 @@
-/* Policies that go live while the server runs: a source is loaded and tried on the policy lane, handed to the
- * engine, and becomes the live one at a step boundary, or is refused and the old one goes on. Follows the
- * file of the live policy: an edit (stable for two looks) takes the same way. Remembers what came and how it
- * went. Front thread, except the jobs' run. Never true: a policy from a half-written file. */
+/* Policies that go live while the server runs: a source is loaded and tried on the policy lane, handed to the engine,
+ * and becomes the live one at a step boundary, or is refused and the old one goes on. Follows the file of the live
+ * policy: an edit (stable for two looks) takes the same way. Remembers what came and how it went. Front thread, except
+ * the jobs' run. Invariant: a policy is loaded from a complete file. */
 #ifndef SERVE_POLICIES_H
 #define SERVE_POLICIES_H
 

@@ -1,9 +1,9 @@
-/* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine
- * stands, runs it on the main thread, and takes it down. SIGTERM or SIGINT drains: /health and new work
- * answer 503, streams go on to their end; a second signal, or --shutdown-timeout, stops at once (guard.h). The port
- * opens when the engine stands: before that a connection is refused, from then on /health says 200, while draining 503.
- * Order at the end: server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy ->
- * engine_destroy. Never true: a sequence handed to the engine after server_run returned. */
+/* The server: everything between the sockets and the engine's two queues. main.c makes one after the engine stands,
+ * runs it on the main thread, and takes it down. SIGTERM or SIGINT drains: /health and new work answer 503, streams go
+ * on to their end; a second signal, or --shutdown-timeout, stops at once (guard.h). The port opens when the engine
+ * stands: before that a connection is refused, from then on /health says 200, while draining 503. Order at the end:
+ * server_run returns -> main posts IN_STOP to the engine and joins its thread -> server_destroy -> engine_destroy.
+ * Invariant: nothing is handed to the engine after server_run has returned. */
 #ifndef SERVE_SERVER_H
 #define SERVE_SERVER_H
 

@@ -1,7 +1,7 @@
 /* How long a step will take, learnt from the steps that were run: for each layout, time = a + b * rows + c * (cached
  * tokens looked at), fitted by recursive least squares with forgetting. A layout that has not run yet is judged by the
- * best known one, scaled by the ranks. Owned by the world, engine thread. Never true: an estimate that is not finite or
- * below zero. */
+ * best known one, scaled by the ranks. Owned by the world, engine thread. Invariant: an estimate is finite and not
+ * negative. */
 #ifndef WORLD_ESTIMATE_H
 #define WORLD_ESTIMATE_H
 

@@ -1,8 +1,8 @@
-/* Which q and kv heads each share of a group holds, and in which order a group's ranks hold them: the one rule of
- * DESIGN section 4. q heads are split into n contiguous shares as even as can be (the first n_q % n have one more); a
- * share stores the kv heads that its q heads need, so GQA, KV replication and uneven counts need no special case. Pure
- * arithmetic, any thread. Never true: a layout of a group that moves a head to another rank. Source: Shift Parallelism
- * (seeds.md A1, S1-S10). */
+/* Which q and kv heads each share of a group holds, and in which order a group's ranks hold them. One rule covers every
+ * layout: q heads are split into n contiguous shares, as even as possible (the first n_q % n have one more); a share
+ * stores the kv heads that its q heads need, so GQA, KV replication and uneven counts need no special case. Pure
+ * arithmetic, any thread. Invariant: all layouts of a group keep each head on the same rank. Source: Shift
+ * Parallelism. */
 #ifndef WORLD_HEADMAP_H
 #define WORLD_HEADMAP_H
 

@@ -1,9 +1,9 @@
 /* The KV blocks of a node: which are free, which a sequence holds, which only the prefix cache remembers. Bookkeeping
  * only: the bytes live on the ranks. Every rank has the same number of physical blocks of constant bytes. A place is a
- * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a place is
- * one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of different
- * places live side by side. A block is held (refs > 0) or cached (refs == 0, findable by its key, evicted oldest first,
- * whatever its place). Engine thread only. Always true, on each rank: free + held + cached == total (kv_check
+ * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a placement
+ * is one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of different
+ * placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted oldest
+ * first, whatever its placement). Engine thread only. Invariant, on each rank: free + held + cached == total (kv_check
  * recounts). */
 #ifndef WORLD_KV_H
 #define WORLD_KV_H

@@ -2,11 +2,10 @@
  * steps to end, or for sequences to finish). A switch is an order to bind ranks into one group, or to release a group's
  * ranks; groups that overlap it are dissolved when it is carried out, and each of their sequences meets the fate that
  * the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
- * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only.
- * What a policy has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it:
- * partition_let_go. Never true: a rank in two groups; a group that takes a step while an order holds it; an order that
- * waits past its deadline, or for nobody. Source: bind and release of Flying Serving, with its failures as rules
- * (seeds.md A3, B3). */
+ * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only. What a policy
+ * has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
+ * Invariants: a rank is in at most one group; a group takes no step while an order holds it; an order waits for
+ * somebody, and no longer than until its deadline. Source: bind and release are Flying Serving's. */
 #ifndef WORLD_PARTITION_H
 #define WORLD_PARTITION_H
 

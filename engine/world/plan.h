@@ -2,8 +2,7 @@
  * against the world as it would be after the verbs before it; a refused verb returns false and leaves a reason, and the
  * plan stands as it was. Nothing in the world changes until plan_apply; a plan that is dropped leaves no trace. Owned
  * by the engine, lives for one scheduling point (its arena), engine thread. Both the native policy and the Lua host
- * speak through these functions, so they have the same law. Never true: a plan that was applied and cannot be carried
- * out. */
+ * speak through these functions, so they have the same law. Invariant: a plan that was accepted can be carried out. */
 #ifndef WORLD_PLAN_H
 #define WORLD_PLAN_H
 

@@ -1,6 +1,6 @@
 /* A request: one sequence that a client asked for (n > 1 becomes n requests that share a leader), its state and its one
  * ending. The table owns requests; outside the engine only handles and the front's own tag exist. Engine thread only,
- * except struct request_spec, which a front builds and hands over whole. Never true: a request with two endings. */
+ * except struct request_spec, which a front builds and hands over whole. Invariant: a request ends once. */
 #ifndef WORLD_REQUEST_H
 #define WORLD_REQUEST_H
 

@@ -1,6 +1,6 @@
-/* How many requests each tenant has in the house, waiting and running: counted as they come and go, so that a policy
- * may ask at any time. A tenant is here while it has a request. Owned by the world. Never true: counts that a walk
- * through the queues would not give. */
+/* How many requests each tenant has in the server, waiting and running: counted as they come and go, so that a policy
+ * may ask at any time. A tenant exists while it has a request. Owned by the world, engine thread. Invariant: the counts
+ * are those that a walk through the queues would give. */
 #ifndef WORLD_TENANTS_H
 #define WORLD_TENANTS_H
 

@@ -1,5 +1,5 @@
 /* What a policy may know at a scheduling point: facts, read only, frozen for the step. Borrowed from the engine for the
- * length of one call; engine thread. Never true: that a policy changes anything through it. */
+ * length of one call; engine thread. Invariant: a policy changes nothing through it. */
 #ifndef WORLD_VIEW_H
 #define WORLD_VIEW_H
 

@@ -1,6 +1,6 @@
 /* The tables that a spec hands to the module: every value is checked here, with its name in the error, so that what
- * comes behind is valid. All raise. One Lua state at a time. Never true: a number that is not finite, or not in its
- * range, that gets through. */
+ * comes behind is valid. All raise. One Lua state at a time. Invariant: every number that gets through is finite and in
+ * range. */
 #ifndef LUA_MODULE_READ_H
 #define LUA_MODULE_READ_H
 

@@ -1,5 +1,5 @@
-/* Half floats of CUDA C++ as far as kernels/cuda uses them: bits and the two conversions, to nearest even. Never true:
- * arithmetic on halves. */
+/* Half floats of CUDA C++ as far as kernels/cuda uses them: bits and the two conversions, to nearest even. Invariant:
+ * there is no arithmetic on halves. */
 #ifndef EMULATOR_CUDA_FP16_H
 #define EMULATOR_CUDA_FP16_H
 

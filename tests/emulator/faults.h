@@ -1,7 +1,7 @@
 /* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then
  * on, and what is made is counted against what is freed. The linker puts faults.c before the emulator's calls in the
  * programs that ask for it (FAULT_CALLS in tests/CMakeLists.txt). Set between steps by the test's thread; counted by
- * the ranks' threads. Never true: a call that frees something and fails. */
+ * the ranks' threads. Invariant: a call that frees something succeeds. */
 #ifndef EMULATOR_FAULTS_H
 #define EMULATOR_FAULTS_H
 

@@ -4,7 +4,7 @@
  * of a group must begin the same products. Copies that arrive at a barrier come when every thread of the CTA waits for
  * something (in descending order, emulator_order, at once). Reading in a product what was stored without a fence
  * between, products without products_open, barriers that nobody made and threads that wait for ever end the program
- * with a line that says so. Included by hopper.h alone. Never true: a sum that is there before it was waited for. */
+ * with a line that says so. Included by hopper.h alone. Invariant: a sum is there only after it was waited for. */
 #ifndef EMULATOR_HOPPER_TWINS_H
 #define EMULATOR_HOPPER_TWINS_H
 

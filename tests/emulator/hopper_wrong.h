@@ -1,4 +1,4 @@
-/* Kernels with one mistake each, which hopper_twins.h must not let pass. Never true: two mistakes at once. */
+/* Kernels with one mistake each, which hopper_twins.h must not let pass. Invariant: one mistake at a time. */
 #ifndef EMULATOR_HOPPER_WRONG_H
 #define EMULATOR_HOPPER_WRONG_H
 

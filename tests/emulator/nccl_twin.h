@@ -1,5 +1,5 @@
-/* What tests ask of the host twin of NCCL. Between steps, any thread. Never true: a sum that is counted and was not
- * asked for. */
+/* What tests ask of the host twin of NCCL. Between steps, any thread. Invariant: only sums that were asked for are
+ * counted. */
 #ifndef EMULATOR_NCCL_TWIN_H
 #define EMULATOR_NCCL_TWIN_H
 

@@ -1,6 +1,6 @@
 /* Host twins of kernels/cuda/tensor.h: tensor core products by what all lanes of the warp show each other, asynchronous
- * copies that arrive no sooner than they are waited for. Included by tensor.h alone. Never true: a copy that a kernel
- * sees without having waited. */
+ * copies that arrive no sooner than they are waited for. Included by tensor.h alone. Invariant: a kernel sees a copy
+ * only after it has waited for it. */
 #ifndef EMULATOR_TENSOR_TWINS_H
 #define EMULATOR_TENSOR_TWINS_H
 

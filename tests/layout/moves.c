@@ -1,6 +1,6 @@
 /* Sequences that move between placements: other ranks, other tokens per block, old and new blocks side by side. After
  * any cycle of widths the next steps give the bits of one rank that never moved, and a move back and forth leaves every
- * cached byte as it was. Named after Flying Serving's failures (seeds.md B3): width 2 then 4, block size drift over
+ * cached byte as it was. Named after Flying Serving's failures: width 2 then 4, block size drift over
  * cycles. */
 #include <setjmp.h>
 #include <stdarg.h>

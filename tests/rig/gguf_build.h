@@ -1,5 +1,5 @@
 /* Writes small GGUF files into memory for tests and fuzz targets: right ones, and, since every number can be
- * given, wrong ones. Owned by the test, one thread. Never true: a check in here. */
+ * given, wrong ones. Owned by the test, one thread. Invariant: nothing is checked here. */
 #ifndef RIG_GGUF_BUILD_H
 #define RIG_GGUF_BUILD_H
 

@@ -1,6 +1,6 @@
 /* A model on a CPU device, ready to run steps of one's own making: for tests and the oracle's tool. Owned by whoever
- * opened it, one thread. Never true: an engine, a scheduler or a block table in here; sequence s of a rig simply owns
- * blocks [s * per_seq, ...). */
+ * opened it, one thread. Invariant: there is no engine, scheduler or block table in here; sequence s of a rig simply
+ * owns blocks [s * per_seq, ...). */
 #ifndef RIG_MODEL_RIG_H
 #define RIG_MODEL_RIG_H
 

@@ -1,5 +1,5 @@
-/* Vocabularies of a few hundred tokens, as GGUF bytes, for tests and fuzz targets. One thread. Never true: a
- * real model's. */
+/* Vocabularies of a few hundred tokens, as GGUF bytes, for tests and fuzz targets. One thread. Invariant: no vocabulary
+ * is a real model's. */
 #ifndef RIG_TINY_VOCAB_H
 #define RIG_TINY_VOCAB_H
 

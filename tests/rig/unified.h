@@ -1,5 +1,6 @@
 /* Memory that kernels and a test both read: the process's own under the emulator, managed memory on a GPU. Begins as
- * NaN, aligned to 256 bytes. Owned by the test. Never true: memory read before unified_wait after a launch. */
+ * NaN, aligned to 256 bytes. Owned by the test. Invariant: memory is read only after unified_wait once a kernel was
+ * launched. */
 #ifndef RIG_UNIFIED_H
 #define RIG_UNIFIED_H
 

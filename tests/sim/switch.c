@@ -1,6 +1,6 @@
 /* Partitions that change all the time, on the simulated device: whatever a policy orders, every request has one ending,
  * its text is the one that it has on a rank of its own, KV is conserved on every rank, and nothing waits past its
- * bound. Failures of the published systems have tests of their own names (seeds.md B1, B3). */
+ * bound. Failures of the published systems have tests of their own names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -146,7 +146,7 @@ static enum verdict park_step(void *ctx, const struct view *v, struct plan *p, s
     return VERDICT_OK;
 }
 
-/* Found by the model in tests/model: when the time of a parked request is up and nothing else happens, its policy has
+/* Found by the model in tests/formal: when the time of a parked request is up and nothing else happens, its policy has
  * to be asked. */
 static void the_end_of_parking_wakes_the_policy(void **state)
 {

@@ -70,7 +70,7 @@ describe("the module", function()
   end)
 
   it("finds a policy beside the spec that asks for it", function()
-    local e = moonshift.engine { policy = "../policies/fcfs.lua" } -- tests/spec/../../policies, from the folder above this one
+    local e = moonshift.engine { policy = "../policies/fcfs.lua" } -- the folder above this one
     assert.equal("fcfs", e:state().policy.active.name)
     e:close()
   end)

@@ -1,6 +1,6 @@
 /* The partition's rules without an engine: which orders are lawful, when they are carried out, what becomes of
  * sequences, what a lost rank takes with it; and the known failures of the published systems that are matters of
- * bookkeeping, each under its own name (seeds.md B1, B3). */
+ * bookkeeping, each under its own name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -517,7 +517,7 @@ static void a_lost_rank_takes_only_what_lay_on_it(void **state)
     tear_down(&b);
 }
 
-/* Found by the model in tests/model: a copy may have read from a rank that failed before it was done. */
+/* Found by the model in tests/formal: a copy may have read from a rank that failed before it was done. */
 static void a_copy_from_a_lost_rank_does_not_count(void **state)
 {
     (void)state;

@@ -1,18 +1,29 @@
-/* The lines, after the first one (record_head.c): a letter, the time in ns since the engine's start where it has one,
- * and fields with a blank between them. A request is called by the order in which it was admitted (0, 1, ...); '-'
- * stands for none. a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys
- * key...    handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 for no max_tokens of the client's
- * (then it is all that fits) k key...                                         more keys of the request above (at most
- * RECORD_KEYS_A_LINE a line) c time order ending                              ends early: the client left (abort), a
- * stop string was found (stop) s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order...
- * n_keys order key ... a step was taken in: when it was posted, how long its ranks took, what the estimator had said m
- * time number start bytes                        a copy of KV landed, posted at start g time name sha256 params another
- * policy goes live          j time params           its params change b time | r time | d time | x time rollback |
- * prefix cache reset | drain | stop t time                                           a turn of the engine in which
- * nothing was decided q time plan                                      a decision (record_plan.h) v call hook verdict
- * the policy's so-manieth call was slow, heavy, cut off or out of memory; before the line after the one it belongs to
- *   e time order ending n_output n_cached            a request has ended
- *   z time                                           the recording ended in good order
+/* The lines after the first one (which record_head.c writes): a letter, the time in ns since the engine's start where
+ * it has one, and fields with a blank between them. A request is named by the order in which it was admitted (0, 1,
+ * ...);
+ * '-' stands for none.
+ *
+ * - a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...: a request
+ * is handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 when the client gave no max_tokens (then
+ *   it is all that fits)
+ * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
+ * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
+ * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ...: a step is
+ *   absorbed: when it was posted, how long its ranks took, what the estimator had said
+ * - m time number start bytes: a copy of KV has landed, posted at start
+ * - g time name sha256 params: another policy goes live
+ * - j time params: its params change
+ * - b time: rollback
+ * - r time: the prefix cache is reset
+ * - d time: drain
+ * - x time: stop
+ * - t time: a turn of the engine in which nothing was decided
+ * - q time plan: a decision (record_plan.h)
+ * - v call hook verdict: the policy's call of this number was slow, heavy, cut off or out of memory; stands before the
+ *   line that it belongs to
+ * - e time order ending n_output n_cached: a request has ended
+ * - z time: the recording ended in good order
+ *
  * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
 #include "engine/lab/recording/record.h"
 

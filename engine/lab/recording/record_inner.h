@@ -1,4 +1,4 @@
-/* What the files of the recorder share. Included by record.c and record_head.c only. */
+/* What the files of the recorder, record.c and record_head.c, share. Included by these two only. */
 #ifndef LAB_RECORDING_RECORD_INNER_H
 #define LAB_RECORDING_RECORD_INNER_H
 

@@ -1,10 +1,18 @@
 /* A decision as one line of text: what a recording holds of a plan and a replay compares. Small enough to be written at
- * every scheduling point: batches with group, layout, sizes and the prompts in them; verbs; and a digest over all of
- * it, so that no difference is lost (which requests decode is in the digest only). D<digest>
- * B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*],...]   * it starts by this plan
- *   P<request>:<how> R<request>:<code>:<retry> M<request>:<group>:<fate>
- * O<ranks>:<bind|release>:<when>:<fate>:<sp>x<tp>:<max wait>[:<request>,...] C<group>:<closed> A<ranks>:<algorithm>
- * W<ns from now> Requests are called by the order in which they were admitted. Pure functions, any thread. */
+ * every scheduling point. Requests are named by the order in which they were admitted. Pure functions, any thread. The
+ * parts, with a blank between them:
+ *
+ * - D<digest>: over all of the plan, so that no difference is lost (which requests decode is in the digest only)
+ * - B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*],...]: a batch and the prompts in it; *: the
+ *   request is started by this plan
+ * - P<request>:<how>: preempt
+ * - R<request>:<code>:<retry>: refuse
+ * - M<request>:<group>:<fate>: remap
+ * - O<ranks>:<bind|release>:<when>:<fate>:<sp>x<tp>:<max wait>[:<request>,...]: an order
+ * - C<group>:<closed>: a group is closed or opened
+ * - A<ranks>:<algorithm>: which algorithm a communicator uses
+ * - H<request>:<ns from now>: hold; 0: let go
+ * - W<ns from now>: wake */
 #ifndef LAB_RECORDING_RECORD_PLAN_H
 #define LAB_RECORDING_RECORD_PLAN_H
 

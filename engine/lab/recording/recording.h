@@ -1,7 +1,7 @@
 /* A recording that `serve --record` wrote, read back one line at a time. A wall: what comes out is in range, in order
  * of time, and its first line describes a node that an engine can be built for; whether the lines fit each other is for
  * whoever plays them. A file that was cut off ends after its last whole line. Owned by whoever opened it, one thread.
- * Never true: a recording that is in memory as a whole. */
+ * Invariant: only the current line is in memory, whatever the size of the file. */
 #ifndef LAB_RECORDING_RECORDING_H
 #define LAB_RECORDING_RECORDING_H
 

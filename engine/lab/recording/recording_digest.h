@@ -1,6 +1,6 @@
 /* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left,
  * and how long steps take, as the estimator learns it from all recorded steps. Read in two passes. Owned by whoever
- * made it, one thread. Never true: memory that grows with the number of tokens or steps. */
+ * made it, one thread. Invariant: memory does not grow with the number of tokens or steps. */
 #ifndef LAB_RECORDING_RECORDING_DIGEST_H
 #define LAB_RECORDING_RECORDING_DIGEST_H
 

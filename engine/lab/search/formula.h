@@ -1,6 +1,6 @@
 /* Arithmetic in a data file: numbers, names, + - * / ( ), < <= > >= and ==, and min, max, abs, and, or of any number of
  * values. A comparison is 1 or 0. A name is letters, digits, '_' and '.', and what it stands for the caller knows. One
- * thread at a time, no state. Never true: an answer that is not finite. */
+ * thread at a time, no state. Invariant: a result is finite. */
 #ifndef LAB_SEARCH_FORMULA_H
 #define LAB_SEARCH_FORMULA_H
 

@@ -1,9 +1,9 @@
-/* Simulations run beside one another: command lines of this very program, each in a process of its own, at most so many
- * at once, each with a JSON file to answer in. Results come in whatever order they end, so a caller who wants the same
- * bytes again looks at them only when all are there. A process each, and not a thread or a bare fork, because a
- * policy's memory, its crash and its endless loop then end with it, and because what is read back is the very JSON that
- * a user of `moonshift simulate` gets. SIGINT and SIGTERM end them all. One caller, main thread, before any other
- * starts. Never true: a child that outlives jobs_run. */
+/* Runs simulations side by side: command lines of this very program, each in a process of its own, up to a given number
+ * at once, each with a JSON file for its results. They end in any order, so a caller who wants the same bytes every
+ * time looks at the results only when all are there. Processes, rather than threads or a bare fork, because a policy's
+ * memory, crash or endless loop then ends with its process, and because what is read back is the very JSON that a user
+ * of `moonshift simulate` gets. SIGINT and SIGTERM end them all. One caller, main thread, before any other starts.
+ * Invariant: every child has ended when jobs_run returns. */
 #ifndef LAB_SEARCH_JOBS_H
 #define LAB_SEARCH_JOBS_H
 

@@ -1,7 +1,7 @@
-/* The list behind `moonshift reproduce`: runs by name, each with the words of a simulation and the policies it
- * compares, and the numbers that were published, each with a formula over the results of runs (RUN.POLICY.METRIC) and
- * the parts of single steps (step.NAME.PART), or the reason why it has none. Owned by whoever opened it, one thread.
- * Never true: a formula that names a run or a policy that is not in the list. */
+/* The list behind `moonshift reproduce`: runs by name, each with the arguments of a simulation and the policies it
+ * compares; and the published numbers, each with a formula over the results of runs (RUN.POLICY.METRIC) and the parts
+ * of single steps (step.NAME.PART), or the reason why it has none. Owned by whoever opened it, one thread. Invariant:
+ * every run and policy that a formula names is in the list. */
 #ifndef LAB_SEARCH_PAPER_LIST_H
 #define LAB_SEARCH_PAPER_LIST_H
 

@@ -1,7 +1,7 @@
-/* `moonshift reproduce`: the numbers that papers published beside what `moonshift simulate` says, from a list that is
- * data: what was published, which command lines are run, and which of their results (or what sum of them) answers it;
- * or why nothing can. Results to stdout, progress to stderr. Main thread. Never true: a number of the list that is
- * passed over in silence. */
+/* `moonshift reproduce`: the numbers that papers published beside what `moonshift simulate` says. A list, which is
+ * data, says what was published, which command lines are run, and which of their results (or what formula over them)
+ * answers it, or why nothing can. Results go to stdout, progress to stderr. Main thread. Invariant: every number of the
+ * list is reported, with a result or the reason why there is none. */
 #ifndef LAB_SEARCH_REPRODUCE_H
 #define LAB_SEARCH_REPRODUCE_H
 

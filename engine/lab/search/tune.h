@@ -1,8 +1,8 @@
-/* `moonshift tune`: searches the declared params of a policy on a trace, in virtual time, for what is best under what
- * must be kept; prints the front of compromises that it found and writes the best params. Made-up points on a shortened
- * trace first, the best of them on the whole, then smaller and smaller steps around the best; in rounds whose size does
- * not depend on the machine, so that the same flags and seed give the same bytes. Main thread. Never true: a point in
- * the front that was not run on the whole trace. */
+/* `moonshift tune`: searches the declared params of a policy on a trace, in virtual time, for what is best within the
+ * bounds that were set; prints the Pareto front that it found and writes the best params. Random points on a shortened
+ * trace come first, then the best of them on the whole trace, then smaller and smaller steps around the best; in rounds
+ * whose size does not depend on the machine, so that the same flags and seed give the same bytes. Main thread.
+ * Invariant: every point of the front was run on the whole trace. */
 #ifndef LAB_SEARCH_TUNE_H
 #define LAB_SEARCH_TUNE_H
 

@@ -1,5 +1,5 @@
 /* A search under way: what tune.c, which finds points, and tune_plateau.c, which looks around the best, share. Included
- * by these only. */
+ * by these two only. */
 #ifndef LAB_SEARCH_TUNE_INNER_H
 #define LAB_SEARCH_TUNE_INNER_H
 

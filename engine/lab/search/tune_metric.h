@@ -1,5 +1,5 @@
 /* What `moonshift tune` looks at: metrics of a simulation by name ("p99 TTFT", "throughput") and bounds on them ("p99
- * TPOT <= 50ms"). Plain values, any thread. Never true: a metric whose better direction is not known. */
+ * TPOT <= 50ms"). Plain values, any thread. Invariant: for every metric it is known which direction is better. */
 #ifndef LAB_SEARCH_TUNE_METRIC_H
 #define LAB_SEARCH_TUNE_METRIC_H
 

@@ -1,8 +1,8 @@
 /* Made-up traffic: arrivals and lengths by seed, the same rows on every machine (whole microseconds, portable_math.h).
  * Named with its settings as NAME[:key=value,...]: poisson, gamma, batch, shift-bursty, flying-bursty, flying-table1.
  * The last three follow to the bit a written definition: splitmix64 streams that start at seed * 1000003 + k with k = 1
- * arrivals, 2 lengths, 3 phase rates, 4 priorities. Owned by whoever opened it, one thread. Never true: two rows that
- * are not in order of time. */
+ * arrivals, 2 lengths, 3 phase rates, 4 priorities. Owned by whoever opened it, one thread. Invariant: rows are in
+ * order of time. */
 #ifndef LAB_TRACE_GENERATE_H
 #define LAB_TRACE_GENERATE_H
 

@@ -1,6 +1,6 @@
 /* Lines of a file from outside, one at a time, with their numbers, and messages that name file and line: what the
- * readers of traces and recordings share. Owned by whoever started it, one thread. Never true: a file that is in memory
- * as a whole; a control character in a message. */
+ * readers of traces and recordings share. Owned by whoever started it, one thread. Invariants: only the current line is
+ * in memory; messages hold no control characters. */
 #ifndef LAB_TRACE_LINES_H
 #define LAB_TRACE_LINES_H
 

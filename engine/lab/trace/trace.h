@@ -1,7 +1,8 @@
 /* Request traces from files, one row at a time: our CSV (arrival_s, input_tokens, output_tokens and, where wanted,
  * priority, tenant, hash_ids), the Azure LLM inference CSV (TIMESTAMP, ContextTokens, GeneratedTokens) and Mooncake's
  * JSON lines (timestamp, input_length, output_length, hash_ids). A wall: what comes out is in range and in order of
- * time. Owned by whoever opened it, one thread. Never true: a trace that is in memory as a whole. */
+ * time. Owned by whoever opened it, one thread. Invariant: only the current row is in memory, whatever the size of the
+ * file. */
 #ifndef LAB_TRACE_TRACE_H
 #define LAB_TRACE_TRACE_H
 

@@ -1,5 +1,5 @@
-/* Questions to the engine that it answers with one EV_REPLY: who asked, and what to do with the answer. Front
- * thread only. Never true: an asker called twice, or after asks_forget. */
+/* Questions to the engine that it answers with one EV_REPLY: who asked, and what to do with the answer. Front thread
+ * only. Invariant: an asker is called once, and not after asks_forget. */
 #ifndef SERVE_FRONT_ASKS_H
 #define SERVE_FRONT_ASKS_H
 

@@ -1,5 +1,5 @@
-/* API keys: which bearer token belongs to which tenant. Keys are kept and compared as SHA-256 digests, all of
- * them in constant time. Immutable once made. Never true: a key in a log line or in an error's text. */
+/* API keys: which bearer token belongs to which tenant. Keys are kept and compared as SHA-256 digests, all of them in
+ * constant time. Immutable once made. Invariant: no key appears in a log line or in the text of an error. */
 #ifndef SERVE_FRONT_AUTH_H
 #define SERVE_FRONT_AUTH_H
 

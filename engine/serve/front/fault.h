@@ -1,6 +1,5 @@
-/* What went wrong with a request, as the client will read it: an HTTP status and the OpenAI error object.
- * Filled by whoever finds it, on any thread; owned by its holder. Never true: a fault with status below 400.
- */
+/* What went wrong with a request, as the client will read it: an HTTP status and the OpenAI error object. Filled by
+ * whoever finds it, on any thread; owned by its holder. Invariant: the status is 400 or above. */
 #ifndef SERVE_FRONT_FAULT_H
 #define SERVE_FRONT_FAULT_H
 

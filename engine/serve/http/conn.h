@@ -1,6 +1,6 @@
-/* One connection of the HTTP server: bytes in, requests out, answers in, bytes out. Owned by http.c, whose
- * parts it is; front thread only. Never true: freed while a callback of it runs (it is marked dead and freed
- * at the end of the turn). */
+/* One connection of the HTTP server: bytes in, requests out, answers in, bytes out. Owned by http.c, whose parts it is;
+ * front thread only. Invariant: a connection outlives its callbacks (it is marked dead and freed at the end of the
+ * turn). */
 #ifndef SERVE_HTTP_CONN_H
 #define SERVE_HTTP_CONN_H
 
@@ -92,7 +92,7 @@ static inline size_t conn_backlog(const struct http_conn *c)
     return c->out.len - c->out_at;
 }
 
-/* http_room.c */
+/* room.c */
 void rooms_init(struct http *h);
 void rooms_free(struct http *h);
 uint64_t room_address_key(const struct sockaddr_storage *a);
@@ -108,7 +108,7 @@ void room_count_unsent(struct http_conn *c);
 void room_bound_unsent(struct http *h, const struct http_conn *but, size_t more);
 struct http_conn *room_largest_body(struct http *h, const struct http_room *r); /* NULL: it is within its bound */
 
-/* http_answer.c */
+/* answer.c */
 void conn_fail(struct http_conn *c, int status, const char *why); /* an answer by the server itself, then close */
 void conn_chunk_close(struct http_conn *c);                       /* writes the size of the open chunk */
 

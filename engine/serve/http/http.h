@@ -1,13 +1,12 @@
-/* The HTTP server: listeners, connections, requests in, answers out. It knows nothing of what the routes
- * mean: a handler gets an exchange (one request and its answer) and answers now or later, whole or as a
- * stream. Front thread only. Bytes put into an answer leave at the end of the loop's turn, one write a
- * connection. Reading never stops while an answer is under way, so a client that leaves is noticed at once;
- * bytes sent ahead (pipelining) wait, bounded. A sender or a reader that is too slow loses its connection: bounded
- * backlog, bounded time, a least rate. Where there is no room (connections of a listener or an address, bytes of
- * bodies), those who hold most for least go, not the newcomer (http_room.c). The parser and the connection are our own,
- * over plain events: evhttp of libevent 2.1 ends the process on a pipelined byte once reading goes on during an answer,
- * and without reading it does not see a client leave. Never true: an exchange answered twice; an exchange touched after
- * its answer ended or after its gone() ran. */
+/* The HTTP server: listeners, connections, requests in, answers out. It knows nothing of what the routes mean: a
+ * handler gets an exchange (one request and its answer) and answers now or later, whole or as a stream. Front thread
+ * only. Bytes put into an answer leave at the end of the loop's turn, one write a connection. Reading never stops while
+ * an answer is under way, so a client that leaves is noticed at once; bytes sent ahead (pipelining) wait, bounded. A
+ * sender or a reader that is too slow loses its connection: bounded backlog, bounded time, a least rate. Where there is
+ * no room (connections of a listener or an address, bytes of bodies), those who hold most for least go, not the
+ * newcomer (room.c). The parser and the connection are our own, over plain events: evhttp of libevent 2.1 ends the
+ * process on a pipelined byte once reading goes on during an answer, and without reading it does not see a client
+ * leave. Invariants: an exchange is answered once; nobody touches it after its answer ended or its gone() ran. */
 #ifndef SERVE_HTTP_HTTP_H
 #define SERVE_HTTP_HTTP_H
 

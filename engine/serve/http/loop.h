@@ -1,7 +1,6 @@
-/* The front's event loop: file descriptors and timers as callbacks on one thread, over libevent.
- * After every callback the loop calls `after`, where the HTTP server sends what the callback left in its
- * connections' buffers: one write a connection, however many events arrived. Never true: two callbacks at
- * once. */
+/* The front's event loop: file descriptors and timers as callbacks on one thread, over libevent. After every callback
+ * the loop calls `after`, where the HTTP server sends what the callback left in its connections' buffers: one write a
+ * connection, however many events arrived. Invariant: one callback runs at a time. */
 #ifndef SERVE_HTTP_LOOP_H
 #define SERVE_HTTP_LOOP_H
 

@@ -1,7 +1,7 @@
-/* HTTP/1.1 request bytes, read strictly (RFC 9112): the head as a whole once its end is there, and the
- * chunked body as it comes. Pure: no sockets, no time. This is the wall for bytes from the network; whatever
- * two readers could understand differently (bare LF, folded lines, two lengths, length and chunks) is
- * refused. Never true: a header value with a control byte or a path with a NUL. */
+/* HTTP/1.1 request bytes, read strictly (RFC 9112): the head as a whole once its end is there, and the chunked body as
+ * it comes. Pure: no sockets, no time. This is the wall for bytes from the network; whatever two readers could
+ * understand differently (bare LF, folded lines, two lengths, length and chunks) is refused. Invariant: header values
+ * hold no control bytes, and paths no NUL. */
 #ifndef SERVE_HTTP_PARSE_H
 #define SERVE_HTTP_PARSE_H
 

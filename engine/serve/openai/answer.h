@@ -1,7 +1,7 @@
-/* One completion request being answered: its choices (a sequence of the engine each), their text as it comes,
- * and the frames or the whole body that the client gets. Works on events of its own sequences; knows neither
- * queues nor the engine's inbox: what should happen there it returns. Front thread only. Never true: text
- * shown that may still turn out to be the beginning of a stop string, or half a character. */
+/* One completion request being answered: its choices (a sequence of the engine each), their text as it comes, and the
+ * frames or the whole body that the client gets. Works on events of its own sequences; knows neither queues nor the
+ * engine's inbox: what should happen there it returns. Front thread only. Invariant: text is shown only once it can no
+ * longer turn out to be the beginning of a stop string or half a character. */
 #ifndef SERVE_OPENAI_ANSWER_H
 #define SERVE_OPENAI_ANSWER_H
 

@@ -1,6 +1,6 @@
-/* The bytes of an answer: SSE frames for streams, the body for whole answers. Frames are written straight
- * into the connection's buffer, one a token, O(1) each. Never true: a frame with empty choices, except the
- * usage frame that was asked for. */
+/* The bytes of an answer: SSE frames for streams, the body for whole answers. Frames are written straight into the
+ * connection's buffer, one a token, O(1) each. Invariant: every frame has a choice, except the usage frame that was
+ * asked for. */
 #ifndef SERVE_OPENAI_FRAME_H
 #define SERVE_OPENAI_FRAME_H
 

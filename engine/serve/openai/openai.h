@@ -1,7 +1,6 @@
-/* /v1/chat/completions and /v1/completions from the request to its last byte: the body goes to a text worker,
- * its sequences to the engine, the engine's events to the answers. Keeps the books: every sequence handed in
- * has one ending here. Front thread only. Never true: a sequence whose client left and that was not
- * cancelled. */
+/* /v1/chat/completions and /v1/completions from the request to its last byte: the body goes to a text worker, its
+ * sequences to the engine, the engine's events to the answers. Keeps the books: every sequence handed in has one ending
+ * here. Front thread only. Invariant: when a client leaves, its sequences are cancelled. */
 #ifndef SERVE_OPENAI_OPENAI_H
 #define SERVE_OPENAI_OPENAI_H
 

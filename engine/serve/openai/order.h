@@ -1,6 +1,6 @@
-/* A completion request between its body and the engine: a text job that reads the body on a worker and brings
- * back what to submit, or the fault. Owned by the front, by the worker while it runs. Never true: specs and a
- * fault at once. */
+/* A completion request between its body and the engine: a text job that reads the body on a worker and brings back what
+ * to submit, or the fault. Owned by the front, by the worker while it runs. Invariant: the result is either specs or a
+ * fault. */
 #ifndef SERVE_OPENAI_ORDER_H
 #define SERVE_OPENAI_ORDER_H
 

@@ -1,6 +1,6 @@
-/* From a request's body to token ids: chat messages through the model's template, prompts in their four
- * shapes, and the check against the model's length. Runs on a text worker; reads only what never changes.
- * Never true: a prompt that is empty, too long, or has an id outside the vocabulary. */
+/* From a request's body to token ids: chat messages through the model's template, prompts in their four shapes, and the
+ * check against the model's length. Runs on a text worker; reads only what never changes. Invariant: a prompt is not
+ * empty, fits the model's length, and has only ids of the vocabulary. */
 #ifndef SERVE_OPENAI_PROMPT_H
 #define SERVE_OPENAI_PROMPT_H
 

@@ -1,6 +1,6 @@
-/* POST /tokenize and /detokenize, GET /tokenizer_info: text to ids and back for clients that count tokens
- * (lm-eval, vllm bench). The work is done by the text workers. Front thread, except the jobs' run. Never
- * true: an answer from a tokenizer other than the one that serves. */
+/* POST /tokenize and /detokenize, GET /tokenizer_info: text to ids and back for clients that count tokens (lm-eval,
+ * vllm bench). The work is done by the text workers. Front thread, except the jobs' run. Invariant: the tokenizer is
+ * the one that serves. */
 #ifndef SERVE_OPENAI_TOKENS_H
 #define SERVE_OPENAI_TOKENS_H
 

@@ -1,6 +1,6 @@
 /* `moonshift run`: one answer, or a chat at the terminal, straight over the engine's two queues without a server.
  * Ctrl-C stops an answer, not the program; Ctrl-D ends it. Main thread, with SIGINT blocked (it is read from a
- * descriptor). Never true: text that reaches a terminal with control characters in it. */
+ * descriptor). Invariant: text that reaches a terminal holds no control characters. */
 #ifndef SERVE_TERMINAL_TERMINAL_H
 #define SERVE_TERMINAL_TERMINAL_H
 

@@ -1,7 +1,7 @@
 /* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading
  * only, over the link from pinned memory; operations a second of the library's products. Medians of several rounds,
- * each timed by events. On one thread, the calling one's device. Never true: a product of zeros, a read that a cache
- * could answer. */
+ * each timed by events. On one thread, the calling one's device. Invariant: no operand is all zeros, and no cache can
+ * answer a read. */
 #ifndef BENCH_GPU_PROBE_H
 #define BENCH_GPU_PROBE_H
 
