@@ -1,4 +1,4 @@
-/* Where nothing profiles. Invariant: no call does anything. */
+/* Stands in for the CUDA profiler's header where nothing profiles. Invariant: no call does anything. */
 #ifndef EMULATOR_CUDA_PROFILER_API_H
 #define EMULATOR_CUDA_PROFILER_API_H
 
