@@ -1,5 +1,6 @@
 /* Who decides next: a swap, a rollback, a withdrawal. All three go through begin(), so that whichever way a policy
- * ceases to be live, the same becomes of what it has set going (policies/README.md, "What a policy leaves behind"). */
+ * ceases to be live, the same becomes of what it has set going (docs/policies-reference.md, "What a policy leaves
+ * behind"). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

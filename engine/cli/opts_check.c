@@ -63,7 +63,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return o->file
                    ? 0
                    : err_set(e, E_INPUT,
-                             "which file? moonshift policy test FILE|FOLDER (policies/README.md says what it runs)");
+                             "which file? moonshift policy test FILE|FOLDER (policies/TESTING.md says what it runs)");
     if (o->command == CMD_LUA_PATH)
         return 0;
     if (o->command == CMD_REPRODUCE)

@@ -110,6 +110,8 @@ class Walk:
             ["bash", "-c", line], cwd=self.folder, env=ENV, capture_output=True, text=True, timeout=WAIT_S
         )
         self.last, self.ran = r.stdout + r.stderr, self.ran + 1
+        if "/admin/drain" in line:
+            assert self.server.process.wait(60) == 0
         assert r.returncode == int(want[1] if want else 0), f"{line}\n  status {r.returncode}: {self.last[-1500:]}"
 
     def block(self, kind, text):

@@ -200,7 +200,7 @@ def functions():
         for n, text in quoted(path):
             if not path.startswith("docs/"):
                 continue
-            for name in re.findall(r"\b([a-z]\w*_\w+|[a-z]\w+)\(\)", text):
+            for name in re.findall(r"(?<![.\w])([a-z]\w*_\w+)\(\)", text):
                 if not re.search(rf"\b{name}\(", code):
                     yield f"{path}:{n}: there is no function {name}"
 
@@ -212,7 +212,7 @@ def metrics():
         for n, text in quoted(path):
             for name in re.findall(r"\b((?:vllm|moonshift):[a-z_]+|(?:policy|http|front|process)_[a-z_]+)\b", text):
                 base = re.sub(r"_(bucket|sum|count)$", "", name)
-                if os.path.exists("tests/" + name.replace("_", "/", 1) + ".c"):
+                if glob.glob("tests/" + name.replace("_", "/", 1) + ".*") or glob.glob(f"tests/*/{name}.*"):
                     continue  # a test
                 if path.startswith("docs/") and base not in code and name not in code:
                     yield f"{path}:{n}: there is no metric {name}"

@@ -1,6 +1,6 @@
 local h = require("helper")
 
--- The quota of policies/README.md, over the simplest of policies.
+-- The quota of docs/recipes.md, over the simplest of policies.
 local QUOTA = [[
 local owed, seen = {}, {}
 return {
