@@ -32,7 +32,7 @@ static void observe_end(struct engine *engine, const struct request *r, int64_t 
         metrics_observe(m, H_TPOT, (double)(r->last_token_ns - r->first_token_ns) * 1e-9 / (output - 1));
 }
 
-void engine_end_request(struct engine *engine, struct request *r, const struct farewell *f)
+void engine_end_request(struct engine *engine, struct request *r, const struct request_end *f)
 {
     int64_t now = engine->now_ns;
     struct view v;
@@ -134,13 +134,13 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     struct request *r = request_find(&engine->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = s->next != NULL;
-    if (!r->lost && !(r->cancelled && s->prev)) /* of a step behind the one in which it ended nothing counts */
+    if (!r->lost && !(r->finishing && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&engine->world, r, r->n_computed + it->n_tokens);
     request_note_progress(r, now);
-    if (r->busy && (r->cancelled || r->lost))
+    if (r->busy && (r->finishing || r->lost))
         return;
-    if (r->cancelled) {
-        engine_end_request(engine, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+    if (r->finishing) {
+        engine_end_request(engine, r, &(struct request_end){.how = r->finish_as, .retry_after_s = -1});
         return;
     }
     if (r->lost) { /* its KV was copied from a rank that failed meanwhile: once more from the beginning */
@@ -159,10 +159,10 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     if (how == END_NONE)
         return;
     engine->changed = true;
-    r->cancelled = r->busy; /* it takes part in the step behind this one: it ends with that */
-    r->cancel_as = how;
+    r->finishing = r->busy; /* it takes part in the step behind this one: it ends with that */
+    r->finish_as = how;
     if (!r->busy)
-        engine_end_request(engine, r, &(struct farewell){.how = how, .retry_after_s = -1});
+        engine_end_request(engine, r, &(struct request_end){.how = how, .retry_after_s = -1});
 }
 
 /* Nothing of a failed step counts: its requests begin again on the ranks that are left. */
@@ -172,8 +172,8 @@ static void absorb_failed(struct engine *engine, const struct step *s, const str
         struct request *r = request_find(&engine->world.requests, s->items[i].id);
         ASSERT(r && r->busy);
         r->busy = r->lost = false;
-        if (r->cancelled)
-            engine_end_request(engine, r, &(struct farewell){.how = r->cancel_as, .retry_after_s = -1});
+        if (r->finishing)
+            engine_end_request(engine, r, &(struct request_end){.how = r->finish_as, .retry_after_s = -1});
     }
     engine_lose_rank(engine, rank, s, failed->err.text);
 }

@@ -26,11 +26,11 @@ static bool reserve(struct engine *engine, const struct step *s)
 void engine_follow(struct engine *engine, struct step *s)
 {
     struct group *grp = partition_find_slot(&engine->world.partition, s->group);
-    struct step_site site = {.world = &engine->world, .group = grp, .comms = s->comms};
+    struct step_context context = {.world = &engine->world, .group = grp, .comms = s->comms};
     if (s->ahead <= 0 || s->next || !engine->setup.threaded || engine->setup.witness || !nothing_happened(engine))
         return;
-    if (!step_can_be_followed(s, &site) || !reserve(engine, s))
+    if (!step_can_be_followed(s, &context) || !reserve(engine, s))
         return;
-    engine_post(engine, step_follow(s, &site));
+    engine_post(engine, step_follow(s, &context));
     metrics_add(&engine->metrics, C_STEPS_AHEAD, 1);
 }

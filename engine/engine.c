@@ -30,7 +30,7 @@ static int64_t look_at_clock(struct engine *engine)
 static int start_partition(struct engine *engine, struct err *e)
 {
     struct layout l = engine->setup.start;
-    int n = engine->devices.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
+    int n = engine->node.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
     for (int first = 0; first + size <= n; first += size) {
         struct switch_order o = {
             .mask = (size == 64 ? ~0ull : (1ull << size) - 1) << first, .base = {size, 1, 1}, .reason = "start"};
@@ -48,18 +48,17 @@ static int start_partition(struct engine *engine, struct err *e)
 static int64_t known_step_ns(const void *ctx, struct layout l, const struct step_size *s)
 {
     const struct engine *engine = ctx;
-    return engine->setup.ops->step_ns(rank_device(engine->devices.ranks[0]), l, s);
+    return engine->setup.ops->step_ns(rank_device(engine->node.ranks[0]), l, s);
 }
 
 static int open_world(struct engine *engine, struct err *e)
 {
     struct node_callbacks c = {step_done, move_done, engine};
-    TRY(node_open(&engine->devices, &engine->setup, &engine->setup.limits, &c, e));
-    world_init(&engine->world, &engine->setup.limits, &engine->devices.shape, engine->devices.n_blocks,
-               &engine->metrics);
+    TRY(node_open(&engine->node, &engine->setup, &engine->setup.limits, &c, e));
+    world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
     look_at_clock(engine);
-    node_facts(&engine->devices, &engine->setup, &engine->node);
-    if (rank_facts(engine->devices.ranks[0])->budget.weight_tp) {
+    node_facts(&engine->node, &engine->setup, &engine->facts);
+    if (rank_facts(engine->node.ranks[0])->budget.weight_tp) {
         engine->world.estimate.known = known_step_ns;
         engine->world.estimate.ctx = engine;
     }
@@ -79,7 +78,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         engine->was_idle = engine->saw_empty = true;
         engine->due_ns = INT64_MAX;
         plan_init(&engine->plan, &engine->world);
-        live_init(&engine->live, &engine->node, s->quiet);
+        live_init(&engine->live, &engine->facts, s->quiet);
         engine->live.witness = s->witness;
         engine->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
         if (!engine->outbox)
@@ -125,7 +124,7 @@ void engine_destroy(struct engine *engine)
 {
     if (!engine)
         return;
-    node_close(&engine->devices); /* first: the ranks' threads post to the inbox */
+    node_close(&engine->node); /* first: the ranks' threads post to the inbox */
     struct timetable_entry t;
     while (timetable_take(&engine->under_way, INT64_MAX, &t)) {
         step_free(t.step);
@@ -162,7 +161,7 @@ struct queue *engine_outbox(struct engine *engine)
 
 const struct node_facts *engine_node(const struct engine *engine)
 {
-    return &engine->node;
+    return &engine->facts;
 }
 
 int64_t engine_started_ns(const struct engine *engine)
@@ -231,7 +230,7 @@ static void submit(struct engine *engine, struct request_spec *s)
         turn_away(engine, s, 503, -1, "the server is shutting down");
         return;
     }
-    if (__builtin_popcountll(engine->world.partition.dead_ranks) == engine->devices.n_ranks) {
+    if (__builtin_popcountll(engine->world.partition.dead_ranks) == engine->node.n_ranks) {
         turn_away(engine, s, 503, -1, "every rank of the node has failed");
         return;
     }
@@ -250,7 +249,7 @@ static void submit(struct engine *engine, struct request_spec *s)
     if (a.refused)
         engine_end_request(
             engine, r,
-            &(struct farewell){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
+            &(struct request_end){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
     else
         admission_obey(&a, &engine->world, r, now);
     engine->changed = true;
@@ -259,16 +258,16 @@ static void submit(struct engine *engine, struct request_spec *s)
 static void cancel(struct engine *engine, uint64_t tag, enum ending how)
 {
     struct request *r = request_find_tag(&engine->world.requests, tag);
-    if (!r || r->cancelled)
+    if (!r || r->finishing)
         return; /* it has had its ending, or has one that waits for a step */
     if (engine->setup.witness && engine->setup.witness->cancelled)
         engine->setup.witness->cancelled(engine->setup.witness->ctx, engine->now_ns, r, how);
     engine->changed = true;
     if (r->busy) {
-        r->cancelled = true;
-        r->cancel_as = how;
+        r->finishing = true;
+        r->finish_as = how;
     } else {
-        engine_end_request(engine, r, &(struct farewell){.how = how, .retry_after_s = -1});
+        engine_end_request(engine, r, &(struct request_end){.how = how, .retry_after_s = -1});
     }
 }
 
@@ -472,8 +471,8 @@ static void enact(struct engine *engine, struct plan *p)
             log_info("policy", "%s: %s", engine->live.active.name, v->text);
         if (v->kind == PLAN_REFUSE)
             engine_end_request(engine, v->request,
-                               &(struct farewell){END_REFUSED, v->code, v->retry_after_s,
-                                                  *v->text ? v->text : "refused by the policy"});
+                               &(struct request_end){END_REFUSED, v->code, v->retry_after_s,
+                                                     *v->text ? v->text : "refused by the policy"});
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE ||
             (v->kind == PLAN_HOLD && !v->until_ns))
             engine_note_change(engine);

@@ -14,8 +14,8 @@
 
 struct engine;
 
-/* A machine that is played: the ranks run nothing, steps and moves take as long as they are told to. Not threaded only.
- */
+/* A machine that is played back: the ranks run nothing, steps and moves take as long as they are told to. Only for an
+ * engine that is not threaded. */
 struct engine_play {
     const struct node_facts *facts; /* the node as it was recorded, shape included; borrowed until engine_destroy */
     const struct comm_measure
@@ -48,7 +48,7 @@ struct engine_setup {
         *comm_sets; /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
     int n_comm_sets;
     bool copy_shards; /* --shift-weights copy */
-    int fail_rank;    /* tests: this rank fails in its fail_at_step-th step (0: never) */
+    int fail_rank;    /* tests: this rank fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
     struct clock *clock;
     bool threaded; /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */
@@ -125,7 +125,8 @@ struct token_run {
     struct token_logprobs *logprobs; /* NULL: none were asked for */
 };
 
-/* The i-th token of an event, as if it had come alone; its payload stays the event's. false: the event has no so many.
+/* The i-th token of an event, as if it had come alone; its payload stays the event's. false: the event has fewer
+ * tokens.
  */
 bool engine_event_token(const struct engine_event *ev, int i, struct engine_event *out);
 

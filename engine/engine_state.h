@@ -22,9 +22,9 @@ struct engine {
     struct metrics metrics;
     struct live live;
     struct plan plan;
-    struct node devices;
+    struct node node;
     struct queue *inbox, *outbox;
-    struct node_facts node;
+    struct node_facts facts;
     struct timetable under_way; /* not threaded */
     int n_moving;               /* moves under way */
     uint64_t n_posted_moves;
@@ -53,12 +53,12 @@ bool engine_catch_up(struct engine *engine);                     /* tells what w
 /* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for
  * refusals and errors. */
-struct farewell {
+struct request_end {
     enum ending how;
     int http_status, retry_after_s;
     const char *why; /* NULL: nothing to say */
 };
-void engine_end_request(struct engine *engine, struct request *r, const struct farewell *f);
+void engine_end_request(struct engine *engine, struct request *r, const struct request_end *f);
 
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
 void engine_absorb(struct engine *engine, struct step *s);

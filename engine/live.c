@@ -233,7 +233,7 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
         int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + p->world->kv.n_blocks / 100;
-        if (!g->held && (!r->paused || r->place == g->place) && need <= plan_blocks(p, g->id))
+        if (!g->held && (!r->parked || r->place == g->place) && need <= plan_blocks(p, g->id))
             return true;
     }
     return false;
@@ -339,7 +339,7 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
     struct world *w = p->world;
     const char *how = "";
     int64_t *next = &l->next_starvation_check_ns[has_room(
-        p)]; /* a step without room is no look at those with room: where most have none, none would ever be seen */
+        p)]; /* counted apart: steps without room must not use up the looks at requests for which there is room */
     if (!w->limits.starvation_ns || v->now_ns < *next)
         return NULL;
     *next = v->now_ns + 100000000;
@@ -510,7 +510,7 @@ static void put_policy(struct buf *json, const struct policy *p)
     buf_putc(json, '}');
 }
 
-/* Who is to be tried again, when, and for the how-manieth time. */
+/* Which policy is to be tried again, when, and after how many attempts. */
 static void put_rest(const struct live *l, int64_t now_ns, struct buf *json)
 {
     const struct live_rest *r = &l->rest;

@@ -69,7 +69,7 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
         plan_decodes(b);
         plan_prefill(b, NULL, 0, v->world->limits.max_num_batched_tokens);
         if (b->n_tokens)
-            plan_forward(b, layout_for(v->world, b->site));
+            plan_forward(b, layout_for(v->world, b->group));
     }
     return VERDICT_OK;
 }

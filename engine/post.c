@@ -4,10 +4,10 @@
 
 static struct step *post(struct engine *engine, struct plan_batch *b)
 {
-    struct group *grp = b->site;
-    struct step_site site = {
-        .world = &engine->world, .group = grp, .comms = comm_find(engine->devices.comms, grp->mask)};
-    struct step *s = step_build(b, &site);
+    struct group *grp = b->group;
+    struct step_context context = {
+        .world = &engine->world, .group = grp, .comms = comm_find(engine->node.comms, grp->mask)};
+    struct step *s = step_build(b, &context);
     for (int i = 0; i < b->n_items; i++)
         b->items[i].request->busy = true;
     grp->idle = false;
@@ -23,7 +23,7 @@ void engine_post(struct engine *engine, struct step *s)
     s->posted_ns = engine->now_ns;
     for (int i = 0; i < s->n_ranks && !engine->setup.play;
          i++) /* in all members' inboxes before anything else: every rank sees the same order */
-        rank_post_step(engine->devices.ranks[s->ranks[i]], s, i);
+        rank_post_step(engine->node.ranks[s->ranks[i]], s, i);
 }
 
 /* Every step takes as long as the slowest would, were each as large as the largest: rows of padding are multiplied and
@@ -37,7 +37,7 @@ static void pad_steps(struct engine *engine, struct step **steps, int n)
     for (int i = 0; i < n; i++) {
         struct step_size padded = steps[i]->size;
         padded.rows = rows;
-        int64_t ns = engine->setup.ops->step_ns(rank_device(engine->devices.ranks[0]), steps[i]->layout, &padded);
+        int64_t ns = engine->setup.ops->step_ns(rank_device(engine->node.ranks[0]), steps[i]->layout, &padded);
         slowest = ns > slowest ? ns : slowest;
     }
     for (int i = 0; i < n; i++)

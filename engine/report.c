@@ -94,7 +94,7 @@ static void put_request(struct buf *out, const struct request *r, int64_t now)
     buf_put_json(out, r->spec->tenant, strlen(r->spec->tenant));
     const char *state = r->state == REQ_RUNNING ? "running"
                         : r->held_until_ns      ? "held"
-                        : r->paused             ? "paused"
+                        : r->parked             ? "parked"
                                                 : "waiting";
     buf_printf(
         out,
@@ -252,7 +252,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
         &out,
         ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
         kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, engine->setup.block_size,
-        engine->devices.kv_block_bytes);
+        engine->node.kv_block_bytes);
     buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted,
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");

@@ -28,7 +28,7 @@ static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool 
 static void play_move(struct engine *engine, struct move *m)
 {
     const struct engine_play *play = engine->setup.play;
-    atomic_store(&m->bytes, (int64_t)(engine->devices.kv_block_bytes / (size_t)engine->setup.block_size) *
+    atomic_store(&m->bytes, (int64_t)(engine->node.kv_block_bytes / (size_t)engine->setup.block_size) *
                                 (m->n_tokens - m->first_token));
     if (!play->move_ns) {
         timetable_hold(&engine->under_way, (struct timetable_entry){.move = m});
@@ -43,11 +43,11 @@ static void play_move(struct engine *engine, struct move *m)
 void engine_post_moves(struct engine *engine)
 {
     struct world *w = &engine->world;
-    for (int i = 0; i < w->n_moves; i++) {
-        struct kv_copy *v = w->moves[i];
+    for (int i = 0; i < w->n_copies; i++) {
+        struct kv_copy *v = w->copies[i];
         struct move *m = move_new();
         m->owner = v->id;
-        m->heads = engine->devices.heads;
+        m->heads = engine->node.heads;
         m->first_token = v->first_token;
         m->n_tokens = v->n_tokens;
         m->posted_ns = engine->now_ns;
@@ -61,13 +61,13 @@ void engine_post_moves(struct engine *engine)
             play_move(engine, m);
             continue;
         }
-        move_post(m, engine->devices.ranks);
+        move_post(m, engine->node.ranks);
         if (!engine->setup.threaded && atomic_load(&m->ns))
             timetable_add_move(&engine->under_way, m);
         else if (!engine->setup.threaded)
             engine_move_done(engine, m);
     }
-    w->n_moves = 0;
+    w->n_copies = 0;
 }
 
 void engine_move_done(struct engine *engine, struct move *m)
@@ -86,7 +86,7 @@ void engine_move_done(struct engine *engine, struct move *m)
     engine_note_change(engine);
     if (engine->setup.witness && engine->setup.witness->moved)
         engine->setup.witness->moved(engine->setup.witness->ctx, engine->now_ns, m);
-    world_move_done(w, v);
+    world_copy_done(w, v);
     move_free(m);
 }
 
@@ -109,7 +109,7 @@ static bool is_new(const struct switch_event *e, int64_t t0)
 static int64_t occupy_switched(struct engine *engine, int64_t t0)
 {
     const struct partition *p = &engine->world.partition;
-    int64_t stated = engine->setup.threaded ? 0 : rank_facts(engine->devices.ranks[0])->budget.switch_ns;
+    int64_t stated = engine->setup.threaded ? 0 : rank_facts(engine->node.ranks[0])->budget.switch_ns;
     for (int i = 0; i < SWITCH_EVENTS && stated; i++)
         if (is_new(&p->events[i], t0))
             timetable_occupy(&engine->under_way, p->events[i].order.mask, t0, stated);
@@ -147,7 +147,8 @@ static void end_all(struct engine *engine, const char *why)
         struct request *r = engine->world.requests.slots[i];
         if (r && !r->busy)
             engine_end_request(
-                engine, r, &(struct farewell){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
+                engine, r,
+                &(struct request_end){.how = END_ERROR, .http_status = 500, .retry_after_s = -1, .why = why});
     }
 }
 
@@ -165,7 +166,7 @@ void engine_end_misfits(struct engine *engine)
             if (!r->busy && !world_suffices(w, r))
                 engine_end_request(
                     engine, r,
-                    &(struct farewell){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
+                    &(struct request_end){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
         }
 }
 
@@ -176,7 +177,7 @@ void engine_lose_rank(struct engine *engine, int rank, const struct step *s, con
     uint64_t ranks = 0;
     for (int i = 0; i < s->n_ranks; i++)
         ranks |= 1ull << s->ranks[i];
-    comm_reset_within(engine->devices.comms, ranks);
+    comm_reset_within(engine->node.comms, ranks);
     if (w->partition.dead_ranks >> rank & 1)
         return;
     metrics_add(&engine->metrics, C_RANK_FAILURES, 1);

@@ -170,7 +170,7 @@ static double cell_of(const struct world *w, const struct request *r, int column
     case COL_HOME:
         return home_of(w, r);
     case COL_PARKED:
-        return r->paused;
+        return r->parked;
     case COL_HELD:
         return (double)r->held_until_ns * 1e-9;
     default:
@@ -362,7 +362,7 @@ static void put_end(struct columns *c, lua_State *L, int which, const struct req
 
 /* ---- truth */
 
-/* The cell of a row (from 0), in the so-manieth needed column, is what was written there. */
+/* Is the cell of a row (from 0), in the needed column of this index, still what was written there? */
 static bool cell_stands(const struct sync *s, int row, int at)
 {
     const struct columns *c = s->c;

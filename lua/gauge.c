@@ -9,7 +9,7 @@ enum {
 };
 static const int64_t PURSE_NS = 10000000; /* what a quiet time saves up at most: 1 s of it */
 
-/* Not each so-manieth: a policy that does its work in every tenth call must not fall between the samples. */
+/* At random intervals: a policy that does its work in every tenth call must not fall between the samples. */
 static bool is_sample(struct gauge *g)
 {
     if (g->until_count-- > 0)

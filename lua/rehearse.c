@@ -88,10 +88,10 @@ struct node_facts rehearsal_node(const struct rehearsal *r)
 /* Copies between placements are done at once. */
 static void land_moves(struct world *w)
 {
-    int n = w->n_moves;
-    w->n_moves = 0;
+    int n = w->n_copies;
+    w->n_copies = 0;
     for (int i = 0; i < n; i++)
-        world_move_done(w, w->moves[i]);
+        world_copy_done(w, w->copies[i]);
 }
 
 void rehearsal_order(struct rehearsal *r, const struct switch_order *o)
@@ -194,7 +194,7 @@ static void advance_item(struct world *w, const struct plan_item *it)
 /* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. */
 static void time_step(struct world *w, const struct plan_batch *b, const struct step_size *size)
 {
-    struct group *g = b->site;
+    struct group *g = b->group;
     g->layout = b->layout;
     g->n_steps++;
     g->last_step_tokens = b->n_tokens;
@@ -290,7 +290,7 @@ void rehearsal_transcribe(const struct rehearsal *r, struct buf *out)
         const struct plan_batch *batch = p->batches[b];
         if (!batch->forwarded)
             continue;
-        buf_printf(out, "forward group %d sp %d tp %d:", batch->group, batch->layout.sp, batch->layout.tp);
+        buf_printf(out, "forward group %d sp %d tp %d:", batch->group_id, batch->layout.sp, batch->layout.tp);
         for (int i = 0; i < batch->n_items; i++)
             buf_printf(out, " %llu+%d", (unsigned long long)batch->items[i].request->order, batch->items[i].n_tokens);
         buf_putc(out, '\n');

@@ -93,7 +93,7 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
-    if (m.parked ? !r->paused : running && r->state != REQ_RUNNING)
+    if (m.parked ? !r->parked : running && r->state != REQ_RUNNING)
         luaL_error(L, "a running request of the test finds no room (raise kv_blocks or max_num_seqs)");
     return r;
 }

@@ -39,7 +39,7 @@ static void push_item(lua_State *L, const struct plan_item *it, const struct gro
 static void push_forward(lua_State *L, const struct plan_batch *b)
 {
     lua_createtable(L, 0, 5);
-    put_ranks(L, "ranks", b->site->mask);
+    put_ranks(L, "ranks", b->group->mask);
     put_number(L, "sp", b->layout.sp);
     put_number(L, "tp", b->layout.tp);
     put_number(L, "tokens", b->n_tokens);
@@ -143,7 +143,7 @@ static void put_batches(lua_State *L, int result, const struct plan *p)
         append(L);
         tokens += batch->n_tokens;
         for (int i = 0; i < batch->n_items; i++) {
-            push_item(L, &batch->items[i], batch->site);
+            push_item(L, &batch->items[i], batch->group);
             lua_rawseti(L, result, (int)lua_objlen(L, result) + 1);
         }
     }

@@ -116,7 +116,7 @@ static int batch_index(lua_State *L)
         lua_pushnumber(L, batch->n_decodes);
         break;
     case FACT_GROUP:
-        lua_pushnumber(L, batch->group);
+        lua_pushnumber(L, batch->group_id);
         break;
     }
     return 1;
@@ -175,10 +175,10 @@ int act_forward(lua_State *L)
     struct plan_batch *batch = check_batch(L, 2);
     struct layout layout = verb_layout(L, 3, &given);
     int ahead = lua_isnil(L, 4) ? -1 : check_ahead(L, 4);
-    if (batch->group != group)
+    if (batch->group_id != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
-        layout = verb_default_layout(batch->plan->world, batch->site->n_ranks);
+        layout = verb_default_layout(batch->plan->world, batch->group->n_ranks);
     batch->ahead = ahead;
     return verb_answer(L, plan_forward(batch, layout));
 }

@@ -37,7 +37,7 @@ static bool is_folder(const char *path)
 
 static int open_folder(struct model_files *f, const char *dir, struct err *e)
 {
-    int rc = hf_words_open(&f->words, dir, e);
+    int rc = hf_words_open(&f->tokenizer_gguf, dir, e);
     if (rc != E_NOTFOUND && rc != E_UNSUPPORTED)
         return rc;
     struct err why = *e;
@@ -52,8 +52,8 @@ static int open_words(struct model_files *f, const struct opts *o, struct err *e
     if (is_folder(from))
         TRY(open_folder(f, from, e));
     else if (o->tokenizer)
-        TRY(gguf_open(&f->words, o->tokenizer, e));
-    TRY(tokenizer_from_gguf(&f->tokenizer, f->words ? f->words : model_gguf(f->model), e));
+        TRY(gguf_open(&f->tokenizer_gguf, o->tokenizer, e));
+    TRY(tokenizer_from_gguf(&f->tokenizer, f->tokenizer_gguf ? f->tokenizer_gguf : model_gguf(f->model), e));
     int n = tokenizer_n_vocab(f->tokenizer), vocab = model_config(f->model)->vocab;
     return n > vocab ? err_set(e, E_INPUT, "%s: the tokenizer has %d tokens and the model %d: it is another model's",
                                from, n, vocab)

@@ -9,7 +9,7 @@
 
 struct model_files {
     struct model *model;
-    struct gguf *words; /* of --tokenizer, or of the folder; NULL: the model's own */
+    struct gguf *tokenizer_gguf; /* of --tokenizer, or of the folder; NULL: the model's own */
     struct tokenizer *tokenizer;
 };
 

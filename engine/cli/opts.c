@@ -524,10 +524,11 @@ static int command_word(struct parse *p)
     struct opts *o = p->o;
     o->command = o->help_for = CMD_HELP;
     if (!w)
-        return err_set(p->e, E_INPUT,
-                       "what shall it do? moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, "
-                       "moonshift policy check FILE; "
-                       "moonshift --help tells more");
+        return err_set(
+            p->e, E_INPUT,
+            "a command is missing: moonshift serve MODEL, moonshift run MODEL, moonshift simulate --trace FILE, "
+            "moonshift policy check FILE; "
+            "moonshift --help tells more");
     if (!strcmp(w, "--version") || !strcmp(w, "-V")) {
         o->command = CMD_VERSION;
         return 0;

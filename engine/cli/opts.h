@@ -131,7 +131,7 @@ int opts_admin_address(const struct opts *o, char host[256], int *port, struct e
 void opts_help(enum opts_command command, struct buf *out);
 /* What is not at its default, as words of that command that mean the same ("moonshift" left out), but for settings
  * named in `but` (ends with NULL). Each word is the caller's. */
-void opts_words(const struct opts *o, enum opts_command command, const char *const *but, struct strings *out);
+void opts_args(const struct opts *o, enum opts_command command, const char *const *but, struct strings *out);
 /* "--policy fair --port 9000": what is not at its default; keys are not shown. */
 void opts_show(const struct opts *o, struct buf *out);
 

@@ -42,9 +42,9 @@ static int check_search(const struct opts *o, struct err *e)
 {
     static const char *const other[] = {"request-log", "plots"};
     if (o->objectives.n < 1 || o->objectives.n > 2)
-        return err_set(
-            e, E_INPUT,
-            "what shall be best? --objective \"p99 TTFT\"; a second --objective asks for the compromises between two");
+        return err_set(e, E_INPUT,
+                       "what should be optimised? --objective \"p99 TTFT\"; a second --objective asks for the Pareto "
+                       "front of two");
     if (o->policies.n != 1)
         return err_set(e, E_INPUT, "one --policy is searched at a time");
     for (int i = 0; i < o->given.n; i++)

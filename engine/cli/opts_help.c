@@ -284,7 +284,7 @@ static void add_words(const struct opts *o, const struct opt_row *r, struct stri
     }
 }
 
-void opts_words(const struct opts *o, enum opts_command command, const char *const *but, struct strings *out)
+void opts_args(const struct opts *o, enum opts_command command, const char *const *but, struct strings *out)
 {
     int n;
     const struct opt_row *rows = opts_rows(&n);

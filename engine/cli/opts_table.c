@@ -29,17 +29,16 @@ static const struct opt_row rows[] = {
      "of dummy weights, of the answers of moonshift run, and of generated traffic"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
-     "who decides what runs: a Lua file, or NAME for NAME.lua in the policy folder, with parameters of its own; "
-     "native: no script"},
+     "the policy that decides what runs: a Lua file, or NAME for NAME.lua in the policy folder, with its parameters; "
+     "native: the built-in one, without a script"},
     {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SIMULATE, AT(policies), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0,
-     0, NULL,
-     "who decides, as in serve, with parameters of its own; several times: each in a run of its own, side by side"},
+     0, NULL, "the policy, as in serve; given several times, each policy gets its own run, and they are compared"},
     {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
-     "where policies lie; the live one's file is watched (default: policies/ here or beside the program)"},
+     "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
     {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0,
      NULL, "a parameter that the policy declares; may be given several times"},
     {"policy-params-file", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params_file), "FILE", NULL, 0,
-     0, NULL, "parameters as a JSON object, like moonshift tune writes them; --policy-param wins"},
+     0, NULL, "parameters as a JSON object, as written by moonshift tune; --policy-param wins"},
     {"scheduling-policy", NULL, 0, OPT_CHOICE, GROUP_SCHEDULING, IN_SERVE, AT(policy), "NAME", NULL, 0, 0,
      "fcfs|priority", "vLLM's name for --policy"},
     {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_seqs), "N", "128", 1, 4096, NULL,
@@ -47,24 +46,27 @@ static const struct opt_row rows[] = {
     {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_batched_tokens), "N", "2048", 1,
      1 << 20, NULL, "tokens of one step; longer prompts go in chunks"},
     {"max-num-queued-reqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(max_num_queued_reqs), "N", "1024", 0,
-     65536, NULL, "requests that may wait; the next one gets 503 and Retry-After; 0: as many as there are names for"},
+     65536, NULL,
+     "requests that may wait; the next one gets 503 and Retry-After; 0: no limit but 65536 in all, with those that "
+     "run"},
     {"max-num-queued-reqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SIMULATE, AT(max_num_queued_reqs), "N", "0", 0,
-     65536, NULL, "requests that may wait; the next one is refused; 0: 65536 with those that run"},
+     65536, NULL, "requests that may wait; the next one is refused; 0: no limit but 65536 in all, with those that run"},
     {"max-num-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(max_num_queued_tokens),
      "N", "0", 0, TERA, NULL, "prompt tokens that may wait; 0: no limit"},
     {"async-scheduling", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, BOTH, AT(async_scheduling), NULL, "true", 0, 0, NULL,
      "GPUs: the next step of decodes is posted while one runs, as long as nothing happens that the policy would want "
      "to know (not with --record)"},
     {"run-ahead", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, BOTH, AT(run_ahead), "N", "16", 1, 1024, NULL,
-     "with --async-scheduling: at most so many steps of decodes follow one that the policy decided; it can ask for "
-     "fewer"},
+     "with --async-scheduling: the most steps of decodes that may follow one that the policy decided; the policy can "
+     "ask "
+     "for fewer"},
 
     {"starvation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE | IN_SIMULATE, AT(starvation_s), "S", "30",
      0, 86400, NULL,
-     "a request that gets no further for so long, with room for it, is a strike against the policy, and goes first; 0: "
-     "nobody watches"},
+     "a request that makes no progress for this long although there is room counts as a strike against the policy, and "
+     "goes first; 0: off"},
     {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
-     "a preempted request keeps its KV for so long; then it is computed again, and goes first"},
+     "how long a preempted request may keep its KV; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
     {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE",
@@ -78,42 +80,42 @@ static const struct opt_row rows[] = {
     {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(block_size), "N", "0", 0, 256, NULL,
      "tokens of a KV block that holds all KV heads, a multiple of 16; 0: 16, or 32 with several ranks"},
     {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, ALL, AT(prefix_caching), NULL, "true", 0, 0, NULL,
-     "equal beginnings of prompts are computed once (per tenant)"},
+     "prompts that begin alike share the KV of their common prefix (per tenant)"},
 
     {"device", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(device), "KIND", "cpu", 0, 0, "auto|cpu|cuda|sim",
-     "cuda: NVIDIA GPUs, where the program was built for them; auto: cuda where a GPU is found, else cpu; sim computes "
-     "nothing: virtual costs and made-up "
-     "tokens, to try policies and clients"},
+     "cuda: NVIDIA GPUs, if the program was built for them; auto: cuda if a GPU is found, else cpu; sim: computes "
+     "nothing, has virtual costs and random tokens, to try policies and clients"},
     {"devices", NULL, 0, OPT_TEXT, GROUP_MACHINE, BOTH, AT(devices), "LIST", NULL, 0, 0, NULL,
      "the GPU of each rank, like 0,1,2,3; 0,0 puts two ranks on one (default: one after the other, in turn)"},
     {"invariant", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(invariant), NULL, "false", 0, 0, NULL,
-     "GPUs: every sum in one order, so that answers are those of the CPU in every layout, batch and chunk, more "
-     "slowly; the CPU always does so"},
+     "GPUs: add every sum in one fixed order, so that answers equal the CPU's in every layout, batch and chunk; "
+     "slower. "
+     "The CPU always does so"},
     {"cudagraph-capture-sizes", "cuda-graph-sizes", 0, OPT_TEXT, GROUP_MACHINE, BOTH, AT(graph_sizes), "LIST", NULL, 0,
      0, NULL,
-     "GPUs: for how many sequences that decode together graphs are recorded at start, like 1,8,64 (default: "
+     "GPUs: batch sizes of decode steps for which graphs are recorded at start, like 1,8,64 (default: "
      "1,2,4,8,16,32,48,64,96,128, up to --max-num-seqs)"},
     {"enforce-eager", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(enforce_eager), NULL, "false", 0, 0, NULL,
-     "GPUs: record no graphs; every step is made of single launches"},
+     "GPUs: record no graphs; every step launches its kernels one by one"},
     {"warmup", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(warmup), NULL, "true", 0, 0, NULL,
-     "GPUs: try the largest step of every layout before serving (without it a start is sooner, the first requests take "
-     "longer, and memory may run out while serving)"},
+     "GPUs: try the largest step of every layout before serving (without it the server starts sooner, but the first "
+     "requests take longer, and memory may run out while serving)"},
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL,
      "cores to compute on; 0: those this process may use"},
     {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
-     "workers that share the cores and run the model in any layout; 0: as many as the sizes below need"},
+     "workers that share the cores and run the model in any layout; 0: as many as the three sizes below need"},
     {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(tp), "N", "0", 0, 64, NULL,
-     "the partition to begin with: each group splits heads and weights over N ranks (also -tp)"},
+     "the partition at start: each group splits heads and weights over N ranks (also -tp)"},
     {"ulysses-sequence-parallel-size", "sp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(sp), "N", "0", 0, 64, NULL,
-     "the same: each group splits the tokens of a step over N ranks (also -sp)"},
+     "the partition at start: each group splits the tokens of a step over N ranks (also -sp)"},
     {"data-parallel-size", "dp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(dp), "N", "0", 0, 64, NULL,
-     "the same: N groups (also -dp)"},
+     "the partition at start: N groups (also -dp)"},
     {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
-     "view: tensor-parallel shards are windows of the one copy; copy: a second, sharded copy, as in the Shift "
+     "view: tensor-parallel shards are views of the one copy; copy: a second, sharded copy, as in the Shift "
      "Parallelism paper"},
     {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, ALL, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
-     "ranks that may be one group beyond aligned powers of two and the whole node: 0-2 or 1,2; may be given several "
-     "times"},
+     "further ranks that may form a group, besides aligned powers of two and the whole node: 0-2 or 1,2; may be given "
+     "several times"},
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
      "instruction set (the results are the same)"},
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_SIMULATE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
@@ -136,53 +138,55 @@ static const struct opt_row rows[] = {
      "poisson, gamma, batch, shift-bursty, flying-bursty, "
      "flying-table1, with settings like poisson:rate=4,requests=1000,input=100-2000,output=200"},
     {"what-if", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(what_if), NULL, "false", 0, 0, NULL,
-     "of a recording: steps take what the model learnt from them says, even under the recorded policy, whose decisions "
-     "are compared otherwise"},
+     "with a recording: steps take the time that a model fitted to the recorded steps predicts, under the recorded "
+     "policy, "
+     "too (without this flag its decisions are compared)"},
     {"compare", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(compare), NULL, "false", 0, 0, NULL,
-     "of a recording: any policy is given what the live one was, and its decisions are compared up to the first that "
+     "with a recording: give any policy the recorded events, and compare its decisions up to the first one that "
      "differs"},
     {"trace-hashes", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace_hashes), "FILE", NULL, 0, 0, NULL,
      "a CSV (row,hash_ids) with the ids of each row's prefix blocks of 512 tokens"},
     {"requests", NULL, 0, OPT_COUNT, GROUP_TRAFFIC, IN_SIMULATE, AT(requests), "N", "0", 0, 1e9, NULL,
      "only the first N of the trace; 0: all"},
     {"seconds", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_SIMULATE, AT(seconds), "S", "0", 0, 3e8, NULL,
-     "only what arrives in the first S seconds of the trace; 0: all"},
+     "only the requests of the first S seconds of the trace; 0: all"},
 
     {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL,
      "where to listen; 0.0.0.0: everywhere"},
     {"port", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(port), "N", "8000", 0, 65535, NULL, "0: any free one"},
     {"shutdown-timeout", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(shutdown_s), "SECONDS", "60", 0, 86400, NULL,
-     "after SIGTERM or SIGINT answers have so long to end; then they end with an error, and the process with status 1. "
+     "after SIGTERM or SIGINT, how long answers have to end; then they end with an error, and the process with status "
+     "1. "
      "A second signal does that at once"},
     {"api-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(api_keys), "KEY[=TENANT]", NULL, 0, 0, NULL,
-     "clients must bring one of these; its tenant is what policies and metrics see. --api-key-file keeps keys off the "
+     "clients must send one of these; policies and metrics see its tenant. --api-key-file keeps keys off the "
      "command line"},
     {"api-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(api_key_files), "FILE", NULL, 0, 0, NULL,
      "the same from a file: one KEY or KEY TENANT a line; may be given several times"},
     {"max-text-seconds", NULL, 0, OPT_NUMBER, GROUP_SERVER, IN_SERVE, AT(text_s), "S", "10", 0, 3600, NULL,
      "CPU time that reading one request may take (template, tokens; a tenth of it for bodies under 64 KiB); 0: no "
-     "bound"},
+     "limit"},
     {"allowed-origins", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(origins), "ORIGIN", NULL, 0, 0, NULL,
-     "browsers from there may call (CORS); * for any; [\"a\",\"b\"] works too"},
+     "an origin whose pages may call the server from a browser (CORS); * for any; [\"a\",\"b\"] works too"},
     {"max-connections", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(max_connections), "N", "4096", 1, 1e6, NULL,
-     "clients at once; where there are more, idle and slow ones go, then newcomers get 503. /admin has places of its "
-     "own"},
+     "connections at once; beyond that, idle and slow ones are closed, then new ones get 503. /admin has its own "
+     "limit"},
     {"max-connections-per-address", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(connections_per_address), "N", "0",
      0, 1e6, NULL,
-     "of them from one address (IPv6: one /64); 0: half of them. Behind a proxy, which is one address: "
-     "--max-connections or so"},
+     "connections at once from one address (IPv6: one /64); 0: half of --max-connections. Behind a proxy, which is one "
+     "address, set it to about --max-connections"},
     {"max-body-bytes", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(body_bytes), "BYTES", "64MiB", 1024, 1 << 30,
-     NULL, "of one request"},
+     NULL, "largest body of one request"},
     {"max-body-memory", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(bodies_bytes), "BYTES", "1GiB", 1024, TERA, NULL,
-     "of all requests that are being received; the largest of them gets 503 when there are more"},
+     "memory for all bodies that are being received; beyond that, the largest of them gets 503"},
     {"max-answer-memory", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(answers_bytes), "BYTES", "1GiB", 65536, TERA,
      NULL,
-     "of all answers that wait to be taken; who leaves most untaken is cut off when there are more, and one answer may "
-     "have a quarter"},
+     "memory for all answers that clients have not read yet; beyond that, the client with the most unread is cut off; "
+     "one answer may take a quarter"},
     {"max-body-seconds", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(body_s), "S", "600", 1, 86400, NULL,
-     "that one request may take to come"},
+     "how long receiving one request may take"},
     {"min-client-rate", NULL, 0, OPT_COUNT, GROUP_SERVER, IN_SERVE, AT(client_rate), "BYTES", "1024", 1, 1e9, NULL,
-     "a second, over 30 s each: who sends a request or takes an answer more slowly is cut off"},
+     "bytes a second, measured over 30 s: a client that sends a request or reads an answer more slowly is cut off"},
     {"admin-listen", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(admin_listen), "ADDRESS:PORT", NULL, 0, 0, NULL,
      "where /admin answers; off: nowhere (default: this machine only, the port after --port)"},
     {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0, NULL,
@@ -190,7 +194,8 @@ static const struct opt_row rows[] = {
     {"admin-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(admin_key_files), "FILE", NULL, 0, 0, NULL,
      "the same from a file, one KEY a line"},
     {"admin-allowed-hosts", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(admin_hosts), "NAME", NULL, 0, 0, NULL,
-     "host names by which /admin may be called, besides localhost, addresses and that of --admin-listen; * for any; "
+     "further host names that /admin answers to, besides localhost, addresses and the host of --admin-listen; * for "
+     "any; "
      "may be given several times"},
 
     {"log-level", NULL, 0, OPT_CHOICE, GROUP_LOGS, ALL, AT(log_level), "LEVEL", "info", 0, 0,
@@ -201,10 +206,10 @@ static const struct opt_row rows[] = {
     {"enable-log-requests", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(log_requests), NULL, "false", 0, 0, NULL,
      "a line for each request"},
     {"record", NULL, 0, OPT_TEXT, GROUP_LOGS, IN_SERVE, AT(record), "FILE", NULL, 0, 0, NULL,
-     "write down arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not "
-     "be there yet"},
+     "record arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not exist "
+     "yet"},
     {"dry-run", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(dry_run), NULL, "false", 0, 0, NULL,
-     "check everything, say what would run, and leave"},
+     "check everything, print what would run, and exit"},
     {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, ALL, AT(config), "FILE", NULL, 0, 0, NULL,
      "lines \"flag-name: value\"; the command line wins"},
 
@@ -212,7 +217,7 @@ static const struct opt_row rows[] = {
     {"max-tokens", NULL, 'n', OPT_COUNT, GROUP_CHAT, IN_RUN, AT(max_tokens), "N", "0", 0, 1 << 30, NULL,
      "tokens of an answer; 0: as many as fit"},
     {"temperature", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(temperature), "T", "0.7", 0, 100, NULL,
-     "0: always the likeliest token"},
+     "0: always the most likely token"},
     {"top-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(top_p), "P", "0.95", 1e-6, 1, NULL, NULL},
     {"top-k", NULL, 0, OPT_COUNT, GROUP_CHAT, IN_RUN, AT(top_k), "K", "0", 0, 1 << 30, NULL, "0: all"},
     {"min-p", NULL, 0, OPT_NUMBER, GROUP_CHAT, IN_RUN, AT(min_p), "P", "0", 0, 1, NULL, NULL},
@@ -222,9 +227,9 @@ static const struct opt_row rows[] = {
      "where typed lines are kept; off: nowhere (default: moonshift/history in $XDG_STATE_HOME or ~/.local/state)"},
 
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
-     "again at every change of these files, until Ctrl-C"},
+     "run again whenever these files change, until Ctrl-C"},
     {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL,
-     "the pattern alone, as for busted --cpath"},
+     "print only the pattern, as for busted --cpath"},
 
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_REPRODUCE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
      "describes the machine in the runs that leave it open (default: h200x8-fitted)"},
@@ -235,13 +240,13 @@ static const struct opt_row rows[] = {
     {"bars", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REPRODUCE, AT(bars), NULL, "false", 0, 0, NULL,
      "only numbers that have a bar, and exit status 1 if one is missed"},
     {"markdown", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_REPRODUCE, AT(markdown), "FILE", NULL, 0, 0, NULL,
-     "the same as a Markdown table"},
+     "write the results as a Markdown table, too"},
     {"jobs", NULL, 'j', OPT_COUNT, GROUP_MACHINE, SEARCH, AT(jobs), "N", "0", 0, 64, NULL,
      "simulations at once; 0: as many as there are cores"},
     {"objective", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(objectives), "METRIC", NULL, 0, 0, NULL,
-     "what shall be best, like \"p99 TTFT\" or throughput; a second one makes a front of compromises"},
+     "the metric to optimise, like \"p99 TTFT\" or throughput; with two, the result is their Pareto front"},
     {"subject-to", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(constraints), "\"METRIC <= VALUE\"", NULL, 0, 0, NULL,
-     "what must be kept, like \"p99 TPOT <= 50ms\" or \"throughput >= 20000\"; several times: all of them"},
+     "a constraint, like \"p99 TPOT <= 50ms\" or \"throughput >= 20000\"; may be given several times"},
     {"param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_TUNE, AT(params), "NAME[=LOW..HIGH]", NULL, 0, 0, NULL,
      "search only these params, and within LOW..HIGH; needed where the policy declares no bounds"},
     {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_TUNE, AT(budget), "N", "48", 2, 100000, NULL,
@@ -250,11 +255,11 @@ static const struct opt_row rows[] = {
      "where the best params go, for --policy-params-file of serve and simulate"},
 
     {"slo-ttft-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
-     "goodput counts requests whose first token came within MS; 0: any"},
+     "goodput counts requests whose first token came within MS; 0: no limit"},
     {"slo-tpot-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_tpot_ms), "MS", "0", 0, 1e9, NULL,
-     "and whose further tokens took at most MS each; 0: any"},
+     "goodput counts requests whose further tokens took at most MS each; 0: no limit"},
     {"json", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(json), "FILE", NULL, 0, 0, NULL,
-     "everything that was found, for programs"},
+     "write all results as JSON"},
     {"request-log", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(request_log), "FILE", NULL, 0, 0, NULL,
      "a CSV with a line for each request of each run"},
     {"plots", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(plots), "FOLDER", NULL, 0, 0, NULL,

@@ -24,7 +24,7 @@ static int open_model(struct app *a, struct err *e)
     struct model_files f = {0};
     int rc = model_files_open(&f, &a->opts, e);
     a->model = f.model;
-    a->words = f.words;
+    a->tokenizer_gguf = f.tokenizer_gguf;
     a->tokenizer = f.tokenizer;
     return rc;
 }
@@ -33,13 +33,13 @@ static int open_model(struct app *a, struct err *e)
 static int find_template(struct app *a, struct err *e)
 {
     const char *asked = a->opts.chat_template;
-    const struct gguf *words = a->words ? a->words : model_gguf(a->model);
+    const struct gguf *source = a->tokenizer_gguf ? a->tokenizer_gguf : model_gguf(a->model);
     struct gguf_string own;
     if (asked && chat_builtin(asked))
         buf_puts(&a->chat_source, chat_builtin(asked));
     else if (asked)
         TRY(file_read(&a->chat_source, asked, TEMPLATE_BYTES, e));
-    else if (words && gguf_string(words, "tokenizer.chat_template", &own))
+    else if (source && gguf_string(source, "tokenizer.chat_template", &own))
         buf_put(&a->chat_source, own.data, own.len);
     return 0;
 }
@@ -251,7 +251,7 @@ void app_close(struct app *a)
     chat_free(a->chat);
     buf_free(&a->chat_source);
     tokenizer_free(a->tokenizer);
-    gguf_close(a->words);
+    gguf_close(a->tokenizer_gguf);
     model_close(a->model);
     sim_machine_close(a->machine);
     guard_end(a->guard); /* last: it bounds all of this */

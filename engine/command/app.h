@@ -22,7 +22,7 @@ struct app {
     struct clock clock;
     struct sim_machine *machine; /* simulate; NULL: fixed costs */
     struct model *model;
-    struct gguf *words; /* --tokenizer */
+    struct gguf *tokenizer_gguf; /* --tokenizer */
     struct tokenizer *tokenizer;
     struct chat_template *chat;
     struct buf chat_source;

@@ -24,12 +24,12 @@ int command_run(struct app *a, struct err *e)
             e, E_INPUT,
             "this model has no chat template: give --chat-template chatml (or another), or --raw to continue the text");
     TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
-    struct front_text words = {a->tokenizer,
-                               a->chat,
-                               piece(a->tokenizer, tokenizer_bos(a->tokenizer)),
-                               piece(a->tokenizer, tokenizer_eos(a->tokenizer)),
-                               tokenizer_n_vocab(a->tokenizer),
-                               engine_node(a->engine)->limits.max_model_len};
+    struct front_text model_text = {a->tokenizer,
+                                    a->chat,
+                                    piece(a->tokenizer, tokenizer_bos(a->tokenizer)),
+                                    piece(a->tokenizer, tokenizer_eos(a->tokenizer)),
+                                    tokenizer_n_vocab(a->tokenizer),
+                                    engine_node(a->engine)->limits.max_model_len};
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     char history[PATH_MAX];
     places_history(a->opts.history, getenv("XDG_STATE_HOME"), getenv("HOME"), history);
@@ -47,7 +47,7 @@ int command_run(struct app *a, struct err *e)
                      .seed = o->seed,
                      .n_logprobs = -1,
                      .n_prompt_logprobs = -1},
-        .words = &words,
+        .model_text = &model_text,
         .clock = &a->clock,
         .inbox = engine_inbox(a->engine),
         .outbox = engine_outbox(a->engine),
@@ -57,7 +57,7 @@ int command_run(struct app *a, struct err *e)
     };
     int rc = terminal_run(&s, e);
     app_stop_engine(a);
-    mem_free(words.bos);
-    mem_free(words.eos);
+    mem_free(model_text.bos);
+    mem_free(model_text.eos);
     return rc;
 }

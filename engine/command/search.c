@@ -39,11 +39,11 @@ int command_tune(struct app *a, struct err *e)
                            .starvation_s = o->starvation_s,
                            .json = o->json,
                            .params_out = o->params_out};
-    opts_words(o, CMD_SIMULATE, mine, &ask.words);
+    opts_args(o, CMD_SIMULATE, mine, &ask.args);
     int rc = tune(&ask, e);
-    for (int i = 0; i < ask.words.n; i++)
-        mem_free(ask.words.items[i]);
-    mem_free(ask.words.items);
+    for (int i = 0; i < ask.args.n; i++)
+        mem_free(ask.args.items[i]);
+    mem_free(ask.args.items);
     buf_free(&declared);
     return rc;
 }

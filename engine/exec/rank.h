@@ -25,7 +25,7 @@ struct rank_setup {
     enum dtype kv_dtype;
     int block_size; /* tokens of a block that holds all kv heads */
     bool threaded, quiet;
-    uint64_t fail_at_step; /* tests: the device fails in its so-manieth step; 0: never */
+    uint64_t fail_at_step; /* tests: the device fails in the step of this number; 0: never */
     /* Threaded only, on the thread of the member that ends last; they take the step, the move. Otherwise the poster has
      * it back when its `left` is 0. */
     void (*step_done)(void *ctx, struct step *s);

@@ -83,7 +83,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
 }
 
 /* The rank's own view of the sequences: the physical blocks that hold its heads. */
-static const struct batch_seq *seqs_of(struct step *s, const struct step_site *at, const struct batch_seq *all,
+static const struct batch_seq *seqs_of(struct step *s, const struct step_context *at, const struct batch_seq *all,
                                        int share)
 {
     struct batch_seq *seqs = arena_new(&s->arena, (size_t)s->n_items * sizeof *seqs);
@@ -99,7 +99,7 @@ static const struct batch_seq *seqs_of(struct step *s, const struct step_site *a
     return seqs;
 }
 
-static void fill_group(struct step *s, struct layout layout, const struct step_site *at)
+static void fill_group(struct step *s, struct layout layout, const struct step_context *at)
 {
     const struct group *g = at->group;
     s->group = g->id;
@@ -125,7 +125,7 @@ static void open_cursor(struct step *s, struct cursor *c, size_t rows, size_t lo
     s->results = arena_new(&s->arena, logits * sizeof(struct sample_result));
 }
 
-static void fill_parts(struct step *s, const struct cursor *c, const struct step_site *at)
+static void fill_parts(struct step *s, const struct cursor *c, const struct step_context *at)
 {
     s->n_rows = c->row;
     for (int i = 0; i < s->n_ranks; i++)
@@ -140,7 +140,7 @@ static void fill_parts(struct step *s, const struct cursor *c, const struct step
                                            .results = s->results};
 }
 
-struct step *step_build(const struct plan_batch *b, const struct step_site *at)
+struct step *step_build(const struct plan_batch *b, const struct step_context *at)
 {
     struct step *s = mem_new(sizeof *s);
     struct cursor c;
@@ -161,12 +161,12 @@ struct step *step_build(const struct plan_batch *b, const struct step_site *at)
 
 /* ---- a step behind a step */
 
-bool step_can_be_followed(const struct step *s, const struct step_site *at)
+bool step_can_be_followed(const struct step *s, const struct step_context *at)
 {
     const struct world *w = at->world;
     for (int i = 0; i < s->n_items; i++) {
         const struct request *r = request_find(&w->requests, s->items[i].id);
-        if (s->items[i].n_tokens != 1 || !s->items[i].samples || s->items[i].n_given || !r || r->cancelled || r->lost)
+        if (s->items[i].n_tokens != 1 || !s->items[i].samples || s->items[i].n_given || !r || r->finishing || r->lost)
             return false;
         if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
             r->n_tokens + 1 >= w->limits.max_model_len)
@@ -188,7 +188,7 @@ static void follow_item(struct step *s, struct cursor *c, const struct request *
     s->size.n_logits++;
 }
 
-struct step *step_follow(struct step *prev, const struct step_site *at)
+struct step *step_follow(struct step *prev, const struct step_context *at)
 {
     struct step *s = mem_new(sizeof *s);
     struct cursor c;

@@ -56,19 +56,19 @@ struct step {
 };
 
 /* Where a batch runs. */
-struct step_site {
+struct step_context {
     const struct world *world;
     const struct group *group;
     const struct comm_set *comms;
 };
 
-struct step *step_build(const struct plan_batch *b, const struct step_site *at);
+struct step *step_build(const struct plan_batch *b, const struct step_context *at);
 /* Could s be followed: do all its sequences decode one token and go on after it whatever that token is, and does
  * nothing that they sample with depend on it? */
-bool step_can_be_followed(const struct step *s, const struct step_site *at);
+bool step_can_be_followed(const struct step *s, const struct step_context *at);
 /* The step behind s, which can be followed and whose requests have room for its token and this step's; not posted yet.
  */
-struct step *step_follow(struct step *s, const struct step_site *at);
+struct step *step_follow(struct step *s, const struct step_context *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
 int64_t step_ns(const struct step *s); /* of its slowest part */

@@ -31,7 +31,7 @@ struct reenactor {
     uint64_t n_calls;
     struct recorded *verdicts; /* read and not yet used, oldest first */
     size_t n_verdicts, cap_verdicts;
-    uint64_t *tags; /* of the request admitted so-manieth */
+    uint64_t *tags; /* by order of admission */
     struct ending_seen *endings;
     size_t n_tags, cap_tags, cap_endings;
     struct buf came_out; /* the plan of this turn; empty: nothing was decided */

@@ -112,7 +112,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
 {
     struct replay *r = d->out;
     int64_t now = now_of(d);
-    int k = layout_index(r, b->site->mask, b->layout);
+    int k = layout_index(r, b->group->mask, b->layout);
     if (d->setup->forwarded) {
         struct step_size size = plan_size(b);
         d->setup->forwarded(d->setup->ctx, b->layout, &size);
@@ -128,7 +128,7 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
         bin->layout_groups = engine_world(d->engine)->partition.n_groups;
     }
     ASSERT(d->n_steps < MAX_RANKS);
-    d->steps[d->n_steps++] = (struct running_step){b->group, k, b->site->n_steps, now};
+    d->steps[d->n_steps++] = (struct running_step){b->group_id, k, b->group->n_steps, now};
     for (int i = 0; i < b->n_items; i++) {
         const struct request *q = b->items[i].request;
         struct replay_request *x = &r->requests[q->spec->tag - 1];

@@ -51,7 +51,7 @@ static void put_model(const struct front *f, const char *name, struct buf *out)
     buf_printf(out,
                ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":", (long long)f->created_s);
     buf_put_json(out, f->root, strlen(f->root));
-    buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->words.max_model_len);
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->model_text.max_model_len);
 }
 
 static void get_models(struct routes *r, struct http_exchange *x)

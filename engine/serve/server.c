@@ -219,12 +219,12 @@ static void init_front(struct server *s)
     struct front *f = &s->front;
     f->clock = u->clock;
     f->inbox = u->inbox;
-    f->words = (struct front_text){u->tokenizer,
-                                   u->chat,
-                                   piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
-                                   piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
-                                   u->n_vocab,
-                                   u->max_model_len};
+    f->model_text = (struct front_text){u->tokenizer,
+                                        u->chat,
+                                        piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
+                                        piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
+                                        u->n_vocab,
+                                        u->max_model_len};
     f->names = u->names;
     f->n_names = u->n_names;
     f->root = u->root ? u->root : u->names[0];
@@ -400,8 +400,8 @@ void server_destroy(struct server *s)
     loop_event_free(s->on_text);
     loop_event_free(s->on_tick);
     loop_destroy(s->loop);
-    mem_free(s->front.words.bos);
-    mem_free(s->front.words.eos);
+    mem_free(s->front.model_text.bos);
+    mem_free(s->front.model_text.eos);
     mem_free(s->events);
     mem_free(s);
 }

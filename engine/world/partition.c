@@ -440,8 +440,8 @@ static void settle(struct round *u, struct request *r, struct switch_event *ev)
         return;
     ev->n_kept += same != NULL;
     ev->n_moved += home != NULL;
-    ev->n_parked += !same && !home && r->paused;
-    ev->n_recomputed += !same && !home && !r->paused;
+    ev->n_parked += !same && !home && r->parked;
+    ev->n_recomputed += !same && !home && !r->parked;
     if (r->last_token_ns && !r->switched_by) {
         r->switched_by = ev->serial;
         ev->n_open++;

@@ -142,7 +142,7 @@ void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns
  * back as it was. */
 void partition_let_go(struct world *w, int64_t now_ns);
 /* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet
- * their fate, moves appear in w->moves. Returns how many. */
+ * their fate, moves appear in w->copies. Returns how many. */
 int partition_advance(struct world *w, int64_t now_ns);
 /* When an order becomes hard by itself; INT64_MAX: none does. */
 int64_t partition_next_ns(const struct partition *p);

@@ -140,7 +140,7 @@ bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
         return plan_no(p, "this plan has already used the request");
     if (r->busy)
         return plan_no(p, "the request is in the step that runs now");
-    if (r->state != REQ_RUNNING && !(r->paused && how == PREEMPT_RECOMPUTE))
+    if (r->state != REQ_RUNNING && !(r->parked && how == PREEMPT_RECOMPUTE))
         return plan_no(p, "the request is not running");
     plan_do_preempt(p, r, how);
     return true;
@@ -157,7 +157,7 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
         if (p->verbs[i].order && p->verbs[i].order->mask & o->mask)
             return plan_no(p, "this plan has an order for one of these ranks already");
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded && o->when == WHEN_HARD && p->batches[i]->site->mask & o->mask)
+        if (p->batches[i]->forwarded && o->when == WHEN_HARD && p->batches[i]->group->mask & o->mask)
             return plan_no(p, "this plan forwards a batch on one of these ranks");
     if (partition_stands(&p->world->partition, o))
         return true;
@@ -177,7 +177,7 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
         return plan_no(p, "this plan has already used the request");
     if (r->busy || r->n_moving)
         return plan_no(p, r->busy ? "the request is in the step that runs now" : "its KV is being copied");
-    if (r->state != REQ_RUNNING && !r->paused)
+    if (r->state != REQ_RUNNING && !r->parked)
         return plan_no(p, "the request is not running");
     if (fate == FATE_PARK || fate == FATE_RECOMPUTE)
         return plan_preempt(p, id, fate == FATE_PARK ? PREEMPT_HARD : PREEMPT_RECOMPUTE);
@@ -187,7 +187,7 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
         return plan_no(p, "the group admits nobody: an order waits for it");
     if (fate == FATE_KEEP && r->place != g->place)
         return plan_no(p, "its KV does not lie as the group's does: migrate it");
-    if (r->group == g->id || (r->paused && r->place == g->place))
+    if (r->group == g->id || (r->parked && r->place == g->place))
         return true;
     int need = kv_blocks_for(&p->world->kv, g->place, r->n_computed);
     if (r->place != g->place && plan_available(p, g->place) < need)
@@ -272,7 +272,7 @@ bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const c
         return plan_no(p, "no such request");
     if (plan_touched(p, r))
         return plan_no(p, "this plan has already used the request");
-    if (r->state != REQ_WAITING || r->paused || request_output(r) > 0)
+    if (r->state != REQ_WAITING || r->parked || request_output(r) > 0)
         return plan_no(p, "only a request that has not begun can be refused");
     if (code < 400 || code > 599)
         return plan_no(p, "the code must be from 400 to 599");
@@ -375,9 +375,9 @@ static void start_items(struct plan *p, const struct plan_batch *b)
         struct plan_item *it = &b->items[k];
         if (!it->starts)
             continue;
-        world_start(p->world, it->request, b->site, p->now_ns);
+        world_start(p->world, it->request, b->group, p->now_ns);
         if (it->n_from)
-            it->move = world_hold_prefix(p->world, it->request, it->from_place, it->n_from);
+            it->copy = world_hold_prefix(p->world, it->request, it->from_place, it->n_from);
     }
 }
 
@@ -387,8 +387,8 @@ static void reserve_items(struct plan *p, const struct plan_batch *b)
         struct plan_item *it = &b->items[k];
         bool ok = world_reserve(p->world, it->request, it->request->n_computed + it->n_tokens);
         ASSERT(ok);
-        if (it->move)
-            world_aim_move(p->world, it->move, it->request);
+        if (it->copy)
+            world_aim_copy(p->world, it->copy, it->request);
     }
 }
 

@@ -15,14 +15,14 @@ struct plan_item {
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
-    struct kv_copy *move;   /* made by plan_apply */
+    struct kv_copy *copy;   /* made by plan_apply */
 };
 
 enum { MOST_AHEAD = 1024 };
 struct plan_batch {
     struct plan *plan;
-    int group;          /* id */
-    struct group *site; /* the group itself */
+    int group_id;
+    struct group *group;
     struct plan_item *items;
     int n_items, cap_items;
     int n_tokens; /* rows of the step */

@@ -56,14 +56,14 @@ struct plan_batch *plan_batch(struct plan *p, int group)
     else if (g->held)
         p->reason = "the group is held: an order waits for its ranks";
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->group == group)
+        if (p->batches[i]->group_id == group)
             p->reason = "this plan has a batch for the group already";
     if (p->reason)
         return NULL;
     struct plan_batch *b = arena_new(&p->arena, sizeof *b);
     b->plan = p;
-    b->group = group;
-    b->site = g;
+    b->group_id = group;
+    b->group = g;
     b->ahead = -1;
     p->batches[p->n_batches++] = b;
     return b;
@@ -145,9 +145,9 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
 {
     struct plan *p = b->plan;
     const struct world *w = p->world;
-    int place = b->site->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
+    int place = b->group->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
     struct entry e = {.done = r->n_computed};
-    if (!r->paused) {
+    if (!r->parked) {
         e.hits = world_prefix(w, r, place);
         e.hit_cost = hold_cost(p, r, place, e.hits);
         e.done = e.hits * tpb;
@@ -170,7 +170,7 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
 static bool fits_empty(const struct plan_batch *b, const struct request *r)
 {
     const struct kv_pool *kv = &b->plan->world->kv;
-    return kv_blocks_for(kv, b->site->place, r->n_tokens) <= kv->n_blocks;
+    return kv_blocks_for(kv, b->group->place, r->n_tokens) <= kv->n_blocks;
 }
 
 static const char *why_not_here(const struct plan_batch *b, const struct request *r)
@@ -182,11 +182,11 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     if (!world_eligible(w, r))
         return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go"
                                 : "it waits for the prompt it shares with a sibling";
-    if (r->paused && r->place != b->site->place)
+    if (r->parked && r->place != b->group->place)
         return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
     if (r->n_moving)
         return "its KV is being copied";
-    if (!partition_admits(&w->partition, b->site, r))
+    if (!partition_admits(&w->partition, b->group, r))
         return "the group admits nobody: an order waits for it";
     if (!fits_empty(b, r))
         return "it needs more KV cache than the group has";
@@ -199,7 +199,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
 {
     struct plan *p = b->plan;
     const struct world *w = p->world;
-    int place = b->site->place;
+    int place = b->group->place;
     p->reason = why_not_here(b, r);
     if (p->reason)
         return 0;
@@ -244,7 +244,7 @@ int plan_add(struct plan_batch *b, req_id id, int n)
         return plan_no(p, "the step is full (max_num_batched_tokens)");
     if (n <= 0 || n > room)
         n = room;
-    if (r->state == REQ_RUNNING && r->group != b->group)
+    if (r->state == REQ_RUNNING && r->group != b->group_id)
         return plan_no(p, "the request runs in another group: remap it first");
     return r->state == REQ_RUNNING ? add_running(b, r, n) : add_waiting(b, r, n);
 }
@@ -258,7 +258,7 @@ int plan_decodes(struct plan_batch *b)
         return plan_no(p, "the batch was already forwarded");
     for (int i = 0; i < q->n && rows_left(b, b->n_tokens + 1) > 0; i++) {
         struct request *r = q->items[i];
-        if (r->group != b->group || plan_touched(p, r) || r->busy || !request_decoding(r))
+        if (r->group != b->group_id || plan_touched(p, r) || r->busy || !request_decoding(r))
             continue;
         if (!add_running(b, r, 1) && !plan_touched(p, r)) {
             plan_do_preempt(p, r, PREEMPT_RECOMPUTE); /* nobody behind it holds KV: it gives way itself */
@@ -275,7 +275,7 @@ static void continue_prefills(struct plan_batch *b, int budget)
     const struct req_queue *q = &b->plan->world->running;
     for (int i = 0; i < q->n && rows_left(b, budget) > 0; i++) {
         struct request *r = q->items[i];
-        if (r->group == b->group && !plan_touched(b->plan, r) && !r->busy && !request_decoding(r))
+        if (r->group == b->group_id && !plan_touched(b->plan, r) && !r->busy && !request_decoding(r))
             add_running(b, r, rows_left(b, budget));
     }
 }
@@ -295,8 +295,8 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
-        bool fits = fits_empty(b, r) && (!r->paused || r->place == b->site->place);
-        if (!fits || r->n_moving || !partition_admits(&w->partition, b->site, r))
+        bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place);
+        if (!fits || r->n_moving || !partition_admits(&w->partition, b->group, r))
             continue; /* it is not for this group now: those behind it may well be */
         if (!b->anybody && !route_here(b, r))
             continue;
@@ -308,7 +308,7 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
 
 bool plan_forward(struct plan_batch *b, struct layout l)
 {
-    const struct group *g = b->site;
+    const struct group *g = b->group;
     if (b->forwarded)
         return plan_no(b->plan, "the batch was already forwarded");
     if (b->n_tokens == 0)
@@ -336,7 +336,7 @@ struct step_size plan_size(const struct plan_batch *b)
     struct step_size s = {0};
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
-        double before = it->starts && !it->request->paused ? it->n_prefix : it->request->n_computed;
+        double before = it->starts && !it->request->parked ? it->n_prefix : it->request->n_computed;
         step_size_add(&s, it->n_tokens, before);
         s.n_logits += before + it->n_tokens == it->request->n_tokens && it->request->spec->max_tokens > 0;
     }

@@ -95,10 +95,10 @@ struct request {
     double key;     /* sort key: smaller is sooner; admit chooses it, arrival by default */
     uint64_t order; /* of submission: breaks ties */
     bool busy;      /* in the step now running */
-    bool cancelled; /* ends as soon as it is not busy */
-    enum ending cancel_as;
-    bool paused;           /* waiting with its KV kept (preempt hard) */
-    bool left_behind;      /* paused, and by a policy that has gone: begins again once no group has its placement */
+    bool finishing; /* ends as soon as it is not busy: cancelled, or its last token is there */
+    enum ending finish_as;
+    bool parked;           /* waiting with its KV kept (preempt hard) */
+    bool left_behind;      /* parked, and by a policy that has gone: begins again once no group has its placement */
     int64_t held_until_ns; /* the policy holds it back so long; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */

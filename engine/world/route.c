@@ -24,15 +24,15 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
 {
     const struct world *w = p->world;
     int place = g->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
-    if (g->held || !partition_admits(&w->partition, g, r) || (r->paused && r->place != place))
+    if (g->held || !partition_admits(&w->partition, g, r) || (r->parked && r->place != place))
         return INT64_MAX;
-    int hits = r->paused ? 0 : world_prefix(w, r, place);
-    int64_t need = r->n_tokens - (r->paused ? r->n_computed : hits * tpb);
+    int hits = r->parked ? 0 : world_prefix(w, r, place);
+    int64_t need = r->n_tokens - (r->parked ? r->n_computed : hits * tpb);
     int spare = p->n_running ? w->kv.n_blocks / 100 : 0;
     if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks + spare > plan_blocks(p, g->id))
         return INT64_MAX;
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->site == g)
+        if (p->batches[i]->group == g)
             need += p->batches[i]->n_tokens;
     return (need + g->load) / g->n_ranks;
 }
@@ -42,10 +42,10 @@ bool route_here(const struct plan_batch *b, struct request *r)
     struct partition *t = &b->plan->world->partition;
     if (t->n_groups == 1)
         return true;
-    int64_t mine = cost_in(b->plan, b->site, r), other = INT64_MAX;
+    int64_t mine = cost_in(b->plan, b->group, r), other = INT64_MAX;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
-        int64_t cost = g == b->site ? INT64_MAX : cost_in(b->plan, g, r);
+        int64_t cost = g == b->group ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }
     if (mine == INT64_MAX) /* nobody is certain to have room: who is asked may find that it has */

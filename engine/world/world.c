@@ -45,7 +45,7 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     request_table_init(&w->requests);
 }
 
-static void free_move(struct kv_copy *m)
+static void free_copy(struct kv_copy *m)
 {
     mem_free(m->from);
     mem_free(m->to);
@@ -54,9 +54,9 @@ static void free_move(struct kv_copy *m)
 
 void world_free(struct world *w)
 {
-    for (int i = 0; i < w->n_moves; i++)
-        free_move(w->moves[i]);
-    mem_free(w->moves);
+    for (int i = 0; i < w->n_copies; i++)
+        free_copy(w->copies[i]);
+    mem_free(w->copies);
     mem_free(w->waiting.items);
     mem_free(w->running.items);
     request_table_free(&w->requests);
@@ -302,13 +302,13 @@ static void run(struct world *w, struct request *r, struct group *g)
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
-    r->paused = r->left_behind = false;
+    r->parked = r->left_behind = false;
 }
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
 {
     ASSERT(r->state == REQ_WAITING && !r->held_until_ns);
-    if (r->paused) {
+    if (r->parked) {
         ASSERT(r->place == g->place);
     } else {
         int n = world_prefix(w, r, g->place);
@@ -350,24 +350,24 @@ bool world_reserve(struct world *w, struct request *r, int n_tokens)
 
 /* ---- copies between placements */
 
-static struct kv_copy *add_move(struct world *w, struct request *r, int from_place, int n_from)
+static struct kv_copy *add_copy(struct world *w, struct request *r, int from_place, int n_from)
 {
     struct kv_copy *m = mem_new(sizeof *m);
     m->id = r->id;
     m->from_place = from_place;
     m->from = mem_new_array((size_t)(n_from ? n_from : 1), sizeof *m->from);
     m->n_from = n_from;
-    if (w->n_moves == w->cap_moves) {
-        w->cap_moves = w->cap_moves ? w->cap_moves * 2 : 16;
-        w->moves = mem_resize(w->moves, (size_t)w->cap_moves, sizeof *w->moves);
+    if (w->n_copies == w->cap_copies) {
+        w->cap_copies = w->cap_copies ? w->cap_copies * 2 : 16;
+        w->copies = mem_resize(w->copies, (size_t)w->cap_copies, sizeof *w->copies);
     }
-    w->moves[w->n_moves++] = m;
+    w->copies[w->n_copies++] = m;
     r->n_moving++;
     r->moving_from |= kv_place(&w->kv, from_place)->mask;
     return m;
 }
 
-void world_aim_move(struct world *w, struct kv_copy *m, struct request *r)
+void world_aim_copy(struct world *w, struct kv_copy *m, struct request *r)
 {
     (void)w;
     m->to_place = r->place;
@@ -378,7 +378,7 @@ void world_aim_move(struct world *w, struct kv_copy *m, struct request *r)
 
 struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks)
 {
-    struct kv_copy *m = add_move(w, r, place, n_blocks);
+    struct kv_copy *m = add_copy(w, r, place, n_blocks);
     for (int i = 0; i < n_blocks; i++) {
         m->from[i] = kv_lookup(&w->kv, place, block_key(w, r, place, i));
         kv_hold(&w->kv, place, m->from[i]);
@@ -400,7 +400,7 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
     int n = kv_blocks_for(&w->kv, g->place, r->n_computed), from_place = r->place;
     if (kv_available(&w->kv, g->place) < n)
         return false;
-    struct kv_copy *m = add_move(w, r, from_place, r->n_blocks);
+    struct kv_copy *m = add_copy(w, r, from_place, r->n_blocks);
     memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
     m->n_tokens = r->n_computed;
     m->event = event;
@@ -409,7 +409,7 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
     r->place = g->place;
     bool room = world_reserve(w, r, r->n_computed);
     ASSERT(room);
-    world_aim_move(w, m, r);
+    world_aim_copy(w, m, r);
     if (r->state == REQ_RUNNING) {
         leave_group(w, r);
         join_group(r, g);
@@ -431,14 +431,14 @@ void world_regroup(struct world *w, struct request *r, struct group *g)
     }
 }
 
-void world_move_done(struct world *w, struct kv_copy *m)
+void world_copy_done(struct world *w, struct kv_copy *m)
 {
     struct request *r = request_find(&w->requests, m->id);
     for (int i = m->n_from - 1; i >= 0; i--)
         kv_drop(&w->kv, m->from_place, m->from[i]);
     if (r && --r->n_moving == 0)
         r->moving_from = 0;
-    free_move(m);
+    free_copy(m);
 }
 
 /* ---- giving way */
@@ -454,7 +454,7 @@ static void forget_kv(struct world *w, struct request *r)
 
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns)
 {
-    ASSERT(!r->busy && (r->state == REQ_RUNNING || r->paused));
+    ASSERT(!r->busy && (r->state == REQ_RUNNING || r->parked));
     if (r->state == REQ_RUNNING) {
         leave_group(w, r);
         queue_delete(&w->running, r);
@@ -466,24 +466,24 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         r->n_preempted++;
         metrics_add(w->metrics, C_PREEMPTIONS, 1);
     }
-    r->paused = keep_kv && r->n_blocks > 0;
-    if (!r->paused)
+    r->parked = keep_kv && r->n_blocks > 0;
+    if (!r->parked)
         forget_kv(w, r);
 }
 
 bool world_strands(const struct world *w, const struct request *r)
 {
     const struct partition *p = &w->partition;
-    for (int i = 0; i < p->n_groups && r->paused; i++)
+    for (int i = 0; i < p->n_groups && r->parked; i++)
         if (p->groups[p->order[i]].place == r->place)
             return false;
-    return r->paused;
+    return r->parked;
 }
 
 void world_leave_behind(struct world *w)
 {
     for (int i = 0; i < w->waiting.n; i++)
-        w->waiting.items[i]->left_behind = w->waiting.items[i]->paused;
+        w->waiting.items[i]->left_behind = w->waiting.items[i]->parked;
 }
 
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
@@ -492,7 +492,7 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
     *next_ns = INT64_MAX;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!r->paused || r->n_moving)
+        if (!r->parked || r->n_moving)
             continue;
         int64_t due = w->limits.park_ns ? r->waiting_since_ns + w->limits.park_ns : INT64_MAX;
         bool alone = r->left_behind && world_strands(w, r);

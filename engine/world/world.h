@@ -66,8 +66,8 @@ struct world {
     int n_held; /* of the waiting, those that the policy holds back */
     struct kv_pool kv;
     struct partition partition;
-    struct kv_copy **moves; /* made and not yet taken by the engine */
-    int n_moves, cap_moves;
+    struct kv_copy **copies; /* made and not yet taken by the engine */
+    int n_copies, cap_copies;
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */
@@ -111,13 +111,13 @@ struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place,
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */
 bool world_reserve(struct world *w, struct request *r, int n_tokens);
 /* The destination of a held prefix: the request's own blocks. */
-void world_aim_move(struct world *w, struct kv_copy *m, struct request *r);
+void world_aim_copy(struct world *w, struct kv_copy *m, struct request *r);
 /* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room,
  * nothing changed. */
 bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event);
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
-void world_move_done(struct world *w,
+void world_copy_done(struct world *w,
                      struct kv_copy *m); /* the bytes are there: the source's blocks go back. Frees m. */
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with
  * its blocks. */

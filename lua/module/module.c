@@ -187,8 +187,8 @@ static void record_step(struct rig *r)
             continue;
         r->steps = grown(r->steps, r->n_steps, &r->cap_steps, sizeof *r->steps);
         r->steps[r->n_steps++] = (struct step_record){.at_ns = clock_now(&r->clock),
-                                                      .group = batch->group,
-                                                      .ranks = batch->site->mask,
+                                                      .group = batch->group_id,
+                                                      .ranks = batch->group->mask,
                                                       .layout = batch->layout,
                                                       .n_items = batch->n_items,
                                                       .n_tokens = batch->n_tokens,

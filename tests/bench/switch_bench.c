@@ -55,7 +55,7 @@ static enum verdict turn_step(void *ctx, const struct view *v, struct plan *p, s
         plan_decodes(b);
         plan_prefill(b, NULL, 0, 512);
         if (b->n_tokens)
-            plan_forward(b, (struct layout){1, b->site->n_ranks, 1});
+            plan_forward(b, (struct layout){1, b->group->n_ranks, 1});
     }
     return VERDICT_OK;
 }

@@ -145,7 +145,7 @@ def tune_mistakes(folder):
         folder, "raises.lua", HILL.replace("    local off", "    if view.step > 20 then error('no') end local off")
     )
     for args, code, says in (
-        ([*base, "--policy", hill], 2, "what shall be best?"),
+        ([*base, "--policy", hill], 2, "what should be optimised?"),
         (
             [*base, "--policy", hill, "--objective", "speed"],
             1,

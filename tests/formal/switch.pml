@@ -52,7 +52,7 @@ bit o_bind[PENDING], o_forced[PENDING];
 mtype = { ABSENT, WAITING, RUNNING, ENDED };
 mtype state[REQUESTS] = ABSENT;
 byte group[REQUESTS] = NO_GROUP, place[REQUESTS], todo[REQUESTS] = STEPS, moving[REQUESTS], endings[REQUESTS];
-bit busy[REQUESTS], cancelled[REQUESTS], paused[REQUESTS];
+bit busy[REQUESTS], cancelled[REQUESTS], parked[REQUESTS];
 bit turn = 1, changed;          /* the engine has to look again; has to ask the policy again */
 byte orders = ORDERS, verbs = VERBS, cancels = CANCELS;
 
@@ -230,20 +230,20 @@ inline end_request(r)
     state[r] = ENDED;
     endings[r]++;
     assert(endings[r] == 1);
-    group[r] = NO_GROUP; place[r] = 0; paused[r] = 0; cancelled[r] = 0
+    group[r] = NO_GROUP; place[r] = 0; parked[r] = 0; cancelled[r] = 0
 }
 
 /* Back to the queue, its KV kept or not. */
 inline preempt(r, keep)
 {
-    assert(!busy[r] && (state[r] == RUNNING || paused[r]));
+    assert(!busy[r] && (state[r] == RUNNING || parked[r]));
     state[r] = WAITING;
     group[r] = NO_GROUP;
-    paused[r] = (keep && place[r] != 0 -> 1 : 0);
+    parked[r] = (keep && place[r] != 0 -> 1 : 0);
 #ifdef SOURCE_LIVES
-    tainted = (paused[r] -> tainted : tainted & ~(1 << (r)));
+    tainted = (parked[r] -> tainted : tainted & ~(1 << (r)));
 #endif
-    place[r] = (paused[r] -> place[r] : 0)
+    place[r] = (parked[r] -> place[r] : 0)
 }
 
 inline create(g)
@@ -581,7 +581,7 @@ inline policy()
 
 /* ---- a step for every group that can have one and has somebody for it */
 
-#define MAY_START(r, n) (CAN_STEP(n) && ADMITS(n, r) && (!paused[r] || place[r] == RANKS_OF(n)))
+#define MAY_START(r, n) (CAN_STEP(n) && ADMITS(n, r) && (!parked[r] || place[r] == RANKS_OF(n)))
 
 inline route(r)
 {
@@ -599,7 +599,7 @@ inline route(r)
         n = 0;
         do /* any of them, but one: work is never left lying */
         :: MAY_START(r, n) ->
-            state[r] = RUNNING; group[r] = n; place[r] = RANKS_OF(n); paused[r] = 0;
+            state[r] = RUNNING; group[r] = n; place[r] = RANKS_OF(n); parked[r] = 0;
             break
         :: n + 1 < k -> n++
         :: k == 0 -> break
@@ -742,10 +742,10 @@ proctype engine()
     /* time passes: a waiting order becomes hard; a parked request's time is up */
     :: d_step { o_ranks[0] && !o_forced[0] -> o_forced[0] = 1; turn = 1 }
     :: d_step { o_ranks[1] && !o_forced[1] -> o_forced[1] = 1; turn = 1 }
-    :: atomic { (paused[0] && !moving[0]) || (paused[REQUESTS - 1] && !moving[REQUESTS - 1]) ->
+    :: atomic { (parked[0] && !moving[0]) || (parked[REQUESTS - 1] && !moving[REQUESTS - 1]) ->
         if
-        :: paused[0] && !moving[0] -> preempt(0, 0)
-        :: paused[REQUESTS - 1] && !moving[REQUESTS - 1] -> preempt(REQUESTS - 1, 0)
+        :: parked[0] && !moving[0] -> preempt(0, 0)
+        :: parked[REQUESTS - 1] && !moving[REQUESTS - 1] -> preempt(REQUESTS - 1, 0)
         fi;
 #ifndef MUTANT_UNPARK_SLEEPS
         changed = 1;

@@ -45,7 +45,7 @@ static void check_fault(const struct fault *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct front_text words; /* made once: it never changes */
+    static struct front_text model_text; /* made once: it never changes */
     static struct tokenizer *tokenizer;
     static struct chat_template *chat;
     static const char *const names[] = {"m"};
@@ -54,11 +54,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!tokenizer) {
         ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 &&
                chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
-        words =
+        model_text =
             (struct front_text){tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH};
     }
     struct openai_order *o = mem_new(sizeof *o);
-    o->words = &words;
+    o->model_text = &model_text;
     o->names = names;
     o->n_names = 1;
     o->route = data[0] & 1 ? ROUTE_COMPLETIONS : ROUTE_CHAT;

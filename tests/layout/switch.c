@@ -380,10 +380,10 @@ static enum verdict fixed_step(void *ctx, const struct view *v, struct plan *p, 
             continue;
         plan_decodes(b);
         plan_prefill(b, NULL, 0, 64);
-        while (b->site->n_ranks % tp)
+        while (b->group->n_ranks % tp)
             tp--;
         if (b->n_tokens)
-            plan_forward(b, (struct layout){b->site->n_ranks / tp, tp, 1});
+            plan_forward(b, (struct layout){b->group->n_ranks / tp, tp, 1});
     }
     return VERDICT_OK;
 }

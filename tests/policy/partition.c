@@ -150,7 +150,7 @@ static void check_columns(struct script *s, const struct columns *c, const struc
         assert_non_null(r);
         assert_true(lua_tonumber(L, base + 6) == r->group);
         assert_int_equal(lua_type(L, base + 8), LUA_TBOOLEAN);
-        assert_int_equal(lua_toboolean(L, base + 8), r->paused);
+        assert_int_equal(lua_toboolean(L, base + 8), r->parked);
         const struct group *home = partition_find(&w->partition, (int)lua_tonumber(L, base + 7));
         assert_true(!home || (r->n_blocks ? home->place == r->place : home->id == r->group));
         lua_settop(L, base + 4);
@@ -346,8 +346,8 @@ static void requests_are_moved(void **state)
     rehearsal_advance(&r, 0, NULL, NULL);
     assert_int_equal(a->group, partition_slot(&r.world.partition, 1)->id);
     assert_int_equal(a->place, partition_slot(&r.world.partition, 1)->place);
-    assert_true(b->paused && b->n_blocks && !b->group);
-    assert_true(!c->paused && !c->n_blocks && !c->group);
+    assert_true(b->parked && b->n_blocks && !b->group);
+    assert_true(!c->parked && !c->n_blocks && !c->group);
     assert_true(world_check(&r.world));
     rehearsal_free(&r);
 }
@@ -364,7 +364,7 @@ static void groups_close_and_open(void **state)
         "local ok, why = act.preempt(view.groups[3], 'recompute') assert(not ok and why:sub(1, 11) == 'act.preempt')");
     rehearsal_advance(&r, 0, NULL, NULL);
     assert_int_equal(r.world.running.n, 0);
-    assert_true(r.world.waiting.items[0]->paused);
+    assert_true(r.world.waiting.items[0]->parked);
     in_step(&r, "assert(view.groups[2].closed and not view.groups[1].closed) assert(act.open(view.groups[2]))");
     rehearsal_advance(&r, 0, NULL, NULL);
     in_step(&r, "assert(not view.groups[2].closed)");

@@ -87,7 +87,7 @@ static const char *state_of(const struct rig *t)
     for (int i = 0; i < MAX_SETS; i++)
         n_chosen += p->algorithms[i] != 0;
     for (int i = 0; i < w->waiting.n; i++)
-        n_parked += w->waiting.items[i]->paused;
+        n_parked += w->waiting.items[i]->parked;
     snprintf(text, sizeof text, "closed %d, ordered %d, chosen %d, free %llx, parked %d", n_shut, p->n_pending,
              n_chosen, (unsigned long long)p->free_ranks, n_parked);
     return text;

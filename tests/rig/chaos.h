@@ -90,7 +90,7 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
             continue;
         plan_decodes(b);
         plan_prefill(b, NULL, 0, c->budget);
-        int n = b->site->n_ranks, tp;
+        int n = b->group->n_ranks, tp;
         do
             tp = 1 + (int)rng_below(&c->rng, (uint64_t)n);
         while (n % tp);

@@ -157,7 +157,7 @@ static enum verdict merge_step(void *ctx, const struct view *v, struct plan *p, 
         plan_decodes(b);
         plan_prefill(b, NULL, 0, 4096);
         if (b->n_tokens)
-            plan_forward(b, b->site->base);
+            plan_forward(b, b->group->base);
     }
     return VERDICT_OK;
 }

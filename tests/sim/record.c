@@ -308,7 +308,7 @@ static void write_file(const char *path, const char *text, size_t n)
         fail_msg("%s", e.text);
 }
 
-/* The so-manieth line of a kind. */
+/* The nth line of a kind. */
 static char *find_line(char *text, char kind, int nth)
 {
     for (char *c = text; c; c = strchr(c, '\n'), c = c ? c + 1 : NULL)

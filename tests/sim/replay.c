@@ -144,7 +144,7 @@ static enum verdict guarded_step(void *ctx, const struct view *v, struct plan *p
     assert_true(!(seen & parts->free_ranks));
     enum verdict verdict = g->inner.ops->step(g->inner.ctx, v, p, e);
     for (int i = 0; i < p->n_batches; i++) /* only idle groups take steps */
-        assert_true(!p->batches[i]->forwarded || p->batches[i]->site->idle);
+        assert_true(!p->batches[i]->forwarded || p->batches[i]->group->idle);
     return verdict;
 }
 
@@ -193,7 +193,7 @@ static enum verdict hostile_step(void *ctx, const struct view *v, struct plan *p
         plan_prefill(b, NULL, 0, (int)rng_below(&h->rng, (uint64_t)h->budget * 2));
         struct layout l = {1 + (int)rng_below(&h->rng, 4), 1 + (int)rng_below(&h->rng, 4), 1};
         if (b->n_tokens && !plan_forward(b, l))
-            plan_forward(b, (struct layout){b->site->n_ranks, 1, 1});
+            plan_forward(b, (struct layout){b->group->n_ranks, 1, 1});
     }
     return VERDICT_OK;
 }

@@ -141,7 +141,7 @@ static enum verdict park_step(void *ctx, const struct view *v, struct plan *p, s
         plan_decodes(b);
         plan_prefill(b, NULL, 0, 64);
         if (b->n_tokens)
-            plan_forward(b, (struct layout){b->site->n_ranks, 1, 1});
+            plan_forward(b, (struct layout){b->group->n_ranks, 1, 1});
     }
     return VERDICT_OK;
 }

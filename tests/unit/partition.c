@@ -71,9 +71,9 @@ static struct request *submit(struct bench *b, int n_prompt, int first_token)
 /* What the engine does with copies: here they land at once. */
 static void land_moves(struct bench *b)
 {
-    for (int i = 0; i < b->w.n_moves; i++)
-        world_move_done(&b->w, b->w.moves[i]);
-    b->w.n_moves = 0;
+    for (int i = 0; i < b->w.n_copies; i++)
+        world_copy_done(&b->w, b->w.copies[i]);
+    b->w.n_copies = 0;
 }
 
 static struct group *group_of(struct bench *b, uint64_t mask)
@@ -222,7 +222,7 @@ static void starvation_of_deferred_requests(void **state)
     struct request *r = submit(&b, 40, 1);
     step(&b, 1);
     bind_now(&b, 3, FATE_PARK);
-    assert_true(r->paused && r->state == REQ_WAITING);
+    assert_true(r->parked && r->state == REQ_WAITING);
     submit(&b, 10, 500);
     assert_int_equal(step(&b, 3), 10); /* it cannot run here with its KV there */
     int64_t due, next;
@@ -230,7 +230,7 @@ static void starvation_of_deferred_requests(void **state)
     assert_true(due > b.now && due <= b.now + 1000);
     assert_int_equal(world_unpark(&b.w, due, &next), 1);
     assert_true(next == INT64_MAX);
-    assert_false(r->paused);
+    assert_false(r->parked);
     assert_ptr_equal(b.w.waiting.items[0], r);
     assert_true(step(&b, 3) > 1);
     assert_int_equal(r->state, REQ_RUNNING);
@@ -248,7 +248,7 @@ static void cancel_of_a_merged_request(void **state)
     struct request *r = submit(&b, 40, 1);
     step(&b, 1);
     bind_now(&b, 15, FATE_MIGRATE);
-    assert_int_equal(b.w.n_moves, 1);
+    assert_int_equal(b.w.n_copies, 1);
     world_end(&b.w, r, END_ABORT); /* while its KV is under way */
     land_moves(&b);
     assert_true(world_check(&b.w));
@@ -455,7 +455,7 @@ static void nobody_moves_into_a_closed_group(void **state)
     partition_ask(&b.w, &o, ++b.now);
     assert_int_equal(partition_advance(&b.w, b.now), 1);
     assert_int_equal(group_of(&b, 2)->n_running, 0);
-    assert_true(b.w.waiting.items[0]->paused);
+    assert_true(b.w.waiting.items[0]->parked);
     tear_down(&b);
 }
 
@@ -551,8 +551,8 @@ static void no_room_to_copy_means_parked(void **state)
     while (step(&b, 1) > 1)
         ;
     bind_now(&b, 3, FATE_MIGRATE); /* rank 0 cannot hold both copies */
-    assert_true(r->paused);
-    assert_int_equal(b.w.n_moves, 0);
+    assert_true(r->parked);
+    assert_int_equal(b.w.n_copies, 0);
     bind_now(&b, 1, FATE_MIGRATE);
     assert_int_equal(step(&b, 1), 1); /* where its KV is, it goes on at once */
     assert_int_equal(r->n_recomputed, 0);

@@ -147,7 +147,7 @@ static void refusals_name_the_reason(void **state)
     assert_int_equal(plan_add(batch, second->id, 0), 5);
     assert_true(plan_forward(batch, ONE));
     run(&b);
-    assert_true(r->paused && r->n_blocks > 0);
+    assert_true(r->parked && r->n_blocks > 0);
     assert_false(plan_refuse(&b.p, r->id, 503, 1, "no"));
     tear_down(&b);
 }

@@ -608,14 +608,14 @@ static void lists_are_shared_by_sequences(void **state)
     struct tokenizer *t;
     struct err e = {0};
     assert_int_equal(tokenizer_bytes(&t, VOCAB, &e), 0);
-    const struct front_text words = {.tokenizer = t,
-                                     .bos = (char *)(uintptr_t) "",
-                                     .eos = (char *)(uintptr_t) "",
-                                     .n_vocab = VOCAB,
-                                     .max_model_len = 100};
+    const struct front_text model_text = {.tokenizer = t,
+                                          .bos = (char *)(uintptr_t) "",
+                                          .eos = (char *)(uintptr_t) "",
+                                          .n_vocab = VOCAB,
+                                          .max_model_len = 100};
     struct openai_order *o = mem_new(sizeof *o);
     *o = (struct openai_order){
-        .words = &words, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
+        .model_text = &model_text, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
     buf_puts(&o->body,
              "{\"max_tokens\":1,\"n\":4,\"logit_bias\":{\"5\":1},\"prompt\":[\"a\",\"b\"],\"allowed_token_ids\":[0");
     for (int i = VOCAB - 1; i > 0; i--)

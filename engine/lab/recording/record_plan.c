@@ -70,7 +70,7 @@ static uint64_t put_batch(struct buf *out, const struct plan_batch *b, uint64_t 
 {
     const int64_t numbers[] = {b->n_tokens, b->n_items, b->n_decodes};
     buf_puts(out, " B");
-    put_i64(out, b->group);
+    put_i64(out, b->group_id);
     buf_putc(out, ':');
     put_layout(out, b->layout);
     for (int i = 0; i < 3; i++) {

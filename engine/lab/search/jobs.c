@@ -26,7 +26,7 @@ struct child {
     int64_t begun_ns;
 };
 
-struct crew {
+struct runner {
     struct jobs *j;
     struct child children[MAX_PARALLEL];
     int n_children, n_running, next, n_done;
@@ -35,7 +35,7 @@ struct crew {
     char folder[PATH_BYTES];
 };
 
-static void path_of(const struct crew *c, int job, const char *ext, char out[PATH_BYTES + 32])
+static void path_of(const struct runner *c, int job, const char *ext, char out[PATH_BYTES + 32])
 {
     snprintf(out, PATH_BYTES + 32, "%s/%d.%s", c->folder, job, ext);
 }
@@ -43,18 +43,18 @@ static void path_of(const struct crew *c, int job, const char *ext, char out[PAT
 /* ---- a child */
 
 /* In a process group of its own, so that Ctrl-C at the terminal comes here alone; its own words go to a file. */
-static int start(struct crew *c, struct child *to, int job, struct err *e)
+static int start(struct runner *c, struct child *to, int job, struct err *e)
 {
     const struct job *x = &c->j->items[job];
-    char **argv = mem_new_array((size_t)x->n_words + 4, sizeof *argv), json[PATH_BYTES + 32], log[PATH_BYTES + 32];
+    char **argv = mem_new_array((size_t)x->n_args + 4, sizeof *argv), json[PATH_BYTES + 32], log[PATH_BYTES + 32];
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     path_of(c, job, "json", json);
     path_of(c, job, "log", log);
     argv[0] = (char *)"moonshift";
-    memcpy(argv + 1, x->words, (size_t)x->n_words * sizeof *argv);
-    argv[x->n_words + 1] = (char *)"--json";
-    argv[x->n_words + 2] = json;
+    memcpy(argv + 1, x->args, (size_t)x->n_args * sizeof *argv);
+    argv[x->n_args + 1] = (char *)"--json";
+    argv[x->n_args + 2] = json;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
@@ -77,7 +77,7 @@ static int start(struct crew *c, struct child *to, int job, struct err *e)
 }
 
 /* The last thing that it said, without the program's name. */
-static char *last_words(struct crew *c, int job, int status)
+static char *last_words(struct runner *c, int job, int status)
 {
     char path[PATH_BYTES + 32];
     struct buf text = {0};
@@ -106,7 +106,7 @@ static char *last_words(struct crew *c, int job, int status)
     return out;
 }
 
-static void collect(struct crew *c, struct child *k, int status)
+static void collect(struct runner *c, struct child *k, int status)
 {
     struct job *x = &c->j->items[k->job];
     struct buf text = {0};
@@ -126,7 +126,7 @@ static void collect(struct crew *c, struct child *k, int status)
 
 /* ---- all of them */
 
-static void show(const struct crew *c)
+static void show(const struct runner *c)
 {
     enum { WIDE = 30 };
     int all = c->j->n_all ? c->j->n_all : c->j->n, done = c->j->n_before + c->n_done,
@@ -141,7 +141,7 @@ static void show(const struct crew *c)
     fprintf(stderr, "\r[%s] %d of %d %s\033[K", bar, done, all, c->j->what);
 }
 
-static void reap(struct crew *c)
+static void reap(struct runner *c)
 {
     for (int i = 0; i < c->n_children; i++) {
         int status;
@@ -151,7 +151,7 @@ static void reap(struct crew *c)
 }
 
 /* Until a child has ended or somebody wants an end of it all, which is what it returns. */
-static bool await(struct crew *c)
+static bool await(struct runner *c)
 {
     struct pollfd p = {.fd = c->j->signals->fd, .events = POLLIN};
     struct signalfd_siginfo info;
@@ -162,7 +162,7 @@ static bool await(struct crew *c)
     return stop;
 }
 
-static int work(struct crew *c, struct err *e)
+static int work(struct runner *c, struct err *e)
 {
     show(c);
     while (c->n_running || c->next < c->j->n) {
@@ -178,7 +178,7 @@ static int work(struct crew *c, struct err *e)
     return 0;
 }
 
-static void end_children(struct crew *c)
+static void end_children(struct runner *c)
 {
     for (int i = 0; i < c->n_children; i++)
         if (c->children[i].pid) {
@@ -187,7 +187,7 @@ static void end_children(struct crew *c)
         }
 }
 
-static void remove_files(struct crew *c)
+static void remove_files(struct runner *c)
 {
     char path[PATH_BYTES + 32];
     for (int i = 0; i < c->j->n; i++) {
@@ -224,7 +224,7 @@ void job_signals_close(struct job_signals *s)
 
 int jobs_run(struct jobs *j, struct err *e)
 {
-    struct crew *c = mem_new(sizeof *c);
+    struct runner *c = mem_new(sizeof *c);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int rc;
     c->j = j;

@@ -13,8 +13,8 @@
 #include "engine/base/json.h"
 
 struct job {
-    char **words; /* without the program's name; the caller's */
-    int n_words;
+    char **args; /* without the program's name; the caller's */
+    int n_args;
     struct json *result; /* what it wrote after --json, the caller's; NULL: it failed, or was not run */
     char *failure;       /* why, without "moonshift: ", the caller's; NULL: it has a result, or was not run */
     int64_t elapsed_ns;
@@ -40,7 +40,7 @@ int job_signals_open(struct job_signals *s, struct err *e);
 void job_signals_close(struct job_signals *s);
 /* E_GONE: interrupted; those that had ended have their results. E_SYS: no process, no folder for the answers. */
 int jobs_run(struct jobs *j, struct err *e);
-/* Frees results and failures; words stay. */
+/* Frees results and failures; args stay. */
 void jobs_clear(struct jobs *j);
 
 #endif

@@ -47,8 +47,8 @@ static void add_words(struct job *x, char *text)
         size_t n = strcspn(at, " \n");
         if (n == 0)
             break;
-        x->words = mem_resize(x->words, (size_t)x->n_words + 1, sizeof *x->words);
-        x->words[x->n_words++] = at;
+        x->args = mem_resize(x->args, (size_t)x->n_args + 1, sizeof *x->args);
+        x->args[x->n_args++] = at;
         at += n;
         if (*at)
             *at++ = 0;
@@ -284,7 +284,7 @@ void paper_list_close(struct paper_list *l)
 {
     jobs_clear(&l->jobs);
     for (int i = 0; i < l->jobs.n; i++)
-        mem_free(l->jobs.items[i].words);
+        mem_free(l->jobs.items[i].args);
     mem_free(l->jobs.items);
     for (int i = 0; i < l->n_owned; i++)
         mem_free(l->owned[i]);

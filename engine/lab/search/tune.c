@@ -18,19 +18,19 @@ enum { ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8 };
 static void make_job(const struct search *s, const struct point *p, struct job *x, struct strings *own)
 {
     struct buf b = {0};
-    x->words = mem_new_array((size_t)s->ask->words.n + 2 * (size_t)s->space.n + 2, sizeof *x->words);
-    memcpy(x->words, s->ask->words.items, (size_t)s->ask->words.n * sizeof *x->words);
-    x->n_words = s->ask->words.n;
+    x->args = mem_new_array((size_t)s->ask->args.n + 2 * (size_t)s->space.n + 2, sizeof *x->args);
+    memcpy(x->args, s->ask->args.items, (size_t)s->ask->args.n * sizeof *x->args);
+    x->n_args = s->ask->args.n;
     own->items = mem_resize(own->items, (size_t)(own->n + s->space.n + 1), sizeof *own->items);
     for (int i = 0; i < s->space.n; i++) {
         buf_printf(&b, "%s=", s->space.params[i].name);
         tune_space_value(&s->space, i, p->u[i], &b);
-        x->words[x->n_words++] = (char *)"--policy-param";
-        x->words[x->n_words++] = own->items[own->n++] = buf_take(&b);
+        x->args[x->n_args++] = (char *)"--policy-param";
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
     }
     if (!p->whole) {
         buf_printf(&b, "--requests=%.0f", ceil(s->n_rows / SHORTER));
-        x->words[x->n_words++] = own->items[own->n++] = buf_take(&b);
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
     }
 }
 
@@ -78,7 +78,7 @@ int tune_run_points(struct search *s, struct point *points, int n, struct err *e
     for (int i = 0; i < n; i++) {
         take_result(s, &points[i], &items[i]);
         s->n_spent += points[i].known || !points[i].refused;
-        mem_free(items[i].words);
+        mem_free(items[i].args);
     }
     jobs_clear(&j);
     mem_free(items);

@@ -17,7 +17,7 @@ struct tune_ask {
     struct strings objectives, constraints; /* metrics by name; bounds on them */
     struct strings params,
         fixed;            /* NAME or NAME=LOW..HIGH to search, none: all that have bounds; NAME=VALUE that stay */
-    struct strings words; /* the command line of one simulation, but for the policy's params: `moonshift` left out */
+    struct strings args;  /* the command line of one simulation, but for the policy's params: `moonshift` left out */
     int64_t budget, jobs; /* simulations in all; at once, 0: as many as there are cores */
     uint64_t seed;
     double starvation_s;

@@ -1,5 +1,5 @@
 /* What the routes share: the handles to the engine, the text workers and the books. Made and owned by
- * server.c; front thread only, except `words` and the names, which never change. */
+ * server.c; front thread only, except `model_text` and the names, which never change. */
 #ifndef SERVE_FRONT_FRONT_H
 #define SERVE_FRONT_FRONT_H
 
@@ -16,7 +16,7 @@ struct front {
     struct http *http;
     struct queue *inbox; /* of the engine */
     struct text *text;
-    struct front_text words;
+    struct front_text model_text;
     const char *const *names; /* the model's served names; the first is canonical */
     int n_names;
     const char *root;        /* the model's path or origin */

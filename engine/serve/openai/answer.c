@@ -17,7 +17,7 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     a->prompts = o->prompts;
     o->params = (struct openai_params){0};
     o->prompts = (struct openai_prompts){0};
-    a->words = o->words;
+    a->model_text = o->model_text;
     snprintf(a->id, sizeof a->id, "%s", o->id);
     a->model = model;
     a->created_s = clock_wall_seconds();
@@ -29,7 +29,7 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
         c->spec = o->specs[i];
         o->specs[i] = NULL;
         c->cost = i % a->params.n ? SIBLING_COST : c->spec->n_prompt; /* a sibling finds the prompt in the cache */
-        detok_init(&c->detok, a->words->tokenizer, a->params.skip_special);
+        detok_init(&c->detok, a->model_text->tokenizer, a->params.skip_special);
         stop_scan_init(&c->scan, &a->params.stops);
     }
     for (int i = 0; i < a->prompts.n; i++)
@@ -91,7 +91,7 @@ static void begin(struct openai_choice *c)
 static void add_logprobs(struct openai_choice *c, int32_t id, const struct token_logprobs *lp)
 {
     const struct openai_params *p = &c->answer->params;
-    struct shape_token t = {c->answer->words->tokenizer, id, lp, p->n_logprobs, p->tokens_as_ids};
+    struct shape_token t = {c->answer->model_text->tokenizer, id, lp, p->n_logprobs, p->tokens_as_ids};
     if (!p->logprobs)
         return;
     if (p->route == ROUTE_COMPLETIONS)
@@ -178,7 +178,7 @@ void openai_answer_prompt(struct openai_choice *c, const struct prompt_logprobs 
     for (int i = 0; a->params.echo && i < p->n; i++)
         add_logprobs(c, q->ids[i], i ? &p->items[i] : NULL);
     if (a->params.show_prompt_logprobs)
-        shape_put_prompt(&c->prompt_logprobs, a->words->tokenizer, q->ids, p);
+        shape_put_prompt(&c->prompt_logprobs, a->model_text->tokenizer, q->ids, p);
     a->held += held_by(c) - before;
 }
 

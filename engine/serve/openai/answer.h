@@ -35,7 +35,7 @@ struct openai_answer {
     struct http_exchange *x; /* NULL: the client is gone, or was told of a fault */
     struct openai_params params;
     struct openai_prompts prompts;
-    const struct front_text *words;
+    const struct front_text *model_text;
     char id[NAME_BYTES + 16];
     struct buf head; /* what every frame begins with, up to the choice's index */
     const char *model;

@@ -271,7 +271,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     p->x = x;
     struct openai_order *r = &p->order;
     r->job = (struct text_job){.run = openai_order_read, .done = order_done, .bytes = x->body.len};
-    r->words = &f->words;
+    r->model_text = &f->model_text;
     r->names = f->names;
     r->n_names = f->n_names;
     r->route = route;

@@ -55,7 +55,7 @@ static void fill_stop_ids(struct request_spec *s, const struct openai_order *o)
 {
     const struct openai_params *p = &o->params;
     const int32_t *ends = NULL;
-    size_t n_ends = p->ignore_eos ? 0 : tokenizer_end_ids(o->words->tokenizer, &ends);
+    size_t n_ends = p->ignore_eos ? 0 : tokenizer_end_ids(o->model_text->tokenizer, &ends);
     s->n_stop_ids = (int)n_ends + p->n_stop_ids;
     if (!s->n_stop_ids)
         return;
@@ -108,9 +108,9 @@ static int make_specs(struct openai_order *o)
 
 static int read_body(struct openai_order *o, const struct json *body)
 {
-    TRY(openai_params_read(&o->params, o->route, body, o->words->n_vocab, &o->fault));
+    TRY(openai_params_read(&o->params, o->route, body, o->model_text->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
-    const struct openai_reading r = {o->words, &o->params, &o->job.cancel};
+    const struct openai_reading r = {o->model_text, &o->params, &o->job.cancel};
     TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault));
     return make_specs(o);
 }

@@ -11,7 +11,7 @@
 struct openai_order {
     struct text_job job; /* first: a job is an order */
     /* in */
-    const struct front_text *words;
+    const struct front_text *model_text;
     const char *const *names; /* a model by any of these is ours */
     int n_names;
     enum openai_route route;

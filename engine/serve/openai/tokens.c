@@ -10,7 +10,7 @@ enum { PIECE_WORK = 32 /* of a token string, in bytes of plain work */ };
 
 struct token_job {
     struct text_job job; /* first */
-    const struct front_text *words;
+    const struct front_text *model_text;
     struct http_exchange *x; /* front thread; NULL: gone */
     struct buf body, out;
     struct fault fault;
@@ -31,7 +31,7 @@ static int put_pieces(struct token_job *t, const struct tokens *ids, struct buf 
     buf_puts(out, ",\"token_strs\":[");
     for (size_t i = 0; i < ids->len && !rc; i++) {
         buf_clear(&piece);
-        tokenizer_piece(t->words->tokenizer, ids->ids[i], &piece);
+        tokenizer_piece(t->model_text->tokenizer, ids->ids[i], &piece);
         if (i)
             buf_putc(out, ',');
         buf_put_json(out, piece.data ? piece.data : "", piece.len);
@@ -50,7 +50,7 @@ static int text_of(struct token_job *t, const struct json *body, struct buf *tex
                                   .add_generation_prompt = flag(body, "add_generation_prompt", true),
                                   .continue_final = flag(body, "continue_final_message", false)};
         *special = flag(body, "add_special_tokens", false);
-        const struct openai_reading r = {t->words, &p, &t->job.cancel};
+        const struct openai_reading r = {t->model_text, &p, &t->job.cancel};
         return openai_render(&r, body, text, &t->fault);
     }
     if (json_type(prompt) != JSON_STRING)
@@ -69,10 +69,10 @@ static int tokenize(struct token_job *t, const struct json *body)
     bool special = true;
     int rc = text_of(t, body, &text, &special);
     struct tokenize_how how = {.flags = TOKENIZE_SPECIAL | (special ? TOKENIZE_BOS : 0), .cancel = &t->job.cancel};
-    if (!rc && tokenizer_encode(t->words->tokenizer, text.data ? text.data : "", text.len, how, &ids, &e))
+    if (!rc && tokenizer_encode(t->model_text->tokenizer, text.data ? text.data : "", text.len, how, &ids, &e))
         rc = fault_set(&t->fault, 400, "invalid_value", "prompt", "the text cannot be tokenised: %s", e.text);
     if (!rc) {
-        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len, t->words->max_model_len);
+        buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len, t->model_text->max_model_len);
         shape_put_ids(&t->out, ids.ids, ids.len);
         if (flag(body, "return_token_strs", false))
             rc = put_pieces(t, &ids, &t->out);
@@ -89,9 +89,9 @@ static int detokenize(struct token_job *t, const struct json *body)
     const struct json *list = json_find(body, "tokens");
     if (!list)
         return fault_set(&t->fault, 400, "missing_parameter", "tokens", "'tokens' is missing");
-    int rc = openai_read_ids(list, "tokens", t->words->n_vocab, SIZE_MAX, &ids, &t->fault);
+    int rc = openai_read_ids(list, "tokens", t->model_text->n_vocab, SIZE_MAX, &ids, &t->fault);
     struct buf text = {0};
-    const struct openai_reading r = {t->words, NULL, &t->job.cancel};
+    const struct openai_reading r = {t->model_text, NULL, &t->job.cancel};
     if (!rc)
         rc = openai_decode(&r, &ids, false, &text, &t->fault);
     buf_puts(&t->out, "{\"prompt\":");
@@ -145,7 +145,7 @@ static void post(struct front *f, struct http_exchange *x, int (*work)(struct to
 {
     struct token_job *t = mem_new(sizeof *t);
     *t = (struct token_job){.job = {.run = run, .done = done, .bytes = x->body.len},
-                            .words = &f->words,
+                            .model_text = &f->model_text,
                             .x = x,
                             .body = x->body,
                             .work = work};
@@ -187,9 +187,10 @@ void tokens_api_info(struct front *f, struct http_exchange *x)
     struct buf out = {0};
     buf_printf(&out,
                "{\"tokenizer_class\":\"moonshift\",\"vocab_size\":%d,\"model_max_length\":%d,\"add_bos_token\":%s",
-               f->words.n_vocab, f->words.max_model_len, tokenizer_adds_bos(f->words.tokenizer) ? "true" : "false");
-    put_or_null(&out, "bos_token", f->words.bos);
-    put_or_null(&out, "eos_token", f->words.eos);
+               f->model_text.n_vocab, f->model_text.max_model_len,
+               tokenizer_adds_bos(f->model_text.tokenizer) ? "true" : "false");
+    put_or_null(&out, "bos_token", f->model_text.bos);
+    put_or_null(&out, "eos_token", f->model_text.eos);
     put_or_null(&out, "chat_template", f->chat_source);
     buf_putc(&out, '}');
     front_json(x, &out);

@@ -171,8 +171,8 @@ static struct request_spec *make_spec(struct terminal *t, struct tokens *prompt)
     int64_t most = t->setup.max_tokens;
     struct request_spec *s = mem_new(sizeof *s);
     const int32_t *ends;
-    size_t n_ends = tokenizer_end_ids(t->setup.words->tokenizer, &ends);
-    int room = t->setup.words->max_model_len - (int)prompt->len;
+    size_t n_ends = tokenizer_end_ids(t->setup.model_text->tokenizer, &ends);
+    int room = t->setup.model_text->max_model_len - (int)prompt->len;
     s->tag = ++t->tag;
     snprintf(s->name, sizeof s->name, "run-%llu", (unsigned long long)t->tag);
     s->arrival_ns = clock_now(t->setup.clock);
@@ -228,7 +228,7 @@ static int ask(struct terminal *t, struct tokens *prompt, struct answer *a, stru
     *a = (struct answer){0};
     buf_clear(&t->shown);
     t->n_written = 0;
-    detok_init(&t->detok, t->setup.words->tokenizer, true);
+    detok_init(&t->detok, t->setup.model_text->tokenizer, true);
     int64_t begin = clock_now(t->setup.clock), first = 0;
     queue_post(t->setup.inbox, &(struct engine_message){.kind = IN_SUBMIT, .payload = make_spec(t, prompt)});
     int rc = 0;
@@ -271,7 +271,7 @@ static void clear_messages(struct terminal *t)
 
 static int check_length(const struct terminal *t, const struct tokens *ids, struct err *e)
 {
-    int most = t->setup.words->max_model_len;
+    int most = t->setup.model_text->max_model_len;
     if (!ids->len)
         return err_set(e, E_INPUT, "the prompt is empty");
     if (ids->len >= (size_t)most)
@@ -286,7 +286,7 @@ static int chat_prompt(struct terminal *t, struct tokens *ids, struct err *e)
     struct buf body = {0}, text = {0};
     buf_printf(&body, "{\"messages\":[%s]}", t->messages.data);
     struct json *j = json_parse(body.data, body.len, NULL, e);
-    const struct openai_reading r = {t->setup.words, &p, NULL};
+    const struct openai_reading r = {t->setup.model_text, &p, NULL};
     int rc = j ? openai_render(&r, j, &text, &f) : E_INPUT;
     if (!rc)
         rc = openai_encode(&r, &text, false, ids, &f);
@@ -301,7 +301,7 @@ static int chat_prompt(struct terminal *t, struct tokens *ids, struct err *e)
 static int raw_prompt(struct terminal *t, const struct buf *text, struct tokens *ids, struct err *e)
 {
     struct fault f = {0};
-    const struct openai_reading r = {t->setup.words, NULL, NULL};
+    const struct openai_reading r = {t->setup.model_text, NULL, NULL};
     int rc = openai_encode(&r, text, true, ids, &f);
     if (rc)
         return err_set(e, rc, "%s", f.text);

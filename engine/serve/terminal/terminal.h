@@ -14,7 +14,7 @@ struct terminal_setup {
     bool raw;                    /* the text is continued as it is, without a chat template */
     int64_t max_tokens;          /* of an answer; 0: as many as there is room for */
     struct sampling sampling;    /* seed: of the first answer */
-    const struct front_text *words;
+    const struct front_text *model_text;
     struct clock *clock;
     struct queue *inbox, *outbox; /* of a threaded engine that runs */
     const char *history;          /* the file that typed lines are kept in; "": none */
