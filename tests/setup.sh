@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by ./run and ./test: finds out what this machine lacks and installs it (Debian and Ubuntu), or names it (others).
 # A probe looks for the thing itself, not for a package, so hand-made installations count.
 
@@ -106,12 +107,12 @@ build() {
     [ "$1" = release ] || dir=build-$1
     shift
     log=$(mktemp)
-    local jobs=()
-    [ -z "${JOBS:-}" ] || jobs=(-j "$JOBS")
-    if [ -n "${RECONFIGURE:-}" ] || [ ! -f $dir/build.ninja ]; then
+    local parallel=()
+    [ -z "${JOBS:-}" ] || parallel=(-j "$JOBS")
+    if [ -n "${RECONFIGURE:-}" ] || [ ! -f "$dir/build.ninja" ]; then
         cmake --preset "$preset" "${CONFIGURE[@]}" >"$log" 2>&1 || failed_at=configure
     fi
-    if [ -n "$failed_at" ] || ! cmake --build --preset "$preset" "${jobs[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
+    if [ -n "$failed_at" ] || ! cmake --build --preset "$preset" "${parallel[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
         grep -nE 'error|Error|warning:|undefined|FAILED' "$log" | head -n 40 >&2
         tail -n 15 "$log" >&2
         rm -f "$log"

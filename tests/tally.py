@@ -38,7 +38,7 @@ def show(name, text):
 
 def count(name, text, good, must_count):
     found = cases(text)
-    passed, failed = found if found else (int(good and not must_count), 0)
+    passed, failed = found or (int(good and not must_count), 0)
     if not good and not failed:
         failed = 1
     if good and not passed and not failed:

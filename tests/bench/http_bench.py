@@ -5,7 +5,6 @@ loopback carries in single writes of a frame's size. usage: http_bench.py --bina
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys

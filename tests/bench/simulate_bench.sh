@@ -7,9 +7,9 @@ binary=${1:-build/moonshift} traces=models/papers
 
 # run NAME FLAGS...
 run() {
-    local name=$1 i
+    local name=$1
     shift
-    for i in 1 2 3; do
+    for _ in 1 2 3; do
         timeout 300 taskset -c 0 /usr/bin/time -f '%U %M' -o "$out/time" "$binary" simulate --hardware h200x8 "$@" >"$out/table"
         echo "$(cat "$out/time") $(awk '/^duration/ {d = $3} /^steps/ {s = $2} END {print d, s}' "$out/table")"
     done | sort -n | awk -v name="$name" 'NR == 2 {printf "%-44s %7.2f s  %4d MiB  %8.0f simulated s/s  %6.1f us a step\n", name, $1, $2 / 1024, $3 / $1, $1 * 1e6 / $4}'

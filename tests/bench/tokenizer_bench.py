@@ -15,7 +15,7 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "oracle"))
-import tokenizer_oracle  # noqa: E402
+import tokenizer_oracle
 
 PIECE = 64 << 10
 

@@ -173,8 +173,8 @@ class Terminal:
             assert ready, f"{pattern} did not come; there was {self.text[-500:]}"
             try:
                 self.text += os.read(self.fd, 65536)
-            except OSError:
-                raise AssertionError(f"it ended before {pattern}: {self.text[-500:]}")
+            except OSError as e:
+                raise AssertionError(f"it ended before {pattern}: {self.text[-500:]}") from e
 
     def type(self, data):
         os.write(self.fd, data)

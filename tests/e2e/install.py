@@ -205,7 +205,21 @@ def it_serves_and_ends(root):
 
 def the_container_file_is_one(root):
     """No container is started here: each instruction is known, each package is one that ./run installs, and the stages match."""
-    known = "FROM RUN WORKDIR COPY USER ENV EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD ARG LABEL".split()
+    known = [
+        "FROM",
+        "RUN",
+        "WORKDIR",
+        "COPY",
+        "USER",
+        "ENV",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+        "ARG",
+        "LABEL",
+    ]
     steps = containerfile()
     assert all(word in known for word, _ in steps), steps
     stages = [rest for word, rest in steps if word == "FROM"]

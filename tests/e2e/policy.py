@@ -143,7 +143,7 @@ def which_files_are_tested_and_the_exit_status():
         write(folder, a="return { api = 1 }")
         code, out, _ = run("policy", "test", a)
         assert code == 1 and "FAIL it does not load: a.lua: step is missing" in out, out
-        write(folder, **{"a": FCFS, "a_spec": "it('is not', function() assert(false) end)\n"})
+        write(folder, a=FCFS, a_spec="it('is not', function() assert(false) end)\n")
         code, out, _ = run("policy", "test", a)
         assert code == 1 and "specs: FAILED" in out, out
     with tempfile.TemporaryDirectory() as empty:

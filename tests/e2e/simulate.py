@@ -87,7 +87,7 @@ def results_agree(folder):
                 assert abs(cell - nearest_rank(values, p)) < 0.006, (name, p, cell)
                 assert abs(run[f"{name.lower()}_ms"][f"p{p}"] - nearest_rank(values, p)) < 0.001
         good_ones = sum(a <= 200 and b <= 40 for a, b in zip(ttft, tpot))
-        assert run["good"] == good_ones and 0 < good_ones
+        assert run["good"] == good_ones and good_ones > 0
         assert run["finished"] == run["requests"] == 150 == int(table["finished"][i]) and run["conserved"]
         tokens = sum(int(x["input_tokens"]) + int(x["output_tokens"]) for x in mine)
         assert abs(run["throughput"] * run["seconds"] / tokens - 1) < 1e-9
@@ -189,7 +189,7 @@ def pictures_can_be_read(folder):
                 assert 0 <= a <= x <= width and 0 <= b <= y <= height, (name, n, a, b, x, y)
             ticks = texts(d, "tick-x")
             assert len(ticks) >= 3 and len(set(ticks)) == len(ticks), (name, n, ticks)
-            legend, wanted = texts(d, "legend"), [p for p in policies[:n]]
+            legend, wanted = texts(d, "legend"), list(policies[:n])
             switched = [r for r in runs if r["n_switches"]]
             assert switched and bool([x for x in legend if "switch" in x]) == (
                 name in ("throughput", "queue", "kv", "layouts")
@@ -336,7 +336,7 @@ def what_was_not_measured_is_flagged(folder):
     text, ((_, tp), (_, dp)) = outside(sixteen, "--policy", "static:tp=8,dp=2", "--policy", "static:sp=16")
     reduce = [t for t in tp["tables"] if t["table"].startswith("all_reduce")]
     assert not reduce, tp
-    exchange = [t for t in dp["tables"] if t["table"] == "all_to_all"][0]
+    exchange = next(t for t in dp["tables"] if t["table"] == "all_to_all")
     assert (
         exchange["axis"] == "devices"
         and exchange["measured"] == [2, 8]
@@ -416,7 +416,7 @@ def what_was_not_measured_is_flagged(folder):
         "batch:requests=3,input=30000,output=2",
     )
     assert any(
-        t["table"].startswith("prefill") and t["axis"] == "new tokens" and 16384 < t["high"] for t in long["tables"]
+        t["table"].startswith("prefill") and t["axis"] == "new tokens" and t["high"] > 16384 for t in long["tables"]
     ), long
 
 
@@ -471,7 +471,7 @@ def mistakes(folder):
     ):
         r = simulate(*args)
         assert r.returncode == code and says in r.stderr, (args, r.returncode, r.stderr)
-        assert "--json" in args or not r.stdout and "simulated seconds" not in r.stderr, (
+        assert "--json" in args or (not r.stdout and "simulated seconds" not in r.stderr), (
             r.stderr
         )  # found before anything ran
         assert r.stderr.count("moonshift: ") == 1, r.stderr

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/oracle")
-from own_server import Site, books, frames, post  # noqa: E402
+from own_server import Site, books, frames, post
 
 PARAMS = {
     "shift": ["--policy-param", "threshold=24"],

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/oracle")
-from own_server import Site, frames, post  # noqa: E402
+from own_server import Site, frames, post
 
 
 async def first_token(site):

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, read  # noqa: E402
+from source import Rules, read
 
 PRESETS = [p["name"] for p in json.loads(read("CMakePresets.json"))["configurePresets"]]
 

@@ -4,7 +4,7 @@ import re
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, bare, exceptions, files, read  # noqa: E402
+from source import Rules, bare, exceptions, files, read
 
 NEVER = r"strcpy strcat sprintf vsprintf gets strtok rand srand random alloca setenv putenv popen system"
 ENDERS = r"exit _exit _Exit quick_exit abort assert longjmp setjmp"

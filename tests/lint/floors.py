@@ -1,11 +1,12 @@
 """The order of the floors (a file includes only its own floor and those before it) and the homes of foreign headers."""
 
+import itertools
 import os
 import re
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, files, read  # noqa: E402
+from source import Rules, files, read
 
 ORDER = [
     {"base"},
@@ -104,7 +105,7 @@ def circles():
     def walk(at, trail):
         if at in trail:
             circle = trail[trail.index(at) :] + [at]
-            yield " -> ".join(circle) + ": " + ", ".join(edges[a][b] for a, b in zip(circle, circle[1:]))
+            yield " -> ".join(circle) + ": " + ", ".join(edges[a][b] for a, b in itertools.pairwise(circle))
         elif at not in done:
             for there in sorted(edges.get(at, {})):
                 yield from walk(there, trail + [at])

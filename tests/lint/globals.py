@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, exceptions  # noqa: E402
+from source import Rules, exceptions
 
 BUILD = os.environ.get("MOONSHIFT_BUILD", "build")
 

@@ -7,7 +7,7 @@ import re
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, everything, files, read  # noqa: E402
+from source import Rules, everything, files, read
 
 PAGE = read("docs/serving.md")
 ELSEWHERE = {  # headers of HTTP itself, and of CORS, which browsers see to

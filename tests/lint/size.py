@@ -4,7 +4,7 @@ import fnmatch
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, exceptions, files, functions, read  # noqa: E402
+from source import Rules, exceptions, files, functions, read
 
 FUNCTION_LINES, FILE_LINES, PARAMETERS, COLUMNS = 80, 640, 6, 120
 TEST_LINES = 1000  # a table of cases is long and plain

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, everything, files, read  # noqa: E402
+from source import Rules, everything, files, read
 
 EVERYTHING = files(
     ".c",

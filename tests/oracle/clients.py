@@ -16,7 +16,6 @@ os.environ["NO_PROXY"] = "*"
 
 import httpx
 import openai
-
 from own_server import Site
 
 SITE = Site(sys.argv[2], sys.argv[4:]) if sys.argv[1] == "--binary" else None

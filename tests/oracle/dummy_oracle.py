@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(__file__))
-from reference import Reference  # noqa: E402
+from reference import Reference
 
 SEED, TOKENS, EVERY = 20, 160, 10
 MASK = (1 << 64) - 1

@@ -18,8 +18,8 @@ import tempfile
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(__file__))
-import reference  # noqa: E402
-from reference import Reference  # noqa: E402
+import reference
+from reference import Reference
 
 TOKENS, BLOCK = 48, 128
 QWEN = {
@@ -132,7 +132,7 @@ def write_folder(folder, config, tensors, files):
     for i in range(files):
         file = f"model-{i + 1:05d}-of-{files:05d}.safetensors"
         write_file(os.path.join(folder, file), {n: tensors[n] for n in names[i::files]})
-        where.update({n: file for n in names[i::files]})
+        where.update(dict.fromkeys(names[i::files], file))
     with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
         json.dump({"metadata": {}, "weight_map": where}, f)
     return None

@@ -159,7 +159,7 @@ async def overtake(site):
 
     async def one(name, priority):
         body = request(1) | {"prompt": f"Queue {name}", "priority": priority, "max_tokens": 32}
-        reader, writer, status = await post(site.port, "/v1/completions", body)
+        reader, writer, _ = await post(site.port, "/v1/completions", body)
         spoke = False
         async for _ in frames(reader):  # the status alone says nothing: it comes early to those who wait for long
             if not spoke:

@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 sys.path.insert(0, os.path.dirname(__file__))
-from reference import Reference  # noqa: E402
+from reference import Reference
 
 TEXT, IDS, STORED = "tests/data/nll_text.txt", "tests/data/nll_tokens.json", "tests/data/nll_reference.bin"
 passed = failed = 0

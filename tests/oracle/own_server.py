@@ -27,7 +27,7 @@ class Site:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (it only calls prctl)
         )
         self.lines = []
         self.port = self.admin_port = 0
@@ -59,9 +59,9 @@ class Site:
     def metric(self, name):
         """The sum of all series of this name."""
         values = [
-            float(l.rsplit(" ", 1)[1])
-            for l in self.get("/metrics").splitlines()
-            if re.match(re.escape(name) + r"[{ ]", l)
+            float(line.rsplit(" ", 1)[1])
+            for line in self.get("/metrics").splitlines()
+            if re.match(re.escape(name) + r"[{ ]", line)
         ]
         return sum(values)
 

@@ -94,7 +94,7 @@ async def read_answer(reader, status, body, tally):
     else:
         for c in json.loads(await reader.read())["choices"]:
             ends[c["index"]] = ends.get(c["index"], 0) + (c["finish_reason"] is not None)
-    if ends != {i: 1 for i in range(body.get("n", 1))}:
+    if ends != dict.fromkeys(range(body.get("n", 1)), 1):
         tally.trouble(f"choices ended so often: {ends}")
         return
     tally.whole += 1

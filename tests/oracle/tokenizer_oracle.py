@@ -22,7 +22,7 @@ import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 sys.path.insert(0, os.path.dirname(__file__))
-from tokenizer_tables import CASED  # noqa: E402
+from tokenizer_tables import CASED
 
 VOCABS = "build/tests/data/vocab"  # the build unpacks it
 DEMO = "models/weights/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -123,7 +123,7 @@ def kinds():
 # ---- the library's tokenizer from a vocabulary file ----
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fields(path):
     reader = gguf.GGUFReader(path)
     return {k: v.contents() for k, v in reader.fields.items() if k.startswith("tokenizer.ggml.")}

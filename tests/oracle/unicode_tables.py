@@ -92,8 +92,8 @@ def main():
         ("fold", str.casefold, str.lower),
     ):
         rows, several = case_map(fn, base)
-        put(f"unicode_{name}", "struct case_run", ["{%d, %d, %d, %d}" % r for r in rows])
-        put(f"unicode_{name}_several", "struct case_several", ["{%d, {%d, %d, %d}}" % tuple(s) for s in several])
+        put(f"unicode_{name}", "struct case_run", [f"{{{a}, {b}, {c}, {d}}}" for a, b, c, d in rows])
+        put(f"unicode_{name}_several", "struct case_several", [f"{{{a}, {{{b}, {c}, {d}}}}}" for a, b, c, d in several])
 
 
 if __name__ == "__main__":

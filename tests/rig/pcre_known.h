@@ -36,8 +36,8 @@ static inline void known_init(struct pcre_known *k, const uint16_t *classes)
     int error;
     PCRE2_SIZE at;
     for (int i = 0; i < N_KNOWN; i++)
-        k->codes[i] = pcre2_compile((PCRE2_SPTR)known_classes[i].pattern, PCRE2_ZERO_TERMINATED,
-                                    PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
+        k->codes[i] = pcre2_compile((PCRE2_SPTR)known_classes[i].pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                                    &error, &at, NULL);
     k->match = pcre2_match_data_create(1, NULL);
     k->classes = classes;
 }

@@ -145,7 +145,7 @@ def run_torch(torch, clock, shape, device, dry):
         try:
             cache = model.cache(batch, size)
             ids = torch.randint(0, model.vocab, (batch, n), device=device)
-            call = lambda: model.step(ids, cache, size - n)  # noqa: E731
+            call = lambda: model.step(ids, cache, size - n)
             call = clock.captured(call) if kind == "decode" else call
             call()
             ms = clock.median_ms(call, 3 if dry or kind == "prefill" else 15)
@@ -195,7 +195,7 @@ def run_transformers(torch, clock, shape, device, dry):
         prompt = torch.randint(0, vocab, (batch, size - 1), device=device)
         model(prompt, past_key_values=past, use_cache=True, logits_to_keep=1)
         token = prompt[:, :1]
-        call = lambda: model(token, past_key_values=past, use_cache=True)  # noqa: E731
+        call = lambda: model(token, past_key_values=past, use_cache=True)
         call()
         ms = clock.median_ms(call, 3 if dry else 10)
         say(
@@ -230,7 +230,7 @@ def main():
                     run_transformers(torch, clock, shape, device, args.dry)
                 except ImportError:
                     say("no transformers here: not run")
-                except Exception as e:  # noqa: BLE001 - a peer that fails is no failure of this project
+                except Exception as e:
                     say(f"transformers: {type(e).__name__}: {str(e).splitlines()[0][:150] if str(e) else ''}")
     return None
 
