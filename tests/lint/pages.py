@@ -107,7 +107,7 @@ OTHERS = {  # flags of other programs that pages name
     "args", "build", "check", "cmake", "config", "cpath", "data-binary", "ff-only", "fail-with-body", "format",
     "help", "init", "install", "line-length", "lua", "max-time", "memcheck", "no-block", "only-warning", "output",
     "output-on-failure", "prefix", "preset", "python", "quick", "target", "test-dir", "tool", "update", "version",
-    "group", "large", "lzma2", "mode", "mtime", "numeric-owner", "owner",
+    "group", "large", "lzma2", "mode", "mtime", "now", "numeric-owner", "owner",
 }  # fmt: skip
 
 
@@ -205,6 +205,19 @@ def functions():
                     yield f"{path}:{n}: there is no function {name}"
 
 
+def policies():
+    """policies/README.md has a line for each policy, with its params."""
+    rows = dict(re.findall(r"^\| `(\w+)`.*?\|.*\|(.*)\|$", read("policies/README.md"), re.M))
+    for path in sorted(glob.glob("policies/*.lua")):
+        name, text = os.path.basename(path)[: -len(".lua")], read(path)
+        declared = re.search(r"^  params = \{(.*?)^  \},", text, re.S | re.M)
+        params = re.findall(r"^    (\w+) = \{ *default", declared.group(1), re.M) if declared else []
+        if name not in rows:
+            yield f"policies/README.md: no {name}"
+        elif sorted(params) != sorted(re.findall(r"`(\w+)`", rows[name])):
+            yield f"policies/README.md: {name} declares {', '.join(params)}"
+
+
 def metrics():
     code = "\n".join(read(f) for f in files(".c", top=("engine", "lua")))
     code = re.sub(r'"\s*\n\s*"', "", code)
@@ -227,5 +240,6 @@ rules.check("links lead somewhere", links())
 rules.check("files that pages name exist", named_files())
 rules.check("flags that pages name exist", flags())
 rules.check("functions that pages name exist", functions())
+rules.check("policies are on their page", policies())
 rules.check("metrics that pages name exist", metrics())
 rules.close()
