@@ -218,6 +218,15 @@ def policies():
             yield f"policies/README.md: {name} declares {', '.join(params)}"
 
 
+def numbers():
+    """The simulator's errors on docs/numbers.md are those of the table that was made last."""
+    made, page = read("models/papers/RESULTS.md"), " ".join(read("docs/numbers.md").split())
+    m = re.search(r"(\d+) values.*?([\d.]+%) \(median; mean ([\d.]+%)\), (\d+) of.*?(\d+) claims in words", made)
+    for text in (f"{m[1]} values", f"median {m[2]}, mean {m[3]}; {m[4]} of them", f"{m[5]} claims in words"):
+        if text not in page:
+            yield f"docs/numbers.md: no '{text}', as models/papers/RESULTS.md says"
+
+
 def metrics():
     code = "\n".join(read(f) for f in files(".c", top=("engine", "lua")))
     code = re.sub(r'"\s*\n\s*"', "", code)
@@ -241,5 +250,6 @@ rules.check("files that pages name exist", named_files())
 rules.check("flags that pages name exist", flags())
 rules.check("functions that pages name exist", functions())
 rules.check("policies are on their page", policies())
+rules.check("the simulator's errors are up to date", numbers())
 rules.check("metrics that pages name exist", metrics())
 rules.close()
