@@ -1,15 +1,15 @@
-/* The seam between the forward and a machine: one table of ops, implemented by kernels/cpu (computes), kernels/cuda
- * (enqueues) and kernels/sim (adds up virtual time, computes nothing). A `struct device` belongs to one rank and is
- * used by that rank's thread only. Ops return nothing: an error sticks to the device and `finish` reports it. Never
- * true: an op that looks at another device, but for the collectives and kv_move.
+/* The seam between the forward pass and a machine: one table of ops. kernels/cpu computes, kernels/cuda enqueues work
+ * on a GPU, kernels/sim adds up virtual time and computes nothing. A `struct device` belongs to one rank and is used
+ * by that rank's thread only. Ops return nothing: an error stays with the device, and `finish` reports it. Invariant:
+ * an op works on its own device alone; only the collectives and kv_move read another.
  *
- * Arithmetic contract (DESIGN section 4). The value of an output element depends on its own input row, its weights and,
- * for attention, its own sequence: never on the other rows of the batch, on how the prompt was cut into chunks, on the
- * number of threads, or on the instruction set the CPU backend picked (portable, AVX2 and AVX-512 give the same bits; a
- * type for which this does not hold says so in kernels/cpu/README or its header). Sums over a dimension that a layout
- * could split (columns of a linear layer, cached positions) run over fixed leaves in a fixed order: leaves of SUM_LEAF
- * columns are added in the binary tree over their absolute index, so a rank that holds some leaves computes whole nodes
- * of the tree and `reduce` adds the nodes of all ranks to the same bits. */
+ * Arithmetic contract. An output element depends on its own input row, its weights and, in attention, its own
+ * sequence. It does not depend on the other rows of the batch, on how the prompt was cut into chunks, on the number of
+ * threads or on the CPU's instruction set: portable, AVX2 and AVX-512 code give the same bits. Sums over a dimension
+ * that a layout may split (columns of a linear layer, cached positions) are taken over fixed leaves in a fixed order.
+ * Leaves of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds some of the
+ * leaves computes whole nodes of the tree, and `reduce` adds the nodes of all ranks to the same bits. The CPU backend
+ * always keeps this contract, the CUDA backend in its invariant mode (device_opts.invariant). */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -204,14 +204,14 @@ struct comm_rect {
 };
 
 enum { EXCHANGE_BUFFERS = 3 };
-/* All-to-all and all-gather alike: every member shows up to three buffers and takes rectangles of the others' and its
- * own. A member shows what others take, copies of kv heads among it; one exchange moves q, k and v. On return this
- * member has what it takes, while others may still be reading what it showed: what a member showed stays as it is until
- * the next collective of the same comm has returned. No rectangle at all: a barrier. */
+/* All-to-all and all-gather: every member publishes up to three source buffers, and copies rectangles of all members'
+ * source buffers into its own destination buffers. One exchange moves q, k and v; several members may copy the same kv
+ * heads. When it returns, this member's destinations are complete, but others may still read its sources. They must not
+ * change until the next collective of the same comm has returned. Without rectangles it is a barrier. */
 struct exchange_args {
     struct comm *comm;
     int me; /* this member */
-    struct act show[EXCHANGE_BUFFERS], take[EXCHANGE_BUFFERS];
+    struct act src[EXCHANGE_BUFFERS], dst[EXCHANGE_BUFFERS];
     const struct comm_rect *rects;
     int n_rects;
 };
@@ -226,7 +226,7 @@ struct reduce_order {
 enum comm_algorithm {
     COMM_AUTO,    /* by size */
     COMM_ONESHOT, /* every member adds everything */
-    COMM_TWOSHOT, /* each adds its part of the elements, then takes the others' parts: less to read, one more meeting */
+    COMM_TWOSHOT, /* each adds its part of the elements, then takes the others' parts: less to read, one more barrier */
     COMM_LIBRARY, /* by a library of the machine's, in its own order; where there is none, or it must not be used: by
                      size */
 };

@@ -1,6 +1,6 @@
-/* Element types of stored tensors. A quantised type is a run of blocks: `block` elements in `bytes` bytes, as GGUF lays
- * them. DT_F8_SCALED is made at load: an f32 scale, then 64 codes of E4M3; DT_F8 is the codes alone, for caches. Pure
- * tables, any thread. */
+/* Element types of stored tensors. A quantised type is a run of blocks, `block` elements in `bytes` bytes, laid out as
+ * in GGUF files. DT_F8_SCALED is made at load: an f32 scale, then 64 codes of E4M3. DT_F8 is the codes alone, for
+ * caches. Pure tables, any thread. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
 

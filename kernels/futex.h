@@ -1,5 +1,5 @@
-/* Sleeping on a word of memory, and the pause of a loop that polls one: what the pool's threads and the ranks of a
- * collective wait with. Any thread. Never true: a wait that is told of anything but its own word. */
+/* Sleeping on a word of memory, and the pause instruction for loops that poll one. The pool's threads and the ranks of
+ * a collective wait with these. Any thread. Invariant: a wait watches one word and knows nothing else. */
 #ifndef KERNELS_FUTEX_H
 #define KERNELS_FUTEX_H
 

@@ -196,7 +196,7 @@ void comm_set_measured(struct comm_set *c, const struct comm_measure *m)
 }
 
 /* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to
- * outweigh a meeting. */
+ * outweigh a barrier. */
 static size_t crossing(const struct comm_measure *m)
 {
     size_t from = SIZE_MAX;

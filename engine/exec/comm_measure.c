@@ -82,7 +82,7 @@ static size_t library_from(const struct member *m, const struct clock *clock, st
     return from;
 }
 
-static int64_t time_meeting(const struct member *m, const struct clock *clock)
+static int64_t time_barrier(const struct member *m, const struct clock *clock)
 {
     int64_t t = clock_now(clock);
     for (int i = 0; i < 4 * ROUNDS; i++)
@@ -105,7 +105,7 @@ static void body(void *arg)
     }
     if (!all)
         b->ops->comm_abort(b->comm); /* the others do not wait; what was measured stays 0 */
-    int64_t meet = all ? time_meeting(m, &clock) : 0;
+    int64_t meet = all ? time_barrier(m, &clock) : 0;
     for (int i = 0; i < COMM_SIZES && all; i++) {
         int rows = rows_of(sizes[i]);
         int64_t one = time_reduce(m, &clock, bufs, rows, COMM_ONESHOT),

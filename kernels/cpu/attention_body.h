@@ -1,6 +1,6 @@
-/* Attention of a set of queries over cached positions, on the lanes of vec_*.h: included once by each kernels_*.c.
- * Lanes are positions for the scores (keys lie [element][position]) and elements for the output (values lie
- * [position][element]). kernels.h states the sums. */
+/* Attention of a set of queries over cached positions, on the lanes of vec_*.h. Included once by each kernels_*.c. A
+ * lane is a position while scores are computed (keys lie [element][position]) and an element of the head while outputs
+ * are (values lie [position][element]). kernels.h states the order of every sum. */
 #ifndef CPU_ATTENTION_BODY_H
 #define CPU_ATTENTION_BODY_H
 

@@ -1,5 +1,5 @@
-/* The collectives of the CPU backend: every member reads what the others show, where it lies. No byte is copied to send
- * it. */
+/* The collectives of the CPU backend. Every member reads the buffers that the others publish where they lie; nothing is
+ * copied to be sent. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -9,13 +9,13 @@
 enum { SEGMENT = 256, MAX_STACK = 20, ROWS_PER_ITEM = 16, UNITS_PER_ITEM = 16, ONESHOT_MOST_BYTES = 32 << 10 };
 
 /* Enters, or aborts on behalf of a device that has failed already. */
-static bool enter(struct device *d, struct comm *c, int me, const struct shown *s, int *turn)
+static bool enter(struct device *d, struct comm *c, int me, const struct published *s, int *slot)
 {
     if (device_failed(d)) {
-        meeting_abort(c);
+        rendezvous_abort(c);
         return false;
     }
-    if (meeting_enter(c, me, s, turn))
+    if (rendezvous_enter(c, me, s, slot))
         return true;
     device_fail(d, E_PEER, "another rank of the group failed");
     return false;
@@ -25,7 +25,7 @@ static bool enter(struct device *d, struct comm *c, int me, const struct shown *
 
 struct exchange_call {
     const struct exchange_args *a;
-    int turn;
+    int slot;
 };
 
 static int rect_items(const struct comm_rect *r)
@@ -35,7 +35,7 @@ static int rect_items(const struct comm_rect *r)
 
 static void take_rows(const struct exchange_call *c, const struct comm_rect *r, int first, int end)
 {
-    struct act from = meeting_shown(c->a->comm, r->peer, c->turn)->buffers[r->buffer], to = c->a->take[r->buffer];
+    struct act from = rendezvous_published(c->a->comm, r->peer, c->slot)->buffers[r->buffer], to = c->a->dst[r->buffer];
     ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
     for (int i = first; i < end; i++)
         memcpy(act_row(to, r->dst_row + i) + r->dst_col, act_row(from, r->src_row + i) + r->src_col,
@@ -55,10 +55,10 @@ static void exchange_item(void *ctx, int item, int thread)
 
 void cpu_exchange(struct device *d, const struct exchange_args *a)
 {
-    struct shown s = {.algorithm = COMM_AUTO};
+    struct published s = {.algorithm = COMM_AUTO};
     struct exchange_call c = {a, 0};
-    memcpy(s.buffers, a->show, sizeof s.buffers);
-    if (!enter(d, a->comm, a->me, &s, &c.turn))
+    memcpy(s.buffers, a->src, sizeof s.buffers);
+    if (!enter(d, a->comm, a->me, &s, &c.slot))
         return;
     int items = 0;
     int64_t floats = 0;
@@ -73,7 +73,7 @@ void cpu_exchange(struct device *d, const struct exchange_args *a)
 
 struct reduce_call {
     const struct reduce_args *a;
-    int turn, row_units; /* units of a row: SEGMENT columns each */
+    int slot, row_units; /* units of a row: SEGMENT columns each */
     int unit0, unit1;    /* of this phase */
     bool into_part;
 };
@@ -81,7 +81,7 @@ struct reduce_call {
 static const float *plane_at(const struct reduce_call *c, int plane, int row, int col)
 {
     const struct reduce_order *o = c->a->order;
-    struct act planes = meeting_shown(c->a->comm, o->member[plane], c->turn)->buffers[0];
+    struct act planes = rendezvous_published(c->a->comm, o->member[plane], c->slot)->buffers[0];
     return act_row(planes, o->index[plane] * c->a->rows + row) + col;
 }
 
@@ -143,14 +143,14 @@ static int first_unit(int units, int n, int member)
 static void take_item(void *ctx, int item, int thread)
 {
     const struct reduce_call *c = ctx;
-    int n = meeting_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM,
+    int n = rendezvous_size(c->a->comm), units = c->unit1, first = item * UNITS_PER_ITEM, end = first + UNITS_PER_ITEM,
         owner = 0;
     (void)thread;
     for (int u = first; u < end && u < units; u++) {
         while (u >= first_unit(units, n, owner + 1))
             owner++;
         int row = u / c->row_units, col = u % c->row_units * SEGMENT, width = c->a->y.cols - col;
-        struct act part = meeting_shown(c->a->comm, owner, c->turn)->buffers[1];
+        struct act part = rendezvous_published(c->a->comm, owner, c->slot)->buffers[1];
         put(c, row, col, act_row(part, row) + col, width < SEGMENT ? width : SEGMENT);
     }
 }
@@ -164,11 +164,11 @@ static void run_units(struct device *d, struct reduce_call *c, pool_fn *fn, int 
 void cpu_reduce(struct device *d, const struct reduce_args *a)
 {
     struct reduce_call c = {.a = a, .row_units = (a->y.cols + SEGMENT - 1) / SEGMENT};
-    struct shown s = {.buffers = {a->planes, a->part}, .algorithm = a->algorithm};
-    if (!enter(d, a->comm, a->me, &s, &c.turn))
+    struct published s = {.buffers = {a->planes, a->part}, .algorithm = a->algorithm};
+    if (!enter(d, a->comm, a->me, &s, &c.slot))
         return;
-    int units = a->rows * c.row_units, n = meeting_size(a->comm);
-    enum comm_algorithm how = meeting_shown(a->comm, 0, c.turn)->algorithm;
+    int units = a->rows * c.row_units, n = rendezvous_size(a->comm);
+    enum comm_algorithm how = rendezvous_published(a->comm, 0, c.slot)->algorithm;
     if (how == COMM_AUTO || how == COMM_LIBRARY)
         how = (size_t)a->rows * (size_t)a->y.cols * sizeof(float) <= ONESHOT_MOST_BYTES ? COMM_ONESHOT : COMM_TWOSHOT;
     c.unit1 = units;
@@ -180,7 +180,7 @@ void cpu_reduce(struct device *d, const struct reduce_args *a)
     c.unit0 = first_unit(units, n, a->me);
     c.unit1 = first_unit(units, n, a->me + 1);
     run_units(d, &c, sum_item, a->order->n_planes);
-    if (!meeting_wait(a->comm)) {
+    if (!rendezvous_barrier(a->comm)) {
         device_fail(d, E_PEER, "another rank of the group failed");
         return;
     }

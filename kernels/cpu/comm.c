@@ -13,8 +13,8 @@ void cpu_send(struct device *d, struct comm *c, int me, int to, struct act x, in
 {
     struct mail m = {.x = x, .rows = rows};
     if (device_failed(d))
-        meeting_abort(c);
-    else if (!meeting_put(c, me, to, &m))
+        rendezvous_abort(c);
+    else if (!rendezvous_put(c, me, to, &m))
         fail_peer(d);
 }
 
@@ -22,15 +22,15 @@ void cpu_receive(struct device *d, struct comm *c, int me, int from, struct act 
 {
     struct mail m;
     if (device_failed(d)) {
-        meeting_abort(c);
+        rendezvous_abort(c);
         return;
     }
-    bool ok = meeting_find(c, me, from, &m);
+    bool ok = rendezvous_find(c, me, from, &m);
     if (ok) {
         ASSERT(m.rows == rows && m.x.cols == y.cols);
         for (int r = 0; r < rows; r++)
             memcpy(act_row(y, r), act_row(m.x, r), (size_t)y.cols * sizeof(float));
-        ok = meeting_take(c, me, from, NULL);
+        ok = rendezvous_take(c, me, from, NULL);
     }
     if (!ok)
         fail_peer(d);

@@ -1,10 +1,10 @@
-/* The CPU backend's collectives over kernels/meeting.h: members read what the others show where it lies. On the
- * members' rank threads. Never true: a wait that an abort does not end. */
+/* The collectives of the CPU backend, over kernels/rendezvous.h. On the members' rank threads. Invariant: an abort
+ * ends every wait. */
 #ifndef CPU_COMM_H
 #define CPU_COMM_H
 
 #include "kernels/cpu/device.h"
-#include "kernels/meeting.h"
+#include "kernels/rendezvous.h"
 
 void cpu_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
 void cpu_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);

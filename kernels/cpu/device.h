@@ -1,7 +1,7 @@
-/* One CPU rank's device: its kernels, threads, the step it is in, and working memory that grows to the largest op seen.
- * Owned by the rank, used by the rank's thread; pool items of an op read it. The ops of backend.h, one noun a file.
- * Never true: an op that fails halfway: what cannot run sticks as an error before anything is written, and finish
- * reports it. */
+/* The device of one CPU rank: its kernels, its threads, the step in progress, and working memory that grows to what
+ * the largest op needs. Owned by the rank and used by its thread; the threads of its pool read it during an op. The
+ * ops of backend.h are in the files of this folder. Invariant: an op runs completely or not at all. What cannot run is
+ * noted as an error before anything is written, and finish reports it. */
 #ifndef CPU_DEVICE_H
 #define CPU_DEVICE_H
 

@@ -1,6 +1,6 @@
-/* How the SIMD kernels are put together: the bodies are inlined for each weight family and tile height, with these as
- * constants, and their small loops unrolled. Under a sanitizer, or emulated, the same source stays functions and loops:
- * unrolled, it would take minutes to build. */
+/* How the SIMD kernels are put together. Their bodies are inlined for each weight family and tile height, which become
+ * constants, and small loops are unrolled. Under a sanitizer or under emulation the same source keeps its functions
+ * and loops: unrolled, it would take minutes to build. */
 #ifndef CPU_INLINE_H
 #define CPU_INLINE_H
 

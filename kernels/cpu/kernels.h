@@ -1,19 +1,22 @@
-/* The inner kernels of the CPU backend, one table per instruction set: portable, AVX2, AVX-512. The three are the same
- * source (the
- * *_body.h files) over three definitions of sixteen lanes (vec_*.h), so they do the same operations in the same order
- * and give the same bits. Any thread; a kernel touches only what its job names. Never true: a kernel whose result
- * depends on how the work was cut.
+/* The inner kernels of the CPU backend, one table for each instruction set: portable, AVX2, AVX-512. All three are the
+ * same source (the *_body.h files) over three definitions of sixteen lanes (vec_*.h), so they do the same operations
+ * in the same order. Any thread; a kernel touches only what its job names. Invariant: the result is the same bits
+ * however the work is cut into jobs.
  *
- * The sums, in full. An output of a linear layer is the sum over leaves of 64 columns of the matrix (absolute columns,
- * whatever the window). Inside a leaf, from 0: quantised weights add, for each 32 columns ascending (16 for Q6_K),
- * fma(d_w * d_x, (float)dot, acc) and then, where there is a min, fma(m_w, d_x * sum_x, acc), the dots being exact
- * integers; float weights add fma(w, x, acc) for each column ascending, scaled fp8 the same over its codes, and then
- * the leaf is multiplied by its scale. The leaves are added in the binary tree over their absolute index: node [a, m) +
- * node [m, b) where b - a is a power of two and a a multiple of it, absent leaves skipped. So a rank that holds the
- * leaves [a, b) can compute whole nodes, and nodes of several ranks add up to the same bits. Then + bias, then + the
- * old y when accumulating. Attention: per cached head and query, leaves of 128 absolute positions; in a leaf m = max of
- * scores, p = 2^(s - m), l = the sum of p over 16 lanes (position mod 16) and then the fixed tree of vf_sum, o = fma
- * over positions ascending; leaves are folded in ascending order. */
+ * The order of the sums:
+ *
+ * - Linear layers. An output is the sum over leaves of 64 columns of the matrix, by absolute column whatever the
+ *   window. A leaf starts from 0. Quantised weights add, for each 32 columns in ascending order (16 for Q6_K), fma(d_w
+ *   * d_x, (float)dot, acc) and then, where the type has a minimum, fma(m_w, d_x * sum_x, acc); the dot products are
+ *   exact integers. Float weights add fma(w, x, acc) for each column in ascending order. Scaled fp8 does the same over
+ *   its codes and then multiplies the leaf by its scale.
+ * - Leaves are added in the binary tree over their absolute index: node [a, m) + node [m, b), where b - a is a power
+ *   of two and a is a multiple of it. Absent leaves are skipped. So a rank that holds the leaves [a, b) computes whole
+ *   nodes, and the nodes of several ranks add up to the same bits. The bias is added next, then the old y when
+ *   accumulating.
+ * - Attention, for each kv head and query: leaves of 128 absolute positions. In a leaf, m is the maximum of the scores
+ *   and p = 2^(s - m); l is the sum of p over 16 lanes (position mod 16), which are added in the fixed tree of vf_sum;
+ *   o is an fma over positions in ascending order. Leaves are folded in ascending order. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 

@@ -1,5 +1,4 @@
-/* Linear layers over the lanes of vec_*.h: included once by each kernels_*.c. kernels.h states the order of every sum.
- */
+/* Linear layers on the lanes of vec_*.h. Included once by each kernels_*.c. kernels.h states the order of every sum. */
 #ifndef CPU_LINEAR_BODY_H
 #define CPU_LINEAR_BODY_H
 

@@ -1,17 +1,21 @@
-/* Matrices as the CPU backend keeps them: rows interleaved by sixteen, so that a SIMD lane is an output and no kernel
- * adds up lanes. Made at load by the rank's thread, immutable afterwards. Never true: a weight widened to f32 in
- * memory.
+/* Matrices as the CPU backend stores them: rows interleaved by sixteen, so that a SIMD lane is an output and no kernel
+ * has to add up lanes. Made at load by the rank's thread, immutable afterwards. Invariant: a weight keeps the
+ * precision of its file; none is widened to f32 in memory.
  *
- * Group g holds rows 16g .. 16g+15 (zero rows pad the last one), columns ascending. F32, F16, BF16: for each column its
- * 16 values. Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then for each column its 16 codes.
- * Quantised types: for each 32 columns a block, where chunk c (0..7) is columns 4c..4c+3 and byte j (0..63) of a chunk
- * is row j/4, column j%4 of it: 4 bits of weight   256 bytes: byte 64c+j holds the low nibble of chunk c and, in its
- * high nibble, of chunk c+4 (c = 0..3) 5 bits             then 64 bytes: bit c of byte j is the fifth bit of byte j of
- * chunk c 6 bits             then 128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are the upper bits of byte j of chunk c
- *   8 bits             512 bytes: chunk after chunk, signed
- * and then the scales of the 16 rows: f16 d (and f16 m) for the 32-column types; for the K types u8 scale and u8 min
- * per 32 columns (6 bits: two rows of int8 scales, one per 16 columns), and at the head of every 256 columns f16 d (and
- * f16 dmin). */
+ * Group g holds rows 16g .. 16g+15 (the last one is padded with zero rows), columns ascending.
+ *
+ * F32, F16, BF16: for each column its 16 values. Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then
+ * for each column its 16 codes. Quantised types: for each 32 columns a block. Chunk c (0..7) of a block is columns
+ * 4c..4c+3, and byte j (0..63) of a chunk is row j/4, column j%4 of it.
+ *
+ *   4 bits   256 bytes: byte 64c+j has the low nibble of chunk c and, in its high nibble, that of chunk c+4 (c = 0..3)
+ *   5 bits   then 64 bytes: bit c of byte j is the fifth bit of byte j of chunk c
+ *   6 bits   then 128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are the upper bits of byte j of chunk c
+ *   8 bits   512 bytes: chunk after chunk, signed
+ *
+ * After the bits come the scales of the 16 rows. Types with blocks of 32 columns have f16 d (and f16 m). K types have
+ * a u8 scale and a u8 minimum for each 32 columns (6 bits: two rows of int8 scales, one for each 16 columns), and
+ * before every 256 columns f16 d (and f16 dmin). */
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
 

@@ -1,8 +1,7 @@
-/* The threads of one CPU rank. The rank's own thread works too: it hands out numbered items, every thread claims the
- * next free one, and pool_run returns when all are done. There is no fixed split, so a thread that lost its core leaves
- * all but the item it is in to the others. Owned by the device; pool_run is called by the rank's thread only. Never
- * true: a thread that spins for long: helpers yield after a few microseconds and sleep after a fraction of a
- * millisecond. */
+/* The threads of one CPU rank. The rank's own thread works, too: it publishes numbered items, every thread claims the
+ * next free one, and pool_run returns when all are done. Nothing is divided beforehand, so a thread that lost its core
+ * holds up only the item it is in. Owned by the device; pool_run is called by the rank's thread only. Invariant: an
+ * idle thread polls for a few microseconds, then yields, and sleeps after a fraction of a millisecond. */
 #ifndef CPU_POOL_H
 #define CPU_POOL_H
 

@@ -1,5 +1,4 @@
-/* Row-wise kernels over the lanes of vec_*.h: 2^x, RMSNorm, SwiGLU, quantising, adding. Included once by each
- * kernels_*.c. */
+/* Row-wise kernels on the lanes of vec_*.h: 2^x, RMSNorm, SwiGLU, quantisation. Included once by each kernels_*.c. */
 #ifndef CPU_ROWS_BODY_H
 #define CPU_ROWS_BODY_H
 

@@ -1,10 +1,9 @@
-/* The choice of a token from a row of logits, in vLLM's order (engine/world/sampling.h). Pure arithmetic on host
- * memory: the same logits and the same sample_row give the same result on every machine, beside any neighbours, on any
- * thread. A scratch belongs to one thread at a time. Logits that are NaN count as minus infinity, plus infinity as the
- * largest float.
+/* Sampling a token from a row of logits, in vLLM's order (engine/world/sampling.h). Pure arithmetic on host memory,
+ * any thread; a scratch belongs to one thread at a time. Invariant: the same logits and the same sample_row give the
+ * same result on every machine and in every batch. A NaN counts as minus infinity, plus infinity as the largest float.
  *
- * The order of tokens is: larger logit first, lower id first among equals. Greedy takes the first; top_k, top_p and
- * min_p keep a prefix of that order; top logprobs and ranks follow it. */
+ * Tokens are ordered by logit, larger first, then by id, lower first. Greedy sampling takes the first one. top_k,
+ * top_p and min_p keep a prefix of that order. Top logprobs and ranks follow it, too. */
 #ifndef CPU_SAMPLE_H
 #define CPU_SAMPLE_H
 

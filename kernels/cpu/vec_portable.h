@@ -1,7 +1,7 @@
-/* Sixteen lanes in plain C: the strict twin that the SIMD versions must equal bit for bit. A lane is one output of the
+/* Sixteen lanes in plain C: the reference that the SIMD versions must equal bit for bit. A lane is one output of the
  * op (an output row of a linear layer, a cached position, an element of a head), so nothing here adds up lanes except
- * vf_sum, in one fixed tree. Included by kernels_portable.c only, before the bodies. Never true: an operation whose
- * rounding is left to the compiler. */
+ * vf_sum, in one fixed tree. Included by kernels_portable.c only, before the bodies. Invariant: every operation says
+ * how it rounds; nothing is left to the compiler. */
 #ifndef CPU_VEC_PORTABLE_H
 #define CPU_VEC_PORTABLE_H
 

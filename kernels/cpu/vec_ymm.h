@@ -1,5 +1,5 @@
-/* What the AVX2 and AVX-512 kernels share: quantising 32 columns at a time needs no more than 256 bits.
- * A test may bring its own intrinsics (CPU_INTRINSICS): the AVX-512 kernels run emulated where the CPU has none. */
+/* What the AVX2 and AVX-512 kernels share: quantising 32 columns at a time, which needs no more than 256 bits. A test
+ * may bring its own intrinsics (CPU_INTRINSICS), to run the AVX-512 kernels emulated where the CPU lacks them. */
 #ifndef CPU_VEC_YMM_H
 #define CPU_VEC_YMM_H
 

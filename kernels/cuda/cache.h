@@ -1,5 +1,5 @@
-/* Where a row of a step goes in the cache, and how its elements are stored. CUDA C++ only. Never true: a row of padding
- * that has a place. */
+/* Where a row of a step lies in the KV cache, and how its elements are stored. CUDA C++ only. Invariant: rows of
+ * padding have no place in the cache. */
 #ifndef CUDA_CACHE_H
 #define CUDA_CACHE_H
 

@@ -1,28 +1,29 @@
-/* The collectives: a member records an event behind what it shows, meets the others on the host, and lets its stream
- * wait for their events before it reads. So a kernel never waits for another, and ranks may share a device. */
+/* The collectives. A member records an event after the work that fills its buffers, meets the others on the host, and
+ * makes its stream wait for their events before it reads. So no kernel waits for another, and ranks may share a
+ * device. */
 #include <string.h>
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/nccl.h"
-#include "kernels/meeting.h"
+#include "kernels/rendezvous.h"
 
 enum { ONESHOT_MOST_BYTES = 256 << 10 };
 
-/* A member's events of one turn: what it shows is ready; its part of a sum is. An event belongs to the device that
- * records it. */
-struct mark {
+/* A member's events for one slot: its buffers may be read; its part of a sum is complete. An event belongs to the
+ * device that records it. */
+struct member_events {
     int index;
-    cudaEvent_t shown, summed;
+    cudaEvent_t published, summed;
 };
 
-static void mark_free(struct mark *m)
+static void member_events_free(struct member_events *m)
 {
     if (!m)
         return;
-    if (m->shown)
-        cudaEventDestroy(m->shown);
+    if (m->published)
+        cudaEventDestroy(m->published);
     if (m->summed)
         cudaEventDestroy(m->summed);
     mem_free(m);
@@ -32,38 +33,38 @@ void cuda_comm_close(struct comm *c)
 {
     if (!c)
         return;
-    for (int m = 0; m < meeting_size(c); m++)
-        for (int turn = 0; turn < 2; turn++)
-            mark_free(*meeting_own(c, m, turn));
+    for (int m = 0; m < rendezvous_size(c); m++)
+        for (int slot = 0; slot < 2; slot++)
+            member_events_free(*rendezvous_own(c, m, slot));
     nccl_leave(c);
-    meeting_close(c);
+    rendezvous_close(c);
 }
 
 void cuda_comm_abort(struct comm *c)
 {
-    meeting_abort(c);
+    rendezvous_abort(c);
     nccl_abort(c);
 }
 
-int member_device(const struct comm *c, int member, int turn)
+int member_device(const struct comm *c, int member, int slot)
 {
-    return ((const struct mark *)meeting_shown(c, member, turn)->ready)->index;
+    return ((const struct member_events *)rendezvous_published(c, member, slot)->ready)->index;
 }
 
-/* Ranks may change places between steps, and then bring their own device's events. Nobody waits for those of this turn
- * any more: everyone has entered the turn after it. */
-static struct mark *mark_get(struct device *d, struct comm *c, int me)
+/* Ranks may swap their member numbers between steps, so the events found here may belong to another device. They can be
+ * replaced: nobody waits for this slot's events any more, since every member has entered the slot after it. */
+static struct member_events *member_events_get(struct device *d, struct comm *c, int me)
 {
-    void **own = meeting_own(c, me, meeting_next_turn(c, me));
-    struct mark *m = *own;
+    void **own = rendezvous_own(c, me, rendezvous_next_slot(c, me));
+    struct member_events *m = *own;
     if (m && m->index == d->index)
         return m;
-    mark_free(m);
+    member_events_free(m);
     *own = m = mem_new(sizeof *m);
     m->index = d->index;
-    if (!gpu_ok(d, cudaEventCreateWithFlags(&m->shown, cudaEventDisableTiming), "making an event") ||
+    if (!gpu_ok(d, cudaEventCreateWithFlags(&m->published, cudaEventDisableTiming), "making an event") ||
         !gpu_ok(d, cudaEventCreateWithFlags(&m->summed, cudaEventDisableTiming), "making an event")) {
-        mark_free(m);
+        member_events_free(m);
         *own = NULL;
         return NULL;
     }
@@ -77,20 +78,20 @@ static bool fail_peer(struct device *d)
 }
 
 /* Aborts on behalf of a device that has failed. */
-static bool enter(struct device *d, struct comm *c, int me, struct shown *s, int *turn)
+static bool enter(struct device *d, struct comm *c, int me, struct published *s, int *slot)
 {
     gpu_use(d);
-    struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
-    if (!own || !gpu_ok(d, cudaEventRecord(own->shown, d->stream), "a collective")) {
+    struct member_events *own = gpu_failed(d) || d->broken.code ? NULL : member_events_get(d, c, me);
+    if (!own || !gpu_ok(d, cudaEventRecord(own->published, d->stream), "a collective")) {
         cuda_comm_abort(c);
         return false;
     }
     s->ready = own;
-    if (!meeting_enter(c, me, s, turn))
+    if (!rendezvous_enter(c, me, s, slot))
         return fail_peer(d);
-    for (int m = 0; m < meeting_size(c); m++) {
-        const struct mark *theirs = meeting_shown(c, m, *turn)->ready;
-        if (m != me && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->shown, 0), "a collective"))
+    for (int m = 0; m < rendezvous_size(c); m++) {
+        const struct member_events *theirs = rendezvous_published(c, m, *slot)->ready;
+        if (m != me && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->published, 0), "a collective"))
             return false; /* the next collective aborts */
     }
     return true;
@@ -98,21 +99,21 @@ static bool enter(struct device *d, struct comm *c, int me, struct shown *s, int
 
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way)
 {
-    struct shown s = {.algorithm = COMM_AUTO, .buffers = {{.data = d->frame.results}}};
+    struct published s = {.algorithm = COMM_AUTO, .buffers = {{.data = d->frame.results}}};
     bool signals = (me == 0) == (way == FROM_FIRST);
-    int turn;
-    struct mark *own = gpu_failed(d) || d->broken.code ? NULL : mark_get(d, c, me);
-    if (!own || (signals && !gpu_ok(d, cudaEventRecord(own->shown, d->stream), "a collective"))) {
+    int slot;
+    struct member_events *own = gpu_failed(d) || d->broken.code ? NULL : member_events_get(d, c, me);
+    if (!own || (signals && !gpu_ok(d, cudaEventRecord(own->published, d->stream), "a collective"))) {
         cuda_comm_abort(c);
         return false;
     }
     s.ready = own;
-    if (!meeting_enter(c, me, &s, &turn))
+    if (!rendezvous_enter(c, me, &s, &slot))
         return fail_peer(d);
-    for (int m = 0; m < meeting_size(c) && !signals; m++) {
-        const struct mark *theirs = meeting_shown(c, m, turn)->ready;
+    for (int m = 0; m < rendezvous_size(c) && !signals; m++) {
+        const struct member_events *theirs = rendezvous_published(c, m, slot)->ready;
         if ((m == 0) == (way == FROM_FIRST) &&
-            !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->shown, 0), "a collective"))
+            !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->published, 0), "a collective"))
             return false; /* the next collective aborts */
     }
     return true;
@@ -120,10 +121,10 @@ bool members_signal(struct device *d, struct comm *c, int me, enum signal_way wa
 
 int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS])
 {
-    int turn = 1 - meeting_next_turn(c, me), n = meeting_size(c);
+    int slot = 1 - rendezvous_next_slot(c, me), n = rendezvous_size(c);
     ASSERT(n <= FEED_MEMBERS);
     for (int m = 0; m < n; m++)
-        results[m] = meeting_shown(c, m, turn)->buffers[0].data;
+        results[m] = rendezvous_published(c, m, slot)->buffers[0].data;
     return n;
 }
 
@@ -136,12 +137,12 @@ static void leave(struct device *d)
 
 /* ---- exchange */
 
-static void take(struct device *d, const struct exchange_args *a, int turn)
+static void take(struct device *d, const struct exchange_args *a, int slot)
 {
     struct copy_job j = {.n = 0};
     for (int i = 0; i < a->n_rects; i++) {
         const struct comm_rect *r = &a->rects[i];
-        struct act from = meeting_shown(a->comm, r->peer, turn)->buffers[r->buffer], to = a->take[r->buffer];
+        struct act from = rendezvous_published(a->comm, r->peer, slot)->buffers[r->buffer], to = a->dst[r->buffer];
         ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
         if (r->rows > 0 && r->cols > 0)
             j.rects[j.n++] = (struct copy_rect){act_row(from, r->src_row) + r->src_col,
@@ -159,12 +160,12 @@ static void take(struct device *d, const struct exchange_args *a, int turn)
 
 void cuda_exchange(struct device *d, const struct exchange_args *a)
 {
-    struct shown s = {.algorithm = COMM_AUTO};
-    int turn;
-    memcpy(s.buffers, a->show, sizeof s.buffers);
-    if (!enter(d, a->comm, a->me, &s, &turn))
+    struct published s = {.algorithm = COMM_AUTO};
+    int slot;
+    memcpy(s.buffers, a->src, sizeof s.buffers);
+    if (!enter(d, a->comm, a->me, &s, &slot))
         return;
-    take(d, a, turn);
+    take(d, a, slot);
     leave(d);
 }
 
@@ -176,13 +177,13 @@ static int64_t first_element(int64_t elements, int n, int member)
 }
 
 /* Elements [first, end) of all planes, added up into `to`. */
-static void add_planes(struct device *d, const struct reduce_args *a, int turn, struct sum_job *j)
+static void add_planes(struct device *d, const struct reduce_args *a, int slot, struct sum_job *j)
 {
     const struct reduce_order *o = a->order;
     ASSERT(o->n_planes <= SUM_PLANES);
     j->n_planes = o->n_planes;
     for (int p = 0; p < o->n_planes; p++) {
-        struct act planes = meeting_shown(a->comm, o->member[p], turn)->buffers[0];
+        struct act planes = rendezvous_published(a->comm, o->member[p], slot)->buffers[0];
         j->planes[p] = act_row(planes, o->index[p] * a->rows);
         j->lds[p] = planes.ld;
         j->adds[p] = o->adds[p];
@@ -192,12 +193,12 @@ static void add_planes(struct device *d, const struct reduce_args *a, int turn, 
 }
 
 /* What the members have left in their parts. */
-static void take_parts(struct device *d, const struct reduce_args *a, int turn)
+static void take_parts(struct device *d, const struct reduce_args *a, int slot)
 {
-    int n = meeting_size(a->comm);
+    int n = rendezvous_size(a->comm);
     int64_t elements = (int64_t)a->rows * a->y.cols;
     for (int m = 0; m < n; m++) {
-        struct act part = meeting_shown(a->comm, m, turn)->buffers[1];
+        struct act part = rendezvous_published(a->comm, m, slot)->buffers[1];
         struct sum_job j = {.planes = {part.data},
                             .lds = {part.ld},
                             .n_planes = 1,
@@ -213,17 +214,17 @@ static void take_parts(struct device *d, const struct reduce_args *a, int turn)
 }
 
 /* All have left their parts. */
-static bool meet_again(struct device *d, struct comm *c, int me, int turn)
+static bool second_barrier(struct device *d, struct comm *c, int me, int slot)
 {
-    const struct mark *own = meeting_shown(c, me, turn)->ready;
+    const struct member_events *own = rendezvous_published(c, me, slot)->ready;
     if (gpu_failed(d) || !gpu_ok(d, cudaEventRecord(own->summed, d->stream), "reduce")) {
         cuda_comm_abort(c);
         return false;
     }
-    if (!meeting_wait(c))
+    if (!rendezvous_barrier(c))
         return fail_peer(d);
-    for (int m = 0; m < meeting_size(c); m++) {
-        const struct mark *theirs = meeting_shown(c, m, turn)->ready;
+    for (int m = 0; m < rendezvous_size(c); m++) {
+        const struct member_events *theirs = rendezvous_published(c, m, slot)->ready;
         if (m != me && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->summed, 0), "reduce"))
             return false;
     }
@@ -232,16 +233,16 @@ static bool meet_again(struct device *d, struct comm *c, int me, int turn)
 
 void cuda_reduce(struct device *d, const struct reduce_args *a)
 {
-    struct shown s = {.buffers = {a->planes, a->part}, .algorithm = a->algorithm};
+    struct published s = {.buffers = {a->planes, a->part}, .algorithm = a->algorithm};
     int64_t elements = (int64_t)a->rows * a->y.cols;
-    int turn;
+    int slot;
     if (a->order->n_planes > SUM_PLANES)
         gpu_fail(d, E_UNSUPPORTED, "too many partial sums for the GPU's reduce: use fewer ranks in tensor parallelism");
-    if (!enter(d, a->comm, a->me, &s, &turn))
+    if (!enter(d, a->comm, a->me, &s, &slot))
         return;
-    int n = meeting_size(a->comm);
-    enum comm_algorithm how = meeting_shown(a->comm, 0, turn)->algorithm;
-    if (how == COMM_LIBRARY && nccl_reduce(d, a, turn)) {
+    int n = rendezvous_size(a->comm);
+    enum comm_algorithm how = rendezvous_published(a->comm, 0, slot)->algorithm;
+    if (how == COMM_LIBRARY && nccl_reduce(d, a, slot)) {
         leave(d);
         return;
     }
@@ -255,11 +256,11 @@ void cuda_reduce(struct device *d, const struct reduce_args *a)
                              .cols = a->y.cols,
                              .first = first_element(elements, n, a->me),
                              .end = first_element(elements, n, a->me + 1)};
-    add_planes(d, a, turn, &j);
+    add_planes(d, a, slot, &j);
     if (how == COMM_TWOSHOT) {
-        if (!meet_again(d, a->comm, a->me, turn))
+        if (!second_barrier(d, a->comm, a->me, slot))
             return;
-        take_parts(d, a, turn);
+        take_parts(d, a, slot);
     }
     leave(d);
 }
@@ -274,7 +275,7 @@ void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, i
         cuda_comm_abort(c);
         return;
     }
-    if (!meeting_put(c, me, to, &m))
+    if (!rendezvous_put(c, me, to, &m))
         fail_peer(d);
     else
         gpu_ok(d, cudaStreamWaitEvent(d->stream, m.ready, 0), "send"); /* until then the rows are being read */
@@ -288,7 +289,7 @@ void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act
         cuda_comm_abort(c);
         return;
     }
-    if (!meeting_find(c, me, from, &m)) {
+    if (!rendezvous_find(c, me, from, &m)) {
         fail_peer(d);
         return;
     }
@@ -299,7 +300,7 @@ void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act
               gpu_ok(d, cudaEventRecord(d->posted, d->stream), "receive");
     if (!ok)
         cuda_comm_abort(c);
-    else if (!meeting_take(c, me, from, d->posted))
+    else if (!rendezvous_take(c, me, from, d->posted))
         fail_peer(d);
     leave(d);
 }

@@ -7,7 +7,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "kernels/meeting.h"
+#include "kernels/rendezvous.h"
 
 enum { MOST_ROWS = 65535 }; /* of a grid's second dimension */
 
@@ -219,7 +219,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
-    d->early = p.major >= 9;
+    d->pdl = p.major >= 9;
     d->capability = 10 * p.major + p.minor;
     d->hopper = d->capability == 90 && !d->opts.plain_kernels;
     d->facts.memory_bytes = p.totalGlobalMem;
@@ -367,10 +367,10 @@ const struct backend_ops *backend_cuda(void)
         .graph_post = cuda_graph_post,
         .graph_ended = cuda_graph_ended,
         .graph_wait = cuda_graph_wait,
-        .comm_open = meeting_open,
+        .comm_open = rendezvous_open,
         .comm_close = cuda_comm_close,
         .comm_abort = cuda_comm_abort,
-        .comm_reset = meeting_reset,
+        .comm_reset = rendezvous_reset,
         .exchange = cuda_exchange,
         .reduce = cuda_reduce,
         .reduces_by_library = reduces_by_library,

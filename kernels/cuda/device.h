@@ -1,12 +1,12 @@
-/* One rank's CUDA device: its stream, memory, the step it is in, working memory that grows to the largest op seen.
- * Owned by the rank, used by the rank's thread; several ranks may share one GPU, each with a struct device of its own.
- * Ops only enqueue; finish waits. An error of the runtime is sticky: it stays with the device for good, every later
- * step reports it, nothing exits. Never true: an op that waits for the GPU, but where it says so. */
+/* One rank's CUDA device: its stream, its memory, the step in progress, and working memory that grows to what the
+ * largest op needs. Owned by the rank, used by the rank's thread. Several ranks may share one GPU, each with a struct
+ * device of its own. An error of the CUDA runtime stays with the device for good and every later step reports it; the
+ * process goes on. Invariant: ops only enqueue work, and finish waits for it; a function that waits itself says so. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
 
 #include "kernels/backend.h"
-#include "kernels/cuda/crew.h"
+#include "kernels/cuda/copier.h"
 #include "kernels/cuda/flash_plan.h"
 #include "kernels/cuda/frame.h"
 #include "kernels/cuda/heap.h"
@@ -31,7 +31,7 @@ struct loader {
     void *host[LOAD_SLOTS], *dev[LOAD_SLOTS]; /* dev: for quantised types */
     cudaEvent_t free[LOAD_SLOTS];
     int next;
-    struct crew *crew; /* NULL: the rank's thread alone */
+    struct copier *copier; /* NULL: the rank's thread alone */
 };
 
 struct sampled {
@@ -99,7 +99,7 @@ struct device {
     struct mirror rows, blocks, items, lists, results;
     struct work step_work, graph_work, *work; /* work: of the step, or of the graph that is being recorded */
     /* default mode */
-    bool early;  /* kernels may begin before the one before them ended */
+    bool pdl;    /* kernels may begin before the one before them ended */
     bool hopper; /* prompts by flash_hopper.cu */
     struct mirror plans;
     struct flash_step flash;
@@ -167,7 +167,7 @@ void cuda_exact_linear(struct device *d, const struct linear_args *a);
 void cuda_product(struct device *d, const struct linear_args *a);
 /* product_f8.c */
 /* What scales an input gets to be multiplied with output i in fp8. F8_BY_64: it is not to be. */
-enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i);
+enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i);
 /* Outputs of one such way, not F8_BY_64. done: of each; what is not was not touched. */
 void cuda_f8_product(struct device *d, const struct linear_args *a, bool done[LINEAR_MAX_OUT]);
 /* flash.c. j: all but the items, their counts and the working memory. most_heads: q heads of one kv head. */
@@ -207,8 +207,8 @@ void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, i
 void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 void cuda_comm_close(struct comm *c);
 void cuda_comm_abort(struct comm *c); /* any thread */
-/* The GPU of a member that has met the others in this turn. */
-int member_device(const struct comm *c, int member, int turn);
+/* The GPU of a member that has published in this slot. */
+int member_device(const struct comm *c, int member, int slot);
 /* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a
  * graph it makes their streams part of it. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };

@@ -187,7 +187,7 @@ static __global__ void f8_input_kernel(struct f8_input_job j)
         whole_row(j, row, (float *)bytes);
 }
 
-static __global__ void f8_settle_kernel(struct f8_settle_job j)
+static __global__ void f8_epilogue_kernel(struct f8_epilogue_job j)
 {
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
     if (c >= j.cols)
@@ -215,7 +215,7 @@ cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j)
     return launch(f8_input_kernel, dim3(ctas), dim3(F8_THREADS), kept, s, *j);
 }
 
-cudaError_t launch_f8_settle(cudaStream_t s, const struct f8_settle_job *j)
+cudaError_t launch_f8_epilogue(cudaStream_t s, const struct f8_epilogue_job *j)
 {
-    return launch(f8_settle_kernel, dim3(ceil_div(j->cols, F8_THREADS), j->rows), dim3(F8_THREADS), 0, s, *j);
+    return launch(f8_epilogue_kernel, dim3(ceil_div(j->cols, F8_THREADS), j->rows), dim3(F8_THREADS), 0, s, *j);
 }

@@ -1,10 +1,10 @@
-/* What the host part of the CUDA backend asks of the default mode's kernels, next to job.h: products on tensor cores in
- * bf16 with f32 sums, attention that splits a sequence's cache. Every pointer is device memory; a launcher only
- * enqueues. On the rank's thread. Never true: a result that depends on timing; but it may depend on the batch (by its
- * number of rows) and on the layout, which the invariant kernels of job.h never do.
+/* What the host part of the CUDA backend asks of the kernels of the default mode, in addition to job.h: products on
+ * tensor cores, and attention that divides a sequence's cache. Every pointer is device memory; a launcher only
+ * enqueues. On the rank's thread. Invariant: a result does not depend on timing. Unlike the results of job.h's
+ * invariant kernels it may depend on the number of rows in the batch and on the layout.
  *
- * Activations stay f32 from op to op, as in invariant mode; what goes into a product is rounded to bf16 (with weights
- * of fp8, in many rows on a Hopper, to fp8: product_f8.c), the residual never is. */
+ * Activations stay f32 from op to op, as in invariant mode. What goes into a product is rounded to 16 bits (with fp8
+ * weights and many rows on compute capability 9.0: to fp8, see product_f8.c). The residual is never rounded. */
 #ifndef CUDA_FAST_H
 #define CUDA_FAST_H
 
@@ -30,7 +30,7 @@ struct skinny_job {
     int ldx, ldx2, rows, n_out;
     float eps;
     bool accumulate;
-    bool early; /* the device can begin a kernel before the one before it ended (compute capability 9) */
+    bool pdl; /* the device can begin a kernel before the one before it ended (compute capability 9) */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
@@ -64,12 +64,12 @@ struct flash_job {
     const int32_t *n_items;
     int most_items;
     bool wide;
-    bool turns; /* narrow: first turn q and k and write k and v, as rope_write does; all items are narrow */
-    struct rope_write_job turn; /* its q is this job's */
-    bool hopper;                /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
-    bool early;                 /* as in skinny_job */
-    float *partial;             /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
-    uint32_t *arrived;          /* narrow: [kv heads][n_slots], zero between launches */
+    bool rope; /* narrow: RoPE on q and k first and k and v into the cache (rope_write); all items are narrow */
+    struct rope_write_job rope_write; /* its q is this job's */
+    bool hopper;                      /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
+    bool pdl;                         /* as in skinny_job */
+    float *partial;                   /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
+    uint32_t *arrived;                /* narrow: [kv heads][n_slots], zero between launches */
     int n_slots, n_parts;
     uint16_t first_head[ATTEND_MAX_KV + 1]; /* q heads of kv head k: first_head[k] .. first_head[k + 1] - 1 */
 };

@@ -83,11 +83,11 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
     if (!(d->graph ? record_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
         return;
     const struct flash_plan *p = &d->flash.plan;
-    if (j->turns && p->n_wide > 0) { /* prompts: several tiles read each new key */
-        gpu_ok(d, launch_rope_write(d->stream, &j->turn), "rope_write");
-        j->turns = false;
+    if (j->rope && p->n_wide > 0) { /* prompts: several tiles read each new key */
+        gpu_ok(d, launch_rope_write(d->stream, &j->rope_write), "rope_write");
+        j->rope = false;
     }
-    j->early = d->early;
+    j->pdl = d->pdl;
     j->partial = d->work->partial.data;
     j->arrived = d->work->arrived.data;
     j->n_slots = p->n_slots;

@@ -7,7 +7,7 @@
  * cache, so a long one is cut into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
-#include "kernels/cuda/turn.h"
+#include "kernels/cuda/rope.h"
 
 enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, GROUP_KEYS = 16, SHARED_PAD = 8 };
 
@@ -137,12 +137,11 @@ __device__ static void fetch_round(const struct flash_job &j, const struct flash
         bool there = first + row < s.key1;
         const uint8_t *from = there ? at + (row * HALVES + c * 8) * 2 : s.head;
         if constexpr (F8) {
-            copy_async(&sp->raw_k[to][warp_id() * GROUP_KEYS + row][c * 16], from, there);
-            copy_async(&sp->raw_v[to][warp_id() * GROUP_KEYS + row][c * 16], there ? from + j.kv.value_at : from,
-                       there);
+            cp_async(&sp->raw_k[to][warp_id() * GROUP_KEYS + row][c * 16], from, there);
+            cp_async(&sp->raw_v[to][warp_id() * GROUP_KEYS + row][c * 16], there ? from + j.kv.value_at : from, there);
         } else {
-            copy_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
-            copy_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
+            cp_async(&sp->k[to][warp_id() * GROUP_KEYS + row][c * 8], from, there);
+            cp_async(&sp->v[to][warp_id() * GROUP_KEYS + row][c * 8], there ? from + j.kv.value_at : from, there);
         }
     }
 }
@@ -184,7 +183,7 @@ __device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)
 #pragma unroll
         for (int e = 0; e < D / 16; e++) {
             uint32_t b[4];
-            load_matrices(b, &k[n * GROUP_KEYS + matrix / 2 * 8 + row][e * 16 + matrix % 2 * 8]);
+            ldmatrix(b, &k[n * GROUP_KEYS + matrix / 2 * 8 + row][e * 16 + matrix % 2 * 8]);
             mma<H>(c[2 * n], s.q[e], b);
             mma<H>(c[2 * n + 1], s.q[e], b + 2);
         }
@@ -262,7 +261,7 @@ __device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHA
 #pragma unroll
         for (int e = 0; e < D / 16; e++) {
             uint32_t b[4];
-            load_matrices_transposed(b, &v[n * GROUP_KEYS + matrix % 2 * 8 + row][e * 16 + matrix / 2 * 8]);
+            ldmatrix_trans(b, &v[n * GROUP_KEYS + matrix % 2 * 8 + row][e * 16 + matrix / 2 * 8]);
             mma<H>(s->o[2 * e], a, b);
             mma<H>(s->o[2 * e + 1], a, b + 2);
         }
@@ -272,15 +271,15 @@ __device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHA
 /* ---- what goes in, for steps of decodes: nobody but this tile reads these queries, nobody but this part these keys */
 
 /* The keys and values of these rows of the step. A call, so that the rounds keep their registers. */
-__device__ __noinline__ static void write_new(const struct rope_write_job &turn, int row, int end)
+__device__ __noinline__ static void write_new(const struct rope_write_job &rope_write, int row, int end)
 {
     for (row += warp_id(); row < end; row += FLASH_WARPS)
-        turn_into_cache(turn, row, (int)blockIdx.y);
+        rope_into_cache(rope_write, row, (int)blockIdx.y);
 }
 
-/* The tile's queries, turned, in shared memory; then they are where rows say. */
+/* The tile's queries after RoPE, in shared memory; from then on rows point there. */
 template <int D>
-__device__ static void turn_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D],
+__device__ static void rope_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D],
                                     struct flash_rows *rows)
 {
     for (int i = warp_id(); i < s.n; i += FLASH_WARPS) {
@@ -289,7 +288,7 @@ __device__ static void turn_queries(const struct flash_job &j, const struct flas
         for (int c = lane_id(); c < D; c += WARP)
             to[i][c] = from[c];
         __syncwarp();
-        turn_head(j.turn.q, to[i], row, j.turn.q.gain);
+        rope_head(j.rope_write.q, to[i], row, j.rope_write.q.gain);
     }
     __syncthreads();
 #pragma unroll
@@ -427,8 +426,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     constexpr bool F8 = C == cached::f8;
     SHARED_BYTES(shared);
     struct flash_space<D, F8> *sp = (struct flash_space<D, F8> *)shared;
-    let_next_begin();
-    wait_for_earlier();
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
     struct flash_site site;
     if ((int)blockIdx.x >= *j.n_items || !find_site(j, j.items[blockIdx.x], &site))
         return;
@@ -436,24 +435,24 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     struct flash_rows rows;
     struct flash_state<D> state;
     find_rows(j, site, &rows);
-    bool turns = !WIDE && j.turns;
-    if (turns && site.key1 > site.seq.pos0) {
+    bool rope = !WIDE && j.rope;
+    if (rope && site.key1 > site.seq.pos0) {
         int to_row = site.seq.row0 - site.seq.pos0;
-        write_new(j.turn, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
+        write_new(j.rope_write, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
         __syncthreads();
     }
     fetch_round<D, F8>(j, site, site.key0, sp, 0);
-    copies_close();
-    if (turns)
-        turn_queries<D>(j, site, queries_in<D>(sp), &rows);
+    cp_async_commit();
+    if (rope)
+        rope_queries<D>(j, site, queries_in<D>(sp), &rows);
     load_queries<H, D>(j, rows, &state);
-    if (turns)
+    if (rope)
         __syncthreads(); /* all have them: the second round may come */
     for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
         if (key + FLASH_KEYS < site.key1)
             fetch_round<D, F8>(j, site, key + FLASH_KEYS, sp, at ^ 1);
-        copies_close();
-        copies_wait<1>();
+        cp_async_commit();
+        cp_async_wait<1>();
         if constexpr (F8)
             widen_round<D>(sp, at);
         __syncthreads();
@@ -476,9 +475,9 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
 template <enum cached C, int D, bool WIDE> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
     dim3 grid(j->most_items, j->kv.n_heads);
-    if (j->early)
-        return launch_early(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS),
-                            sizeof(struct flash_space<D, C == cached::f8>), s, *j);
+    if (j->pdl)
+        return launch_pdl(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS),
+                          sizeof(struct flash_space<D, C == cached::f8>), s, *j);
     return launch(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS), sizeof(struct flash_space<D, C == cached::f8>),
                   s, *j);
 }

@@ -42,7 +42,7 @@ template <int D> struct hopper_space {
     enum { PANELS = D / 64, SLOTS = D == 128 ? 6 : 8 };
     uint16_t q[GROUPS][PANELS][GROUP_QUERIES * 64];
     uint16_t slot[SLOTS][PANELS][KEYS * 64];
-    struct phases full[SLOTS], empty[SLOTS];
+    struct mbarrier full[SLOTS], empty[SLOTS];
 };
 
 /* The slot that is next, and the parity of its phase. Keys and values take slots in the order in which they are used.
@@ -137,42 +137,42 @@ __device__ static inline void copy_slot(const struct hopper_source<D> &s, size_t
         for (int k = 0; k < SLICE; k += ROWS) { /* row + k, swizzled: row < ROWS, and k is a multiple of it */
             uint8_t *at = to + (swizzled ^ k % 8 * 16) + (i * SLICE + k) * 128;
             bool there = ALL || first + i * SLICE + row + k < left;
-            copy_async(at, s.at[i] + offset + (there ? k * D * 2 : 0), there);
+            cp_async(at, s.at[i] + offset + (there ? k * D * 2 : 0), there);
         }
 }
 
 /* One slot: keys, or values at an offset, of positions key .. key + KEYS - 1; zeros past the last one. */
 template <int D>
-__device__ static void bring_slot(const struct hopper_tile &t, struct hopper_space<D> *sp, int key,
-                                  const struct hopper_source<D> &s, size_t offset, struct ring *at)
+__device__ static void fill_slot(const struct hopper_tile &t, struct hopper_space<D> *sp, int key,
+                                 const struct hopper_source<D> &s, size_t offset, struct ring *at)
 {
     uint8_t *slot = (uint8_t *)sp->slot[at->slot];
-    phases_wait(&sp->empty[at->slot], at->parity ^ 1);
+    mbarrier_wait(&sp->empty[at->slot], at->parity ^ 1);
     if (key + KEYS <= t.key1)
         copy_slot<D, true>(s, offset, KEYS, slot);
     else
         copy_slot<D, false>(s, offset, t.key1 - key, slot);
-    phases_arrive_copies(&sp->full[at->slot]);
+    mbarrier_arrive_copies(&sp->full[at->slot]);
     ring_next<D>(at);
 }
 
 /* In the order of use: the keys of a round come before the values of the round before it. */
 template <int D>
-__device__ static void bring(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
+__device__ static void fill_slots(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
 {
     struct ring at = {0, 0};
     struct hopper_source<D> now, before;
     int last = t.key0 + (t.rounds - 1) * KEYS;
     find_source<D>(j, t, last, &before);
-    bring_slot<D>(t, sp, last, before, 0, &at);
+    fill_slot<D>(t, sp, last, before, 0, &at);
     for (int key = last - KEYS; key >= t.key0; key -= KEYS) {
         find_source<D>(j, t, key, &now);
-        bring_slot<D>(t, sp, key, now, 0, &at);
-        bring_slot<D>(t, sp, key + KEYS, before, j.kv.value_at, &at);
+        fill_slot<D>(t, sp, key, now, 0, &at);
+        fill_slot<D>(t, sp, key + KEYS, before, j.kv.value_at, &at);
         before = now;
     }
-    bring_slot<D>(t, sp, t.key0, before, j.kv.value_at, &at);
-    copies_wait_all();
+    fill_slot<D>(t, sp, t.key0, before, j.kv.value_at, &at);
+    cp_async_wait_all();
 }
 
 /* ---- the groups that multiply */
@@ -238,48 +238,49 @@ __device__ static void put_queries(const struct flash_job &j, const struct hoppe
                      make_uint4(pair_of<H>(v.x * j.scale, v.y * j.scale), pair_of<H>(v.z * j.scale, v.w * j.scale),
                                 pair_of<H>(w.x * j.scale, w.y * j.scale), pair_of<H>(w.z * j.scale, w.w * j.scale)));
     }
-    shared_to_products();
-    named_wait(QUERIES_NAME + group, GROUP_THREADS);
+    fence_proxy_async();
+    named_barrier_sync(QUERIES_NAME + group, GROUP_THREADS);
 }
 
 /* Waits until the slot is full; where it is. */
-template <int D> __device__ static inline uint32_t take_slot(struct hopper_space<D> *sp, const struct ring &at)
+template <int D> __device__ static inline uint32_t acquire_slot(struct hopper_space<D> *sp, const struct ring &at)
 {
-    phases_wait(&sp->full[at.slot], at.parity);
+    mbarrier_wait(&sp->full[at.slot], at.parity);
     return shared_address(sp->slot[at.slot]);
 }
 
 /* This warp has read the slot. */
-template <int D> __device__ static inline void leave_slot(struct hopper_space<D> *sp, struct ring *at)
+template <int D> __device__ static inline void release_slot(struct hopper_space<D> *sp, struct ring *at)
 {
     __syncwarp();
     if (lane_id() == 0)
-        phases_arrive(&sp->empty[at->slot]);
+        mbarrier_arrive(&sp->empty[at->slot]);
     ring_next<D>(at);
 }
 
 /* Begins the scores of the keys in the slot. */
 template <half_type H, int D>
-__device__ static inline void score(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
+__device__ static inline void qk_product(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
 {
     enum { Q_PANEL = GROUP_QUERIES * 128, K_PANEL = KEYS * 128 };
-    uint64_t q = operand_at(shared_address(sp->q[group]), 16, ATOM_BYTES), k = operand_at(slot, 16, ATOM_BYTES);
-    products_open();
+    uint64_t q = wgmma_descriptor(shared_address(sp->q[group]), 16, ATOM_BYTES),
+             k = wgmma_descriptor(slot, 16, ATOM_BYTES);
+    wgmma_fence();
 #pragma unroll
     for (int e = 0; e < D / 16; e++)
-        product_shared<H>(s, q + (e / 4 * Q_PANEL + e % 4 * 32) / 16, k + (e / 4 * K_PANEL + e % 4 * 32) / 16, e > 0);
-    products_close();
+        wgmma_ss<H>(s, q + (e / 4 * Q_PANEL + e % 4 * 32) / 16, k + (e / 4 * K_PANEL + e % 4 * 32) / 16, e > 0);
+    wgmma_commit();
 }
 
 /* Begins adding the values in the slot by their weights. */
-template <half_type H, int D> __device__ static inline void mix(uint32_t slot, struct hopper_state<D> *st)
+template <half_type H, int D> __device__ static inline void pv_product(uint32_t slot, struct hopper_state<D> *st)
 {
-    uint64_t v = operand_at(slot, KEYS * 128, ATOM_BYTES);
-    products_open();
+    uint64_t v = wgmma_descriptor(slot, KEYS * 128, ATOM_BYTES);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
-        product_registers<H>(st->o, st->p[k], v + k * 2 * ATOM_BYTES / 16, true);
-    products_close();
+        wgmma_rs<H>(st->o, st->p[k], v + k * 2 * ATOM_BYTES / 16, true);
+    wgmma_commit();
 }
 
 /* What a query does not see counts nothing. key: position of the first score. */
@@ -301,8 +302,8 @@ __device__ static inline float quad_largest(float v)
     return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
 }
 
-/* Scores into weights of the running maximum; by what the sums so far shrink. */
-template <int D> __device__ static inline void weigh(struct hopper_state<D> *st, float shrink[2])
+/* Scores into weights of the running maximum; by what the sums so far rescale. */
+template <int D> __device__ static inline void softmax(struct hopper_state<D> *st, float rescale[2])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -312,7 +313,7 @@ template <int D> __device__ static inline void weigh(struct hopper_state<D> *st,
             most = fmaxf(most, fmaxf(st->s[i], st->s[i + 1]));
         most = quad_largest(most);
         float zero = most == -INFINITY ? 0 : most;
-        shrink[r] = exp2_fast(st->m[r] - zero);
+        rescale[r] = exp2_fast(st->m[r] - zero);
 #pragma unroll
         for (int i = 2 * r; i < KEYS / 2; i += 4) {
             st->s[i] = exp2_fast(st->s[i] - zero);
@@ -322,7 +323,7 @@ template <int D> __device__ static inline void weigh(struct hopper_state<D> *st,
         }
         st->m[r] = most;
         st->l[r] =
-            st->l[r] * shrink[r] + (sum[0] + sum[1]); /* this thread's columns; the quad is added up at the end */
+            st->l[r] * rescale[r] + (sum[0] + sum[1]); /* this thread's columns; the quad is added up at the end */
     }
 }
 
@@ -361,14 +362,14 @@ __device__ static void store(const struct flash_job &j, const struct hopper_tile
 __device__ static inline void wait_for_turn(const struct hopper_part &part)
 {
     if (part.turns)
-        named_wait(TURN_NAME + part.group, GROUPS * GROUP_THREADS);
+        named_barrier_sync(TURN_NAME + part.group, GROUPS * GROUP_THREADS);
 }
 
 /* The second group has nobody to pass the last turn to. */
 __device__ static inline void pass_turn(const struct hopper_part &part, int key)
 {
     if (part.turns && (part.group == 0 || key > part.key0))
-        named_arrive(TURN_NAME + 1 - part.group, GROUPS * GROUP_THREADS);
+        named_barrier_arrive(TURN_NAME + 1 - part.group, GROUPS * GROUP_THREADS);
 }
 
 /* One round, from its scores to its weights, while those of the round before meet their values. */
@@ -378,24 +379,24 @@ __device__ static inline void round_on(struct hopper_space<D> *sp, const struct 
 {
     struct ring next = *at;
     ring_next<D>(&next);
-    uint32_t keys = take_slot<D>(sp, *at), values = take_slot<D>(sp, next);
-    float shrink[2];
-    shared_to_products();
+    uint32_t keys = acquire_slot<D>(sp, *at), values = acquire_slot<D>(sp, next);
+    float rescale[2];
+    fence_proxy_async();
     wait_for_turn(part);
-    score<H, D>(sp, part.group, keys, st->s);
-    mix<H, D>(values, st);
+    qk_product<H, D>(sp, part.group, keys, st->s);
+    pv_product<H, D>(values, st);
     pass_turn(part, key);
-    products_wait<1>();
-    products_done(st->s);
-    leave_slot<D>(sp, at);
+    wgmma_wait<1>();
+    wgmma_fence_operand(st->s);
+    release_slot<D>(sp, at);
     mask(part, key, st->s);
-    weigh<D>(st, shrink);
-    products_wait<0>();
-    products_done(st->o);
-    leave_slot<D>(sp, at);
+    softmax<D>(st, rescale);
+    wgmma_wait<0>();
+    wgmma_fence_operand(st->o);
+    release_slot<D>(sp, at);
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
-        st->o[i] *= shrink[i / 2 % 2];
+        st->o[i] *= rescale[i / 2 % 2];
     pack_weights<H, D>(st);
 }
 
@@ -404,7 +405,7 @@ template <half_type H, int D>
 __device__ static inline void round_first(struct hopper_space<D> *sp, const struct hopper_part &part, int key,
                                           struct ring *at, struct hopper_state<D> *st)
 {
-    float shrink[2];
+    float rescale[2];
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
         st->o[i] = 0;
@@ -413,14 +414,14 @@ __device__ static inline void round_first(struct hopper_space<D> *sp, const stru
         st->m[i] = -INFINITY;
         st->l[i] = 0;
     }
-    uint32_t keys = take_slot<D>(sp, *at);
-    shared_to_products();
-    score<H, D>(sp, part.group, keys, st->s);
-    products_wait<0>();
-    products_done(st->s);
-    leave_slot<D>(sp, at);
+    uint32_t keys = acquire_slot<D>(sp, *at);
+    fence_proxy_async();
+    qk_product<H, D>(sp, part.group, keys, st->s);
+    wgmma_wait<0>();
+    wgmma_fence_operand(st->s);
+    release_slot<D>(sp, at);
     mask(part, key, st->s);
-    weigh<D>(st, shrink);
+    softmax<D>(st, rescale);
     pack_weights<H, D>(st);
 }
 
@@ -439,11 +440,11 @@ __device__ static void attend(const struct flash_job &j, const struct hopper_til
         pass_turn(part, last);
     for (int key = last - KEYS; key >= t.key0; key -= KEYS)
         round_on<H, D>(sp, part, key, &at, &st);
-    uint32_t values = take_slot<D>(sp, at);
-    shared_to_products();
-    mix<H, D>(values, &st);
-    products_wait<0>();
-    products_done(st.o);
+    uint32_t values = acquire_slot<D>(sp, at);
+    fence_proxy_async();
+    pv_product<H, D>(values, &st);
+    wgmma_wait<0>();
+    wgmma_fence_operand(st.o);
     store<D>(j, t, group, &st);
 }
 
@@ -458,20 +459,20 @@ __global__ void __launch_bounds__(THREADS, 1) flash_hopper_kernel(const __grid_c
     int group = __shfl_sync(ALL_LANES, warp_id() / GROUP_WARPS, 0) -
                 1; /* the same for the whole warp, as the compiler now knows */
     struct hopper_tile t;
-    let_next_begin();
-    wait_for_earlier();
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
     if (!find_tile(j, &t))
         return;
     if (threadIdx.x < hopper_space<D>::SLOTS) {
-        phases_init(&sp->full[threadIdx.x], GROUP_THREADS);
-        phases_init(&sp->empty[threadIdx.x], t.groups * GROUP_WARPS);
+        mbarrier_init(&sp->full[threadIdx.x], GROUP_THREADS);
+        mbarrier_init(&sp->empty[threadIdx.x], t.groups * GROUP_WARPS);
     }
     __syncthreads();
     if (group < 0) {
-        registers_give<COPY_REGISTERS>();
-        bring<D>(j, t, sp);
+        setmaxnreg_dec<COPY_REGISTERS>();
+        fill_slots<D>(j, t, sp);
     } else {
-        registers_take<PRODUCT_REGISTERS>();
+        setmaxnreg_inc<PRODUCT_REGISTERS>();
         if (group < t.groups)
             attend<H, D>(j, t, group, sp);
     }
@@ -514,8 +515,8 @@ bool flash_hopper_can(enum dtype t, int head_dim)
 template <half_type H, int D> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
     dim3 grid((unsigned)j->most_items * (unsigned)j->kv.n_heads);
-    if (j->early)
-        return launch_early(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
+    if (j->pdl)
+        return launch_pdl(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
     return launch(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
 }
 

@@ -1,6 +1,6 @@
-/* How a step's attention is cut into the items of flash.cu: which sequences are narrow, and into how many parts the
- * cache of each is cut so that the whole device has work. Pure arithmetic of the host, once a step for all its layers.
- * Never true: an item without a query or without a key. */
+/* How the attention of a step is divided into the work items of flash.cu: which sequences are narrow, and into how
+ * many parts the cache of each is cut so that the whole GPU has work (split KV, as in Flash-Decoding). Pure arithmetic
+ * on the host, done once a step for all layers. Invariant: every item has at least one query and one key. */
 #ifndef CUDA_FLASH_PLAN_H
 #define CUDA_FLASH_PLAN_H
 

@@ -1,7 +1,8 @@
-/* The arrays of a step that a graph plays: at addresses that never change, in one piece of pinned memory with its twin
- * on the device, so that a step is one copy and one launch. Row i is sequence i, which decodes one token; rows past the
- * batch's are padding: they write no cache, attend to nothing, and nobody reads what they sample. Owned by the device,
- * used by the rank's thread; graphs of all sizes use the same. Never true: an array that moves. */
+/* The input arrays of a captured step. They lie at fixed addresses, in one piece of pinned memory with a mirror on the
+ * device, so a step is one copy and one graph launch. Row i is sequence i, which decodes one token. Rows past the
+ * batch's are padding: they write no cache, attend to nothing, and their samples are dropped. Owned by the device,
+ * used by the rank's thread; graphs of all sizes share the arrays. Invariant: the arrays keep their addresses as long
+ * as the device is open. */
 #ifndef CUDA_FRAME_H
 #define CUDA_FRAME_H
 

@@ -1,7 +1,7 @@
 /* Steps of decodes as graphs: recorded once for each member, layout and size, played with the arrays of the frame. The
  * streams of all members of a group are recorded as one graph, which the first member launches: within it a collective
- * is an edge, not a meeting, and no kernel waits for another. What a graph uses of working memory is not what other
- * steps use, so nothing that they grow moves it. */
+ * is an edge, not a barrier on the host, and no kernel waits for another. What a graph uses of working memory is not
+ * what other steps use, so nothing that they grow moves it. */
 #include <string.h>
 
 #include "engine/base/check.h"

@@ -1,7 +1,7 @@
-/* The memory of one rank on its device: small pieces out of large chunks, large pieces by themselves, so that thousands
- * of norms and biases do not cost a call of the driver each. Owned by the device, used by the thread that uses the
- * device. Pieces are aligned to 256 bytes; a chunk goes back when its last piece does. Knows addresses only, never what
- * lies there. Never true: a piece that moves. */
+/* The memory of one rank on its device. Small pieces come out of large chunks and large pieces are allocated alone, so
+ * that thousands of norms and biases do not cost a driver call each. Owned by the device, used by the thread that uses
+ * the device. Pieces are aligned to 256 bytes; a chunk is freed with its last piece. The heap handles addresses and
+ * never touches the memory behind them. Invariant: a piece keeps its address until it is freed. */
 #ifndef CUDA_HEAP_H
 #define CUDA_HEAP_H
 

@@ -1,21 +1,22 @@
-/* Instructions of compute capability 9.0 (sm_90a) alone, as the default mode's kernels use them: products of a warp
- * group of four warps whose operands come from shared memory and whose sums stay in registers (wgmma), barriers in
- * shared memory with phases, copies that arrive at them, registers moved from warp to warp, barriers with names. As the
- * PTX ISA has them (9.7.15 and 9.7.13 of version 9.0). CUDA C++ only, after tensor.h; tests/emulator has host twins
- * (hopper_twins.h) that read descriptors bit by bit. Never true: a function here that is reached on another
- * architecture (HOPPER_CODE says whether this pass may).
+/* Instructions of compute capability 9.0 (sm_90a) that the kernels of the default mode use: wgmma (products by a warp
+ * group of four warps, with operands in shared memory and sums in registers), mbarrier, cp.async that arrives at an
+ * mbarrier, setmaxnreg and named barriers. Functions have the instructions' names; see the PTX ISA 9.0, sections
+ * 9.7.13 and 9.7.15. CUDA C++ only, included after tensor.h. tests/emulator has host twins (hopper_twins.h) that
+ * decode the descriptors bit by bit. Invariant: these functions are called only where HOPPER_CODE is 1.
  *
- * A product: d += a b, or d = a b; d is 64 rows by N columns, a 64 by 16, b 16 by N. Of thread 32 w + 4 g + t of the
- * group, d[4 j] and d[4 j + 1] are row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2] and d[4 j + 3] row 16 w + g
- * + 8. In registers a[0] is row 16 w + g, columns 2 t and 2 t + 1; a[1] row + 8; a[2] and a[3] the same at column + 8:
- * so the sums of one product, in pairs, are the a of the next.
+ * A product is d += a b or d = a b, where d is 64 rows by N columns, a is 64 by 16 and b is 16 by N. Thread 32 w + 4 g
+ * + t of the group has in d[4 j] and d[4 j + 1] row 16 w + g, columns 8 j + 2 t and the next; in d[4 j + 2] and d[4 j
+ * + 3] row 16 w + g + 8. When a is in registers, a[0] is row 16 w + g, columns 2 t and 2 t + 1; a[1] is row + 8; a[2]
+ * and a[3] are the same at column + 8. So the sums of one product, in pairs, are the a of the next.
  *
- * In shared memory rows of 64 elements are 128 bytes at a time, eight rows an atom of 1 KiB that begins at a multiple
- * of 1 KiB; within an atom the 16 bytes c of row r lie at c ^ r (swizzled_at). What an atom's rows and columns are
- * depends on the operand: a, and b from shared memory as it is ("K-major"): a row of the atom is a row of a, or a
- * column of b, and holds 64 k; eight rows on is `stride` bytes away. The next 16 k: 32 bytes on. b transposed
- * ("MN-major"): a row of the atom is one k and holds 64 columns; the next 64 columns are `lead` bytes away, the next
- * eight k `stride`. The next 16 k: 2 * stride on. */
+ * Operands in shared memory have the 128-byte swizzle. Eight rows of 64 elements (128 bytes each) are an atom of 1
+ * KiB, aligned to 1 KiB. Within an atom, 16-byte chunk c of row r lies at chunk c ^ r (swizzled_at). What the rows are
+ * depends on the operand:
+ *
+ * - a, and b as it is ("K-major"): a row of the atom is a row of a, or a column of b, and holds 64 k. Eight rows
+ *   further is `stride` bytes away, the next 16 k are 32 bytes away.
+ * - b transposed ("MN-major"): a row of the atom is one k and holds 64 columns. The next 64 columns are `lead` bytes
+ *   away, the next eight k `stride` bytes, the next 16 k 2 * stride. */
 #ifndef CUDA_HOPPER_H
 #define CUDA_HOPPER_H
 
@@ -31,7 +32,7 @@ enum { GROUP_THREADS = 128, ATOM_BYTES = 1024 };
 
 /* A barrier in shared memory. It begins in phase 0 and goes on to the next one when as many have arrived as it was made
  * for. */
-struct phases {
+struct mbarrier {
     uint64_t word;
 };
 
@@ -50,23 +51,23 @@ __device__ static inline void store_shared(void *p, uint4 v)
 
 /* ---- barriers */
 
-__device__ static inline void phases_init(struct phases *b, int n)
+__device__ static inline void mbarrier_init(struct mbarrier *b, int n)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
 }
 
-__device__ static inline void phases_arrive(struct phases *b)
+__device__ static inline void mbarrier_arrive(struct mbarrier *b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
 /* This thread arrives as soon as all its copies so far have. It counts as one. */
-__device__ static inline void phases_arrive_copies(struct phases *b)
+__device__ static inline void mbarrier_arrive_copies(struct mbarrier *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-__device__ static inline bool phases_past(struct phases *b, uint32_t parity)
+__device__ static inline bool mbarrier_try_wait(struct mbarrier *b, uint32_t parity)
 {
     uint32_t past;
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
@@ -77,37 +78,37 @@ __device__ static inline bool phases_past(struct phases *b, uint32_t parity)
 }
 
 /* Until the phase of this parity (0 or 1) is over. The one before the first counts as over, and has parity 1. */
-__device__ static inline void phases_wait(struct phases *b, uint32_t parity)
+__device__ static inline void mbarrier_wait(struct mbarrier *b, uint32_t parity)
 {
-    while (!phases_past(b, parity)) {
+    while (!mbarrier_try_wait(b, parity)) {
     }
 }
 
 /* All copies of this thread, in groups or not. */
-__device__ static inline void copies_wait_all(void)
+__device__ static inline void cp_async_wait_all(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 /* Barrier `name`, 1 .. 15, of so many threads: arrive and wait; arrive only. */
-__device__ static inline void named_wait(int name, int threads)
+__device__ static inline void named_barrier_sync(int name, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-__device__ static inline void named_arrive(int name, int threads)
+__device__ static inline void named_barrier_arrive(int name, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
 /* ---- registers: the warps of a group give some of theirs back, or take more (waiting for them) */
 
-template <int N> __device__ static inline void registers_give(void)
+template <int N> __device__ static inline void setmaxnreg_dec(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-template <int N> __device__ static inline void registers_take(void)
+template <int N> __device__ static inline void setmaxnreg_inc(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
@@ -115,31 +116,31 @@ template <int N> __device__ static inline void registers_take(void)
 /* ---- products. All threads of a group take part in each of these. */
 
 /* What this thread has stored in shared memory, and what it knows others have, is seen by products that come after. */
-__device__ static inline void shared_to_products(void)
+__device__ static inline void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Before the first product, and wherever d or a were touched since the last one. */
-__device__ static inline void products_open(void)
+__device__ static inline void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-__device__ static inline void products_close(void)
+__device__ static inline void wgmma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 /* Until all but the latest N closed groups of products are done. Before it nobody may touch their d and a, or write
  * what they read. */
-template <int N> __device__ static inline void products_wait(void)
+template <int N> __device__ static inline void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 /* After a wait, for what it was waited for: keeps the compiler from reading d earlier. */
-template <int N> __device__ static inline void products_done(float (&d)[N])
+template <int N> __device__ static inline void wgmma_fence_operand(float (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -158,19 +159,19 @@ template <int N> __device__ static inline void products_done(float (&d)[N])
            "%58,%59,%60,%61,%62,%63"
 
 /* The last operands: scale-d, imm-scale-a, imm-scale-b, imm-trans-a (only from shared memory), imm-trans-b. */
-#define SHARED_128(type)                                                                                               \
+#define WGMMA_SS_128(type)                                                                                             \
     asm volatile("{.reg .pred add; setp.ne.b32 add, %66, 0;\n"                                                         \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64                              \
                  "}, %64, %65, add, 1, 1, 0, 0;}"                                                                      \
                  : OUT32(d, 0), OUT32(d, 32)                                                                           \
                  : "l"(a), "l"(b), "r"((int)add))
-#define REGISTERS_128(type)                                                                                            \
+#define WGMMA_RS_128(type)                                                                                             \
     asm volatile("{.reg .pred add; setp.ne.b32 add, %69, 0;\n"                                                         \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LIST64                              \
                  "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1;}"                                                           \
                  : OUT32(d, 0), OUT32(d, 32)                                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-#define REGISTERS_64(type)                                                                                             \
+#define WGMMA_RS_64(type)                                                                                              \
     asm volatile("{.reg .pred add; setp.ne.b32 add, %37, 0;\n"                                                         \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LIST32                               \
                  "}, {%32,%33,%34,%35}, %36, add, 1, 1, 1;}"                                                           \
@@ -178,40 +179,40 @@ template <int N> __device__ static inline void products_done(float (&d)[N])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
 
 /* a and b as they are in shared memory, N = 128. */
-template <half_type H> __device__ static inline void product_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
+template <half_type H> __device__ static inline void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
-        SHARED_128("f16");
+        WGMMA_SS_128("f16");
     else
-        SHARED_128("bf16");
+        WGMMA_SS_128("bf16");
 }
 
 /* a in registers, b transposed in shared memory; N = 128 or 64 by d. */
 template <half_type H>
-__device__ static inline void product_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add)
+__device__ static inline void wgmma_rs(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
-        REGISTERS_128("f16");
+        WGMMA_RS_128("f16");
     else
-        REGISTERS_128("bf16");
+        WGMMA_RS_128("bf16");
 }
 
 template <half_type H>
-__device__ static inline void product_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add)
+__device__ static inline void wgmma_rs(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
-        REGISTERS_64("f16");
+        WGMMA_RS_64("f16");
     else
-        REGISTERS_64("bf16");
+        WGMMA_RS_64("bf16");
 }
 
 #undef OUT8
 #undef OUT32
 #undef LIST32
 #undef LIST64
-#undef SHARED_128
-#undef REGISTERS_128
-#undef REGISTERS_64
+#undef WGMMA_SS_128
+#undef WGMMA_RS_128
+#undef WGMMA_RS_64
 
 #else
 #include <hopper_twins.h>
@@ -219,7 +220,7 @@ __device__ static inline void product_registers(float (&d)[32], const uint32_t (
 
 /* The descriptor of an operand whose first atom begins at `address`; for the next k add bytes / 16. lead and stride:
  * multiples of 16. */
-__device__ static inline uint64_t operand_at(uint32_t address, int lead, int stride)
+__device__ static inline uint64_t wgmma_descriptor(uint32_t address, int lead, int stride)
 {
     enum { SWIZZLE_128 = 1 };
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |

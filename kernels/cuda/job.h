@@ -1,19 +1,21 @@
-/* What the host part of the CUDA backend (C) asks of its kernels (CUDA C++): one plain struct and one launcher for each
- * op. Every pointer is device memory; a launcher only enqueues on the stream and returns what the runtime says of the
- * launch. On the rank's thread. Never true: a launcher that waits.
+/* What the host part of the CUDA backend (C) asks of its kernels (CUDA C++): one plain struct and one launcher for
+ * each op. Every pointer is device memory. On the rank's thread. Invariant: a launcher only enqueues on the stream and
+ * returns what the runtime says of the launch.
  *
- * Design of the backend.
- * - A rank is one stream. Ranks may share a device (--devices 0,0): their streams meet through events that are recorded
- * before the host barrier of kernels/meeting.h and waited for after it, so no kernel ever spins for another rank and
- * nothing depends on what runs side by side.
- * - Invariant mode: activations are f32 and every op does the CPU's operations in the CPU's order
- * (kernels/cpu/kernels.h states the sums), each rounded the same: these files are compiled without contraction, an fma
- * stands where the CPU has one. So logits are those of the CPU backend, bit for bit, in every layout, batch and
- * chunking. What differs: angles, and the sums behind logprobs, come from the device's own sin, cos and log.
- * - Weights: F32, F16, BF16 as stored, rows padded to WEIGHT_PAD columns. Quantised types by planes (weight.h): each 32
- * columns of a row have their nibbles or bytes in one plane, fifth and sixth bits in a second, scales in a third, so
- * that loads are aligned and a window of 64 columns is a window of each plane.
- * - KV: for each block and head the keys [position][element], then the values the same, an element row padded to 16. */
+ * Design of the backend:
+ *
+ * - A rank is one stream. Ranks may share a device (--devices 0,0). Their streams are ordered by events, recorded
+ *   before the host barrier of kernels/rendezvous.h and waited for after it. So no kernel spins on another rank, and
+ *   nothing depends on which kernels run at the same time.
+ * - Invariant mode: activations are f32, and every op does the CPU's operations in the CPU's order, with the same
+ *   rounding (kernels/cpu/kernels.h states the sums). These files are compiled without contraction; there is an fma
+ *   where the CPU has one. So logits are those of the CPU backend, bit for bit, in every layout, batch and chunking.
+ *   Two things differ: rotation angles, and the sums behind logprobs, use the device's own sin, cos and log.
+ * - Weights: F32, F16 and BF16 as stored, rows padded to WEIGHT_PAD columns. Quantised types in planes (weight.h): one
+ *   plane has the nibbles or bytes of each 32 columns of a row, a second the fifth and sixth bits, a third the scales.
+ *   So loads are aligned, and a window of 64 columns is a window of each plane.
+ * - KV: for each block and head the keys [position][element], then the values in the same order. Rows of elements are
+ *   padded to a multiple of 16. */
 #ifndef CUDA_JOB_H
 #define CUDA_JOB_H
 
@@ -195,7 +197,7 @@ struct f8_input_job {
     struct f8_scales_job out[F8_OUTS]; /* made on the way */
     int n_out;
 };
-struct f8_settle_job {     /* y = (accumulate: y) + t + bias */
+struct f8_epilogue_job {   /* y = (accumulate: y) + t + bias */
     const float *t, *bias; /* either or both; [rows][ldt], [cols] */
     float *y;
     int ldt, ldy, rows, cols;
@@ -205,7 +207,7 @@ struct f8_settle_job {     /* y = (accumulate: y) + t + bias */
 int f8_scales_count(const struct weight_window *w);
 cudaError_t f8_prepare(void); /* once for each device, before the first launch there */
 cudaError_t launch_f8_input(cudaStream_t s, const struct f8_input_job *j);
-cudaError_t launch_f8_settle(cudaStream_t s, const struct f8_settle_job *j);
+cudaError_t launch_f8_epilogue(cudaStream_t s, const struct f8_epilogue_job *j);
 
 /* kv.cu and attention.cu. */
 struct kv_at { /* the cache of one layer */

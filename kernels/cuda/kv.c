@@ -50,8 +50,8 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
     gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
-static struct rope_write_job turn_job(const struct device *d, const struct rope_args *a, struct act v,
-                                      const struct kv_view *kv)
+static struct rope_write_job rope_write_job_of(const struct device *d, const struct rope_args *a, struct act v,
+                                               const struct kv_view *kv)
 {
     ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
     return (struct rope_write_job){
@@ -65,7 +65,7 @@ void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, 
 {
     if (gpu_failed(d) || a->rows == 0 || !step_blocks(d, kv->tokens_per_block))
         return;
-    struct rope_write_job j = turn_job(d, a, v, kv);
+    struct rope_write_job j = rope_write_job_of(d, a, v, kv);
     gpu_ok(d, launch_rope_write(d->stream, &j), "rope_write");
 }
 
@@ -156,8 +156,8 @@ static bool all_heads_asked(const struct flash_job *j)
     return true;
 }
 
-/* turn: NULL, or to be done before. */
-static void attend_fast(struct device *d, const struct attention_args *a, const struct rope_write_job *turn)
+/* rope_write: NULL, or what to do first. */
+static void attend_fast(struct device *d, const struct attention_args *a, const struct rope_write_job *rope_write)
 {
     struct flash_job j = {.q = a->q.data,
                           .out = a->out.data,
@@ -167,13 +167,13 @@ static void attend_fast(struct device *d, const struct attention_args *a, const 
                           .scale = a->scale * 1.44269504f,
                           .step = d->view,
                           .kv = layer_at(&a->kv),
-                          .turns = turn};
+                          .rope = rope_write};
     int most = order_heads(a, j.first_head);
-    if (turn)
-        j.turn = *turn;
-    if (turn && !all_heads_asked(&j)) { /* the kernel writes the keys of those who ask for them */
-        gpu_ok(d, launch_rope_write(d->stream, turn), "rope_write");
-        j.turns = false;
+    if (rope_write)
+        j.rope_write = *rope_write;
+    if (rope_write && !all_heads_asked(&j)) { /* the kernel writes the keys of those who ask for them */
+        gpu_ok(d, launch_rope_write(d->stream, rope_write), "rope_write");
+        j.rope = false;
     }
     cuda_flash(d, &j, most);
 }
@@ -193,9 +193,9 @@ void cuda_rope_attention(struct device *d, const struct rope_args *r, struct act
     if (gpu_failed(d) || r->rows == 0 || !step_blocks(d, a->kv.tokens_per_block))
         return;
     if (attends_fast(d, a) && a->n_heads > 0) {
-        struct rope_write_job turn = turn_job(d, r, v, &a->kv);
+        struct rope_write_job rope_write = rope_write_job_of(d, r, v, &a->kv);
         ASSERT(a->q.data == r->q.data);
-        attend_fast(d, a, &turn);
+        attend_fast(d, a, &rope_write);
         return;
     }
     cuda_rope_write(d, r, v, &a->kv);

@@ -114,15 +114,15 @@ static int open_loader(struct device *d, bool staged, struct err *e)
     struct loader *l = &d->loader;
     for (int i = 0; i < LOAD_SLOTS; i++)
         TRY(open_slot(d, i, staged, e));
-    if (!l->crew)
-        l->crew = crew_open(thread_cores());
+    if (!l->copier)
+        l->copier = copier_open(thread_cores());
     return 0;
 }
 
 void loader_close(struct device *d)
 {
     struct loader *l = &d->loader;
-    crew_close(l->crew);
+    copier_close(l->copier);
     for (int i = 0; i < LOAD_SLOTS; i++) {
         if (l->host[i])
             cudaFreeHost(l->host[i]);
@@ -164,8 +164,8 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
         l->next = (slot + 1) % LOAD_SLOTS;
         if (!gpu_ok(d, cudaEventSynchronize(l->free[slot]), "loading weights"))
             return false;
-        crew_copy(l->crew, l->host[slot], (const char *)src->data + (size_t)first * row_bytes,
-                  (size_t)rows[1] * row_bytes);
+        copier_copy(l->copier, l->host[slot], (const char *)src->data + (size_t)first * row_bytes,
+                    (size_t)rows[1] * row_bytes);
         if (!place_rows(d, w, slot, row_bytes, rows) ||
             !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
             return false;

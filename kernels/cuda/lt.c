@@ -120,9 +120,9 @@ static bool describe_ends(const struct lt *l, const struct lt_product *p, const 
 static bool describe(const struct lt *l, const struct lt_product *p, struct call *c)
 {
     cudaDataType_t type = is_f8(p) ? CUDA_R_8F_E4M3 : p->factors == LT_F16 ? CUDA_R_16F : CUDA_R_16BF;
-    cublasOperation_t turn = CUBLAS_OP_T;
+    cublasOperation_t transpose = CUBLAS_OP_T;
     if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
-        !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) || !describe_ends(l, p, c))
+        !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) || !describe_ends(l, p, c))
         return false;
     return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, type, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
            ok(l->f.cublasLtMatrixLayoutCreate(&c->x, type, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&

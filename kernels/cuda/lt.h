@@ -1,6 +1,6 @@
-/* cuBLASLt for products of many rows: its library is loaded when the first device opens (none: the caller's own kernels
- * run), and what it chose for a shape is kept. One per device, used by the device's thread. Never true: a choice looked
- * up twice for one shape, unless another took its place. */
+/* cuBLASLt, for products of many rows. The library is loaded when the first device opens; without it the backend's own
+ * kernels run. What it proposes for a shape is kept. One per device, used by the device's thread. Invariant: a shape
+ * is looked up once, unless another one has taken its place in the cache. */
 #ifndef CUDA_LT_H
 #define CUDA_LT_H
 

@@ -1,5 +1,5 @@
-/* The functions of cuBLASLt that the backend calls, found at run time so that the program starts where there is no such
- * library. Written once at open, any thread reads. Never true: a table of which only some functions were found. */
+/* The functions of cuBLASLt that the backend calls, found at run time so that the program starts without the library.
+ * Written once at open, read by any thread. Invariant: the table has all functions or there is none. */
 #ifndef CUDA_LT_LOAD_H
 #define CUDA_LT_LOAD_H
 

@@ -9,13 +9,13 @@
 #include "engine/base/mem.h"
 #include "engine/world/ids.h"
 #include "kernels/cuda/device.h"
-#include "kernels/meeting.h"
+#include "kernels/rendezvous.h"
 
 /* How long an abort waits for a member that is inside a call, which enqueues and returns, before it ends the call under
  * it. */
 static const int64_t PATIENCE_NS = 100000000;
 
-/* A member's part. Others read it between the meeting of a sum and the next wait; the communicator itself is used and
+/* A member's part. Others read it between the barrier of a sum and the next one; the communicator itself is used and
  * ended under `inside`.
  */
 struct part {
@@ -44,7 +44,7 @@ void nccl_close(struct nccl_functions *f)
 
 static struct part *part_of(const struct comm *c, int member)
 {
-    return *meeting_own((struct comm *)c, member, MEMBER_OWN);
+    return *rendezvous_own((struct comm *)c, member, MEMBER_OWN);
 }
 
 /* ---- the communicator */
@@ -69,7 +69,7 @@ static void end(struct part *p)
 
 void nccl_abort(struct comm *c)
 {
-    for (int m = 0; c && m < meeting_size(c); m++) {
+    for (int m = 0; c && m < rendezvous_size(c); m++) {
         struct part *p = part_of(c, m);
         if (!p)
             continue;
@@ -82,20 +82,20 @@ void nccl_abort(struct comm *c)
 
 void nccl_leave(struct comm *c)
 {
-    for (int m = 0; m < meeting_size(c); m++) {
+    for (int m = 0; m < rendezvous_size(c); m++) {
         struct part *p = part_of(c, m);
         ncclComm_t own = p ? atomic_exchange(&p->comm, NULL) : NULL;
         if (own)
             p->f->ncclCommDestroy(own);
         mem_free(p);
-        *meeting_own(c, m, MEMBER_OWN) = NULL;
+        *rendezvous_own(c, m, MEMBER_OWN) = NULL;
     }
 }
 
 /* Is there one among just these devices, in these places? All members read the same. */
 static bool is_whole(const struct comm *c, const int *devices)
 {
-    int n = meeting_size(c);
+    int n = rendezvous_size(c);
     for (int m = 0; m < n; m++) {
         const struct part *p = part_of(c, m);
         if (!p || !p->serial || p->serial != part_of(c, 0)->serial || !atomic_load(&p->comm) ||
@@ -116,7 +116,7 @@ static bool fail(struct device *d, struct comm *c, const struct nccl_functions *
 
 static bool wait_all(struct device *d, struct comm *c)
 {
-    if (meeting_wait(c))
+    if (rendezvous_barrier(c))
         return true;
     gpu_fail(d, E_PEER, "another rank of the group failed");
     return false;
@@ -134,10 +134,10 @@ static uint64_t serial_of(const ncclUniqueId *id)
  * without. */
 static bool join(struct device *d, struct comm *c, int me, const int *devices)
 {
-    int n = meeting_size(c);
+    int n = rendezvous_size(c);
     if (!wait_all(d, c)) /* everyone has looked at what there is */
         return false;
-    void **own = meeting_own(c, me, MEMBER_OWN);
+    void **own = rendezvous_own(c, me, MEMBER_OWN);
     struct part *p = *own = *own ? *own : mem_new(sizeof *p);
     p->f = d->nccl;
     p->serial = 0;
@@ -162,11 +162,11 @@ static bool join(struct device *d, struct comm *c, int me, const int *devices)
 /* ---- the sum */
 
 /* Which devices the members are on. False: two share one, or there are too many to list. */
-static bool list_devices(const struct comm *c, int turn, int *devices)
+static bool list_devices(const struct comm *c, int slot, int *devices)
 {
-    int n = meeting_size(c);
+    int n = rendezvous_size(c);
     for (int m = 0; m < n; m++) {
-        devices[m] = member_device(c, m, turn);
+        devices[m] = member_device(c, m, slot);
         for (int k = 0; k < m; k++)
             if (devices[k] == devices[m])
                 return false;
@@ -207,12 +207,12 @@ static bool add_members(struct device *d, const struct reduce_args *a)
     return false;
 }
 
-bool nccl_reduce(struct device *d, const struct reduce_args *a, int turn)
+bool nccl_reduce(struct device *d, const struct reduce_args *a, int slot)
 {
     int devices[MAX_RANKS];
     const struct part *first = part_of(a->comm, 0);
     if (!d->nccl || d->opts.invariant || d->graph || a->part.ld != a->y.cols || (first && first->refused) ||
-        !list_devices(a->comm, turn, devices))
+        !list_devices(a->comm, slot, devices))
         return false;
     if (!is_whole(a->comm, devices) && !join(d, a->comm, a->me, devices))
         return gpu_failed(d);

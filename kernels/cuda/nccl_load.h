@@ -1,6 +1,6 @@
 /* The functions of NCCL that the backend calls, found at run time: most machines have no use for it, and its header is
- * not needed to build. Types and numbers are those of its documented interface, version 2. Written once at open, any
- * thread reads. Never true: a table of which only some functions were found. */
+ * not needed to build. Types and numbers are those of its documented interface, version 2. Written once at open, read
+ * by any thread. Invariant: the table has all functions or there is none. */
 #ifndef CUDA_NCCL_LOAD_H
 #define CUDA_NCCL_LOAD_H
 

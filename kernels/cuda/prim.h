@@ -1,7 +1,7 @@
-/* What every kernel file shares: launching, element types, the CPU backend's 2^x, warps. CUDA C++ only. tests/emulator
- * has host twins of the few names of the CUDA runtime that are used here, so that the same kernels run as plain C++ in
- * a test. Never true: an operation whose rounding is left to the compiler (these files are compiled without
- * contraction). */
+/* What every kernel file shares: launching, element types, the CPU backend's 2^x, warp helpers. CUDA C++ only.
+ * tests/emulator has host twins of the few names of the CUDA runtime that are used here, so that the same kernels run
+ * as plain C++ in a test. Invariant: every operation says how it rounds; these files are compiled without contraction.
+ */
 #ifndef CUDA_PRIM_H
 #define CUDA_PRIM_H
 

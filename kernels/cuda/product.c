@@ -26,10 +26,10 @@ static enum family family_of(const struct linear_args *a, int i)
     return cuda_window(&a->out[i].w).p.family;
 }
 
-/* As f8_way, but few rows never are. */
+/* As f8_input_scales, but few rows never are. */
 static enum f8_scales way_of(const struct device *d, const struct linear_args *a, int i)
 {
-    return a->rows > FEW_QUANTISED ? f8_way(d, a, i) : F8_BY_64;
+    return a->rows > FEW_QUANTISED ? f8_input_scales(d, a, i) : F8_BY_64;
 }
 
 /* ---- few rows */
@@ -75,7 +75,7 @@ static void multiply_few(struct device *d, const struct linear_args *a)
                                .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
                                .n_out = a->n_out,
                                .accumulate = a->accumulate,
-                               .early = d->early};
+                               .pdl = d->pdl};
         if (in == SKINNY_SWIGLU) {
             j.x2 = act_row(a->x2, row);
             j.ldx2 = a->x2.ld;

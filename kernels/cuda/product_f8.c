@@ -31,7 +31,7 @@ static bool is_even(const void *p, int ld)
     return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
 }
 
-enum f8_scales f8_way(const struct device *d, const struct linear_args *a, int i)
+enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i)
 {
     struct weight_window w = cuda_window(&a->out[i].w);
     bool inputs = is_even(a->x.data, a->x.ld) && (a->in != LINEAR_SWIGLU || is_even(a->x2.data, a->x2.ld)) &&
@@ -175,20 +175,20 @@ static void settle(struct device *d, const struct linear_args *a, const struct i
 {
     const struct linear_out *o = &a->out[i];
     int whole = in->job.whole;
-    struct f8_settle_job add = {
+    struct f8_epilogue_job add = {
         .bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = whole, .cols = o->w.rows, .accumulate = true};
-    struct f8_settle_job rest = {.t = in->sums,
-                                 .bias = o->bias,
-                                 .y = act_row(o->y, whole),
-                                 .ldt = o->w.rows,
-                                 .ldy = o->y.ld,
-                                 .rows = a->rows - whole,
-                                 .cols = o->w.rows,
-                                 .accumulate = a->accumulate};
+    struct f8_epilogue_job rest = {.t = in->sums,
+                                   .bias = o->bias,
+                                   .y = act_row(o->y, whole),
+                                   .ldt = o->w.rows,
+                                   .ldy = o->y.ld,
+                                   .rows = a->rows - whole,
+                                   .cols = o->w.rows,
+                                   .accumulate = a->accumulate};
     if (whole && o->bias)
-        gpu_ok(d, launch_f8_settle(d->stream, &add), "bias");
+        gpu_ok(d, launch_f8_epilogue(d->stream, &add), "bias");
     if (in->sums)
-        gpu_ok(d, launch_f8_settle(d->stream, &rest), "sums");
+        gpu_ok(d, launch_f8_epilogue(d->stream, &rest), "sums");
 }
 
 /* False: the library does not want to, and y is as it was. */
@@ -210,7 +210,7 @@ void cuda_f8_product(struct device *d, const struct linear_args *a, bool done[LI
     struct input in = {0};
     for (int i = 0; i < a->n_out; i++)
         done[i] = false;
-    if (!make_input(d, a, f8_way(d, a, 0) == F8_BY_BLOCK, &in))
+    if (!make_input(d, a, f8_input_scales(d, a, 0) == F8_BY_BLOCK, &in))
         return;
     for (int i = 0; i < a->n_out && !gpu_failed(d); i++)
         done[i] = multiply(d, a, &in, i);

@@ -1,6 +1,6 @@
 /* Rotation to positions, and the same on the way into the cache. Limited by memory; at few rows by the launches, which
  * is why there is one for q, k and v. */
-#include "kernels/cuda/turn.h"
+#include "kernels/cuda/rope.h"
 
 enum { ROPE_THREADS = 256 };
 
@@ -8,7 +8,7 @@ static __global__ void rope_kernel(struct rope_job j)
 {
     int row = (int)blockIdx.y, head = (int)blockIdx.x * (ROPE_THREADS / WARP) + warp_id();
     if (head < j.n_heads)
-        turn_head(j, j.x + (int64_t)row * j.ld + (int64_t)head * j.head_dim, row, j.gain);
+        rope_head(j, j.x + (int64_t)row * j.ld + (int64_t)head * j.head_dim, row, j.gain);
 }
 
 cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j)
@@ -17,16 +17,16 @@ cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j)
     return launch(rope_kernel, grid, dim3(ROPE_THREADS), 0, s, *j);
 }
 
-/* Warp: a q head, turned in place; or a k head, turned and stored with its v. */
+/* Warp: RoPE on a q head in place, or on a k head, which is then stored with its v. */
 static __global__ void rope_write_kernel(struct rope_write_job j)
 {
     int row = (int)blockIdx.y, head = (int)blockIdx.x * (ROPE_THREADS / WARP) + warp_id(), kv_head = head - j.q.n_heads;
     if (kv_head < 0) {
-        turn_head(j.q, j.q.x + (int64_t)row * j.q.ld + (int64_t)head * j.q.head_dim, row, j.q.gain);
+        rope_head(j.q, j.q.x + (int64_t)row * j.q.ld + (int64_t)head * j.q.head_dim, row, j.q.gain);
         return;
     }
     if (kv_head < j.write.kv.n_heads)
-        turn_into_cache(j, row, kv_head);
+        rope_into_cache(j, row, kv_head);
 }
 
 cudaError_t launch_rope_write(cudaStream_t s, const struct rope_write_job *j)

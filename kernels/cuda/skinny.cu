@@ -117,8 +117,8 @@ __device__ static inline uint32_t word_of(const uint4 &v, int k)
 __device__ static inline void bytes_to_bf16(uint32_t bytes, int zero, uint32_t out[2])
 {
     uint32_t minus = pack_bf16((float)(128 + zero), (float)(128 + zero));
-    out[0] = sub_bf16x2(pick_bytes(bytes, 0x43434343u, 0x4140), minus);
-    out[1] = sub_bf16x2(pick_bytes(bytes, 0x43434343u, 0x4342), minus);
+    out[0] = sub_bf16x2(byte_perm(bytes, 0x43434343u, 0x4140), minus);
+    out[1] = sub_bf16x2(byte_perm(bytes, 0x43434343u, 0x4342), minus);
 }
 
 __device__ static inline void signed_to_bf16(uint32_t bytes, uint32_t out[2])
@@ -418,10 +418,10 @@ __global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
     struct sums<T, N> s = {};
     struct slab_row<F> slab[T][2], next[T][2];
     int c = warp_id() * SLAB;
-    let_next_begin();
+    griddepcontrol_launch_dependents();
     if (c < w.cols)
         load_tiles<F, T>(w, f.first, c, next);
-    wait_for_earlier();
+    griddepcontrol_wait();
     for (; c < w.cols; c += SKINNY_WARPS * SLAB) {
 #pragma unroll
         for (int i = 0; i < T; i++)
@@ -444,8 +444,8 @@ template <enum family F, int T, int N> static cudaError_t launch_tiles(cudaStrea
         tiles += ceil_div(j->out[i].w.rows, TILE_OUTS * T);
     if (tiles == 0)
         return cudaSuccess;
-    if (j->early)
-        return launch_early(skinny_kernel<F, T, N>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
+    if (j->pdl)
+        return launch_pdl(skinny_kernel<F, T, N>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
     return launch(skinny_kernel<F, T, N>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
 }
 

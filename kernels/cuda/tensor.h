@@ -1,11 +1,10 @@
-/* Tensor cores and asynchronous copies, as the default mode's kernels use them: 16x8x16 products of bf16 or f16 with
- * f32 sums, matrices of 8x8 from shared memory, copies of 16 bytes from global to shared memory, and launches that
- * begin while the kernel before them ends. CUDA C++ only. tests/emulator has host twins (tensor_twins.h). Never true: a
- * name here that the emulator does not know.
+/* Tensor cores and asynchronous copies, as the kernels of the default mode use them: mma of 16x8x16 in bf16 or f16
+ * with f32 sums, ldmatrix, cp.async of 16 bytes, and programmatic dependent launch. CUDA C++ only. Invariant: every
+ * name here has a host twin in tests/emulator/tensor_twins.h.
  *
- * Fragments, for lane = 4 g + t: a[0] row g, k 2t and 2t+1; a[1] row g+8; a[2], a[3] the same at k+8. b[0] column g, k
- * 2t and 2t+1; b[1] at k+8. c[0], c[1] row g, columns 2t and 2t+1; c[2], c[3] row g+8. The order of k within a product
- * is free as long as a and b agree. */
+ * Fragments, for lane = 4 g + t: a[0] is row g, k 2t and 2t+1; a[1] is row g+8; a[2] and a[3] are the same at k+8.
+ * b[0] is column g, k 2t and 2t+1; b[1] is the same at k+8. c[0] and c[1] are row g, columns 2t and 2t+1; c[2] and
+ * c[3] are row g+8. The order of k within a product is free as long as a and b agree. */
 #ifndef CUDA_TENSOR_H
 #define CUDA_TENSOR_H
 
@@ -70,7 +69,7 @@ __device__ static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 }
 
 /* Bytes 0 .. 3 of a and 4 .. 7 of b, picked by the four digits of `pick`, lowest first. */
-__device__ static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
+__device__ static inline uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t pick)
 {
     return __byte_perm(a, b, pick);
 }
@@ -84,7 +83,7 @@ __device__ static inline float exp2_fast(float x)
 
 /* Four 8x8 matrices of 16-bit elements; lane 8i + r has the address of row r of matrix i. d[i]: of matrix i row lane /
  * 4, elements 2 (lane % 4) and the next; transposed: column lane / 4, rows 2 (lane % 4) and the next. */
-__device__ static inline void load_matrices(uint32_t d[4], const void *row)
+__device__ static inline void ldmatrix(uint32_t d[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -93,7 +92,7 @@ __device__ static inline void load_matrices(uint32_t d[4], const void *row)
                  : "memory");
 }
 
-__device__ static inline void load_matrices_transposed(uint32_t d[4], const void *row)
+__device__ static inline void ldmatrix_trans(uint32_t d[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -103,20 +102,20 @@ __device__ static inline void load_matrices_transposed(uint32_t d[4], const void
 }
 
 /* 16 bytes to shared memory, zeros when !there (from is not read then, but must be an address). */
-__device__ static inline void copy_async(void *to, const void *from, bool there)
+__device__ static inline void cp_async(void *to, const void *from, bool there)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
     int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 
-__device__ static inline void copies_close(void)
+__device__ static inline void cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 /* Until all but the latest N closed groups of copies have arrived. */
-template <int N> __device__ static inline void copies_wait(void)
+template <int N> __device__ static inline void cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -133,7 +132,7 @@ __device__ static inline uint4 load_stream(const uint4 *p)
 
 /* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done.
  */
-__device__ static inline void wait_for_earlier(void)
+__device__ static inline void griddepcontrol_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -141,7 +140,7 @@ __device__ static inline void wait_for_earlier(void)
 }
 
 /* The next kernel may begin, and read weights. */
-__device__ static inline void let_next_begin(void)
+__device__ static inline void griddepcontrol_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -160,7 +159,7 @@ __device__ static inline void f8_to_bf16(uint32_t codes, uint32_t out[2])
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        uint32_t w = pick_bytes(codes, 0, k ? 0x3424 : 0x1404); /* each in the upper byte of a half */
+        uint32_t w = byte_perm(codes, 0, k ? 0x3424 : 0x1404); /* each in the upper byte of a half */
         out[k] = mul_bf16x2((w & 0x80008000u) | (w >> 4 & 0x07f007f0u), 0x7b807b80u);
     }
 }
@@ -170,7 +169,7 @@ __device__ static inline void f8_to_f16(uint32_t codes, uint32_t out[2])
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        uint32_t w = pick_bytes(codes, 0, k ? 0x3424 : 0x1404), size = w & 0x7f007f00u;
+        uint32_t w = byte_perm(codes, 0, k ? 0x3424 : 0x1404), size = w & 0x7f007f00u;
         uint32_t nan = (size + 0x01000100u) & 0x80008000u; /* 0x7f and one carries into the upper bit */
         out[k] = mul_f16x2((w & 0x80008000u) | size >> 1 | nan >> 1, 0x5c005c00u); /* 256 */
     }
@@ -198,21 +197,21 @@ template <half_type H> __device__ static inline void mma(float c[4], const uint3
         mma_bf16(c, a, b);
 }
 
-/* Launches a kernel that calls wait_for_earlier before it reads what earlier ones wrote. The device must be of compute
- * capability 9 or higher; else use launch. */
+/* Launches a kernel that calls griddepcontrol_wait before it reads what earlier ones wrote. The device must be of
+ * compute capability 9 or higher; else use launch. */
 template <typename... P, typename... A>
-static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
-                                       A &&...args)
+static inline cudaError_t launch_pdl(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                                     A &&...args)
 {
     cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute pdl = {};
+    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    pdl.val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = s;
-    c.attrs = &early;
+    c.attrs = &pdl;
     c.numAttrs = 1;
     return cudaLaunchKernelEx(&c, kernel, std::forward<A>(args)...);
 }

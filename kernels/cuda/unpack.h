@@ -1,5 +1,5 @@
-/* Reading weights out of their planes (weight.h), a whole block of 32 columns or one element. CUDA C++ only, inlined
- * into kernels. Never true: a value that dtype_to_f32 would not give. */
+/* Reading weights out of their planes (weight.h), a block of 32 columns or one element at a time. CUDA C++ only,
+ * inlined into kernels. Invariant: every value equals what dtype_to_f32 gives. */
 #ifndef CUDA_UNPACK_H
 #define CUDA_UNPACK_H
 

@@ -1,13 +1,21 @@
-/* Matrices as the CUDA backend keeps them on the device. Plain addresses, made at load by the rank's thread, immutable
- * afterwards, read by kernels. Never true: a weight widened in memory.
+/* Matrices as the CUDA backend stores them on the device. Plain addresses, made at load by the rank's thread,
+ * immutable afterwards, read by kernels. Invariant: a weight keeps the precision of its file; none is widened in
+ * memory.
  *
- * F32, F16, BF16: rows as stored, `stride` columns apart. Scaled fp8: the codes of block b (32 columns) of row r at q +
- * 32 i, i = r * blocks + b; the f32 scale of two blocks at 4 (i / 2) of s. Quantised types, for block b (32 columns) of
- * row r, i = r * blocks + b: q: 16 bytes (32 for 8 bits) at i: byte j holds element j in its low nibble and element j +
- * 16 in its high one; 8 bits: element j. h: 5 bits: a u32 at i, bit j the fifth bit of element j. 6 bits: two u32 at i,
- * bits 2j.. of word k the upper bits of element 16k + j. s: f16 d, or f16 d and f16 m, at i; K types: two bytes at i
- * (scale and min; 6 bits: the int8 scales of the two halves). d: K types: at r * (blocks / 8) + b / 8 f16 d and f16
- * dmin (6 bits: f16 d). */
+ * F32, F16, BF16: rows as stored, `stride` columns apart.
+ *
+ * Scaled fp8: the codes of block b (32 columns) of row r are at q + 32 i, where i = r * blocks + b. Two blocks share
+ * an f32 scale, at s + 4 (i / 2).
+ *
+ * Quantised types, for block b (32 columns) of row r, where i = r * blocks + b:
+ *
+ *   q  16 bytes (32 for 8 bits) at i. Byte j has element j in its low nibble and element j + 16 in its high nibble;
+ *      8 bits: element j.
+ *   h  5 bits: a u32 at i, whose bit j is the fifth bit of element j.
+ *      6 bits: two u32 at i, where bits 2j.. of word k are the upper bits of element 16k + j.
+ *   s  f16 d, or f16 d and f16 m, at i.
+ *      K types: two bytes at i (scale and minimum; 6 bits: the int8 scales of the two halves).
+ *   d  K types: f16 d and f16 dmin (6 bits: f16 d) at r * (blocks / 8) + b / 8. */
 #ifndef CUDA_WEIGHT_H
 #define CUDA_WEIGHT_H
 

@@ -1,6 +1,6 @@
-/* Blocks of weights as 16-bit pairs for the tensor cores: float types as they are, quantised ones widened to bf16 on
- * the way. CUDA C++ only. Never true: a pair of a type that the caller's half_type is not (f16 weights are f16, all
- * others bf16). */
+/* Blocks of weights as pairs of 16-bit values for the tensor cores: 16-bit types as they are, quantised ones widened
+ * to bf16. CUDA C++ only. Invariant: the caller's half_type fits the weights (f16 for f16 weights, bf16 for all
+ * others). */
 #ifndef CUDA_WIDEN_H
 #define CUDA_WIDEN_H
 

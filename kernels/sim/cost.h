@@ -1,7 +1,7 @@
-/* What things cost on a simulated machine: one forward of one group, the host's part of it, moves of KV, changes of the
- * partition; and what its memory holds. Pure functions of the descriptions, no state, any thread. Arithmetic is + - * /
- * and square roots on doubles in a fixed order, rounded once to whole nanoseconds: the same on every machine. Never
- * true: a cost that depends on what ran before. */
+/* The cost model of a simulated machine: one forward of one group, the host's part of it, KV moves, changes of the
+ * partition, and what fits into its memory. Pure functions of the two descriptions, any thread. Invariant: a cost
+ * depends on its arguments only, never on what ran before, and is the same on every machine: + - * / and square roots
+ * on doubles in a fixed order, rounded once to whole nanoseconds. */
 #ifndef KERNELS_SIM_COST_H
 #define KERNELS_SIM_COST_H
 

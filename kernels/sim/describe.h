@@ -1,5 +1,6 @@
-/* What a machine's two files say, as numbers: the inside of struct sim_machine, shared by machine.c (reads the files)
- * and cost.c (computes with them). Plain values, immutable once read. Never true: a field that no file can set. */
+/* What the two files of a machine say, as numbers. The inside of struct sim_machine, shared by machine.c (which reads
+ * the files) and cost.c (which computes with them). Plain values, immutable once read. Invariant: every field can be
+ * set by a file. */
 #ifndef KERNELS_SIM_DESCRIBE_H
 #define KERNELS_SIM_DESCRIBE_H
 

@@ -1,7 +1,8 @@
-/* A machine to simulate: what one hardware file (models/hardware) and one model file (models) say, checked and in
- * the units of the cost model. Both files are walls: a malformed one is refused with its line or field, and so is a
- * field nobody knows. Opened and closed by the composition root, immutable in between, any thread; the engine borrows
- * it (device_opts.sim_machine) until it is destroyed. Never true: a number in the code that belongs in a file. */
+/* A machine to simulate: what one hardware file (models/hardware) and one model file (models/catalog) say, checked and
+ * in the units of the cost model. Both files are untrusted: a malformed one is refused with its line or field, and so
+ * is an unknown field. Opened and closed by the composition root, immutable in between, any thread. The engine borrows
+ * it (device_opts.sim_machine) until the engine is destroyed. Invariant: the numbers that describe a machine come from
+ * files, none from the code. */
 #ifndef KERNELS_SIM_MACHINE_H
 #define KERNELS_SIM_MACHINE_H
 

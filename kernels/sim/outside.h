@@ -1,6 +1,6 @@
-/* How much of what was simulated was priced outside of what was measured, or described: by table, with how far out.
- * Filled by cost.c for a machine whose `outside` points here; whoever asked for it knows it by machine.h. One thread.
- * Never true: a price that leaves the measured grid in silence. */
+/* How much of a simulation was priced outside of what was measured or described, by table, and how far outside. Filled
+ * by cost.c for a machine whose `outside` points here; machine.h sets it. One thread. Invariant: every price that
+ * leaves the measured grid is counted. */
 #ifndef KERNELS_SIM_OUTSIDE_H
 #define KERNELS_SIM_OUTSIDE_H
 

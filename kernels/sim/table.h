@@ -1,6 +1,6 @@
-/* Measured kernel times as utilisation: values over a regular grid, held at its edges; between its points linear in a
- * coordinate that is nearly the logarithm. Read from the file
- * that a hardware description names; a wall. Immutable, any thread. Never true: a value that is not positive. */
+/* Measured kernel times as utilisation, over a regular grid. Values are held at the edges of the grid, and between its
+ * points they are linear in a coordinate that is nearly the logarithm. Read from the file that a hardware description
+ * names, which is untrusted. Immutable, any thread. Invariant: every value is positive. */
 #ifndef KERNELS_SIM_TABLE_H
 #define KERNELS_SIM_TABLE_H
 

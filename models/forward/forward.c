@@ -101,8 +101,8 @@ static void rows_to_heads(struct run *r)
     const struct forward_scratch *s = &r->s;
     r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->sp,
                                                               .me = r->sh->s,
-                                                              .show = {s->q_in, s->k_in, s->v_in},
-                                                              .take = {s->q, s->k, s->v},
+                                                              .src = {s->q_in, s->k_in, s->v_in},
+                                                              .dst = {s->q, s->k, s->v},
                                                               .rects = r->to_heads,
                                                               .n_rects = r->n_to_heads});
 }
@@ -276,7 +276,7 @@ static void heads_to_rows(struct run *r, struct act shown, const struct comm_rec
     r->f->ops->exchange(
         r->f->device,
         &(struct exchange_args){
-            .comm = r->m->sp, .me = r->sh->s, .show = {shown}, .take = {r->s.q_in}, .rects = rects, .n_rects = n});
+            .comm = r->m->sp, .me = r->sh->s, .src = {shown}, .dst = {r->s.q_in}, .rects = rects, .n_rects = n});
 }
 
 static void run_layer(struct run *r, int layer)
@@ -334,8 +334,8 @@ static void all_gather_hidden(struct run *r, struct span chunk)
     }
     r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->sp,
                                                               .me = r->sh->s,
-                                                              .show = {r->s.last},
-                                                              .take = {r->s.last_all},
+                                                              .src = {r->s.last},
+                                                              .dst = {r->s.last_all},
                                                               .rects = rects,
                                                               .n_rects = n});
 }
@@ -362,8 +362,8 @@ static void sample(struct run *r, struct span chunk)
         }
         r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = r->m->all,
                                                                   .me = r->sh->share,
-                                                                  .show = {s->logits_part},
-                                                                  .take = {s->logits},
+                                                                  .src = {s->logits_part},
+                                                                  .dst = {s->logits},
                                                                   .rects = rects,
                                                                   .n_rects = n});
     }

@@ -77,7 +77,7 @@ static void collective(const struct member *m, const struct act *bufs, int rows,
             (struct comm_rect){.peer = p, .src_col = m->index * cols, .dst_col = p * cols, .rows = rows, .cols = cols};
     b->ops->exchange(
         d, &(struct exchange_args){
-               .comm = b->comm, .me = m->index, .show = {bufs[0]}, .take = {bufs[1]}, .rects = rects, .n_rects = b->n});
+               .comm = b->comm, .me = m->index, .src = {bufs[0]}, .dst = {bufs[1]}, .rects = rects, .n_rects = b->n});
 }
 
 static double time_one(const struct member *m, const struct clock *c, const struct act *bufs, int rows, enum what what)

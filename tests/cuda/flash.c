@@ -23,8 +23,8 @@ struct site {
     uint8_t *cache;
     size_t row_bytes, head_bytes, block_bytes;
     float *q, *out;
-    const int32_t *row_seq;            /* for turn */
-    const struct rope_write_job *turn; /* or NULL */
+    const int32_t *row_seq;                  /* for rope_write */
+    const struct rope_write_job *rope_write; /* or NULL */
     bool hopper, either; /* either: the other kernel's test is slow, and not needed where Hopper's is run */
 };
 
@@ -163,7 +163,7 @@ static void run(struct site *s, int sms)
                           .arrived = arrived,
                           .n_slots = plan.n_slots,
                           .n_parts = plan.n_parts,
-                          .turns = s->turn};
+                          .rope = s->rope_write};
     j.step.row_seq = s->row_seq;
     j.kv = (struct kv_at){.base = s->cache,
                           .block_bytes = s->block_bytes,
@@ -177,14 +177,14 @@ static void run(struct site *s, int sms)
     for (int k = 0; k <= s->kv_heads; k++)
         j.first_head[k] = (uint16_t)s->first_head[k];
     assert_true(s->kv_heads * plan.n_slots <= MAX_ARRIVED);
-    if (s->turn) {
-        j.turn = *s->turn;
-        j.turn.write.step = j.step;
-        j.turn.write.kv = j.kv;
+    if (s->rope_write) {
+        j.rope_write = *s->rope_write;
+        j.rope_write.write.step = j.step;
+        j.rope_write.write.kv = j.kv;
     }
     for (int wide = 0; wide < 2; wide++) {
         *n = wide ? plan.n_wide : plan.n_narrow;
-        j.wide = j.early = wide;
+        j.wide = j.pdl = wide;
         j.hopper = s->hopper;
         j.items = wide ? items : items + plan.n_wide;
         j.n_items = n;
@@ -364,8 +364,8 @@ static void caches_of_fp8(void **state)
              lengths, 2, 12);
 }
 
-/* What turning needs beside a site. */
-struct turning {
+/* What RoPE needs beside a site. */
+struct rope_case {
     struct rope_write_job job;
     int32_t *row_seq;
     float *k, *v, *angles, *gain;
@@ -379,7 +379,7 @@ static float *normals(size_t n, struct rng *r)
     return x;
 }
 
-static void open_turning(struct turning *t, const struct site *s, int dim, struct rng *r)
+static void open_rope(struct rope_case *t, const struct site *s, int dim, struct rng *r)
 {
     int ld = s->kv_heads * s->dim;
     t->k = normals((size_t)(s->n_rows * ld), r);
@@ -405,7 +405,7 @@ static void open_turning(struct turning *t, const struct site *s, int dim, struc
                                      .write = {.k = t->k, .v = t->v, .ldk = ld, .ldv = ld}};
 }
 
-static void close_turning(struct turning *t)
+static void close_rope(struct rope_case *t)
 {
     unified_free(t->k);
     unified_free(t->v);
@@ -414,19 +414,19 @@ static void close_turning(struct turning *t)
     unified_free(t->row_seq);
 }
 
-/* One site twice from the same seed: turned by its own kernel and then attended to, and both at once. The same bits, in
- * the cache, too. */
-static void try_turning(struct site base, const int *lengths, int sms, int dim)
+/* One site twice from the same seed: RoPE by a kernel of its own and then attention, and both in one kernel. The same
+ * bits, in the cache, too. */
+static void try_rope(struct site base, const int *lengths, int sms, int dim)
 {
     struct site s[2] = {base, base};
-    struct turning t[2];
+    struct rope_case t[2];
     size_t bytes = 0;
     for (int i = 0; i < 2; i++) {
         struct rng r;
         rng_init(&r, 21);
         s[i].q_heads = base.first_head[base.kv_heads];
         open_site(&s[i], lengths, &r);
-        open_turning(&t[i], &s[i], dim, &r);
+        open_rope(&t[i], &s[i], dim, &r);
         s[i].row_seq = t[i].row_seq;
         bytes = 0;
         for (int q = 0; q < s[i].n_seqs; q++)
@@ -450,7 +450,7 @@ static void try_turning(struct site base, const int *lengths, int sms, int dim)
                                     .type = base.type};
     assert_int_equal(launch_rope_write(NULL, &first), cudaSuccess);
     unified_wait();
-    s[1].turn = &t[1].job;
+    s[1].rope_write = &t[1].job;
     run(&s[0], sms);
     run(&s[1], sms);
     check_all(&s[0]);
@@ -458,24 +458,24 @@ static void try_turning(struct site base, const int *lengths, int sms, int dim)
     assert_memory_equal(s[0].out, s[1].out,
                         (size_t)s[0].n_rows * (size_t)s[0].q_heads * (size_t)base.dim * sizeof(float));
     for (int i = 0; i < 2; i++) {
-        close_turning(&t[i]);
+        close_rope(&t[i]);
         close_site(&s[i]);
     }
 }
 
-static void turning_inside_changes_nothing(void **state)
+static void rope_inside_attention_gives_the_same_bits(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 0, 1, 300, 1, 63, 1, 64, 2, 127, 1, 16, 0}, drafts[] = {4, 61, 3, 0, 1, 200, 0};
-    try_turning((struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths,
-                132, 64);
-    try_turning(
+    try_rope((struct site){.type = DT_F16, .dim = 64, .kv_heads = 2, .tokens = 16, .first_head = {0, 3, 6}}, lengths,
+             132, 64);
+    try_rope(
         (struct site){.type = DT_BF16, .dim = 128, .kv_heads = 2, .tokens = 48, .window = 70, .first_head = {0, 8, 15}},
         lengths, 2, 128);
-    try_turning((struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, drafts,
-                132, 20);
-    try_turning((struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 5}}, drafts,
-                1, 0);
+    try_rope((struct site){.type = DT_F8, .dim = 128, .kv_heads = 1, .tokens = 16, .first_head = {0, 4}}, drafts, 132,
+             20);
+    try_rope((struct site){.type = DT_F8, .dim = 64, .kv_heads = 2, .tokens = 32, .first_head = {0, 4, 5}}, drafts, 1,
+             0);
 }
 
 /* What is no number shows in whatever sees it. */
@@ -655,7 +655,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(windows_slide),
         cmocka_unit_test(what_it_cannot_it_refuses),
         cmocka_unit_test(plans_cover_everything_once),
-        cmocka_unit_test(turning_inside_changes_nothing),
+        cmocka_unit_test(rope_inside_attention_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

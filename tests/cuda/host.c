@@ -9,7 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
-#include "kernels/cuda/crew.h"
+#include "kernels/cuda/copier.h"
 #include "kernels/cuda/heap.h"
 #include "kernels/cuda/lt.h"
 
@@ -122,7 +122,7 @@ static void no_memory_is_no_piece(void **state)
 }
 
 /* Every byte arrives, and none beside them, however the parts fall. */
-static void a_crew_copies_what_one_would(void **state)
+static void several_threads_copy_what_one_would(void **state)
 {
     static const size_t sizes[] = {0, 1, 4095, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 77, 16 << 20};
     enum { MOST = 16 << 20 };
@@ -133,15 +133,15 @@ static void a_crew_copies_what_one_would(void **state)
         memcpy(from + i, &v, 8);
     }
     for (int threads = 1; threads <= 5; threads += 2) {
-        struct crew *c = crew_open(threads);
+        struct copier *c = copier_open(threads);
         assert_true((c != NULL) == (threads > 1));
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
             memset(to, 0xee, MOST + 1);
-            crew_copy(c, to, from, sizes[k]);
+            copier_copy(c, to, from, sizes[k]);
             assert_memory_equal(to, from, sizes[k]);
             assert_int_equal(to[sizes[k]], 0xee);
         }
-        crew_close(c);
+        copier_close(c);
     }
     mem_free(from);
     mem_free(to);
@@ -151,6 +151,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys_tell_products_apart),
                                        cmocka_unit_test(pieces_do_not_overlap), cmocka_unit_test(no_memory_is_no_piece),
-                                       cmocka_unit_test(a_crew_copies_what_one_would)};
+                                       cmocka_unit_test(several_threads_copy_what_one_would)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,7 @@ static void try_product(const struct product_case *c, uint64_t seed)
                            .n_out = c->n_out,
                            .eps = 1e-5f,
                            .accumulate = c->accumulate,
-                           .early = seed % 2};
+                           .pdl = seed % 2};
     for (int o = 0; o < c->n_out; o++) {
         make_matrix(&m[o], c->kind, c->outs[o] + 3, c->cols, &r);
         y[o] = random_rows(c->rows, c->outs[o], &r);

@@ -50,7 +50,7 @@ static void end_by(enum mistake m)
 static void mistakes_end_the_program(void **state)
 {
     (void)state;
-    for (int m = NO_OPEN; m < NO_WAIT; m++)
+    for (int m = NO_WGMMA_FENCE; m < NO_WAIT; m++)
         end_by((enum mistake)m);
 }
 

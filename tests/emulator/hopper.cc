@@ -48,7 +48,7 @@ struct thread {
 
 /* One product of a warp. */
 struct product {
-    struct emulated_product p;
+    struct emulated_wgmma_call p;
     const uint32_t *a[WARP];
     struct sums *sums[WARP];
     uint64_t seen[WARP];
@@ -62,7 +62,7 @@ struct warp {
 
 /* Copies of one thread on their way to one barrier. */
 struct arrival {
-    struct phases *barrier;
+    struct mbarrier *barrier;
     int thread;
     std::vector<emulated_copy> copies;
 };
@@ -157,7 +157,7 @@ const uint16_t *eight_at(const struct product &p, const struct operand &o, uint3
     for (int i = 0; i < WARP; i++)
         seen = p.seen[i] < seen ? p.seen[i] : seen;
     if (stored > seen && stored > c.threads[c.writer[at / GRAIN]].seen)
-        die("a product reads what was stored without a fence since: shared_to_products, or it was stored while the "
+        die("a product reads what was stored without a fence since: fence_proxy_async, or it was stored while the "
             "product was under way");
     return (const uint16_t *)(const void *)(emulator_dynamic + at);
 }
@@ -271,7 +271,7 @@ struct sums *sums_of(struct thread *t, float *d, int n)
     return none;
 }
 
-bool same_product(const struct emulated_product &x, const struct emulated_product &y)
+bool same_product(const struct emulated_wgmma_call &x, const struct emulated_wgmma_call &y)
 {
     return x.f16 == y.f16 && x.in_registers == y.in_registers && x.n == y.n && x.a == y.a && x.b == y.b &&
            x.add == y.add;
@@ -298,7 +298,7 @@ bool group_has_begun(void *ctx)
 
 void compare_group(int w, uint64_t index)
 {
-    const struct emulated_product &mine = warp_at(w).products[(size_t)(index - warp_at(w).done)].p;
+    const struct emulated_wgmma_call &mine = warp_at(w).products[(size_t)(index - warp_at(w).done)].p;
     for (int other = w / 4 * 4; other < w / 4 * 4 + 4; other++) {
         struct warp &warp = warp_at(other);
         if (warp.done <= index && !same_product(mine, warp.products[(size_t)(index - warp.done)].p))
@@ -310,20 +310,20 @@ void compare_group(int w, uint64_t index)
  */
 enum : uint64_t { COUNT = 0xfffff, MADE = 0xa5 };
 
-uint64_t made_of(const struct phases *b)
+uint64_t made_of(const struct mbarrier *b)
 {
     if (b->word >> 56 != MADE)
         die("a barrier that nobody has made");
     return b->word;
 }
 
-uint64_t phase_of(const struct phases *b)
+uint64_t phase_of(const struct mbarrier *b)
 {
     return made_of(b) >> 40 & 0xffff;
 }
 
 struct phase_wait {
-    const struct phases *b;
+    const struct mbarrier *b;
     uint32_t parity;
 };
 
@@ -366,7 +366,7 @@ void deliver(const struct arrival &a)
         memcpy(c.to, &c.value, sizeof c.value);
         note_store(c.to);
     }
-    phases_arrive(a.barrier);
+    mbarrier_arrive(a.barrier);
 }
 
 bool registers_are_there(void *ctx)
@@ -411,7 +411,7 @@ bool emulator_cta_stalls()
     struct cta &c = here();
     if (c.arrivals.empty())
         return false;
-    struct phases *first = c.arrivals.front().barrier;
+    struct mbarrier *first = c.arrivals.front().barrier;
     for (; !c.arrivals.empty() && c.arrivals.front().barrier == first; c.arrivals.pop_front())
         deliver(c.arrivals.front());
     return true;
@@ -443,30 +443,30 @@ void store_shared(void *p, uint4 v)
     note_store(p);
 }
 
-void shared_to_products(void)
+void fence_proxy_async(void)
 {
     self().seen = here().stores;
 }
 
-void phases_init(struct phases *b, int n)
+void mbarrier_init(struct mbarrier *b, int n)
 {
     b->word = MADE << 56 | (uint64_t)n << 20 | (uint64_t)n;
 }
 
-void phases_arrive(struct phases *b)
+void mbarrier_arrive(struct mbarrier *b)
 {
     uint64_t all = made_of(b) >> 20 & COUNT, left = (b->word & COUNT) - 1, phase = phase_of(b) + (left == 0);
     b->word = MADE << 56 | (phase & 0xffff) << 40 | all << 20 | (left ? left : all);
 }
 
-void phases_wait(struct phases *b, uint32_t parity)
+void mbarrier_wait(struct mbarrier *b, uint32_t parity)
 {
     struct phase_wait w = {b, parity};
     made_of(b);
     emulator_wait_until(phase_is_over, &w);
 }
 
-void emulated_arrive_copies(struct phases *b, std::vector<emulated_copy> &&copies)
+void emulated_arrive_copies(struct mbarrier *b, std::vector<emulated_copy> &&copies)
 {
     struct arrival a = {b, emulator_thread(), std::move(copies)};
     made_of(b);
@@ -487,18 +487,18 @@ void emulated_drain_copies()
     here().arrivals = std::move(others);
 }
 
-void named_arrive(int name, int threads)
+void named_barrier_arrive(int name, int threads)
 {
     arrive_named(name, threads);
 }
 
-void named_wait(int name, int threads)
+void named_barrier_sync(int name, int threads)
 {
     struct turn_wait w = {&here().names[name & (NAMES - 1)], arrive_named(name, threads)};
     emulator_wait_until(turn_is_over, &w);
 }
 
-void emulated_move_registers(int n)
+void emulated_setmaxnreg(int n)
 {
     struct thread &t = self();
     int more = n - t.registers;
@@ -508,19 +508,19 @@ void emulated_move_registers(int n)
     t.registers = n;
 }
 
-void emulated_open_products()
+void emulated_wgmma_fence()
 {
     self().open = true;
 }
 
-void emulated_begin_product(const struct emulated_product &p, float *d, const uint32_t *a)
+void emulated_wgmma(const struct emulated_wgmma_call &p, float *d, const uint32_t *a)
 {
     struct thread &t = self();
     struct warp &w = warp_at(emulator_thread() / WARP);
     int lane = emulator_lane();
     size_t at = (size_t)(t.begun - w.done);
     if (!t.open)
-        die("a product without products_open");
+        die("a product without wgmma_fence");
     if (at == w.products.size()) {
         w.products.push_back({});
         w.products.back().p = p;
@@ -535,7 +535,7 @@ void emulated_begin_product(const struct emulated_product &p, float *d, const ui
     one.lanes++;
 }
 
-void emulated_close_products()
+void emulated_wgmma_commit()
 {
     struct thread &t = self();
     t.open = false;
@@ -544,7 +544,7 @@ void emulated_close_products()
         t.closed.pop_front();
 }
 
-void emulated_wait_products(int but)
+void emulated_wgmma_wait(int but)
 {
     struct thread &t = self();
     int w = emulator_thread() / WARP;

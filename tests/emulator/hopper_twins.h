@@ -3,36 +3,36 @@
  * Operands are found by the bits of their descriptors, as the PTX ISA describes the canonical layouts. All four warps
  * of a group must begin the same products. Copies that arrive at a barrier come when every thread of the CTA waits for
  * something (in descending order, emulator_order, at once). Reading in a product what was stored without a fence
- * between, products without products_open, barriers that nobody made and threads that wait for ever end the program
- * with a line that says so. Included by hopper.h alone. Invariant: a sum is there only after it was waited for. */
+ * between, products without wgmma_fence, barriers that nobody made and threads that wait for ever end the program
+ * with a line that says so. Included by hopper.h alone. Never true: a sum that is there before it was waited for. */
 #ifndef EMULATOR_HOPPER_TWINS_H
 #define EMULATOR_HOPPER_TWINS_H
 
-struct emulated_product {
+struct emulated_wgmma_call {
     bool f16, in_registers; /* in_registers: a, and b is transposed */
     int n;
     uint64_t a, b;
     bool add;
 };
 /* Of the running thread. */
-void emulated_begin_product(const struct emulated_product &p, float *d, const uint32_t *a);
-void emulated_close_products();
-void emulated_open_products();
-void emulated_wait_products(int but);
-void emulated_arrive_copies(struct phases *b, std::vector<emulated_copy> &&copies);
+void emulated_wgmma(const struct emulated_wgmma_call &p, float *d, const uint32_t *a);
+void emulated_wgmma_commit();
+void emulated_wgmma_fence();
+void emulated_wgmma_wait(int but);
+void emulated_arrive_copies(struct mbarrier *b, std::vector<emulated_copy> &&copies);
 void emulated_drain_copies();
-void emulated_move_registers(int n);
+void emulated_setmaxnreg(int n);
 
 uint32_t shared_address(const void *p);
 void store_shared(void *p, uint4 v);
-void phases_init(struct phases *b, int n);
-void phases_arrive(struct phases *b);
-void phases_wait(struct phases *b, uint32_t parity);
-void named_wait(int name, int threads);
-void named_arrive(int name, int threads);
-void shared_to_products(void);
+void mbarrier_init(struct mbarrier *b, int n);
+void mbarrier_arrive(struct mbarrier *b);
+void mbarrier_wait(struct mbarrier *b, uint32_t parity);
+void named_barrier_sync(int name, int threads);
+void named_barrier_arrive(int name, int threads);
+void fence_proxy_async(void);
 
-static inline void phases_arrive_copies(struct phases *b)
+static inline void mbarrier_arrive_copies(struct mbarrier *b)
 {
     emulated_copies &c = emulated_copies_now();
     std::vector<emulated_copy> all;
@@ -44,52 +44,51 @@ static inline void phases_arrive_copies(struct phases *b)
     emulated_arrive_copies(b, std::move(all));
 }
 
-static inline void copies_wait_all(void)
+static inline void cp_async_wait_all(void)
 {
-    copies_close();
-    copies_wait<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     emulated_drain_copies();
 }
 
-template <int N> static inline void registers_give(void)
+template <int N> static inline void setmaxnreg_dec(void)
 {
     static_assert(N >= 24 && N <= 256 && N % 8 == 0, "what setmaxnreg takes");
-    emulated_move_registers(N);
+    emulated_setmaxnreg(N);
 }
 
-template <int N> static inline void registers_take(void)
+template <int N> static inline void setmaxnreg_inc(void)
 {
     static_assert(N >= 24 && N <= 256 && N % 8 == 0, "what setmaxnreg takes");
-    emulated_move_registers(N);
+    emulated_setmaxnreg(N);
 }
 
-static inline void products_open(void)
+static inline void wgmma_fence(void)
 {
-    emulated_open_products();
+    emulated_wgmma_fence();
 }
 
-static inline void products_close(void)
+static inline void wgmma_commit(void)
 {
-    emulated_close_products();
+    emulated_wgmma_commit();
 }
 
-template <int N> static inline void products_wait(void)
+template <int N> static inline void wgmma_wait(void)
 {
-    emulated_wait_products(N);
+    emulated_wgmma_wait(N);
 }
 
-template <int N> static inline void products_done(float (&)[N]) {}
+template <int N> static inline void wgmma_fence_operand(float (&)[N]) {}
 
-template <half_type H> static inline void product_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
+template <half_type H> static inline void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
-    emulated_begin_product({H == half_type::f16, false, 128, a, b, add}, d, nullptr);
+    emulated_wgmma({H == half_type::f16, false, 128, a, b, add}, d, nullptr);
 }
 
-template <half_type H, int N>
-static inline void product_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add)
+template <half_type H, int N> static inline void wgmma_rs(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add)
 {
     static_assert(N == 64 || N == 32, "what hopper.h has");
-    emulated_begin_product({H == half_type::f16, true, 2 * N, 0, b, add}, d, a);
+    emulated_wgmma({H == half_type::f16, true, 2 * N, 0, b, add}, d, a);
 }
 
 #endif

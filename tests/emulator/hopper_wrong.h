@@ -8,9 +8,9 @@ extern "C" {
 
 enum mistake {
     NO_MISTAKE,
-    NO_OPEN,
-    NO_FENCE,
-    NO_CLOSE,
+    NO_WGMMA_FENCE,
+    NO_PROXY_FENCE,
+    NO_COMMIT,
     STORED_UNDER_WAY,
     DIFFERENT_OPERANDS,
     RESERVED_BITS,

@@ -16,7 +16,7 @@
 #include "tests/emulator/lt_twin.h"
 
 struct lt_twin_product {
-    cublasOperation_t turn_a;
+    cublasOperation_t transpose_a;
     cublasLtEpilogue_t epilogue;
     const float *bias;
     const float *scale_a, *scale_b;
@@ -82,7 +82,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
 {
     bool modes = atomic_load(&version) >= LT_F8_VERSION;
     if (a == CUBLASLT_MATMUL_DESC_TRANSA && bytes == 4)
-        memcpy(&d->turn_a, v, bytes);
+        memcpy(&d->transpose_a, v, bytes);
     else if (a == CUBLASLT_MATMUL_DESC_EPILOGUE && bytes == 4)
         memcpy(&d->epilogue, v, bytes);
     else if (a == CUBLASLT_MATMUL_DESC_BIAS_POINTER && bytes == sizeof d->bias)
@@ -155,7 +155,7 @@ static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMa
                   !(d->mode_a == LT_SCALE_BLOCK128 && d->mode_b == LT_SCALE_BLOCK128);
     struct cudaDeviceProp p;
     cudaGetDeviceProperties(&p, 0);
-    if (d->turn_a != CUBLAS_OP_T || d->epilogue != CUBLASLT_EPILOGUE_DEFAULT || p.major != 9 || p.minor != 0 ||
+    if (d->transpose_a != CUBLAS_OP_T || d->epilogue != CUBLASLT_EPILOGUE_DEFAULT || p.major != 9 || p.minor != 0 ||
         !(vectors || blocks))
         return false;
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16 || y->ld * 4 % 16 || !d->scale_a || !d->scale_b)
@@ -165,7 +165,7 @@ static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMa
 
 static bool fits(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t y)
 {
-    uint64_t m = d->turn_a ? a->cols : a->rows, k = d->turn_a ? a->rows : a->cols;
+    uint64_t m = d->transpose_a ? a->cols : a->rows, k = d->transpose_a ? a->rows : a->cols;
     if (m != y->rows || k != b->rows || b->cols != y->cols || a->type != b->type || a->type == CUDA_R_32F ||
         y->type != CUDA_R_32F || (d->epilogue == CUBLASLT_EPILOGUE_BIAS) != (d->bias != NULL))
         return false;
@@ -218,7 +218,7 @@ static float sum_at(const struct product *p, int64_t row, int64_t col)
     for (int64_t first = 0; first < depth; first += 128) {
         double part = 0;
         for (int64_t k = first; k < depth && k < first + 128; k++) {
-            int64_t at = p->how.turn_a ? k + row * p->a.ld : row + k * p->a.ld;
+            int64_t at = p->how.transpose_a ? k + row * p->a.ld : row + k * p->a.ld;
             part += (double)element_at(p->A, p->a.type, at) * (double)element_at(p->B, p->b.type, k + col * p->b.ld);
         }
         sum += part * scale_at(p->how.scale_a, p->how.mode_a, row, (int64_t)p->y.rows, first / 128, groups) *

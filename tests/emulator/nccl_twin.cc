@@ -14,7 +14,7 @@
 
 namespace {
 
-struct meeting {
+struct rendezvous {
     int n, joined = 0, left = 0, arrived = 0;
     unsigned long turn = 0;
     bool aborted = false;
@@ -25,7 +25,7 @@ struct meeting {
 struct library {
     std::mutex lock;
     std::condition_variable changed;
-    std::map<std::string, struct meeting *> meetings;
+    std::map<std::string, struct rendezvous *> rendezvous;
     long ids = 0, sums = 0, live = 0;
     bool absent = false;
 };
@@ -36,7 +36,7 @@ struct library &now()
     return l;
 }
 
-void add_up(struct meeting *m, size_t n)
+void add_up(struct rendezvous *m, size_t n)
 {
     std::vector<float> sum(n, 0.0f);
     for (const float *p : m->from)
@@ -51,14 +51,14 @@ int get_id(ncclUniqueId *id)
     struct library &l = now();
     std::lock_guard<std::mutex> hold(l.lock);
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "meeting %ld", ++l.ids);
+    snprintf(id->internal, sizeof id->internal, "rendezvous %ld", ++l.ids);
     return ncclSuccess;
 }
 
 } // namespace
 
 struct ncclComm {
-    struct meeting *m;
+    struct rendezvous *m;
     int rank;
 };
 
@@ -66,14 +66,14 @@ static int join(ncclComm_t *c, int n, ncclUniqueId id, int rank)
 {
     struct library &l = now();
     std::unique_lock<std::mutex> hold(l.lock);
-    struct meeting *&m = l.meetings[id.internal];
+    struct rendezvous *&m = l.rendezvous[id.internal];
     if (!m) {
-        m = new meeting;
+        m = new rendezvous;
         m->n = n;
         m->from.resize((size_t)n);
         m->to.resize((size_t)n);
     }
-    struct meeting *own = m;
+    struct rendezvous *own = m;
     if (n != own->n || rank < 0 || rank >= n)
         return 4;
     own->joined++;
@@ -90,9 +90,9 @@ static int leave(ncclComm_t c)
     std::lock_guard<std::mutex> hold(l.lock);
     l.live--;
     if (++c->m->left == c->m->n) {
-        for (auto at = l.meetings.begin(); at != l.meetings.end(); ++at)
+        for (auto at = l.rendezvous.begin(); at != l.rendezvous.end(); ++at)
             if (at->second == c->m) {
-                l.meetings.erase(at);
+                l.rendezvous.erase(at);
                 break;
             }
         delete c->m;
@@ -106,7 +106,7 @@ static int abort_all(ncclComm_t c)
     struct library &l = now();
     {
         std::unique_lock<std::mutex> hold(l.lock);
-        struct meeting *m = c->m;
+        struct rendezvous *m = c->m;
         m->aborted = true;
         l.changed.notify_all();
         l.changed.wait(hold, [m]() { return m->arrived == 0; }); /* who was inside is out */
@@ -118,7 +118,7 @@ static int sum(const void *from, void *to, size_t n, int type, int op, ncclComm_
 {
     struct library &l = now();
     std::unique_lock<std::mutex> hold(l.lock);
-    struct meeting *m = c->m;
+    struct rendezvous *m = c->m;
     if (!s || type != ncclFloat32 || op != ncclSum)
         return 4;
     if (m->aborted)

@@ -64,7 +64,7 @@ static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
                      bf16_bits((uint16_t)(a >> 16)) * bf16_bits((uint16_t)(b >> 16)));
 }
 
-static inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t pick)
+static inline uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t pick)
 {
     uint64_t all = a | (uint64_t)b << 32;
     uint32_t out = 0;
@@ -84,7 +84,7 @@ static inline uint16_t emulated_element(const void *row, int src, int i)
     return ((const uint16_t *)(uintptr_t)emulator_swap((uint64_t)(uintptr_t)row, src))[i];
 }
 
-static inline void load_matrices(uint32_t d[4], const void *row)
+static inline void ldmatrix(uint32_t d[4], const void *row)
 {
     int lane = emulator_lane(), at = lane % 4 * 2;
     for (int i = 0; i < 4; i++) {
@@ -93,7 +93,7 @@ static inline void load_matrices(uint32_t d[4], const void *row)
     }
 }
 
-static inline void load_matrices_transposed(uint32_t d[4], const void *row)
+static inline void ldmatrix_trans(uint32_t d[4], const void *row)
 {
     int lane = emulator_lane(), at = lane / 4;
     for (int i = 0; i < 4; i++) {
@@ -119,7 +119,7 @@ static inline emulated_copies &emulated_copies_now()
     return all[threadIdx.x];
 }
 
-static inline void copy_async(void *to, const void *from, bool there)
+static inline void cp_async(void *to, const void *from, bool there)
 {
     uint4 v = {};
     if (there)
@@ -128,14 +128,14 @@ static inline void copy_async(void *to, const void *from, bool there)
     emulated_copies_now().open.push_back({to, v});
 }
 
-static inline void copies_close(void)
+static inline void cp_async_commit(void)
 {
     emulated_copies &c = emulated_copies_now();
     c.closed.push_back(std::move(c.open));
     c.open.clear();
 }
 
-template <int N> static inline void copies_wait(void)
+template <int N> static inline void cp_async_wait(void)
 {
     emulated_copies &c = emulated_copies_now();
     while (c.closed.size() > N) {
@@ -150,7 +150,7 @@ template <typename T> static inline T load_stream(const T *p)
     return *p;
 }
 
-static inline void wait_for_earlier(void) {}
-static inline void let_next_begin(void) {}
+static inline void griddepcontrol_wait(void) {}
+static inline void griddepcontrol_launch_dependents(void) {}
 
 #endif

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(GROUP_THREADS, 1) hopper_case_kernel(const __g
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         d[i] = c.d[(int)threadIdx.x * (N / 2) + i];
-    shared_to_products();
+    fence_proxy_async();
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < c.steps; i++) {
@@ -25,14 +25,14 @@ __global__ void __launch_bounds__(GROUP_THREADS, 1) hopper_case_kernel(const __g
 #pragma unroll
         for (int k = 0; REGISTERS && k < 4; k++)
             a[k] = c.a[(i * GROUP_THREADS + (int)threadIdx.x) * 4 + k];
-        products_open();
+        wgmma_fence();
         if constexpr (REGISTERS)
-            product_registers<H>(d, a, at_b, true);
+            wgmma_rs<H>(d, a, at_b, true);
         else
-            product_shared<H>(d, at_a, at_b, true);
-        products_close();
-        products_wait<0>();
-        products_done(d);
+            wgmma_ss<H>(d, at_a, at_b, true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_fence_operand(d);
         (void)at_a;
     }
 #pragma unroll

@@ -94,7 +94,7 @@ enum { RECTS = 40 };
 struct exchange_case {
     struct comm *comm;
     int n, n_rects[MOST];
-    struct act show[MOST][EXCHANGE_BUFFERS], take[MOST][EXCHANGE_BUFFERS], want[MOST][EXCHANGE_BUFFERS];
+    struct act src[MOST][EXCHANGE_BUFFERS], dst[MOST][EXCHANGE_BUFFERS], want[MOST][EXCHANGE_BUFFERS];
     struct comm_rect rects[MOST][RECTS];
 };
 
@@ -103,11 +103,11 @@ static void exchange_body(struct member *m)
     struct exchange_case *c = m->ctx;
     int i = m->index;
     struct exchange_args a = {.comm = c->comm, .me = i, .rects = c->rects[i], .n_rects = c->n_rects[i]};
-    memcpy(a.show, c->show[i], sizeof a.show);
-    memcpy(a.take, c->take[i], sizeof a.take);
+    memcpy(a.src, c->src[i], sizeof a.src);
+    memcpy(a.dst, c->dst[i], sizeof a.dst);
     ops->exchange(m->device, &a);
     ops->exchange(m->device, &(struct exchange_args){.comm = c->comm, .me = i}); /* then what was shown is free again */
-    memset(c->show[i][0].data, 0xff, sizeof(float));
+    memset(c->src[i][0].data, 0xff, sizeof(float));
 }
 
 static int below(struct rng *r, int n)
@@ -141,10 +141,10 @@ static void rectangles_arrive(void **state)
         assert_int_equal(ops->comm_open(&c->comm, c->n, NULL), 0);
         for (int m = 0; m < c->n; m++)
             for (int b = 0; b < EXCHANGE_BUFFERS; b++) {
-                c->show[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + 4 * b);
-                c->take[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + m);
+                c->src[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + 4 * b);
+                c->dst[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + m);
                 c->want[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + m);
-                fill(&r, c->show[m][b], MAX_ROWS);
+                fill(&r, c->src[m][b], MAX_ROWS);
             }
         for (int m = 0; m < c->n; m++) {
             c->n_rects[m] = below(&r, RECTS);
@@ -159,7 +159,7 @@ static void rectangles_arrive(void **state)
                 for (int k = 0; k < x.rows; k++) {
                     used[x.buffer][x.dst_row + k] = true;
                     memcpy(at(c->want[m][x.buffer], x.dst_row + k, x.dst_col),
-                           at(c->show[x.peer][x.buffer], x.src_row + k, x.src_col), (size_t)x.cols * sizeof(float));
+                           at(c->src[x.peer][x.buffer], x.src_row + k, x.src_col), (size_t)x.cols * sizeof(float));
                 }
                 c->rects[m][i] = x;
             }
@@ -168,10 +168,10 @@ static void rectangles_arrive(void **state)
         for (int m = 0; m < c->n; m++)
             for (int b = 0; b < EXCHANGE_BUFFERS; b++) {
                 assert_int_equal(members[m].rc, 0);
-                assert_memory_equal(c->take[m][b].data, c->want[m][b].data,
-                                    MAX_ROWS * (size_t)c->take[m][b].ld * sizeof(float));
-                mem_free(c->show[m][b].data);
-                mem_free(c->take[m][b].data);
+                assert_memory_equal(c->dst[m][b].data, c->want[m][b].data,
+                                    MAX_ROWS * (size_t)c->dst[m][b].ld * sizeof(float));
+                mem_free(c->src[m][b].data);
+                mem_free(c->dst[m][b].data);
                 mem_free(c->want[m][b].data);
             }
         ops->comm_close(c->comm);
@@ -378,7 +378,7 @@ static void broken_body(struct member *m)
             ops->exchange(
                 m->device,
                 &(struct exchange_args){
-                    .comm = c->comm, .me = i, .show = {c->x[i]}, .take = {c->y[i]}, .rects = &rect, .n_rects = 1});
+                    .comm = c->comm, .me = i, .src = {c->x[i]}, .dst = {c->y[i]}, .rects = &rect, .n_rects = 1});
         else if (k % 3 == 1)
             ops->reduce(m->device, &(struct reduce_args){.comm = c->other,
                                                          .me = i,

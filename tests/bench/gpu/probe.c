@@ -178,10 +178,10 @@ static bool describe(const struct lt_functions *f, struct product *t)
 {
     const struct probe_product *w = &t->what;
     cudaDataType_t type = w->factors == PROBE_BF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
-    cublasOperation_t turn = CUBLAS_OP_T;
+    cublasOperation_t transpose = CUBLAS_OP_T;
     uint64_t most = WORKSPACE;
     return ok(f->cublasLtMatmulDescCreate(&t->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
-           set(f, t, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn) && describe_scales(f, t) &&
+           set(f, t, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) && describe_scales(f, t) &&
            ok(f->cublasLtMatrixLayoutCreate(&t->w, type, (uint64_t)w->cols, (uint64_t)w->outs, w->cols)) &&
            ok(f->cublasLtMatrixLayoutCreate(&t->x, type, (uint64_t)w->cols, (uint64_t)w->rows, w->cols)) &&
            ok(f->cublasLtMatrixLayoutCreate(&t->y, CUDA_R_32F, (uint64_t)w->outs, (uint64_t)w->rows, w->outs)) &&

@@ -1,4 +1,4 @@
-#include "kernels/meeting.h"
+#include "kernels/rendezvous.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -8,10 +8,10 @@
 #include "engine/base/thread.h"
 #include "kernels/futex.h"
 
-/* How often to look before sleeping. Where the members outnumber the cores, who polls keeps the one that it waits for
- * from running. Nobody yields: a core that is given to a stranger comes back milliseconds later, a sleeper that is
- * woken runs at once. */
-enum { LOOKS = 1000, CROWDED_LOOKS = 50 };
+/* How often to poll before sleeping. Where members outnumber the cores, a polling member keeps the one that it waits
+ * for from running. A member never yields: a core given to another process comes back milliseconds later, while a
+ * sleeper that is woken runs at once. */
+enum { POLLS = 1000, CROWDED_POLLS = 50 };
 
 /* A mailbox from one member to another. ABORTED may join each state. */
 enum { MAIL_EMPTY, MAIL_FULL, MAIL_TAKEN, MAIL_ABORTED = 4 };
@@ -20,11 +20,11 @@ struct mailbox {
     struct mail mail;
 };
 
-/* Two sets, taken in turn: who enters the next collective does not write over what slow members of this one still read.
- */
+/* Two slots, used alternately: a member that enters the next collective does not overwrite what slower members of this
+ * one still read. */
 struct comm_member {
-    _Alignas(64) struct shown shown[2];
-    void *own[3]; /* by turn; MEMBER_OWN */
+    _Alignas(64) struct published published[2];
+    void *own[3]; /* by slot, and MEMBER_OWN */
     unsigned n_entered;
 };
 
@@ -32,12 +32,12 @@ struct comm {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase; /* of the barrier; changes when all have arrived, and by an abort */
     _Atomic uint32_t aborted, sleepers;
-    int n, looks;
+    int n, polls;
     struct comm_member *members;
     struct mailbox *mail; /* [from * n + to] */
 };
 
-int meeting_open(struct comm **out, int n, struct err *e)
+int rendezvous_open(struct comm **out, int n, struct err *e)
 {
     ASSERT(n >= 1);
     struct comm *c = mem_try_aligned(sizeof *c, 64);
@@ -45,18 +45,18 @@ int meeting_open(struct comm **out, int n, struct err *e)
     if (!c)
         return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
     c->n = n;
-    c->looks = n > thread_cores() ? CROWDED_LOOKS : LOOKS;
+    c->polls = n > thread_cores() ? CROWDED_POLLS : POLLS;
     c->members = mem_try_aligned((size_t)n * sizeof *c->members, 64);
     c->mail = mem_try_aligned((size_t)n * (size_t)n * sizeof *c->mail, 64);
     if (!c->members || !c->mail) {
-        meeting_close(c);
+        rendezvous_close(c);
         return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
     }
     *out = c;
     return 0;
 }
 
-void meeting_close(struct comm *c)
+void rendezvous_close(struct comm *c)
 {
     if (!c)
         return;
@@ -65,20 +65,20 @@ void meeting_close(struct comm *c)
     mem_free(c);
 }
 
-int meeting_size(const struct comm *c)
+int rendezvous_size(const struct comm *c)
 {
     return c->n;
 }
 
-const struct shown *meeting_shown(const struct comm *c, int member, int turn)
+const struct published *rendezvous_published(const struct comm *c, int member, int slot)
 {
-    return &c->members[member].shown[turn];
+    return &c->members[member].published[slot];
 }
 
 /* Returns when *word is not `seen` any more. */
 static void wait_while(struct comm *c, _Atomic uint32_t *word, uint32_t seen)
 {
-    for (int i = 0; i < c->looks; i++) {
+    for (int i = 0; i < c->polls; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
             return;
         relax();
@@ -95,9 +95,9 @@ static void wake(struct comm *c, _Atomic uint32_t *word)
         futex_wake(word, INT_MAX);
 }
 
-/* An abort sets the flag before it changes the phase: who read the new phase here sees the flag, who read the old one
- * does not wait. */
-bool meeting_wait(struct comm *c)
+/* An abort sets the flag before it changes the phase. So a member that read the new phase here sees the flag, and one
+ * that read the old phase does not wait. */
+bool rendezvous_barrier(struct comm *c)
 {
     uint32_t phase = atomic_load(&c->phase);
     if (atomic_load(&c->aborted))
@@ -112,16 +112,16 @@ bool meeting_wait(struct comm *c)
     return !atomic_load(&c->aborted);
 }
 
-bool meeting_enter(struct comm *c, int me, const struct shown *s, int *turn)
+bool rendezvous_enter(struct comm *c, int me, const struct published *s, int *slot)
 {
     ASSERT(me >= 0 && me < c->n);
     struct comm_member *m = &c->members[me];
-    *turn = (int)(m->n_entered++ & 1);
-    m->shown[*turn] = *s;
-    return meeting_wait(c);
+    *slot = (int)(m->n_entered++ & 1);
+    m->published[*slot] = *s;
+    return rendezvous_barrier(c);
 }
 
-void meeting_abort(struct comm *c)
+void rendezvous_abort(struct comm *c)
 {
     if (!c)
         return;
@@ -134,7 +134,7 @@ void meeting_abort(struct comm *c)
     }
 }
 
-void meeting_reset(struct comm *c)
+void rendezvous_reset(struct comm *c)
 {
     atomic_store(&c->arrived, 0);
     for (int i = 0; i < c->n; i++)
@@ -144,14 +144,14 @@ void meeting_reset(struct comm *c)
     atomic_store(&c->aborted, 0);
 }
 
-int meeting_next_turn(const struct comm *c, int me)
+int rendezvous_next_slot(const struct comm *c, int me)
 {
     return (int)(c->members[me].n_entered & 1);
 }
 
-void **meeting_own(struct comm *c, int member, int turn)
+void **rendezvous_own(struct comm *c, int member, int slot)
 {
-    return &c->members[member].own[turn];
+    return &c->members[member].own[slot];
 }
 
 /* ---- pairs */
@@ -177,7 +177,7 @@ static bool set_mail(struct comm *c, struct mailbox *m, uint32_t from, uint32_t 
     return set;
 }
 
-bool meeting_put(struct comm *c, int me, int to, struct mail *mail)
+bool rendezvous_put(struct comm *c, int me, int to, struct mail *mail)
 {
     ASSERT(me >= 0 && me < c->n && to >= 0 && to < c->n && to != me);
     struct mailbox *m = &c->mail[me * c->n + to];
@@ -190,7 +190,7 @@ bool meeting_put(struct comm *c, int me, int to, struct mail *mail)
     return set_mail(c, m, MAIL_TAKEN, MAIL_EMPTY);
 }
 
-bool meeting_find(struct comm *c, int me, int from, struct mail *mail)
+bool rendezvous_find(struct comm *c, int me, int from, struct mail *mail)
 {
     ASSERT(me >= 0 && me < c->n && from >= 0 && from < c->n && from != me);
     struct mailbox *m = &c->mail[from * c->n + me];
@@ -200,7 +200,7 @@ bool meeting_find(struct comm *c, int me, int from, struct mail *mail)
     return true;
 }
 
-bool meeting_take(struct comm *c, int me, int from, void *ready)
+bool rendezvous_take(struct comm *c, int me, int from, void *ready)
 {
     struct mailbox *m = &c->mail[from * c->n + me];
     m->mail.ready = ready;

@@ -1,4 +1,4 @@
-#include "kernels/cuda/crew.h"
+#include "kernels/cuda/copier.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ struct helper {
     struct thread *thread;
 };
 
-struct crew {
+struct copier {
     struct helper helpers[MOST_THREADS];
     int n;
     struct queue *done;
@@ -40,9 +40,9 @@ static void body(void *arg)
     }
 }
 
-struct crew *crew_open(int n_threads)
+struct copier *copier_open(int n_threads)
 {
-    struct crew *c = mem_new(sizeof *c);
+    struct copier *c = mem_new(sizeof *c);
     int wanted = (n_threads < MOST_THREADS ? n_threads : MOST_THREADS) - 1;
     c->done = queue_create(sizeof(struct part), 0, false);
     while (c->n < wanted) {
@@ -56,11 +56,11 @@ struct crew *crew_open(int n_threads)
     }
     if (c->n > 0)
         return c;
-    crew_close(c);
+    copier_close(c);
     return NULL;
 }
 
-void crew_close(struct crew *c)
+void copier_close(struct copier *c)
 {
     if (!c)
         return;
@@ -73,7 +73,7 @@ void crew_close(struct crew *c)
     mem_free(c);
 }
 
-void crew_copy(struct crew *c, void *to, const void *from, size_t bytes)
+void copier_copy(struct copier *c, void *to, const void *from, size_t bytes)
 {
     size_t each = c ? (bytes / (size_t)(c->n + 1) + PAGE - 1) / PAGE * PAGE : bytes, at = 0;
     int given = 0;

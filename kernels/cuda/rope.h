@@ -1,12 +1,12 @@
-/* Turning a head to its position, and a k head with its v on the way into the cache: the same operations wherever it is
- * done. CUDA C++ only; by a warp. Never true: a row of padding that is written. */
-#ifndef CUDA_TURN_H
-#define CUDA_TURN_H
+/* RoPE of one head, and of a k head that goes with its v into the cache. All kernels that rotate use these, so the
+ * operations are the same everywhere. CUDA C++ only; executed by a warp. Invariant: rows of padding are not written. */
+#ifndef CUDA_ROPE_H
+#define CUDA_ROPE_H
 
 #include "kernels/cuda/cache.h"
 
-/* One head of one row of the step, normed and then turned in place. */
-__device__ static inline void turn_head(const struct rope_job &j, float *x, int row, const float *gain)
+/* RMSNorm (when there is a gain) and then RoPE on one head of one row, in place. */
+__device__ static inline void rope_head(const struct rope_job &j, float *x, int row, const float *gain)
 {
     int half = j.dim / 2;
     if (gain) {
@@ -25,8 +25,8 @@ __device__ static inline void turn_head(const struct rope_job &j, float *x, int 
     }
 }
 
-/* A k head of a row, turned where it is and stored with its v. */
-__device__ static inline void turn_into_cache(const struct rope_write_job &j, int row, int kv_head)
+/* RoPE on a k head of a row, in place; then the head and its v go into the cache. */
+__device__ static inline void rope_into_cache(const struct rope_write_job &j, int row, int kv_head)
 {
     int dim = j.q.head_dim;
     uint8_t *keys = cache_row(j.write.step, j.write.kv, row, kv_head);
@@ -34,7 +34,7 @@ __device__ static inline void turn_into_cache(const struct rope_write_job &j, in
         return;
     float *k = j.k + (int64_t)row * j.write.ldk + (int64_t)kv_head * dim;
     const float *v = j.write.v + (int64_t)row * j.write.ldv + (int64_t)kv_head * dim;
-    turn_head(j.q, k, row, j.k_gain);
+    rope_head(j.q, k, row, j.k_gain);
     __syncwarp();
     for (int i = lane_id(); i < j.write.kv.padded_dim; i += WARP) {
         store_cached(j.write.kv.type, keys, i, i < dim ? k[i] : 0.0f);
