@@ -44,7 +44,7 @@ struct device_opts {
     const char *isa;    /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
     int max_rows;       /* most rows (tokens) of a step */
     int max_logits;     /* most logit rows of one sample call */
-    int graph_rows;     /* most rows of a recorded step; 0: none is recorded */
+    int graph_rows;     /* most rows of a captured step; 0: none is captured */
     int64_t sim_step_ns, sim_row_ns;       /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
     const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close;
                                               NULL: the two fixed costs */
@@ -216,8 +216,8 @@ struct exchange_args {
     int n_rects;
 };
 
-/* How the partial sums of all members add up: planes in the order of the leaves, after each of which the top two of the
- * stack are added `adds` times. */
+/* The order in which the partial sums of all members are added. Planes are pushed on a stack in the order of the
+ * leaves, and after each push the top two are added `adds` times. */
 struct reduce_order {
     int n_planes;
     const uint8_t *member, *index, *adds; /* [n_planes] whose, which of its planes */
@@ -260,7 +260,7 @@ struct kv_move {
     int n_heads, head_dim, first_token, end_token;
 };
 
-/* Which recorded step: of one member of one group, in one layout. Addresses that live as long as the ranks do. */
+/* Identifies the captured steps of one member of one group in one layout. The addresses live as long as the ranks. */
 struct graph_key {
     const void *weights; /* the views of the layout and share */
     struct comm *all;    /* the group's; NULL: of one rank */
@@ -291,7 +291,7 @@ struct backend_ops {
     void (*close)(struct device *d);
     void (*facts)(const struct device *d, struct device_facts *out);
 
-    /* Memory of the device, zeroed, 64-byte aligned. NULL when there is not so much. */
+    /* Memory of the device, zeroed, 64-byte aligned. NULL: there is not enough. */
     void *(*alloc)(struct device *d, size_t bytes);
     void (*release)(struct device *d, void *p);
     int (*upload)(struct device *d, void *dst, const void *src, size_t bytes);
@@ -318,11 +318,11 @@ struct backend_ops {
     void (*rope)(struct device *d, const struct rope_args *a);
     void (*kv_write)(struct device *d, struct act k, struct act v,
                      const struct kv_view *kv); /* the batch's rows into their blocks */
-    /* Optional (NULL: rope, then kv_write): both at once; what becomes of k outside of the cache is left open. */
+    /* Optional (NULL: rope, then kv_write): both at once. The contents of k are undefined afterwards. */
     void (*rope_write)(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv);
     void (*attention)(struct device *d, const struct attention_args *a);
-    /* Optional (NULL: one after the other): rope_write, then attention of the same q; what becomes of q outside is left
-     * open, too. */
+    /* Optional (NULL: one after the other): rope_write, then attention of the same q. The contents of q are undefined
+     * afterwards, too. */
     void (*rope_attention)(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a);
     void (*add)(struct device *d, struct act x, struct act y, int rows); /* y += x */
     /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */
@@ -331,18 +331,18 @@ struct backend_ops {
      * padding. */
     void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
 
-    /* Graphs, optional (NULL: this machine has none). Steps in which each of n sequences decodes one token differ in
-     * their arrays only: a machine may record the ops of one, and play them later for any such step of up to as many
-     * rows. All members of a group record together and play together: whether there is a graph depends only on what
-     * they all share. Between graph_begin and graph_end ops are recorded and do not run; the batch is a made-up one of
-     * that kind. After an error, of either or of an op between (graph_end says so), there is no such graph, and the
-     * comm is aborted. E_UNSUPPORTED: the machine cannot. graph_post is begin and the ops at once, graph_wait finish.
-     * played false: there is no graph for it, and nothing was done. The next step may be posted before the one under
-     * way has been waited for (graph_wait: the older of two; never three), and be fed by it. graph_ended: would
-     * graph_wait return at once? */
+    /* Graphs, optional (NULL: this machine has none). Steps in which each sequence decodes one token differ only in
+     * their arrays, so a machine may capture the ops of one and launch them for any such step of up to as many rows.
+     * All members of a group capture together and launch together: whether there is a graph depends only on what they
+     * all share. Between graph_begin and graph_end ops are captured and do not run; the batch is a dummy one of that
+     * kind. After an error of either, or of an op in between (which graph_end reports), there is no such graph, and the
+     * comm is aborted. E_UNSUPPORTED: the machine cannot. graph_post is begin and all ops at once, graph_wait is
+     * finish. *posted false: there is no graph for the step, and nothing was done. One more step may be posted before
+     * graph_wait for the one in flight, and be fed by it; graph_wait waits for the older of two. graph_ended tells
+     * whether graph_wait would return at once. */
     int (*graph_begin)(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
     int (*graph_end)(struct device *d, struct err *e);
-    int (*graph_post)(struct device *d, const struct graph_call *c, bool *played, struct err *e);
+    int (*graph_post)(struct device *d, const struct graph_call *c, bool *posted, struct err *e);
     bool (*graph_ended)(struct device *d);
     int (*graph_wait)(struct device *d, struct step_time *t, struct err *e);
 
@@ -352,12 +352,12 @@ struct backend_ops {
 
     /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0. */
     void (*whole_step)(struct device *d, int vocab, struct layout l, int share);
-    /* Optional (NULL on machines that compute): what a step, a copy will take, in ns; -1: this device does not know. */
+    /* Optional (NULL on machines that compute): the time that a step or a copy will take, in ns; -1: unknown. */
     int64_t (*step_ns)(const struct device *d, struct layout l, const struct step_size *s);
     int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
 
     /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its
-     * comm aborted fails with E_PEER for the rest of the step: so nobody waits for ever. An aborted comm stays so until
+     * comm aborted fails with E_PEER for the rest of the step, so no member waits for ever. A comm stays aborted until
      * comm_reset. */
     int (*comm_open)(struct comm **out, int n, struct err *e);
     void (*comm_close)(struct comm *c); /* NULL is fine */
@@ -365,7 +365,7 @@ struct backend_ops {
     void (*comm_reset)(struct comm *c); /* as new; only while no member is inside */
     void (*exchange)(struct device *d, const struct exchange_args *a);
     void (*reduce)(struct device *d, const struct reduce_args *a);
-    /* Optional: does COMM_LIBRARY mean something among members on these devices? NULL: nowhere. */
+    /* Optional: can members on these devices use COMM_LIBRARY? NULL: never. */
     bool (*reduces_by_library)(struct device *const *devices, int n);
     /* Rows of one member to another, both waiting for each other; other members take no part. */
     void (*send)(struct device *d, struct comm *c, int me, int to, struct act x, int rows);

@@ -5,7 +5,7 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/comm.h"
 
-/* SEGMENT floats of a row are added up at a time: the stack of partial sums stays in the first cache. */
+/* SEGMENT floats of a row are added up at a time: the stack of partial sums stays in the L1 cache. */
 enum { SEGMENT = 256, MAX_STACK = 20, ROWS_PER_ITEM = 16, UNITS_PER_ITEM = 16, ONESHOT_MOST_BYTES = 32 << 10 };
 
 /* Enters, or aborts on behalf of a device that has failed already. */
@@ -101,7 +101,7 @@ static void put(const struct reduce_call *c, int row, int col, const float *sum,
             y[i] = y[i] + sum[i];
 }
 
-/* The sum of one unit, in the order that the whole tree has. */
+/* The sum of one unit, in the order of the summation tree. */
 static void sum_unit(const struct reduce_call *c, int unit)
 {
     const struct reduce_order *o = c->a->order;
@@ -139,7 +139,7 @@ static int first_unit(int units, int n, int member)
     return (int)((int64_t)units * member / n);
 }
 
-/* Takes what the members have left in their parts. */
+/* Copies the sums that the members have left in their parts. */
 static void take_item(void *ctx, int item, int thread)
 {
     const struct reduce_call *c = ctx;

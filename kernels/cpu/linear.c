@@ -84,7 +84,7 @@ static void output_item(void *ctx, int item, int thread)
         c->d->kernels->linear(j, j->group0 + g, row, n, &c->d->linear[thread]);
 }
 
-/* What keeps these arguments from running, or NULL. */
+/* Why these arguments cannot run, or NULL. */
 static const char *refusal(const struct linear_args *a)
 {
     const struct wview *first = &a->out[0].w;
@@ -176,7 +176,7 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
 }
 
 /* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
- * core in one holds little up. */
+ * core in one delays the others little. */
 static int64_t cut(struct linear_call *c)
 {
     const struct linear_args *a = c->a;

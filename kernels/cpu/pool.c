@@ -12,7 +12,7 @@
 #include "engine/base/thread.h"
 #include "kernels/futex.h"
 
-/* How long to poll: with pause, then giving the core away between looks, then asleep. */
+/* How long to poll with pause, and then how long with yield, before sleeping. */
 enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };
 
 struct helper {

@@ -1,6 +1,6 @@
 /* Attention in the CPU backend's sums (kernels/cpu/kernels.h): leaves of 128 absolute positions, each with its own
  * maximum, sum and output, folded in ascending order. A CTA has up to eight queries of one kv head of one sequence: for
- * the scores a thread is a position, for the output an element of the head. Limited by loads of keys, which each thread
+ * the scores a thread is a position, for the output an element of the head. Bound by loads of keys, which each thread
  * reads alone. Right for any mix of chunks and decodes; the bits depend on neither. */
 #include "kernels/cuda/prim.h"
 

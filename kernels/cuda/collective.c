@@ -128,7 +128,7 @@ int members_results(const struct comm *c, int me, const struct sample_out *resul
     return n;
 }
 
-/* Outside of a step, where ops are timed and buffers come and go, a collective has ended when it returns. */
+/* Outside of a step, where ops are timed and buffers are freed, a collective has completed when it returns. */
 static void leave(struct device *d)
 {
     if (!d->batch)
@@ -192,7 +192,7 @@ static void add_planes(struct device *d, const struct reduce_args *a, int slot, 
         gpu_ok(d, launch_sum(d->stream, j), "reduce");
 }
 
-/* What the members have left in their parts. */
+/* Copies the sums that the members have left in their parts. */
 static void take_parts(struct device *d, const struct reduce_args *a, int slot)
 {
     int n = rendezvous_size(a->comm);
@@ -213,7 +213,7 @@ static void take_parts(struct device *d, const struct reduce_args *a, int slot)
     }
 }
 
-/* All have left their parts. */
+/* A second barrier: all members have computed their parts. */
 static bool second_barrier(struct device *d, struct comm *c, int me, int slot)
 {
     const struct member_events *own = rendezvous_published(c, me, slot)->ready;

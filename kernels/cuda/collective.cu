@@ -1,5 +1,6 @@
-/* What a member does with what the others show, once its stream has waited for them: copies rectangles, adds planes in
- * the tree's order. Limited by memory, or by the link where the members have devices of their own. */
+/* What a member does with the buffers that the others publish, once its stream has waited for them: copies rectangles,
+ * and adds planes in the tree's order. Bound by memory bandwidth, or by the link where the members have devices of
+ * their own. */
 #include "kernels/cuda/prim.h"
 
 enum { COPY_THREADS = 256, STACK = 20 };

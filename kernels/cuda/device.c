@@ -25,7 +25,7 @@ bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
         return true;
     struct err why;
     err_set(&why, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
-    if (!d->broken.code && !d->graph) /* what cannot be recorded may well run */
+    if (!d->broken.code && !d->graph) /* what cannot be captured may still run */
         d->broken = why;
     gpu_fail(d, E_DEVICE, why.text);
     return false;
@@ -44,7 +44,7 @@ static void *get_chunk(void *ctx, size_t bytes)
     void *p = NULL;
     cudaError_t rc = cudaMalloc(&p, bytes);
     if (rc == cudaErrorMemoryAllocation)
-        cudaGetLastError(); /* an allocation that fails is no broken device */
+        cudaGetLastError(); /* a failed allocation does not break the device */
     else
         gpu_ok(d, rc, "allocating memory");
     return rc == cudaSuccess ? p : NULL;

@@ -13,19 +13,19 @@
 #include "kernels/cuda/job.h"
 #include "kernels/cuda/lt.h"
 
-/* Device memory that grows, never shrinks; contents are not kept. */
+/* Device memory that grows and never shrinks. Growing drops its contents. */
 struct scratch {
     void *data;
     size_t bytes;
 };
 
-/* Pinned memory of the host and a piece of the device of the same size: what a step says goes through it. */
+/* Pinned host memory and device memory of the same size: the inputs of a step are copied through it. */
 struct mirror {
     char *host, *dev;
     size_t bytes, used;
 };
 
-/* Pinned buffers in turn, so that reading a file overlaps copying it to the device. */
+/* Pinned buffers, used in turn, so that reading a file overlaps copying it to the device. */
 enum { LOAD_SLOTS = 3 };
 struct loader {
     void *host[LOAD_SLOTS], *dev[LOAD_SLOTS]; /* dev: for quantised types */
@@ -44,12 +44,12 @@ struct work {
     struct scratch wide, workspace, partial, arrived; /* default mode */
 };
 
-/* A recorded step of `rows` rows, the part of one member. */
+/* A captured step of `rows` rows: the part of one member. */
 struct graph {
     struct graph_key key;
     int rows, vocab;
-    bool capturing;        /* first member, while it records */
-    bool flashes, cleared; /* attention of this shape; its counters are cleared by the graph */
+    bool capturing;        /* first member: the capture is in progress */
+    bool flashes, cleared; /* it has attention of this shape; it clears its counters */
     struct flash_shape flash;
     struct sampled *sampled;
     int n_sampled;
@@ -65,7 +65,7 @@ struct step_results {
     const struct sample_out *from; /* of row 0, on the host */
 };
 
-/* A recorded step under way. */
+/* A captured step in flight. */
 struct flight {
     const struct graph *graph;
     struct step_results results;
@@ -97,9 +97,9 @@ struct device {
     int item_rows, n_items; /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
     int n_sms;
     struct mirror rows, blocks, items, lists, results;
-    struct work step_work, graph_work, *work; /* work: of the step, or of the graph that is being recorded */
+    struct work step_work, graph_work, *work; /* work: that of the step, or of the graph that is being captured */
     /* default mode */
-    bool pdl;    /* kernels may begin before the one before them ended */
+    bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
     struct mirror plans;
     struct flash_step flash;
@@ -109,7 +109,7 @@ struct device {
     int n_sampled;
     /* graphs */
     struct frame frame;
-    struct graph *graph; /* being recorded: ops go into it and do not run */
+    struct graph *graph; /* being captured: ops go into it and do not run */
     struct graph **graphs;
     int n_graphs;
     struct flight flights[FLIGHTS];
@@ -166,9 +166,9 @@ void cuda_exact_linear(struct device *d, const struct linear_args *a);
 /* product.c */
 void cuda_product(struct device *d, const struct linear_args *a);
 /* product_f8.c */
-/* What scales an input gets to be multiplied with output i in fp8. F8_BY_64: it is not to be. */
+/* Which scales the input gets for a product with output i in fp8. F8_BY_64: that product is not done in fp8. */
 enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i);
-/* Outputs of one such way, not F8_BY_64. done: of each; what is not was not touched. */
+/* All outputs have the same input scales, not F8_BY_64. done[i]: output i is written; the others are untouched. */
 void cuda_f8_product(struct device *d, const struct linear_args *a, bool done[LINEAR_MAX_OUT]);
 /* flash.c. j: all but the items, their counts and the working memory. most_heads: q heads of one kv head. */
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads);
@@ -182,23 +182,23 @@ void cuda_kv_move(struct device *d, const struct kv_move *m);
 /* graph.c */
 int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct rope *rope, struct err *e);
 int cuda_graph_end(struct device *d, struct err *e);
-int cuda_graph_post(struct device *d, const struct graph_call *c, bool *played, struct err *e);
+int cuda_graph_post(struct device *d, const struct graph_call *c, bool *posted, struct err *e);
 bool cuda_graph_ended(struct device *d);
 int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e);
 bool graphs_open(struct device *d, int most_rows); /* false, with the device's error: no memory */
 void graphs_close(struct device *d);
 /* sample.c */
-/* Where asks and their lists are written. */
-struct asking {
-    struct sample_ask *asks; /* of the first row */
+/* Where the parameters and lists of rows are written. */
+struct params_writer {
+    struct sample_params *params; /* of the first row */
     int32_t *words;
     int64_t used; /* of the words */
     int vocab;
 };
-/* At most so many words that rows [first, first + n) take. */
-size_t ask_words(const struct batch *b, int first, int n, int vocab);
-/* Asks of the step's rows [first, first + n). False, with an error: no memory. */
-bool ask_rows(struct device *d, int first, int n, struct asking *to);
+/* Upper bound of the 32-bit words that the lists of rows [first, first + n) take. */
+size_t sample_list_words(const struct batch *b, int first, int n, int vocab);
+/* Writes the parameters of the step's rows [first, first + n). False, with an error: no memory. */
+bool write_sample_params(struct device *d, int first, int n, struct params_writer *to);
 void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n);
 /* collective.c */
 void cuda_exchange(struct device *d, const struct exchange_args *a);
@@ -209,11 +209,11 @@ void cuda_comm_close(struct comm *c);
 void cuda_comm_abort(struct comm *c); /* any thread */
 /* The GPU of a member that has published in this slot. */
 int member_device(const struct comm *c, int member, int slot);
-/* Lets the streams of all others wait for what the first member has enqueued, or its stream for what they have. Into a
- * graph it makes their streams part of it. False, with an error: a member failed. */
+/* Makes the streams of all others wait for what the first member has enqueued, or its stream for what they have. During
+ * a capture this makes their streams part of the graph. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
-/* After a signal: where the members leave the results of recorded steps. */
+/* After a signal: where the members leave the results of captured steps. */
 int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS]);
 
 static inline float *act_row(struct act a, int row)

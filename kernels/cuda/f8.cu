@@ -1,8 +1,8 @@
-/* Products of two fp8 factors: inputs made, given scales and rounded to E4M3 in one pass, while other CTAs bring the
- * weights' scales into the library's form; and what is to be added to what the library made. Limited by memory.
+/* Products of two fp8 factors: the input is computed, scaled and rounded to E4M3 in one pass, while other CTAs bring
+ * the weights' scales into the library's form; an epilogue adds what the library cannot. Bound by memory bandwidth.
  *
- * A scale is the largest magnitude / 448, but at least SMALLEST: no scale is denormal, zeros are zeros. NaN stays NaN;
- * where there is infinity, it becomes NaN. */
+ * A scale is the largest magnitude / 448, but at least SMALLEST, so no scale is denormal and zeros stay zeros. NaN
+ * stays NaN; infinity becomes NaN. */
 #include "kernels/cuda/prim.h"
 
 enum { F8_THREADS = 256, F8_WARPS = F8_THREADS / WARP, STEP = 4 * F8_THREADS, KEPT_COLS = 32768 };

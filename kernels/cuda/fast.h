@@ -30,7 +30,7 @@ struct skinny_job {
     int ldx, ldx2, rows, n_out;
     float eps;
     bool accumulate;
-    bool pdl; /* the device can begin a kernel before the one before it ended (compute capability 9) */
+    bool pdl; /* programmatic dependent launch, on devices of compute capability 9: tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);

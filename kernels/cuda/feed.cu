@@ -1,5 +1,5 @@
-/* Tokens from one recorded step to the next: each member knows what it sampled, all need to know all. A few hundred
- * numbers at most. */
+/* Tokens from one captured step to the next. Each member knows what it has sampled, and all need all of it: a few
+ * hundred numbers at most. */
 #include "kernels/cuda/prim.h"
 
 enum { FEED_THREADS = 256 };

@@ -34,8 +34,9 @@ static bool send_plan(struct device *d, const struct flash_shape *shape)
     return !gpu_failed(d);
 }
 
-/* A graph's items come with the frame; all its layers are cut alike, as much as any step may be. */
-static bool record_plan(struct device *d, const struct flash_shape *shape)
+/* The items of a graph come with the frame. All its layers are divided alike, into as many items as any step may need.
+ */
+static bool capture_plan(struct device *d, const struct flash_shape *shape)
 {
     struct flash_step *f = &d->flash;
     struct graph *g = d->graph;
@@ -51,7 +52,7 @@ static bool record_plan(struct device *d, const struct flash_shape *shape)
     return true;
 }
 
-/* New counters must be zero, and are again after every launch; a graph clears them each time, wherever it is played. */
+/* New counters must be zero, and every launch leaves them so. A graph clears them each time it runs, to be sure. */
 static bool clear_counters(struct device *d, size_t before)
 {
     if (d->graph ? d->graph->cleared : d->work->arrived.bytes == before)
@@ -80,7 +81,7 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
                                 .window = j->window,
                                 .n_sms = d->n_sms,
                                 .tile = j->hopper ? FLASH_HOPPER_TILE : FLASH_TILE};
-    if (!(d->graph ? record_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
+    if (!(d->graph ? capture_plan(d, &shape) : send_plan(d, &shape)) || !make_room(d, &shape, j->kv.head_dim))
         return;
     const struct flash_plan *p = &d->flash.plan;
     if (j->rope && p->n_wide > 0) { /* prompts: several tiles read each new key */

@@ -1,10 +1,12 @@
-/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et al.
- * 2022). Keys and values come into shared memory by asynchronous copies, 64 positions a round, while the round before
- * is multiplied. The heads that share a kv head are rows of one tile, so its cache is read once for all of them. fp8
- * caches come as codes and are widened to f16 in shared memory. Wide tiles: each of the four warps has 16 queries and
- * sees every key; limited by tensor cores (where the device is of compute capability 9.0, flash_hopper.cu has them, but
- * for fp8). Narrow ones: all warps have the same 16 queries and a quarter of the keys each; limited by reading the
- * cache, so a long one is cut into parts that run side by side. */
+/* Attention on tensor cores with the softmax kept as a running maximum and sum (Milakov and Gimelshein 2018; Dao et
+ * al. 2022). Keys and values come into shared memory by asynchronous copies, 64 positions a round, while the round
+ * before is multiplied. The heads that share a kv head are rows of one tile, so its cache is read once for all of
+ * them. fp8 caches come as codes and are widened to f16 in shared memory.
+ *
+ * - Wide tiles: each of the four warps has 16 queries and sees every key. Bound by the tensor cores. On devices of
+ *   compute capability 9.0 flash_hopper.cu computes them instead, except for fp8 caches.
+ * - Narrow tiles: all warps have the same 16 queries and a quarter of the keys each. Bound by reading the cache, so a
+ *   long cache is cut into parts that run side by side. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/rope.h"
@@ -172,7 +174,8 @@ template <int D> __device__ static void widen_round(struct flash_space<D, true> 
 
 /* Scores of the warp's queries and 16 N keys from `first` of the buffer on. */
 template <half_type H, int D, int N>
-__device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)[D + SHARED_PAD], float c[2 * N][4])
+__device__ static void qk_product(const struct flash_state<D> &s, const uint16_t (*k)[D + SHARED_PAD],
+                                  float c[2 * N][4])
 {
     int matrix = lane_id() / 8, row = lane_id() % 8;
 #pragma unroll
@@ -190,7 +193,7 @@ __device__ static void score(const struct flash_state<D> &s, const uint16_t (*k)
     }
 }
 
-/* What a query does not see counts nothing. key: position of the first score. */
+/* Scores of positions that a query does not see become -infinity. key: position of the first score. */
 template <int N> __device__ static void mask(const struct flash_rows &r, int key, float c[2 * N][4])
 {
     if (key >= r.lo[0] && key >= r.lo[1] && key + N * GROUP_KEYS <= r.hi[0] && key + N * GROUP_KEYS <= r.hi[1])
@@ -220,8 +223,8 @@ __device__ static inline float quad_sum(float v)
     return v + __shfl_xor_sync(ALL_LANES, v, 2);
 }
 
-/* Scores into weights of the running maximum; what was added before is scaled to it. */
-template <int D, int N> __device__ static void weigh(struct flash_state<D> *s, float c[2 * N][4])
+/* Online softmax: scores become weights relative to the running maximum, and the sums so far are rescaled to it. */
+template <int D, int N> __device__ static void softmax(struct flash_state<D> *s, float c[2 * N][4])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -250,7 +253,8 @@ template <int D, int N> __device__ static void weigh(struct flash_state<D> *s, f
 }
 
 template <half_type H, int D, int N>
-__device__ static void mix(struct flash_state<D> *s, const uint16_t (*v)[D + SHARED_PAD], const float c[2 * N][4])
+__device__ static void pv_product(struct flash_state<D> *s, const uint16_t (*v)[D + SHARED_PAD],
+                                  const float c[2 * N][4])
 {
     int matrix = lane_id() / 8, row = lane_id() % 8;
 #pragma unroll
@@ -458,10 +462,10 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
         __syncthreads();
         int first = WIDE ? 0 : warp_id() * GROUP_KEYS, buffer = F8 ? 0 : at;
         float c[2 * N][4];
-        score<H, D, N>(state, &sp->k[buffer][first], c);
+        qk_product<H, D, N>(state, &sp->k[buffer][first], c);
         mask<N>(rows, key + first, c);
-        weigh<D, N>(&state, c);
-        mix<H, D, N>(&state, &sp->v[buffer][first], c);
+        softmax<D, N>(&state, c);
+        pv_product<H, D, N>(&state, &sp->v[buffer][first], c);
         __syncthreads();
     }
     if constexpr (WIDE)

@@ -1,20 +1,20 @@
-/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; chosen
- * where the device has them, else flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are
+/* Wide tiles of flash.cu (prompts over f16 and bf16 caches) with the instructions of compute capability 9.0; used
+ * where the device has them; elsewhere flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are
  * scaled before they are rounded, f32 scores, a running maximum and sum.
  *
  * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128
- * positions at a time, into a ring of slots in shared memory: asynchronous copies of 16 bytes, swizzled as the products
- * read them, that arrive at the slot's barrier by themselves. Copies and not the tensor memory accelerator, since a
- * paged cache has its blocks anywhere: 16 positions lie together for certain, no more. The other two have 64 queries
- * each, and most of the registers. They go from the last positions to the first, so what needs a mask comes first, and
- * as in FlashAttention-3 (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and
- * values of the round before, and one group weighs its scores while the other one has the tensor cores: they take turns
- * by two barriers with names. Scores become weights in the registers in which the next product wants them. Tiles that
- * see many positions are first in the plan, and the kv heads of a tile follow each other: what is left over at the end
- * is short.
+ * positions at a time, into a ring of slots in shared memory: asynchronous copies of 16 bytes, swizzled as wgmma reads
+ * them, which arrive at the slot's mbarrier. Copies and not the tensor memory accelerator, since a paged cache has its
+ * blocks anywhere: 16 positions lie together for certain, no more. The other two have 64 queries each, and most of the
+ * registers. They go from the last positions to the first, so what needs a mask comes first, and as in
+ * FlashAttention-3 (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and values of
+ * the round before, and one group computes its softmax while the other one uses the tensor cores: they alternate by
+ * two named barriers (ping-pong scheduling). Scores become weights in the registers in which the next product needs
+ * them. Tiles that see many positions are first in the plan, and the kv heads of a tile follow each other: what is
+ * left over at the end is short.
  *
  * In a round of heads of 128 the tensor cores of a multiprocessor have 2 * 16 products of 64 cycles each, while a
- * scheduler issues some 500 instructions for each of its two weighing warps and some 170 for its copying one (counted
+ * scheduler issues some 500 instructions for each of its two softmax warps and some 170 for its copying one (counted
  * in the machine code): the products are meant to be what it waits for.
  *
  * Why not cuDNN: one more library at run time, and blocks of any size anywhere in the pool, heads of a kv head as rows
@@ -186,7 +186,7 @@ struct hopper_part {
     int most_lo, least_hi; /* of all rows of the group */
 };
 
-/* A round's scores and then weights; the sums so far, with their maximum and the sum of weights. */
+/* s: a round's scores, then weights. o: the sums so far, with their maximum m and the sum of weights l. */
 template <int D> struct hopper_state {
     float s[KEYS / 2], o[D / 2], m[2], l[2];
     uint32_t p[KEYS / 16][4];
@@ -242,7 +242,7 @@ __device__ static void put_queries(const struct flash_job &j, const struct hoppe
     named_barrier_sync(QUERIES_NAME + group, GROUP_THREADS);
 }
 
-/* Waits until the slot is full; where it is. */
+/* Waits until the slot is full and returns its address. */
 template <int D> __device__ static inline uint32_t acquire_slot(struct hopper_space<D> *sp, const struct ring &at)
 {
     mbarrier_wait(&sp->full[at.slot], at.parity);
@@ -258,7 +258,7 @@ template <int D> __device__ static inline void release_slot(struct hopper_space<
     ring_next<D>(at);
 }
 
-/* Begins the scores of the keys in the slot. */
+/* Begins S = Q K^T for the keys in the slot. */
 template <half_type H, int D>
 __device__ static inline void qk_product(struct hopper_space<D> *sp, int group, uint32_t slot, float (&s)[KEYS / 2])
 {
@@ -272,7 +272,7 @@ __device__ static inline void qk_product(struct hopper_space<D> *sp, int group, 
     wgmma_commit();
 }
 
-/* Begins adding the values in the slot by their weights. */
+/* Begins O += P V for the values in the slot. */
 template <half_type H, int D> __device__ static inline void pv_product(uint32_t slot, struct hopper_state<D> *st)
 {
     uint64_t v = wgmma_descriptor(slot, KEYS * 128, ATOM_BYTES);
@@ -283,7 +283,7 @@ template <half_type H, int D> __device__ static inline void pv_product(uint32_t 
     wgmma_commit();
 }
 
-/* What a query does not see counts nothing. key: position of the first score. */
+/* Scores of positions that a query does not see become -infinity. key: position of the first score. */
 __device__ static inline void mask(const struct hopper_part &r, int key, float (&s)[KEYS / 2])
 {
     if (key >= r.most_lo && key + KEYS <= r.least_hi)
@@ -302,7 +302,7 @@ __device__ static inline float quad_largest(float v)
     return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
 }
 
-/* Scores into weights of the running maximum; by what the sums so far rescale. */
+/* Online softmax: scores become weights relative to the running maximum; rescale: the factor for the sums so far. */
 template <int D> __device__ static inline void softmax(struct hopper_state<D> *st, float rescale[2])
 {
 #pragma unroll
@@ -357,22 +357,22 @@ __device__ static void store(const struct flash_job &j, const struct hopper_tile
     }
 }
 
-/* The groups take turns at beginning products: each waits for the other one's to be enqueued, and weighs while they are
- * multiplied. */
+/* The groups take turns at the tensor cores: each waits until the other has enqueued its products, and computes its
+ * softmax while those run. */
 __device__ static inline void wait_for_turn(const struct hopper_part &part)
 {
     if (part.turns)
         named_barrier_sync(TURN_NAME + part.group, GROUPS * GROUP_THREADS);
 }
 
-/* The second group has nobody to pass the last turn to. */
+/* After the last round no group waits for the second one to pass its turn. */
 __device__ static inline void pass_turn(const struct hopper_part &part, int key)
 {
     if (part.turns && (part.group == 0 || key > part.key0))
         named_barrier_arrive(TURN_NAME + 1 - part.group, GROUPS * GROUP_THREADS);
 }
 
-/* One round, from its scores to its weights, while those of the round before meet their values. */
+/* One round: its scores become weights, while the weights of the round before are multiplied by their values. */
 template <half_type H, int D>
 __device__ static inline void round_on(struct hopper_space<D> *sp, const struct hopper_part &part, int key,
                                        struct ring *at, struct hopper_state<D> *st)

@@ -6,8 +6,8 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
-/* Words for block lists and sampling lists of a step. Who has more of them takes long anyway, and does without a graph.
- */
+/* WORDS: 32-bit words for the block lists and sampling lists of a step. A step that needs more takes long anyway, and
+ * runs without a graph. */
 enum { WORDS = 128 << 10, MOST_HALF_DIM = 128, CUT_ROWS = 1 };
 
 /* ---- where things lie */
@@ -29,7 +29,7 @@ static size_t lay_out(struct frame *f)
     f->row_seq = place(&end, rows, sizeof(int32_t));
     f->seqs = place(&end, rows, sizeof(struct seq_at));
     f->inv_freq = place(&end, MOST_HALF_DIM, sizeof(float));
-    f->asks = place(&end, rows, sizeof(struct sample_ask));
+    f->params = place(&end, rows, sizeof(struct sample_params));
     f->cuts = place(&end, rows, sizeof(struct attend_item));
     f->counts = place(&end, 2, sizeof(int32_t));
     f->items = place(&end, (size_t)f->most_items, sizeof(struct flash_item));
@@ -129,7 +129,7 @@ static size_t count_blocks(const struct batch *b)
 {
     size_t n = 0;
     for (int i = 0; i < b->n_seqs; i++)
-        n += (size_t)b->seqs[i].pos0 / 16 + 1; /* no block has fewer tokens */
+        n += (size_t)b->seqs[i].pos0 / 16 + 1; /* a block has at least 16 tokens */
     return n;
 }
 
@@ -140,8 +140,8 @@ bool frame_fits(const struct frame *f, const struct batch *b)
     for (int i = 0; i < b->n_rows; i++)
         if (b->seqs[i].row0 != i || b->seqs[i].n_rows != 1 || b->logit_rows[i] != i || b->samples[i].given >= 0)
             return false;
-    return count_blocks(b) + ask_words(b, 0, b->n_rows, INT_MAX) <=
-           WORDS; /* not the vocabulary: who samples nothing does not know it */
+    return count_blocks(b) + sample_list_words(b, 0, b->n_rows, INT_MAX) <=
+           WORDS; /* without the vocabulary's bound: members that sample nothing do not know it */
 }
 
 static void fill_rows(const struct frame *f, const struct batch *b, int rows)
@@ -162,7 +162,7 @@ static void fill_rows(const struct frame *f, const struct batch *b, int rows)
 }
 
 /* Appends the block lists to the words. */
-static void fill_blocks(const struct frame *f, const struct batch *b, int tokens, struct asking *words)
+static void fill_blocks(const struct frame *f, const struct batch *b, int tokens, struct params_writer *words)
 {
     struct seq_at *seqs = (struct seq_at *)(f->host + f->seqs);
     for (int i = 0; i < b->n_seqs; i++) {
@@ -184,20 +184,20 @@ static void fill_items(const struct frame *f, const struct batch *b, const struc
     counts[1] = p.n_narrow;
 }
 
-/* What is padding asks for nothing in particular. */
-static bool fill_asks(struct device *d, const struct sampled *rows, struct asking *a)
+/* Padding rows get plain parameters. */
+static bool fill_asks(struct device *d, const struct sampled *rows, struct params_writer *a)
 {
     int left = d->batch->n_logits - rows->first, n = left < rows->n ? left : rows->n;
-    a->asks = (struct sample_ask *)(d->frame.host + d->frame.asks) + rows->first;
+    a->params = (struct sample_params *)(d->frame.host + d->frame.params) + rows->first;
     for (int i = n > 0 ? n : 0; i < rows->n; i++)
-        a->asks[i] = (struct sample_ask){.top_p = 1, .repetition = 1, .given = -1, .n_top = -1, .n_allowed = -1};
-    return n <= 0 || ask_rows(d, rows->first, n, a);
+        a->params[i] = (struct sample_params){.top_p = 1, .repetition = 1, .given = -1, .n_top = -1, .n_allowed = -1};
+    return n <= 0 || write_sample_params(d, rows->first, n, a);
 }
 
 size_t frame_fill(struct device *d, const struct frame_shape *s)
 {
     struct frame *f = &d->frame;
-    struct asking a = {.words = (int32_t *)(f->host + f->words), .vocab = s->vocab};
+    struct params_writer a = {.words = (int32_t *)(f->host + f->words), .vocab = s->vocab};
     fill_rows(f, d->batch, s->rows);
     for (int i = 0; i < s->n_sampled; i++)
         if (!fill_asks(d, &s->sampled[i], &a))

@@ -12,18 +12,18 @@
 struct device;
 struct sampled;
 
-enum { FLIGHTS = 2 }; /* steps under way: while one runs the next is filled in */
+enum { FLIGHTS = 2 }; /* steps in flight: while one runs, the arrays of the next are filled in */
 struct frame {
     int most_rows, most_items; /* 0 rows: no graphs */
-    char *host, *dev;          /* host: one of the two below, in turn */
+    char *host, *dev;          /* host: one of the two below, alternately */
     char *hosts[FLIGHTS];
-    size_t ids, feeds, positions, logit_rows, row_seq, seqs, inv_freq, asks, cuts, counts, items,
+    size_t ids, feeds, positions, logit_rows, row_seq, seqs, inv_freq, params, cuts, counts, items,
         words;                                           /* where each begins */
     struct sample_out *results, *results_hosts[FLIGHTS]; /* [most_rows] */
-    int32_t *fed; /* [most_rows] on the device: what the rows of the last graph sampled, at whatever member */
+    int32_t *fed; /* [most_rows] on the device: the tokens that the rows of the last graph sampled, at any member */
 };
 
-/* What of the graph decides how the frame is filled. */
+/* The properties of a graph that decide how the frame is filled. */
 struct frame_shape {
     int rows; /* of the graph */
     int tokens_per_block, vocab;
@@ -35,13 +35,13 @@ struct frame_shape {
 /* Room for steps of up to most_rows rows; false, with the device's error, when there is none. */
 bool frame_open(struct device *d, int most_rows);
 void frame_close(struct device *d);
-/* The model's rotation; false: more than there is room for. */
+/* Sets the model's RoPE frequencies. False: there are more than there is room for. */
 bool frame_set_angles(struct device *d, const struct rope *rope);
 struct step_view frame_view(const struct frame *f, int rows);
-/* Is the batch of that kind, and do its lists fit? The same at all members of a group. */
+/* Does the batch only decode, and do its lists fit? The answer is the same at all members of a group. */
 bool frame_fits(const struct frame *f, const struct batch *b);
-/* Fills the host's side, of this turn, from the device's batch and returns how many bytes of it count; 0: no memory,
- * the device's error says so. */
+/* Fills the host's array from the device's batch and returns how many bytes of it are to be copied. 0: no memory, with
+ * the device's error. */
 size_t frame_fill(struct device *d, const struct frame_shape *s);
 /* The most items that attention of so many rows is cut into; parts and slots likewise. */
 void frame_plan(struct flash_plan *p, const struct flash_shape *s, int rows);

@@ -1,7 +1,7 @@
-/* Steps of decodes as graphs: recorded once for each member, layout and size, played with the arrays of the frame. The
- * streams of all members of a group are recorded as one graph, which the first member launches: within it a collective
- * is an edge, not a barrier on the host, and no kernel waits for another. What a graph uses of working memory is not
- * what other steps use, so nothing that they grow moves it. */
+/* Decode steps as CUDA graphs. A step is captured once for each member, layout and size, and launched with the arrays
+ * of the frame. The streams of all members of a group are captured into one graph, which the first member launches:
+ * within it a collective is an edge, not a barrier on the host, and no kernel waits for another. A graph has working
+ * memory of its own, so it stays valid when other steps make theirs grow. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -46,10 +46,10 @@ bool graphs_open(struct device *d, int most_rows)
     return frame_open(d, most_rows);
 }
 
-/* ---- recording */
+/* ---- capture */
 
 /* The ops that follow go into the graph. */
-static void begin_recording(struct device *d, const struct batch *b)
+static void begin_capture(struct device *d, const struct batch *b)
 {
     struct graph *g = d->graph;
     d->batch = b;
@@ -60,7 +60,7 @@ static void begin_recording(struct device *d, const struct batch *b)
     d->flash.planned = false;
     d->n_sampled = 0;
     if (is_first(&g->key))
-        g->capturing = gpu_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "recording a graph");
+        g->capturing = gpu_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "capturing a graph");
     g->member_results[0] = d->frame.results;
     g->n_members = 1;
     if (g->key.all && members_signal(d, g->key.all, g->key.me, FROM_FIRST))
@@ -74,7 +74,7 @@ static void begin_recording(struct device *d, const struct batch *b)
         step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
 }
 
-static void end_recording(struct device *d)
+static void end_capture(struct device *d)
 {
     d->graph = NULL;
     d->batch = NULL;
@@ -92,9 +92,9 @@ static int refuse(struct device *d, struct err *e)
         if (nothing)
             cudaGraphDestroy(nothing);
     }
-    cudaGetLastError(); /* a recording that fails is no broken device */
+    cudaGetLastError(); /* a failed capture does not break the device */
     graph_free(g);
-    end_recording(d);
+    end_capture(d);
     return err_set(e, d->error.code, "%s", d->error.text);
 }
 
@@ -112,16 +112,16 @@ int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct 
     *d->graph = (struct graph){.key = *c->key, .rows = b->n_rows};
     if (!frame_set_angles(d, rope))
         gpu_fail(d, E_UNSUPPORTED, "graphs are for heads of at most 256 rotated elements");
-    begin_recording(d, b);
+    begin_capture(d, b);
     return gpu_failed(d) ? refuse(d, e) : 0;
 }
 
-/* What was recorded becomes something to launch. */
+/* Ends the capture and instantiates the graph. */
 static bool make_exec(struct device *d, struct graph *g)
 {
     cudaGraph_t graph = NULL;
     g->capturing = false;
-    bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "recording a graph") &&
+    bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "capturing a graph") &&
               gpu_ok(d, cudaGraphInstantiate(&g->exec, graph, 0), "making a graph") &&
               gpu_ok(d, cudaGraphUpload(g->exec, d->stream), "making a graph") &&
               gpu_ok(d, cudaStreamSynchronize(d->stream), "making a graph");
@@ -136,7 +136,7 @@ int cuda_graph_end(struct device *d, struct err *e)
     struct gather_tokens_job tokens = {.fed = d->frame.fed, .n_members = g->n_members, .n = g->rows};
     gpu_use(d);
     memcpy(tokens.results, g->member_results, sizeof tokens.results);
-    if (!gpu_failed(d)) /* the last op met all: what others sampled is there */
+    if (!gpu_failed(d)) /* the last op was a barrier: what others have sampled is there */
         gpu_ok(d, launch_gather_tokens(d->stream, &tokens), "feeding tokens");
     bool ok = g->key.all ? members_signal(d, g->key.all, g->key.me, TO_FIRST) : !gpu_failed(d);
     if (ok && is_first(&g->key))
@@ -153,11 +153,11 @@ int cuda_graph_end(struct device *d, struct err *e)
     d->sampled = NULL;
     d->graphs = mem_resize(d->graphs, (size_t)d->n_graphs + 1, sizeof(struct graph *));
     d->graphs[d->n_graphs++] = g;
-    end_recording(d);
+    end_capture(d);
     return 0;
 }
 
-/* ---- playing */
+/* ---- launch */
 
 static bool same_key(const struct graph_key *a, const struct graph_key *b)
 {
@@ -165,7 +165,7 @@ static bool same_key(const struct graph_key *a, const struct graph_key *b)
            a->tokens_per_block == b->tokens_per_block && a->twoshot_bytes == b->twoshot_bytes;
 }
 
-/* The smallest that holds the batch. */
+/* The smallest graph that has room for the batch; NULL: none. */
 static struct graph *find(const struct device *d, const struct graph_key *k, const struct batch *b)
 {
     struct graph *found = NULL;
@@ -219,12 +219,12 @@ static void launch_graph(struct device *d, const struct flight *f, struct sample
         gpu_ok(d, cudaEventRecord(f->ended, d->stream), "ending a step");
 }
 
-int cuda_graph_post(struct device *d, const struct graph_call *c, bool *played, struct err *e)
+int cuda_graph_post(struct device *d, const struct graph_call *c, bool *posted, struct err *e)
 {
     struct graph *g = d->broken.code ? NULL : find(d, c->key, c->batch);
     int at = (d->oldest_flight + d->n_flights) % FLIGHTS;
     struct flight *f = &d->flights[at];
-    *played = g != NULL;
+    *posted = g != NULL;
     if (!g)
         return 0;
     ASSERT(d->n_flights < FLIGHTS);
@@ -241,7 +241,7 @@ int cuda_graph_post(struct device *d, const struct graph_call *c, bool *played, 
         return 0;
     }
     struct err why = d->error;
-    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* the next step writes what is on its way */
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* the next step overwrites what is still being copied */
     return err_set(e, why.code, "%s", why.text);
 }
 

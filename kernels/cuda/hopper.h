@@ -30,8 +30,8 @@
 
 enum { GROUP_THREADS = 128, ATOM_BYTES = 1024 };
 
-/* A barrier in shared memory. It begins in phase 0 and goes on to the next one when as many have arrived as it was made
- * for. */
+/* A barrier in shared memory. It begins in phase 0 and enters the next phase when as many threads have arrived as it
+ * was initialised with. */
 struct mbarrier {
     uint64_t word;
 };
@@ -61,7 +61,7 @@ __device__ static inline void mbarrier_arrive(struct mbarrier *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-/* This thread arrives as soon as all its copies so far have. It counts as one. */
+/* This thread arrives, as one, when all its cp.async so far have completed. */
 __device__ static inline void mbarrier_arrive_copies(struct mbarrier *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
@@ -77,20 +77,20 @@ __device__ static inline bool mbarrier_try_wait(struct mbarrier *b, uint32_t par
     return past;
 }
 
-/* Until the phase of this parity (0 or 1) is over. The one before the first counts as over, and has parity 1. */
+/* Waits until the phase of this parity (0 or 1) is over. The phase before the first has parity 1 and counts as over. */
 __device__ static inline void mbarrier_wait(struct mbarrier *b, uint32_t parity)
 {
     while (!mbarrier_try_wait(b, parity)) {
     }
 }
 
-/* All copies of this thread, in groups or not. */
+/* Waits for all cp.async of this thread, committed or not. */
 __device__ static inline void cp_async_wait_all(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Barrier `name`, 1 .. 15, of so many threads: arrive and wait; arrive only. */
+/* Named barrier 1 .. 15 of so many threads: arrive and wait; arrive only. */
 __device__ static inline void named_barrier_sync(int name, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
@@ -101,7 +101,7 @@ __device__ static inline void named_barrier_arrive(int name, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-/* ---- registers: the warps of a group give some of theirs back, or take more (waiting for them) */
+/* ---- registers: the warps of a group release some of theirs, or request more and wait for them */
 
 template <int N> __device__ static inline void setmaxnreg_dec(void)
 {
@@ -113,15 +113,15 @@ template <int N> __device__ static inline void setmaxnreg_inc(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- products. All threads of a group take part in each of these. */
+/* ---- wgmma. All threads of a warp group take part in each of these. */
 
-/* What this thread has stored in shared memory, and what it knows others have, is seen by products that come after. */
+/* Makes what this thread has stored in shared memory, and what it knows that others have, visible to later wgmma. */
 __device__ static inline void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Before the first product, and wherever d or a were touched since the last one. */
+/* Needed before the first wgmma, and whenever registers of d or a were accessed since the last one. */
 __device__ static inline void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -132,14 +132,14 @@ __device__ static inline void wgmma_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until all but the latest N closed groups of products are done. Before it nobody may touch their d and a, or write
- * what they read. */
+/* Waits until at most the latest N committed groups are pending. Until then no thread may access their d and a, or
+ * write what they read. */
 template <int N> __device__ static inline void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* After a wait, for what it was waited for: keeps the compiler from reading d earlier. */
+/* After a wait, for each d of the groups waited for: keeps the compiler from reading d earlier. */
 template <int N> __device__ static inline void wgmma_fence_operand(float (&d)[N])
 {
 #pragma unroll
@@ -178,7 +178,7 @@ template <int N> __device__ static inline void wgmma_fence_operand(float (&d)[N]
                  : OUT32(d, 0)                                                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
 
-/* a and b as they are in shared memory, N = 128. */
+/* a and b in shared memory, neither transposed; N = 128. */
 template <half_type H> __device__ static inline void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (H == half_type::f16)
@@ -227,7 +227,7 @@ __device__ static inline uint64_t wgmma_descriptor(uint32_t address, int lead, i
            (uint64_t)SWIZZLE_128 << 62;
 }
 
-/* Bytes from the beginning of rows of 64 elements, the first at an atom's beginning, to the 16 bytes c of row r. */
+/* Offset in bytes of 16-byte chunk c of row r, from the beginning of an atom. */
 __device__ static inline int swizzled_at(int r, int c)
 {
     return r * 128 + ((c ^ r) & 7) * 16;

@@ -49,7 +49,7 @@ struct step_view {
     int n_rows, n_seqs;
 };
 
-/* rows.cu. One CTA a row, or a thread an element; all are limited by memory. */
+/* rows.cu. One CTA per row, or one thread per element; all are bound by memory bandwidth. */
 struct angles_job {
     const int32_t *positions;
     const float *inv_freq; /* [dim / 2] */
@@ -110,7 +110,7 @@ cudaError_t launch_add(cudaStream_t s, const struct add_job *j);
 cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
 
 struct sample_out;
-/* feed.cu: from one recorded step to the next, without the host. One CTA. */
+/* feed.cu: tokens from one captured step to the next, without the host. One CTA. */
 struct feed_job { /* begins a step: ids[i] = fed[i] where feeds[i]; no row has sampled yet */
     const int32_t *feeds, *fed;
     int32_t *ids;
@@ -118,7 +118,7 @@ struct feed_job { /* begins a step: ids[i] = fed[i] where feeds[i]; no row has s
     int n;
 };
 enum { FEED_MEMBERS = 64 };
-struct gather_tokens_job { /* ends it: fed[i] = what that member sampled which samples row i */
+struct gather_tokens_job { /* ends a step: fed[i] = the token of row i, from the member that samples it */
     const struct sample_out *results[FEED_MEMBERS];
     int32_t *fed;
     int n_members, n;
@@ -170,7 +170,7 @@ struct fast_job {
     bool accumulate;
 };
 cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j);
-cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j); /* any rows; limited by the tensor cores */
+cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j); /* any number of rows; bound by the tensor cores */
 struct widen_job { /* widen.cu: a window of a quantised matrix, [rows][cols] in bf16 */
     struct weight_window w;
     uint16_t *to;
@@ -288,13 +288,13 @@ struct sum_job {                     /* columns [0, cols) of rows; unit: a row *
 cudaError_t launch_copy(cudaStream_t s, const struct copy_job *j);
 cudaError_t launch_sum(cudaStream_t s, const struct sum_job *j);
 
-/* sample.cu: one CTA a row. */
-struct sample_ask {
+/* sample.cu: one CTA per row. */
+struct sample_params {
     double draw; /* [0, 1) */
     float temperature, top_p, min_p;
     float repetition, frequency, presence;
     int32_t top_k, given, n_top;
-    int32_t changed, logprobs;                   /* changed: the lists below say something */
+    int32_t changed, logprobs;                   /* changed: some list below is not empty */
     int32_t n_allowed, n_banned, n_bias, n_seen; /* -1 allowed: all */
     int64_t lists; /* offset into sample_job.lists: allowed ids; banned ids; bias (id, float bits); seen (id, count) */
 };
@@ -306,7 +306,7 @@ struct sample_out { /* the same as struct sample_result of kernels/backend.h */
     float top_logprobs[20];
 };
 struct sample_job {
-    const struct sample_ask *asks; /* [n] */
+    const struct sample_params *params; /* [n] */
     const int32_t *lists;
     float *logits;          /* [n][ld], NaN and infinity are replaced in place */
     float *changed;         /* [n][vocab] working memory; NULL when no row is changed */

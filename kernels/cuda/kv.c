@@ -100,7 +100,7 @@ static int cut_rows(const struct batch *b, int rows, struct attend_item *items)
     return n;
 }
 
-/* Once a step: all its layers cut alike. */
+/* Once a step: all its layers are cut alike. */
 static bool send_items(struct device *d, int rows)
 {
     size_t bytes = (size_t)cut_rows(d->batch, rows, NULL) * sizeof(struct attend_item);
@@ -109,7 +109,7 @@ static bool send_items(struct device *d, int rows)
     if (!mirror_room(d, &d->items, bytes + 16))
         return false;
     if (d->items.used &&
-        !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the pieces before are still being read */
+        !gpu_ok(d, cudaStreamSynchronize(d->stream), "attention")) /* the previous pieces are still being read */
         return false;
     d->items.used = 0;
     mirror_take(&d->items, bytes);
@@ -171,7 +171,7 @@ static void attend_fast(struct device *d, const struct attention_args *a, const 
     int most = order_heads(a, j.first_head);
     if (rope_write)
         j.rope_write = *rope_write;
-    if (rope_write && !all_heads_asked(&j)) { /* the kernel writes the keys of those who ask for them */
+    if (rope_write && !all_heads_asked(&j)) { /* the kernel writes only the keys of kv heads that have queries */
         gpu_ok(d, launch_rope_write(d->stream, rope_write), "rope_write");
         j.rope = false;
     }
@@ -244,7 +244,8 @@ void cuda_kv_move(struct device *d, const struct kv_move *m)
         return;
     memset(&d->error, 0, sizeof d->error);
     if (!mirror_room(d, &d->lists, (size_t)(n_from + n_to) * sizeof(int32_t) + 32)) {
-        d->broken = d->error; /* nobody hears of it now, and the sequence has no cache: the next step must not run */
+        d->broken =
+            d->error; /* a move reports no errors, and the sequence has no cache now: the next step must not run */
         return;
     }
     j.from.blocks = put_blocks(d, &m->from, n_from);

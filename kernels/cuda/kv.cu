@@ -1,6 +1,6 @@
-/* Writing a step's rows into the cache, and moving cached tokens between placements. Limited by memory. A block holds
- * its heads one after the other; a head its keys [position][element], then its values the same, rows padded with zeros
- * to 16 elements. */
+/* Writing a step's rows into the cache, and moving cached tokens between placements. Bound by memory bandwidth. A block
+ * holds its heads one after the other; a head its keys [position][element], then its values the same, rows padded with
+ * zeros to 16 elements. */
 #include "kernels/cuda/cache.h"
 
 enum { KV_THREADS = 128 };

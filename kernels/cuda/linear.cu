@@ -1,7 +1,7 @@
 /* Linear layers in the CPU backend's sums: leaves of 64 columns, each in one lane, then the binary tree over their
- * absolute index. A warp has one output for up to eight rows; lane i takes leaf i of every 32, so the tree's first five
- * levels are shuffles and its upper levels a short stack. Limited by loads: each lane reads 64 columns of its own.
- * Right for any batch, made for proving; the bits depend on neither the rows nor the grid. */
+ * absolute index. A warp has one output for up to eight rows; lane i takes leaf i of every 32, so the tree's first
+ * five levels are shuffles and its upper levels a short stack. Bound by loads: each lane reads 64 columns of its own.
+ * Correct for any batch and made for proofs, not for speed; the bits depend on neither the rows nor the grid. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"
 

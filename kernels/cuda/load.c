@@ -1,6 +1,5 @@
-/* Matrices onto the device: the file's bytes through pinned buffers in turn, filled by several threads, so that reading
- * overlaps copying, from one matrix to the next too; quantised types are sorted into planes (weight.h) by the device.
- */
+/* Matrices onto the device. The file's bytes go through pinned buffers that several threads fill, so that reading
+ * overlaps copying, also from one matrix to the next. The device sorts quantised types into planes (weight.h). */
 #include <string.h>
 
 #include "engine/base/check.h"

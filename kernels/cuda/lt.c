@@ -7,14 +7,14 @@
 
 enum { WORKSPACE = 32 << 20, CHOICES = 2048, F8_CAPABILITY = 90 };
 
-/* What describes a product to the library. */
+/* The library's description of a product. */
 struct call {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t w, x, y;
 };
 
-/* What the library chose for a shape, and how it is described; only where bias and scales lie is said anew each time.
- */
+/* The algorithm that the library proposed for a shape, with its description. Only the addresses of bias and scales are
+ * set anew for each product. */
 struct choice {
     struct lt_key key;
     enum { CHOICE_NONE, CHOICE_REFUSED, CHOICE_MADE } state;
@@ -26,7 +26,7 @@ struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
     bool f8;
-    struct choice *choices; /* [CHOICES] by hash; a newcomer takes the place of who is there */
+    struct choice *choices; /* [CHOICES] by hash; a new one replaces what is there */
 };
 
 static int32_t alignment(const void *p)
@@ -103,7 +103,7 @@ static bool set_pointers(const struct lt *l, const struct lt_product *p, const s
     return !p->bias || set(l, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
 }
 
-/* What is done to the sums, and by what. */
+/* The epilogue: bias and scales. */
 static bool describe_ends(const struct lt *l, const struct lt_product *p, const struct call *c)
 {
     cublasLtEpilogue_t with_bias = CUBLASLT_EPILOGUE_BIAS;

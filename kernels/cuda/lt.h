@@ -47,9 +47,9 @@ size_t lt_workspace(void);
 /* Products of LT_F8_ROWS and LT_F8_BLOCKS can be asked for: on devices of capability 9.0, from version 12.9 on. lt: or
  * NULL. */
 bool lt_multiplies_f8(const struct lt *l);
-/* The library has a way to do it. */
+/* Does the library have an algorithm for it? */
 bool lt_can(struct lt *l, const struct lt_product *p);
-/* Enqueues the product. False: it cannot be had from the library, nothing was enqueued. */
+/* Enqueues the product. False: the library has no algorithm for it, and nothing was enqueued. */
 bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void *workspace);
 
 #endif

@@ -1,4 +1,4 @@
-/* Inputs of products of many rows: made, and narrowed to 16 bits. Limited by memory. */
+/* Inputs of products of many rows: made, and narrowed to 16 bits. Bound by memory bandwidth. */
 #include "kernels/cuda/widen.h"
 
 enum { NARROW_THREADS = 256 };

@@ -23,7 +23,7 @@ struct part {
     uint64_t serial;        /* of the communicator, the same at all members; 0: none */
     int devices[MAX_RANKS]; /* of all members, when it was made */
     ncclUniqueId id;        /* the first member's: for the one that is being made */
-    bool refused;           /* the library gave no id: not asked again */
+    bool refused;           /* the library gave no id; it is not asked again */
     atomic_bool inside;
     _Atomic(ncclComm_t) comm;
 };
@@ -135,7 +135,7 @@ static uint64_t serial_of(const ncclUniqueId *id)
 static bool join(struct device *d, struct comm *c, int me, const int *devices)
 {
     int n = rendezvous_size(c);
-    if (!wait_all(d, c)) /* everyone has looked at what there is */
+    if (!wait_all(d, c)) /* all members have looked at what there is */
         return false;
     void **own = rendezvous_own(c, me, MEMBER_OWN);
     struct part *p = *own = *own ? *own : mem_new(sizeof *p);
@@ -156,7 +156,7 @@ static bool join(struct device *d, struct comm *c, int me, const int *devices)
     atomic_store(&p->comm, made);
     p->serial = serial_of(&first->id);
     memcpy(p->devices, devices, (size_t)n * sizeof *devices);
-    return wait_all(d, c); /* everyone has copied the id */
+    return wait_all(d, c); /* all members have copied the id */
 }
 
 /* ---- the sum */
@@ -174,7 +174,7 @@ static bool list_devices(const struct comm *c, int slot, int *devices)
     return n > 1;
 }
 
-/* The member's own planes, whose order says nothing here. */
+/* Adds the member's own planes; their order does not matter here. */
 static bool add_own(struct device *d, const struct reduce_args *a)
 {
     struct sum_job j = {

@@ -15,7 +15,7 @@ void nccl_close(struct nccl_functions *f); /* NULL is fine */
 /* The sum of reduce_args, once the members have published in this slot. False: the library cannot be used here, nothing
  * was done, at all members alike; else done, or the device has an error. */
 bool nccl_reduce(struct device *d, const struct reduce_args *a, int slot);
-/* What is under way ends, nothing can be trusted; the next sum makes communicators anew. Any thread. */
+/* Ends what is in progress, with undefined results. The next sum makes new communicators. Any thread. */
 void nccl_abort(struct comm *c);
 void nccl_leave(struct comm *c); /* frees what lies beside the rendezvous; no member may be inside */
 

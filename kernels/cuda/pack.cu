@@ -1,5 +1,5 @@
 /* Quantised rows in file format (kernels/dtype.c states the formats) into planes (weight.h). Thread: one block of 32
- * columns; limited by memory, run once at load. */
+ * columns; bound by memory bandwidth, run once at load. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"
 

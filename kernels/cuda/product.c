@@ -1,8 +1,13 @@
-/* Linear layers of the default mode. Few rows: one launch for all outputs that share the input and the type
- * (skinny.cu). Many: inputs rounded to 16 bits once, then the library (lt.c); quantised weights go through tiles that
- * widen them (tile.cu), or, where rows are so many that the library's rate makes up for it, are widened a piece at a
- * time for the library; fp8 ones are multiplied with inputs of fp8 where the library can (product_f8.c). Without the
- * library tiles do it all. F32 weights go by the invariant kernels, whose speed is that of a rare case. */
+/* Linear layers of the default mode.
+ *
+ * - Few rows: one launch for all outputs that share the input and the type (skinny.cu).
+ * - Many rows: the input is rounded to 16 bits once, then the library multiplies (lt.c).
+ * - Many rows, quantised weights: tiles that widen the weights on the way (tile.cu). With so many rows that the
+ *   library's rate makes up for it, weights are widened a piece at a time for the library instead (widen.cu).
+ * - Many rows, fp8 weights: multiplied with fp8 inputs where the library can (product_f8.c).
+ *
+ * Without the library tiles do it all. F32 weights go through the invariant kernels, which are slow enough for a rare
+ * case only. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
@@ -10,9 +15,9 @@
 enum {
     FEW_QUANTISED =
         32, /* quantised weights are read again every SKINNY_ROWS rows up to here: a quarter of the bytes each time */
-    WIDEN_ROWS = 448, /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; reckoned, not
-                         measured */
-    SILU_ROWS = 4,    /* more rows get their SwiGLU made once, not by every CTA */
+    WIDEN_ROWS = 448, /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; estimated,
+                         not measured */
+    SILU_ROWS = 4,    /* with more rows SwiGLU is computed once, not by every CTA */
     WIDEN_BYTES = 64 << 20,
 };
 
@@ -123,8 +128,7 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
     return gpu_ok(d, launch_narrow(d->stream, &j), "narrow");
 }
 
-/* By the library, or by tiles when it is not here or does not want to. w: the matrix in 16 bits, rows ldw apart; NULL:
- * tiles. */
+/* By the library, or by tiles when it is absent or refuses. w: the matrix in 16 bits, rows ldw apart; NULL: tiles. */
 static void multiply_wide(struct device *d, const struct fast_job *j, const uint16_t *w, int ldw)
 {
     struct lt_product p = {.w = w,
@@ -188,8 +192,8 @@ static void multiply_many(struct device *d, const struct linear_args *a)
     }
 }
 
-/* Both factors in fp8; what the library refuses as 16 bit. Memory for that is taken even so: it may refuse fewer rows
- * than were rehearsed. */
+/* Both factors in fp8, or in 16 bits where the library refuses. The memory for 16 bits is taken in any case, since the
+ * library may refuse fewer rows than the warm-up had. */
 static void multiply_f8(struct device *d, const struct linear_args *a)
 {
     bool done[LINEAR_MAX_OUT];

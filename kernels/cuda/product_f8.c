@@ -1,12 +1,12 @@
-/* Products of fp8 weights and inputs rounded to fp8, by the library (lt.c). Where the weights have a scale for each row
- * (or one for all), so has the input; where they have one for each 128 x 128 elements, the input has one for each 128
- * columns of a row. Weights are multiplied where they lie; their scales are brought into the library's form along with
- * the input, every time: a few KiB, in the same launch.
+/* Products of fp8 weights and inputs rounded to fp8, by the library (lt.c). The scales of the input follow those of
+ * the weights: one for each row where the weights have one for each row (or one for all), and one for each 128 columns
+ * of a row where they have one for each 128 x 128 elements. Weights are multiplied where they lie. Their scales, a few
+ * KiB, are brought into the library's form every time, in the launch that makes the input.
  *
- * Scales by blocks make the library ask for rows in multiples of ROWS_STEP. Outputs of other rows go to working memory,
- * and what counts of them is added: of all rows where that moves fewer bytes than the weights have, else of the last
- * few, which are then multiplied by themselves. Bias is added here, too: to f32 outputs of fp8 factors the library adds
- * none but of bf16. */
+ * With scales by blocks the library asks for rows in multiples of ROWS_STEP. For other numbers of rows outputs go
+ * through working memory and those that count are added from there: all rows where that moves fewer bytes than the
+ * weights have, else only the last few, which are then a product of their own. Bias is added here, too: with fp8
+ * factors and f32 outputs the library takes no bias but one of bf16. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 
@@ -77,7 +77,7 @@ static int whole_rows(const struct linear_args *a, bool groups)
     return a->rows <= most_sums(a) ? 0 : a->rows / ROWS_STEP * ROWS_STEP;
 }
 
-/* What fewer rows than these may need, too, so that a rehearsal of the largest step takes it. */
+/* The maximum over all smaller numbers of rows as well, so that the warm-up of the largest step allocates enough. */
 static size_t sum_bytes(const struct linear_args *a)
 {
     int rows = up_to(a->rows, ROWS_STEP), most = most_sums(a) > ROWS_STEP ? most_sums(a) : ROWS_STEP;
@@ -191,7 +191,7 @@ static void settle(struct device *d, const struct linear_args *a, const struct i
         gpu_ok(d, launch_f8_epilogue(d->stream, &rest), "sums");
 }
 
-/* False: the library does not want to, and y is as it was. */
+/* False: the library refuses, and y is unchanged. */
 static bool multiply(struct device *d, const struct linear_args *a, const struct input *in, int i)
 {
     struct lt_product whole = product_of(a, in, i, false), behind = product_of(a, in, i, true);

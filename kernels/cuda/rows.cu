@@ -1,4 +1,4 @@
-/* The ops that take a row, or an element, at a time. All are limited by memory; their sums are those of
+/* The ops that take a row, or an element, at a time. All are bound by memory bandwidth; their sums are those of
  * kernels/cpu/rows_body.h. */
 #include "kernels/cuda/prim.h"
 #include "kernels/cuda/unpack.h"

@@ -1,5 +1,5 @@
-/* Sampling: what each row of logits is asked, as plain numbers and lists, on its way to the device; results are handed
- * over by finish. */
+/* Sampling on the host's side: the parameters and lists of each row of logits on their way to the device. finish hands
+ * over the results. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -9,7 +9,7 @@
 
 enum { MOST_VOCAB = 1 << 19 };
 
-/* Distinct tokens of a row with how often each was put out: counts is all zero between calls. */
+/* The distinct tokens of a row and how often each was output. counts is all zero between calls. */
 struct counting {
     int32_t *counts, *distinct;
     int vocab;
@@ -36,7 +36,7 @@ static int count_tokens(const struct sample_row *r, struct counting *c)
     return n;
 }
 
-/* At most so many words that the lists of a row take. */
+/* Upper bound of the 32-bit words that the lists of a row take. */
 static size_t most_words(const struct sample_row *r, int vocab)
 {
     size_t n = (size_t)r->n_banned + (size_t)r->how->n_allowed + 2 * (size_t)r->how->n_bias,
@@ -51,8 +51,8 @@ static int32_t *put(int32_t *to, const int32_t *ids, int n)
     return to + n;
 }
 
-/* Returns the words used at `to`. */
-static int64_t put_lists(const struct sample_row *r, struct sample_ask *a, struct counting *c, int32_t *to)
+/* Returns how many words it has written. */
+static int64_t put_lists(const struct sample_row *r, struct sample_params *a, struct counting *c, int32_t *to)
 {
     int32_t *first = to;
     const struct sampling *h = r->how;
@@ -75,28 +75,28 @@ static int64_t put_lists(const struct sample_row *r, struct sample_ask *a, struc
     return to - first;
 }
 
-static struct sample_ask ask_of(const struct sample_row *r)
+static struct sample_params params_of(const struct sample_row *r)
 {
     const struct sampling *h = r->how;
-    if (r->given >= 0) /* chooses nothing, so nothing of how is read */
-        return (struct sample_ask){
+    if (r->given >= 0) /* nothing is sampled, so `how` is not read */
+        return (struct sample_params){
             .given = r->given, .n_top = r->n_top, .logprobs = 1, .temperature = 1, .top_p = 1, .n_allowed = -1};
-    return (struct sample_ask){.draw = (double)(rng_at(h->seed, r->position) >> 11) * 0x1p-53,
-                               .temperature = h->temperature,
-                               .top_p = h->top_p,
-                               .min_p = h->min_p,
-                               .repetition = h->repetition_penalty,
-                               .frequency = h->frequency_penalty,
-                               .presence = h->presence_penalty,
-                               .top_k = h->top_k,
-                               .given = -1,
-                               .n_top = r->n_top,
-                               .logprobs = r->n_top >= 0,
-                               .n_allowed = -1,
-                               .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
+    return (struct sample_params){.draw = (double)(rng_at(h->seed, r->position) >> 11) * 0x1p-53,
+                                  .temperature = h->temperature,
+                                  .top_p = h->top_p,
+                                  .min_p = h->min_p,
+                                  .repetition = h->repetition_penalty,
+                                  .frequency = h->frequency_penalty,
+                                  .presence = h->presence_penalty,
+                                  .top_k = h->top_k,
+                                  .given = -1,
+                                  .n_top = r->n_top,
+                                  .logprobs = r->n_top >= 0,
+                                  .n_allowed = -1,
+                                  .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
 }
 
-size_t ask_words(const struct batch *b, int first, int n, int vocab)
+size_t sample_list_words(const struct batch *b, int first, int n, int vocab)
 {
     size_t words = 0;
     for (int i = first; i < first + n; i++)
@@ -123,36 +123,37 @@ static bool counting_open(struct device *d, struct counting *c, int first, int n
     return true;
 }
 
-bool ask_rows(struct device *d, int first, int n, struct asking *to)
+bool write_sample_params(struct device *d, int first, int n, struct params_writer *to)
 {
     const struct sample_row *rows = d->batch->samples + first;
     struct counting c;
     if (!counting_open(d, &c, first, n, to->vocab))
         return false;
     for (int i = 0; i < n; i++) {
-        to->asks[i] = ask_of(&rows[i]);
-        to->asks[i].lists = to->used;
-        if (to->asks[i].changed)
-            to->used += put_lists(&rows[i], &to->asks[i], &c, to->words + to->used);
+        to->params[i] = params_of(&rows[i]);
+        to->params[i].lists = to->used;
+        if (to->params[i].changed)
+            to->used += put_lists(&rows[i], &to->params[i], &c, to->words + to->used);
     }
     mem_free(c.counts);
     return true;
 }
 
-/* Asks and lists of rows [first, first + n) on their way; j.asks and j.lists are set. */
-static bool send_asks(struct device *d, struct sample_job *j, int first)
+/* Asks and lists of rows [first, first + n) on their way; j.params and j.lists are set. */
+static bool send_params(struct device *d, struct sample_job *j, int first)
 {
-    size_t words = ask_words(d->batch, first, j->n, j->vocab), ask_bytes = (size_t)j->n * sizeof(struct sample_ask);
-    if (!mirror_room(d, &d->lists, ask_bytes + words * sizeof(int32_t) + 32))
+    size_t words = sample_list_words(d->batch, first, j->n, j->vocab),
+           params_bytes = (size_t)j->n * sizeof(struct sample_params);
+    if (!mirror_room(d, &d->lists, params_bytes + words * sizeof(int32_t) + 32))
         return false;
-    size_t at = mirror_take(&d->lists, ask_bytes), list_at = d->lists.used;
-    struct asking a = {.asks = (struct sample_ask *)(d->lists.host + at),
-                       .words = (int32_t *)(d->lists.host + list_at),
-                       .vocab = j->vocab};
-    if (!ask_rows(d, first, j->n, &a))
+    size_t at = mirror_take(&d->lists, params_bytes), list_at = d->lists.used;
+    struct params_writer a = {.params = (struct sample_params *)(d->lists.host + at),
+                              .words = (int32_t *)(d->lists.host + list_at),
+                              .vocab = j->vocab};
+    if (!write_sample_params(d, first, j->n, &a))
         return false;
     mirror_take(&d->lists, (size_t)a.used * sizeof(int32_t));
-    j->asks = (const struct sample_ask *)(d->lists.dev + at);
+    j->params = (const struct sample_params *)(d->lists.dev + at);
     j->lists = (const int32_t *)(d->lists.dev + list_at);
     mirror_push(d, &d->lists, at);
     return !gpu_failed(d);
@@ -161,7 +162,7 @@ static bool send_asks(struct device *d, struct sample_job *j, int first)
 static bool any_changed(const struct device *d, int first, int n)
 {
     for (int i = 0; i < n; i++)
-        if (ask_of(&d->batch->samples[first + i]).changed)
+        if (params_of(&d->batch->samples[first + i]).changed)
             return true;
     return false;
 }
@@ -187,11 +188,11 @@ static bool take_results(struct device *d, int first, int n, struct sample_out *
     return true;
 }
 
-/* A graph's asks and results lie in the frame, and come and go with it. */
-static void record_sample(struct device *d, struct sample_job *j, int first)
+/* The parameters and results of a graph lie in the frame and are copied with it. */
+static void capture_sample(struct device *d, struct sample_job *j, int first)
 {
     const struct frame *f = &d->frame;
-    j->asks = (const struct sample_ask *)frame_at(f, f->asks) + first;
+    j->params = (const struct sample_params *)frame_at(f, f->params) + first;
     j->lists = frame_at(f, f->words);
     j->out = f->results + first;
     d->graph->vocab = j->vocab;
@@ -201,7 +202,7 @@ static void record_sample(struct device *d, struct sample_job *j, int first)
 
 static void send_sample(struct device *d, struct sample_job *j, int first)
 {
-    if (send_asks(d, j, first) && take_results(d, first, j->n, &j->out) &&
+    if (send_params(d, j, first) && take_results(d, first, j->n, &j->out) &&
         gpu_ok(d, launch_sample(d->stream, j), "sample"))
         gpu_ok(d,
                cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out,
@@ -219,13 +220,13 @@ void cuda_sample(struct device *d, struct act logits, int vocab, int first, int 
         gpu_fail(d, E_UNSUPPORTED, "the vocabulary is too large to sample from on a GPU: use --device cpu");
         return;
     }
-    if (d->graph || any_changed(d, first, n)) { /* any row of a step to come may be */
+    if (d->graph || any_changed(d, first, n)) { /* any row of a later step may be changed */
         if (!gpu_grow(d, &d->work->changed, (size_t)n * (size_t)vocab * sizeof(float)))
             return;
         j.changed = d->work->changed.data;
     }
     if (d->graph)
-        record_sample(d, &j, first);
+        capture_sample(d, &j, first);
     else
         send_sample(d, &j, first);
 }

@@ -1,8 +1,8 @@
-/* The choice of a token from a row of logits, as kernels/cpu/sample.c makes it: the same order of tokens, the same
- * rules, the same draw. One CTA a row; a row is read from memory a few times (greedy: once), which limits it. Weights
- * are the CPU's e^x as whole multiples of 2^-44, so that a sum has one value in any order; what weighs less than that
- * is never drawn. Sets of tokens are prefixes of the order, found by four passes of a histogram over the bits of the
- * logits. */
+/* Sampling a token from a row of logits as kernels/cpu/sample.c does it: the same order of tokens, the same rules, the
+ * same draw. One CTA per row. A row is read from memory a few times (greedy: once), which is the bound. Weights are
+ * the CPU's e^x as whole multiples of 2^-44, so that a sum has the same value in any order; a token that weighs less
+ * than that is never drawn. Sets of tokens are prefixes of the order, found by four passes of a histogram over the
+ * bits of the logits (a radix select). */
 #include "kernels/cuda/prim.h"
 
 #include <cfloat>
@@ -277,7 +277,7 @@ struct lists {
     const int32_t *allowed, *banned, *bias, *seen;
 };
 
-__device__ static struct lists lists_of(const struct sample_job &j, const struct sample_ask &a)
+__device__ static struct lists lists_of(const struct sample_job &j, const struct sample_params &a)
 {
     struct lists l;
     l.allowed = j.lists + a.lists;
@@ -292,7 +292,7 @@ __device__ static bool in_range(int32_t id, int n)
     return id >= 0 && id < n;
 }
 
-__device__ static __forceinline__ void penalise(float *x, int n, const struct sample_ask &a, const int32_t *seen)
+__device__ static __forceinline__ void penalise(float *x, int n, const struct sample_params &a, const int32_t *seen)
 {
     for (int i = (int)threadIdx.x; i < a.n_seen; i += SAMPLE_THREADS) {
         int32_t id = seen[2 * i], count = seen[2 * i + 1];
@@ -306,7 +306,7 @@ __device__ static __forceinline__ void penalise(float *x, int n, const struct sa
 }
 
 /* raw into x, changed. Each list is applied before the next; the ids of a list are distinct, or (bias) sorted. */
-__device__ static __forceinline__ void change(const float *raw, float *x, int n, const struct sample_ask &a,
+__device__ static __forceinline__ void change(const float *raw, float *x, int n, const struct sample_params &a,
                                               const struct lists &l)
 {
     for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
@@ -335,7 +335,7 @@ __device__ static __forceinline__ void change(const float *raw, float *x, int n,
 /* ---- the choice */
 
 /* No logit is finite: the lowest id that may be chosen. Thread 0 alone. */
-__device__ static __forceinline__ int choose_anything(int n, const struct sample_ask &a, const struct lists &l)
+__device__ static __forceinline__ int choose_anything(int n, const struct sample_params &a, const struct lists &l)
 {
     for (int i = 0; i < (a.n_allowed >= 0 ? a.n_allowed : n); i++) {
         int32_t id = a.n_allowed >= 0 ? l.allowed[i] : i;
@@ -350,7 +350,7 @@ __device__ static __forceinline__ int choose_anything(int n, const struct sample
 
 /* What min_p, top_k and top_p keep. */
 __device__ static __forceinline__ struct prefix restrict_to(struct sample_space *s, const float *x, int n,
-                                                            const struct sample_ask &a, struct heat h)
+                                                            const struct sample_params &a, struct heat h)
 {
     struct prefix p = {0, INT_MAX};
     if (a.min_p > 0) {
@@ -418,7 +418,7 @@ __device__ static __forceinline__ int draw(struct sample_space *s, const float *
 }
 
 __device__ static __forceinline__ int choose(struct sample_space *s, const float *x, int n, struct best best,
-                                             const struct sample_ask &a, const struct lists &l)
+                                             const struct sample_params &a, const struct lists &l)
 {
     if (best.x == -INFINITY) {
         if (threadIdx.x == 0)
@@ -436,7 +436,7 @@ __device__ static __forceinline__ int choose(struct sample_space *s, const float
 static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_kernel(struct sample_job j)
 {
     __shared__ struct sample_space s;
-    const struct sample_ask &a = j.asks[blockIdx.x];
+    const struct sample_params &a = j.params[blockIdx.x];
     float *raw = j.logits + (int64_t)blockIdx.x * j.ld, *x = raw;
     struct sample_out *out = &j.out[blockIdx.x];
     struct lists l = lists_of(j, a);

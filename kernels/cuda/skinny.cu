@@ -1,8 +1,9 @@
 /* Linear layers for a few rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows
- * at a time, weights come straight from their planes, 16 bytes a lane; f16 ones as a bf16 and what it leaves. A CTA has
- * 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are added in order. The input is made
- * on the way: rms(x) needs no pass of its own, since sum(x gain w) / rms is sum(x gain w) times one number, known at
- * the end. Limited by memory bandwidth. The bits do not depend on the number of rows. */
+ * at a time. Weights come straight from their planes, 16 bytes per lane; an f16 weight becomes two bf16, its rounded
+ * value and the rest. A CTA has 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are
+ * added in order. The input is computed on the way: RMSNorm needs no pass of its own, since sum(x gain w) / rms is
+ * sum(x gain w) times one number, known at the end. Bound by memory bandwidth. The bits do not depend on the number of
+ * rows. */
 #include "kernels/cuda/tensor.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/unpack.h"

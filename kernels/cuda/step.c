@@ -1,5 +1,5 @@
-/* The start and the end of a step, and the ops that take one row at a time. What a step says goes to the device in one
- * copy; block lists follow with the first op that knows how many tokens a block has. */
+/* The start and the end of a step, and the ops that take one row at a time. The inputs of a step go to the device in
+ * one copy; block lists follow with the first op that knows how many tokens a block has. */
 #include <string.h>
 
 #include "engine/base/check.h"

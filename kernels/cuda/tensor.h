@@ -114,7 +114,7 @@ __device__ static inline void cp_async_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all but the latest N closed groups of copies have arrived. */
+/* Waits until at most the latest N committed groups of copies are pending. */
 template <int N> __device__ static inline void cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -130,8 +130,7 @@ __device__ static inline uint4 load_stream(const uint4 *p)
     return v;
 }
 
-/* Before it a kernel may read only what no kernel of the stream writes (weights); after it everything earlier is done.
- */
+/* Waits for all earlier kernels of the stream. Before it a kernel may read only what no kernel writes (weights). */
 __device__ static inline void griddepcontrol_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -139,7 +138,7 @@ __device__ static inline void griddepcontrol_wait(void)
 #endif
 }
 
-/* The next kernel may begin, and read weights. */
+/* Lets the next kernel of the stream begin, as far as its griddepcontrol_wait. */
 __device__ static inline void griddepcontrol_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -197,8 +196,8 @@ template <half_type H> __device__ static inline void mma(float c[4], const uint3
         mma_bf16(c, a, b);
 }
 
-/* Launches a kernel that calls griddepcontrol_wait before it reads what earlier ones wrote. The device must be of
- * compute capability 9 or higher; else use launch. */
+/* Programmatic dependent launch of a kernel that calls griddepcontrol_wait before it reads what earlier kernels wrote.
+ * Needs compute capability 9 or higher; elsewhere use launch. */
 template <typename... P, typename... A>
 static inline cudaError_t launch_pdl(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
                                      A &&...args)

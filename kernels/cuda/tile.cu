@@ -1,6 +1,6 @@
-/* Products of many rows by tiles: 128 rows by 128 outputs (64 by 64 where there are few), 64 columns at a time. Weights
- * are widened on their way into shared memory, so every type runs at the tensor cores' rate. While a tile is multiplied
- * the next one is on its way in registers. */
+/* Products of many rows by tiles: 128 rows by 128 outputs (64 by 64 where there are few), 64 columns at a time.
+ * Weights are widened on their way into shared memory, so every type runs at the tensor cores' rate. While a tile is
+ * multiplied the next one is being loaded into registers. */
 #include "kernels/cuda/widen.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* A window of quantised weights as a bf16 matrix, for the library's product of many rows. Thread: one block of 32
- * columns; limited by memory. */
+/* A window of quantised weights as a bf16 matrix, for the library's product of many rows. One thread per block of 32
+ * columns; bound by memory bandwidth. */
 #include "kernels/cuda/widen.h"
 
 enum { WIDEN_THREADS = 256 };

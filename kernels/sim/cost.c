@@ -12,9 +12,9 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
-/* (a^3.5 + b^3.5)^(1/3.5): measured kernels leave the memory's line for the arithmetic's along such a curve
- * (simulation.md: Llama-2-70B's GEMMs on H100). With s = (least/most)^3.5, what is left is (1 + s)^(2/7), which is
- * nearly straight: sixteen pieces are exact to 1e-5. */
+/* (a^3.5 + b^3.5)^(1/3.5), a smooth roofline: measured kernels (Llama-2-70B's GEMMs on H100) go from memory-bound to
+ * compute-bound along such a curve. With s = (least/most)^3.5 the rest is (1 + s)^(2/7), which is nearly straight:
+ * sixteen linear pieces are exact to 1e-5. */
 static double smooth_max(double a, double b)
 {
     static const double root[] = {1.0,           1.0174722045,  1.03422493995, 1.05032545513, 1.06583155827,
@@ -46,9 +46,9 @@ static double noted(const struct sim_machine *m, enum sim_table_kind kind, const
     return ns;
 }
 
-/* Past the last point of an axis a kernel takes what it takes there, and as much more for each more as between the last
- * two points. `ends` are the times at these two points. On rows kept out this is nearer than the last utilisation for
- * decode attention and FP8 GEMMs, and for nothing else (models/hardware/README.md). */
+/* Past the last point of an axis the time is extrapolated linearly from the last two points; `ends` are the times at
+ * these. On held-out rows this is closer than keeping the last utilisation for decode attention and FP8 GEMMs, and for
+ * no other kernel (models/hardware/README.md). */
 static double beyond(const struct sim_table *t, int axis, const double ends[2], double x)
 {
     const double *last = &t->axis[axis][t->size[axis] - 1];
@@ -252,7 +252,7 @@ static double exchanges(const struct run *r, bool graph)
            cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) + (graph ? 0 : 2 * r->h->eager_exchange);
 }
 
-/* The rows that give a token: hidden states to all, product with the vocabulary's share, choice. */
+/* The rows that give a token: all-gather of the hidden states, product with the share of the vocabulary, sampling. */
 static double head(const struct run *r, int weight_tp)
 {
     double shares = r->h->head_on_base ? weight_tp : r->g;
@@ -269,7 +269,7 @@ static double host(const struct run *r)
            h->host_prefill_row * r->s->chunk_rows;
 }
 
-/* What is priced from now on happens so often in the step. */
+/* What is priced from now on happens this many times in the step. */
 static void happens(const struct sim_machine *m, double times)
 {
     if (m->outside)

@@ -14,23 +14,24 @@
 /* Where a step's time goes, in ns. */
 struct step_cost {
     double linear, attention, reduce, exchange, elementwise, head;
-    double launch; /* what launching one by one adds to a step that is too big for a captured graph */
-    double host;   /* the host's own part, which the device waits for unless they overlap */
+    double launch; /* added by launching kernels one by one, in a step that is too big for a captured graph */
+    double host;   /* the host's part, which the device waits for unless the two overlap */
     double total;  /* what the step takes */
 };
 
 /* pp is 1 and weight_tp (device_opts.sim_weight_tp; 0 counts as 1) divides tp: the engine refuses other layouts. */
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
 int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
-/* Adds what such a step takes, and what of it is priced outside of what was measured. */
+/* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
 void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s,
                   struct sim_outside *sum);
 /* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all
  * layers. */
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far);
-/* What a change of the partition takes from each rank of it. */
+/* The time that a change of the partition costs each of its ranks. */
 int64_t cost_switch(const struct sim_machine *m);
-/* Outside the engine: from the client's request to the queue. A driver adds it to the time to the first token. */
+/* The time from the client's request to the queue, outside the engine. The caller adds it to the time to first token.
+ */
 int64_t cost_front(const struct sim_machine *m);
 
 /* Kernels by themselves, in ns: rows [m, k] by weights [n, k]; all-reduce of so many bytes among g devices; ... */

@@ -11,7 +11,8 @@
 
 enum { SIM_GROUPS = 3 }; /* collectives are described for groups of 2, 4 and 8 */
 
-/* Times in ns, rates in bytes or operations per second, shares of a peak between 0 and 1. Origins stand in the file. */
+/* Times in ns, rates in bytes or operations per second, shares of a peak between 0 and 1. Their origins are in the
+ * file. */
 struct sim_hardware {
     double devices, memory_bytes, memory_rate, reserve_bytes;
     double bf16_peak, bf16_share, fp8_peak, fp8_share, gemm_memory_share, gemm_fixed;
@@ -35,12 +36,12 @@ struct sim_machine {
     struct sim_model model;
     struct sim_tables tables; /* measured kernels; empty: the formulas alone */
     struct sim_outside
-        *outside; /* where prices outside of the tables are noted; NULL: nowhere. Set in a copy for one call only */
+        *outside; /* where prices outside of the tables are noted; NULL: nowhere. Set only in a copy, for one call */
     char *config_path;
     char name[64];
 };
 
-/* The walls alone, on bytes: what sim_machine_open does with each file. `name` stands in the messages. */
+/* Parse and check one file's bytes, as sim_machine_open does. `name` is for the messages. */
 int sim_hardware_read(struct sim_machine *m, const char *text, size_t n, const char *name, struct err *e);
 int sim_model_read(struct sim_machine *m, const char *text, size_t n, const char *name, struct err *e);
 

@@ -1,6 +1,6 @@
-/* The simulated machine: a step takes virtual time and computes nothing; how much, a machine's description says
- * (cost.h), or without one sim_step_ns + rows * sim_row_ns. Tokens are made up from the last token and its position, so
- * a text never depends on how it was scheduled, nor on the layout. */
+/* The simulated machine. A step takes virtual time and computes nothing. How much time, a machine's description says
+ * (cost.h); without one it is sim_step_ns + rows * sim_row_ns. Tokens are derived from the last token and its position,
+ * so a text depends neither on the schedule nor on the layout. */
 #include "kernels/backend.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void sim_facts(const struct device *d, struct device_facts *f)
 static void *sim_alloc(struct device *d, size_t bytes)
 {
     (void)d;
-    (void)bytes; /* nothing is ever stored: a name for the memory is enough */
+    (void)bytes; /* nothing is ever stored: any address will do */
     return mem_try(1);
 }
 
@@ -183,7 +183,7 @@ static void sim_whole_step(struct device *d, int vocab, struct layout l, int sha
     }
 }
 
-/* Nobody meets in a step that takes no time; a comm is a name. */
+/* Steps take no real time, so there is nothing to synchronise; a comm is only an address. */
 struct comm {
     int n;
 };

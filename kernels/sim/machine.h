@@ -35,11 +35,11 @@ int sim_machine_ranks(const struct sim_machine *m);
  * total. E_NOTFOUND lists them; E_INPUT: the layout does not fit the machine. */
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e);
-/* An account of what was priced outside of the measured tables. Made empty; the maker frees it. */
+/* An account of what was priced outside of the measured tables. New ones are empty; the caller frees it. */
 struct sim_outside *sim_outside_new(void);
 void sim_outside_free(struct sim_outside *o); /* NULL is fine */
 void sim_machine_account(const struct sim_machine *m, const struct sim_step *step,
-                         struct sim_outside *sum); /* one step more */
+                         struct sim_outside *sum); /* adds one step */
 /* From this share on a figure is marked where people read it. */
 #define SIM_OUTSIDE_MARK 0.001
 /* The share of the step time, 0 to 1. NULL: 0. */
@@ -49,7 +49,7 @@ void sim_outside_words(const struct sim_outside *o, struct buf *out);
 /* {"share":0.123,"tables":[{"table":"all_reduce","share":..,"axis":"devices","measured":[2,8],"low":null,"high":16}]}
  */
 void sim_outside_json(const struct sim_outside *o, struct buf *out);
-/* What a request costs before the engine hears of it: HTTP and tokenizer. */
+/* The time that a request takes before it reaches the engine: HTTP and tokenizer. */
 int64_t sim_machine_front_ns(const struct sim_machine *m);
 
 #endif

@@ -15,7 +15,7 @@
 enum { MAX_FILES = 2048, MAX_PATH = 4096, F8_BLOCK = 64, F8_BYTES = 68 };
 static const size_t max_index_bytes = 64 << 20, max_config_bytes = 1 << 20;
 
-/* How the scales of a matrix of fp8 lie. */
+/* How the scales of an fp8 matrix are laid out. */
 enum scale_form { SCALE_NONE, SCALE_TENSOR, SCALE_ROW, SCALE_BLOCKS };
 
 struct bound {
@@ -31,7 +31,7 @@ struct checkpoint {
     struct quant_config quant;
     struct bound *slots; /* [T_COUNT][n_layers] */
     int n_layers;
-    bool input_scales; /* there are scales of activations, which nobody uses */
+    bool input_scales; /* there are scales for activations, which are not used */
 };
 
 /* ---- the files */
@@ -150,7 +150,7 @@ void checkpoint_close(struct checkpoint *c)
 
 /* ---- tensors */
 
-/* NULL: absent. Of several files the first that has it, since a second one is left over and refused as unknown. */
+/* NULL: absent. If several files have it, the first one's; the second is then left over and refused as unknown. */
 static const struct st_tensor *find(struct checkpoint *c, const char *name)
 {
     for (size_t i = 0; i < c->n_files; i++) {
@@ -235,7 +235,7 @@ static int bind_scales(struct checkpoint *c, const char *name, struct bound *b, 
 {
     char plain[80], inverse[80];
     snprintf(plain, sizeof plain, "%s_scale", name);
-    snprintf(inverse, sizeof inverse, "%s_scale_inv", name); /* DeepSeek's name; it is multiplied with like the other */
+    snprintf(inverse, sizeof inverse, "%s_scale_inv", name); /* DeepSeek's name; it is a factor like the other */
     const struct st_tensor *a = find(c, plain), *i = find(c, inverse);
     if (!c->quant.fp8)
         return err_set(e, E_INPUT,
@@ -285,7 +285,7 @@ static bool may_stay(const char *name, const struct model_config *config)
     return config->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-/* A tensor that the forward would not use means a model it does not know: wrong answers, were it ignored. */
+/* A tensor that the forward does not use means an unknown kind of model: ignoring it would give wrong answers. */
 static int check_unused(struct checkpoint *c, const struct model_config *config, struct err *e)
 {
     for (size_t f = 0; f < c->n_files; f++)

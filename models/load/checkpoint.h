@@ -1,7 +1,7 @@
-/* A model as Hugging Face has it: a folder with config.json and safetensors files, whose tensors are found, checked
- * against the config and handed out by role. fp8 matrices become rows of DT_F8_SCALED on the way, whatever form their
- * scales have. A wall. Immutable once bound, one thread at a time. Never true: activations quantised by scales of a
- * file. */
+/* A model in Hugging Face form: a folder with config.json and safetensors files. Tensors are found, checked against
+ * the config and handed out by role. fp8 matrices become rows of DT_F8_SCALED on the way, whatever form their scales
+ * have. The files are untrusted. Immutable once bound, one thread at a time. Invariant: scales for activations are
+ * ignored; files only scale weights. */
 #ifndef MODELS_LOAD_CHECKPOINT_H
 #define MODELS_LOAD_CHECKPOINT_H
 
@@ -17,17 +17,17 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct buf *config
 int checkpoint_open_memory(struct checkpoint **out, const void *data, size_t n, struct err *e);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
-/* Finds every tensor that the model wants, with its scales; refuses what is missing, of another shape or unknown. text:
- * the config.json. */
+/* Finds every tensor that the model needs, with its scales. Tensors that are missing, unknown or of another shape are
+ * refused. text: the config.json. */
 int checkpoint_bind(struct checkpoint *c, const struct model_config *config, const char *text, size_t n, struct err *e);
-const char *checkpoint_note(const struct checkpoint *c); /* what its user should know, or NULL */
-/* As it is handed out: fills in type and scales. */
+const char *checkpoint_note(const struct checkpoint *c); /* a remark for the user, or NULL */
+/* The type and scales in which checkpoint_tensor hands the tensor out. */
 void checkpoint_type(const struct checkpoint *c, enum tensor_role role, int layer, struct weight_src *out);
-/* The tensor's bytes: its own, or, of fp8, rows made in room, which has rows * dtype_row_bytes. E_INPUT where a weight
- * is NaN. */
+/* The tensor's bytes: those of the file, or, for fp8, rows made in `room`, which has rows * dtype_row_bytes. E_INPUT: a
+ * weight is NaN. */
 int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out,
                       struct err *e);
-/* The loading is over. */
+/* Loading is done: gives the page cache back. */
 void checkpoint_drop_pages(const struct checkpoint *c);
 
 #endif

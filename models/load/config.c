@@ -248,7 +248,7 @@ static int read_llama3(struct rope_rule *r, const struct json *s, struct err *e)
     return get_number(s, "original_max_position_embeddings", NAN, &r->original, e);
 }
 
-/* Linear and yarn stretch the stated context; Llama 3 states the stretched one. */
+/* With linear and yarn scaling the file states the context before scaling, with Llama 3 the one after it. */
 static int stretch_context(struct model_config *c, double from, double factor, struct err *e)
 {
     double context = from * factor;

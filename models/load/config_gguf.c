@@ -93,7 +93,7 @@ static int read_family(struct model_config *c, const struct gguf *g, struct err 
     return 0;
 }
 
-/* What llama-like files may say and this forward does not do. Zero and absence are fine. */
+/* Keys of llama-like files that the forward does not implement. Zero and absence are fine. */
 static int read_refusals(const struct keys *k, struct err *e)
 {
     static const char *const refused[] = {
@@ -219,7 +219,7 @@ static int apply_freqs(struct model_config *c, const struct gguf *g, struct err 
     return 0;
 }
 
-/* Biases and per-head norms are a family's, but a llama-like file may bring biases of its own. */
+/* The family decides about biases and per-head norms, but a llama-like file may have biases of its own. */
 static void read_extras(struct model_config *c, const struct gguf *g)
 {
     c->tied = !gguf_tensor_find(g, "output.weight");

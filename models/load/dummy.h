@@ -1,5 +1,5 @@
-/* Seeded random weights, tensor by tensor: the same bytes on every machine for the same (config, type, seed), and sizes
- * of activations like a trained model's. Pure: the caller owns all memory. */
+/* Seeded random weights, tensor by tensor, which give activations of about the size that a trained model has. Pure;
+ * the caller owns all memory. Invariant: the same (config, type, seed) gives the same bytes on every machine. */
 #ifndef MODELS_LOAD_DUMMY_H
 #define MODELS_LOAD_DUMMY_H
 

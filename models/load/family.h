@@ -1,5 +1,5 @@
-/* The family table and the table of tensors: every difference between the supported models is a row, a column or a flag
- * here. Pure tables, any thread. Never true: code that asks for a family by name. */
+/* The table of model families and the table of tensors. Pure tables, any thread. Invariant: every difference between
+ * the supported families is a row, a column or a flag here; no code asks for a family by name. */
 #ifndef MODELS_LOAD_FAMILY_H
 #define MODELS_LOAD_FAMILY_H
 

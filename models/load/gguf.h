@@ -1,6 +1,6 @@
-/* GGUF v2/v3 files: a wall. gguf_open maps the file and checks every offset, count, type, string and size before
- * anything is believed; afterwards every accessor is total. Little-endian files on little-endian machines. Immutable
- * once open, any thread; everything returned points into the map and lives until gguf_close. */
+/* GGUF files, versions 2 and 3. They are untrusted: gguf_open maps the file and checks every offset, count, type,
+ * string and size, and afterwards every accessor is total. Little-endian files on little-endian machines. Immutable
+ * once open, any thread. Invariant: everything returned points into the map and lives until gguf_close. */
 #ifndef MODELS_LOAD_GGUF_H
 #define MODELS_LOAD_GGUF_H
 

@@ -1,5 +1,5 @@
-/* Writes what a GGUF file says of itself (version 3, keys alone, no tensors) into memory. Owned by the caller, one
- * thread. Never true: a check in here; gguf_open_memory does that. */
+/* Writes the metadata of a GGUF file (version 3, keys only, no tensors) into memory. Owned by the caller, one thread.
+ * It checks nothing; gguf_open_memory does that. */
 #ifndef MODELS_LOAD_GGUF_WRITE_H
 #define MODELS_LOAD_GGUF_WRITE_H
 

@@ -20,7 +20,7 @@ struct model {
     const struct gguf_tensor **tensors; /* [ONCE + n_layers * PER_LAYER]; NULL where there is none */
     enum dtype dummy_type;
     uint64_t seed;
-    void *data; /* dummy, fp8: the tensor shown last */
+    void *data; /* dummy, fp8: the tensor returned last */
     float *row;
     size_t data_cap, row_cap;
 };
@@ -70,7 +70,7 @@ static bool ends_in(struct gguf_string s, const char *tail)
     return s.len >= n && memcmp(s.data + s.len - n, tail, n) == 0;
 }
 
-/* A tensor that the forward would not use means a model it does not know: wrong answers, were it ignored. */
+/* A tensor that the forward does not use means an unknown kind of model: ignoring it would give wrong answers. */
 static int check_unused(const struct model *m, const bool *seen, struct err *e)
 {
     for (size_t i = 0; i < gguf_n_tensors(m->gguf); i++) {

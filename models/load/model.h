@@ -1,7 +1,7 @@
-/* What a model is: its hyperparameters, its family's row of the table, and where its tensors come from (a GGUF file, a
- * Hugging Face folder or a seeded generator). Immutable once opened, any thread. Family differences are rows and flags
- * of struct family, never files or branches by name. Covers Llama 2/3, SmolLM2, Mistral, Qwen2 and Qwen3; anything else
- * is refused by name. */
+/* A model: its hyperparameters, its family's row of the table, and the source of its tensors (a GGUF file, a Hugging
+ * Face folder or a seeded generator). Covers Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3; any other family is
+ * refused by name. Immutable once opened, any thread. Invariant: families differ in rows and flags of struct family
+ * only. */
 #ifndef MODELS_LOAD_MODEL_H
 #define MODELS_LOAD_MODEL_H
 
@@ -68,7 +68,7 @@ int model_open_gguf(struct model **out, const char *path, struct err *e);
 int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e);
 /* A folder with config.json and safetensors files. */
 int model_open_hf(struct model **out, const char *dir, struct err *e);
-/* The same over the bytes of both, one file, which must outlive the model. */
+/* The same from memory: the text of config.json and the bytes of one safetensors file, which must outlive the model. */
 struct model_text {
     const char *text;
     size_t n;
@@ -82,14 +82,14 @@ int model_open_described(struct model **out, const char *hf_config, enum dtype t
 void model_close(struct model *m);
 
 const struct model_config *model_config(const struct model *m);
-const char *model_note(const struct model *m);        /* what its user should know, or NULL */
+const char *model_note(const struct model *m);        /* a remark for the user, or NULL */
 const struct gguf *model_gguf(const struct model *m); /* NULL for all but GGUF files */
 /* The stored tensor of a role; data stays valid until the next call, and of GGUF files until model_close.
  * E_NOTFOUND when the model has no such tensor (T_HEAD of a tied model, biases). Vectors have one row. */
 int model_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
-/* The same without the bytes (data is NULL), at no cost: what a machine that computes nothing needs. */
+/* The same without the bytes (data is NULL), at no cost: for a machine that computes nothing. */
 int model_shape(const struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
-/* The loading is over: give back pages and scratch. */
+/* Loading is done: gives back pages and scratch. */
 void model_loaded(struct model *m);
 
 #endif

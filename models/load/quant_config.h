@@ -1,5 +1,5 @@
-/* What a Hugging Face config.json says of how its matrices are quantised: fp8 with scales, or nothing. A wall. Pure,
- * any thread. Never true: a scheme that is not understood and goes through. */
+/* What a Hugging Face config.json says of how its matrices are quantised: fp8 with scales, or not at all. Untrusted
+ * input. Pure, any thread. Invariant: a scheme that is not understood is refused. */
 #ifndef MODELS_LOAD_QUANT_CONFIG_H
 #define MODELS_LOAD_QUANT_CONFIG_H
 

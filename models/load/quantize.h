@@ -1,5 +1,6 @@
-/* F32 to every stored type, by the formats' definitions: for dummy weights and tests. Plain rounding, no search for
- * better scales, and the same bytes on every machine. Pure, any thread. The inverse is kernels/dtype.h's. */
+/* Converts F32 to every stored type by the definitions of the formats, for dummy weights and tests: plain rounding, no
+ * search for better scales. The inverse is in kernels/dtype.h. Pure, any thread. Invariant: the same bytes on every
+ * machine. */
 #ifndef MODELS_LOAD_QUANTIZE_H
 #define MODELS_LOAD_QUANTIZE_H
 

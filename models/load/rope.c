@@ -35,7 +35,7 @@ static int check(const struct rope_rule *r, struct err *e)
     return 0;
 }
 
-/* Llama 3: long waves are stretched, short ones kept, the ones between blended. */
+/* Llama 3: low frequencies are divided by the factor, high ones kept, those in between blended. */
 static double stretch_llama3(const struct rope_rule *r, double f)
 {
     double turns = r->original * f / two_pi;
@@ -47,7 +47,7 @@ static double stretch_llama3(const struct rope_rule *r, double f)
     return (1 - keep) * f / r->factor + keep * f;
 }
 
-/* The index at which a wave makes `turns` turns within the original context. */
+/* The index of the frequency that makes `turns` rotations within the original context. */
 static double yarn_index(const struct rope_rule *r, int dim, double turns)
 {
     return dim * log(r->original / (turns * two_pi)) / (2 * log(r->base));

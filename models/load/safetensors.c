@@ -125,7 +125,7 @@ static int read_tensors(struct safetensors *s, struct err *e)
         TRY(read_offsets(s, t, o, element_bytes, e));
         s->n++;
     }
-    qsort(s->tensors, s->n, sizeof *s->tensors, by_name); /* of a name that is there twice json.h keeps the last */
+    qsort(s->tensors, s->n, sizeof *s->tensors, by_name); /* json.h keeps the last of two equal names */
     return 0;
 }
 

@@ -1,6 +1,6 @@
-/* One safetensors file: a wall. Opening maps it and checks the header, every name, type, shape and offset before
- * anything is believed; afterwards every accessor is total. Little-endian machines. Immutable once open, any thread;
- * everything returned lives until safetensors_close. Never true: bytes of a tensor outside the file. */
+/* One safetensors file, which is untrusted: opening it maps the file and checks the header and every name, type, shape
+ * and offset; afterwards every accessor is total. Little-endian machines. Immutable once open, any thread; everything
+ * returned lives until safetensors_close. Invariant: the bytes of every tensor lie inside the file. */
 #ifndef MODELS_LOAD_SAFETENSORS_H
 #define MODELS_LOAD_SAFETENSORS_H
 

@@ -1,5 +1,5 @@
-/* A parsed template: a tree of nodes in the template's arena, its names resolved to slots (jinja_scope.c).
- * Written once at compile time, then read by any thread. Never true: a tree deeper than NODE_DEPTH_MAX. */
+/* A parsed template: a tree of nodes in the template's arena, with names resolved to slots (scope.c). Written once at
+ * compile time, then read by any thread. Invariant: the tree is at most NODE_DEPTH_MAX deep. */
 #ifndef MODELS_TEMPLATE_AST_H
 #define MODELS_TEMPLATE_AST_H
 

@@ -1,8 +1,9 @@
-/* Chat templates: the model's own Jinja template, compiled once and rendered by a small sandboxed interpreter with
- * bounds on steps, output and memory. The oracle is jinja2's ImmutableSandboxedEnvironment(trim_blocks, lstrip_blocks)
- * with the extras that model authors assume: raise_exception, strftime_now, tojson (non-ASCII kept), loop.*, namespace,
- * loopcontrols, the `generation` block. What is not supported fails at compile time with the line. A compiled template
- * is immutable: any thread. */
+/* Chat templates: the model's own Jinja template, compiled once and rendered by a small sandboxed interpreter whose
+ * steps, output and memory are bounded. It is tested against jinja2's ImmutableSandboxedEnvironment(trim_blocks,
+ * lstrip_blocks) with the extras that model authors expect: raise_exception, strftime_now, tojson (which keeps
+ * non-ASCII characters), loop.*, namespace, loopcontrols and the `generation` block. What is not supported fails at
+ * compile time with the line. Owned by whoever compiled it. Invariant: a compiled template is immutable; any thread
+ * may render it. */
 #ifndef MODELS_TEMPLATE_CHAT_H
 #define MODELS_TEMPLATE_CHAT_H
 

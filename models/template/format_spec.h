@@ -1,5 +1,5 @@
-/* One value under one format specification: what str.format's "{:...}" and "%..." share. One thread, one run.
- * Never true: a number written with more than PRECISION_MAX digits. */
+/* Formats one value by one format specification; str.format's "{:...}" and "%..." share it. One thread, one run.
+ * Invariant: a number is written with at most PRECISION_MAX digits. */
 #ifndef MODELS_TEMPLATE_FORMAT_SPEC_H
 #define MODELS_TEMPLATE_FORMAT_SPEC_H
 

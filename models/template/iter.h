@@ -1,7 +1,6 @@
-/* Iteration: one pull interface over everything that Python can iterate. Generators (map, select, a loop's
- * filter, ...) compute an item when it is asked for and can be used up only once, as in Python, so errors and
- * side effects come when they come there. Owned by the run's arena; one thread. Never true: an item handed
- * out twice. */
+/* Iteration: one pull interface over everything that Python can iterate. Generators (map, select, a loop's filter,
+ * ...) compute an item when it is asked for and can be used up only once, as in Python, so errors and side effects
+ * happen when they do there. Owned by the run's arena; one thread. Invariant: each item is handed out once. */
 #ifndef MODELS_TEMPLATE_ITER_H
 #define MODELS_TEMPLATE_ITER_H
 

@@ -1,6 +1,5 @@
-/* Template source to tokens: jinja2's lexer with trim_blocks and lstrip_blocks on. Runs at compile time in
- * the template's arena; the tokens end with T_EOF. Never true: a token list without T_EOF, even after an
- * error. */
+/* Template source to tokens: jinja2's lexer with trim_blocks and lstrip_blocks on. Runs at compile time in the
+ * template's arena. Invariant: a token list ends with T_EOF, even after an error. */
 #ifndef MODELS_TEMPLATE_LEX_H
 #define MODELS_TEMPLATE_LEX_H
 

@@ -1,5 +1,5 @@
-/* Operations on strings that methods and filters share. All take and give values of one run; one thread.
- * Never true: an argument that is not a string where the name says string (callers check). */
+/* String operations that methods and filters share. They take and return values of one run; one thread. Invariant: an
+ * argument whose name says string is a string (the callers check). */
 #ifndef MODELS_TEMPLATE_STR_H
 #define MODELS_TEMPLATE_STR_H
 

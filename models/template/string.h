@@ -1,4 +1,4 @@
-/* String literals: Python's escapes. Pure functions; any thread. */
+/* String literals with Python's escapes. Pure functions, any thread. */
 #ifndef MODELS_TEMPLATE_STRING_H
 #define MODELS_TEMPLATE_STRING_H
 

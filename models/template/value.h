@@ -1,9 +1,8 @@
-/* Values of the template language, with Python's meaning: what a chat template computes with while it
- * renders. All of it lives in the arena of one `struct run` (constants: in the template's) and dies with it;
- * one thread. Lists, tuples, dicts and strings are never changed after they were built; only namespaces,
- * loops, iterators, cyclers and joiners have state. Errors are sticky: j_fail notes the first one in the run,
- * everything after it is cheap and without meaning, and the interpreter stops at the next node, so no value
- * function returns a code. Never true: a string that is not UTF-8. */
+/* Values of the template language, with Python's meaning: what a chat template computes with while it renders. They
+ * live in the arena of one `struct run` (constants: in the template's) and die with it; one thread. Lists, tuples,
+ * dicts and strings never change once built; only namespaces, loops, iterators, cyclers and joiners have state. Errors
+ * are sticky: j_fail notes the first one in the run, what follows is cheap and meaningless, and the interpreter stops
+ * at the next node. So no value function returns a code. Invariant: every string is valid UTF-8. */
 #ifndef MODELS_TEMPLATE_VALUE_H
 #define MODELS_TEMPLATE_VALUE_H
 

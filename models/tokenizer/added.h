@@ -1,6 +1,6 @@
-/* Tokens that are found in the text as they stand, before anything else: control tokens and user-defined
- * ones. A trie; the leftmost and then the longest match wins, as in the `tokenizers` library. Filled at
- * creation, read-only afterwards, any thread. Never true: a match of no bytes. */
+/* Added tokens: control tokens and user-defined ones, which are found in the text before anything else is done to it.
+ * A trie; the leftmost and then the longest match wins, as in the `tokenizers` library. Filled at creation, read-only
+ * afterwards, any thread. Invariant: a match has at least one byte. */
 #ifndef MODELS_TOKENIZER_ADDED_H
 #define MODELS_TOKENIZER_ADDED_H
 

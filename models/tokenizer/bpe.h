@@ -1,6 +1,6 @@
-/* Byte-pair merging: a table of pairs with their ranks, and the merge of one word. Filled once by whoever
- * makes a tokenizer, read-only afterwards (any thread); a scratch belongs to one call. Never true: two
- * entries for one pair. */
+/* Byte-pair encoding: a table of pairs with their ranks, and the merging of one word. Filled once by whoever makes a
+ * tokenizer, read-only afterwards, any thread; a scratch belongs to one call. Invariant: a pair is in the table at
+ * most once. */
 #ifndef MODELS_TOKENIZER_BPE_H
 #define MODELS_TOKENIZER_BPE_H
 

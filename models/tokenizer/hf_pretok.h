@@ -1,6 +1,6 @@
-/* Which pre-tokenizer a tokenizer.json describes, by the name that GGUF files have for it: what it says is compared
- * with what the models publish, character by character. Pure, any thread. Never true: a name for what differs from it
- * in any step. */
+/* Which pre-tokenizer a tokenizer.json describes, by the name that GGUF files use for it. Its description is compared
+ * with those of the published models, character by character. Pure, any thread. Invariant: a name is given only when
+ * every step agrees. */
 #ifndef MODELS_TOKENIZER_HF_PRETOK_H
 #define MODELS_TOKENIZER_HF_PRETOK_H
 

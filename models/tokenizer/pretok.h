@@ -1,8 +1,8 @@
-/* Pre-tokenisation: how text is cut into words before byte-pair merging, by the name that the model file
- * gives (tokenizer.ggml.pre). Each kind is a chain of stages; a stage finds matches, and matches and the gaps
- * between them go on to the next stage, as in a Sequence of the `tokenizers` library. A stage is defined by a
- * PCRE2 pattern, and most have a hand-written scanner that finds the same. Immutable once made, any thread.
- * Never true: a word that is empty. */
+/* Pre-tokenisation: how text is cut into words before byte-pair merging, by the name in the model file
+ * (tokenizer.ggml.pre). Each kind is a chain of stages. A stage finds matches, and the matches and the gaps between
+ * them go on to the next stage, as in a Sequence of the `tokenizers` library. A stage is defined by a PCRE2 pattern,
+ * and most have a hand-written scanner that finds the same matches. Immutable once made, any thread. Invariant: every
+ * word has at least one byte. */
 #ifndef MODELS_TOKENIZER_PRETOK_H
 #define MODELS_TOKENIZER_PRETOK_H
 

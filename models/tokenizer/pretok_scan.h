@@ -1,5 +1,5 @@
-/* Hand-written scanners for the stages of pretok.c: each finds the leftmost match of one pattern, in linear
- * time over a whole piece. Pure functions over valid UTF-8. Never true: a match of no bytes. */
+/* Hand-written scanners for the stages of pretok.c. Each finds the leftmost match of one pattern, in time linear in
+ * the piece. Pure functions over valid UTF-8. Invariant: a match has at least one byte. */
 #ifndef MODELS_TOKENIZER_PRETOK_SCAN_H
 #define MODELS_TOKENIZER_PRETOK_SCAN_H
 

@@ -1,6 +1,7 @@
-/* Text to token ids and back. Byte-level BPE (GPT-2 family, with the pre-tokenizer of the model) and SentencePiece BPE
- * (Llama 2, Mistral). A tokenizer is immutable once made: any thread may use it at the same time. A `struct detok`
- * belongs to one stream. The vocabulary is a wall: counts, ids, merges and types are checked at creation. */
+/* Text to token ids and back: byte-level BPE (the GPT-2 family, with the model's pre-tokenizer) and SentencePiece BPE
+ * (Llama 2, Mistral). The vocabulary is untrusted: counts, ids, merges and types are checked at creation. Owned by its
+ * creator; a `struct detok` belongs to one stream. Invariant: a tokenizer is immutable once made, so any number of
+ * threads may use it at once. */
 #ifndef MODELS_TOKENIZER_TOKENIZER_H
 #define MODELS_TOKENIZER_TOKENIZER_H
 

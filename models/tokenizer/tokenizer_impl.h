@@ -1,6 +1,5 @@
-/* The inside of a tokenizer, shared by tokenizer.c (creation and facts), merges.c (its merges) and encode.c.
- * Owned by whoever created the tokenizer; read-only once made, any thread. Never true outside those files: a
- * look into these fields. */
+/* The inside of a tokenizer, shared by tokenizer.c (creation and facts), merges.c (its merges) and encode.c. Owned by
+ * whoever created the tokenizer; read-only once made, any thread. Invariant: only these files look into the fields. */
 #ifndef MODELS_TOKENIZER_TOKENIZER_IMPL_H
 #define MODELS_TOKENIZER_TOKENIZER_IMPL_H
 

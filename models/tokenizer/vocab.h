@@ -1,6 +1,6 @@
-/* The vocabulary of a tokenizer: what bytes each id stands for and of what kind it is, read from untrusted
- * metadata and checked here. Owned by its tokenizer, read-only once loaded, any thread. Never true: an id
- * whose bytes lie outside `text`. */
+/* The vocabulary of a tokenizer: which bytes each id stands for and of what kind it is. Read from untrusted metadata
+ * and checked here. Owned by its tokenizer, read-only once loaded, any thread. Invariant: the bytes of every id lie
+ * inside `text`. */
 #ifndef MODELS_TOKENIZER_VOCAB_H
 #define MODELS_TOKENIZER_VOCAB_H
 

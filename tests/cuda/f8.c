@@ -285,7 +285,7 @@ static void step(struct device *d, const struct linear_args *a)
         fail_msg("%s", e.text);
 }
 
-/* Recorded over an input of zeros, then played over x. */
+/* Captured over an input of zeros, then launched over x. */
 static void recorded_step(struct device *d, const struct linear_args *a, const float *x)
 {
     static const int32_t zeros[GRAPH_ROWS];

@@ -1,4 +1,4 @@
-/* Recorded steps beside others: two nodes of the same model take the same sequences through the same steps, prefills
+/* Captured steps beside others: two nodes of the same model take the same sequences through the same steps, prefills
  * between decodes, in layouts of 1 to 4 ranks; one has graphs, the other is the CPU in invariant mode and makes its
  * steps of ops in the default mode. In invariant mode they choose the same. Over tests/emulator (a graph's nodes then
  * run in a random order that its edges allow), or on a GPU. */

@@ -1,5 +1,5 @@
 /* The part of cuBLASLt that kernels/cuda/lt.c calls, for the host twin in lt_twin.c. Invariant: the twin uses every
- * attribute that it takes. */
+ * attribute that it accepts. */
 #ifndef EMULATOR_CUBLASLT_H
 #define EMULATOR_CUBLASLT_H
 

@@ -1,5 +1,5 @@
-/* Half floats of CUDA C++ as far as kernels/cuda uses them: bits and the two conversions, to nearest even. Invariant:
- * there is no arithmetic on halves. */
+/* Half floats of CUDA C++ as far as kernels/cuda uses them: their bits and the two conversions, rounding to nearest
+ * even. No arithmetic on halves is here. */
 #ifndef EMULATOR_CUDA_FP16_H
 #define EMULATOR_CUDA_FP16_H
 

@@ -1,8 +1,8 @@
-/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other; the threads of
- * a CTA are fibers that run until they meet a barrier or a warp operation, in ascending or (emulator_order) descending
- * order, so that a missing barrier shows as another result. All 32 lanes must take part in every warp operation. Shared
- * memory keeps what the CTA before left; dynamic shared memory begins as NaN. On the calling thread. Invariant: one
- * fiber runs at a time. */
+/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other. The threads
+ * of a CTA are fibers that run until they meet a barrier or a warp operation, in ascending or (emulator_order)
+ * descending order, so that a missing barrier shows as a different result. All 32 lanes must take part in every warp
+ * operation. Static shared memory keeps what the CTA before left there; dynamic shared memory begins as NaN. On the
+ * calling thread. Invariant: one fiber runs at a time. */
 #ifndef EMULATOR_CUDA_RUNTIME_H
 #define EMULATOR_CUDA_RUNTIME_H
 

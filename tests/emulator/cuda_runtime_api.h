@@ -1,8 +1,8 @@
-/* The few functions of the CUDA runtime that kernels/cuda uses, on the host: device memory is the process's, streams do
- * everything at once unless they record a graph (graph.cc), events are always past. What a test proves with it: the
- * arithmetic, indexing and synchronisation of the kernels and all host code around them. What it cannot: timing, memory
- * ordering between CTAs, anything that only the real compiler or driver does. Invariant: a kernel has ended when its
- * launch returns. */
+/* The few functions of the CUDA runtime that kernels/cuda uses, on the host. Device memory is the process's, streams
+ * do everything at once unless they capture a graph (graph.cc), events have always passed. This proves the arithmetic,
+ * indexing and synchronisation of the kernels and all host code around them. It cannot prove timing, memory ordering
+ * between CTAs, or anything that only the real compiler or driver does. Invariant: a kernel has ended when its launch
+ * returns. */
 #ifndef EMULATOR_CUDA_RUNTIME_API_H
 #define EMULATOR_CUDA_RUNTIME_API_H
 

@@ -1,7 +1,7 @@
 /* Failures of the emulated runtime on demand: the n-th call that the threads of a device make fails, once or from then
- * on, and what is made is counted against what is freed. The linker puts faults.c before the emulator's calls in the
+ * on, and allocations are counted against releases. The linker puts faults.c before the emulator's calls in the
  * programs that ask for it (FAULT_CALLS in tests/CMakeLists.txt). Set between steps by the test's thread; counted by
- * the ranks' threads. Invariant: a call that frees something succeeds. */
+ * the ranks' threads. Invariant: calls that free something never fail. */
 #ifndef EMULATOR_FAULTS_H
 #define EMULATOR_FAULTS_H
 
@@ -14,7 +14,7 @@ enum fault_kind {
     FAULT_COPY, /* copies and memset */
     FAULT_EVENT,
     FAULT_STREAM, /* making one, waiting for one */
-    FAULT_GRAPH,  /* recording, making, launching one */
+    FAULT_GRAPH,  /* capturing, instantiating, launching one */
     FAULT_KINDS
 };
 

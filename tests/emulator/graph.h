@@ -1,5 +1,5 @@
-/* Work for a stream of the emulator: done at once, or recorded where the stream records. On the calling thread. Never
- * true: work that is lost. */
+/* Work for a stream of the emulator: done at once, or added to a graph while the stream captures one. On the calling
+ * thread. Invariant: all work is done, or is in a graph. */
 #ifndef EMULATOR_GRAPH_H
 #define EMULATOR_GRAPH_H
 

@@ -1,10 +1,11 @@
-/* Host twins of kernels/cuda/hopper.h (hopper.cc). Products are done as late as may be: when a thread waits for them,
- * from what shared memory and the registers of a then hold; until then d is NaN, and what is written to it is lost.
- * Operands are found by the bits of their descriptors, as the PTX ISA describes the canonical layouts. All four warps
- * of a group must begin the same products. Copies that arrive at a barrier come when every thread of the CTA waits for
- * something (in descending order, emulator_order, at once). Reading in a product what was stored without a fence
- * between, products without wgmma_fence, barriers that nobody made and threads that wait for ever end the program
- * with a line that says so. Included by hopper.h alone. Never true: a sum that is there before it was waited for. */
+/* Host twins of kernels/cuda/hopper.h (hopper.cc). A wgmma is executed as late as possible, when a thread waits for
+ * it, with what shared memory and the registers of a hold at that moment. Until then d is NaN, and anything written to
+ * it is lost. Operands are found by the bits of their descriptors, as the PTX ISA describes the canonical layouts. All
+ * four warps of a group must begin the same products. Copies that arrive at an mbarrier come when every thread of the
+ * CTA waits for something (in descending order, see emulator_order, at once). A product that reads what was stored
+ * without a proxy fence in between, products without wgmma_fence, barriers that were never initialised and threads
+ * that wait for ever end the program with a line that says so. Included by hopper.h alone. Invariant: a sum can be
+ * read only after a wait for it. */
 #ifndef EMULATOR_HOPPER_TWINS_H
 #define EMULATOR_HOPPER_TWINS_H
 

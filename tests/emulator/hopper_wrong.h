@@ -1,4 +1,4 @@
-/* Kernels with one mistake each, which hopper_twins.h must not let pass. Invariant: one mistake at a time. */
+/* Kernels with one mistake each, which hopper_twins.h must detect. */
 #ifndef EMULATOR_HOPPER_WRONG_H
 #define EMULATOR_HOPPER_WRONG_H
 

@@ -1,5 +1,5 @@
-/* What a test may say to the twin of cuBLASLt, and ask it. Process-wide, by one thread while no device works. Never
- * true: a product of fp8 that the library's documentation says is refused, and was not. */
+/* What a test may tell the twin of cuBLASLt, and ask it. Process-wide, by one thread while no device works. Invariant:
+ * an fp8 product that the library's documentation says is refused is refused here. */
 #ifndef EMULATOR_LT_TWIN_H
 #define EMULATOR_LT_TWIN_H
 

@@ -1,6 +1,6 @@
-/* Host twins of kernels/cuda/tensor.h: tensor core products by what all lanes of the warp show each other, asynchronous
- * copies that arrive no sooner than they are waited for. Included by tensor.h alone. Invariant: a kernel sees a copy
- * only after it has waited for it. */
+/* Host twins of kernels/cuda/tensor.h: mma from the operands of all lanes of the warp, and cp.async whose bytes arrive
+ * no sooner than they are waited for. Included by tensor.h alone. Invariant: a kernel sees copied bytes only after a
+ * wait. */
 #ifndef EMULATOR_TENSOR_TWINS_H
 #define EMULATOR_TENSOR_TWINS_H
 

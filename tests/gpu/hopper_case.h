@@ -1,6 +1,6 @@
 /* Products of one warp group over operands that the host has laid out in shared memory byte by byte, for
  * tests/cuda/hopper.c: on a GPU and over the emulator's twins. Invariant: descriptors are made only from what the host
- * says. */
+ * passes. */
 #ifndef TESTS_HOPPER_CASE_H
 #define TESTS_HOPPER_CASE_H
 

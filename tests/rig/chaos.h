@@ -1,7 +1,7 @@
-/* A policy for tests that changes the partition all the time, at random by seed: every `every` steps another of the
- * partitions of its list, with each way to interrupt and each fate of the KV; now and then it parks, moves or closes.
- * Decodes and prefills like fcfs in between. Native, so that tests need no Lua. Owned by the test; engine thread. Never
- * true: a plan that depends on anything but the view and the seed. */
+/* A policy for tests that keeps changing the partition, at random by seed: every `every` steps it takes another of the
+ * partitions in its list, with each way to interrupt and each fate of the KV; now and then it parks, moves or closes.
+ * In between it decodes and prefills like fcfs. Native code, so that tests need no Lua. Owned by the test; engine
+ * thread. Invariant: a plan depends on the view and the seed alone. */
 #ifndef RIG_CHAOS_H
 #define RIG_CHAOS_H
 

@@ -1,5 +1,5 @@
-/* The real engine on the simulated device in virtual time, and what a client would hear of it: for tests. Owned by the
- * test, one thread. Invariant: no token follows an ending (listen_to checks). */
+/* The real engine on the simulated device in virtual time, and what a client would receive from it. Owned by the test,
+ * one thread. Invariant: no token comes after an ending (listen_to checks it). */
 #ifndef RIG_ENGINE_RIG_H
 #define RIG_ENGINE_RIG_H
 

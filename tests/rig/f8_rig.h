@@ -1,5 +1,6 @@
-/* Linear layers with fp8 weights for tests: matrices whose scales have each of the forms that files have, the input as
- * a twin of kernels/cuda/f8.cu rounds it, and as it is. Owned by the test, one thread. Invariant: no code is NaN. */
+/* Linear layers with fp8 weights for tests: matrices whose scales have each of the forms found in files, and their
+ * input both as a twin of kernels/cuda/f8.cu rounds it and unrounded. Owned by the test, one thread. Invariant: no
+ * code is NaN. */
 #ifndef RIG_F8_RIG_H
 #define RIG_F8_RIG_H
 

@@ -1,9 +1,14 @@
 /* An engine that computes nothing: it speaks the message protocol of engine/engine.h on a thread of its own, so that
- * tests of the front are fast and say exactly what happens. Its vocabulary is tokenizer_bytes: token = byte. What a
- * prompt begins with decides what it does: SAY:text     the text, then the eos token (END_STOP), or END_LENGTH at
- * max_tokens RUN:text     the same, all of it in one event (EV_TOKENS) HANG         one token "h", then nothing until
- * it is cancelled REFUSE       END_REFUSED with 429 and Retry-After 7 FULL         END_REFUSED with nothing said ERROR
- * two tokens "er", then END_ERROR anything     as many "x" as max_tokens allows, END_LENGTH Tests only. */
+ * tests of the server are fast and decide what happens. Its vocabulary is tokenizer_bytes: a token is a byte. Tests
+ * only. The beginning of the prompt says what it does:
+ *
+ *   SAY:text   the text, then the eos token (END_STOP), or END_LENGTH at max_tokens
+ *   RUN:text   the same, all in one event (EV_TOKENS)
+ *   HANG       one token "h", then nothing until it is cancelled
+ *   REFUSE     END_REFUSED with 429 and Retry-After 7
+ *   FULL       END_REFUSED without a text
+ *   ERROR      two tokens "er", then END_ERROR
+ *   (other)    as many "x" as max_tokens allows, then END_LENGTH */
 #ifndef RIG_FAKE_ENGINE_H
 #define RIG_FAKE_ENGINE_H
 

@@ -1,4 +1,4 @@
-/* A server of the front over the fake engine, in this process, and a small blocking client for it. Tests only. */
+/* A server over the fake engine, in this process, and a small blocking client for it. Tests only. */
 #ifndef RIG_FRONT_FIXTURE_H
 #define RIG_FRONT_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* Writes small GGUF files into memory for tests and fuzz targets: right ones, and, since every number can be
- * given, wrong ones. Owned by the test, one thread. Invariant: nothing is checked here. */
+/* Writes small GGUF files into memory for tests and fuzz targets. Every number can be given, so the files may be
+ * malformed on purpose; nothing is checked here. Owned by the test, one thread. */
 #ifndef RIG_GGUF_BUILD_H
 #define RIG_GGUF_BUILD_H
 

@@ -1,7 +1,7 @@
-/* A node of several CPU ranks below the scheduler, ready to run steps of one's own making in any layout: devices, one
+/* A node of several CPU ranks without engine or scheduler, ready to run handmade steps in any layout: devices, one
  * copy of the weights, KV spaces, communicators. For tests and benchmarks. Owned by whoever opened it; one thread
- * drives it, a step runs on a thread for each rank. Invariant: there is no scheduler and no block table in here; a
- * place says which blocks a sequence has. */
+ * drives it, and a step runs on one thread per rank. The caller says which blocks a sequence has (struct place); there
+ * is no block table here. */
 #ifndef RIG_LAYOUT_RIG_H
 #define RIG_LAYOUT_RIG_H
 

@@ -1,6 +1,6 @@
-/* A model with the truth about some sequences, and random courses over them: what the tests of layouts share. The truth
- * is each sequence alone, in one piece, on one rank; a course takes sequences to their ends in random pieces, in given
- * layouts, and compares every logit and every choice. Test code only. */
+/* A model, the expected outcome of some sequences, and random courses over them: what the tests of layouts share. The
+ * expected outcome is each sequence alone, in one piece, on one rank. A course takes the sequences to their ends in
+ * random pieces and in given layouts, and compares every logit and every sampled token. Tests only. */
 #ifndef RIG_LAYOUT_SUBJECT_H
 #define RIG_LAYOUT_SUBJECT_H
 

@@ -1,6 +1,5 @@
-/* A model on a CPU device, ready to run steps of one's own making: for tests and the oracle's tool. Owned by whoever
- * opened it, one thread. Invariant: there is no engine, scheduler or block table in here; sequence s of a rig simply
- * owns blocks [s * per_seq, ...). */
+/* A model on a CPU device, ready to run handmade steps: for tests and the oracle's tool. Owned by whoever opened it,
+ * one thread. There is no engine, scheduler or block table here: sequence s owns blocks [s * per_seq, ...). */
 #ifndef RIG_MODEL_RIG_H
 #define RIG_MODEL_RIG_H
 

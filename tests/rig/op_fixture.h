@@ -1,5 +1,5 @@
 /* What the tests of the CPU ops share: devices by instruction set, random matrices of every type, activations, float64
- * references. Test code only. */
+ * references. Tests only. */
 #ifndef RIG_OP_FIXTURE_H
 #define RIG_OP_FIXTURE_H
 

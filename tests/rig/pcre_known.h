@@ -1,6 +1,6 @@
-/* Tells which characters the installed PCRE2 and the tokenizer's own tables class alike: the others are newer
- * than its Unicode, and a pattern cannot stand as the definition for them. For tests that hold scanners to
- * patterns. One thread. */
+/* Tells which characters the installed PCRE2 and the tokenizer's own tables put into the same class. The others are
+ * newer than its Unicode version, so a pattern cannot define what a scanner should do with them. For tests that
+ * compare scanners with patterns. One thread. */
 #ifndef RIG_PCRE_KNOWN_H
 #define RIG_PCRE_KNOWN_H
 

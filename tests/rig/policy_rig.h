@@ -1,5 +1,5 @@
-/* What the policy tests share: the real engine on the simulated device in virtual time, with a Lua policy,
- * and what became of each request. One test owns a rig. */
+/* What the policy tests share: the real engine on the simulated device in virtual time, with a Lua policy, and the
+ * outcome of each request. A rig belongs to one test. */
 #ifndef RIG_POLICY_RIG_H
 #define RIG_POLICY_RIG_H
 
@@ -22,7 +22,7 @@ enum { RIG_TAGS = 1024 };
 struct rig_knobs {
     int seqs, batched, blocks; /* 0: 16, 64, 256 */
     int ranks, group_size;     /* 0: 1 rank; one group of all */
-    int fail_rank;             /* fails in its fail_at_step-th step (0: never) */
+    int fail_rank;             /* fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
     double starvation_s;
     size_t heap_bytes;

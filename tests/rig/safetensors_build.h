@@ -1,5 +1,5 @@
-/* A Hugging Face checkpoint made in memory, for tests: a tiny Llama whose matrices are fp8 in one of the three forms.
- * Test code only. */
+/* A Hugging Face checkpoint made in memory: a tiny Llama whose matrices are fp8 in one of the three forms. Tests only.
+ */
 #ifndef RIG_SAFETENSORS_BUILD_H
 #define RIG_SAFETENSORS_BUILD_H
 

@@ -1,5 +1,5 @@
 /* AVX-512 emulated with SIMDe over AVX2, for the test that runs the AVX-512 kernels on any x86 machine. SIMDe 0.7.4
- * lacks a few conversions; they are made of their 256-bit halves here. Test code only. */
+ * lacks a few conversions; they are made of their 256-bit halves here. Tests only. */
 #ifndef RIG_SIMDE_AVX512_H
 #define RIG_SIMDE_AVX512_H
 

@@ -1,5 +1,4 @@
-/* Vocabularies of a few hundred tokens, as GGUF bytes, for tests and fuzz targets. One thread. Invariant: no vocabulary
- * is a real model's. */
+/* Made-up vocabularies of a few hundred tokens, as GGUF bytes, for tests and fuzz targets. One thread. */
 #ifndef RIG_TINY_VOCAB_H
 #define RIG_TINY_VOCAB_H
 

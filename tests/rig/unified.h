@@ -1,6 +1,6 @@
-/* Memory that kernels and a test both read: the process's own under the emulator, managed memory on a GPU. Begins as
- * NaN, aligned to 256 bytes. Owned by the test. Invariant: memory is read only after unified_wait once a kernel was
- * launched. */
+/* Memory that kernels and a test both access: the process's own under the emulator, managed memory on a GPU. It begins
+ * as NaN, aligned to 256 bytes. Owned by the test. Invariant: after a launch it is read only once unified_wait has
+ * returned. */
 #ifndef RIG_UNIFIED_H
 #define RIG_UNIFIED_H
 

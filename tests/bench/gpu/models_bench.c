@@ -392,7 +392,7 @@ static struct timing time_single(struct bench *b, struct subject *s, const struc
     return (struct timing){median(wall, steps), median(device, steps), false};
 }
 
-/* Recorded steps posted two deep, each fed by the one before it, as the engine runs decodes. */
+/* Captured steps posted two deep, each fed by the one before it, as the engine runs decodes. */
 static struct timing time_posted(struct bench *b, struct subject *s, const struct forward_member *site, struct feed *f,
                                  int steps)
 {

@@ -1,7 +1,7 @@
-/* What this GPU can do, measured in the same run as what is compared with it: bytes a second of copying, of reading
- * only, over the link from pinned memory; operations a second of the library's products. Medians of several rounds,
- * each timed by events. On one thread, the calling one's device. Invariant: no operand is all zeros, and no cache can
- * answer a read. */
+/* What this GPU can do, measured in the same run as what is compared with it: bytes per second of copying, of reading
+ * only, and over the link from pinned memory; operations per second of the library's products. Medians of several
+ * rounds, each timed by events. On one thread, the calling one's device. Invariant: products have random operands, and
+ * reads are too large for any cache. */
 #ifndef BENCH_GPU_PROBE_H
 #define BENCH_GPU_PROBE_H
 
