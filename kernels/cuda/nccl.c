@@ -99,7 +99,7 @@ static bool is_whole(const struct comm *c, const int *devices)
     for (int m = 0; m < n; m++) {
         const struct part *p = part_of(c, m);
         if (!p || !p->serial || p->serial != part_of(c, 0)->serial || !atomic_load(&p->comm) ||
-            memcmp(p->devices, devices, (size_t)n * sizeof *devices))
+            memcmp(p->devices, devices, (size_t)n * sizeof *devices) != 0)
             return false;
     }
     return true;

@@ -152,7 +152,7 @@ const struct builtin *builtin_find(const struct builtin *table, size_t n_table, 
     return NULL;
 }
 
-#define FIND(table) builtin_find(table, sizeof table / sizeof *table, name, n)
+#define FIND(table) builtin_find(table, sizeof(table) / sizeof *(table), name, n)
 
 const struct builtin *method_find(struct value self, const char *name, size_t n)
 {

@@ -1,4 +1,5 @@
-"""The package: built by cpack, installed into a root of its own, and used from there; also the unit and the container file beside it."""
+"""The package: built by cpack, installed into a root of its own, and used from there; also the unit and the
+container file beside it."""
 
 import contextlib
 import json
@@ -204,7 +205,7 @@ def it_serves_and_ends(root):
 
 
 def the_container_file_is_one(root):
-    """No container is started here: each instruction is known, each package is one that ./run installs, and the stages match."""
+    """No container is started here: instructions are known, packages are those of ./run, and the stages match."""
     known = [
         "FROM",
         "RUN",

@@ -1,5 +1,6 @@
-"""Formatting is nobody's opinion: clang-format and ruff would change nothing. And what ruff and shellcheck find stands in no file.
-Which of their rules are off, and why: .ruff.toml; SHELL below. With --fix it formats instead of complaining."""
+"""Formatting is nobody's opinion: clang-format and ruff would change nothing. And what ruff and shellcheck find stands
+in no file. Which of their rules are off, and why: .ruff.toml; SHELL below. With --fix it formats instead of
+complaining."""
 
 import os
 import re

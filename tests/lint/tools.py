@@ -1,5 +1,5 @@
-"""The formatters and linters, in the one version that requirements.txt names: of this machine where it has that one, else fetched into the build folder.
-Other versions judge differently, and what passes here must pass everywhere."""
+"""The formatters and linters, in the one version that requirements.txt names: of this machine where it has that one,
+else fetched into the build folder. Other versions judge differently, and what passes here must pass everywhere."""
 
 import fcntl
 import os
@@ -26,7 +26,7 @@ def right(path, version):
     if not path or not os.path.exists(path):
         return False
     said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-    m = re.search(r"\d+\.\d+\.\d+", said)
+    m = re.search(r"\d+(\.\d+)+", said)
     return bool(m) and (version + ".").startswith(m.group() + ".")
 
 
@@ -58,5 +58,5 @@ def tool(name):
 
 
 if __name__ == "__main__":
-    for name in pins():
+    for name in sys.argv[1:] or pins():
         print(tool(name))

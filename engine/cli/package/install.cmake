@@ -1,4 +1,5 @@
-# cmake --install build: the program finds its policies and descriptions, and Lua (under /usr/local by itself) the module.
+# cmake --install build: the program finds its policies and descriptions, and Lua the module (under /usr/local
+# by itself).
 # cpack -G DEB, in the build folder: the same as a package for Debian and Ubuntu.
 install(TARGETS moonshift RUNTIME DESTINATION bin)
 if(TARGET module)
@@ -38,9 +39,10 @@ set(CPACK_PACKAGE_NAME moonshift)
 set(CPACK_PACKAGE_VENDOR Moonshift)
 set(CPACK_PACKAGE_CONTACT "Moonshift <moonshift@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "LLM inference engine whose scheduling is scripted in Lua")
-set(CPACK_PACKAGE_DESCRIPTION "Serves GGUF and safetensors models behind an OpenAI-compatible API. Lua policies decide which
-request runs when, on which ranks and in which layout; they can be replaced while
-answers stream, and tried on recorded or made-up traffic in a simulator.")
+set(CPACK_PACKAGE_DESCRIPTION "Serves GGUF and safetensors models behind an OpenAI-compatible API.
+Lua policies decide which request runs when, on which ranks and in which layout;
+they can be replaced while answers stream, and tried on recorded or made-up
+traffic in a simulator.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_COMPONENTS_ALL Unspecified package)
 set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)

@@ -218,7 +218,7 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
         if (f->rc || *cut)
             return;
         f->at = r->lines.line.data;
-        if (strcmp(word(f), "k"))
+        if (strcmp(word(f), "k") != 0)
             wrong(f, "the line", "more keys of the request above", r->lines.line.data);
     }
     r->n_admitted += !f->rc && out->order >= 0;
