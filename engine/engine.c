@@ -511,7 +511,8 @@ bool engine_turn(struct engine *engine)
     int n_freed = world_unpark(&engine->world, now, &unpark_ns) + world_let_go(&engine->world, now, false, &let_go_ns);
     engine->due_ns = unpark_ns < let_go_ns ? unpark_ns : let_go_ns;
     if (n_freed)
-        engine->changed = true; /* somebody can run now who could not: asleep, nobody else would say so */
+        engine->changed =
+            true; /* a request can run now that could not before: if the policy sleeps, nothing else would wake it */
     if (engine->world.partition.dead_ranks)
         engine_end_misfits(engine);
     note_idle(engine);

@@ -56,7 +56,7 @@ struct engine_setup {
                       the largest, and wait for the slowest, as the data parallelism of vLLM in 2025 did; else they are
                       independent */
     const struct engine_play *play; /* NULL: the ranks do the work */
-    const struct witness *witness;  /* NULL: nobody watches; borrowed until engine_destroy */
+    const struct witness *witness;  /* NULL: none; borrowed until engine_destroy */
     struct policy policy;           /* goes live at once; ctx moves to the engine */
     char model_name[128];
     int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in

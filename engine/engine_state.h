@@ -82,8 +82,8 @@ void engine_move_done(struct engine *engine, struct move *m); /* frees it */
 bool engine_switch(struct engine *engine);
 /* After a failed step has been absorbed: the node goes on without this rank. */
 void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why);
-/* Ranks have failed: who fits none that are left would wait for ever. It ends with an error, now or when it has
- * outgrown them. */
+/* Ranks have failed: a request that fits none of those left would wait for ever. It ends with an error, now or when it
+ * has outgrown them. */
 void engine_end_misfits(struct engine *engine);
 
 /* report.c */

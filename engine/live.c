@@ -10,7 +10,7 @@
 #include "engine/base/mem.h"
 
 static const int64_t MAX_IDLE_WAIT_NS =
-    5000000000; /* a policy may wake itself for so long without running what could run */
+    5000000000; /* how long a policy may only set wakes while there is something it could run */
 
 bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v)
 {
@@ -57,7 +57,7 @@ void live_note_error(struct live *l, const char *what, enum verdict v, const str
 }
 
 /* The active policy may not go on: none of its functions is called any more, and live_settle puts another in its place.
- * The native one always may: where it can run nothing, nobody can. */
+ * The native one always may: where it can run nothing, no policy can. */
 static void revert(struct live *l, const char *why)
 {
     if (l->active.ops == l->native.ops)
@@ -168,7 +168,7 @@ static bool changes_partition(const struct plan *p)
     return false;
 }
 
-static bool refuses_somebody(const struct plan *p)
+static bool refuses_any(const struct plan *p)
 {
     for (int i = 0; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_REFUSE)
@@ -186,7 +186,7 @@ static void note_progress(struct live *l)
  * for an order that drains. */
 static bool is_stalled(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
-    if (!plan_is_empty(p) || refuses_somebody(p) || !could_run(p)) {
+    if (!plan_is_empty(p) || refuses_any(p) || !could_run(p)) {
         note_progress(l);
         return false;
     }
@@ -226,7 +226,7 @@ static bool has_room(const struct plan *p)
 }
 
 /* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
- * the policy that it takes nobody. */
+ * the policy that it takes none. */
 static bool fits_somewhere(const struct plan *p, const struct request *r)
 {
     struct partition *t = &p->world->partition;
@@ -255,7 +255,7 @@ static bool fits_no_group(const struct world *w, const struct request *r)
     return true;
 }
 
-/* Has somebody who ranks after r begun since r got further? */
+/* Has a request that ranks after r begun since r last made progress? */
 static bool is_overtaken(const struct world *w, const struct request *r)
 {
     for (int i = 0; i < w->running.n; i++) {
@@ -284,7 +284,7 @@ static bool is_passed_over(const struct world *w, struct request *r, int64_t now
 }
 
 /* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no
- * room waits for that one, as long as nobody overtakes it. */
+ * room waits for that one, as long as no other overtakes it. */
 static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns, const char **how)
 {
     struct world *w = p->world;
@@ -323,7 +323,7 @@ static struct request *find_starved_running(const struct plan *p, int64_t now_ns
     return NULL;
 }
 
-/* Does the plan run somebody who is late? What comes of it the next plan shows: it may well take it back. */
+/* Does the plan run a request that is late? The next plan shows what comes of it: it may take it back. */
 static bool runs_late(const struct plan *p, int64_t now_ns)
 {
     for (int i = 0; i < p->n_batches; i++)
@@ -333,7 +333,7 @@ static bool runs_late(const struct plan *p, int64_t now_ns)
     return false;
 }
 
-/* Somebody has got no further for too long: goes to the front for the native policy. NULL: nobody. */
+/* A request that has made no progress for too long: it goes to the front for the native policy. NULL: none. */
 static struct request *find_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
     struct world *w = p->world;
@@ -365,7 +365,7 @@ static void plan_natively(struct live *l, struct plan *p, int64_t now_ns)
 }
 
 /* The native policy decides this step. What the live one has closed and ordered binds it, too, but not where that is
- * why somebody was left to starve, or where nothing could run by it although something could: then it ends. */
+ * why a request was left to starve, or where nothing could run by it although something could: then it ends. */
 static void decide_native(struct live *l, const struct view *v, struct plan *p, enum verdict cause)
 {
     l->fallbacks[cause]++;

@@ -28,12 +28,12 @@ struct live_rest {
 struct live {
     struct policy active, previous, native;
     bool has_previous;
-    bool fallen; /* the active one is withdrawn: it is not called any more, and somebody else is to take its place */
+    bool fallen;     /* the active one is withdrawn: it is not called any more, and another is to take its place */
     bool may_return; /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
     struct live_rest rest;
     struct node_facts node;
-    const struct witness *witness; /* NULL: nobody; set by the engine */
+    const struct witness *witness; /* NULL: none; set by the engine */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];

@@ -74,8 +74,8 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     return rc;
 }
 
-/* The active policy is another one than before: a clean slate, nobody held, a key of its own for every request, and
- * nobody's wake. */
+/* The active policy is another one than before: a clean slate: no request is held, every request gets a new key, and
+ * no wake is set. */
 static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
 {
     int64_t next;
@@ -125,7 +125,7 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
     return 0;
 }
 
-/* Somebody has said who is to be live: nobody else is tried again. */
+/* An operator has said which policy is to be live: no other is tried again. */
 static void forget_rest(struct live *l)
 {
     live_destroy(&l->rest.policy);

@@ -25,7 +25,7 @@ void timetable_add_step(struct timetable *t, struct step *s);
 void timetable_add_move(struct timetable *t, struct move *m);
 /* These ranks do nothing else from now_ns on for ns, after what they do. Asking twice at one time is asking once. */
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns);
-/* Ends when somebody says so (timetable_release), and not by itself; keeps no rank from anything. */
+/* Ends when it is released (timetable_release), and not by itself; keeps no rank busy. */
 void timetable_hold(struct timetable *t, struct timetable_entry what);
 /* The step of this group, or the move of this number, leaves the table, whenever it was to end. false: there is none.
  */

@@ -39,7 +39,7 @@ static int run_tests(const struct check *c, int n, struct err *e)
     return 0;
 }
 
-/* Logs of dry runs are nobody's business, and their time is not the engine's. */
+/* Logs of dry runs are dropped, and their time is not the engine's. */
 static struct lua_opts off_stage(const struct check *c)
 {
     struct lua_opts o = c->opts;

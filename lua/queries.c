@@ -52,7 +52,7 @@ static int view_tenant(lua_State *L)
     return 3;
 }
 
-/* view.tenants(): the names of those that have a request in the house, in their order. */
+/* view.tenants(): the names of the tenants that have a request in the server, in order. */
 static int view_tenants(lua_State *L)
 {
     const struct world *w = world_of(L, "view.tenants");

@@ -200,7 +200,7 @@ static int act_refuse(lua_State *L)
     return refuse_now(L, id, code, retry_after);
 }
 
-/* act.hold(request, reason [, until]): nobody starts it before then. act.hold(request, nil) lets it go. */
+/* act.hold(request, reason [, until]): it is not started before then. act.hold(request, nil) lets it go. */
 static int act_hold(lua_State *L)
 {
     struct bind *b = bind_of(L);

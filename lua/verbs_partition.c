@@ -293,7 +293,7 @@ int act_comm(lua_State *L)
     if (algorithm == COMM_LIBRARY && (!set || !comm_measured(set)->library_bytes))
         return verb_refused(L, "no library reduces among these ranks: it takes ranks on different GPUs, the default "
                                "mode, and NCCL on this machine");
-    bool alone = (mask & (mask - 1)) == 0; /* one rank has nobody to talk to */
+    bool alone = (mask & (mask - 1)) == 0; /* one rank has no peers */
     if (algorithm >= 0 && !alone && !plan_comm(b->plan, mask, algorithm))
         return verb_answer(L, false);
     lua_createtable(L, 0, 8);

@@ -31,7 +31,7 @@ static inline bool cancel_asked(const struct cancel *c)
     return atomic_load_explicit(&c->asked, memory_order_acquire);
 }
 int cancel_look(struct cancel *c, struct err *e);
-/* 0: go on. E_GONE: asked; E_FULL: the time is used up. c may be NULL: nobody ever asks. */
+/* 0: go on. E_GONE: asked; E_FULL: the time is used up. c may be NULL: never cancelled. */
 static inline int cancel_check(struct cancel *c, size_t work, struct err *e)
 {
     if (!c || (c->unlooked += work) < CANCEL_STRIDE)

@@ -9,7 +9,7 @@
 enum err_code {
     E_INPUT = -1,       /* untrusted bytes are wrong: a 4xx, a refused file or flag */
     E_FULL = -2,        /* capacity: queue, memory, KV; try later */
-    E_GONE = -3,        /* the peer or the thing named is no more */
+    E_GONE = -3,        /* the peer or the thing named is gone */
     E_POLICY = -4,      /* a policy broke its contract */
     E_DEVICE = -5,      /* a device failed */
     E_SYS = -6,         /* the operating system refused */

@@ -12,7 +12,8 @@
 #include "engine/base/buf.h"
 #include "engine/base/utf8.h"
 
-/* Rule zero: set once in main, read by every thread; a log handle in every struct would say no more. */
+/* An exception to the rule of no globals: set once in main, read by every thread; a log handle in every struct would
+ * add nothing. */
 static struct log_opts opts = {.level = LOG_INFO};
 
 void log_setup(const struct log_opts *o)

@@ -96,7 +96,7 @@ struct opts {
     double seconds;                  /* of the trace; 0: all */
     int64_t requests;                /* of the trace; 0: all */
     double slo_ttft_ms, slo_tpot_ms; /* 0: none */
-    double starvation_s;             /* 0: nobody watches */
+    double starvation_s;             /* 0: off */
     bool what_if,
         compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
     char *json, *plots, *request_log; /* NULL: not asked for */

@@ -1,4 +1,4 @@
-/* The parameters that a policy shall begin with, from a file and from NAME=VALUE pairs, as the JSON object that a
+/* The parameters that a policy begins with, from a file and from NAME=VALUE pairs, as the JSON object that a
  * policy takes. Pure but for the file, main thread. Invariant: a NAME=VALUE pair overrides the file. */
 #ifndef CLI_POLICY_PARAMS_H
 #define CLI_POLICY_PARAMS_H

@@ -120,7 +120,7 @@ static void body(void *arg)
     size_t from = all && b->library ? library_from(m, &clock, bufs) : 0;
     if (m->index == 0)
         b->out->library_bytes = from;
-    wait_all(m); /* nobody reads this member's memory any more */
+    wait_all(m); /* no member reads this one's memory any more */
     for (int i = 0; i < 3; i++)
         if (bufs[i].data)
             b->ops->release(m->device, bufs[i].data);

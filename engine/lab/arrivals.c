@@ -63,7 +63,8 @@ void arrivals_close(struct arrivals *a)
     mem_free(a);
 }
 
-/* The answer's length and whether its client leaves, as it was; of who has no ending, what others had on the average.
+/* The answer's length and whether its client leaves, as it was; of a request without an ending, the average of the
+ * others.
  */
 static void recorded_outcome(const struct arrivals *a, const struct recorded *x, struct trace_row *row)
 {

@@ -458,7 +458,7 @@ static int play(struct reenactor *r, struct err *e)
     return 0;
 }
 
-/* Whoever is in a step or on the way is let go: the engine closes only when nobody is in it. */
+/* Steps and moves under way are let go: the engine closes only when it is empty. */
 static void let_go(struct reenactor *r)
 {
     struct engine *engine = r->d.engine;

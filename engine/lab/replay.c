@@ -385,7 +385,7 @@ void replay_close_books(struct drive *d)
         take_event(d, &ev);
 }
 
-/* The engine goes only when nobody is in it; nothing of this is written down. */
+/* The engine closes only when it is empty; nothing of this is written down. */
 static void end_all(struct drive *d)
 {
     struct engine_event ev;

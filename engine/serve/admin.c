@@ -12,7 +12,7 @@ enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params
 
 enum { LOGGED_PARAMS = 500 };
 
-/* An operator's request that waits for somebody. */
+/* An operator's request that waits for an answer. */
 struct wait {
     struct admin *admin;
     struct http_exchange *x;
@@ -39,15 +39,15 @@ static struct wait *make_wait(struct admin *a, struct http_exchange *x, void (*g
 static void ask_gone(struct http_exchange *x)
 {
     struct wait *w = x->user;
-    asks_forget(&w->admin->front->asks, w->tag);
+    calls_forget(&w->admin->front->calls, w->tag);
     free_wait(w);
 }
 
-static void ask(struct admin *a, struct http_exchange *x, enum engine_in kind, struct buf *payload, ask_fn fn)
+static void ask(struct admin *a, struct http_exchange *x, enum engine_in kind, struct buf *payload, call_fn fn)
 {
     struct wait *w = make_wait(a, x, ask_gone);
     size_t n = payload ? payload->len : 0;
-    w->tag = asks_send(&a->front->asks, kind, payload ? buf_take(payload) : NULL, n, fn, w);
+    w->tag = calls_send(&a->front->calls, kind, payload ? buf_take(payload) : NULL, n, fn, w);
 }
 
 static void refuse(struct http_exchange *x, int status, const char *code, const char *text)
@@ -64,7 +64,7 @@ static void answer_json(struct wait *w, const char *text, size_t n)
 }
 
 /* The engine's own answer, or its refusal. */
-static void pass_on(void *ctx, const struct ask_reply *r)
+static void pass_on(void *ctx, const struct call_reply *r)
 {
     struct wait *w = ctx;
     if (r->code == 0) {
@@ -256,7 +256,7 @@ static void check_policy(struct admin *a, struct http_exchange *x)
 }
 
 /* What the log says is what happened: the policy may refuse. */
-static void params_came(void *ctx, const struct ask_reply *r)
+static void params_came(void *ctx, const struct call_reply *r)
 {
     struct wait *w = ctx;
     if (r->code == 0)
@@ -282,7 +282,7 @@ static void patch_params(struct admin *a, struct http_exchange *x)
     ((struct wait *)x->user)->given = given;
 }
 
-static void rolled_back(void *ctx, const struct ask_reply *r)
+static void rolled_back(void *ctx, const struct call_reply *r)
 {
     struct wait *w = ctx;
     if (r->code == 0)
@@ -296,7 +296,7 @@ static void post_rollback(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_ROLLBACK, NULL, rolled_back);
 }
 
-static void policy_came(void *ctx, const struct ask_reply *r)
+static void policy_came(void *ctx, const struct call_reply *r)
 {
     struct wait *w = ctx;
     struct buf out = {0};
@@ -322,7 +322,7 @@ static void get_policies(struct admin *a, struct http_exchange *x)
 
 /* ---- the rest */
 
-static void state_came(void *ctx, const struct ask_reply *r)
+static void state_came(void *ctx, const struct call_reply *r)
 {
     struct wait *w = ctx;
     struct front *f = w->admin->front;

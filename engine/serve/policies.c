@@ -101,7 +101,7 @@ static void finish(struct policy_job *j, const char *text)
     mem_free(j);
 }
 
-static void engine_answered(void *ctx, const struct ask_reply *r)
+static void engine_answered(void *ctx, const struct call_reply *r)
 {
     struct policy_job *j = ctx;
     char text[400];
@@ -130,7 +130,7 @@ static void done(struct text_job *job)
     if (!j->made)
         finish(j, j->err.text);
     else
-        asks_send(&f->asks, IN_POLICY, j->made, 0, engine_answered, j);
+        calls_send(&f->calls, IN_POLICY, j->made, 0, engine_answered, j);
 }
 
 static int post(struct policies *p, struct policy_job *j)

@@ -95,11 +95,11 @@ struct metrics_wait {
 static void metrics_gone(struct http_exchange *x)
 {
     struct metrics_wait *w = x->user;
-    asks_forget(&w->front->asks, w->tag);
+    calls_forget(&w->front->calls, w->tag);
     mem_free(w);
 }
 
-static void metrics_came(void *ctx, const struct ask_reply *reply)
+static void metrics_came(void *ctx, const struct call_reply *reply)
 {
     struct metrics_wait *w = ctx;
     struct front *f = w->front;
@@ -119,7 +119,7 @@ static void get_metrics(struct routes *r, struct http_exchange *x)
     *w = (struct metrics_wait){.front = r->front, .x = x};
     x->user = w;
     x->gone = metrics_gone;
-    w->tag = asks_send(&r->front->asks, IN_METRICS, NULL, 0, metrics_came, w);
+    w->tag = calls_send(&r->front->calls, IN_METRICS, NULL, 0, metrics_came, w);
 }
 
 static void post_tokenize(struct routes *r, struct http_exchange *x)

@@ -1,5 +1,5 @@
 /* The table of public routes: path, methods, handler, and the doors before them (keys, CORS, method and path
- * checks), which are asked when a head is whole: who may not come in sends no body. Front thread only. */
+ * checks), which run when a head is complete: a client that is refused sends no body. Front thread only. */
 #ifndef SERVE_ROUTES_H
 #define SERVE_ROUTES_H
 

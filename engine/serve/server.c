@@ -95,7 +95,7 @@ static void error_body(int status, const char *why, struct buf *out)
 static void take_event(struct server *s, struct engine_event *ev)
 {
     if (ev->kind == EV_REPLY)
-        asks_take(&s->front.asks, ev);
+        calls_take(&s->front.calls, ev);
     else if (ev->kind == EV_DRAINED)
         s->engine_drained = true;
     else
@@ -235,7 +235,7 @@ static void init_front(struct server *s)
     f->step_tokens = u->max_num_batched_tokens;
     f->ping_s = u->ping_s == 0 ? 5 : u->ping_s < 0 ? 0 : u->ping_s;
     f->force_usage = u->force_usage;
-    asks_init(&f->asks, u->inbox);
+    calls_init(&f->calls, u->inbox);
     counts_init(&f->counts);
     rng_init(&f->rng, seed());
     openai_init(&s->openai, f);
@@ -392,7 +392,7 @@ void server_destroy(struct server *s)
     http_destroy(s->front.http);
     openai_free(&s->openai);
     policies_free(&s->policies);
-    asks_free(&s->front.asks);
+    calls_free(&s->front.calls);
     auth_free(&s->routes.auth);
     auth_free(&s->admin.auth);
     loop_event_free(s->on_guard);

@@ -173,7 +173,7 @@ static bool same_order_given(const struct switch_order *a, const struct switch_o
            a->max_wait_ns == b->max_wait_ns && same_order(a->base, b->base) && same_named(a, b);
 }
 
-/* Is what the order asks for so already? */
+/* Is what the order asks for the case already? */
 static bool is_done(const struct partition *p, const struct switch_order *o)
 {
     return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match(p, o->mask, o->base) != NULL;
@@ -212,7 +212,7 @@ void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm)
     w->partition.algorithms[i] = algorithm;
 }
 
-static bool is_for_nobody(const struct world *w, const struct switch_order *o)
+static bool has_no_request(const struct world *w, const struct switch_order *o)
 {
     for (int i = 0; i < o->n_named; i++)
         if (request_find(&w->requests, o->named[i]))
@@ -228,7 +228,7 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return "no such ranks";
     if (o->mask & p->dead_ranks)
         return "one of these ranks has failed";
-    if (is_for_nobody(w, o))
+    if (has_no_request(w, o))
         return "none of the requests that the order is for is here (any more)";
     if (o->release)
         return NULL;
@@ -290,7 +290,7 @@ void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns
         return;
     for (int i = p->n_pending - 1; i >= 0; i--)
         if (p->pending[i].order.mask &
-            o->mask) { /* who has to wait for these ranks waits no longer because the order changes */
+            o->mask) { /* a request that waits for these ranks does not wait longer because the order changes */
             s.deadline_ns = p->pending[i].deadline_ns < s.deadline_ns ? p->pending[i].deadline_ns : s.deadline_ns;
             record(p, &p->pending[i], now_ns, true);
             remove_pending(p, i);
@@ -422,7 +422,8 @@ static struct group *group_at(struct partition *p, int place)
 static void settle(struct round *u, struct request *r, struct switch_event *ev)
 {
     struct world *w = u->w;
-    bool for_it = ev && is_named(&ev->order, r->id); /* whom the switch is for moves to what it was made for */
+    bool for_it = ev && is_named(&ev->order,
+                                 r->id); /* a request that the switch is for moves to the group that was made for it */
     enum kv_fate fate = for_it ? FATE_MIGRATE : ev ? ev->order.fate : FATE_RECOMPUTE;
     struct group *same = r->n_blocks ? group_at(&w->partition, r->place) : NULL;
     struct group *home = !same && r->n_blocks && fate == FATE_MIGRATE ? best_home(u, r) : NULL;
@@ -466,7 +467,7 @@ int partition_advance(struct world *w, int64_t now_ns)
 {
     struct partition *p = &w->partition;
     for (int i = p->n_pending - 1; i >= 0; i--)
-        if (is_for_nobody(w, &p->pending[i].order))
+        if (has_no_request(w, &p->pending[i].order))
             drop_order(p, i, now_ns);
     mark_groups(p);
     if (!p->n_pending)

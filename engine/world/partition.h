@@ -4,8 +4,8 @@
  * the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
  * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only. What a policy
  * has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
- * Invariants: a rank is in at most one group; a group takes no step while an order holds it; an order waits for
- * somebody, and no longer than until its deadline. Source: bind and release are Flying Serving's. */
+ * Invariants: a rank is in at most one group; a group takes no step while an order holds it; a waiting order has a
+ * request or a policy that wants it, and ends at its deadline. Source: bind and release are Flying Serving's. */
 #ifndef WORLD_PARTITION_H
 #define WORLD_PARTITION_H
 
@@ -53,7 +53,7 @@ struct group {
     struct layout layout; /* of its last step */
     bool idle;            /* no step under way */
     bool held;            /* takes no step: an order waits for its ranks */
-    bool closed;          /* finishes what it has: admits only those whom the waiting order is for */
+    bool closed;          /* finishes what it has: admits only the requests that the waiting order is for */
     bool shut;            /* the policy closed it: finishes what it has */
     int n_running;        /* requests of it */
     int64_t load;         /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
@@ -70,7 +70,7 @@ struct switch_order {
     enum kv_fate fate;
     int64_t max_wait_ns; /* drain, soft: then it becomes hard */
     int n_named;
-    req_id named[MAX_NAMED];   /* whom it is for */
+    req_id named[MAX_NAMED];   /* the requests it is for */
     char reason[REASON_BYTES]; /* the policy's words */
 };
 
@@ -92,8 +92,8 @@ struct switch_event {
     int n_open;             /* streams that have had no token since */
     int64_t worst_stall_ns; /* longest time between two tokens that any of its streams saw across it */
     bool superseded;        /* it was not carried out: another order took its ranks, or it was */
-    bool dropped;           /* because nobody is left who wants it: its policy has gone, or everybody whom it was for */
-    bool failure;           /* a rank failed: nobody's order */
+    bool dropped; /* because nothing needs it any more: its policy has gone, or all requests that it was for */
+    bool failure; /* a rank failed: no policy ordered it */
 };
 
 struct world;

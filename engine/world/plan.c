@@ -71,7 +71,7 @@ struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct
     return v;
 }
 
-/* Does somebody whom this plan starts begin with the text of block i of a place, whose key this is? Then the block is
+/* Does a request that this plan starts begin with the text of block i of a place, whose key this is? Then the block is
  * held again as soon as it is let go. */
 static bool is_promised(const struct plan *p, int place, int i, struct kv_key key)
 {
@@ -87,7 +87,7 @@ static bool is_promised(const struct plan *p, int place, int i, struct kv_key ke
     return false;
 }
 
-/* Blocks that come back when r lets go of its own: those nobody else holds, or will hold by this plan. */
+/* Blocks that come back when r lets go of its own: those that no other request holds, or will hold by this plan. */
 static int own_blocks(const struct plan *p, const struct request *r)
 {
     int n = 0;

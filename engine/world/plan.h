@@ -65,7 +65,7 @@ struct plan {
     int n_running;    /* the same */
     int64_t wake_ns;  /* 0: none; else absolute */
     int n_logs;
-    bool pressed;       /* somebody gave way because KV ran out: nobody new starts in this plan */
+    bool pressed;       /* a request gave way because KV ran out: no new one starts in this plan */
     const char *reason; /* why the last verb was refused */
 };
 
@@ -96,7 +96,7 @@ bool plan_switch(struct plan *p, const struct switch_order *o);
 /* A running or parked request that is in no step: its KV moves to the group's placement and it runs on there; or it is
  * parked where it is; or begins again. FATE_KEEP: only where the group has its placement already. */
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate);
-/* Hard: all of an idle group's requests are parked. Drain or soft: it admits nobody any more until it is opened again
+/* Hard: all of an idle group's requests are parked. Drain or soft: it admits no request until it is opened again
  * or bound anew. */
 bool plan_preempt_group(struct plan *p, int group, enum switch_when how);
 bool plan_open_group(struct plan *p, int group);

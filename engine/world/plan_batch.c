@@ -15,8 +15,8 @@ static bool lies_on_scarce(const struct plan *p, const struct request *v, int pl
     return false;
 }
 
-/* Who gives way to r, which wants so many blocks of a place: a parked request first (its KV serves nobody now), then
- * the last running one; only those behind r in the order. */
+/* Which request gives way to r, which wants that many blocks of a placement: a parked request first (its KV is not in
+ * use now), then the last running one; only those behind r in the order. */
 static struct request *find_victim(const struct plan *p, const struct request *r, int place, int blocks)
 {
     const struct req_queue *queues[] = {&p->world->waiting, &p->world->running};
@@ -166,7 +166,7 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
     return e;
 }
 
-/* Would it find room in this group were nobody else there? */
+/* Would it find room in this group if the group were empty? */
 static bool fits_empty(const struct plan_batch *b, const struct request *r)
 {
     const struct kv_pool *kv = &b->plan->world->kv;
@@ -261,7 +261,7 @@ int plan_decodes(struct plan_batch *b)
         if (r->group != b->group_id || plan_touched(p, r) || r->busy || !request_decoding(r))
             continue;
         if (!add_running(b, r, 1) && !plan_touched(p, r)) {
-            plan_do_preempt(p, r, PREEMPT_RECOMPUTE); /* nobody behind it holds KV: it gives way itself */
+            plan_do_preempt(p, r, PREEMPT_RECOMPUTE); /* no request behind it holds KV: it gives way itself */
             p->pressed = true;
         }
     }
@@ -294,7 +294,7 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
     for (int i = 0; i < n && !p->pressed && rows_left(b, budget) > 0; i++) {
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
-            continue; /* gone, or already used, or waiting for a sibling: that is nobody's fault */
+            continue; /* gone, or already used, or waiting for a sibling: that is not an error */
         bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place);
         if (!fits || r->n_moving || !partition_admits(&w->partition, b->group, r))
             continue; /* it is not for this group now: those behind it may well be */

@@ -13,8 +13,7 @@
 #include "engine/world/kv.h"
 #include "engine/world/sampling.h"
 
-#define HOLD_MAX_NS                                                                                                    \
-    INT64_C(3600000000000) /* a policy can hold a request back for so long, from the first hold of its life */
+#define HOLD_MAX_NS INT64_C(3600000000000) /* how long a policy can hold a request back, from its first hold on */
 
 enum ending {
     END_NONE,
@@ -99,7 +98,7 @@ struct request {
     enum ending finish_as;
     bool parked;           /* waiting with its KV kept (preempt hard) */
     bool left_behind;      /* parked, and by a policy that has gone: begins again once no group has its placement */
-    int64_t held_until_ns; /* the policy holds it back so long; 0: it does not */
+    int64_t held_until_ns; /* the policy holds it back until then; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */
     int64_t beside_ns;    /* when it was first seen to wait late with room beside it; 0: not since it got further */

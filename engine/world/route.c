@@ -48,7 +48,7 @@ bool route_here(const struct plan_batch *b, struct request *r)
         int64_t cost = g == b->group ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }
-    if (mine == INT64_MAX) /* nobody is certain to have room: who is asked may find that it has */
+    if (mine == INT64_MAX) /* no group is certain to have room: the one that asks may find that it has */
         return other == INT64_MAX;
     return other >= mine - TIE_TOKENS;
 }

@@ -22,15 +22,15 @@ struct limits {
     int max_num_queued_reqs;       /* waiting; 0 = MAX_REQUESTS */
     int64_t max_num_queued_tokens; /* prompt tokens waiting; 0 = no limit */
     bool prefix_caching;
-    int64_t starvation_ns; /* a request that waits longer with room for it, and behind nobody without, is a strike
+    int64_t starvation_ns; /* a request that waits longer with room for it, and behind none without, is a strike
                               against the policy; 0: off */
-    int64_t park_ns;       /* KV is kept for a waiting request for so long; then it is recomputed. 0: no bound */
+    int64_t park_ns;       /* how long a waiting request may keep its KV; then it is recomputed. 0: no bound */
 };
 
 enum { QUEUE_JOURNAL = 64 };
 
-/* Ordered by (key, order). The journal names the last changes, so that who keeps a copy need not compare it whole; a
- * new key is a leave and an entry. */
+/* Ordered by (key, order). The journal names the last changes, so that the holder of a copy need not compare all of it;
+ * a new key is a leave and an entry. */
 struct req_queue {
     struct request **items;
     int n, cap;
@@ -122,13 +122,13 @@ void world_copy_done(struct world *w,
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with
  * its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);
-/* A waiting request is held back: nobody starts it before then, and it is no work that could run. until_ns 0 lets it
- * go. */
+/* A waiting request is held back: it is not started before then, and does not count as work that could run. until_ns 0
+ * lets it go. */
 void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns);
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
  * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
-struct request *world_head(const struct world *w); /* the first of the waiting that nobody holds; NULL: there is none */
+struct request *world_head(const struct world *w); /* the first waiting request that is not held; NULL: none */
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
 /* The policy that has parked them goes. Those whose placement no group has, now or later, begin again (world_unpark):
@@ -154,6 +154,6 @@ bool world_check(const struct world *w);
 bool world_has_work(const struct world *w);
 bool world_eligible(
     const struct world *w,
-    const struct request *r); /* nobody holds it, and its leader (if any) has computed its prompt or is gone */
+    const struct request *r); /* it is not held, and its leader (if any) has computed its prompt or is gone */
 
 #endif

@@ -778,7 +778,7 @@ static int m_close(lua_State *L)
 static struct rig *new_rig(lua_State *L)
 {
     if (count_open(L, 0) >= MAX_OPEN)
-        lua_gc(L, LUA_GCCOLLECT, 0); /* those that nobody can reach any more */
+        lua_gc(L, LUA_GCCOLLECT, 0); /* those that cannot be reached any more */
     if (count_open(L, 0) >= MAX_OPEN)
         luaL_error(L, "%d engines are open: close those that are done (e:close())", MAX_OPEN);
     struct rig *r = lua_newuserdata(L, sizeof *r);

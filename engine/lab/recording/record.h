@@ -31,7 +31,8 @@ void recorder_close(struct recorder *r);
 uint64_t recorder_bytes(const struct recorder *r); /* handed to the writer so far; the engine's thread */
 bool recorder_failed(const struct recorder *r);    /* it has ended early; any thread */
 
-/* A keyed hash (SipHash-2-4 of 16 bytes): the same for equal input, and says nothing about it to who has not the key.
+/* A keyed hash (SipHash-2-4 of 16 bytes): the same for equal input, and says nothing about it to anyone without the
+ * key.
  */
 uint64_t record_hash(const uint64_t key[2], const uint64_t input[2]);
 /* Letters, digits, '.', '_' and '-' as they are, all else as %41; "-" alone and nothing as "%2d" and "-". */

@@ -150,7 +150,7 @@ static void reap(struct runner *c)
     }
 }
 
-/* Until a child has ended or somebody wants an end of it all, which is what it returns. */
+/* Waits until a child has ended or a signal asks for the end of all, and returns whether one did. */
 static bool await(struct runner *c)
 {
     struct pollfd p = {.fd = c->j->signals->fd, .events = POLLIN};

@@ -23,7 +23,7 @@ struct paper_number {
 
 struct paper_run {
     const char *name, *policy; /* as formulas write them: NAME.POLICY. */
-    int job;                   /* among the jobs; -1: nobody asked for it */
+    int job;                   /* among the jobs; -1: not asked for */
 };
 
 struct paper_list {

@@ -11,7 +11,7 @@
 
 /* ---- one param */
 
-/* Four digits: what is left of a value that somebody shall read and type. */
+/* Four digits: what remains of a value that people read and type. */
 static double rounded(double v)
 {
     char text[40];

@@ -4,7 +4,7 @@
 #define SERVE_FRONT_FRONT_H
 
 #include "engine/base/rng.h"
-#include "engine/serve/front/asks.h"
+#include "engine/serve/front/calls.h"
 #include "engine/serve/front/counts.h"
 #include "engine/serve/front/fault.h"
 #include "engine/serve/http/http.h"
@@ -22,7 +22,7 @@ struct front {
     const char *root;        /* the model's path or origin */
     const char *chat_source; /* the template's text, NULL: none */
     int64_t created_s;
-    struct asks asks;
+    struct calls calls;
     struct counts counts;
     struct rng rng;
     int max_live; /* sequences at once, 0: no bound here */

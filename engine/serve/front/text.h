@@ -1,8 +1,8 @@
 /* The text workers: what takes long and needs no connection (parsing bodies, rendering templates, tokenising, loading
  * policies) runs here, so that no stream waits for it. Three lanes, a thread each: short work never queues behind a
  * 100,000-token prompt, and a policy never behind either. A job is handed over whole, runs on its lane, and comes back
- * to the front thread. Bounded: a full lane refuses; a job has so much CPU time, and less on the short lane, so that
- * nobody waits long there; one whose client left is given up at its next check point, or never begun. Invariant: one
+ * to the front thread. Bounded: a full lane refuses; a job has so much CPU time, and less on the short lane, so that no
+ * job waits long there; one whose client left is given up at its next check point, or never begun. Invariant: one
  * thread at a time touches a job (except its cancel). */
 #ifndef SERVE_FRONT_TEXT_H
 #define SERVE_FRONT_TEXT_H

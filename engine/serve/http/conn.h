@@ -54,7 +54,7 @@ struct http_conn {
     size_t unsent;        /* of its backlog, in http's */
     int64_t since_ns;     /* the step began, of a head with its first byte */
     struct conn_pace {    /* has enough come, or gone, since then? */
-        int64_t since_ns; /* 0: nobody asks */
+        int64_t since_ns; /* 0: not asked for */
         size_t bytes;
     } receiving, sending;
     int64_t put_ns;

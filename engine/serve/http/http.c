@@ -134,7 +134,7 @@ static void on_accept(void *ctx)
     }
 }
 
-/* A socket bound to this address, which listens if it shall; -1 and errno. */
+/* A socket bound to this address, which listens if asked to; -1 and errno. */
 static int bind_one(const struct addrinfo *a, bool listens, int *port)
 {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1;

@@ -6,9 +6,9 @@
 #include "engine/serve/http/conn.h"
 
 /* OTHER_FILES: models, policies, recordings, queues. SLOW: a request that comes at less than so many times the least
- * rate may be ended for a newcomer. CREDIT: seconds' worth of bytes that all begin with, so that who has just begun is
- * not the slowest. FRESH: before its first second is over a silent connection does not idle; its request may be on the
- * way. */
+ * rate may be ended for a newcomer. CREDIT: seconds' worth of bytes that all begin with, so that a connection that has
+ * just begun is not the slowest. FRESH: before its first second is over a silent connection does not idle; its request
+ * may be on the way. */
 enum { OTHER_FILES = 256, SLOW = 16, CREDIT = 4, FRESH = 2, SAY_S = 10 };
 static const double BUSY = 1e300;
 static const char idle_first[] = "idle and slow ones are ended, then newcomers are turned away";
@@ -53,7 +53,7 @@ void rooms_free(struct http *h)
         map_free(&h->rooms[i].by_address);
 }
 
-/* An IPv4 address, or the network of an IPv6 one: who has one address of it has them all. */
+/* An IPv4 address, or the network of an IPv6 one: a client that has one address of it has them all. */
 uint64_t room_address_key(const struct sockaddr_storage *a)
 {
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)a;

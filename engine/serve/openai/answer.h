@@ -55,7 +55,7 @@ struct openai_answer {
 /* Takes params, prompts and specs out of the order. */
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model);
 void openai_answer_free(struct openai_answer *a);
-void openai_answer_let_go(struct openai_answer *a); /* what was gathered: there is nobody to read it */
+void openai_answer_let_go(struct openai_answer *a); /* frees what was gathered: the client has gone */
 
 /* A token. true: the choice met a stop string and its sequence should be ended as END_STOP. lp may be NULL.
  */

@@ -10,7 +10,7 @@
 
 enum { MAX_SPECS = 4096 };
 
-/* An order on its way through the text workers, and whom it is for. */
+/* An order on its way through the text workers, and the exchange that it is for. */
 struct pending {
     struct openai_order order; /* first: freed as an order */
     struct openai *openai;

@@ -26,7 +26,7 @@ struct openai_prompts {
 struct openai_reading {
     const struct front_text *text;
     const struct openai_params *params;
-    struct cancel *cancel; /* NULL: nobody cancels */
+    struct cancel *cancel; /* NULL: never cancelled */
 };
 
 int openai_prompts_read(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,

@@ -80,7 +80,7 @@ static int read_character(EditLine *edit, wchar_t *out)
     return 1;
 }
 
-/* The file is made here, before libedit writes it: what was typed is nobody else's. */
+/* The file is made here, before libedit writes it: only its owner may read what was typed. */
 static void load_history(struct line_editor *d, const char *path)
 {
     HistEvent ev;
