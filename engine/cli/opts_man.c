@@ -119,7 +119,7 @@ static const char last_sections[] =
     ".SH ENVIRONMENT\n"
     "Each option can be set as \\fBMOONSHIFT_\\fP and its name in capitals, with _ for each dash:\n"
     ".B MOONSHIFT_MAX_MODEL_LEN\n"
-    "is \\-\\-max\\-model\\-len. A variable that begins so and is no option is refused. The command line wins.\n"
+    "is \\-\\-max\\-model\\-len. A MOONSHIFT_ variable that names no option is an error. The command line wins.\n"
     ".TP\n.B NO_COLOR\n"
     "No colours at the terminal.\n"
     ".SH FILES\n"
