@@ -79,7 +79,7 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 void live_admit(struct live *l, const struct request *r, const struct view *v, struct admission *a);
 /* Fills the plan: the policy's when its call stands and is lawful, else the native one's. */
 void live_step(struct live *l, const struct view *v, struct plan *p);
-/* Has it done nothing but change the partition for so many plans that it need not be asked at once again? */
+/* Has it only changed the partition for several plans, so that it need not be asked again at once? */
 static inline bool live_is_restless(const struct live *l)
 {
     return l->n_barren > LIVE_MAX_BARREN;

@@ -163,7 +163,7 @@ static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *
 }
 
 /* bad has been withdrawn. For slowness alone it rests, three times as long each time, and is tried again; one that was
- * good for long begins anew. note: what becomes of it. */
+ * good for long starts from zero. note: what becomes of it. */
 static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int64_t now_ns, char note[80])
 {
     static const int64_t FIRST_REST_NS = 10000000000, LONG_NS = 600000000000;

@@ -240,7 +240,7 @@ static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, boo
     return good;
 }
 
-/* Hangs every table where it belongs and starts the columns afresh. */
+/* Puts every table in its place and starts the columns again. */
 static void restore(struct bind *b, lua_State *L)
 {
     columns_reset(&b->waiting, L);
@@ -261,7 +261,7 @@ void bind_forget(struct bind *b, lua_State *L)
     vm_host_enter(vm_of(L));
     restore(b, L);
     vm_host_leave(vm_of(L));
-    /* Another world has another plan, whose serials begin anew: a batch kept from before must not pass for
+    /* Another world has another plan, whose serials start again: a batch kept from before must not pass for
      * one of it. */
     for (int i = 0; i < MAX_RANKS; i++) {
         if (b->handle_refs[i] == LUA_NOREF)
@@ -427,7 +427,7 @@ static void put_field(lua_State *L, const char *name, double v)
     lua_setfield(L, -2, name);
 }
 
-/* The layouts that run on so many ranks, the least TP first. */
+/* The layouts that run on this many ranks, the least TP first. */
 static void push_layouts(lua_State *L, const struct node_shape *s, int n)
 {
     lua_newtable(L);

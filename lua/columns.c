@@ -252,7 +252,7 @@ static void grow(struct columns *c)
             c->cells[k] = mem_resize(c->cells[k], (size_t)c->cap, sizeof *c->cells[k]);
 }
 
-/* What the tables of so many rows take beyond the first ones, with which they were made; Lua may keep an old
+/* What the tables of this many rows take beyond the first ones, with which they were made; Lua may keep an old
  * and a new array for a while. */
 static size_t table_bytes(const struct columns *c, int rows)
 {

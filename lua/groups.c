@@ -221,7 +221,7 @@ bool groups_untouched(const struct groups *g, lua_State *L)
 
 /* ---- the lists */
 
-/* Fills the list on top of the stack, which had so many entries, and pops it. */
+/* Fills the list on top of the stack, which had `had` entries, and pops it. */
 static void set_list(lua_State *L, const struct groups *g, const int *slots, int n, int had)
 {
     for (int i = had; i > n; i--) {

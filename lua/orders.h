@@ -1,5 +1,5 @@
 /* The rest of the partition as Lua tables: view.free_ranks, view.dead_ranks, and view.pending, the orders that wait.
- * Written anew whenever there is anything to show, which is seldom. Owned by the bind of one script; used in vm bodies
+ * Rewritten whenever there is anything to show, which is seldom. Owned by the bind of one script; used in vm bodies
  * only. Invariant: the engine reads none of these tables. */
 #ifndef LUA_ORDERS_H
 #define LUA_ORDERS_H

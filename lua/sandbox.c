@@ -235,7 +235,7 @@ int sandbox_sorted_keys(lua_State *L, int index)
     return n;
 }
 
-/* Upvalues: the table, its sorted keys, how many were visited. Keys that were removed meanwhile are left out.
+/* Upvalues: the table, its sorted keys, how many were visited. Keys that were removed since are left out.
  */
 static int next_sorted(lua_State *L)
 {

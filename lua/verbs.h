@@ -32,7 +32,7 @@ int verb_group(lua_State *L, int arg); /* a table of view.groups, or its id */
 struct layout verb_layout(lua_State *L, int arg, bool *given);
 /* Raises on a field of the table that is not among the names. */
 void verb_check_fields(lua_State *L, int table, const char *what, const char *const *names, int n);
-/* The widest tensor parallel layout that runs on so many ranks. */
+/* The widest tensor parallel layout that runs on this many ranks. */
 struct layout verb_default_layout(const struct world *w, int n_ranks);
 
 /* verbs_batch.c */

@@ -355,15 +355,15 @@ static int disturbs(const struct partition *p, uint64_t set)
     return n;
 }
 
-/* The ranks of this set live, none of them is taken, and some layout runs on so many. */
+/* The ranks of this set live, none of them is taken, and some layout runs on that many. */
 static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
 {
     int n = __builtin_popcountll(set);
     return !(set & (w->partition.dead_ranks | taken)) && shape_runs(&w->shape, n);
 }
 
-/* The narrowest set that caches so many tokens; among equals the one that disturbs the fewest, then the first. 0: there
- * is none. */
+/* The narrowest set that caches this many tokens; among equals the one that disturbs the fewest, then the first. 0:
+ * there is none. */
 static uint64_t narrowest(const struct world *w, double tokens)
 {
     uint64_t best = 0;
@@ -378,7 +378,7 @@ static uint64_t narrowest(const struct world *w, double tokens)
     return best;
 }
 
-/* The widest set of at most so many ranks, of those that are not taken. */
+/* The widest set of at most this many ranks, of those that are not taken. */
 static uint64_t widest(const struct world *w, int most, uint64_t taken)
 {
     uint64_t best = 0;
@@ -393,7 +393,7 @@ static uint64_t widest(const struct world *w, int most, uint64_t taken)
     return best;
 }
 
-/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache so many tokens; nil:
+/* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache this many tokens; nil:
  * there is none. */
 int view_narrowest(lua_State *L)
 {

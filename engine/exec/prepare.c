@@ -19,7 +19,7 @@ static int count_ranks(uint64_t set)
     return __builtin_popcountll(set);
 }
 
-/* The next layout that so many ranks can run; none: it was the last. */
+/* The next layout that this many ranks can run; none: it was the last. */
 static struct layout next_layout(const struct node_shape *s, int n, int after_tp)
 {
     for (int tp = after_tp + 1; tp <= n; tp++)

@@ -1,5 +1,5 @@
-/* Where the requests of a simulation come from: a trace file or a generator, cut off after so many requests or seconds.
- * Owned by whoever opened it, one thread. Invariant: no row follows the reported end. */
+/* Where the requests of a simulation come from: a trace file or a generator, cut off after a number of requests or
+ * seconds. Owned by whoever opened it, one thread. Invariant: no row follows the reported end. */
 #ifndef LAB_ARRIVALS_H
 #define LAB_ARRIVALS_H
 

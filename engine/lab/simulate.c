@@ -21,7 +21,7 @@ struct simulation {
     struct simulate_run *run;
 };
 
-/* ---- what the user sees meanwhile */
+/* ---- progress */
 
 static bool interrupted(struct simulation *m)
 {
@@ -83,7 +83,7 @@ static int open_arrivals(const struct simulate_ask *o, struct arrivals **out, st
 
 /* ---- on a recording's own machine */
 
-/* The policy that went live meanwhile: by its name, or any that was named; the bytes must be those. */
+/* The policy that went live during the recording: by its name, or any that was named; the bytes must be those. */
 static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out,
                        struct err *e)
 {

@@ -11,7 +11,7 @@
 
 enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 3 };
 
-/* What a step's time depends on. Rows alone: a step of so many rows that looks at nothing. */
+/* What a step's time depends on. Rows alone: a step of that many rows that reads no cached tokens. */
 struct step_size {
     int rows;
     double looked_at;         /* sum over rows of the cached tokens that the row attends to, its own included */
@@ -54,7 +54,7 @@ struct estimator {
 };
 
 void estimator_init(struct estimator *e);
-/* A step of this layout took so long. Returns what had been predicted. */
+/* A step of this layout took ns. Returns what had been predicted. */
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns);
 /* In ns. seen (or NULL): how many steps of the layout it rests on; of a machine that knows, those that were run. */
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen);

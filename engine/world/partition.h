@@ -36,7 +36,7 @@ struct node_shape {
     const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks][tp]: why it cannot run, or NULL; sp = ranks / tp */
 };
 
-/* Does any layout run on so many ranks? */
+/* Does any layout run on this many ranks? */
 static inline bool shape_runs(const struct node_shape *s, int n_ranks)
 {
     return !s->refusals[n_ranks][1] || !s->refusals[n_ranks][n_ranks];

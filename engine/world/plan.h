@@ -97,7 +97,7 @@ bool plan_switch(struct plan *p, const struct switch_order *o);
  * parked where it is; or begins again. FATE_KEEP: only where the group has its placement already. */
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate);
 /* Hard: all of an idle group's requests are parked. Drain or soft: it admits no request until it is opened again
- * or bound anew. */
+ * or bound again. */
 bool plan_preempt_group(struct plan *p, int group, enum switch_when how);
 bool plan_open_group(struct plan *p, int group);
 /* Which algorithm the communicator of these ranks uses from now on (enum comm_algorithm). */

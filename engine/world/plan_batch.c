@@ -135,7 +135,7 @@ struct entry {
     int whole; /* blocks of the group's place that its whole timeline takes from those available */
 };
 
-/* Is it cheaper to copy so many cached tokens from another place than to compute them? */
+/* Is it cheaper to copy this many cached tokens from another placement than to compute them? */
 static bool worth_copying(const struct world *w, int tokens)
 {
     return tokens * w->cost.move_ns_per_token + w->cost.move_ns_fixed < tokens * w->cost.prefill_ns_per_token;

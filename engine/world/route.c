@@ -1,6 +1,6 @@
 #include "engine/world/route.h"
 
-/* A decoding sequence delays a newcomer about as much as so many prompt tokens. */
+/* A decoding sequence delays a newcomer about as much as this many prompt tokens. */
 enum { TOKENS_PER_DECODE = 8, TIE_TOKENS = 64 };
 
 void route_count(struct world *w)

@@ -132,8 +132,8 @@ struct request *world_head(const struct world *w); /* the first waiting request 
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
 /* The policy that has parked them goes. Those whose placement no group has, now or later, begin again (world_unpark):
- * nobody may mean to come back there, and meanwhile they would hold blocks that others wait for. Their full blocks stay
- * findable as a prefix, so where the next policy does come back in time little is computed twice. */
+ * no policy may bring them back there, and until then they would hold blocks that others wait for. Their full blocks
+ * stay findable as a prefix, so where the next policy does come back in time little is computed twice. */
 void world_leave_behind(struct world *w);
 /* Parked requests past the age bound give their KV back and go to the front of the queue; those that are left behind
  * and stranded give it back and keep their place. Returns how many; *next_ns:

@@ -330,7 +330,7 @@ void conn_flush(struct http_conn *c)
         advance(c);
 }
 
-/* Each stretch of so many seconds must have its share of bytes: an average could be paid for in advance. */
+/* Each stretch of this many seconds must bring its share of bytes: an average could be paid for in advance. */
 static bool is_slow(const struct http_conn *c, struct conn_pace *p, int seconds, int64_t now)
 {
     if (!p->since_ns || now - p->since_ns <= seconds * INT64_C(1000000000))

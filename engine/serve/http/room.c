@@ -5,7 +5,7 @@
 #include "engine/base/log.h"
 #include "engine/serve/http/conn.h"
 
-/* OTHER_FILES: models, policies, recordings, queues. SLOW: a request that comes at less than so many times the least
+/* OTHER_FILES: models, policies, recordings, queues. SLOW: a request that comes at less than this many times the least
  * rate may be ended for a newcomer. CREDIT: seconds' worth of bytes that all begin with, so that a connection that has
  * just begun is not the slowest. FRESH: before its first second is over a silent connection does not idle; its request
  * may be on the way. */

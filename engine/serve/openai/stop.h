@@ -1,7 +1,7 @@
 /* Stop strings in streamed text: finds the first one even when it comes in pieces, and says how much text may
- * be shown meanwhile. Which match is first does not depend on how the text was cut: the one that ends first,
- * the longest of those. Linear in text times strings. A struct stops is shared and immutable; a struct
- * stop_scan belongs to one text. */
+ * be shown before that is certain. Which match is first does not depend on how the text was cut: the one that ends
+ * first, the longest of those. Linear in text times strings. A struct stops is shared and immutable; a struct stop_scan
+ * belongs to one text. */
 #ifndef SERVE_OPENAI_STOP_H
 #define SERVE_OPENAI_STOP_H
 
