@@ -1,5 +1,6 @@
-/* What Python's str methods know about characters: classes and case. Constant tables (jinja_unicode_data.c)
- * and pure functions over them; any thread. Never true: a table changed by hand. */
+/* What Python's str methods know about characters: classes and case. Constant tables (unicode_data.c) and pure
+ * functions over them; any thread. Invariant: the tables are generated (tests/oracle/unicode_tables.py), never edited.
+ */
 #ifndef MODELS_TEMPLATE_UNICODE_H
 #define MODELS_TEMPLATE_UNICODE_H
 

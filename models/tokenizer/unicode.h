@@ -1,6 +1,6 @@
-/* What tokenisers need to know about characters: classes and canonical composition (NFC), with the meaning
- * the `tokenizers` library gives them, whatever PCRE2 or C library is installed. Tables are constant; a built
- * class table belongs to its tokenizer and is read-only, any thread. Never true: a class table entry for a
+/* What tokenizers need to know about characters: classes and canonical composition (NFC), with the meaning that the
+ * `tokenizers` library gives them, whatever PCRE2 or C library is installed. Tables are constant; a class table
+ * belongs to its tokenizer and is read-only once built; any thread. Invariant: a class table has no entry for a
  * surrogate. */
 #ifndef MODELS_TOKENIZER_UNICODE_H
 #define MODELS_TOKENIZER_UNICODE_H
