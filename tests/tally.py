@@ -1,7 +1,9 @@
 """Counts test cases in what the runners left behind, shows the output of what failed, prints "PASSED FAILED".
 
-tally.py junit FILE          ctest --output-junit: counted by cmocka case, or by "N passed, N failed" lines, else by program
+tally.py junit FILE [TOOK PREFIX]   ctest --output-junit: counted by cmocka case, or by "N passed, N failed" lines, else
+                             by program; appends "SECONDS<tab>PREFIX NAME" of each to TOOK
 tally.py log FILE RC NAME    one program's output: busted's summary or its last "N passed, N failed" line
+tally.py slowest TOOK        the table of what took longest
 A program that died, or that passed nothing at all, counts as one failure more.
 """
 
@@ -14,6 +16,7 @@ CMOCKA_PASSED = re.compile(r"^\[  PASSED  \] (\d+) test\(s\)\.", re.M)
 BUSTED = re.compile(r"^(\d+) success(?:es)? / (\d+) failures? / (\d+) errors? / (\d+) pending", re.M)
 PLAIN = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed", re.M)
 MAX_SHOWN = 8000
+SLOWEST = 20
 
 
 def cases(text):
@@ -67,9 +70,27 @@ def junit(path):
     return passed, failed
 
 
+def note_times(path, took, prefix):
+    cases = ET.parse(path).getroot().iter("testcase")
+    with open(took, "a") as f:
+        f.writelines(f"{float(case.get('time') or 0):.1f}\t{prefix}{case.get('name')}\n" for case in cases)
+
+
+def slowest(path):
+    with open(path) as f:
+        rows = sorted(((float(s), name) for s, name in (line.rstrip("\n").split("\t") for line in f)), reverse=True)
+    print(f"The slowest of {len(rows)}, in seconds:")
+    for seconds, name in rows[:SLOWEST]:
+        print(f"{seconds:7.1f}  {name}")
+
+
 def main():
+    if sys.argv[1] == "slowest":
+        return slowest(sys.argv[2])
     if sys.argv[1] == "junit":
         result = junit(sys.argv[2])
+        if len(sys.argv) > 3:
+            note_times(*sys.argv[2:])
     else:
         _, _, path, rc, name = sys.argv
         with open(path, errors="replace") as f:

@@ -31,7 +31,9 @@ enum { SAVED = 20 };
 #error "the emulator switches stacks on x86-64 and aarch64 only"
 #endif
 
-enum { LANES = 32, STACK_BYTES = 128 << 10, MOST_THREADS = 1024, MOST_SHARED = 228 << 10, DEVICES = 8 };
+/* Stacks whose tops were all at the same place of a page would throw each other out of the caches: they begin APART. */
+enum { APART = 17 * 64, SPREAD = 64 << 10, STACK_BYTES = (128 << 10) + SPREAD };
+enum { LANES = 32, MOST_THREADS = 1024, MOST_SHARED = 228 << 10, DEVICES = 8 };
 
 thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 thread_local unsigned char *emulator_dynamic;
@@ -42,7 +44,7 @@ enum state { RUNNING, AT_WARP, AT_CTA, UNTIL, ENDED };
 
 struct fiber {
     void *at;
-    char *stack;
+    char *stack, *top;
     enum state state;
     dim3 thread;
     unsigned swaps;
@@ -98,6 +100,7 @@ void prepare(struct machine *m, unsigned n)
     while (m->fibers.size() < n) {
         fiber f = {};
         f.stack = (char *)aligned_alloc(64, STACK_BYTES);
+        f.top = f.stack + STACK_BYTES - m->fibers.size() * APART % SPREAD;
         m->fibers.push_back(f);
     }
 }
@@ -145,9 +148,9 @@ bool run_cta(struct machine *m, unsigned n)
 }
 
 /* A stack on which emulator_switch finds `start` to return to. */
-void *begin_at(char *stack)
+void *begin_at(char *end)
 {
-    void **top = (void **)(stack + STACK_BYTES);
+    void **top = (void **)end;
 #if defined(__x86_64__)
     *--top = nullptr;
     *--top = (void *)start;
@@ -173,7 +176,7 @@ void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned
         f->state = RUNNING;
         f->swaps = 0;
         f->thread = dim3(i % c->blockDim.x, i / c->blockDim.x % c->blockDim.y, i / (c->blockDim.x * c->blockDim.y));
-        f->at = begin_at(f->stack);
+        f->at = begin_at(f->top);
     }
 }
 
