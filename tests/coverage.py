@@ -1,6 +1,6 @@
 """How much of the product the C tests reach, room by room: builds the preset "coverage", runs them, and prints what
-gcovr says. A room that is reached less than LEAST says is a failure; so is a test that fails. Arguments go to ctest
-(-R unit_, ...)."""
+gcovr says. Less than LEAST of all lines is a failure; so is a test that fails. Arguments go to ctest (-R unit_, ...):
+then only the tests count."""
 
 import json
 import os
@@ -12,7 +12,7 @@ sys.path.insert(0, "tests/lint")
 from tools import tool
 
 BUILD = "build-coverage"
-LEAST = 60  # per cent of the lines; what GPUs alone run is not counted
+LEAST = 70  # per cent of all lines; kernels/cuda is not counted
 # Each instruction set's twin runs the same lines; lints and models run none.
 TESTS = ["-LE", "^(lint|formal|emulated)$", "-E", r"\.(portable|avx2)$"]
 TOP = ["engine/", "kernels/", "lua/", "models/"]
@@ -88,11 +88,11 @@ def main():
     total = [sum(column) for column in zip(*rooms.values())]
     print(f"{'room':<28} {'lines':>7} {'reached':>8} {'branches':>9}")
     for name, sums in [*sorted(rooms.items()), ("all", total)]:
-        lines = share(sums[0], sums[1])
-        print(f"{name:<28} {sums[1]:>7} {lines:>7.1f}% {share(sums[2], sums[3]):>8.1f}%")
-        if lines < LEAST:
-            print(f"  {name}: less than {LEAST}% of the lines")
-            failed.append(name)
+        print(f"{name:<28} {sums[1]:>7} {share(sums[0], sums[1]):>7.1f}% {share(sums[2], sums[3]):>8.1f}%")
+    if not sys.argv[1:]:
+        if share(total[0], total[1]) < LEAST:
+            print(f"less than {LEAST}% of the lines are reached")
+            failed.append("all")
         else:
             passed += 1
     print(f"{passed} passed, {len(failed)} failed")
