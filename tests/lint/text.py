@@ -30,7 +30,15 @@ def opening(path):
 def header_paragraphs():
     for path in files(".h"):
         if len(opening(path)) < 60:
-            yield f"{path}: opens with no paragraph (what it is, who owns it, which thread, what is never true)"
+            yield f"{path}: opens with no paragraph (what it is, who owns it, which thread, its invariant)"
+
+
+def invariants():
+    """An invariant is a positive sentence after the word Invariant, what holds and not what does not."""
+    for path in files(".h"):
+        text = opening(path)
+        if re.search(r"\b(Never|Always) true\b", text):
+            yield f'{path}: says what is never true: say what holds, as "Invariant: ..."'
 
 
 def guards():
@@ -79,6 +87,7 @@ def umbrella():
 
 rules = Rules()
 rules.check("headers open with a paragraph", header_paragraphs())
+rules.check("invariants are positive sentences", invariants())
 rules.check("headers have guards", guards())
 rules.check("no umbrella headers", umbrella())
 rules.check("nothing left for later", matches(r"\b(TODO|FIXME|XXX|HACK|TBD)\b", EVERYTHING + TOP))
