@@ -232,7 +232,7 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
     struct partition *t = &p->world->partition;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
-        int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + p->world->kv.n_blocks / 100;
+        int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
         if (!g->held && (!r->parked || r->place == g->place) && need <= plan_blocks(p, g->id))
             return true;
     }

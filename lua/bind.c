@@ -176,17 +176,6 @@ static const struct group *last_to_step(const struct partition *p)
     return last;
 }
 
-/* Tokens that the roomiest group can cache. */
-static int64_t group_capacity(const struct world *w)
-{
-    int most = 0;
-    for (int i = 0; i < w->partition.n_groups; i++) {
-        int tpb = kv_place(&w->kv, w->partition.groups[w->partition.order[i]].place)->tokens_per_block;
-        most = tpb > most ? tpb : most;
-    }
-    return (int64_t)w->kv.n_blocks * most;
-}
-
 static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
 {
     const struct world *w = v->world;
@@ -207,7 +196,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
     const struct request *head = world_head(w);
     out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
-    out[S_GROUP_CAPACITY] = (double)group_capacity(w);
+    out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
 }
 
 /* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */

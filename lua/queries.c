@@ -2,6 +2,7 @@
 
 #include <lauxlib.h>
 
+#include "lua/columns.h"
 #include "lua/script.h"
 #include "lua/verbs.h"
 
@@ -64,9 +65,70 @@ static int view_tenants(lua_State *L)
     return 1;
 }
 
+/* ---- who gives way */
+
+/* Blocks that have to be free in a group before a waiting request starts there. */
+static int blocks_to_start(const struct world *w, const struct group *g, const struct request *r)
+{
+    return kv_blocks_for(&w->kv, g->place, r->n_tokens) + kv_reserve(&w->kv);
+}
+
+static bool admits(const struct group *g)
+{
+    return !g->closed && !g->shut;
+}
+
+static bool finds_room(const struct world *w, const struct request *r)
+{
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        const struct group *g = partition_group(&w->partition, i);
+        if (admits(g) && kv_available(&w->kv, g->place) >= blocks_to_start(w, g, r))
+            return w->running.n < w->limits.max_num_seqs;
+    }
+    return false;
+}
+
+/* Those of g who rank lowest and below the head, until it has room; 0: nobody has to, or too few are there. */
+static int find_victims(const struct world *w, const struct group *g, const struct request *head, req_id *out)
+{
+    int n = 0, lacking = blocks_to_start(w, g, head) - kv_available(&w->kv, g->place);
+    int seats = w->limits.max_num_seqs - w->running.n, last = w->running.n - COLUMN_ENDS;
+    for (int i = w->running.n - 1; i >= 0 && i >= last && (lacking > 0 || seats <= 0); i--) {
+        const struct request *r = w->running.items[i];
+        if (r->spec->priority <= head->spec->priority || r->key <= head->key)
+            break;
+        if (r->group == g->id) {
+            out[n++] = r->id;
+            lacking -= r->n_blocks;
+            seats++;
+        }
+    }
+    return lacking <= 0 && seats > 0 ? n : 0;
+}
+
+/* view.victims(group): the ids of those who have to leave this group so that the first of the waiting can start in it.
+ * An empty list: some group has room for it, or too few of lower rank run here. */
+static int view_victims(lua_State *L)
+{
+    const struct world *w = world_of(L, "view.victims");
+    const struct group *g = view_group(bind_of(L)->facts, verb_group(L, 1));
+    const struct request *head = world_head(w);
+    req_id ids[COLUMN_ENDS];
+    if (!g)
+        return verb_refused(L, "no such group (any more)");
+    int n = head && admits(g) && !finds_room(w, head) ? find_victims(w, g, head, ids) : 0;
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushnumber(L, lua_req_id(ids[i]));
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
 void queries_add(lua_State *L)
 {
-    static const luaL_Reg questions[] = {{"row", view_row}, {"tenant", view_tenant}, {"tenants", view_tenants}};
+    static const luaL_Reg questions[] = {
+        {"row", view_row}, {"tenant", view_tenant}, {"tenants", view_tenants}, {"victims", view_victims}};
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
         lua_pushcfunction(L, questions[i].func);
         lua_setfield(L, -2, questions[i].name);

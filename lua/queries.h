@@ -1,6 +1,6 @@
 /* What a policy may ask of its view beyond the facts that are already there: rows in the queue's order, counts by
- * tenant. C functions for Lua, used inside vm bodies. They cost nothing until they are called. Invariant: a query
- * changes nothing. */
+ * tenant, who would have to give way. C functions for Lua, used inside vm bodies. They cost nothing until they are
+ * called. Invariant: a query changes nothing. */
 #ifndef LUA_QUERIES_H
 #define LUA_QUERIES_H
 

@@ -305,11 +305,11 @@ void verbs_add_queries(lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {{"batch", act_batch},    {"forward", act_forward}, {"preempt", act_preempt},
-                                     {"refuse", act_refuse},  {"hold", act_hold},       {"wake", act_wake},
-                                     {"log", act_log},        {"bind", act_bind},       {"release", act_release},
-                                     {"remap", act_remap},    {"open", act_open},       {"comm", act_comm},
-                                     {"weights", act_weights}};
+    static const luaL_Reg verbs[] = {{"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt},
+                                     {"refuse", act_refuse},   {"hold", act_hold},       {"wake", act_wake},
+                                     {"log", act_log},         {"bind", act_bind},       {"release", act_release},
+                                     {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
+                                     {"weights", act_weights}, {"widen", act_widen}};
     static const char *const absent[] = {"swap_out", "swap_in", "reshard", "ffn", "draft"};
     verbs_make_batches(b, L);
     lua_newtable(L);

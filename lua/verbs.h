@@ -43,6 +43,7 @@ int view_estimate(lua_State *L);
 
 /* verbs_partition.c */
 int act_bind(lua_State *L);
+int act_widen(lua_State *L);
 int act_release(lua_State *L);
 int act_remap(lua_State *L);
 int act_open(lua_State *L);

@@ -1,4 +1,5 @@
 #include <lauxlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/exec/comm.h"
@@ -362,6 +363,8 @@ static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
     return !(set & (w->partition.dead_ranks | taken)) && shape_runs(&w->shape, n);
 }
 
+static const char no_group_caches[] = "no group that this node can form caches so many tokens";
+
 /* The narrowest set that caches this many tokens; among equals the one that disturbs the fewest, then the first. 0:
  * there is none. */
 static uint64_t narrowest(const struct world *w, double tokens)
@@ -393,6 +396,26 @@ static uint64_t widest(const struct world *w, int most, uint64_t taken)
     return best;
 }
 
+/* act.widen(): where no group can hold the first of the waiting, orders the narrowest that can; false: it is not
+ * needed, some group can or nobody waits. */
+int act_widen(lua_State *L)
+{
+    const struct plan *p = verb_orders(L);
+    if (!p)
+        return not_an_order_time(L, "widen");
+    const struct request *head = world_head(p->world);
+    if (!head || head->n_tokens <= world_group_capacity(p->world)) {
+        lua_pushboolean(L, false);
+        return 1;
+    }
+    uint64_t ranks = narrowest(p->world, head->n_tokens);
+    if (!ranks)
+        return verb_refused(L, no_group_caches);
+    struct switch_order o = new_order(false, ranks);
+    snprintf(o.reason, sizeof o.reason, "no group can hold the first request");
+    return give(L, &o);
+}
+
 /* view.narrowest(tokens): the ranks of the narrowest group that there may be and that can cache this many tokens; nil:
  * there is none. */
 int view_narrowest(lua_State *L)
@@ -403,7 +426,7 @@ int view_narrowest(lua_State *L)
         return verb_refused(L, "view.narrowest can be called in a hook only");
     uint64_t best = narrowest(b->facts->world, tokens);
     if (!best)
-        return verb_refused(L, "no group that this node can form caches so many tokens");
+        return verb_refused(L, no_group_caches);
     groups_push_ranks(L, best);
     return 1;
 }

@@ -27,29 +27,6 @@ local function pick(view, group, batch, p)
   return best
 end
 
--- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has
--- room for it, or when too few of lower rank run here. (As in priority.lua.)
-local function victims(view, group)
-  local waiting, running, ids = view.waiting, view.running, {}
-  local head = waiting.first[1]
-  local seats = view.max_num_seqs - view.n_running
-  if not head or group.closed then return ids end
-  local tokens, spare = waiting.computed[head] + waiting.remaining[head], math.ceil(view.kv_total / 100)
-  for _, g in ipairs(view.groups) do
-    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + spare then return ids end
-  end
-  local lacking = math.ceil(tokens / group.tokens_per_block) + spare - group.kv_free
-  for _, row in ipairs(running.last) do
-    if lacking <= 0 and seats > 0 then break end
-    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
-    if running.group[row] == group.id then
-      table.insert(ids, running.id[row])
-      lacking, seats = lacking - running.blocks[row], seats + 1
-    end
-  end
-  return lacking <= 0 and seats > 0 and ids or {}
-end
-
 return {
   api = 1,
   doc = "The layout of each step is the one that is estimated to take the least time.",
@@ -65,8 +42,6 @@ return {
     ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
   },
 
-  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
-
   start = function(facts, act, p)
     node, kept = facts, {}
     if p.bind then act.bind(node.ranks, { reason = "auto: one group" }) end
@@ -77,12 +52,10 @@ return {
   end,
 
   step = function(view, act, p)
-    if view.head_tokens > view.group_capacity then
-      act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
-    end
+    act.widen() -- where no group can hold the first request
     local settled = not p.preempt
     for _, group in ipairs(view.idle) do
-      for _, id in ipairs(settled and {} or victims(view, group)) do settled = act.preempt(id, "recompute") end
+      for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)

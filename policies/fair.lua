@@ -36,9 +36,7 @@ return {
   step = function(view, act, p)
     local head = view.waiting.first[1]
     if head then clock = math.max(clock, view.waiting.key[head]) end
-    if view.head_tokens > view.group_capacity then
-      act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
-    end
+    act.widen() -- where no group can hold the first request
     for _, group in ipairs(view.idle) do
       local batch = act.batch(group)
       batch:decodes()

@@ -42,10 +42,7 @@ end
 -- Asks for the partition when it is another one than before: at the start, after a change of params, when a rank failed. A
 -- request that no group of it can hold gets a wider one, until the node is empty.
 local function arrange(view, act, p)
-  if view.head_tokens > view.group_capacity then
-    act.bind(view.narrowest(view.head_tokens), { reason = "no group can hold the first request" })
-    ordered = "wider"
-  end
+  if act.widen() then ordered = "wider" end
   if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
   local tp = tp_of(node.n_ranks, p)
   local dead = #view.dead_ranks
@@ -55,29 +52,6 @@ local function arrange(view, act, p)
   if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
   for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
   ordered = { dp = p.dp, sp = p.sp, tp = tp, dead = dead }
-end
-
--- Who has to stop in a group for the first in the queue: how many, and their ids in a list. Nobody, when some group has
--- room for it, or when too few of lower rank run here. (As in priority.lua.)
-local function victims(view, group)
-  local waiting, running, ids = view.waiting, view.running, {}
-  local head = waiting.first[1]
-  local seats = view.max_num_seqs - view.n_running
-  if not head or group.closed then return ids end
-  local tokens, spare = waiting.computed[head] + waiting.remaining[head], math.ceil(view.kv_total / 100)
-  for _, g in ipairs(view.groups) do
-    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + spare then return ids end
-  end
-  local lacking = math.ceil(tokens / group.tokens_per_block) + spare - group.kv_free
-  for _, row in ipairs(running.last) do
-    if lacking <= 0 and seats > 0 then break end
-    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
-    if running.group[row] == group.id then
-      table.insert(ids, running.id[row])
-      lacking, seats = lacking - running.blocks[row], seats + 1
-    end
-  end
-  return lacking <= 0 and seats > 0 and ids or {}
 end
 
 return {
@@ -93,8 +67,6 @@ return {
     preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
     ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
   },
-
-  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
 
   fits = function(facts, p)
     local tp, n = tp_of(facts.n_ranks, p), facts.n_ranks
@@ -123,7 +95,7 @@ return {
     local settled = not p.preempt
     arrange(view, act, p)
     for _, group in ipairs(view.idle) do
-      for _, id in ipairs(settled and {} or victims(view, group)) do settled = act.preempt(id, "recompute") end
+      for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)

@@ -15,10 +15,9 @@
 #include "engine/base/map.h"
 #include "engine/world/ids.h"
 
-enum {
-    KV_UNIT = 16,
-    MAX_PLACES = 256
-}; /* KV_UNIT: tokens that one prefix key covers; every block holds a multiple of it */
+/* KV_UNIT: tokens that one prefix key covers; every block holds a multiple of it. KV_RESERVE_SHARE: one block in so
+ * many is kept for those that run (kv_reserve). */
+enum { KV_UNIT = 16, MAX_PLACES = 256, KV_RESERVE_SHARE = 100 };
 
 struct kv_key {
     uint64_t h[2]; /* both 0: no key */
@@ -72,6 +71,12 @@ static inline int kv_blocks_for(const struct kv_pool *p, int place, int n_tokens
 {
     int tpb = p->places[place]->tokens_per_block;
     return (n_tokens + tpb - 1) / tpb;
+}
+/* Blocks of each rank that a newcomer leaves to those that run: they grow while it computes its prompt, and would
+ * otherwise have to give way again soon. */
+static inline int kv_reserve(const struct kv_pool *p)
+{
+    return p->n_blocks / KV_RESERVE_SHARE;
 }
 static inline int32_t kv_phys(const struct kv_pool *p, int place, int32_t block, int share)
 {

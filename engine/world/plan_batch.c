@@ -204,7 +204,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     if (p->reason)
         return 0;
     struct entry e = look_at(b, r);
-    int spare = p->n_running ? w->kv.n_blocks / 100 : 0; /* room for those that already decode */
+    int spare = p->n_running ? kv_reserve(&w->kv) : 0;
     while (plan_available(p, place) < e.whole + spare) {
         struct request *v = find_victim(p, r, place, e.whole + spare);
         if (!v || v->state != REQ_WAITING) /* a parked one behind it gives way, running ones do not */

@@ -28,7 +28,7 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
         return INT64_MAX;
     int hits = r->parked ? 0 : world_prefix(w, r, place);
     int64_t need = r->n_tokens - (r->parked ? r->n_computed : hits * tpb);
-    int spare = p->n_running ? w->kv.n_blocks / 100 : 0;
+    int spare = p->n_running ? kv_reserve(&w->kv) : 0;
     if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks + spare > plan_blocks(p, g->id))
         return INT64_MAX;
     for (int i = 0; i < p->n_batches; i++)

@@ -129,6 +129,16 @@ int64_t world_capacity(const struct world *w)
     return capacity_without(w, w->partition.dead_ranks);
 }
 
+int64_t world_group_capacity(const struct world *w)
+{
+    int most = 0;
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        int tpb = kv_place(&w->kv, partition_group(&w->partition, i)->place)->tokens_per_block;
+        most = tpb > most ? tpb : most;
+    }
+    return (int64_t)w->kv.n_blocks * most;
+}
+
 bool world_suffices(const struct world *w, const struct request *r)
 {
     int need = request_output(r) ? r->n_tokens : r->spec->n_prompt + r->spec->max_tokens;

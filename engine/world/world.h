@@ -145,6 +145,7 @@ void world_commit(struct world *w, struct request *r, int n_computed);
 void world_end(struct world *w, struct request *r, enum ending how);
 /* Tokens that the widest possible group of living ranks can cache: what a single request may need at most. */
 int64_t world_capacity(const struct world *w);
+int64_t world_group_capacity(const struct world *w); /* tokens that the roomiest group can cache, as groups are now */
 /* Do the living ranks suffice for it: for all that it asked for as long as it has no output, afterwards for what it has
  * so far (it may well end by itself)? */
 bool world_suffices(const struct world *w, const struct request *r);

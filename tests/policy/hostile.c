@@ -294,6 +294,7 @@ static void orders(void **state)
         {IN_STEP, "view.estimate({}, {}, 1)", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "view.narrowest()", VERDICT_ERROR, "the number of tokens must be a number"},
         {IN_STEP, "view.narrowest(0 / 0)", VERDICT_ERROR, "the number of tokens must be a whole number"},
+        {IN_STEP, "view.victims()", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt({}, 'drain')", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt(1, 'drain')", VERDICT_ERROR, "1 is not a request id"},
         {IN_STEP, "act.batch(view.groups[1]):prefill(view.waiting, 5, 'all')", VERDICT_ERROR,
@@ -327,6 +328,7 @@ static void refused_verbs(void **state)
          "assert(act.weights(1).zero_copy)\n"
          "refused('no communicator', act.comm({ 0, 1 })) assert(act.comm({ 0 }).ranks[1] == 0) refused('caches so "
          "many', view.narrowest(1e9))\n"
+         "refused('no such group', view.victims(2)) assert(#view.victims(1) == 0 and act.widen() == false)\n"
          "refused('no such group', act.open(2)) refused('no such request', act.remap(65536 * 60000, 1))\n"
          "refused('60000', act.wake(-1)) refused('60000', act.wake(1e9)) refused('60000', act.wake(0 / 0))\n"
          "refused('no such request', act.refuse(65536 * 60000, 429))\n"

@@ -67,7 +67,90 @@ return {
 }
 ]]
 
+-- Who has to leave, worked out from the columns, is who view.victims names.
+local JUDGE = [[
+local function expected(view, group)
+  local waiting, running, ids = view.waiting, view.running, {}
+  local head, seats = waiting.first[1], view.max_num_seqs - view.n_running
+  if not head or group.closed then return ids end
+  local tokens, reserve = waiting.computed[head] + waiting.remaining[head], math.floor(view.kv_total / 100)
+  for _, g in ipairs(view.groups) do
+    if seats > 0 and not g.closed and g.kv_free >= math.ceil(tokens / g.tokens_per_block) + reserve then return ids end
+  end
+  local lacking = math.ceil(tokens / group.tokens_per_block) + reserve - group.kv_free
+  for _, row in ipairs(running.last) do
+    if lacking <= 0 and seats > 0 then break end
+    if running.priority[row] <= waiting.priority[head] or running.key[row] <= waiting.key[head] then break end
+    if running.group[row] == group.id then
+      table.insert(ids, running.id[row])
+      lacking, seats = lacking - running.blocks[row], seats + 1
+    end
+  end
+  return lacking <= 0 and seats > 0 and ids or {}
+end
+
+return {
+  api = 1,
+  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+  admit = function(r) return r.arrival + r.priority * 30 end,
+  step = function(view, act, p)
+    local settled = false
+    for _, g in ipairs(view.groups) do
+      local want, got = expected(view, g), view.victims(g)
+      assert(#want == #got, "another number of victims")
+      for i, id in ipairs(want) do assert(got[i] == id, "another victim") end
+    end
+    for _, g in ipairs(view.idle) do
+      for _, id in ipairs(settled and {} or view.victims(g)) do settled = act.preempt(id, "recompute") end
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting, 200)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end,
+}
+]]
+
 describe("a policy can ask", function()
+  for _, options in ipairs { { kv_blocks = 40 }, { kv_blocks = 210, max_num_seqs = 6 }, { ranks = 4, group_size = 1, kv_blocks = 30 } } do
+    it("who would have to give way, with " .. options.kv_blocks .. " blocks on " .. (options.ranks or 1) .. " ranks", function()
+      options.source, options.name = JUDGE, "judge"
+      h.with(options, function(e)
+        for k = 1, 60 do
+          e:submit { priority = k * 7 % 5, prompt = 20 + k * 53 % 150, max_tokens = 5 + k % 20, at = k * 0.002 }
+        end
+        e:run()
+        assert.is_true(h.metric(e, 'policy_decisions_total{action="preempt"}') > 0)
+        h.clean(e)
+      end)
+    end)
+  end
+
+  it("for a wider group where none can hold the first request, and not otherwise", function()
+    h.with({ name = "wide", ranks = 4, group_size = 1, kv_blocks = 10, source = [[
+      local asked = {}
+      return { api = 1, params = { live = { default = false } }, step = function(view, act, p)
+        local needed, before = view.head_tokens > view.group_capacity, act.widen()
+        assert(before == needed)
+        if needed then asked[view.head_tokens] = true end
+        for _, g in ipairs(view.idle) do
+          local b = act.batch(g)
+          b:decodes()
+          b:prefill(view.waiting)
+          if b.tokens > 0 then act.forward(g, b) end
+        end
+      end, finish = function(r, view, p) assert(not p.live or (asked[r.prompt] or false) == (r.prompt > 160)) end }
+    ]] }, function(e)
+      e:set { live = true }
+      e:submit { prompt = 100, max_tokens = 2 }
+      e:submit { prompt = 300, max_tokens = 2, at = 1 }
+      e:run()
+      assert.equal("2 1 1", h.sizes(e))
+      assert.equal("no group can hold the first request", h.switches(e)[1].reason)
+      h.clean(e)
+    end)
+  end)
+
   for _, options in ipairs { { kv_blocks = 60 }, { ranks = 4, group_size = 2, kv_blocks = 60 } } do
     it("for rows in order, and for counts by tenant, on " .. (options.ranks or 1) .. " ranks", function()
       options.source, options.name, options.max_num_seqs = CURIOUS, "curious", 12
