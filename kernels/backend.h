@@ -324,7 +324,6 @@ struct backend_ops {
     /* Optional (NULL: one after the other): rope_write, then attention of the same q. The contents of q are undefined
      * afterwards, too. */
     void (*rope_attention)(struct device *d, const struct rope_args *r, struct act v, const struct attention_args *a);
-    void (*add)(struct device *d, struct act x, struct act y, int rows); /* y += x */
     /* y[i] = x[logit_rows[first + i] - row0]: x holds the batch's rows from row0 on */
     void (*gather)(struct device *d, struct act x, int row0, struct act y, int first, int n);
     /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are
@@ -367,9 +366,6 @@ struct backend_ops {
     void (*reduce)(struct device *d, const struct reduce_args *a);
     /* Optional: can members on these devices use COMM_LIBRARY? NULL: never. */
     bool (*reduces_by_library)(struct device *const *devices, int n);
-    /* Rows of one member to another, both waiting for each other; other members take no part. */
-    void (*send)(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
-    void (*receive)(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 };
 
 const struct backend_ops *backend_cpu(void);

@@ -13,13 +13,6 @@
  * sleeper that is woken runs at once. */
 enum { POLLS = 1000, CROWDED_POLLS = 50 };
 
-/* A mailbox from one member to another. ABORTED may join each state. */
-enum { MAIL_EMPTY, MAIL_FULL, MAIL_TAKEN, MAIL_ABORTED = 4 };
-struct mailbox {
-    _Alignas(64) _Atomic uint32_t state;
-    struct mail mail;
-};
-
 /* Two slots, used alternately: a member that enters the next collective does not overwrite what slower members of this
  * one still read. */
 struct comm_member {
@@ -34,7 +27,6 @@ struct comm {
     _Atomic uint32_t aborted, sleepers;
     int n, polls;
     struct comm_member *members;
-    struct mailbox *mail; /* [from * n + to] */
 };
 
 int rendezvous_open(struct comm **out, int n, struct err *e)
@@ -47,8 +39,7 @@ int rendezvous_open(struct comm **out, int n, struct err *e)
     c->n = n;
     c->polls = n > thread_cores() ? CROWDED_POLLS : POLLS;
     c->members = mem_try_aligned((size_t)n * sizeof *c->members, 64);
-    c->mail = mem_try_aligned((size_t)n * (size_t)n * sizeof *c->mail, 64);
-    if (!c->members || !c->mail) {
+    if (!c->members) {
         rendezvous_close(c);
         return err_set(e, E_FULL, "no memory for a communicator of %d ranks", n);
     }
@@ -61,7 +52,6 @@ void rendezvous_close(struct comm *c)
     if (!c)
         return;
     mem_free(c->members);
-    mem_free(c->mail);
     mem_free(c);
 }
 
@@ -128,10 +118,6 @@ void rendezvous_abort(struct comm *c)
     atomic_store(&c->aborted, 1);
     atomic_fetch_add(&c->phase, 1);
     futex_wake(&c->phase, INT_MAX);
-    for (int i = 0; i < c->n * c->n; i++) {
-        atomic_fetch_or(&c->mail[i].state, MAIL_ABORTED);
-        wake(c, &c->mail[i].state);
-    }
 }
 
 void rendezvous_reset(struct comm *c)
@@ -139,8 +125,6 @@ void rendezvous_reset(struct comm *c)
     atomic_store(&c->arrived, 0);
     for (int i = 0; i < c->n; i++)
         c->members[i].n_entered = 0;
-    for (int i = 0; i < c->n * c->n; i++)
-        atomic_store(&c->mail[i].state, MAIL_EMPTY);
     atomic_store(&c->aborted, 0);
 }
 
@@ -152,57 +136,4 @@ int rendezvous_next_slot(const struct comm *c, int me)
 void **rendezvous_own(struct comm *c, int member, int slot)
 {
     return &c->members[member].own[slot];
-}
-
-/* ---- pairs */
-
-/* Waits for a state of the mailbox; false when the comm was aborted. */
-static bool await_mail(struct comm *c, struct mailbox *m, uint32_t wanted)
-{
-    for (;;) {
-        uint32_t now = atomic_load(&m->state);
-        if (now & MAIL_ABORTED)
-            return false;
-        if (now == wanted)
-            return true;
-        wait_while(c, &m->state, now);
-    }
-}
-
-/* False when an abort came between. */
-static bool set_mail(struct comm *c, struct mailbox *m, uint32_t from, uint32_t to)
-{
-    bool set = atomic_compare_exchange_strong(&m->state, &from, to);
-    wake(c, &m->state);
-    return set;
-}
-
-bool rendezvous_put(struct comm *c, int me, int to, struct mail *mail)
-{
-    ASSERT(me >= 0 && me < c->n && to >= 0 && to < c->n && to != me);
-    struct mailbox *m = &c->mail[me * c->n + to];
-    if (!await_mail(c, m, MAIL_EMPTY))
-        return false;
-    m->mail = *mail;
-    if (!set_mail(c, m, MAIL_EMPTY, MAIL_FULL) || !await_mail(c, m, MAIL_TAKEN))
-        return false;
-    mail->ready = m->mail.ready;
-    return set_mail(c, m, MAIL_TAKEN, MAIL_EMPTY);
-}
-
-bool rendezvous_find(struct comm *c, int me, int from, struct mail *mail)
-{
-    ASSERT(me >= 0 && me < c->n && from >= 0 && from < c->n && from != me);
-    struct mailbox *m = &c->mail[from * c->n + me];
-    if (!await_mail(c, m, MAIL_FULL))
-        return false;
-    *mail = m->mail;
-    return true;
-}
-
-bool rendezvous_take(struct comm *c, int me, int from, void *ready)
-{
-    struct mailbox *m = &c->mail[from * c->n + me];
-    m->mail.ready = ready;
-    return set_mail(c, m, MAIL_FULL, MAIL_TAKEN);
 }

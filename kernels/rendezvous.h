@@ -1,6 +1,6 @@
-/* Where the ranks of a collective meet, on every machine: a barrier, the buffers that each member publishes to the
- * others, and mailboxes for pairs. Members are threads of one process and may outnumber the cores: a waiting member
- * polls briefly and then sleeps. Opened by the engine's communicator pool, used by the members' rank threads. Only
+/* Where the ranks of a collective meet, on every machine: a barrier, and the buffers that each member publishes to
+ * the others. Members are threads of one process and may outnumber the cores: a waiting member polls briefly and then
+ * sleeps. Opened by the engine's communicator pool, used by the members' rank threads. Only
  * addresses are published; moving the bytes is the backend's job. Invariant: an abort ends every wait. */
 #ifndef KERNELS_RENDEZVOUS_H
 #define KERNELS_RENDEZVOUS_H
@@ -12,13 +12,6 @@ struct published {
     struct act buffers[EXCHANGE_BUFFERS];
     enum comm_algorithm algorithm;
     void *ready; /* for the backend: when the buffers may be read; NULL: now */
-};
-
-/* Rows on their way from one member to another. */
-struct mail {
-    struct act x;
-    int rows;
-    void *ready; /* as published.ready; once taken: when the receiver has read them */
 };
 
 int rendezvous_open(struct comm **out, int n, struct err *e);
@@ -39,11 +32,5 @@ bool rendezvous_barrier(struct comm *c);
 /* A pointer that the backend keeps with a member and slot, or (MEMBER_OWN) with a member alone; NULL at first. */
 enum { MEMBER_OWN = 2 };
 void **rendezvous_own(struct comm *c, int member, int slot);
-
-/* Pairs. put waits until the mail is taken, and gets the receiver's `ready`; find waits for mail, which stays until
- * take. False: the comm is aborted. */
-bool rendezvous_put(struct comm *c, int me, int to, struct mail *m);
-bool rendezvous_find(struct comm *c, int me, int from, struct mail *m);
-bool rendezvous_take(struct comm *c, int me, int from, void *ready);
 
 #endif

@@ -174,12 +174,6 @@ void watch_open(struct watch *w, int64_t deadline_ns)
     ring_by(w->dog, deadline_ns);
 }
 
-void watch_extend(struct watch *w, int64_t deadline_ns)
-{
-    watch_shut(w);
-    watch_open(w, deadline_ns);
-}
-
 bool watch_shut(struct watch *w)
 {
     for (;;) {

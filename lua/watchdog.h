@@ -28,8 +28,6 @@ typedef void (*watch_fire)(struct lua_State *L);
 struct watch *watch_new(struct lua_watchdog *d, struct lua_State *L, watch_fire fire); /* NULL: all are in use */
 void watch_free(struct watch *w);                                                      /* shut; NULL is fine */
 void watch_open(struct watch *w, int64_t deadline_ns);                                 /* clock: CLOCK_MONOTONIC */
-/* A later deadline for an open watch, from its own thread; it may fire again. */
-void watch_extend(struct watch *w, int64_t deadline_ns);
 /* True when it fired (since it was opened): the caller takes its hook off. */
 bool watch_shut(struct watch *w);
 

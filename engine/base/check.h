@@ -1,5 +1,5 @@
 /* Checks that stay on in every build. ASSERT is for bugs of this program only: nothing that arrives from outside may
- * reach one. A failed ASSERT prints where, runs the crash hooks (for a report) and aborts. Any thread. */
+ * reach one. A failed ASSERT prints where and aborts. Any thread. */
 #ifndef BASE_CHECK_H
 #define BASE_CHECK_H
 
@@ -11,7 +11,5 @@
 #define UNREACHABLE() check_failed("unreachable", __FILE__, __LINE__)
 
 _Noreturn void check_failed(const char *what, const char *file, int line);
-/* Registers a function that prints context into the report (at most 4). It must not allocate or lock. */
-void check_on_crash(void (*hook)(void *ctx), void *ctx);
 
 #endif

@@ -407,11 +407,6 @@ void json_free(struct json *root)
     cJSON_Delete((cJSON *)root);
 }
 
-struct json *json_copy(const struct json *j)
-{
-    return (struct json *)cJSON_Duplicate(as_cjson(j), 1);
-}
-
 enum json_type json_type(const struct json *j)
 {
     const cJSON *c = as_cjson(j);

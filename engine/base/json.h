@@ -24,8 +24,7 @@ struct json_limits {
 
 /* Parses text[0..n). limits may be NULL. NULL on failure, with E_INPUT and the line and column in e. */
 struct json *json_parse(const char *text, size_t n, const struct json_limits *limits, struct err *e);
-void json_free(struct json *root);            /* NULL is fine */
-struct json *json_copy(const struct json *j); /* deep; a new root */
+void json_free(struct json *root); /* NULL is fine */
 
 enum json_type json_type(const struct json *j);                           /* NULL counts as JSON_NULL */
 const char *json_type_name(const struct json *j);                         /* "a string", "an array", ... for messages */

@@ -40,9 +40,4 @@ static inline void list_push_back(struct list *head, struct list *n)
     head->prev = n;
 }
 
-static inline void list_push_front(struct list *head, struct list *n)
-{
-    list_push_back(head->next, n);
-}
-
 #endif

@@ -18,7 +18,7 @@ struct queue {
     size_t head, count, cap; /* ring */
     unsigned char *ring;
     int fd; /* eventfd or -1 */
-    bool kicked, fd_raised;
+    bool fd_raised;
 };
 
 struct queue *queue_create(size_t message_bytes, size_t capacity, bool with_fd)
@@ -117,21 +117,12 @@ bool queue_wait(struct queue *q, int64_t timeout_ns)
     }
     pthread_mutex_lock(&q->lock);
     int rc = 0;
-    while (!q->count && !q->kicked && rc != ETIMEDOUT)
+    while (!q->count && rc != ETIMEDOUT)
         rc = timeout_ns < 0 ? pthread_cond_wait(&q->ready, &q->lock)
                             : pthread_cond_timedwait(&q->ready, &q->lock, &until);
-    q->kicked = false;
     bool any = q->count > 0;
     pthread_mutex_unlock(&q->lock);
     return any;
-}
-
-void queue_kick(struct queue *q)
-{
-    pthread_mutex_lock(&q->lock);
-    q->kicked = true;
-    pthread_cond_signal(&q->ready);
-    pthread_mutex_unlock(&q->lock);
 }
 
 int queue_fd(const struct queue *q)

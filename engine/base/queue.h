@@ -18,9 +18,8 @@ int queue_post(struct queue *q, const void *message); /* 0, or E_FULL; never blo
 bool queue_take(struct queue *q, void *message);      /* false: empty */
 /* Takes up to max messages with one lock. Returns how many. */
 size_t queue_take_many(struct queue *q, void *messages, size_t max);
-/* Waits until there is a message, a kick, or timeout_ns passed (negative: for ever). True when there is a message. */
+/* Waits until there is a message or timeout_ns passed (negative: for ever). True when there is a message. */
 bool queue_wait(struct queue *q, int64_t timeout_ns);
-void queue_kick(struct queue *q);    /* ends one queue_wait early; no message */
 int queue_fd(const struct queue *q); /* eventfd; the consumer calls queue_fd_clear first */
 void queue_fd_clear(struct queue *q);
 size_t queue_count(struct queue *q);

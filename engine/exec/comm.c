@@ -180,11 +180,6 @@ struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks)
     return NULL;
 }
 
-int comm_ranks(const struct comm_set *c)
-{
-    return c->n;
-}
-
 const struct comm_measure *comm_measured(const struct comm_set *c)
 {
     return &c->measured;

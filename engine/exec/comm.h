@@ -37,7 +37,6 @@ int comm_pool_count(const struct comm_pool *p); /* sets of two ranks and more, e
 uint64_t comm_pool_mask(const struct comm_pool *p, int i);
 /* NULL: not in the pool. A set of one rank needs no communicator and is never in it. */
 struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks);
-int comm_ranks(const struct comm_set *c);
 const struct comm_measure *comm_measured(const struct comm_set *c);
 void comm_set_measured(struct comm_set *c, const struct comm_measure *m); /* of another machine that is played here */
 /* The comms of one share of the set in a layout: its SP group (same t, member index s), its TP group (same s, member

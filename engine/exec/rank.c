@@ -114,13 +114,6 @@ size_t rank_weight_bytes(const struct rank *r)
     return r->setup.shares_with ? 0 : weights_bytes(r->weights);
 }
 
-size_t rank_copy_bytes(const struct rank *r)
-{
-    if (r->facts.budget.weight_tp)
-        return r->setup.copy_shards ? r->facts.budget.copy : 0;
-    return r->setup.shares_with ? 0 : weights_copy_bytes(r->weights);
-}
-
 size_t rank_scratch_bytes(const struct rank *r)
 {
     const struct rank_setup *s = &r->setup;

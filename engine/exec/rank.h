@@ -39,7 +39,6 @@ int rank_open(struct rank **out, const struct rank_setup *s, struct err *e);
 const struct device_facts *rank_facts(const struct rank *r);
 struct device *rank_device(const struct rank *r); /* for the communicator pool, before rank_start */
 size_t rank_weight_bytes(const struct rank *r);   /* its own, copies included: 0 when it shares another's */
-size_t rank_copy_bytes(const struct rank *r);     /* of them, the sharded copy */
 size_t rank_scratch_bytes(const struct rank *r);
 size_t rank_kv_block_bytes(const struct rank *r); /* over all layers */
 int rank_kv_bits(const struct rank *r);           /* of a cached element */

@@ -28,6 +28,6 @@ void weights_free(struct weights *w);
 /* NULL: no such layout here; it was refused or has more than n_ranks ranks. */
 const struct model_weights *weights_view(const struct weights *w, struct layout l, int share);
 size_t weights_bytes(const struct weights *w);      /* all of them */
-size_t weights_copy_bytes(const struct weights *w); /* of them, the sharded copy */
+size_t weights_copy_bytes(const struct weights *w); /* of them, the sharded copy; for tests */
 
 #endif

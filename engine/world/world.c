@@ -6,12 +6,6 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
-void node_shape_single(struct node_shape *s, int tokens_per_block)
-{
-    const struct heads one = {1, 1, 64};
-    node_shape_uniform(s, 1, &one, tokens_per_block);
-}
-
 void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block)
 {
     memset(s, 0, sizeof *s);

@@ -81,8 +81,6 @@ struct world {
 void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
                 struct metrics *m);
 void world_free(struct world *w);
-/* The shape of one rank, for worlds without devices. */
-void node_shape_single(struct node_shape *s, int tokens_per_block);
 /* The shape of n ranks of a model: the aligned power-of-two ranges and the full set; tokens_per_block: of a block that
  * holds all kv heads. */
 void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block);

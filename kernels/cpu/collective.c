@@ -1,9 +1,10 @@
 /* The collectives of the CPU backend. Every member reads the buffers that the others publish where they lie; nothing is
  * copied to be sent. */
+#include "kernels/cpu/collective.h"
+
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "kernels/cpu/comm.h"
 
 /* SEGMENT floats of a row are added up at a time: the stack of partial sums stays in the L1 cache. */
 enum { SEGMENT = 256, MAX_STACK = 20, ROWS_PER_ITEM = 16, UNITS_PER_ITEM = 16, ONESHOT_MOST_BYTES = 32 << 10 };

@@ -7,7 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
-#include "kernels/cpu/comm.h"
+#include "kernels/cpu/collective.h"
 
 static const struct cpu_kernels *pick_avx2(void)
 {
@@ -228,7 +228,6 @@ const struct backend_ops *backend_cpu(void)
         .rope = cpu_rope,
         .kv_write = cpu_kv_write,
         .attention = cpu_attention,
-        .add = cpu_add,
         .gather = cpu_gather,
         .sample = cpu_sample,
         .kv_move = cpu_kv_move,
@@ -238,8 +237,6 @@ const struct backend_ops *backend_cpu(void)
         .comm_reset = rendezvous_reset,
         .exchange = cpu_exchange,
         .reduce = cpu_reduce,
-        .send = cpu_send,
-        .receive = cpu_receive,
     };
     return &ops;
 }

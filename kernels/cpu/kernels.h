@@ -97,7 +97,6 @@ struct cpu_kernels {
     const char *isa;
     void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y); /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
-    void (*add_row)(const float *x, int n, float *y);
     void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m); /* n a multiple of 32; q[PLANES][n] */
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);

@@ -10,7 +10,6 @@ const struct cpu_kernels *cpu_kernels_portable(void)
         .isa = "portable",
         .norm_row = norm_row,
         .swiglu_row = swiglu_row,
-        .add_row = add_row,
         .quantise_row = quantise_row,
         .linear = linear_kernel,
         .attend = attend,

@@ -130,27 +130,6 @@ void cpu_rope(struct device *d, const struct rope_args *a)
     device_run(d, items_of(a->rows), (int64_t)a->rows * (a->n_heads + a->n_kv_heads) * a->head_dim / 2, rope_item, &c);
 }
 
-struct add_call {
-    const struct device *d;
-    struct act x, y;
-    int rows;
-};
-
-static void add_item(void *ctx, int item, int thread)
-{
-    const struct add_call *c = ctx;
-    (void)thread;
-    for (int r = item * ROWS_PER_ITEM; r < (item + 1) * ROWS_PER_ITEM && r < c->rows; r++)
-        c->d->kernels->add_row(act_row(c->x, r), c->y.cols, act_row(c->y, r));
-}
-
-void cpu_add(struct device *d, struct act x, struct act y, int rows)
-{
-    struct add_call c = {d, x, y, rows};
-    if (!device_failed(d))
-        device_run(d, items_of(rows), (int64_t)rows * y.cols / 4, add_item, &c);
-}
-
 void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n)
 {
     if (device_failed(d))

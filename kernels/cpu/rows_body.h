@@ -67,12 +67,6 @@ static void swiglu_row(const float *x, const float *x2, int n, float *y)
         store_tail(y + i, n - i, swiglu(load_tail(x + i, n - i), load_tail(x2 + i, n - i)));
 }
 
-static void add_row(const float *x, int n, float *y)
-{
-    for (int i = 0; i < n; i++)
-        y[i] = y[i] + x[i];
-}
-
 /* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad
  * value must show. */
 static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m)

@@ -236,8 +236,7 @@ static bool make_stream(struct device *d)
 {
     return gpu_ok(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") &&
            gpu_ok(d, cudaEventCreate(&d->begun), "making an event") &&
-           gpu_ok(d, cudaEventCreate(&d->ended), "making an event") &&
-           gpu_ok(d, cudaEventCreateWithFlags(&d->posted, cudaEventDisableTiming), "making an event");
+           gpu_ok(d, cudaEventCreate(&d->ended), "making an event");
 }
 
 static void cuda_close(struct device *d)
@@ -262,8 +261,6 @@ static void cuda_close(struct device *d)
         cudaEventDestroy(d->begun);
     if (d->ended)
         cudaEventDestroy(d->ended);
-    if (d->posted)
-        cudaEventDestroy(d->posted);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     mem_free(d->sampled);
@@ -358,7 +355,6 @@ const struct backend_ops *backend_cuda(void)
         .rope_write = cuda_rope_write,
         .rope_attention = cuda_rope_attention,
         .attention = cuda_attention,
-        .add = cuda_add,
         .gather = cuda_gather,
         .sample = cuda_sample,
         .kv_move = cuda_kv_move,
@@ -374,8 +370,6 @@ const struct backend_ops *backend_cuda(void)
         .exchange = cuda_exchange,
         .reduce = cuda_reduce,
         .reduces_by_library = reduces_by_library,
-        .send = cuda_send,
-        .receive = cuda_receive,
     };
     return &ops;
 }

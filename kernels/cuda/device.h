@@ -86,7 +86,7 @@ struct device {
     struct device_facts facts;
     int index, capability; /* capability: 90 is 9.0 */
     cudaStream_t stream;
-    cudaEvent_t begun, ended, posted;
+    cudaEvent_t begun, ended;
     struct heap heap;
     struct loader loader;
     struct err error, broken;  /* of this step; of the device, for good */
@@ -152,7 +152,6 @@ struct rope_job step_rope(const struct device *d, const struct rope_args *a, str
 bool step_blocks(struct device *d, int tokens);
 void cuda_embed(struct device *d, struct wview table, struct act y, int first, int n);
 void cuda_rope(struct device *d, const struct rope_args *a);
-void cuda_add(struct device *d, struct act x, struct act y, int rows);
 void cuda_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
 /* load.c */
 int cuda_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
@@ -203,8 +202,6 @@ void cuda_sample(struct device *d, struct act logits, int vocab, int first, int 
 /* collective.c */
 void cuda_exchange(struct device *d, const struct exchange_args *a);
 void cuda_reduce(struct device *d, const struct reduce_args *a);
-void cuda_send(struct device *d, struct comm *c, int me, int to, struct act x, int rows);
-void cuda_receive(struct device *d, struct comm *c, int me, int from, struct act y, int rows);
 void cuda_comm_close(struct comm *c);
 void cuda_comm_abort(struct comm *c); /* any thread */
 /* The GPU of a member that has published in this slot. */

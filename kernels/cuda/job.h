@@ -89,11 +89,6 @@ struct rope_job {
     int dim; /* rotated elements; 0: none */
     bool halves;
 };
-struct add_job { /* y += x */
-    const float *x;
-    float *y;
-    int ldx, ldy, rows, cols;
-};
 struct gather_job { /* y[i] = x[rows[i] - row0] */
     const float *x;
     float *y;
@@ -106,7 +101,6 @@ cudaError_t launch_norm(cudaStream_t s, const struct norm_job *j);
 cudaError_t launch_swiglu(cudaStream_t s, const struct swiglu_job *j);
 cudaError_t launch_quantise(cudaStream_t s, const struct quantise_job *j);
 cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j);
-cudaError_t launch_add(cudaStream_t s, const struct add_job *j);
 cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
 
 struct sample_out;

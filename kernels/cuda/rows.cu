@@ -117,20 +117,6 @@ cudaError_t launch_quantise(cudaStream_t s, const struct quantise_job *j)
     return launch(quantise_kernel, grid, dim3(ROW_THREADS), 0, s, *j);
 }
 
-static __global__ void add_kernel(struct add_job j)
-{
-    int row = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (c >= j.cols)
-        return;
-    float *y = j.y + (int64_t)row * j.ldy + c;
-    *y = *y + j.x[(int64_t)row * j.ldx + c];
-}
-
-cudaError_t launch_add(cudaStream_t s, const struct add_job *j)
-{
-    return launch(add_kernel, dim3(ceil_div(j->cols, ROW_THREADS), j->rows), dim3(ROW_THREADS), 0, s, *j);
-}
-
 static __global__ void gather_kernel(struct gather_job j)
 {
     int i = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);

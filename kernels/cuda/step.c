@@ -202,13 +202,6 @@ void cuda_rope(struct device *d, const struct rope_args *a)
     rope_heads(d, a, a->k, a->n_kv_heads, a->k_gain);
 }
 
-void cuda_add(struct device *d, struct act x, struct act y, int rows)
-{
-    struct add_job j = {.x = x.data, .y = y.data, .ldx = x.ld, .ldy = y.ld, .rows = rows, .cols = y.cols};
-    if (!gpu_failed(d) && rows > 0)
-        gpu_ok(d, launch_add(d->stream, &j), "add");
-}
-
 void cuda_gather(struct device *d, struct act x, int row0, struct act y, int first, int n)
 {
     if (gpu_failed(d) || n == 0)

@@ -484,11 +484,6 @@ void gguf_close(struct gguf *g)
     mem_free(g);
 }
 
-size_t gguf_file_bytes(const struct gguf *g)
-{
-    return g->size;
-}
-
 void gguf_drop_pages(const struct gguf *g)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

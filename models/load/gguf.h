@@ -56,7 +56,6 @@ int gguf_open_memory(struct gguf **out, const void *data, size_t n, struct err *
 /* The same, and what bytes held is gguf's until gguf_close; after a failure it is still theirs. */
 int gguf_adopt(struct gguf **out, struct buf *bytes, struct err *e);
 void gguf_close(struct gguf *g);
-size_t gguf_file_bytes(const struct gguf *g);
 void gguf_drop_pages(const struct gguf *g); /* the weights are loaded: give the page cache back (madvise) */
 
 bool gguf_has(const struct gguf *g, const char *key);
@@ -71,6 +70,7 @@ bool gguf_array(const struct gguf *g, const char *key, struct gguf_array *out);
 /* Walks a string array: start with *cursor = 0 and call count times. */
 struct gguf_string gguf_array_string(const struct gguf_array *a, size_t *cursor);
 double gguf_array_number(const struct gguf_array *a, size_t i); /* any numeric item type */
+/* By place in the file; for tests. */
 size_t gguf_n_metadata(const struct gguf *g);
 struct gguf_string gguf_metadata_key(const struct gguf *g, size_t i);
 

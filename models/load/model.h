@@ -68,7 +68,8 @@ int model_open_gguf(struct model **out, const char *path, struct err *e);
 int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e);
 /* A folder with config.json and safetensors files. */
 int model_open_hf(struct model **out, const char *dir, struct err *e);
-/* The same from memory: the text of config.json and the bytes of one safetensors file, which must outlive the model. */
+/* The same from memory: the text of config.json and the bytes of one safetensors file, which must outlive the model.
+ * For tests. */
 struct model_text {
     const char *text;
     size_t n;

@@ -54,7 +54,7 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id); /* control tokens; out of range: false */
 /* Ids that end a turn (eos, eot, <|im_end|> and the like): a sorted list owned by t. */
 size_t tokenizer_end_ids(const struct tokenizer *t, const int32_t **ids);
-/* The token that stands for exactly these bytes ("<|im_end|>", " hello"); -1: none. */
+/* The token that stands for exactly these bytes ("<|im_end|>", " hello"); -1: none. For tests. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t n);
 /* Appends the bytes of one token (no UTF-8 repair; control tokens by their name). Out of range: nothing. */
 void tokenizer_piece(const struct tokenizer *t, int32_t id, struct buf *out);
@@ -71,7 +71,7 @@ struct detok {
 void detok_init(struct detok *d, const struct tokenizer *t, bool skip_special);
 void detok_put(struct detok *d, int32_t id, struct buf *out);
 void detok_flush(struct detok *d, struct buf *out);
-/* All at once: the text of ids. */
+/* All at once: the text of ids. For tests. */
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out);
 
 #endif

@@ -60,9 +60,6 @@ static void handle(void *ctx, struct http_exchange *x)
         for (int i = 0; i < 3; i++)
             buf_puts(http_stream_put(x), "data: x\n\n");
         http_stream_end(x);
-    } else if (strcmp(x->head.path, "/broken") == 0) {
-        http_stream_begin(x, 200, "text/plain");
-        http_stream_break(x);
     } else if (strncmp(x->head.path, "/later", 6) == 0) {
         h->waiting = x;
         x->user = h;

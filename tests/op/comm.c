@@ -1,6 +1,5 @@
 /* Collectives of the CPU backend among threads: exchange against a plain copy, reduce against the same sums in the same
- * order by one and by two shots, pairs; more members than cores; and an abort at any point, which must end every wait.
- */
+ * order by one and by two shots; more members than cores; and an abort at any point, which must end every wait. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +15,9 @@
 #include "models/forward/sum_tree.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(EMULATED)
-enum { ROUNDS = 6, ABORTS = 10, STEPS = 30 };
+enum { ROUNDS = 6, ABORTS = 10 };
 #else
-enum { ROUNDS = 40, ABORTS = 60, STEPS = 200 };
+enum { ROUNDS = 40, ABORTS = 60 };
 #endif
 enum { MOST = 16, MAX_ROWS = 40, MAX_COLS = 700, MAX_PLANES = 6 };
 
@@ -279,63 +278,6 @@ static void sums_are_those_of_one_by_every_algorithm(void **state)
     close_members(members, MOST);
 }
 
-/* ---- pairs */
-
-struct ring {
-    struct comm *comm;
-    int n, rows;
-    struct act x[MOST], y[MOST];
-};
-
-/* Even members send first, odd ones receive first; with an odd number the last pair waits for the first. */
-static void ring_body(struct member *m)
-{
-    struct ring *c = m->ctx;
-    int i = m->index, next = (i + 1) % c->n, before = (i + c->n - 1) % c->n;
-    for (int k = 0; k < STEPS; k++) {
-        *at(c->x[i], 0, 0) = (float)(i * 1000 + k);
-        if (i % 2 == 0) {
-            ops->send(m->device, c->comm, i, next, c->x[i], c->rows);
-            ops->receive(m->device, c->comm, i, before, c->y[i], c->rows);
-        } else {
-            ops->receive(m->device, c->comm, i, before, c->y[i], c->rows);
-            ops->send(m->device, c->comm, i, next, c->x[i], c->rows);
-        }
-        if (*at(c->y[i], 0, 0) != (float)(before * 1000 + k))
-            ops->comm_abort(c->comm); /* shows as a failed part */
-    }
-}
-
-static void pairs_pass_rows(void **state)
-{
-    (void)state;
-    static struct member members[MOST];
-    struct rng r;
-    rng_init(&r, 3);
-    open_members(members, MOST);
-    for (int n = 2; n <= 9; n++) {
-        struct ring c = {.n = n, .rows = 3};
-        assert_int_equal(ops->comm_open(&c.comm, n, NULL), 0);
-        for (int m = 0; m < n; m++) {
-            c.x[m] = act_new(3, 10, 11);
-            c.y[m] = act_new(3, 10, 12);
-            fill(&r, c.x[m], 3);
-        }
-        run_all(members, n, &c, ring_body);
-        for (int m = 0; m < n; m++) {
-            assert_int_equal(members[m].rc, 0);
-            for (int row = 0; row < 3; row++)
-                assert_memory_equal(at(c.y[m], row, 0), at(c.x[(m + n - 1) % n], row, 0), 10 * sizeof(float));
-        }
-        for (int m = 0; m < n; m++) {
-            mem_free(c.x[m].data);
-            mem_free(c.y[m].data);
-        }
-        ops->comm_close(c.comm);
-    }
-    close_members(members, MOST);
-}
-
 /* ---- failures */
 
 struct broken {
@@ -374,22 +316,20 @@ static void broken_body(struct member *m)
             }
             break_device(m);
         }
-        if (k % 3 == 0)
+        if (k % 2 == 0)
             ops->exchange(
                 m->device,
                 &(struct exchange_args){
                     .comm = c->comm, .me = i, .src = {c->x[i]}, .dst = {c->y[i]}, .rects = &rect, .n_rects = 1});
-        else if (k % 3 == 1)
+        else
             ops->reduce(m->device, &(struct reduce_args){.comm = c->other,
                                                          .me = i,
-                                                         .algorithm = k % 2 ? COMM_ONESHOT : COMM_TWOSHOT,
+                                                         .algorithm = k % 4 == 1 ? COMM_ONESHOT : COMM_TWOSHOT,
                                                          .planes = c->x[i],
                                                          .order = &c->order,
                                                          .rows = 1,
                                                          .y = c->y[i],
                                                          .part = c->part[i]});
-        else if (i < 2)
-            (i ? ops->receive : ops->send)(m->device, c->comm, i, 1 - i, c->y[i], 1);
     }
 }
 
@@ -462,7 +402,6 @@ static void the_pool_has_aligned_powers_of_two_and_the_whole(void **state)
     for (int i = 0; i < 7; i++) {
         struct comm_set *c = comm_find(pool, comm_pool_mask(pool, i));
         const struct comm_measure *m = comm_measured(c);
-        assert_int_equal(comm_ranks(c), __builtin_popcountll(comm_pool_mask(pool, i)));
         for (int k = 0; k < COMM_SIZES; k++)
             assert_true(m->bytes[k] > 0 && m->oneshot_ns[k] > 0 && m->twoshot_ns[k] > 0);
     }
@@ -470,7 +409,7 @@ static void the_pool_has_aligned_powers_of_two_and_the_whole(void **state)
     s = (struct comm_pool_setup){.ops = ops, .devices = devices, .n_ranks = 6, .extra = extra, .n_extra = 3};
     assert_int_equal(comm_pool_open(&pool, &s, &e), 0);
     assert_int_equal(comm_pool_count(pool), 6); /* 3 pairs, one four, all six, the extra one */
-    assert_int_equal(comm_ranks(comm_find(pool, 0x15)), 3);
+    assert_non_null(comm_find(pool, 0x15));
     comm_pool_close(pool);
     s.extra = &(const uint64_t){0x81};
     s.n_extra = 1;
@@ -511,7 +450,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rectangles_arrive),
         cmocka_unit_test(sums_are_those_of_one_by_every_algorithm),
-        cmocka_unit_test(pairs_pass_rows),
         cmocka_unit_test(nobody_waits_for_a_member_that_failed),
         cmocka_unit_test(the_pool_has_aligned_powers_of_two_and_the_whole),
         cmocka_unit_test(seats_match_the_layout),

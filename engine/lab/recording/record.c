@@ -466,11 +466,6 @@ uint64_t recorder_bytes(const struct recorder *r)
     return r->n_bytes;
 }
 
-bool recorder_failed(const struct recorder *r)
-{
-    return atomic_load(&r->failed);
-}
-
 /* ---- the hash */
 
 static uint64_t turn_left(uint64_t x, int by)

@@ -28,8 +28,7 @@ struct recorder_start {
 void recorder_begin(struct recorder *r, const struct recorder_start *s, const struct engine *engine);
 /* After the engine's thread has ended. NULL is fine. */
 void recorder_close(struct recorder *r);
-uint64_t recorder_bytes(const struct recorder *r); /* handed to the writer so far; the engine's thread */
-bool recorder_failed(const struct recorder *r);    /* it has ended early; any thread */
+uint64_t recorder_bytes(const struct recorder *r); /* handed to the writer so far; for benchmarks */
 
 /* A keyed hash (SipHash-2-4 of 16 bytes): the same for equal input, and says nothing about it to anyone without the
  * key.

@@ -188,13 +188,6 @@ void http_stream_end(struct http_exchange *x)
     finish(x);
 }
 
-void http_stream_break(struct http_exchange *x)
-{
-    conn_chunk_close(x->conn);
-    x->conn->closing = true;
-    finish(x);
-}
-
 int64_t http_last_put_ns(const struct http_exchange *x)
 {
     return x->streaming ? x->conn->put_ns : x->began_ns;

@@ -98,9 +98,7 @@ void http_answer(struct http_exchange *x, int status, const char *type, const ch
 /* A streamed answer: begin, put as often as wanted (straight into the returned buffer: append only), end. */
 void http_stream_begin(struct http_exchange *x, int status, const char *type);
 struct buf *http_stream_put(struct http_exchange *x);
-void http_stream_end(struct http_exchange *x); /* the exchange is over */
-void http_stream_break(
-    struct http_exchange *x); /* over, and the client can tell that it is not whole: no last chunk, closed */
+void http_stream_end(struct http_exchange *x);           /* the exchange is over */
 int64_t http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
 const char *http_reason(int status);
 

@@ -28,7 +28,7 @@ void loop_disarm(struct loop_event *v);
 void loop_again(struct loop_event *v);      /* its callback runs once more in the next turn */
 void loop_event_free(struct loop_event *v); /* NULL is fine */
 void loop_run(struct loop *l);              /* until loop_stop */
-void loop_turn(struct loop *l);             /* what is due now, without waiting */
+void loop_turn(struct loop *l);             /* what is due now, without waiting; for tests */
 void loop_stop(struct loop *l);
 
 #endif
