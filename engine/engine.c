@@ -32,8 +32,7 @@ static int start_partition(struct engine *engine, struct err *e)
     struct layout l = engine->setup.start;
     int n = engine->node.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
     for (int first = 0; first + size <= n; first += size) {
-        struct switch_order o = {
-            .mask = (size == 64 ? ~0ull : (1ull << size) - 1) << first, .base = {size, 1, 1}, .reason = "start"};
+        struct switch_order o = {.mask = rank_range(first, size), .base = {size, 1, 1}, .reason = "start"};
         const char *why = partition_refusal(&engine->world, &o);
         if (why && l.sp)
             return err_set(e, E_INPUT, "groups of %d ranks: %s", size, why);

@@ -476,7 +476,7 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
     lua_setfield(L, -2, "device");
     lua_pushliteral(L, "replicated");
     lua_setfield(L, -2, "residency");
-    groups_push_ranks(L, n->n_ranks == 64 ? ~0ull : (1ull << n->n_ranks) - 1);
+    groups_push_ranks(L, rank_range(0, n->n_ranks));
     lua_setfield(L, -2, "ranks");
     lua_createtable(L, 0, 4);
     put_field(L, "q", n->heads.n_q);

@@ -15,7 +15,7 @@ static const struct heads made_heads = {.n_q = 16, .n_kv = 8, .head_dim = 64};
 static void form_groups(struct rehearsal *r, const struct rehearsal_size *size)
 {
     struct world *w = &r->world;
-    const uint64_t one[] = {((1ull << w->shape.n_ranks) - 1) & ~size->no_group};
+    const uint64_t one[] = {rank_range(0, w->shape.n_ranks) & ~size->no_group};
     const uint64_t *sets = size->groups[0] ? size->groups : one;
     int64_t then_ns = r->now_ns - 10000000000;
     for (int i = 0; i < (size->groups[0] ? MAX_MADE_GROUPS : 1); i++) {

@@ -81,7 +81,7 @@ static void fill(struct rehearsal *r, const struct scene *scene)
 
 static void twist(struct rehearsal *r, enum twist t)
 {
-    uint64_t all = (1ull << r->world.shape.n_ranks) - 1;
+    uint64_t all = rank_range(0, r->world.shape.n_ranks);
     struct switch_order o = {.mask = all,
                              .base = {r->world.shape.n_ranks, 1, 1},
                              .max_wait_ns = 10000000000,

@@ -145,6 +145,20 @@ struct layout verb_default_layout(const struct world *w, int n_ranks)
     return (struct layout){n_ranks, 1, 1};
 }
 
+const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out)
+{
+    bool given;
+    int group = verb_group(L, arg);
+    *out = verb_layout(L, arg + 1, &given);
+    const struct view *v = bind_of(L)->facts;
+    const struct group *g = v ? view_group(v, group) : NULL;
+    if (!g)
+        return v ? "no such group (any more)" : "this can be asked in step, admit and finish only";
+    if (!given)
+        *out = verb_default_layout(v->world, g->n_ranks);
+    return shape_refusal(&v->world->shape, g->n_ranks, *out);
+}
+
 /* ---- requests and time */
 
 /* act.preempt(id, "recompute" | "hard"), act.preempt(group, "hard" | "drain" | "soft") */

@@ -32,6 +32,8 @@ int verb_group(lua_State *L, int arg); /* a table of view.groups, or its id */
 struct layout verb_layout(lua_State *L, int arg, bool *given);
 /* Raises on a field of the table that is not among the names. */
 void verb_check_fields(lua_State *L, int table, const char *what, const char *const *names, int n);
+/* The layout after a group, by argument, or the group's default one; NULL, or why it cannot be. */
+const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
 /* The widest tensor parallel layout that runs on this many ranks. */
 struct layout verb_default_layout(const struct world *w, int n_ranks);
 

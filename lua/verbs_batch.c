@@ -196,28 +196,14 @@ static struct step_size check_size(lua_State *L, int arg)
  * and why the layout cannot run. */
 int view_estimate(lua_State *L)
 {
-    bool given;
-    struct bind *b = bind_of(L);
+    struct layout l;
     lua_settop(L, 3);
-    int group = verb_group(L, 1);
-    struct layout l = verb_layout(L, 2, &given);
-    if (!b->facts)
-        return verb_refused(L, "view.estimate can be called in step, admit and finish only");
+    const char *why = verb_layout_of_group(L, 1, &l);
     struct step_size size = check_size(L, 3);
-    const struct world *w = b->facts->world;
-    const struct group *g = view_group(b->facts, group);
-    if (!g)
-        return verb_refused(L, "no such group (any more)");
-    if (!given)
-        l = verb_default_layout(w, g->n_ranks);
-    if (l.pp > 1)
-        return verb_refused(L, "pipeline parallelism (pp > 1) is not supported by this build");
-    if (layout_size(l) != g->n_ranks)
-        return verb_refused(L, "sp * tp * pp is not the number of ranks of the group");
-    if (w->shape.refusals[g->n_ranks][l.tp])
-        return verb_refused(L, w->shape.refusals[g->n_ranks][l.tp]);
+    if (why)
+        return verb_refused(L, why);
     uint64_t seen;
-    lua_pushnumber(L, estimator_ns(&w->estimate, l, size, &seen) * 1e-6);
+    lua_pushnumber(L, estimator_ns(&bind_of(L)->facts->world->estimate, l, size, &seen) * 1e-6);
     lua_pushnumber(L, (double)seen);
     return 2;
 }

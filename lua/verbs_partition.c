@@ -233,14 +233,6 @@ int act_open(lua_State *L)
     return verb_answer(L, plan_open_group(verb_plan(L), group));
 }
 
-static bool in_pool(const struct node_shape *s, uint64_t mask)
-{
-    for (int i = 0; i < s->n_sets; i++)
-        if (s->sets[i] == mask)
-            return true;
-    return false;
-}
-
 /* A list of microseconds by size, into the table on top of the stack. */
 static void put_measured(lua_State *L, const char *field, const int64_t ns[COMM_SIZES])
 {
@@ -287,7 +279,7 @@ int act_comm(lua_State *L)
         return not_an_order_time(L, "comm");
     if (why)
         return verb_refused(L, why);
-    if (!in_pool(&b->plan->world->shape, mask))
+    if (shape_find(&b->plan->world->shape, mask) < 0)
         return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have "
                                "one (--comm-sets adds more)");
     struct comm_set *set = b->comms ? comm_find(b->comms, mask) : NULL;
@@ -310,25 +302,11 @@ int act_comm(lua_State *L)
 /* act.weights(group, layout): what the view of the weights costs; nil and why when the layout cannot run. */
 int act_weights(lua_State *L)
 {
-    bool given;
-    struct bind *b = bind_of(L);
+    struct layout l;
     lua_settop(L, 2);
-    int id = verb_group(L, 1);
-    struct layout l = verb_layout(L, 2, &given);
-    if (!b->facts)
-        return verb_refused(L, "act.weights can be called in step, admit and finish only");
-    const struct world *w = b->facts->world;
-    const struct group *g = view_group(b->facts, id);
-    if (!g)
-        return verb_refused(L, "no such group (any more)");
-    if (!given)
-        l = verb_default_layout(w, g->n_ranks);
-    if (l.pp > 1)
-        return verb_refused(L, "pipeline parallelism (pp > 1) is not supported by this build");
-    if (layout_size(l) != g->n_ranks)
-        return verb_refused(L, "sp * tp * pp is not the number of ranks of the group");
-    if (w->shape.refusals[g->n_ranks][l.tp])
-        return verb_refused(L, w->shape.refusals[g->n_ranks][l.tp]);
+    const char *why = verb_layout_of_group(L, 1, &l);
+    if (why)
+        return verb_refused(L, why);
     lua_createtable(L, 0, 4);
     lua_pushnumber(L, 0); /* replicated: a layout is a view of what every rank holds */
     lua_setfield(L, -2, "bytes");

@@ -77,11 +77,6 @@ static void close_set(struct comm_set *c)
     mem_free(c->layouts);
 }
 
-static uint64_t range_mask(int first, int n)
-{
-    return (n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) << first;
-}
-
 static int add_set(struct comm_pool *p, const struct comm_pool_setup *s, uint64_t ranks, struct err *e)
 {
     if (count_ranks(ranks) < 2 || comm_find(p, ranks))
@@ -95,10 +90,10 @@ static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct
 {
     for (int n = 2; n <= s->n_ranks; n *= 2)
         for (int first = 0; first + n <= s->n_ranks; first += n)
-            TRY(add_set(p, s, range_mask(first, n), e));
-    TRY(add_set(p, s, range_mask(0, s->n_ranks), e));
+            TRY(add_set(p, s, rank_range(first, n), e));
+    TRY(add_set(p, s, rank_range(0, s->n_ranks), e));
     for (int i = 0; i < s->n_extra; i++) {
-        if (s->extra[i] & ~range_mask(0, s->n_ranks))
+        if (s->extra[i] & ~rank_range(0, s->n_ranks))
             return err_set(e, E_INPUT,
                            "a communicator of ranks that are not there (mask %#llx): this node has %d ranks",
                            (unsigned long long)s->extra[i], s->n_ranks);

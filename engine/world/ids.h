@@ -14,4 +14,10 @@ enum {
     REASON_BYTES = 80, /* a policy's words for what it does */
 };
 
+/* A set of ranks is a mask, rank r its bit r. The n ranks from `first` on. */
+static inline uint64_t rank_range(int first, int n)
+{
+    return (n == MAX_RANKS ? ~0ull : (1ull << n) - 1) << first;
+}
+
 #endif

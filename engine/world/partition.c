@@ -19,15 +19,10 @@ const char *kv_fate_name(enum kv_fate f)
     return names[f];
 }
 
-static uint64_t all_ranks(int n)
-{
-    return n == 64 ? ~0ull : (1ull << n) - 1;
-}
-
 void partition_init(struct partition *p, int n_ranks)
 {
     memset(p, 0, sizeof *p);
-    p->free_ranks = all_ranks(n_ranks);
+    p->free_ranks = rank_range(0, n_ranks);
     p->next_serial = 1;
 }
 
@@ -190,8 +185,7 @@ bool partition_stands(const struct partition *p, const struct switch_order *o)
     return !overlaps && is_done(p, o);
 }
 
-/* The place of a set of ranks in the shape; -1: it is none of them. */
-static int find_set(const struct node_shape *s, uint64_t mask)
+int shape_find(const struct node_shape *s, uint64_t mask)
 {
     for (int i = 0; i < s->n_sets; i++)
         if (s->sets[i] == mask)
@@ -199,15 +193,26 @@ static int find_set(const struct node_shape *s, uint64_t mask)
     return -1;
 }
 
+const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout l)
+{
+    if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
+        return "sp, tp and pp must be from 1 to 64";
+    if (l.pp > 1)
+        return "pipeline parallelism (pp > 1) is not supported by this build";
+    if (layout_size(l) != n_ranks)
+        return "sp * tp * pp is not the number of ranks of the group";
+    return s->refusals[n_ranks][l.tp];
+}
+
 int partition_algorithm(const struct world *w, uint64_t ranks)
 {
-    int i = find_set(&w->shape, ranks);
+    int i = shape_find(&w->shape, ranks);
     return i < 0 ? 0 : w->partition.algorithms[i];
 }
 
 void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm)
 {
-    int i = find_set(&w->shape, ranks);
+    int i = shape_find(&w->shape, ranks);
     ASSERT(i >= 0);
     w->partition.algorithms[i] = algorithm;
 }
@@ -224,7 +229,7 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
 {
     struct partition *p = &w->partition;
     int ranks[MAX_RANKS], n = __builtin_popcountll(o->mask);
-    if (!o->mask || o->mask & ~all_ranks(w->shape.n_ranks))
+    if (!o->mask || o->mask & ~rank_range(0, w->shape.n_ranks))
         return "no such ranks";
     if (o->mask & p->dead_ranks)
         return "one of these ranks has failed";
@@ -232,7 +237,7 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return "none of the requests that the order is for is here (any more)";
     if (o->release)
         return NULL;
-    if (find_set(&w->shape, o->mask) < 0)
+    if (shape_find(&w->shape, o->mask) < 0)
         return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets "
                "adds more)";
     if (!is_identity(o->base) && o->base.sp * o->base.tp != n)
@@ -618,5 +623,5 @@ bool partition_check(const struct world *w)
         if (!g || (r->n_blocks && r->place != g->place))
             return false;
     }
-    return seen == all_ranks(w->shape.n_ranks) && running == w->running.n;
+    return seen == rank_range(0, w->shape.n_ranks) && running == w->running.n;
 }

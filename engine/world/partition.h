@@ -42,6 +42,11 @@ static inline bool shape_runs(const struct node_shape *s, int n_ranks)
     return !s->refusals[n_ranks][1] || !s->refusals[n_ranks][n_ranks];
 }
 
+/* The place of a set of ranks among those that may be groups; -1: it is none of them. */
+int shape_find(const struct node_shape *s, uint64_t mask);
+/* Why a group of n_ranks cannot run this layout; NULL: it can. */
+const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout l);
+
 /* A group of ranks that runs one forward together. */
 struct group {
     int id; /* names it in plans; never used again; 0: an empty slot */

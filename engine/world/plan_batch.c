@@ -313,14 +313,9 @@ bool plan_forward(struct plan_batch *b, struct layout l)
         return plan_no(b->plan, "the batch was already forwarded");
     if (b->n_tokens == 0)
         return plan_no(b->plan, "the batch is empty");
-    if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
-        return plan_no(b->plan, "sp, tp and pp must be from 1 to 64");
-    if (l.pp > 1)
-        return plan_no(b->plan, "pipeline parallelism (pp > 1) is not supported by this build");
-    if (layout_size(l) != g->n_ranks)
-        return plan_no(b->plan, "sp * tp * pp is not the number of ranks of the group");
-    if (b->plan->world->shape.refusals[g->n_ranks][l.tp])
-        return plan_no(b->plan, b->plan->world->shape.refusals[g->n_ranks][l.tp]);
+    const char *why = shape_refusal(&b->plan->world->shape, g->n_ranks, l);
+    if (why)
+        return plan_no(b->plan, why);
     for (int i = 0; i < b->plan->n_verbs; i++) {
         const struct switch_order *o = b->plan->verbs[i].order;
         if (o && o->when == WHEN_HARD && o->mask & g->mask)

@@ -12,9 +12,9 @@ void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h
     s->n_ranks = n_ranks;
     for (int size = 1; size <= n_ranks; size *= 2)
         for (int first = 0; first + size <= n_ranks; first += size)
-            s->sets[s->n_sets++] = (size == 64 ? ~0ull : (1ull << size) - 1) << first;
+            s->sets[s->n_sets++] = rank_range(first, size);
     if (n_ranks & (n_ranks - 1))
-        s->sets[s->n_sets++] = (1ull << n_ranks) - 1;
+        s->sets[s->n_sets++] = rank_range(0, n_ranks);
     for (int n = 1; n <= n_ranks; n++) {
         s->tokens_per_block[n] =
             h->n_kv * tokens_per_block / head_max_kv(h, n < h->n_q ? n : h->n_q) / KV_UNIT * KV_UNIT;

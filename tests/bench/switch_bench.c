@@ -78,7 +78,7 @@ static struct policy make_turn(const struct turn *t)
 
 static struct turn whole(int ranks, enum kv_fate fate)
 {
-    return (struct turn){.masks = {(1ull << ranks) - 1}, .n = 1, .fate = fate};
+    return (struct turn){.masks = {rank_range(0, ranks)}, .n = 1, .fate = fate};
 }
 
 static struct turn singles(int ranks, enum kv_fate fate)

@@ -14,6 +14,9 @@ import tempfile
 import time
 import urllib.request
 
+sys.path.insert(0, "tests/rig")
+import cases  # noqa: E402
+
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 DUMMY = [
     "--load-format",
@@ -578,18 +581,4 @@ CASES = [
     a_folder_is_served_with_its_own_tokenizer,
 ]
 
-
-def main():
-    wanted = [c for c in CASES if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
-    failed = 0
-    for case in wanted:
-        try:
-            case()
-        except Exception as e:  # a case's every failure is reported, and the others still run
-            failed += 1
-            print(f"{case.__name__}: {type(e).__name__}: {str(e)[:2000]}")
-    print(f"{len(wanted) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-main()
+cases.run(CASES)

@@ -10,6 +10,9 @@ import tempfile
 import urllib.error
 import urllib.request
 
+sys.path.insert(0, "tests/rig")
+import cases  # noqa: E402
+
 BUILD = os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build"))
 BINARY = os.path.join(BUILD, "moonshift")
 DUMMY = ["--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--device", "sim"]
@@ -331,18 +334,4 @@ if has_module():
         installed_it_is_found_from_any_folder,
     ]
 
-
-def main():
-    wanted = [c for c in CASES if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
-    failed = 0
-    for case in wanted:
-        try:
-            case()
-        except Exception as e:  # a case's every failure is reported, and the others still run
-            failed += 1
-            print(f"{case.__name__}: {type(e).__name__}: {str(e)[:2000]}")
-    print(f"{len(wanted) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-main()
+cases.run(CASES)

@@ -14,6 +14,9 @@ import time
 import urllib.error
 import urllib.request
 
+sys.path.insert(0, "tests/rig")
+import cases  # noqa: E402
+
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 MODEL = [
@@ -303,21 +306,4 @@ CASES = [one_group_first_come, by_priority, four_ranks, switches_and_orders, kno
 if "ASAN_OPTIONS" in os.environ:  # slow there: one server that switches, and the front's part
     CASES = [switches_and_orders, not_written_over]
 
-
-def main():
-    wanted = [c for c in CASES if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
-    failed = 0
-    for case in wanted:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                case(folder)
-            except Exception as e:  # a case's every failure is reported, and the others still run
-                failed += 1
-                print(f"{case.__name__}: {type(e).__name__}: line {e.__traceback__.tb_next.tb_lineno}: {str(e)[:3000]}")
-                if os.environ.get("KEEP"):
-                    subprocess.run(["cp", "-r", folder, os.environ["KEEP"]], check=False)
-    print(f"{len(wanted) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-main()
+cases.run(CASES, in_folder=True)

@@ -6,7 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "models/tokenizer/tokenizer.h"
+#include "tests/rig/ask_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -53,27 +53,6 @@ static void ask_tensors(const struct gguf *g)
         touch(t->data, t->bytes);
         mem_free(name);
     }
-}
-
-static void ask_tokenizer(const struct gguf *g)
-{
-    static const char text[] = "Hello <s> \xC3\xA9\xF0\x9F\xA6\x99 12345 \xFF abc\n";
-    struct tokenizer *t;
-    struct tokens ids = {0};
-    struct buf out = {0};
-    struct err e;
-    if (tokenizer_from_gguf(&t, g, &e))
-        return;
-    for (int flags = 0; flags < 4; flags++)
-        tokenizer_encode(t, text, sizeof text - 1, (struct tokenize_how){.flags = flags}, &ids, &e);
-    for (size_t i = 0; i < ids.len; i++)
-        ASSERT(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_vocab(t));
-    tokenizer_decode(t, ids.ids, ids.len, false, &out);
-    for (int32_t id = -1; id <= tokenizer_n_vocab(t) && id < 4096; id++)
-        tokenizer_piece(t, id, &out);
-    buf_free(&out);
-    tokens_free(&ids);
-    tokenizer_free(t);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

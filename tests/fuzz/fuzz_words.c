@@ -6,28 +6,9 @@
 
 #include "engine/base/check.h"
 #include "models/tokenizer/hf_words.h"
-#include "models/tokenizer/tokenizer.h"
+#include "tests/rig/ask_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void use(const struct gguf *g)
-{
-    static const char text[] = " Hello, he said:\n\t42 <s>\xC3\xA9\xFF</s><|end|>";
-    struct tokenizer *t;
-    struct tokens ids = {0};
-    struct buf out = {0};
-    struct err e;
-    if (tokenizer_from_gguf(&t, g, &e))
-        return;
-    for (int flags = 0; flags < 4; flags++)
-        if (tokenizer_encode(t, text, sizeof text - 1, (struct tokenize_how){.flags = flags}, &ids, &e) == 0)
-            for (size_t i = 0; i < ids.len; i++)
-                ASSERT(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_vocab(t));
-    tokenizer_decode(t, ids.ids, ids.len, false, &out);
-    buf_free(&out);
-    tokens_free(&ids);
-    tokenizer_free(t);
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -49,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(out.len == 0 && e.text[0]);
     } else {
         ASSERT(gguf_adopt(&g, &out, &e) == 0);
-        use(g);
+        ask_tokenizer(g);
         gguf_close(g);
     }
     buf_free(&out);

@@ -38,7 +38,7 @@ static void run_all_layouts(struct subject *s, struct node *node, struct rng *rn
     for (int n = node->n_ranks; n >= 1; n--) {
         struct layout layouts[8];
         struct place p;
-        if (n > 1 && !comm_find(node->pool, ((uint64_t)1 << n) - 1))
+        if (n > 1 && !comm_find(node->pool, rank_range(0, n)))
             continue;
         place_make(&p, (struct layout){n, 1, 1}, node_tokens_per_block(node, n), LEN, 0);
         struct course c = {.node = node,

@@ -4,7 +4,6 @@ be refused and change nothing), by params, by rollback, and by writing the live 
 change, token by token. Then, under the priority policy, a late urgent request must overtake.
 usage: live_edit.py --binary build/moonshift [--seconds 60] [--streams 64] -- SERVE_ARGUMENTS"""
 
-import argparse
 import asyncio
 import json
 import os
@@ -15,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
-from own_server import Site, books, frames, post
+from own_server import Checks, Site, arguments, books, frames, post
 
 TOKENS = 48
 BROKEN = "return {\n  api = 1,\n  step = function(view, act, p)\n    act.forward(\n"
@@ -179,18 +178,8 @@ async def overtake(site):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("--seconds", type=float, default=60)
-    p.add_argument("--streams", type=int, default=64)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
-    checks = []
-
-    def check(name, ok, note=""):
-        checks.append(bool(ok))
-        print("ok  " if ok else "FAIL", name, note, flush=True)
-
+    args = arguments(60, streams=64)
+    check = Checks()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("fcfs", "priority", "fair"):
             shutil.copy(f"policies/{name}.lua", folder)
@@ -227,8 +216,7 @@ def main():
             check("the server is up", site.get("/health") == "")
         finally:
             site.kill()
-    print(f"{sum(checks)} passed, {len(checks) - sum(checks)} failed")
-    return 0 if all(checks) else 1
+    return check.end()
 
 
 if __name__ == "__main__":

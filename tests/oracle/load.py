@@ -4,13 +4,12 @@ connections; memory is flat; /health answered throughout; SIGTERM lets a running
 With a real model give it a small KV cache: its pages count as resident only once they were used.
 usage: load.py --binary build/moonshift [--seconds 120] [--streams 200] -- SERVE_ARGUMENTS   (a model, or --device sim)"""
 
-import argparse
 import asyncio
 import random
 import sys
 import time
 
-from own_server import Site, books, frames, post
+from own_server import Checks, Site, arguments, books, frames, post
 
 
 def body_of(rng):
@@ -138,20 +137,9 @@ async def drain(site):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("--seconds", type=float, default=120)
-    p.add_argument("--streams", type=int, default=200)
-    p.add_argument("--seed", type=int, default=1)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
+    args = arguments(120, streams=200, seed=1)
     site, tally, samples = Site(args.binary, args.serve), Tally(), []
-    checks = []
-
-    def check(name, ok, note=""):
-        checks.append(bool(ok))
-        print("ok  " if ok else "FAIL", name, note, flush=True)
-
+    check = Checks()
     try:
         asyncio.run(load(site, args, tally, samples))
         state = site.settles()
@@ -174,8 +162,7 @@ def main():
         check("SIGTERM drains", n == 60 and code == 0, f"{n} tokens, exit {code}")
     finally:
         site.kill()
-    print(f"{sum(checks)} passed, {len(checks) - sum(checks)} failed")
-    return 0 if all(checks) else 1
+    return check.end()
 
 
 if __name__ == "__main__":

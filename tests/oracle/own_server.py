@@ -1,6 +1,7 @@
 """A server of its own for an oracle: starts the program on free ports, waits until it is ready, ends it. Also a small streaming client over asyncio
 sockets, light enough for hundreds of streams beside the server on one machine."""
 
+import argparse
 import asyncio
 import ctypes
 import json
@@ -13,6 +14,32 @@ import time
 import urllib.request
 
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_") and not k.lower().endswith("_proxy")}
+
+
+class Checks:
+    """Call it with a name, whether that holds, and what to say of it; `end` gives the exit status."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, name, ok, note=""):
+        self.held.append(bool(ok))
+        print("ok  " if ok else "FAIL", name, note if not ok or isinstance(note, str) else "", flush=True)
+
+    def end(self):
+        print(f"{sum(self.held)} passed, {len(self.held) - sum(self.held)} failed")
+        return 0 if all(self.held) else 1
+
+
+def arguments(seconds, **more):
+    """What every oracle with a server of its own takes; more: further options by name, with their defaults."""
+    p = argparse.ArgumentParser()
+    p.add_argument("--binary", required=True)
+    p.add_argument("--seconds", type=float, default=seconds)
+    for name, default in more.items():
+        p.add_argument(f"--{name}", type=type(default), default=default)
+    p.add_argument("serve", nargs="+")
+    return p.parse_args()
 
 
 def die_with_parent():

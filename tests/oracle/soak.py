@@ -5,7 +5,6 @@ withdrawn, every request ended once and said how, no group is closed, no order i
 quiet request is answered as if nothing had been.
 usage: soak.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS   (seconds: on each number of ranks)"""
 
-import argparse
 import asyncio
 import glob
 import json
@@ -16,7 +15,7 @@ import sys
 import time
 
 from live_edit import admin
-from own_server import Site, books, frames, post
+from own_server import Checks, Site, arguments, books, frames, post
 
 TENANTS = ("alpha", "beta", "gamma")
 STREAMS = 6  # of each tenant, at once
@@ -247,24 +246,12 @@ def soak(args, ranks, policies, check):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("--seconds", type=float, default=300)
-    p.add_argument("--ranks", default="1,2,4,8")
-    p.add_argument("--neighbours", type=int, default=2)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
-    checks = []
-
-    def check(name, ok, note=""):
-        checks.append(bool(ok))
-        print("ok  " if ok else "FAIL", name, note if not ok or isinstance(note, str) else "", flush=True)
-
+    args = arguments(300, ranks="1,2,4,8", neighbours=2)
+    check = Checks()
     policies = {os.path.basename(f)[:-4]: open(f, "rb").read() for f in glob.glob("policies/*.lua")}
     for ranks in map(int, args.ranks.split(",")):
         soak(args, ranks, policies, check)
-    print(f"{sum(checks)} passed, {len(checks) - sum(checks)} failed")
-    return 0 if all(checks) else 1
+    return check.end()
 
 
 if __name__ == "__main__":

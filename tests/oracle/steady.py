@@ -4,7 +4,6 @@ withdrawn, and hardly a call counts as heavy or slow: how busy the machine is sa
 For each run one line: the mean and the tail of a call. usage: steady.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS
 (seconds: of each policy under each load on each number of ranks)"""
 
-import argparse
 import asyncio
 import glob
 import json
@@ -15,7 +14,7 @@ import sys
 import time
 
 from live_edit import admin
-from own_server import Site, frames, post
+from own_server import Checks, Site, arguments, frames, post
 from soak import Neighbours
 
 STREAMS, RATE, LOOP_S = 32, 6, 20
@@ -132,19 +131,8 @@ def loop(site, ranks, check):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("--seconds", type=float, default=300)
-    p.add_argument("--ranks", default="1,2,4,8")
-    p.add_argument("--neighbours", type=int, default=2)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
-    checks = []
-
-    def check(name, ok, note=""):
-        checks.append(bool(ok))
-        print("ok  " if ok else "FAIL", name, "" if ok else note, flush=True)
-
+    args = arguments(300, ranks="1,2,4,8", neighbours=2)
+    check = Checks()
     policies = {os.path.basename(f)[:-4]: open(f, "rb").read() for f in sorted(glob.glob("policies/*.lua"))}
     for ranks in map(int, args.ranks.split(",")):
         site = Site(args.binary, [*args.serve, "--ranks", str(ranks)])
@@ -157,8 +145,7 @@ def main():
             site.terminate()
         finally:
             site.kill()
-    print(f"{sum(checks)} passed, {len(checks) - sum(checks)} failed")
-    return 0 if all(checks) else 1
+    return check.end()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ parameters of it go live. Every text that is whole must equal that of a server w
 switch with its parts.
 usage: switching.py --binary build/moonshift [--seconds 60] [--streams 32] [--ranks 4] -- SERVE_ARGUMENTS"""
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -13,7 +12,7 @@ import sys
 import time
 
 from live_edit import admin, request, stream
-from own_server import Site, books, frames, post
+from own_server import Checks, Site, arguments, books, frames, post
 
 POLICIES = ("static", "shift", "flying", "auto")
 LAYOUTS = [{"dp": d, "sp": s, "tp": t} for d, s, t in itertools.product((1, 2, 4), repeat=3) if d * s * t == 4]
@@ -81,19 +80,8 @@ async def quiet(site, n):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("--seconds", type=float, default=60)
-    p.add_argument("--streams", type=int, default=32)
-    p.add_argument("--ranks", type=int, default=4)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
-    checks = []
-
-    def check(name, ok, note=""):
-        checks.append(bool(ok))
-        print("ok  " if ok else "FAIL", name, note, flush=True)
-
+    args = arguments(60, streams=32, ranks=4)
+    check = Checks()
     sources = {n: open(f"policies/{n}.lua", "rb").read() for n in POLICIES}
     site = Site(args.binary, args.serve)
     try:
@@ -145,8 +133,7 @@ def main():
         check("the books of every rank balance", on_ranks and len(e["ranks"]) == args.ranks)
     finally:
         site.kill()
-    print(f"{sum(checks)} passed, {len(checks) - sum(checks)} failed")
-    return 0 if all(checks) else 1
+    return check.end()
 
 
 if __name__ == "__main__":

@@ -113,12 +113,12 @@ static inline struct policy chaos_policy(struct chaos *c)
 /* All the partitions that a test of n ranks (2, 4 or 8) goes through. */
 static inline void chaos_partitions(struct chaos *c, int n)
 {
-    uint64_t all = (1ull << n) - 1;
+    uint64_t all = rank_range(0, n);
     int k = 0;
     c->partitions[k++][0] = all;
     for (int size = 1; size < n; size *= 2, k++)
         for (int i = 0; i * size < n; i++)
-            c->partitions[k][i] = ((1ull << size) - 1) << (i * size);
+            c->partitions[k][i] = rank_range(i * size, size);
     if (n >= 4) { /* uneven ones, and ranks that are in no group */
         uint64_t half = (1ull << n / 2) - 1;
         c->partitions[k][0] = half;

@@ -111,6 +111,21 @@ static inline void site_read_all(int fd, struct buf *out)
         ;
 }
 
+/* A head that is refused, followed at once by its body of n bytes: all that is answered until the server closes. */
+static inline struct buf site_refuse(int port, const char *head, int n)
+{
+    struct buf junk = {0}, out = {0};
+    int fd = site_connect(port);
+    for (int i = 0; i < n; i++)
+        buf_putc(&junk, 'j');
+    site_send(fd, head, strlen(head));
+    site_send(fd, junk.data, junk.len);
+    site_read_all(fd, &out);
+    buf_free(&junk);
+    close(fd);
+    return out;
+}
+
 static inline bool site_read_until(int fd, struct buf *out, const char *what)
 {
     while (!out->len || !memmem(out->data, out->len, what, strlen(what)))

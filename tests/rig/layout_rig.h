@@ -69,7 +69,7 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
                                  .invariant = !o->fast,
                                  .graph_rows = o->graph_rows,
                                  .index = o->spread ? r : 0,
-                                 .peers = o->spread ? (1ull << o->n_ranks) - 1 : 0};
+                                 .peers = o->spread ? rank_range(0, o->n_ranks) : 0};
     TRY(n->ops->open(&n->devices[r], &device, e));
     if (r == 0)
         TRY(weights_load(&n->weights,

@@ -93,19 +93,10 @@ static void keys_are_asked_for_before_the_body(void **state)
 static void a_refused_body_is_read_away(void **state)
 {
     (void)state;
-    struct buf junk = {0}, out = {0};
-    for (int i = 0; i < 3000000; i++)
-        buf_putc(&junk, 'j');
-    int fd = site_connect(site.port);
-    const char *head = HEAD("POST /v1/completions", "Content-Length: 3000000\r\n");
-    site_send(fd, head, strlen(head));
-    site_send(fd, junk.data, junk.len);
-    site_read_all(fd, &out);
+    struct buf out = site_refuse(site.port, HEAD("POST /v1/completions", "Content-Length: 3000000\r\n"), 3000000);
     assert_non_null(strstr(out.data, "401 Unauthorized"));
     assert_non_null(strstr(out.data, "invalid_api_key"));
-    buf_free(&junk);
     buf_free(&out);
-    close(fd);
 }
 
 /* A refusal without a body does not cost the connection. */

@@ -296,19 +296,11 @@ static void continue_is_said(void **state)
 static void too_large_bodies_see_their_413(void **state)
 {
     (void)state;
-    int fd = site_connect(site.port);
     const char *head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n";
-    struct buf junk = {0}, out = {0};
-    for (int i = 0; i < 3000000; i++)
-        buf_putc(&junk, 'j');
-    site_send(fd, head, strlen(head));
-    site_send(fd, junk.data, junk.len);
-    site_read_all(fd, &out);
+    struct buf out = site_refuse(site.port, head, 3000000);
     assert_non_null(strstr(out.data, "413 Content Too Large"));
     assert_non_null(strstr(out.data, "\"invalid_request_error\""));
-    buf_free(&junk);
     buf_free(&out);
-    close(fd);
 }
 
 static void slow_heads_time_out(void **state)

@@ -74,7 +74,7 @@ static void read_limits(struct reader *r, const struct json *o, struct limits *l
 
 static void read_sets(struct reader *r, const struct json *list, struct node_shape *s)
 {
-    uint64_t all = s->n_ranks == 64 ? ~0ull : (1ull << s->n_ranks) - 1;
+    uint64_t all = rank_range(0, s->n_ranks);
     for (const struct json *j = json_first(list); j; j = json_next(j)) {
         const char *text = json_text(j);
         char *end = NULL;

@@ -1,0 +1,24 @@
+"""Runs the cases of an end-to-end test, all or those named on the command line, and closes with "N passed, N failed"."""
+
+import os
+import shutil
+import sys
+import tempfile
+
+
+def run(cases, in_folder=False):
+    """in_folder: each case is called with an empty folder of its own; KEEP=PATH keeps that of a case that failed."""
+    wanted = [c for c in cases if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
+    failed = 0
+    for case in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                case(folder) if in_folder else case()
+            except Exception as e:  # a case's every failure is reported, and the others still run
+                failed += 1
+                at = e.__traceback__.tb_next
+                print(f"{case.__name__}: {type(e).__name__}: line {at.tb_lineno if at else '?'}: {str(e)[:3000]}")
+                if in_folder and os.environ.get("KEEP"):
+                    shutil.copytree(folder, os.path.join(os.environ["KEEP"], case.__name__), dirs_exist_ok=True)
+    print(f"{len(wanted) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
