@@ -6,20 +6,12 @@
 #ifndef EXEC_COMM_H
 #define EXEC_COMM_H
 
+#include "engine/exec/comm_measure.h"
 #include "engine/world/headmap.h"
 #include "kernels/backend.h"
 
 struct comm_set;
 struct comm_pool;
-
-enum { COMM_SIZES = 4 };
-#define COMM_NEVER ((size_t)1 << 40)
-struct comm_measure {
-    size_t bytes[COMM_SIZES];                               /* of an all-reduce of all ranks */
-    int64_t oneshot_ns[COMM_SIZES], twoshot_ns[COMM_SIZES]; /* medians; 0: not measured (sim, or not asked for) */
-    int64_t meet_ns;                                        /* a barrier */
-    size_t library_bytes; /* from which on the machine's library was faster; COMM_NEVER: nowhere; 0: there is none */
-};
 
 struct comm_pool_setup {
     const struct backend_ops *ops;

@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "engine/world/ids.h"
 
 enum { ROUNDS = 5, COLS = 256 };
 static const size_t sizes[COMM_SIZES] = {4 << 10, 32 << 10, 256 << 10, 1 << 20},

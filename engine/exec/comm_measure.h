@@ -4,7 +4,16 @@
 #ifndef EXEC_COMM_MEASURE_H
 #define EXEC_COMM_MEASURE_H
 
-#include "engine/exec/comm.h"
+#include "kernels/backend.h"
+
+enum { COMM_SIZES = 4 };
+#define COMM_NEVER ((size_t)1 << 40)
+struct comm_measure {
+    size_t bytes[COMM_SIZES];                               /* of an all-reduce of all ranks */
+    int64_t oneshot_ns[COMM_SIZES], twoshot_ns[COMM_SIZES]; /* medians; 0: not measured (sim, or not asked for) */
+    int64_t meet_ns;                                        /* a barrier */
+    size_t library_bytes; /* from which on the machine's library was faster; COMM_NEVER: nowhere; 0: there is none */
+};
 
 /* devices: [n], by member of c. E_SYS when there is no thread to be had. */
 int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, struct comm *c,

@@ -7,9 +7,9 @@
 #include "engine/serve/front/calls.h"
 #include "engine/serve/front/counts.h"
 #include "engine/serve/front/fault.h"
-#include "engine/serve/http/http.h"
 #include "engine/serve/front/front_text.h"
 #include "engine/serve/front/text.h"
+#include "engine/serve/http/http.h"
 
 struct front {
     struct clock *clock;
