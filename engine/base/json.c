@@ -11,7 +11,9 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-/* A struct json is a cJSON. cJSON's deprecated valueint carries what a double cannot say of a number: */
+/* A struct json is a cJSON: nodes are made, linked and freed by that library, and its parser is not used, since it
+ * checks neither UTF-8 nor duplicate keys, knows no line and keeps 53 bits of an integer. cJSON's deprecated valueint
+ * carries what a double cannot say of a number: */
 enum number_kind {
     NUMBER_FLOAT, /* written with '.' or 'e' */
     NUMBER_SMALL, /* an integer that valuedouble holds exactly */
@@ -20,11 +22,11 @@ enum number_kind {
 };
 
 enum {
-    DEPTH_MAX = 900, /* cJSON stops at 1000 */
-    NUMBER_MAX = 63, /* cJSON reads a number through 64 bytes */
+    DEPTH_MAX = 900, /* each level is a few frames of the stack here, and one when it is freed */
+    NUMBER_MAX = 63,
 };
 
-/* ---- the check of the text, before cJSON sees it ---- */
+/* ---- text to tree ---- */
 
 struct scan {
     const char *text;
@@ -83,13 +85,20 @@ static int hex4(const struct scan *s, size_t at)
     return v;
 }
 
-/* at stands on the backslash. */
+static int no_memory(struct scan *s)
+{
+    return err_set(s->e, E_FULL, "no memory for JSON of %zu bytes", s->n);
+}
+
+/* at stands on the backslash. Returns the code point that is meant, or a negative code. */
 static int scan_escape(struct scan *s)
 {
+    static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     int c = s->at + 1 < s->n ? (unsigned char)s->text[s->at + 1] : 0;
-    if (c && strchr("\"\\/bfnrt", c)) {
+    const char *name = c ? strchr(names, c) : NULL;
+    if (name) {
         s->at += 2;
-        return 0;
+        return meanings[name - names];
     }
     if (c != 'u')
         return scan_fail(s, E_INPUT, "a backslash that starts no escape");
@@ -100,39 +109,68 @@ static int scan_escape(struct scan *s)
         return scan_fail(s, E_INPUT, "\\u0000 in a string is not accepted");
     if (u < 0xD800 || u > 0xDFFF) {
         s->at += 6;
-        return 0;
+        return u;
     }
     int low = s->at + 8 <= s->n && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u' ? hex4(s, s->at + 8) : -1;
     if (u > 0xDBFF || low < 0xDC00 || low > 0xDFFF)
         return scan_fail(s, E_INPUT, "half a surrogate pair in a string");
     s->at += 12;
-    return 0;
+    return 0x10000 + ((u & 0x3FF) << 10 | (low & 0x3FF));
 }
 
-static int scan_string(struct scan *s)
+/* Moves over bytes of a string that stand for themselves. */
+static int scan_plain(struct scan *s)
 {
-    s->at++;
-    while (s->at < s->n) {
-        unsigned char c = (unsigned char)s->text[s->at];
-        if (c == '"') {
-            s->at++;
-            return 0;
-        }
-        if (c == '\\') {
-            TRY(scan_escape(s));
-        } else if (c < 0x20) {
-            return scan_fail(s, E_INPUT, "a bare control character in a string");
-        } else if (c < 0x80) {
-            s->at++;
-        } else {
-            uint32_t cp;
-            int len = utf8_decode(s->text + s->at, s->n - s->at, &cp);
-            if (len <= 0)
-                return scan_fail(s, E_INPUT, "bytes that are not UTF-8");
-            s->at += (size_t)len;
-        }
+    const unsigned char *text = (const unsigned char *)s->text;
+    size_t at = s->at, n = s->n;
+    int len = 1;
+    while (at < n && len > 0 && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
+        uint32_t cp;
+        len = text[at] < 0x80 ? 1 : utf8_decode(s->text + at, n - at, &cp);
+        at += len > 0 ? (size_t)len : 0;
     }
-    return scan_fail(s, E_INPUT, "a string without an end");
+    s->at = at;
+    if (len <= 0)
+        return scan_fail(s, E_INPUT, "bytes that are not UTF-8");
+    if (at == n)
+        return scan_fail(s, E_INPUT, "a string without an end");
+    return text[at] < 0x20 ? scan_fail(s, E_INPUT, "a bare control character in a string") : 0;
+}
+
+/* The string from `from`, which is checked, to its closing quote, where at stands: without its escapes. */
+static void decode_string(struct scan *s, size_t from, char *out)
+{
+    size_t end = s->at;
+    for (s->at = from; s->at < end;) {
+        const char *plain = s->text + s->at, *escape = memchr(plain, '\\', end - s->at);
+        size_t n = escape ? (size_t)(escape - plain) : end - s->at;
+        memcpy(out, plain, n);
+        out += n;
+        s->at += n;
+        if (escape)
+            out += utf8_encode((uint32_t)scan_escape(s), out);
+    }
+    *out = 0;
+}
+
+/* at stands on the opening quote. *out: the text, from cJSON's allocator, since a node frees it. */
+static int scan_string(struct scan *s, char **out)
+{
+    size_t from = ++s->at;
+    for (;;) {
+        TRY(scan_plain(s));
+        if (s->text[s->at] == '"')
+            break;
+        int cp = scan_escape(s);
+        if (cp < 0)
+            return cp;
+    }
+    *out = cJSON_malloc(s->at - from + 1); /* no escape is shorter than what it stands for */
+    if (!*out)
+        return no_memory(s);
+    decode_string(s, from, *out);
+    s->at++;
+    return 0;
 }
 
 static bool scan_digits(struct scan *s)
@@ -169,7 +207,23 @@ static bool cut_number(struct scan *s, bool *integer)
     return true;
 }
 
-static int scan_number(struct scan *s)
+/* An integer that a double cannot hold keeps its digits. */
+static int settle_integer(struct scan *s, cJSON *node, const char *digits)
+{
+    node->valueint = NUMBER_SMALL;
+    if (fabs(node->valuedouble) <= 0x1p53 - 1)
+        return 0;
+    errno = 0;
+    (void)strtoll(digits, NULL, 10);
+    node->valueint = errno == ERANGE ? NUMBER_BIG : NUMBER_LONG;
+    node->valuestring = cJSON_malloc(strlen(digits) + 1);
+    if (!node->valuestring)
+        return no_memory(s);
+    memcpy(node->valuestring, digits, strlen(digits) + 1);
+    return 0;
+}
+
+static int scan_number(struct scan *s, cJSON *node)
 {
     size_t from = s->at;
     bool integer;
@@ -178,141 +232,15 @@ static int scan_number(struct scan *s)
     size_t len = s->at - from;
     if (len > NUMBER_MAX)
         return scan_fail(s, E_INPUT, "a number of more than 63 characters");
-    if (!integer) {
-        char copy[NUMBER_MAX + 1];
-        memcpy(copy, s->text + from, len);
-        copy[len] = 0;
-        if (isinf(strtod(copy, NULL)))
-            return scan_fail(s, E_INPUT, "a number too large for a double");
-    }
-    return 0;
-}
-
-static int scan_word(struct scan *s, const char *word)
-{
-    size_t n = strlen(word);
-    if (s->n - s->at < n || memcmp(s->text + s->at, word, n) != 0)
-        return scan_fail(s, E_INPUT, "neither null, true nor false");
-    s->at += n;
-    return 0;
-}
-
-static int scan_value(struct scan *s);
-
-static int scan_member_key(struct scan *s)
-{
-    scan_space(s);
-    if (scan_peek(s) != '"')
-        return scan_fail(s, E_INPUT, scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
-    TRY(scan_string(s));
-    scan_space(s);
-    if (scan_peek(s) != ':')
-        return scan_fail(s, E_INPUT, "expected ':' after a key");
-    s->at++;
-    return 0;
-}
-
-/* at stands on the opening bracket. */
-static int scan_container(struct scan *s, bool object)
-{
-    char close = object ? '}' : ']';
-    if (++s->depth > s->max_depth)
-        return scan_fail(s, E_INPUT, "nested too deeply");
-    s->at++;
-    scan_space(s);
-    if (scan_peek(s) == close) {
-        s->at++;
-        s->depth--;
-        return 0;
-    }
-    for (;;) {
-        if (object)
-            TRY(scan_member_key(s));
-        TRY(scan_value(s));
-        scan_space(s);
-        int c = scan_peek(s);
-        if (c != ',' && c != close)
-            return scan_fail(s, E_INPUT, c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
-        s->at++;
-        if (c == close) {
-            s->depth--;
-            return 0;
-        }
-    }
-}
-
-static int scan_value(struct scan *s)
-{
-    scan_space(s);
-    if (++s->nodes > s->max_nodes)
-        return scan_fail(s, E_INPUT, "too many values");
-    int c = scan_peek(s);
-    switch (c) {
-    case '{':
-        return scan_container(s, true);
-    case '[':
-        return scan_container(s, false);
-    case '"':
-        return scan_string(s);
-    case 'n':
-        return scan_word(s, "null");
-    case 't':
-        return scan_word(s, "true");
-    case 'f':
-        return scan_word(s, "false");
-    case -1:
-        return scan_fail(s, E_INPUT, "the text ends where a value should be");
-    }
-    if (c == '-' || isdigit(c))
-        return scan_number(s);
-    return scan_fail(s, E_INPUT, "expected a value");
-}
-
-static int scan_text(struct scan *s)
-{
-    TRY(scan_value(s));
-    scan_space(s);
-    return s->at == s->n ? 0 : scan_fail(s, E_INPUT, "something follows the end of the document");
-}
-
-/* ---- the walk after cJSON: exact integers, and the last of equal keys ---- */
-
-/* Moves s to the next number literal of checked text and leaves it behind the literal. */
-static size_t next_number(struct scan *s, bool *integer)
-{
-    for (;;) {
-        char c = s->text[s->at];
-        if (c == '"') {
-            for (s->at++; s->text[s->at] != '"'; s->at++)
-                if (s->text[s->at] == '\\')
-                    s->at++;
-        } else if (c == '-' || isdigit((unsigned char)c)) {
-            size_t from = s->at;
-            cut_number(s, integer);
-            return from;
-        }
-        s->at++;
-    }
-}
-
-static bool note_number(struct scan *s, cJSON *node)
-{
-    bool integer;
-    size_t from = next_number(s, &integer), len = s->at - from;
+    char copy[NUMBER_MAX + 1];
+    memcpy(copy, s->text + from, len);
+    copy[len] = 0;
+    node->type = cJSON_Number;
     node->valueint = NUMBER_FLOAT;
-    if (!integer)
-        return true;
-    node->valueint = NUMBER_SMALL;
-    if (fabs(node->valuedouble) <= 0x1p53 - 1)
-        return true;
-    /* cJSON frees valuestring with the node, with the C library's free. */
-    node->valuestring = strndup(s->text + from, len);
-    if (!node->valuestring)
-        return false;
-    errno = 0;
-    (void)strtoll(node->valuestring, NULL, 10);
-    node->valueint = errno == ERANGE ? NUMBER_BIG : NUMBER_LONG;
-    return true;
+    node->valuedouble = strtod(copy, NULL);
+    if (!integer && isinf(node->valuedouble))
+        return scan_fail(s, E_INPUT, "a number too large for a double");
+    return integer ? settle_integer(s, node, copy) : 0;
 }
 
 struct member {
@@ -355,16 +283,115 @@ static bool keep_last_of_equals(cJSON *object)
     return true;
 }
 
-static bool settle(struct scan *s, cJSON *node)
+static int scan_word(struct scan *s, cJSON *node, const char *word, int type)
 {
-    if (cJSON_IsNumber(node))
-        return note_number(s, node);
-    if (!cJSON_IsObject(node) && !cJSON_IsArray(node))
-        return true;
-    for (cJSON *c = node->child; c; c = c->next)
-        if (!settle(s, c))
-            return false;
-    return !cJSON_IsObject(node) || keep_last_of_equals(node);
+    size_t n = strlen(word);
+    node->type = type;
+    if (s->n - s->at < n || memcmp(s->text + s->at, word, n) != 0)
+        return scan_fail(s, E_INPUT, "neither null, true nor false");
+    s->at += n;
+    return 0;
+}
+
+static int scan_value(struct scan *s, cJSON **out);
+
+static int scan_member_key(struct scan *s, char **key)
+{
+    scan_space(s);
+    if (scan_peek(s) != '"')
+        return scan_fail(s, E_INPUT, scan_peek(s) < 0 ? "the text ends inside an object" : "expected a key in quotes");
+    TRY(scan_string(s, key));
+    scan_space(s);
+    if (scan_peek(s) != ':')
+        return scan_fail(s, E_INPUT, "expected ':' after a key");
+    s->at++;
+    return 0;
+}
+
+/* One item or member, behind `last` (NULL: the first). What there is of it hangs in the tree, also after a failure. */
+static int scan_item(struct scan *s, cJSON *parent, cJSON **last)
+{
+    char *key = NULL;
+    cJSON *node = NULL;
+    int rc = cJSON_IsObject(parent) ? scan_member_key(s, &key) : 0;
+    rc = rc ? rc : scan_value(s, &node);
+    if (!node) {
+        cJSON_free(key);
+        return rc;
+    }
+    node->string = key;
+    node->prev = *last;
+    if (*last)
+        (*last)->next = node;
+    else
+        parent->child = node;
+    parent->child->prev = node; /* as cJSON has it: the first one's prev is the last */
+    *last = node;
+    return rc;
+}
+
+/* at stands on the opening bracket. */
+static int scan_container(struct scan *s, cJSON *node, int type)
+{
+    char close = type == cJSON_Object ? '}' : ']';
+    cJSON *last = NULL;
+    node->type = type;
+    if (++s->depth > s->max_depth)
+        return scan_fail(s, E_INPUT, "nested too deeply");
+    s->at++;
+    scan_space(s);
+    int c = scan_peek(s);
+    if (c == close)
+        s->at++;
+    while (c != close) {
+        TRY(scan_item(s, node, &last));
+        scan_space(s);
+        c = scan_peek(s);
+        if (c != ',' && c != close)
+            return scan_fail(s, E_INPUT, c < 0 ? "the text ends too early" : "expected ',' or the closing bracket");
+        s->at++;
+    }
+    s->depth--;
+    return type == cJSON_Array || keep_last_of_equals(node) ? 0 : no_memory(s);
+}
+
+/* *out: what there is of the value, also after a failure; NULL: nothing. */
+static int scan_value(struct scan *s, cJSON **out)
+{
+    scan_space(s);
+    if (++s->nodes > s->max_nodes)
+        return scan_fail(s, E_INPUT, "too many values");
+    cJSON *node = *out = cJSON_CreateNull();
+    int c = scan_peek(s);
+    if (!node)
+        return no_memory(s);
+    switch (c) {
+    case '{':
+        return scan_container(s, node, cJSON_Object);
+    case '[':
+        return scan_container(s, node, cJSON_Array);
+    case '"':
+        node->type = cJSON_String;
+        return scan_string(s, &node->valuestring);
+    case 'n':
+        return scan_word(s, node, "null", cJSON_NULL);
+    case 't':
+        return scan_word(s, node, "true", cJSON_True);
+    case 'f':
+        return scan_word(s, node, "false", cJSON_False);
+    case -1:
+        return scan_fail(s, E_INPUT, "the text ends where a value should be");
+    }
+    if (c == '-' || isdigit(c))
+        return scan_number(s, node);
+    return scan_fail(s, E_INPUT, "expected a value");
+}
+
+static int scan_text(struct scan *s, cJSON **root)
+{
+    TRY(scan_value(s, root));
+    scan_space(s);
+    return s->at == s->n ? 0 : scan_fail(s, E_INPUT, "something follows the end of the document");
 }
 
 struct json *json_parse(const char *text, size_t n, const struct json_limits *limits, struct err *e)
@@ -383,13 +410,10 @@ struct json *json_parse(const char *text, size_t n, const struct json_limits *li
         .text = text, .n = n, .e = e, .max_nodes = l.nodes ? l.nodes : 4000000, .max_depth = l.depth ? l.depth : 64};
     if (s.max_depth > DEPTH_MAX)
         s.max_depth = DEPTH_MAX;
-    if (scan_text(&s))
-        return NULL;
-    cJSON *root = cJSON_ParseWithLengthOpts(text, n, NULL, 0);
-    s.at = 0;
-    if (!root || !settle(&s, root)) {
+    cJSON *root = NULL;
+    int rc = scan_text(&s, &root);
+    if (rc) {
         cJSON_Delete(root);
-        err_set(e, E_FULL, "no memory for JSON of %zu bytes", n);
         return NULL;
     }
     return (struct json *)root;

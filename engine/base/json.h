@@ -1,7 +1,7 @@
-/* JSON from outside, with limits, around cJSON (whose header lives in json.c only). A parsed document is a tree of
- * opaque `struct json` owned by its root. What cJSON leaves open is settled before it sees the text: size, depth, node
- * count, UTF-8, NUL in strings, trailing bytes; and 64-bit integers keep every bit (cJSON alone would keep 53).
- * Duplicate keys: the last one wins, as in every client's language. One thread at a time per document. */
+/* JSON from outside, with limits, as a tree of cJSON's nodes (whose header lives in json.c only). A parsed document is
+ * a tree of opaque `struct json` owned by its root, made in one pass that checks what cJSON's parser leaves open: size,
+ * depth, node count, UTF-8, NUL in strings, trailing bytes; and 64-bit integers keep every bit. Duplicate keys: the
+ * last one wins, as in every client's language. One thread at a time per document. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
