@@ -3,7 +3,8 @@
 Tokenisation must not depend on the Unicode version of the system's PCRE2, and must equal that library's. So its own
 engines are asked about every code point: Oniguruma for \\p{..} and \\s, Rust for digits and punctuation, its NFC tables for
 normalisation (three different Unicode versions). The characters' combining classes come from Python where the library
-orders marks the same way, and are 0 where it knows none.
+orders marks the same way, and are 0 where it knows none. The chat templates have a table of their own, of Python's
+answers: unicode_tables.py says why.
 
     python tests/oracle/tokenizer_tables.py > models/tokenizer/unicode_table.c      (rewrites the table)
     python tests/oracle/tokenizer_tables.py --check                       (compares; exit status 1 when it is out of date)
