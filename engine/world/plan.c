@@ -131,15 +131,23 @@ void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how)
         plan_take(p, r->place, -own_blocks(p, r));
 }
 
-bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
+struct request *plan_usable(struct plan *p, req_id id)
 {
     struct request *r = request_find(&p->world->requests, id);
+    const char *why = !r                   ? "no such request"
+                      : plan_touched(p, r) ? "this plan has already used the request"
+                      : r->busy            ? "the request is in the step that runs now"
+                                           : NULL;
+    if (why)
+        plan_no(p, why);
+    return why ? NULL : r;
+}
+
+bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
+{
+    struct request *r = plan_usable(p, id);
     if (!r)
-        return plan_no(p, "no such request");
-    if (plan_touched(p, r))
-        return plan_no(p, "this plan has already used the request");
-    if (r->busy)
-        return plan_no(p, "the request is in the step that runs now");
+        return false;
     if (r->state != REQ_RUNNING && !(r->parked && how == PREEMPT_RECOMPUTE))
         return plan_no(p, "the request is not running");
     plan_do_preempt(p, r, how);
@@ -169,14 +177,12 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
 
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
 {
-    struct request *r = request_find(&p->world->requests, id);
+    struct request *r = plan_usable(p, id);
     struct group *g = partition_find_slot(&p->world->partition, group);
     if (!r)
-        return plan_no(p, "no such request");
-    if (plan_touched(p, r))
-        return plan_no(p, "this plan has already used the request");
-    if (r->busy || r->n_moving)
-        return plan_no(p, r->busy ? "the request is in the step that runs now" : "its KV is being copied");
+        return false;
+    if (r->n_moving)
+        return plan_no(p, "its KV is being copied");
     if (r->state != REQ_RUNNING && !r->parked)
         return plan_no(p, "the request is not running");
     if (fate == FATE_PARK || fate == FATE_RECOMPUTE)

@@ -230,13 +230,9 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
 int plan_add(struct plan_batch *b, req_id id, int n)
 {
     struct plan *p = b->plan;
-    struct request *r = request_find(&p->world->requests, id);
+    struct request *r = plan_usable(p, id);
     if (!r)
-        return plan_no(p, "no such request");
-    if (plan_touched(p, r))
-        return plan_no(p, "this plan has already used the request");
-    if (r->busy)
-        return plan_no(p, "the request is in the step that runs now");
+        return 0;
     if (b->forwarded)
         return plan_no(p, "the batch was already forwarded");
     int room = rows_left(b, b->plan->world->limits.max_num_batched_tokens);

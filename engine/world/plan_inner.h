@@ -7,6 +7,8 @@
 
 bool plan_no(struct plan *p, const char *why);                    /* refuses: false, with the reason kept */
 bool plan_touched(const struct plan *p, const struct request *r); /* has this plan used it? */
+/* The request, if a verb may use it now; else NULL, with the reason kept. */
+struct request *plan_usable(struct plan *p, req_id id);
 /* Room for one more element in an arena array: the old copy stays behind, the arena dies with the step. */
 void *plan_grown(struct plan *p, void *old, int n, int *cap, size_t size);
 struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct request *r);
