@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, "tests/rig")
-import cases  # noqa: E402
+import cases
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 DUMMY = [

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 sys.path.insert(0, "tests/rig")
-import cases  # noqa: E402
+import cases
 
 BUILD = os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build"))
 BINARY = os.path.join(BUILD, "moonshift")

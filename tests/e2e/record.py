@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 sys.path.insert(0, "tests/rig")
-import cases  # noqa: E402
+import cases
 
 BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
