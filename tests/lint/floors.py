@@ -155,12 +155,13 @@ def backend_forks():
                     yield f"{path}:{n}: no preprocessor branch on a machine above kernels/"
 
 
-rules = Rules()
-rules.check("quoted includes are paths from the root", rooted())
-rules.check("floors in order", order())
-rules.check("rooms without circles", circles())
-rules.check("no room above a quarter", large_rooms())
-rules.check("a machine's insides stay inside", machines())
-rules.check("foreign headers at home", homes())
-rules.check("no branch on the backend", backend_forks())
-rules.close()
+if __name__ == "__main__":
+    rules = Rules()
+    rules.check("quoted includes are paths from the root", rooted())
+    rules.check("floors in order", order())
+    rules.check("rooms without circles", circles())
+    rules.check("no room above a quarter", large_rooms())
+    rules.check("a machine's insides stay inside", machines())
+    rules.check("foreign headers at home", homes())
+    rules.check("no branch on the backend", backend_forks())
+    rules.close()
