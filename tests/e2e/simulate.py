@@ -216,6 +216,18 @@ def pictures_can_be_read(folder):
                 assert texts(d, "slo") == [f"SLO: {300 if name == 'ttft' else 40} ms"] and texts(d, "slo")[0] in legend
 
 
+def pictures_of_the_pages(folder):
+    """The command of docs/pictures/README.md still draws the pictures beside it."""
+    command = (
+        re.search(r"^build/moonshift simulate (.*)$", open("docs/pictures/README.md").read(), re.M).group(1).split()
+    )
+    assert command[-2:] == ["--plots", "plots"], command
+    good(*command[:-1], f"{folder}/pages")
+    for drawn, kept in (("layouts", "switch"), ("queue", "switch-queue")):
+        same = open(f"{folder}/pages/{drawn}.svg").read() == open(f"docs/pictures/{kept}.svg").read()
+        assert same, f"docs/pictures/{kept}.svg is stale: see the README beside it"
+
+
 def write(folder, name, text):
     path = os.path.join(folder, name)
     with open(path, "w") as f:
@@ -561,6 +573,7 @@ with tempfile.TemporaryDirectory() as where:
     for check in (
         results_agree,
         pictures_can_be_read,
+        pictures_of_the_pages,
         what_was_not_measured_is_flagged,
         formats,
         mistakes,
