@@ -99,7 +99,7 @@ def headers():
 
 # ---- all pages
 
-WIDE = {"models/papers/RESULTS.md", "README.md"}  # made by a program; not wrapped yet
+WIDE = {"models/papers/RESULTS.md"}  # made by a program
 ABROAD = {"tests/data/README.md"}  # names files of other projects
 PAGES = sorted(p for p in everything() if p.endswith(".md"))
 ROOMS = "engine|kernels|lua|models|policies|tests|docs"
