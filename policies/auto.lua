@@ -1,6 +1,6 @@
--- The layout of each step is the one that will take least time, by what steps of each layout have taken so far. A layout
--- that has hardly been seen is tried now and then, and every other one again after a while, since machines change; which
--- and when follows from counts alone, so the same run decides the same.
+-- The layout of each step is the one that will take least time, by what steps of each layout have taken so far. A
+-- layout that has hardly been seen is tried now and then, and every other one again after a while, since machines
+-- change; which and when follows from counts alone, so the same run decides the same.
 
 local node, kept -- what never changes; by size of a group, the layout that was the best last
 
@@ -32,14 +32,32 @@ return {
   doc = "The layout of each step is the one that is estimated to take the least time.",
 
   params = {
-    least = { default = 20, min = 0, type = "integer", doc = "steps of a layout that have to be seen before its estimate is trusted" },
-    try_every = { default = 8, min = 1, type = "integer", doc = "until then, one step in so many tries the layout that was seen least" },
-    again_every = { default = 500, min = 2, type = "integer", doc = "one step in so many tries a layout again, each in turn" },
-    margin = { default = 0.02, min = 0, max = 0.5, doc = "share by which another layout has to be better than the last" },
+    least = {
+      default = 20, min = 0, type = "integer",
+      doc = "steps of a layout that have to be seen before its estimate is trusted",
+    },
+    try_every = {
+      default = 8, min = 1, type = "integer",
+      doc = "until then, one step in so many tries the layout that was seen least",
+    },
+    again_every = {
+      default = 500, min = 2, type = "integer",
+      doc = "one step in so many tries a layout again, each in turn",
+    },
+    margin = {
+      default = 0.02, min = 0, max = 0.5,
+      doc = "share by which another layout has to be better than the last",
+    },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
-    preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
+    preempt = {
+      default = false,
+      doc = "lower priority numbers go first, and running requests of lower rank give way to them",
+    },
+    ageing = {
+      default = 30, min = 0.001, max = 1e6,
+      doc = "with preempt: seconds of waiting that make up for one level of priority",
+    },
   },
 
   start = function(facts, act, p)
@@ -74,7 +92,9 @@ return {
     end,
 
     ["a layout that was hardly seen has its turn"] = function(t)
-      local seen = { { sp = 4, tp = 1, tokens = 100, ms = 1, n = 20 }, { sp = 1, tp = 4, tokens = 100, ms = 2, n = 20 } }
+      local seen = {
+        { sp = 4, tp = 1, tokens = 100, ms = 1, n = 20 }, { sp = 1, tp = 4, tokens = 100, ms = 2, n = 20 },
+      }
       local forward = t.step { ranks = 4, steps = 7, measured = seen, waiting = { { prompt = 100 } } }.forwards[1]
       assert(forward.sp == 2 and forward.tp == 2)
     end,

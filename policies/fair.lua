@@ -1,6 +1,6 @@
 -- Tenants share the machine by tokens served. Each has a counter of the tokens it was given, divided by its weight; a
--- request queues at its tenant's counter, which then moves on by what the request will probably cost. `clock` follows the
--- counter of who is being served: a tenant that comes back starts there, so nobody saves up time by staying away.
+-- request queues at its tenant's counter, which then moves on by what the request will probably cost. `clock` follows
+-- the counter of who is being served: a tenant that comes back starts there, so nobody saves up time by staying away.
 
 local counter, guess = {}, {} -- by tenant: tokens charged / weight; output tokens to expect of a request
 local clock = 0
@@ -63,7 +63,8 @@ return {
   tests = {
     ["tenants take turns"] = function(t)
       local plan = t.step { waiting = {
-        { name = "a1", tenant = "a" }, { name = "a2", tenant = "a" }, { name = "a3", tenant = "a" }, { name = "b1", tenant = "b" } } }
+        { name = "a1", tenant = "a" }, { name = "a2", tenant = "a" }, { name = "a3", tenant = "a" },
+        { name = "b1", tenant = "b" } } }
       assert(plan[1].name == "a1" and plan[2].name == "b1" and plan[3].name == "a2")
     end,
 

@@ -24,12 +24,16 @@ return {
 
   tests = {
     ["the first to come is the first to run"] = function(t)
-      local plan = t.step { max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } } }
+      local plan = t.step {
+        max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } },
+      }
       assert(#plan == 1 and plan[1].name == "early")
     end,
 
     ["decodes go before prompts"] = function(t)
-      local plan = t.step { max_num_batched_tokens = 10, running = { { name = "old" } }, waiting = { { name = "new", prompt = 50 } } }
+      local plan = t.step {
+        max_num_batched_tokens = 10, running = { { name = "old" } }, waiting = { { name = "new", prompt = 50 } },
+      }
       assert(plan[1].name == "old" and plan[1].tokens == 1)
       assert(plan[2].name == "new" and plan[2].tokens == 9)
     end,
@@ -40,7 +44,9 @@ return {
     end,
 
     ["who fits no group gets the narrowest that holds it"] = function(t)
-      local plan = t.step { ranks = 4, groups = { { 0 }, { 1 }, { 2 }, { 3 } }, kv_blocks = 10, waiting = { { prompt = 300 } } }
+      local plan = t.step {
+        ranks = 4, groups = { { 0 }, { 1 }, { 2 }, { 3 } }, kv_blocks = 10, waiting = { { prompt = 300 } },
+      }
       assert(#plan.orders == 1 and #plan.orders[1].bind == 2 and #plan == 0)
     end,
   },

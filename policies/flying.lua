@@ -1,6 +1,7 @@
--- Flying Serving. Narrow groups serve many requests at once; one wide group serves each of a few sooner. How wide the widest
--- group is follows from three needs: load (narrow while many wait, wide while few are here), priority (a premium request
--- gets a wide group), and long context (who fits no group gets the narrowest that holds it). KV moves with the sequences.
+-- Flying Serving. Narrow groups serve many requests at once; one wide group serves each of a few sooner. How wide the
+-- widest group is follows from three needs: load (narrow while many wait, wide while few are here), priority (a premium
+-- request gets a wide group), and long context (who fits no group gets the narrowest that holds it). KV moves with the
+-- sequences.
 
 local node           -- what never changes
 local premium, n_premium = {}, 0 -- by id: premium requests that live
@@ -43,8 +44,8 @@ local function split(waiting)
   return mine, others
 end
 
--- Asks for another partition when there should be one. Returns how wide a group has to be for a premium request to start in:
--- while its own is on the way it may begin elsewhere if that is soft, and waits for it if not.
+-- Asks for another partition when there should be one. Returns how wide a group has to be for a premium request to
+-- start in: while its own is on the way it may begin elsewhere if that is soft, and waits for it if not.
 local function arrange(view, act, mine, p)
   local now, meanwhile = 0, math.huge
   for _, group in ipairs(view.groups) do now = math.max(now, group.size) end
@@ -56,8 +57,10 @@ local function arrange(view, act, mine, p)
   if rest > 0 then return now, act.wake(math.max(rest, 1)) end
   local how = why == "a premium request" and p.how or "hard"
   for i, ranks in ipairs(view.cover(width, p.narrow)) do
-    act.bind(ranks, { when = i == 1 and how or "hard", kv = p.kv, max_wait_ms = p.patience_ms, requests = i == 1 and mine or nil,
-      reason = "flying: " .. why })
+    act.bind(ranks, {
+      when = i == 1 and how or "hard", kv = p.kv, max_wait_ms = p.patience_ms, requests = i == 1 and mine or nil,
+      reason = "flying: " .. why,
+    })
   end
   return meanwhile
 end
@@ -68,16 +71,31 @@ return {
 
   params = {
     many = { default = 8, min = 1, type = "integer", doc = "so many requests wait: narrow groups" },
-    crowd = { default = 0, min = 0, type = "integer", doc = "so many requests are here, waiting or not: narrow groups; 0: only those that wait count" },
+    crowd = {
+      default = 0, min = 0, type = "integer",
+      doc = "so many requests are here, waiting or not: narrow groups; 0: only those that wait count",
+    },
     few = { default = 2, min = 0, type = "integer", doc = "at most so many requests are here: one wide group" },
     narrow = { default = 1, min = 1, type = "integer", doc = "ranks of a narrow group" },
     premium = { default = -1, type = "integer", doc = "requests of this priority or lower are premium" },
     premium_width = { default = 0, min = 0, type = "integer", doc = "ranks of a premium request's group; 0: all" },
-    how = { default = "soft", choices = { "soft", "hard", "drain" }, doc = "how running requests are interrupted for a premium one" },
-    kv = { default = "migrate", choices = { "migrate", "park", "recompute" }, doc = "what becomes of running requests" },
+    how = {
+      default = "soft", choices = { "soft", "hard", "drain" },
+      doc = "how running requests are interrupted for a premium one",
+    },
+    kv = {
+      default = "migrate", choices = { "migrate", "park", "recompute" },
+      doc = "what becomes of running requests",
+    },
     min_gap_ms = { default = 200, min = 0, max = 60000, doc = "time between two switches" },
-    patience_ms = { default = 2000, min = 1, type = "integer", doc = "a soft or draining switch becomes hard after it" },
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "seconds of waiting that make up for one level of priority" },
+    patience_ms = {
+      default = 2000, min = 1, type = "integer",
+      doc = "a soft or draining switch becomes hard after it",
+    },
+    ageing = {
+      default = 30, min = 0.001, max = 1e6,
+      doc = "seconds of waiting that make up for one level of priority",
+    },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
   },
 
@@ -85,9 +103,13 @@ return {
 
   fits = function(facts, p)
     local narrow, sizes = sizes_of(facts, p.narrow)
-    if not narrow then return false, string.format("narrow=%d: on %d ranks a group can have %s of them", p.narrow, facts.n_ranks, sizes) end
+    if not narrow then
+      return false, string.format("narrow=%d: on %d ranks a group can have %s of them", p.narrow, facts.n_ranks, sizes)
+    end
     if p.premium_width > 0 and not sizes_of(facts, p.premium_width) then
-      return false, string.format("premium_width=%d: on %d ranks a group can have %s of them", p.premium_width, facts.n_ranks, sizes)
+      return false,
+        string.format("premium_width=%d: on %d ranks a group can have %s of them",
+          p.premium_width, facts.n_ranks, sizes)
     end
     return true
   end,
@@ -95,7 +117,9 @@ return {
   start = function(facts) node, premium, n_premium = facts, {}, 0 end,
 
   admit = function(request, view, act, p)
-    if request.priority <= p.premium and not premium[request.id] then premium[request.id], n_premium = true, n_premium + 1 end
+    if request.priority <= p.premium and not premium[request.id] then
+      premium[request.id], n_premium = true, n_premium + 1
+    end
     return request.arrival + request.priority * p.ageing
   end,
 
@@ -127,7 +151,10 @@ return {
     ["a premium request has a wide group formed for it"] = function(t)
       local run = {}
       for i = 1, 4 do run[i] = { group = i } end
-      local plan = t.step { ranks = 4, groups = { { 0 }, { 1 }, { 2 }, { 3 } }, running = run, waiting = { { name = "vip", priority = -1 } } }
+      local plan = t.step {
+        ranks = 4, groups = { { 0 }, { 1 }, { 2 }, { 3 } }, running = run,
+        waiting = { { name = "vip", priority = -1 } },
+      }
       assert(plan.orders[1].when == "soft" and plan.orders[1].requests[1] == "vip" and #plan.orders[1].bind == 4)
     end,
   },

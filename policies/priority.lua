@@ -1,13 +1,16 @@
--- Lower priority is sooner, as in vLLM. A request's place in the queue is its arrival, moved by `ageing` seconds for each
--- level of priority: waiting makes up for priority, so nothing starves. When a request finds no room, running requests of
--- lower rank give way to it, the last in order first, but only when that makes room for it.
+-- Lower priority is sooner, as in vLLM. A request's place in the queue is its arrival, moved by `ageing` seconds for
+-- each level of priority: waiting makes up for priority, so nothing starves. When a request finds no room, running
+-- requests of lower rank give way to it, the last in order first, but only when that makes room for it.
 
 return {
   api = 1,
   doc = "Lower priority is sooner; waiting makes up for priority; running requests of lower rank give way.",
 
   params = {
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "seconds of waiting that make up for one level of priority" },
+    ageing = {
+      default = 30, min = 0.001, max = 1e6,
+      doc = "seconds of waiting that make up for one level of priority",
+    },
     preempt = { default = true, doc = "running requests of lower rank give way when a request finds no room" },
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
@@ -46,7 +49,9 @@ return {
     end,
 
     ["a running request of lower rank gives way"] = function(t)
-      local plan = t.step { max_num_seqs = 1, running = { { name = "low", priority = 9 } }, waiting = { { name = "high", priority = -9 } } }
+      local plan = t.step {
+        max_num_seqs = 1, running = { { name = "low", priority = 9 } }, waiting = { { name = "high", priority = -9 } },
+      }
       assert(plan.preempted[1] == "low" and plan[1].name == "high")
     end,
 

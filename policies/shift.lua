@@ -1,6 +1,7 @@
 -- Shift Parallelism. One group holds every rank. Steps of many tokens run in the base layout, where ranks share the
--- sequence and talk little; small ones in full tensor parallelism, where each rank reads a share of the weights only. Both
--- keep a sequence's KV where it lies, so a change costs nothing; hysteresis keeps it from happening at every other step.
+-- sequence and talk little; small ones in full tensor parallelism, where each rank reads a share of the weights only.
+-- Both keep a sequence's KV where it lies, so a change costs nothing; hysteresis keeps it from happening at every other
+-- step.
 
 local node -- what never changes
 
@@ -26,14 +27,32 @@ return {
   doc = "Sequence parallelism for large steps, tensor parallelism for small ones, over one group of all ranks.",
 
   params = {
-    threshold = { default = 512, min = 1, max = 1e6, doc = "tokens of a step (those not cached) above which the base layout runs" },
-    hysteresis = { default = 0.1, min = 0, max = 0.9, doc = "share of the threshold by which a step must be past it to change the layout" },
+    threshold = {
+      default = 512, min = 1, max = 1e6,
+      doc = "tokens of a step (those not cached) above which the base layout runs",
+    },
+    hysteresis = {
+      default = 0.1, min = 0, max = 0.9,
+      doc = "share of the threshold by which a step must be past it to change the layout",
+    },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
-    base_sp = { default = 0, min = 0, type = "integer", doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one that memory allows" },
+    base_sp = {
+      default = 0, min = 0, type = "integer",
+      doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one that memory allows",
+    },
     base_tp = { default = 0, min = 0, type = "integer", doc = "the same; 0: what base_sp leaves" },
-    reserve = { default = 0.3, min = 0, max = 1, doc = "share of a rank's memory that is kept for KV when the base layout is chosen" },
-    preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
+    reserve = {
+      default = 0.3, min = 0, max = 1,
+      doc = "share of a rank's memory that is kept for KV when the base layout is chosen",
+    },
+    preempt = {
+      default = false,
+      doc = "lower priority numbers go first, and running requests of lower rank give way to them",
+    },
+    ageing = {
+      default = 30, min = 0.001, max = 1e6,
+      doc = "with preempt: seconds of waiting that make up for one level of priority",
+    },
   },
 
   fits = function(facts, p)
@@ -42,7 +61,8 @@ return {
       if is_asked(layout, p) then return true end
       runs = runs .. string.format("%ssp=%d,tp=%d", runs == "" and "" or "; ", layout.sp, layout.tp)
     end
-    return false, string.format("base_sp=%d, base_tp=%d is no layout of all %d ranks; these run: %s", p.base_sp, p.base_tp, facts.n_ranks, runs)
+    return false, string.format(
+      "base_sp=%d, base_tp=%d is no layout of all %d ranks; these run: %s", p.base_sp, p.base_tp, facts.n_ranks, runs)
   end,
 
   start = function(facts, act, p)

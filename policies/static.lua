@@ -1,4 +1,5 @@
--- A partition and a layout that stay: `dp` groups of `sp` times `tp` ranks. For comparison, and for who knows what is best.
+-- A partition and a layout that stay: `dp` groups of `sp` times `tp` ranks. For comparison, and for who knows what is
+-- best.
 
 local node    -- what never changes
 local ordered -- the partition that was asked for last; "wider": one for a request that no group of it could hold
@@ -26,7 +27,9 @@ end
 -- "1, 2 or 4"
 local function listed(numbers)
   local text = ""
-  for i, n in ipairs(numbers) do text = text .. (i == 1 and "" or i == #numbers and " or " or ", ") .. string.format("%d", n) end
+  for i, n in ipairs(numbers) do
+    text = text .. (i == 1 and "" or i == #numbers and " or " or ", ") .. string.format("%d", n)
+  end
   return text
 end
 
@@ -34,21 +37,25 @@ end
 local function sizes_of(facts)
   local sizes = {}
   for size = 1, facts.n_ranks do
-    if facts.n_ranks % size == 0 and #choose(size, facts.n_ranks / size, {}, facts.sets) == facts.n_ranks / size then table.insert(sizes, size) end
+    if facts.n_ranks % size == 0 and #choose(size, facts.n_ranks / size, {}, facts.sets) == facts.n_ranks / size then
+      table.insert(sizes, size)
+    end
   end
   return sizes
 end
 
--- Asks for the partition when it is another one than before: at the start, after a change of params, when a rank failed. A
--- request that no group of it can hold gets a wider one, until the node is empty.
+-- Asks for the partition when it is another one than before: at the start, after a change of params, when a rank
+-- failed. A request that no group of it can hold gets a wider one, until the node is empty.
 local function arrange(view, act, p)
   if act.widen() then ordered = "wider" end
   if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
   local tp = tp_of(node.n_ranks, p)
   local dead = #view.dead_ranks
-  local same = type(ordered) == "table" and ordered.dp == p.dp and ordered.sp == p.sp and ordered.tp == tp and ordered.dead == dead
+  local same = type(ordered) == "table" and ordered.dp == p.dp and ordered.sp == p.sp and ordered.tp == tp
+    and ordered.dead == dead
   if same then return end
-  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks, node.sets), string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
+  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks, node.sets),
+    string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
   if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
   for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
   ordered = { dp = p.dp, sp = p.sp, tp = tp, dead = dead }
@@ -61,25 +68,42 @@ return {
   params = {
     dp = { default = 1, min = 1, max = 64, type = "integer", doc = "groups" },
     sp = { default = 1, min = 1, max = 64, type = "integer", doc = "sequence parallel ranks of a group" },
-    tp = { default = 0, min = 0, max = 64, type = "integer", doc = "tensor parallel ranks of a group; 0: all that dp and sp leave" },
-    when = { default = "hard", choices = { "hard", "drain" }, doc = "how running requests are interrupted by a new partition" },
+    tp = {
+      default = 0, min = 0, max = 64, type = "integer",
+      doc = "tensor parallel ranks of a group; 0: all that dp and sp leave",
+    },
+    when = {
+      default = "hard", choices = { "hard", "drain" },
+      doc = "how running requests are interrupted by a new partition",
+    },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
-    preempt = { default = false, doc = "lower priority numbers go first, and running requests of lower rank give way to them" },
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "with preempt: seconds of waiting that make up for one level of priority" },
+    preempt = {
+      default = false,
+      doc = "lower priority numbers go first, and running requests of lower rank give way to them",
+    },
+    ageing = {
+      default = 30, min = 0.001, max = 1e6,
+      doc = "with preempt: seconds of waiting that make up for one level of priority",
+    },
   },
 
   fits = function(facts, p)
     local tp, n = tp_of(facts.n_ranks, p), facts.n_ranks
     local asked = string.format("dp=%d, sp=%d, tp=%d", p.dp, p.sp, tp)
     local groups = "groups can have " .. listed(sizes_of(facts)) .. " of them"
-    if p.dp * p.sp * tp ~= n then return false, string.format("%s is not the %d ranks: dp * sp * tp has to be %d, and %s", asked, n, n, groups) end
-    if #choose(p.sp * tp, p.dp, {}, facts.sets) < p.dp then return false, string.format("%s: %d ranks, but %s (--comm-sets adds sets)", asked, n, groups) end
+    if p.dp * p.sp * tp ~= n then
+      return false, string.format("%s is not the %d ranks: dp * sp * tp has to be %d, and %s", asked, n, n, groups)
+    end
+    if #choose(p.sp * tp, p.dp, {}, facts.sets) < p.dp then
+      return false, string.format("%s: %d ranks, but %s (--comm-sets adds sets)", asked, n, groups)
+    end
     local runs = ""
     for _, layout in ipairs(facts.layouts[p.sp * tp]) do
       if layout.sp == p.sp and layout.tp == tp then return true end
       runs = runs .. string.format("%ssp=%d,tp=%d", runs == "" and ": " or "; ", layout.sp, layout.tp)
     end
-    return false, string.format("%s: the model does not run so; groups of %d ranks run%s", asked, p.sp * tp, runs == "" and " nothing: take smaller ones" or runs)
+    return false, string.format("%s: the model does not run so; groups of %d ranks run%s", asked, p.sp * tp,
+      runs == "" and " nothing: take smaller ones" or runs)
   end,
 
   start = function(facts, act, p, view)
@@ -117,7 +141,9 @@ return {
     end,
 
     ["what is left when a rank fails still runs"] = function(t)
-      local plan = t.step { ranks = 4, dead = { 3 }, waiting = { { prompt = 400 }, { prompt = 400 }, { prompt = 400 } } }
+      local plan = t.step {
+        ranks = 4, dead = { 3 }, waiting = { { prompt = 400 }, { prompt = 400 }, { prompt = 400 } },
+      }
       assert(#plan.forwards == 2)
     end,
   },

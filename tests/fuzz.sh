@@ -27,8 +27,9 @@ fi
 fuzz_one() {
     local name=$1 home=build-fuzz/findings/$1
     mkdir -p "$home/corpus"
-    timeout -k 10 $((seconds + 120)) "build-fuzz/tests/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
-        -print_final_stats=0 -verbosity=1 -artifact_prefix="$home/" "$home/corpus" "tests/fuzz/corpus/$name" >"$home/log" 2>&1
+    timeout -k 10 $((seconds + 120)) "build-fuzz/tests/$name" -max_total_time="$seconds" -timeout=20 \
+        -rss_limit_mb=3000 -print_final_stats=0 -verbosity=1 -artifact_prefix="$home/" \
+        "$home/corpus" "tests/fuzz/corpus/$name" >"$home/log" 2>&1
 }
 
 passed=0 failed=0

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by ./run and ./test: finds out what this machine lacks and installs it (Debian and Ubuntu), or names it (others).
-# A probe looks for the thing itself, not for a package, so hand-made installations count.
+# Sourced by ./run and ./test: finds out what this machine lacks and installs it (Debian and Ubuntu), or names it
+# (others). A probe looks for the thing itself, not for a package, so hand-made installations count.
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -100,8 +100,9 @@ setup() {
 }
 
 CONFIGURE=() # flags of a first configuration
-# build PRESET [TARGET...]: configures and builds quietly; the log is shown when it fails. What is configured already is only
-# built (ninja configures anew when a CMake file changed), unless RECONFIGURE is set: something may have been installed since.
+# build PRESET [TARGET...]: configures and builds quietly; the log is shown when it fails. What is configured already is
+# only built (ninja configures anew when a CMake file changed), unless RECONFIGURE is set: something may have been
+# installed since.
 build() {
     local preset=$1 dir=build log failed_at=
     [ "$1" = release ] || dir=build-$1
@@ -112,7 +113,8 @@ build() {
     if [ -n "${RECONFIGURE:-}" ] || [ ! -f "$dir/build.ninja" ]; then
         cmake --preset "$preset" "${CONFIGURE[@]}" >"$log" 2>&1 || failed_at=configure
     fi
-    if [ -n "$failed_at" ] || ! cmake --build --preset "$preset" "${parallel[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
+    if [ -n "$failed_at" ] ||
+        ! cmake --build --preset "$preset" "${parallel[@]}" ${1:+--target "$@"} >>"$log" 2>&1; then
         grep -nE 'error|Error|warning:|undefined|FAILED' "$log" | head -n 40 >&2
         tail -n 15 "$log" >&2
         rm -f "$log"

@@ -1,8 +1,10 @@
-# cmake -DVERSION= -DOUT= -P version.cmake, in the source folder, at every build: writes version.c, and touches it only when the commit is another.
+# cmake -DVERSION= -DOUT= -P version.cmake, in the source folder, at every build: writes version.c, and touches it only
+# when the commit is another.
 set(commit "")
 find_program(GIT git)
 if(GIT AND EXISTS ${CMAKE_CURRENT_LIST_DIR}/../../.git)
-    execute_process(COMMAND ${GIT} describe --always --abbrev=10 --exclude=* --dirty=+ WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR}
+    execute_process(COMMAND ${GIT} describe --always --abbrev=10 --exclude=* --dirty=+
+                    WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR}
                     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 set(full "${VERSION}")

@@ -1,5 +1,6 @@
-"""Makes h200-kernels.json, the tables of measured H200 kernels, from the public AIConfigurator rows (see "origin" in the file): python3 fit_h200.py DIR. Needs numpy.
-Rows for which held() is true are kept out; tests/sim/kernels.c measures the error on them. The rooflines here are those of kernels/sim/cost.c."""
+"""Makes h200-kernels.json, the tables of measured H200 kernels, from the public AIConfigurator rows (see "origin" in
+the file): python3 fit_h200.py DIR. Needs numpy. Rows for which held() is true are kept out; tests/sim/kernels.c
+measures the error on them. The rooflines here are those of kernels/sim/cost.c."""
 
 import collections
 import csv
@@ -140,7 +141,10 @@ def main():
     out["all_reduce_eager"] = collective("vllm_0.24.0_eager", "all_reduce", "bfloat16", 2)
     out["all_to_all"] = collective("nccl_2.29.2", "alltoall", "half", 1)
     out["all_gather"] = collective("nccl_2.29.2", "all_gather", "half", 1)
-    source = "; H200 SXM, public AIConfigurator data (ai-dynamo/aiconfigurator @095f58a5, Apache-2.0), systems/data/h200_sxm, by fit_h200.py"
+    source = (
+        "; H200 SXM, public AIConfigurator data (ai-dynamo/aiconfigurator @095f58a5, Apache-2.0), "
+        "systems/data/h200_sxm, by fit_h200.py"
+    )
     for t in out.values():
         t["origin"] += source
     with open("h200-kernels.json", "w") as f:

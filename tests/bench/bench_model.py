@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tokens per second of the model itself, ours and llama.cpp's on the same file, in alternation.
 
-Each side is a process of its own that obeys one command at a time; the other is stopped meanwhile (SIGSTOP), so neither's
-waiting threads cost the other anything. A round is: memory bandwidth, ours, theirs; then theirs, ours. The reported ratio is the
-median over rounds of (ours / theirs) of the same round. A round whose bandwidth is more than 10 % off the median is marked.
+Each side is a process of its own that obeys one command at a time; the other is stopped meanwhile (SIGSTOP), so
+neither's waiting threads cost the other anything. A round is: memory bandwidth, ours, theirs; then theirs, ours. The
+reported ratio is the median over rounds of (ours / theirs) of the same round. A round whose bandwidth is more than 10 %
+off the median is marked.
 
-usage: bench_model.py MODEL [--bench build/tests/model_bench] [--python PYTHON-WITH-llama_cpp] [--threads 2] [--rounds 7]
-                      [--isa auto] [--only NAME ...] [--out FILE]
+usage: bench_model.py MODEL [--bench build/tests/model_bench] [--python PYTHON-WITH-llama_cpp] [--threads 2]
+                      [--rounds 7] [--isa auto] [--only NAME ...] [--out FILE]
 """
 
 import argparse
@@ -75,7 +76,8 @@ def report(out, name, sides, rates, width):
     middle = statistics.median(width)
     odd = sum(abs(w - middle) > 0.1 * middle for w in width)
     out.append(
-        f"{name:24} {statistics.median(rates[0]):9.1f} [{spread(rates[0])}]  {statistics.median(rates[1]):9.1f} [{spread(rates[1])}]"
+        f"{name:24} {statistics.median(rates[0]):9.1f} [{spread(rates[0])}]  "
+        f"{statistics.median(rates[1]):9.1f} [{spread(rates[1])}]"
         f"  ratio {statistics.median(ratios):.2f} [{min(ratios):.2f}..{max(ratios):.2f}]"
         f"  read {middle / 1e9:.1f} GB/s{f', {odd} odd rounds' if odd else ''}"
     )
@@ -108,7 +110,10 @@ def stolen_core(out, args, ours, theirs, rounds):
             thief.kill()
             thief.wait()
         ratio = statistics.median(a / b for a, b in zip(with_thief, one))
-        line = f"core taken, {name:20} {statistics.median(with_thief):9.1f} with {args.threads} threads, {statistics.median(one):9.1f} with 1 alone: {ratio:.2f}"
+        line = (
+            f"core taken, {name:20} {statistics.median(with_thief):9.1f} with {args.threads} threads, "
+            f"{statistics.median(one):9.1f} with 1 alone: {ratio:.2f}"
+        )
         if their:
             line += f"  (llama.cpp with a core taken: {statistics.median(their):.1f})"
         out.append(line)
@@ -139,7 +144,8 @@ def main():
     ours = Side("ours", [args.bench, args.model, str(args.threads), args.isa])
     theirs = Side("llama.cpp", [args.python, os.path.join(HERE, "llama_side.py"), args.model, str(args.threads)])
     out = [
-        f"{time.strftime('%Y-%m-%d %H:%M')}  {os.path.basename(args.model)}, {args.threads} threads, {args.rounds} rounds",
+        f"{time.strftime('%Y-%m-%d %H:%M')}  {os.path.basename(args.model)}, {args.threads} threads, "
+        f"{args.rounds} rounds",
         f"machine: {cpu_name()}, {os.cpu_count()} cores",
         f"ours: {ours.what[6:]}",
         f"theirs: {theirs.what[6:]}",

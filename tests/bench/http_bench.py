@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Streamed tokens a second of the front on the simulated device: the whole server on one core, the client on another, and beside each run what the
-loopback carries in single writes of a frame's size. usage: http_bench.py --binary build/moonshift --client build/tests/http_bench [--rounds 3]"""
+"""Streamed tokens a second of the front on the simulated device: the whole server on one core, the client on another,
+and beside each run what the loopback carries in single writes of a frame's size.
+usage: http_bench.py --binary build/moonshift --client build/tests/http_bench [--rounds 3]"""
 
 import argparse
 import json
@@ -45,7 +46,8 @@ def run(*words):
 
 
 def beside(args, c):
-    """Tokens a second of llama-server with a model that costs next to nothing (tiny_gguf.py), on one core; the client on another."""
+    """Tokens a second of llama-server with a model that costs next to nothing (tiny_gguf.py), on one core; the client
+    on another."""
     port = 18473
     server = subprocess.Popen(
         [
@@ -119,8 +121,9 @@ def main():
                 ttfts.append(r["ttft_mean_ms"])
             m = statistics.median
             print(
-                f"{c:4d} connections: {m(rates):9,.0f} tokens/s, {m(per_cpu):9,.0f} a second of CPU; frames of {size} bytes; first frame after "
-                f"{m(ttfts):.1f} ms; loopback writes of that size: {m(probes):9,.0f}/s; ratio {m(rates) / m(probes):.2f}",
+                f"{c:4d} connections: {m(rates):9,.0f} tokens/s, {m(per_cpu):9,.0f} a second of CPU; "
+                f"frames of {size} bytes; first frame after {m(ttfts):.1f} ms; "
+                f"loopback writes of that size: {m(probes):9,.0f}/s; ratio {m(rates) / m(probes):.2f}",
                 flush=True,
             )
             if args.llama_server:

@@ -1,4 +1,5 @@
-"""llama.cpp's side of the model benchmark, by llama-cpp-python's low-level interface: the same commands as model_bench.c.
+"""llama.cpp's side of the model benchmark, by llama-cpp-python's low-level interface: the same commands as
+model_bench.c.
 usage: llama_side.py MODEL THREADS"""
 
 import ctypes

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A Llama of one small layer with the tokenizer of another GGUF file and random weights: computing with it costs next to nothing, so that a server around it shows what
-its front costs. Needs the gguf package. usage: tiny_gguf.py SOURCE.gguf OUT.gguf"""
+"""A Llama of one small layer with the tokenizer of another GGUF file and random weights: computing with it costs next
+to nothing, so that a server around it shows what its front costs. Needs the gguf package.
+usage: tiny_gguf.py SOURCE.gguf OUT.gguf"""
 
 import sys
 

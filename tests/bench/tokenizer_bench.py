@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Tokeniser speed beside the `tokenizers` library: the same file, the same vocabulary, one thread each, alternating in one run.
+"""Tokeniser speed beside the `tokenizers` library: the same file, the same vocabulary, one thread each, alternating in
+one run.
 
-    python tests/bench/tokenizer_bench.py --binary build/tests/tokenizer_ids --model FILE.gguf TEXT... [--kind smollm] [--seconds 2]
+    python tests/bench/tokenizer_bench.py --binary build/tests/tokenizer_ids --model FILE.gguf TEXT...
+                                          [--kind smollm] [--seconds 2]
 
-Prints MiB/s of both (their fastest pass) and the ratio, after it has checked that the ids are equal. The library gets pieces of
-64 KiB cut at line ends, where it is fastest; ours gets the text whole.
+Prints MiB/s of both (their fastest pass) and the ratio, after it has checked that the ids are equal. The library gets
+pieces of 64 KiB cut at line ends, where it is fastest; ours gets the text whole.
 """
 
 import argparse
@@ -54,7 +56,8 @@ def measure(args, lib, path):
         theirs = min(theirs, library_seconds(lib, parts, args.seconds / 3))
     mib = len(text.encode()) / 2**20
     print(
-        f"{os.path.basename(path):<24} {mib:7.2f} MiB   moonshift {mib / ours:7.1f} MiB/s   tokenizers {mib / theirs:7.2f} MiB/s   "
+        f"{os.path.basename(path):<24} {mib:7.2f} MiB   moonshift {mib / ours:7.1f} MiB/s   "
+        f"tokenizers {mib / theirs:7.2f} MiB/s   "
         f"{theirs / ours:6.1f} times",
         flush=True,
     )

@@ -1,4 +1,5 @@
-"""The program from outside: commands, messages and exit codes, answers on pipes and on a terminal, signals. Uses made-up weights."""
+"""The program from outside: commands, messages and exit codes, answers on pipes and on a terminal, signals. Uses
+made-up weights."""
 
 import json
 import os
@@ -482,7 +483,8 @@ def keys_stay_out_of_the_log_and_the_process_list():
 
 
 def write_folder(to, tokenizer=True):
-    """A small Llama as Hugging Face has it: all zeros but norms and embeddings, so that every token leads to the last one."""
+    """A small Llama as Hugging Face has it: all zeros but norms and embeddings, so that every token leads to the last
+    one."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,5 +1,6 @@
-"""Every metric moves: a server on the simulated device is led through a scenario, and each series that it can print is seen to move in the step that MOVES names. A metric without an
-entry fails, whether it is served or only written somewhere in the sources: add it to MOVES with the step that moves it, or with why it cannot move here."""
+"""Every metric moves: a server on the simulated device is led through a scenario, and each series that it can print is
+seen to move in the step that MOVES names. A metric without an entry fails, whether it is served or only written
+somewhere in the sources: add it to MOVES with the step that moves it, or with why it cannot move here."""
 
 import atexit
 import http.client
@@ -25,7 +26,8 @@ class Fixed(str):
 
 
 class Elsewhere(tuple):
-    """(file, word): what it takes cannot be had from a server on the simulated device; that test asserts it by this word."""
+    """(file, word): what it takes cannot be had from a server on the simulated device; that test asserts it by this
+    word."""
 
 
 MOVES = {  # a series (all its labels, or some: the entry with the most wins) and the step that moves it
@@ -158,7 +160,8 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
 
 
 def written():
-    """Names of metrics in the sources: after # TYPE, in the tables, and as first words of the functions that print one."""
+    """Names of metrics in the sources: after # TYPE, in the tables, and as first words of the functions that print
+    one."""
     names, files = set(), []
     for top in ("engine", "lua"):
         for where, _, found in os.walk(top):
@@ -304,14 +307,18 @@ def wait(ready, seconds=20):
 
 # ---- the steps
 
-STEP = "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting, 512) if b.tokens > 0 then act.forward(g, b) end end"
+STEP = (
+    "for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting, 512) "
+    "if b.tokens > 0 then act.forward(g, b) end end"
+)
 BASE = "return { api = 1, doc = 'Serves.', step = function(view, act, p) " + STEP + " end }"
 
 
 def bad(what, admit="return request.arrival"):
     """Good until a request of priority MARK comes."""
     return (
-        "local armed = false\nlocal heap = {}\nreturn { api = 1, doc = 'Bad in time.', admit = function(request, view, act, p) if request.priority == "
+        "local armed = false\nlocal heap = {}\nreturn { api = 1, doc = 'Bad in time.', admit = function(request, view, "
+        "act, p) if request.priority == "
         + str(MARK)
         + " then armed = true end "
         + admit
@@ -389,9 +396,8 @@ def refuse(s):
         "no",
         "return { api = 1, doc = 'Refuses.', admit = function(request, view, act, p) if request.priority == "
         + str(MARK)
-        + " then return act.refuse(request, 429, 1) end return request.arrival end, finish = function() end, step = function(view, act, p) "
-        + STEP
-        + " end }",
+        + " then return act.refuse(request, 429, 1) end return request.arrival end, finish = function() end, step = "
+        "function(view, act, p) " + STEP + " end }",
     )
     assert status == 200, text
     s.complete(priority=MARK)
@@ -423,7 +429,8 @@ def preempt(s):
 def hold(s):
     status, text = s.put(
         "holds",
-        "return { api = 1, doc = 'Holds.', admit = function(request, view, act) act.hold(request, 'for a while', view.now + 0.5) end, "
+        "return { api = 1, doc = 'Holds.', admit = function(request, view, act) act.hold(request, 'for a while', "
+        "view.now + 0.5) end, "
         "step = function(view, act, p) " + STEP + " end }",
     )
     assert status == 200, text
@@ -435,9 +442,8 @@ def hand_on(s):
     for name in ("one", "two"):
         status, text = s.put(
             name,
-            "return { api = 1, doc = 'Hands on.', export = function() return { 1 } end, import = function(state) end, step = function(view, act, p) "
-            + STEP
-            + " end }",
+            "return { api = 1, doc = 'Hands on.', export = function() return { 1 } end, import = function(state) end, "
+            "step = function(view, act, p) " + STEP + " end }",
         )
         assert status == 200, text
     s.put("base", BASE)
@@ -478,9 +484,8 @@ def wrong(s):
 def wrong_start(s):
     """A start that fails only on this node, under its load: while requests run."""
     source = (
-        "return { api = 1, doc = 'Starts badly.', start = function(node, act, p) if #node.ranks == 2 and node.max_num_seqs == 8 then error('not here') end end, step = function(view, act, p) "
-        + STEP
-        + " end }"
+        "return { api = 1, doc = 'Starts badly.', start = function(node, act, p) if #node.ranks == 2 and "
+        "node.max_num_seqs == 8 then error('not here') end end, step = function(view, act, p) " + STEP + " end }"
     )
     s.put("starts", source)
 
@@ -525,7 +530,8 @@ def bad_slow(s):
     provoke(
         s,
         bad(
-            "if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) do break end"
+            "if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) "
+            "do break end"
         ),
         20,
     )
@@ -552,7 +558,8 @@ def bad_starved(s):
         "local armed = false\nreturn { api = 1, doc = 'Starves.', admit = function(request) if request.priority == "
         + str(MARK)
         + " then armed = true end return request.arrival end, "
-        "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() if not armed or view.n_running == 0 then b:prefill(view.waiting, 512) end "
+        "step = function(view, act, p) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() if not "
+        "armed or view.n_running == 0 then b:prefill(view.waiting, 512) end "
         "if b.tokens > 0 then act.forward(g, b) end end end }"
     )
     status, text = s.put("starves", source)

@@ -139,7 +139,8 @@ def which_files_are_tested_and_the_exit_status():
         # a test of its own fails: the others are still run
         write(
             folder,
-            a="return { api = 1, step = function() end, tests = { one = function() assert(false, 'wrong') end, two = function() end } }",
+            a="return { api = 1, step = function() end, tests = "
+            "{ one = function() assert(false, 'wrong') end, two = function() end } }",
         )
         code, out, _ = run("policy", "test", a)
         assert code == 1 and "FAIL one" in out and "wrong" in out and "ok   two" in out, out
@@ -265,7 +266,9 @@ LIMITED = """return { api = 1,
     assert(r.again or waiting + running >= 1)
   end,
   step = function(view, act)
-    for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end
+    end
   end }"""
 
 

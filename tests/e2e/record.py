@@ -1,5 +1,6 @@
-"""serve --record and simulate on what it wrote, from outside: a live server under mixed traffic, several policies, cancels, switches and orders of an operator decides the same
-again in a replay, every time; nothing of the text is in the file; a changed plan, a file that was cut off, another policy and wrong flags are told."""
+"""serve --record and simulate on what it wrote, from outside: a live server under mixed traffic, several policies,
+cancels, switches and orders of an operator decides the same again in a replay, every time; nothing of the text is in
+the file; a changed plan, a file that was cut off, another policy and wrong flags are told."""
 
 import json
 import os
@@ -278,7 +279,8 @@ def switches_and_orders(folder):
 
 
 def known_costs(folder):
-    """Where the machine's cost is known and linear, the model learns it, and a replay's step times are the recorded ones."""
+    """Where the machine's cost is known and linear, the model learns it, and a replay's step times are the recorded
+    ones."""
     path = f"{folder}/sim.rec"
     recorded(path, 5, "--device", "sim", "--sim-step-us", "500", "--sim-row-us", "5")
     same_again(path, "fcfs")

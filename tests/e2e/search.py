@@ -1,5 +1,5 @@
-"""moonshift reproduce and moonshift tune from outside: a list is run and answered, a known optimum is found, the same seed gives the same bytes on any number of cores, what is wrong
-is told, Ctrl-C shows what is there."""
+"""moonshift reproduce and moonshift tune from outside: a list is run and answered, a known optimum is found, the same
+seed gives the same bytes on any number of cores, what is wrong is told, Ctrl-C shows what is there."""
 
 import json
 import os
@@ -138,7 +138,8 @@ def tune_mistakes(folder):
     loop = write(
         folder,
         "loop.lua",
-        "return { api = 1, doc = 'Never ends.', params = { x = { default = 1, min = 0, max = 1 } }, step = function() while true do end end }\n",
+        "return { api = 1, doc = 'Never ends.', params = { x = { default = 1, min = 0, max = 1 } }, step = function() "
+        "while true do end end }\n",
     )
     base, goal = [*NODE, *LOAD], ["--objective", "p50 TTFT"]
     raises = write(
@@ -186,7 +187,8 @@ def tune_mistakes(folder):
 SHAPE = """
 return { api = 1, doc = "Some params do nothing, one does nothing past the step's limit, one cannot be everything.",
   params = {
-    budget = { default = 256, min = 1, type = "integer" }, idle = { default = 4, min = 0, max = 9 }, cat = { default = "tom", choices = { "tom", "kitty" } },
+    budget = { default = 256, min = 1, type = "integer" }, idle = { default = 4, min = 0, max = 9 },
+    cat = { default = "tom", choices = { "tom", "kitty" } },
     width = { default = 1, min = 1, max = 8, type = "integer" },
   },
   fits = function(node, p) return p.width % 2 == 1, "the width has to be odd, not " .. string.format("%d", p.width) end,
@@ -285,7 +287,8 @@ def numbers(folder):
     """A list of our own: values, ranges, claims, bars, reasons; and what is wrong in one."""
     runs = {
         "a": {
-            "args": "--hf-config tests/data/sim_model.json --sim-step-us 1000 --sim-row-us 10 --trace batch:requests=1,input=100,output=11",
+            "args": "--hf-config tests/data/sim_model.json --sim-step-us 1000 --sim-row-us 10 "
+            "--trace batch:requests=1,input=100,output=11",
             "policies": {"one": "fcfs", "slow": "fcfs --sim-step-us 2000"},
         }
     }

@@ -1,4 +1,5 @@
-"""moonshift simulate from outside: the table, JSON, CSV and pictures agree, two runs are the same bytes, all trace formats work, mistakes are told, Ctrl-C shows what is there."""
+"""moonshift simulate from outside: the table, JSON, CSV and pictures agree, two runs are the same bytes, all trace
+formats work, mistakes are told, Ctrl-C shows what is there."""
 
 import csv
 import json
@@ -150,7 +151,8 @@ def inside(node, text_size):
 
 
 def pictures_can_be_read(folder):
-    """Of 2, 4 and 8 policies: labelled axes, everything inside the picture, no line that another hides, SLOs, switches and dp by name."""
+    """Of 2, 4 and 8 policies: labelled axes, everything inside the picture, no line that another hides, SLOs, switches
+    and dp by name."""
     policies = [
         "shift",
         "static:dp=4",
@@ -289,7 +291,8 @@ def formats(folder):
 
 
 def described_machines():
-    """Shift Parallelism's Table 5: who waits longest in bursts, and whose peak is highest; the numbers themselves within the model's tolerance."""
+    """Shift Parallelism's Table 5: who waits longest in bursts, and whose peak is highest; the numbers themselves
+    within the model's tolerance."""
     args = [
         "--hardware",
         "h200x8-fitted",
@@ -327,7 +330,8 @@ def described_machines():
 
 
 def what_was_not_measured_is_flagged(folder):
-    """Figures that rest on extrapolation are marked, and a line says which table was left, how far, and for how much of the time."""
+    """Figures that rest on extrapolation are marked, and a line says which table was left, how far, and for how much of
+    the time."""
     hardware = json.load(open("models/hardware/h200x8.json"))
     os.symlink(os.path.abspath("models/hardware/h200-kernels.json"), f"{folder}/h200-kernels.json")
     hardware["devices"]["v"], hardware["name"] = 16, "sixteen"
@@ -517,7 +521,8 @@ end }
         folder,
         "unfair.lua",
         """
-return { api = 1, doc = "Runs the longer prompts only when nobody else is there.", needs = { "waiting.prompt" }, step = function(view, act)
+return { api = 1, doc = "Runs the longer prompts only when nobody else is there.", needs = { "waiting.prompt" },
+ step = function(view, act)
   for _, g in ipairs(view.idle) do
     local ids, w = {}, view.waiting
     for row = 1, w.n do if w.prompt[row] < 300 then ids[#ids + 1] = w.id[row] end end

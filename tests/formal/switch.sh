@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# The switch protocol, verified by spin: every configuration of tests/formal is searched to its end without an error, and
-# in every mutant (a way in which such protocols were broken) an error is found. `tests/formal/switch.sh PART...` takes
-# some of it (orders failures endings mutants: ctest runs them side by side), `--large` the large configuration instead
-# (minutes, 4 GiB). With MOONSHIFT_QUICK the budgets are smaller. What is claimed: tests/formal/README.md. The last line
-# is "N passed, N failed".
+# The switch protocol, verified by spin: every configuration of tests/formal is searched to its end without an error,
+# and in every mutant (a way in which such protocols were broken) an error is found. `tests/formal/switch.sh PART...`
+# takes some of it (orders failures endings mutants: ctest runs them side by side), `--large` the large configuration
+# instead (minutes, 4 GiB). With MOONSHIFT_QUICK the budgets are smaller. What is claimed: tests/formal/README.md. The
+# last line is "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 for tool in spin gcc; do
     if ! command -v "$tool" >/dev/null; then
-        echo "formal_switch: $tool is not here, and nothing is verified without it (./test installs it; on Debian: apt-get install $tool)" >&2
+        echo "formal_switch: $tool is not here, and nothing is verified without it" \
+            "(./test installs it; on Debian: apt-get install $tool)" >&2
         exit 1
     fi
 done
@@ -32,7 +33,8 @@ search() {
         cd "$dir" || exit 1
         rm -f pan pan.* ./*.trail
         # shellcheck disable=SC2086
-        spin $switches -a "$models/$model.pml" && gcc -w "-O${optimise:-0}" "${flags[@]}" -DMEMLIM="${memory:-1800}" -o pan pan.c
+        spin $switches -a "$models/$model.pml" &&
+            gcc -w "-O${optimise:-0}" "${flags[@]}" -DMEMLIM="${memory:-1800}" -o pan pan.c
     ) >"$dir/build" 2>&1 || return 1
     if ! [ -x "$dir/pan" ] || grep -q Error "$dir/build"; then
         return 1
@@ -57,8 +59,8 @@ verify() {
     numbers="$(sed -n 's/^ *\([0-9]*\) states, stored.*/\1 states/p' "$dir/out" 2>/dev/null), $(
         sed -n 's/^ *\([0-9]*\)\.[0-9]*[[:space:]]*total actual memory.*/\1 MiB/p' "$dir/out" 2>/dev/null), $(
         sed -n 's/.*elapsed time \([0-9.e+-]*\) seconds.*/\1 s/p' "$dir/out" 2>/dev/null)"
-    if [ $rc = 0 ] && [ "$(errors)" = 0 ] &&
-        ! grep -qE 'Search not completed|max search depth too small|reached -DMEMLIM|out of memory|hash table full' "$dir/out"; then
+    local unfinished='Search not completed|max search depth too small|reached -DMEMLIM|out of memory|hash table full'
+    if [ $rc = 0 ] && [ "$(errors)" = 0 ] && ! grep -qE "$unfinished" "$dir/out"; then
         report ok "$name: $numbers"
     else
         report FAILED "$name ($2 $switches, $kind): rc $rc"
@@ -66,13 +68,15 @@ verify() {
         [ ! -f "$dir/out" ] || grep -vE 'unreached|^[[:space:]]*$' "$dir/out" | head -n 30 >&2
         if ls "$dir"/*.trail >/dev/null 2>&1; then # the last steps that lead there
             # shellcheck disable=SC2086
-            (cd "$dir" && cp "$models/$2.pml" . && spin $switches -t -p "$2.pml") | grep -vE 'DO\]|IF\]|goto|\[else\]' | tail -n 60 >&2
+            (cd "$dir" && cp "$models/$2.pml" . && spin $switches -t -p "$2.pml") |
+                grep -vE 'DO\]|IF\]|goto|\[else\]' | tail -n 60 >&2
         fi
     fi
     rm -f "$dir/out"
 }
 
-# mutant NAME WANTED MODEL SWITCHES [KIND]: the search finds an error of the kind that is wanted (a text in pan's report).
+# mutant NAME WANTED MODEL SWITCHES [KIND]: the search finds an error of the kind that is wanted (a text in pan's
+# report).
 mutant() {
     local name=$1 wanted=$2
     search "$3" "$4" "${5:-safety}"

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Some hundred requests through the real program on ranks that switch: first on one rank, for what each should say, then on several under a policy that changes layouts or the partition
-all the time, while some clients leave. Nothing may be lost: every whole answer equals one rank's, token by token, the books balance, no rank died. Prints "N passed, N failed" last.
-usage: requests.py --binary build/moonshift --policy shift|flying [--requests 500] [--small] [--ranks-arg "--devices 0,0,0,0"] -- SERVE_ARGUMENTS   (those of both servers)"""
+"""Some hundred requests through the real program on ranks that switch: first on one rank, for what each should say,
+then on several under a policy that changes layouts or the partition all the time, while some clients leave. Nothing may
+be lost: every whole answer equals one rank's, token by token, the books balance, no rank died. Prints "N passed, N
+failed" last.
+usage: requests.py --binary build/moonshift --policy shift|flying [--requests 500] [--small]
+                   [--ranks-arg "--devices 0,0,0,0"] -- SERVE_ARGUMENTS   (those of both servers)"""
 
 import argparse
 import asyncio
@@ -101,7 +104,8 @@ def main():
         whole = [i for i, ids in got.items() if ids is not None]
         different = [i for i in whole if got[i] != wanted.get(i)]
         print(
-            f"{len(whole)} whole answers, {len(got) - len(whole)} left early, {e['n_switches']} changes of the partition, one rank {single:.0f} s, "
+            f"{len(whole)} whole answers, {len(got) - len(whole)} left early, {e['n_switches']} "
+            f"changes of the partition, one rank {single:.0f} s, "
             f"all {time.time() - began:.0f} s"
         )
         check("every request was answered", len(got) == args.requests and len(wanted) == args.requests)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How the program starts: seconds until its server is ready and until the first token of its first request, what loading and the recording of graphs took of that. Prints the goals
-G11 (graphs) and G11c (the first token).
+"""How the program starts: seconds until its server is ready and until the first token of its first request, what
+loading and the recording of graphs took of that. Prints the goals G11 (graphs) and G11c (the first token).
 usage: starting.py --binary build/moonshift -- SERVE_ARGUMENTS"""
 
 import argparse
@@ -55,7 +55,8 @@ def main():
         print("G11 not measured: the program did not say that it recorded graphs")
     after = f"{first - float(loading[1]):.2f}" if loading else "?"
     print(
-        f"G11c {after} s (goal at most 3 s) from loaded weights to the end of the first token; ready after {ready:.2f} s, first token after {first:.2f} s"
+        f"G11c {after} s (goal at most 3 s) from loaded weights to the end of the first token; "
+        f"ready after {ready:.2f} s, first token after {first:.2f} s"
     )
     return 0
 

@@ -1,4 +1,5 @@
-"""Warnings are errors where we build (presets, CI) and nowhere else: what cmake writes for a plain user and for each preset."""
+"""Warnings are errors where we build (presets, CI) and nowhere else: what cmake writes for a plain user and for each
+preset."""
 
 import json
 import os

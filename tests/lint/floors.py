@@ -114,7 +114,8 @@ def circles():
     for start in sorted(edges):
         yield from walk(start, [])
     print(
-        f"{len({room(p) for p in sources()})} rooms, {sum(map(len, edges.values()))} pairs of which one includes the other"
+        f"{len({room(p) for p in sources()})} rooms, {sum(map(len, edges.values()))} "
+        f"pairs of which one includes the other"
     )
 
 

@@ -211,7 +211,7 @@ def policies():
     for path in sorted(glob.glob("policies/*.lua")):
         name, text = os.path.basename(path)[: -len(".lua")], read(path)
         declared = re.search(r"^  params = \{(.*?)^  \},", text, re.S | re.M)
-        params = re.findall(r"^    (\w+) = \{ *default", declared.group(1), re.M) if declared else []
+        params = re.findall(r"^    (\w+) = \{\s*default", declared.group(1), re.M) if declared else []
         if name not in rows:
             yield f"policies/README.md: no {name}"
         elif sorted(params) != sorted(re.findall(r"`(\w+)`", rows[name])):

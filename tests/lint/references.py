@@ -1,6 +1,6 @@
-"""Comments and pages name only files of the repository: every NAME.c, .h, .cu, .lua, .md or .py that they mention exists,
-by its path, the end of its path, or its name alone; so does every path that begins with a folder of the repository.
-Names in capitals (FILE.lua) are placeholders, and in pages a bare NAME.lua is a file of the reader's."""
+"""Comments and pages name only files of the repository: every NAME.c, .h, .cu, .lua, .md or .py that they mention
+exists, by its path, the end of its path, or its name alone; so does every path that begins with a folder of the
+repository. Names in capitals (FILE.lua) are placeholders, and in pages a bare NAME.lua is a file of the reader's."""
 
 import io
 import re

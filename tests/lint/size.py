@@ -49,8 +49,21 @@ def many_parameters():
             yield f"{path}:{f.line}: {f.name} has {f.params} parameters; {PARAMETERS} are the most (else a struct)"
 
 
+def by_hand():
+    """What people write, by its name: C, Lua, Python, shell and CMake."""
+    kinds = (".c", ".h", ".cu", ".lua", ".py", ".sh", ".cmake", "CMakeLists.txt")
+    return files(*kinds) + files(*kinds, top=("policies",)) + ["CMakeLists.txt", "run", "test", ".ci/run"]
+
+
+def wide(path):
+    return any(len(line) > COLUMNS for line in read(path).split("\n"))
+
+
 def wide_lines():
-    for path in files(".c", ".h", ".cu"):
+    excepted = exceptions("width")
+    for path in by_hand():
+        if path in excepted:
+            continue
         for n, line in enumerate(read(path).split("\n"), 1):
             if len(line) > COLUMNS:
                 yield f"{path}:{n}: {len(line)} columns; {COLUMNS} are the most"
@@ -74,6 +87,11 @@ def stale_exceptions():
         for name in exceptions(rule):
             if not fnmatch.filter(here, name):
                 yield f"tests/lint/exceptions: {rule} {name} is no more"
+    for name in exceptions("width"):
+        if name not in by_hand():
+            yield f"tests/lint/exceptions: width {name} is no more"
+        elif not wide(name):
+            yield f"tests/lint/exceptions: width {name} has no wide line"
 
 
 rules = Rules()

@@ -1,4 +1,5 @@
-"""What the lint tests share: the tree's files, C without comments and strings, its functions; and how a rule reports."""
+"""What the lint tests share: the tree's files, C without comments and strings, its functions; and how a rule
+reports."""
 
 import os
 import re

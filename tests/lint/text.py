@@ -1,4 +1,5 @@
-"""What the files say: headers open with a paragraph, nothing is left for later, nothing names a machine or a registry."""
+"""What the files say: headers open with a paragraph, nothing is left for later, nothing names a machine or a
+registry."""
 
 import re
 import subprocess

@@ -31,7 +31,8 @@ SKIP = re.compile(r" at 0x[0-9a-f]+>|x0 ta |'x', '0'|'0', 'x'|^<class |<class '"
 
 # What random templates may meet that is refused here: integers past 64 bits, complex numbers, sets made of dict views,
 # deep recursion, unknown
-# filters in code that never runs; and slices of constants that cannot be sliced, which jinja2 finds undefined when it folds them.
+# filters in code that never runs; and slices of constants that cannot be sliced, which jinja2 finds undefined when it
+# folds them.
 REFUSED_HERE = re.compile("past 64 bits|complex number|'dict view'|recurses too deeply|too many steps|cannot be sliced")
 
 

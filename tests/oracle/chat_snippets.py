@@ -1,4 +1,5 @@
-"""Small templates: one feature each. REFUSED must fail at compile time with the line; the rest is compared with jinja2."""
+"""Small templates: one feature each. REFUSED must fail at compile time with the line; the rest is compared with
+jinja2."""
 
 import itertools
 import pathlib

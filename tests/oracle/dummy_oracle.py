@@ -1,10 +1,10 @@
-"""Reference logits of the dummy models tests/data/gold_*.json, one for each family: seeded weights made again in numpy, then the
-float64 forward.
+"""Reference logits of the dummy models tests/data/gold_*.json, one for each family: seeded weights made again in numpy,
+then the float64 forward.
 
     python tests/oracle/dummy_oracle.py [--write]
 
---write stores tests/data/gold_*.f32, which tests/gold/families.c compares with the engine; without it the stored files are compared
-with what is computed now. Prints `N passed, N failed`; exit status 1 when anything failed.
+--write stores tests/data/gold_*.f32, which tests/gold/families.c compares with the engine; without it the stored files
+are compared with what is computed now. Prints `N passed, N failed`; exit status 1 when anything failed.
 """
 
 import glob
@@ -77,7 +77,8 @@ def shape_of(cfg, name):
 
 
 def dummy(cfg, full_name):
-    """Uniform values from 16 bits each, four to a draw; a row starts with a fresh draw. In float32, as the engine makes them."""
+    """Uniform values from 16 bits each, four to a draw; a row starts with a fresh draw. In float32, as the engine makes
+    them."""
     parts = full_name.split(".", 2)
     layer, name = (int(parts[1]), parts[2]) if parts[0] == "blk" else (0, full_name)
     index = LAYER.index(name) + len(ONCE) if parts[0] == "blk" else ONCE.index(name)

@@ -1,6 +1,6 @@
-"""fp8 checkpoints beside the same models in f32: small Hugging Face folders written here, in every form of scales, run by the engine, and compared with
-a float64 forward over the dequantised weights and with the engine over those weights as F32; then with a cache of fp8, beside a forward that rounds
-keys and values.
+"""fp8 checkpoints beside the same models in f32: small Hugging Face folders written here, in every form of scales, run
+by the engine, and compared with a float64 forward over the dequantised weights and with the engine over those weights
+as F32; then with a cache of fp8, beside a forward that rounds keys and values.
 
     python tests/oracle/fp8_oracle.py --binary build/tests/hf_logits
 

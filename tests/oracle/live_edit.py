@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Policies replaced under load: N greedy streams run all the time while the live policy changes every 100 ms, by PUT (fcfs, priority), by a broken PUT (which must
-be refused and change nothing), by params, by rollback, and by writing the live policy's file. Every text must equal that of a run without any
-change, token by token. Then, under the priority policy, a late urgent request must overtake.
+"""Policies replaced under load: N greedy streams run all the time while the live policy changes every 100 ms, by PUT
+(fcfs, priority), by a broken PUT (which must be refused and change nothing), by params, by rollback, and by writing the
+live policy's file. Every text must equal that of a run without any change, token by token. Then, under the priority
+policy, a late urgent request must overtake.
 usage: live_edit.py --binary build/moonshift [--seconds 60] [--streams 64] -- SERVE_ARGUMENTS"""
 
 import asyncio
@@ -196,7 +197,8 @@ def main():
             state = site.settles()
             policy = admin(site, "GET", "/admin/policy")[1]
             print(
-                f"{tally['streams']} streams, edits {editor.counts}, generation {policy['active']['generation']}, withdrawn {policy['withdrawn']}, "
+                f"{tally['streams']} streams, edits {editor.counts}, generation {policy['active']['generation']}, "
+                f"withdrawn {policy['withdrawn']}, "
                 f"fallback steps {policy['fallback_steps']}"
             )
             check("every text equals the quiet one", tally["different"] == 0 and tally["streams"] >= args.streams)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Load with leaving clients: N streams at once for some time, of which many disconnect at random moments. Then nothing may be left over: KV blocks, endings,
-connections; memory is flat; /health answered throughout; SIGTERM lets a running stream end.
-With a real model give it a small KV cache: its pages count as resident only once they were used.
-usage: load.py --binary build/moonshift [--seconds 120] [--streams 200] -- SERVE_ARGUMENTS   (a model, or --device sim)"""
+"""Load with leaving clients: N streams at once for some time, of which many disconnect at random moments. Then nothing
+may be left over: KV blocks, endings, connections; memory is flat; /health answered throughout; SIGTERM lets a running
+stream end. With a real model give it a small KV cache: its pages count as resident only once they were used.
+usage: load.py --binary build/moonshift [--seconds 120] [--streams 200] -- SERVE_ARGUMENTS
+       (a model, or --device sim)"""
 
 import asyncio
 import random
@@ -145,7 +146,8 @@ def main():
         state = site.settles()
         print(
             f"{tally.whole} answers whole, {tally.left} left, {tally.refused} refused, {tally.broken} broken; "
-            f"resident MiB {[round(m) for m in samples]}; slowest /health of {tally.health}: {tally.worst_health * 1000:.0f} ms"
+            f"resident MiB {[round(m) for m in samples]}; slowest /health of {tally.health}: "
+            f"{tally.worst_health * 1000:.0f} ms"
         )
         check("no answer broke", tally.broken == 0)
         check("answers were read and left", tally.whole > 0 and tally.left > 0)

@@ -1,11 +1,12 @@
-"""The demo model against the truth: teacher-forced logprobs of a fixed text, from a float64 forward over the dequantised weights.
+"""The demo model against the truth: teacher-forced logprobs of a fixed text, from a float64 forward over the
+dequantised weights.
 
     python tests/oracle/nll_oracle.py --binary build/tests/nll_logprobs [--model FILE] [--llama] [--write]
 
-Checks the stored token ids against the `tokenizers` library's reading of the model's vocabulary, the engine's NLL and next tokens
-against the reference, and, with --llama, against llama-cpp-python. --write stores the ids and the reference in tests/data, where
-tests/gold/nll.c finds them; without it the stored reference is compared too. Prints `N passed, N failed`; exit status 1 when
-anything failed.
+Checks the stored token ids against the `tokenizers` library's reading of the model's vocabulary, the engine's NLL and
+next tokens against the reference, and, with --llama, against llama-cpp-python. --write stores the ids and the reference
+in tests/data, where tests/gold/nll.c finds them; without it the stored reference is compared too. Prints `N passed, N
+failed`; exit status 1 when anything failed.
 """
 
 import argparse

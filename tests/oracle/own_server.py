@@ -1,5 +1,5 @@
-"""A server of its own for an oracle: starts the program on free ports, waits until it is ready, ends it. Also a small streaming client over asyncio
-sockets, light enough for hundreds of streams beside the server on one machine."""
+"""A server of its own for an oracle: starts the program on free ports, waits until it is ready, ends it. Also a small
+streaming client over asyncio sockets, light enough for hundreds of streams beside the server on one machine."""
 
 import argparse
 import asyncio

@@ -1,6 +1,8 @@
-"""The forward pass in float64 numpy, written from the models' papers and independent of the engine: Llama, Mistral, Qwen2, Qwen3.
+"""The forward pass in float64 numpy, written from the models' papers and independent of the engine: Llama, Mistral,
+Qwen2, Qwen3.
 
-A model is a config (a dict with the names of config.json) and a function get(name) -> float64 array, where names are GGUF's.
+A model is a config (a dict with the names of config.json) and a function get(name) -> float64 array, where names are
+GGUF's.
 """
 
 import math

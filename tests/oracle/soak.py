@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""A long mixed load, with everything at once: three tenants, streams and whole answers, chats and completions, clients that leave, a swap among all policies of
-policies/ every second (some of them rolled back), and busy neighbours on the same cores; on 1, 2, 4 and 8 ranks in turn. Afterwards: no policy was
-withdrawn, every request ended once and said how, no group is closed, no order is pending, nobody is held or parked, every block came back, memory is flat, and a
-quiet request is answered as if nothing had been.
-usage: soak.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS   (seconds: on each number of ranks)"""
+"""A long mixed load, with everything at once: three tenants, streams and whole answers, chats and completions, clients
+that leave, a swap among all policies of policies/ every second (some of them rolled back), and busy neighbours on the
+same cores; on 1, 2, 4 and 8 ranks in turn. Afterwards: no policy was withdrawn, every request ended once and said how,
+no group is closed, no order is pending, nobody is held or parked, every block came back, memory is flat, and a quiet
+request is answered as if nothing had been.
+usage: soak.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS
+       (seconds: on each number of ranks)"""
 
 import asyncio
 import glob
@@ -190,7 +192,8 @@ async def quiet_answer(site):
 
 
 def is_flat(sizes):
-    """Whether the most of the last quarter is no more than that of the second, but for a little: the first is warm-up."""
+    """Whether the most of the last quarter is no more than that of the second, but for a little: the first is
+    warm-up."""
     q = len(sizes) // 4
     before, after = max(sizes[q : 2 * q] or [0]), max(sizes[3 * q :] or [0])
     return after <= before * (1 + RSS_SHARE) + RSS_BYTES, f"{before / 2**20:.0f} MiB, then {after / 2**20:.0f} MiB"
@@ -208,7 +211,8 @@ def soak(args, ranks, policies, check):
         e = (state or site.state())["engine"]
         policy = admin(site, "GET", "/admin/policy")[1]
         print(
-            f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, {tally.swaps} swaps, {tally.rollbacks} rollbacks, "
+            f"{ranks} ranks: {tally.whole} answers, {tally.left} left early, {tally.refused} refused, "
+            f"{tally.swaps} swaps, {tally.rollbacks} rollbacks, "
             f"{e['n_switches']} switches, fallback steps {policy['fallback_steps']}",
             flush=True,
         )

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Steady serving beside busy neighbours: every policy of policies/, on 1, 2, 4 and 8 ranks, under light load (some requests a second) and heavy load (many streams at once). No policy is
-withdrawn, and hardly a call counts as heavy or slow: how busy the machine is says nothing about the code. A policy that really loops is withdrawn beside the same neighbours.
-For each run one line: the mean and the tail of a call. usage: steady.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS
-(seconds: of each policy under each load on each number of ranks)"""
+"""Steady serving beside busy neighbours: every policy of policies/, on 1, 2, 4 and 8 ranks, under light load (some
+requests a second) and heavy load (many streams at once). No policy is withdrawn, and hardly a call counts as heavy or
+slow: how busy the machine is says nothing about the code. A policy that really loops is withdrawn beside the same
+neighbours. For each run one line: the mean and the tail of a call.
+usage: steady.py --binary build/moonshift [--seconds 300] [--ranks 1,2,4,8] [--neighbours 2] -- SERVE_ARGUMENTS
+       (seconds: of each policy under each load on each number of ranks)"""
 
 import asyncio
 import glob
@@ -19,7 +21,8 @@ from soak import Neighbours
 
 STREAMS, RATE, LOOP_S = 32, 6, 20
 
-LOOPS = b"""return { api = 1, doc = "Loops for some 1 ms, once it is told to.", params = { loops = { default = 0, min = 0, doc = "times" } },
+LOOPS = b"""return { api = 1, doc = "Loops for some 1 ms, once it is told to.",
+  params = { loops = { default = 0, min = 0, doc = "times" } },
   step = function(view, act, p)
     local x = 0
     for i = 1, p.loops do x = x + i end
@@ -73,7 +76,8 @@ async def heavy(site, seconds, tally):
 
 
 def calls(site, name):
-    """Of the live policy: calls of all hooks, their microseconds, those longer than 50 us and 200 us, those that counted."""
+    """Of the live policy: calls of all hooks, their microseconds, those longer than 50 us and 200 us, those that
+    counted."""
     n = us = short = medium = counted = 0
     for line in site.get("/metrics").splitlines():
         if line.startswith("policy_hook_duration_seconds") and f'policy="{name}"' in line:
@@ -94,8 +98,10 @@ def run(site, name, source, load, seconds, ranks, check):
     n, mean, late, very, counted = calls(site, name)
     after = admin(site, "GET", "/admin/policy")[1]
     print(
-        f"     {name:9s} {load.__name__:5s} {ranks} ranks: {tally['whole']:5d} answers, {n:6.0f} calls, mean {mean:6.1f} us, "
-        f"{100 * late / max(n, 1):5.2f}% above 50 us, {100 * very / max(n, 1):5.2f}% above 200 us, {counted - before} counted",
+        f"     {name:9s} {load.__name__:5s} {ranks} ranks: {tally['whole']:5d} answers, {n:6.0f} calls, "
+        f"mean {mean:6.1f} us, "
+        f"{100 * late / max(n, 1):5.2f}% above 50 us, {100 * very / max(n, 1):5.2f}% above 200 us, "
+        f"{counted - before} counted",
         flush=True,
     )
     # that hardly a call counts shows within seconds what a withdrawal shows within minutes

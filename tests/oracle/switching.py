@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The partition changes while clients stream: N greedy streams over HTTP, some of which leave, while every 200 ms another policy (static, shift, flying, auto) or other
-parameters of it go live. Every text that is whole must equal that of a server with one rank that never switches; the books balance; /admin/state tells each
-switch with its parts.
+"""The partition changes while clients stream: N greedy streams over HTTP, some of which leave, while every 200 ms
+another policy (static, shift, flying, auto) or other parameters of it go live. Every text that is whole must equal that
+of a server with one rank that never switches; the books balance; /admin/state tells each switch with its parts.
 usage: switching.py --binary build/moonshift [--seconds 60] [--streams 32] [--ranks 4] -- SERVE_ARGUMENTS"""
 
 import asyncio
@@ -105,8 +105,10 @@ def main():
         e = (state or site.state())["engine"]
         done = [s for s in e["switches"] if s["outcome"] == "done"]
         print(
-            f"{tally}, {n} edits, {e['n_switches']} switches, {int(site.metric('moonshift:kv_moves_total'))} sequences copied, "
-            f"{site.metric('moonshift:kv_moved_bytes_total') / 2**20:.0f} MiB, withdrawn {e['policy']['withdrawn']}, fallback {e['policy']['fallback_steps']}"
+            f"{tally}, {n} edits, {e['n_switches']} switches, "
+            f"{int(site.metric('moonshift:kv_moves_total'))} sequences copied, "
+            f"{site.metric('moonshift:kv_moved_bytes_total') / 2**20:.0f} MiB, withdrawn {e['policy']['withdrawn']}, "
+            f"fallback {e['policy']['fallback_steps']}"
         )
         check("every whole text equals that of one rank", tally["different"] == 0 and tally["whole"] >= args.streams)
         check("every edit went live", not wrong, wrong[:3])

@@ -1,11 +1,11 @@
-"""The tokenizer against its truths: the expected ids of tests/data/vocab.tar.xz, and the `tokenizers` library, built from the same
-vocabulary files with the pre-tokenizers and normalizers that the models publish.
+"""The tokenizer against its truths: the expected ids of tests/data/vocab.tar.xz, and the `tokenizers` library, built
+from the same vocabulary files with the pre-tokenizers and normalizers that the models publish.
 
     python tests/oracle/tokenizer_oracle.py --binary build/tests/tokenizer_ids [--strings 10000] [--only qwen2,...]
 
-Prints `N passed, N failed`; exit status 1 when anything failed. A vocabulary without a file of its own (Llama 3, Mistral
-Nemo, ...) is made by writing another file's vocabulary under its pre-tokenizer's name: the words are cut as that model cuts
-them, and both sides merge them by the same list.
+Prints `N passed, N failed`; exit status 1 when anything failed. A vocabulary without a file of its own (Llama 3,
+Mistral Nemo, ...) is made by writing another file's vocabulary under its pre-tokenizer's name: the words are cut as
+that model cuts them, and both sides merge them by the same list.
 """
 
 import argparse
@@ -487,7 +487,8 @@ def check_folder(binary, what, lib, config, strings, folder, tally):
 
 
 def check_texts(binary, name, path, lib, lists, tally):
-    """Text of the ids. User-defined tokens stand for their spelling here; the library sends it through the byte alphabet."""
+    """Text of the ids. User-defined tokens stand for their spelling here; the library sends it through the byte
+    alphabet."""
     types = fields(path)["tokenizer.ggml.token_type"]
     lists = [ids for ids in lists if all(types[i] != 4 for i in ids)]
     want = lib.decode_batch(lists, skip_special_tokens=False)

@@ -1,13 +1,14 @@
-"""Writes models/tokenizer/unicode_table.c: the character classes and canonical compositions that the `tokenizers` library works with.
+"""Writes models/tokenizer/unicode_table.c: the character classes and canonical compositions that the `tokenizers`
+library works with.
 
 Tokenisation must not depend on the Unicode version of the system's PCRE2, and must equal that library's. So its own
-engines are asked about every code point: Oniguruma for \\p{..} and \\s, Rust for digits and punctuation, its NFC tables for
-normalisation (three different Unicode versions). The characters' combining classes come from Python where the library
-orders marks the same way, and are 0 where it knows none. The chat templates have a table of their own, of Python's
-answers: unicode_tables.py says why.
+engines are asked about every code point: Oniguruma for \\p{..} and \\s, Rust for digits and punctuation, its NFC tables
+for normalisation (three different Unicode versions). The characters' combining classes come from Python where the
+library orders marks the same way, and are 0 where it knows none. The chat templates have a table of their own, of
+Python's answers: unicode_tables.py says why.
 
     python tests/oracle/tokenizer_tables.py > models/tokenizer/unicode_table.c      (rewrites the table)
-    python tests/oracle/tokenizer_tables.py --check                       (compares; exit status 1 when it is out of date)
+    python tests/oracle/tokenizer_tables.py --check      (compares; exit status 1 when it is out of date)
 """
 
 import sys
@@ -17,9 +18,11 @@ import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 CPS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-# The cased letters that the DeepSeek pre-tokenizer spells out. Escapes: many have look-alikes that normalisation turns them into.
+# The cased letters that the DeepSeek pre-tokenizer spells out. Escapes: many have look-alikes that normalisation turns
+# them into.
 CASED = (
-    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377"
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377"
     "\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556"
     "\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a"
     "\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4"

@@ -1,12 +1,13 @@
-"""Writes models/template/unicode_data.c from Python's own idea of Unicode: python3 tests/oracle/unicode_tables.py > FILE.
+"""Writes models/template/unicode_data.c from Python's own idea of Unicode: python3 tests/oracle/unicode_tables.py >
+FILE.
 
 Python 3.11 (Unicode 14) is what the tables in the tree were made with.
 
 Why this is not one table with models/tokenizer/unicode_table.c: each repeats the answers of another program, and they
-disagree. The `tokenizers` library takes 9,272 more or other code points for letters than Python does, 201 for numbers and
-4 for white space; tokenizer_tables.py asks three Unicode versions, this one a fourth. A new release of one must not change
-the other's answers. Only the runs of classes could share their first code points (4,234 runs instead of 3,741 and 3,857);
-compositions, orders and case mappings, the rest, have no counterpart on the other side.
+disagree. The `tokenizers` library takes 9,272 more or other code points for letters than Python does, 201 for numbers
+and 4 for white space; tokenizer_tables.py asks three Unicode versions, this one a fourth. A new release of one must not
+change the other's answers. Only the runs of classes could share their first code points (4,234 runs instead of 3,741
+and 3,857); compositions, orders and case mappings, the rest, have no counterpart on the other side.
 """
 
 import sys

@@ -1,11 +1,13 @@
-"""Writes engine/base/utf8_unseen.c from Python's own idea of Unicode: python3 tests/oracle/unseen_table.py > engine/base/utf8_unseen.c.
+"""Writes engine/base/utf8_unseen.c from Python's own idea of Unicode: python3 tests/oracle/unseen_table.py >
+engine/base/utf8_unseen.c.
 
 Python 3.11 (Unicode 14) is what the table in the tree was made with.
 """
 
 import unicodedata
 
-# Default_Ignorable_Code_Point (DerivedCoreProperties.txt), which Python does not have, as far as it is of no category below; and the braille pattern without dots.
+# Default_Ignorable_Code_Point (DerivedCoreProperties.txt), which Python does not have, as far as it is of no category
+# below; and the braille pattern without dots.
 IGNORABLE = [
     (0x34F, 0x34F),
     (0x115F, 0x1160),
@@ -19,7 +21,8 @@ IGNORABLE = [
     (0xFFF0, 0xFFF8),
     (0xE0000, 0xE0FFF),
 ]
-# Controls, formats (directions, joiners, zero widths), surrogates, lines, paragraphs, and spaces that are not the one on the keyboard.
+# Controls, formats (directions, joiners, zero widths), surrogates, lines, paragraphs, and spaces that are not the one
+# on the keyboard.
 CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}
 
 

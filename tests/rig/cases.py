@@ -1,4 +1,5 @@
-"""Runs the cases of an end-to-end test, all or those named on the command line, and closes with "N passed, N failed"."""
+"""Runs the cases of an end-to-end test, all or those named on the command line, and closes with "N passed, N
+failed"."""
 
 import os
 import shutil

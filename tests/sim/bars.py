@@ -1,4 +1,5 @@
-"""The bars of the cost model: what Shift Parallelism and Flying Serving published, within the model's own tolerance, by whole runs of the engine (models/papers/reproduce.json)."""
+"""The bars of the cost model: what Shift Parallelism and Flying Serving published, within the model's own tolerance, by
+whole runs of the engine (models/papers/reproduce.json)."""
 
 import os
 import re

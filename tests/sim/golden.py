@@ -1,5 +1,6 @@
-"""The same bytes from every build: short simulations against tests/data/sim_golden.json, which was written down once. Run by the optimised build and under sanitizers, and
-here once more by a build without optimisation. After a change that is meant: python3 tests/sim/golden.py --update."""
+"""The same bytes from every build: short simulations against tests/data/sim_golden.json, which was written down once.
+Run by the optimised build and under sanitizers, and here once more by a build without optimisation. After a change that
+is meant: python3 tests/sim/golden.py --update."""
 
 import os
 import re

@@ -28,7 +28,9 @@ describe("auto", function()
       e:run()
       local all, n = counts(e, 1, 1e9)
       assert.is_true(n > 220, n .. " steps")
-      for _, name in ipairs { "4x1", "2x2", "1x4" } do assert.is_true((all[name] or 0) >= 10, name .. " ran " .. tostring(all[name]) .. " times") end
+      for _, name in ipairs { "4x1", "2x2", "1x4" } do
+        assert.is_true((all[name] or 0) >= 10, name .. " ran " .. tostring(all[name]) .. " times")
+      end
       local late, most = counts(e, 121, 220), 0
       for _, times in pairs(late) do most = math.max(most, times) end
       assert.is_true(most >= 90, most .. " of 100 late steps in one layout")
@@ -49,7 +51,8 @@ describe("auto", function()
   end)
 
   it("changes no text", function()
-    assert.same(h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, crowd), h.texts(auto {}, crowd))
+    local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, crowd)
+    assert.same(plain, h.texts(auto {}, crowd))
   end)
 
   it("leaves the partition as it is when told so", function()

@@ -1,6 +1,7 @@
 local h = require("helper")
 
--- Orders anything at any time, lawful or not, from numbers that follow from the seed; and serves whoever it can beside that.
+-- Orders anything at any time, lawful or not, from numbers that follow from the seed; and serves whoever it can beside
+-- that.
 local CHAOS = [[
 local node, draw
 local function any(list) return #list > 0 and list[draw(#list)] or nil end
@@ -56,7 +57,10 @@ local function requests(e, n, cancel)
   return ids
 end
 
-local OPTIONS = { ranks = 8, prefix_caching = true, kv_blocks = 150, max_num_seqs = 24, max_num_batched_tokens = 128, park_s = 0.05, source = CHAOS, name = "chaos" }
+local OPTIONS = {
+  ranks = 8, prefix_caching = true, kv_blocks = 150, max_num_seqs = 24, max_num_batched_tokens = 128, park_s = 0.05,
+  source = CHAOS, name = "chaos",
+}
 
 local function with(changes)
   local t = {}
@@ -80,7 +84,10 @@ end
 describe("whatever a policy does with the partition", function()
   local plain = {}
   setup(function()
-    plain = h.texts(with { policy = "policies/fcfs.lua", source = nil, ranks = 1, model = "tests/data/sim_ranks.json", kv_blocks = 1000 }, function(e) return requests(e, 150) end)
+    local options = with {
+      policy = "policies/fcfs.lua", source = nil, ranks = 1, model = "tests/data/sim_ranks.json", kv_blocks = 1000,
+    }
+    plain = h.texts(options, function(e) return requests(e, 150) end)
   end)
 
   it("changes no text and loses no request", function()

@@ -1,9 +1,11 @@
--- What a policy can ask beyond the columns: rows in order, counts by tenant, and whether a client gave a limit. The policy itself compares the answers with the columns.
+-- What a policy can ask beyond the columns: rows in order, counts by tenant, and whether a client gave a limit. The
+-- policy itself compares the answers with the columns.
 local h = require("helper")
 
 local CURIOUS = [[
 return {
-  api = 1, params = { open = { default = "any" } }, needs = { "tenant", "key", "waiting.prompt", "waiting.output", "waiting.open_ended", "first" },
+  api = 1, params = { open = { default = "any" } },
+  needs = { "tenant", "key", "waiting.prompt", "waiting.output", "waiting.open_ended", "first" },
   admit = function(r, view, act, p) return (r.prompt * 37) % 101 end,
   step = function(view, act, p)
     for _, queue in ipairs({ view.waiting, view.running }) do -- every row once, in the order of keys
@@ -20,7 +22,8 @@ return {
     local waiting, running, tokens, names = {}, {}, {}, {}
     for i = 1, view.waiting.n do
       local t = view.waiting.tenant[i]
-      waiting[t], tokens[t], names[t] = (waiting[t] or 0) + 1, (tokens[t] or 0) + view.waiting.prompt[i] + view.waiting.output[i], true
+      waiting[t], names[t] = (waiting[t] or 0) + 1, true
+      tokens[t] = (tokens[t] or 0) + view.waiting.prompt[i] + view.waiting.output[i]
       assert(p.open == "any" or view.waiting.open_ended[i] == (view.waiting.prompt[i] % 2 == 0), "open_ended")
     end
     for i = 1, view.running.n do
@@ -91,7 +94,10 @@ end
 
 return {
   api = 1,
-  needs = { "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining", "running.last", "running.blocks", "running.group" },
+  needs = {
+    "priority", "key", "waiting.first", "waiting.computed", "waiting.remaining",
+    "running.last", "running.blocks", "running.group",
+  },
   admit = function(r) return r.arrival + r.priority * 30 end,
   step = function(view, act, p)
     local settled = false
@@ -112,8 +118,11 @@ return {
 ]]
 
 describe("a policy can ask", function()
-  for _, options in ipairs { { kv_blocks = 40 }, { kv_blocks = 210, max_num_seqs = 6 }, { ranks = 4, group_size = 1, kv_blocks = 30 } } do
-    it("who would have to give way, with " .. options.kv_blocks .. " blocks on " .. (options.ranks or 1) .. " ranks", function()
+  for _, options in ipairs {
+    { kv_blocks = 40 }, { kv_blocks = 210, max_num_seqs = 6 }, { ranks = 4, group_size = 1, kv_blocks = 30 },
+  } do
+    local machine = options.kv_blocks .. " blocks on " .. (options.ranks or 1) .. " ranks"
+    it("who would have to give way, with " .. machine, function()
       options.source, options.name = JUDGE, "judge"
       h.with(options, function(e)
         for k = 1, 60 do
@@ -158,7 +167,10 @@ describe("a policy can ask", function()
         e:set { open = "even" } -- not so in the dry runs
         for k = 1, 120 do
           local prompt = 1 + k * 53 % 150
-          e:submit { prompt = prompt, max_tokens = 5 + k % 20, tenant = ({ "red", "blue", "green", "" })[k % 4 + 1], at = k * 0.002, open_ended = prompt % 2 == 0 }
+          e:submit {
+            prompt = prompt, max_tokens = 5 + k % 20, tenant = ({ "red", "blue", "green", "" })[k % 4 + 1],
+            at = k * 0.002, open_ended = prompt % 2 == 0,
+          }
         end
         e:run_until(0.15)
         for id = 10, 60, 10 do if e:result(id).ending == "none" then e:cancel(id) end end
@@ -171,7 +183,9 @@ describe("a policy can ask", function()
   it("whether a client gave a limit, in its own tests too", function()
     local source = [[
       return { api = 1, admit = function(r) return r.open_ended and 1 or 0 end, step = function(view, act)
-        for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end,
+        for _, g in ipairs(view.idle) do
+          local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end
+        end end,
       tests = { t = function(t)
         assert(t.admit { open_ended = true } == 1 and t.admit {} == 0)
         local plan = t.step { max_num_seqs = 1, waiting = { { name = "a", open_ended = true }, { name = "b" } } }
@@ -207,7 +221,8 @@ describe("a policy can ask", function()
       ["view.row(view.waiting, 1)"] = "view.waiting has no rows: add what you read of them to needs",
       ["view.tenant()"] = "the name is a text",
     } do
-      local ok, why = require("moonshift").check("return { api = 1, step = function(view, act)\n" .. code .. " end }", "wrong")
+      local source = "return { api = 1, step = function(view, act)\n" .. code .. " end }"
+      local ok, why = require("moonshift").check(source, "wrong")
       assert.is_nil(ok)
       assert.is_truthy(why:find("wrong.lua:2: ", 1, true) and why:find(says, 1, true), why)
     end

@@ -20,7 +20,9 @@ local function served(e, from, to)
 end
 
 local function crowd(e, tenant, n, prompt, max_tokens, at)
-  for i = 1, n do e:submit { name = tenant .. i, tenant = tenant, prompt = prompt, max_tokens = max_tokens, at = at } end
+  for i = 1, n do
+    e:submit { name = tenant .. i, tenant = tenant, prompt = prompt, max_tokens = max_tokens, at = at }
+  end
 end
 
 describe("fair", function()

@@ -28,7 +28,9 @@ describe("fcfs", function()
         for i, item in ipairs(step.items) do
           if item.name == "new" and item.tokens > 1 then
             chunks = chunks + 1
-            if step.items[1].name == "old" and step.items[1].tokens == 1 and i == 2 then decoded_beside = decoded_beside + 1 end
+            if step.items[1].name == "old" and step.items[1].tokens == 1 and i == 2 then
+              decoded_beside = decoded_beside + 1
+            end
           end
         end
       end

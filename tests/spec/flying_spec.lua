@@ -8,7 +8,9 @@ end
 
 local function crowd(e, n, at, every)
   local ids = {}
-  for k = 1, n do ids[k] = e:submit { prompt = 1 + k * 37 % 150, max_tokens = 20 + k * 13 % 30, at = at + k * (every or 0) } end
+  for k = 1, n do
+    ids[k] = e:submit { prompt = 1 + k * 37 % 150, max_tokens = 20 + k * 13 % 30, at = at + k * (every or 0) }
+  end
   return ids
 end
 
@@ -69,7 +71,9 @@ describe("flying", function()
   it("gives a premium request a wide group, softly, hard, or when the others have ended", function()
     local first = {}
     for _, how in ipairs { "soft", "hard", "drain" } do
-      h.with(flying { group_size = 1, params = { how = how, few = 0, many = 1000, min_gap_ms = 0, patience_ms = 5000 } }, function(e)
+      h.with(flying {
+        group_size = 1, params = { how = how, few = 0, many = 1000, min_gap_ms = 0, patience_ms = 5000 },
+      }, function(e)
         for i = 1, 4 do e:submit { name = "old" .. i, prompt = 40, max_tokens = 150 } end
         local vip = e:submit { name = "vip", prompt = 400, max_tokens = 40, priority = -1, at = 0.05 }
         e:run()
@@ -97,7 +101,9 @@ describe("flying", function()
       e:run()
       local sizes = {}
       for _, step in ipairs(e:schedule()) do
-        for _, item in ipairs(step.items) do if item.name == "vip" then sizes[#step.ranks] = (sizes[#step.ranks] or 0) + 1 end end
+        for _, item in ipairs(step.items) do
+          if item.name == "vip" then sizes[#step.ranks] = (sizes[#step.ranks] or 0) + 1 end
+        end
       end
       assert.is_true((sizes[1] or 0) > 5 and (sizes[4] or 0) > 100)
       assert.equal(200, #e:result(vip).tokens)
@@ -107,7 +113,8 @@ describe("flying", function()
   end)
 
   it("gives a request that no group can hold the narrowest group that can", function()
-    h.with(flying { kv_blocks = 40, group_size = 1, params = { few = 0, min_gap_ms = 0 } }, function(e) -- 640 tokens a rank
+    -- 640 tokens a rank
+    h.with(flying { kv_blocks = 40, group_size = 1, params = { few = 0, min_gap_ms = 0 } }, function(e)
       local ids = crowd(e, 12, 0, 0.002)
       ids[#ids + 1] = e:submit { name = "long", prompt = 1000, max_tokens = 20, at = 0.01 }
       e:run()
@@ -139,7 +146,9 @@ describe("flying", function()
     local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, load)
     for _, kv in ipairs { "migrate", "park", "recompute" } do
       for _, how in ipairs { "soft", "hard", "drain" } do
-        local options = flying { params = { kv = kv, how = how, min_gap_ms = 5, patience_ms = 30, many = 4 }, park_s = 0.05, kv_blocks = 120 }
+        local options = flying {
+          params = { kv = kv, how = how, min_gap_ms = 5, patience_ms = 30, many = 4 }, park_s = 0.05, kv_blocks = 120,
+        }
         assert.same(plain, h.texts(options, load), kv .. " " .. how)
       end
     end

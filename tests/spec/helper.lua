@@ -5,7 +5,8 @@ local M = {}
 -- Runs f with an engine, which is closed whatever f does.
 function M.with(options, f)
   local e = moonshift.engine(options)
-  local ok, err = xpcall(function() return f(e) end, function(x) return type(x) == "string" and debug.traceback(x) or x end)
+  local function trace(x) return type(x) == "string" and debug.traceback(x) or x end
+  local ok, err = xpcall(function() return f(e) end, trace)
   e:close()
   if not ok then error(err, 0) end
 end

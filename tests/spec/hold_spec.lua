@@ -10,7 +10,8 @@ return {
   admit = function(request, view, act, p)
     if request.again then return request.key end
     local t = request.tenant
-    owed[t] = math.max(0, (owed[t] or 0) - (view.now - (seen[t] or view.now)) * p.rate) + request.prompt + request.max_tokens
+    owed[t] = math.max(0, (owed[t] or 0) - (view.now - (seen[t] or view.now)) * p.rate)
+      + request.prompt + request.max_tokens
     seen[t] = view.now
     if owed[t] > p.burst and not act.hold(request, "over the quota", view.now + (owed[t] - p.burst) / p.rate) then
       act.refuse(request, 429, 3600, "far over the quota")
@@ -26,7 +27,12 @@ return {
   end,
   tests = {
     ["beyond the burst a tenant waits"] = function(t)
-      local plan = t.step { waiting = { { name = "a", tenant = "x", prompt = 250, max_tokens = 50 }, { name = "b", tenant = "x", prompt = 50, max_tokens = 50 } } }
+      local plan = t.step {
+        waiting = {
+          { name = "a", tenant = "x", prompt = 250, max_tokens = 50 },
+          { name = "b", tenant = "x", prompt = 50, max_tokens = 50 },
+        },
+      }
       assert(#plan == 1 and plan[1].name == "a" and plan.held.b.reason == "over the quota" and not plan.held.a)
     end,
   },

@@ -1,38 +1,53 @@
--- Random calls on the module, most of them wrong: whatever is called in whatever order, the answer is a value or an error with a text. Used by module_spec.lua
--- under busted and by tests/policy/module.c, which runs it under the sanitizers.
+-- Random calls on the module, most of them wrong: whatever is called in whatever order, the answer is a value or an
+-- error with a text. Used by module_spec.lua under busted and by tests/policy/module.c, which runs it under the
+-- sanitizers.
 local M = {}
 
 local cycle = {}
 cycle.again = cycle
 local values = {
-  function() return nil end, function() return true end, function() return 0 end, function() return 1 end, function() return 2 end,
-  function() return 7 end, function() return -1 end, function() return 0.5 end, function() return 1e300 end, function() return -1e300 end,
-  function() return 0 / 0 end, function() return math.huge end, function() return 2 ^ 53 end, function() return 2 ^ 31 end,
-  function() return "" end, function() return "x" end, function() return ("long "):rep(400) end, function() return "\0\n\255" end,
-  function() return {} end, function() return { 1, 2, 3 } end, function() return { { 1 }, "x", -1 } end, function() return cycle end,
+  function() return nil end, function() return true end,
+  function() return 0 end, function() return 1 end, function() return 2 end,
+  function() return 7 end, function() return -1 end, function() return 0.5 end,
+  function() return 1e300 end, function() return -1e300 end,
+  function() return 0 / 0 end, function() return math.huge end,
+  function() return 2 ^ 53 end, function() return 2 ^ 31 end,
+  function() return "" end, function() return "x" end,
+  function() return ("long "):rep(400) end, function() return "\0\n\255" end,
+  function() return {} end, function() return { 1, 2, 3 } end,
+  function() return { { 1 }, "x", -1 } end, function() return cycle end,
   function() return print end, function() return coroutine.create(print) end, function() return io.stdout end,
 }
 
 local fields = {
-  engine = { "policy", "source", "name", "params", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "kv_blocks",
-    "step_us", "row_us", "starvation_s", "prefix_caching", "model", "ranks", "group_size", "fail_rank", "fail_at_step", "park_s", "nonsense" },
-  submit = { "prompt", "max_tokens", "tenant", "priority", "at", "name", "slo_ttft_ms", "slo_tpot_ms", "leader", "nonsense" },
+  engine = {
+    "policy", "source", "name", "params", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs",
+    "max_num_queued_tokens", "kv_blocks", "step_us", "row_us", "starvation_s", "prefix_caching", "model", "ranks",
+    "group_size", "fail_rank", "fail_at_step", "park_s", "nonsense",
+  },
+  submit = {
+    "prompt", "max_tokens", "tenant", "priority", "at", "name", "slo_ttft_ms", "slo_tpot_ms", "leader", "nonsense",
+  },
   load = { "trace", "hashes", "seed", "requests", "seconds", "nonsense" },
   swap = { "policy", "source", "name", "params", "nonsense" },
   set = { "budget", "nonsense", 1 },
 }
 
 local sane = {
-  engine = { policy = "policies/fcfs.lua", max_num_seqs = 4, kv_blocks = 40, ranks = 2, prefix_caching = true, group_size = 1, starvation_s = 1, park_s = 0.01,
-    fail_rank = 1, fail_at_step = 3, source = "return { api = 1, step = 1 }" },
+  engine = {
+    policy = "policies/fcfs.lua", max_num_seqs = 4, kv_blocks = 40, ranks = 2, prefix_caching = true, group_size = 1,
+    starvation_s = 1, park_s = 0.01, fail_rank = 1, fail_at_step = 3, source = "return { api = 1, step = 1 }",
+  },
   submit = { prompt = 30, max_tokens = 5, at = 0.01, tenant = "a", leader = 1 },
   load = { trace = "poisson:rate=1000,requests=20,input=10-50,output=5" },
   swap = { policy = "policies/priority.lua", name = "other", source = "return {" },
   set = { budget = 100 },
 }
 
-local methods = { "submit", "submit", "submit", "load", "cancel", "run_until", "run", "now", "schedule", "result", "groups", "switches", "metrics", "state",
-  "swap", "rollback", "set", "close" }
+local methods = {
+  "submit", "submit", "submit", "load", "cancel", "run_until", "run", "now", "schedule", "result", "groups", "switches",
+  "metrics", "state", "swap", "rollback", "set", "close",
+}
 
 -- A table of arguments for a call: a few of its fields, right or wrong.
 local function options(draw, of, wrong)
@@ -65,7 +80,8 @@ local function try(f, ...)
   return ok, err
 end
 
--- One engine and so many calls on it; left open, closed, or closed twice. Returns how many calls went through, and how many were refused.
+-- One engine and so many calls on it; left open, closed, or closed twice. Returns how many calls went through, and how
+-- many were refused.
 function M.round(moonshift, seed, n_calls)
   local state = seed * 7919 + 1
   local function draw(n)

@@ -17,7 +17,10 @@ describe("the module", function()
     local e = moonshift.engine {}
     for _, case in ipairs {
       { function() e:submit { prompt = {} } end, "prompt must have 1 to" },
-      { function() e:submit { prompt = { 1, 2000 } } end, "prompt: entry 2 is no token id: a whole number from 0 to 1023" },
+      {
+        function() e:submit { prompt = { 1, 2000 } } end,
+        "prompt: entry 2 is no token id: a whole number from 0 to 1023",
+      },
       { function() e:submit { prompt = 0 } end, "prompt must be a number from 1 to 1048576, not 0" },
       { function() e:submit { prompt = 0 / 0 } end, "prompt must be a number" },
       { function() e:submit { promt = 1 } end, "unknown field 'promt'; did you mean 'prompt'?" },
@@ -34,7 +37,10 @@ describe("the module", function()
       { function() moonshift.engine { params = {} } end, "params are a policy's" },
       { function() moonshift.engine { policy = "policies/fcfs.lua", params = 1 } end, "params must be a table" },
       { function() moonshift.engine { policy = "nowhere.lua" } end, "nowhere.lua" },
-      { function() e:load { trace = "poisson:rate=1000000,requests=100000,input=10,output=1" } end, "too many requests for one engine" },
+      {
+        function() e:load { trace = "poisson:rate=1000000,requests=100000,input=10,output=1" } end,
+        "too many requests for one engine",
+      },
     } do
       local ok, err = pcall(case[1])
       assert.is_false(ok, "not refused: " .. case[2])

@@ -27,12 +27,15 @@ describe("priority", function()
   end)
 
   it("lets waiting make up for priority, so nothing starves", function()
-    -- A stream of urgent requests that alone fills the machine, and one that is not urgent: with ageing it ends amid them.
+    -- A stream of urgent requests that alone fills the machine, and one that is not urgent: with ageing it ends amid
+    -- them.
     for _, case in ipairs { { ageing = 0.05, amid = true }, { ageing = 1000, amid = false } } do
       h.with(priority { max_num_seqs = 1, params = { ageing = case.ageing, preempt = false } }, function(e)
         local patient = e:submit { name = "patient", priority = 1, at = 0.001 }
         local last
-        for i = 0, 99 do last = e:submit { name = "urgent", priority = 0, max_tokens = 10, prompt = 8, at = i * 0.010 } end
+        for i = 0, 99 do
+          last = e:submit { name = "urgent", priority = 0, max_tokens = 10, prompt = 8, at = i * 0.010 }
+        end
         e:run()
         local waited = e:result(patient).first_token_at
         assert.equal(case.amid, waited < e:result(last).first_token_at)

@@ -83,7 +83,8 @@ describe("shift", function()
       for k = 1, 40 do ids[k] = e:submit { prompt = 1 + k * 137 % 900, max_tokens = 10 + k % 20, at = k * 0.003 } end
       return ids
     end
-    assert.same(h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, load), h.texts(shift { params = { threshold = 64 } }, load))
+    local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, load)
+    assert.same(plain, h.texts(shift { params = { threshold = 64 } }, load))
   end)
 
   it("goes on with the ranks that are left when one fails", function()
@@ -110,7 +111,9 @@ describe("shift", function()
   end)
 
   it("takes a base layout by one of its sizes, and refuses one that there is not", function()
-    for _, case in ipairs { { { base_sp = 2 }, 2, 2 }, { { base_tp = 4 }, 1, 4 }, { { base_sp = 2, base_tp = 2 }, 2, 2 }, { {}, 4, 1 } } do
+    for _, case in ipairs {
+      { { base_sp = 2 }, 2, 2 }, { { base_tp = 4 }, 1, 4 }, { { base_sp = 2, base_tp = 2 }, 2, 2 }, { {}, 4, 1 },
+    } do
       case[1].threshold, case[1].hysteresis = 1, 0
       h.with({ policy = "policies/shift.lua", ranks = 4, params = case[1] }, function(e)
         e:submit { prompt = 300, max_tokens = 3 }
@@ -121,7 +124,8 @@ describe("shift", function()
     for _, params in ipairs { { base_sp = 3 }, { base_sp = 4, base_tp = 4 }, { base_tp = 8 } } do
       local ok, why = pcall(require("moonshift").engine, { policy = "policies/shift.lua", ranks = 4, params = params })
       assert.is_false(ok)
-      assert.is_truthy(tostring(why):find("is no layout of all 4 ranks; these run: sp=4,tp=1; sp=2,tp=2; sp=1,tp=4", 1, true), why)
+      local says = "is no layout of all 4 ranks; these run: sp=4,tp=1; sp=2,tp=2; sp=1,tp=4"
+      assert.is_truthy(tostring(why):find(says, 1, true), why)
     end
   end)
 end)

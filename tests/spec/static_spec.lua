@@ -44,15 +44,19 @@ describe("static", function()
   it("changes the partition with its params, and no text with it", function()
     local function switched(e)
       local ids = crowd(e, 40)
-      for i, params in ipairs { { dp = 4, tp = 1 }, { dp = 2, tp = 2 }, { dp = 1, tp = 4 }, { dp = 2, sp = 2, tp = 1 }, { dp = 4, tp = 1, sp = 1 } } do
+      for i, params in ipairs {
+        { dp = 4, tp = 1 }, { dp = 2, tp = 2 }, { dp = 1, tp = 4 },
+        { dp = 2, sp = 2, tp = 1 }, { dp = 4, tp = 1, sp = 1 },
+      } do
         e:run_until(i * 0.01)
         assert(e:set(params))
       end
       return ids
     end
-    local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, function(e) return crowd(e, 40) end)
+    local function forty(e) return crowd(e, 40) end
+    local plain = h.texts({ policy = "policies/fcfs.lua", model = "tests/data/sim_ranks.json" }, forty)
     assert.same(plain, h.texts(static { params = { dp = 1 } }, switched))
-    assert.same(plain, h.texts(static { params = { dp = 4, tp = 1, when = "drain" } }, function(e) return crowd(e, 40) end))
+    assert.same(plain, h.texts(static { params = { dp = 4, tp = 1, when = "drain" } }, forty))
   end)
 
   it("widens a group for a request that none can hold, until the node is empty", function()
@@ -68,7 +72,10 @@ describe("static", function()
 
   it("refuses what cannot be, at the start, at a swap and at a change of params, and says what can", function()
     for _, case in ipairs {
-      { 8, { sp = 3 }, "dp=1, sp=3, tp=2 is not the 8 ranks: dp * sp * tp has to be 8, and groups can have 1, 2, 4 or 8 of them" },
+      {
+        8, { sp = 3 },
+        "dp=1, sp=3, tp=2 is not the 8 ranks: dp * sp * tp has to be 8, and groups can have 1, 2, 4 or 8 of them",
+      },
       { 8, { sp = 16 }, "sp=16, tp=1 is not the 8 ranks" },
       { 8, { dp = 3 }, "dp=3, sp=1, tp=2 is not the 8 ranks" },
       { 8, { dp = 8, tp = 2 }, "dp=8, sp=1, tp=2 is not the 8 ranks" },

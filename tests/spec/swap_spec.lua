@@ -6,7 +6,10 @@ local POLICIES = { "policies/fcfs.lua", "policies/priority.lua", "policies/fair.
 local function load_of_requests(e)
   local ids = {}
   for k = 1, 64 do
-    ids[k] = e:submit { prompt = 1 + k * 37 % 150, max_tokens = 20 + k * 13 % 30, at = k * 0.002, priority = k % 5 - 2, tenant = "t" .. k % 3 }
+    ids[k] = e:submit {
+      prompt = 1 + k * 37 % 150, max_tokens = 20 + k * 13 % 30, at = k * 0.002, priority = k % 5 - 2,
+      tenant = "t" .. k % 3,
+    }
   end
   return ids
 end
@@ -49,7 +52,8 @@ describe("a swap", function()
       local id = e:submit { max_tokens = 30 }
       e:run_until(0.01)
       for source, why in pairs {
-        ["return {\n  api = 1, doc = 'x', step = function(view, act, p)\n    act.forwrad(1)\n  end }"] = "bad.lua:3: act has no 'forwrad'; did you mean 'forward'?",
+        ["return {\n  api = 1, doc = 'x', step = function(view, act, p)\n    act.forwrad(1)\n  end }"] =
+          "bad.lua:3: act has no 'forwrad'; did you mean 'forward'?",
         ["return {\n  api = 1,, }"] = "bad.lua:2: unexpected symbol near ','",
         ["local x = 1\nlocal t = os.time()\nreturn {}"] = "bad.lua:2: 'os' is not offered",
         ["return { api = 1, doc = 'x', stp = function() end }"] = "bad.lua: unknown field 'stp'; did you mean 'step'?",
@@ -120,10 +124,13 @@ end)
 
 describe("a swap between policies for many ranks", function()
   it("changes partitions and no text", function()
-    local all = { { "shift" }, { "static", { dp = 4, tp = 1 } }, { "fcfs" }, { "auto" }, { "static", { dp = 2, sp = 2, tp = 1 } },
-      { "flying", { many = 1, few = 0, min_gap_ms = 0 } }, { "priority" }, { "static", { sp = 2, tp = 2 } }, { "fair" } }
+    local all = {
+      { "shift" }, { "static", { dp = 4, tp = 1 } }, { "fcfs" }, { "auto" }, { "static", { dp = 2, sp = 2, tp = 1 } },
+      { "flying", { many = 1, few = 0, min_gap_ms = 0 } }, { "priority" }, { "static", { sp = 2, tp = 2 } }, { "fair" },
+    }
     local plain = h.texts({ policy = POLICIES[1], model = "tests/data/sim_ranks.json" }, load_of_requests)
-    local swapped = h.texts({ policy = POLICIES[1], ranks = 4, group_size = 1, prefix_caching = true, kv_blocks = 120 }, function(e)
+    local machine = { policy = POLICIES[1], ranks = 4, group_size = 1, prefix_caching = true, kv_blocks = 120 }
+    local swapped = h.texts(machine, function(e)
       local ids = load_of_requests(e)
       for i = 1, 60 do
         e:run_until(i * 0.004)

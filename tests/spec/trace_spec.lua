@@ -1,4 +1,5 @@
--- How to test a policy against traffic: load a trace or a generator, run to a time, look at the schedule, the layouts and the latencies.
+-- How to test a policy against traffic: load a trace or a generator, run to a time, look at the schedule, the layouts
+-- and the latencies.
 local h = require("helper")
 
 -- The q-th of n latencies of the requests first .. first + n - 1, in seconds.
@@ -90,7 +91,8 @@ describe("a trace", function()
   it("says what is wrong with it", function()
     h.with({ policy = "policies/fcfs.lua" }, function(e)
       assert.has_error(function() e:load { trace = "poison:rate=1" } end,
-        "'poison:rate=1' is no file and no generator; did you mean poisson? (generators: poisson, gamma, batch, shift-bursty, flying-bursty, flying-table1)")
+        "'poison:rate=1' is no file and no generator; did you mean poisson? "
+          .. "(generators: poisson, gamma, batch, shift-bursty, flying-bursty, flying-table1)")
       assert.has_error(function() e:load { tracer = "x" } end)
     end)
   end)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A peer on the same GPU with the same shapes as models_bench: plain torch (bf16, fused projections by F.linear, SDPA over a static cache, the decode step captured in a CUDA graph), and Hugging
-Face transformers where they can be imported. Random weights on the device. Prints lines that begin as models_bench's do: "decode NAME batch B context C MS ms", "prefill NAME tokens N MS ms",
-with "torch" or "transformers" in front. Says so and ends well where there is no torch, or none that sees a GPU.
+"""A peer on the same GPU with the same shapes as models_bench: plain torch (bf16, fused projections by F.linear, SDPA
+over a static cache, the decode step captured in a CUDA graph), and Hugging Face transformers where they can be
+imported. Random weights on the device. Prints lines that begin as models_bench's do: "decode NAME batch B context C MS
+ms", "prefill NAME tokens N MS ms", with "torch" or "transformers" in front. Says so and ends well where there is no
+torch, or none that sees a GPU.
 usage: peer.py [--seconds S] [--dry]   (dry: small sizes on the CPU, times that mean nothing)"""
 
 import argparse
@@ -199,7 +201,8 @@ def run_transformers(torch, clock, shape, device, dry):
         call()
         ms = clock.median_ms(call, 3 if dry else 10)
         say(
-            f"transformers decode  {name:13s} batch {batch:2d} context {size:4d} {ms:9.3f} ms {batch / ms * 1e3:9.0f} tok/s (eager)"
+            f"transformers decode  {name:13s} batch {batch:2d} context {size:4d} {ms:9.3f} ms "
+            f"{batch / ms * 1e3:9.0f} tok/s (eager)"
         )
     return None
 

@@ -1,5 +1,5 @@
-"""What ptxas says of every kernel: registers, shared memory, stack, spills; one line a kernel and architecture. Needs nvcc and c++filt, no GPU.
-python3 tests/bench/gpu/resources.py [NVCC] > tests/bench/results/gpu-resources.txt"""
+"""What ptxas says of every kernel: registers, shared memory, stack, spills; one line a kernel and architecture. Needs
+nvcc and c++filt, no GPU. python3 tests/bench/gpu/resources.py [NVCC] > tests/bench/results/gpu-resources.txt"""
 
 import glob
 import re
@@ -40,10 +40,12 @@ def report(path, arch):
 
 
 print(
-    "Numbers in a kernel's name are its family (kernels/cuda/weight.h), half_type (0 f16, 1 bf16), what a cache holds (0 f16, 1 bf16, 2 fp8) or dtype, and sizes."
+    "Numbers in a kernel's name are its family (kernels/cuda/weight.h), half_type (0 f16, 1 bf16), what a cache holds "
+    "(0 f16, 1 bf16, 2 fp8) or dtype, and sizes."
 )
 print(
-    "Shared memory asked for at the launch is not in it. flash_hopper_kernel is empty but for 90a; there it begins with 168 registers, of which its copying warps keep 56 and the others have 224."
+    "Shared memory asked for at the launch is not in it. flash_hopper_kernel is empty but for 90a; there it begins "
+    "with 168 registers, of which its copying warps keep 56 and the others have 224."
 )
 print(subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout.strip().split("\n")[-1])
 print(f"{'kernel':44} {'arch':>5} {'regs':>5} {'shared':>7} {'stack':>6} {'spilled: stored':>16} {'loaded':>7}")
