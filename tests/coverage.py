@@ -1,5 +1,5 @@
 """How much of the product the C tests reach, room by room: builds the preset "coverage", runs them, and prints what
-gcovr says. Less than LEAST of all lines is a failure; so is a test that fails. Arguments go to ctest (-R unit_, ...):
+gcovr says. Less than LEAST of a room's lines is a failure; so is a test that fails. Arguments go to ctest (-R unit_, ...):
 then only the tests count."""
 
 import json
@@ -12,7 +12,7 @@ sys.path.insert(0, "tests/lint")
 from tools import tool
 
 BUILD = "build-coverage"
-LEAST = 70  # per cent of all lines; kernels/cuda is not counted
+LEAST = 90  # per cent of the lines of each room (91.7 to 99.3 on 2026-11-22); kernels/cuda is not counted
 # Each instruction set's twin runs the same lines, and so do more cases of one test; lints and formal models run none.
 TESTS = ["-LE", "^(lint|formal|emulated|long)$", "-E", r"\.(portable|avx2)$"]
 TOP = ["engine/", "kernels/", "lua/", "models/"]
@@ -61,6 +61,7 @@ def reached():
     for top in TOP:
         words += ["--filter", top]
     words += ["--exclude", "kernels/cuda/", "--gcov-ignore-errors", "all", "--json-summary", out]
+    words += ["--gcov-suspicious-hits-threshold", "0"]  # inner loops of kernels do run more than 2^32 times
     r = run(*words, BUILD, capture_output=True)
     if r.returncode:
         sys.exit(r.stderr[-4000:])
@@ -91,11 +92,12 @@ def main():
     for name, sums in [*sorted(rooms.items()), ("all", total)]:
         print(f"{name:<28} {sums[1]:>7} {share(sums[0], sums[1]):>7.1f}% {share(sums[2], sums[3]):>8.1f}%")
     if not sys.argv[1:]:
-        if share(total[0], total[1]) < LEAST:
-            print(f"less than {LEAST}% of the lines are reached")
-            failed.append("all")
-        else:
-            passed += 1
+        for name, sums in sorted(rooms.items()):
+            if share(sums[0], sums[1]) < LEAST:
+                print(f"{name}: less than {LEAST}% of the lines are reached")
+                failed.append(name)
+            else:
+                passed += 1
     print(f"{passed} passed, {len(failed)} failed")
     return 1 if failed else 0
 
