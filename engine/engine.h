@@ -47,8 +47,12 @@ struct engine_setup {
     const uint64_t
         *comm_sets; /* rank sets that may be groups beyond the aligned power-of-two ranges and the full set */
     int n_comm_sets;
-    bool copy_shards; /* --shift-weights copy */
-    int fail_rank;    /* tests: this rank fails in its step number fail_at_step (0: never) */
+    bool copy_shards;            /* --shift-weights copy */
+    const struct ffn_setup *ffn; /* --weights pooled: how, borrowed until engine_destroy; NULL: every rank can read all
+                                    weights */
+    size_t rank_memory; /* each rank has so many bytes of its own for weights, slots, working memory and KV; 0: ranks of
+                           one device share its memory (pooled weights: an even part of it) */
+    int fail_rank;      /* tests: this rank fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
     struct clock *clock;
     bool threaded; /* ranks in threads of their own; false: a step completes at clock + its cost (virtual time) */

@@ -19,6 +19,7 @@
 
 #include "engine/base/err.h"
 #include "engine/world/estimate.h"
+#include "engine/world/ffn.h"
 #include "engine/world/layout.h"
 #include "engine/world/sampling.h"
 #include "kernels/dtype.h"
@@ -48,6 +49,7 @@ struct device_opts {
     int64_t sim_step_ns, sim_row_ns;       /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
     const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close;
                                               NULL: the two fixed costs */
+    const struct ffn_setup *pool; /* how the FFN weights of its node are pooled, borrowed until close; NULL: not */
     int sim_weight_tp; /* sim with a machine: each device holds one of so many shares of the weights, so only layouts
                           whose tp is a multiple can run; 0 or 1: all of them */
 };

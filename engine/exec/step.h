@@ -46,6 +46,7 @@ struct step {
     struct step_item *items;
     int n_items, n_rows;
     struct step_size size;
+    struct ffn_modes ffn; /* where weights are pooled */
     struct sample_result *results;
     /* Steps posted one behind the other: */
     struct step *prev; /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/world/ffn.h"
 #include "engine/world/headmap.h"
 #include "engine/world/ids.h"
 #include "engine/world/layout.h"
@@ -65,6 +66,7 @@ struct group {
     int64_t busy_since_ns, last_step_ns, bound_ns; /* last_step_ns: measured duration of its last step */
     int last_step_tokens;
     uint64_t n_steps;
+    struct ffn_modes ffn; /* where weights are pooled: of its next step */
 };
 
 struct switch_order {

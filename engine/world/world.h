@@ -59,6 +59,8 @@ struct world_cost {
 struct world {
     struct limits limits;
     struct node_shape shape;
+    const struct ffn_setup *ffn; /* how FFN weights are pooled; NULL: every rank has them. The engine's */
+    struct ffn_modes ffn_usual;  /* of groups to come */
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting */

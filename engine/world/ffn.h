@@ -1,0 +1,79 @@
+/* Pooled FFN weights: the FFN matrices of each layer lie on one rank, its owner, and what the others need not hold is
+ * KV cache. A rank that runs a step fetches the matrices of the layers that are not its own into slots ahead of their
+ * products (weights as a service), or sends its rows to the owner, which multiplies those of several ranks in one
+ * product (compute as a service). Attention, norms, embeddings and the head lie on every rank. Which way a layer takes
+ * is a group's, by layer, and counts from its next step on: no two ranks have to agree, because the owner serves both
+ * ways at any time. Plain values and pure functions, any thread. Source: SiDP; peak shifting is its schedule. */
+#ifndef WORLD_FFN_H
+#define WORLD_FFN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/world/ids.h"
+
+enum { FFN_MAX_LAYERS = 512 };
+
+enum ffn_mode {
+    FFN_LOCAL, /* the matrices lie here */
+    FFN_WAS,   /* weights as a service: fetched from their owner */
+    FFN_CAS,   /* compute as a service: rows go to the owner and come back */
+};
+const char *ffn_mode_name(enum ffn_mode m); /* "local", "was", "cas" */
+
+/* In which order a rank fetches. */
+enum ffn_order {
+    FFN_SHIFTED, /* peak shifting: in each cycle of as many layers as ranks, rank r begins with layer r + 1. With as
+                    many slots as ranks, those that advance equally never read one owner at the same time (the paper
+                    says one slot less, with which one of them has to wait) */
+    FFN_SLICED, /* a tile of each layer that has a slot in turn, beginning with layer r + 1: several readers of an owner
+                   take turns */
+    FFN_PLAIN,  /* as the step needs them */
+};
+
+/* How the FFN matrices of a node are pooled. */
+struct ffn_setup {
+    int n_ranks, n_layers;
+    uint8_t owner[FFN_MAX_LAYERS]; /* [n_layers] the rank that holds the layer */
+    int n_slots;                   /* of each rank, a layer each */
+    enum ffn_order order;
+    size_t tile_bytes; /* of one copy */
+    double link_gbps;  /* bytes * 1e-9 a second that leave an owner, and that reach a reader; 0: no bound */
+};
+
+/* The layers whose rows go to their owners; the others are fetched. A layer that lies on the rank itself is neither. */
+struct ffn_modes {
+    uint64_t cas[FFN_MAX_LAYERS / 64];
+};
+
+static inline bool ffn_is_cas(const struct ffn_modes *m, int layer)
+{
+    return m->cas[layer / 64] >> (layer % 64) & 1;
+}
+
+void ffn_set(struct ffn_modes *m, int from, int to, enum ffn_mode mode); /* layers [from, to): FFN_WAS or FFN_CAS */
+int ffn_count_cas(const struct ffn_modes *m, int n_layers);
+
+/* "layer-mod", "contiguous", or the owner of each layer as a list ("0,0,1,1"). E_INPUT says what is wrong with it. */
+int ffn_parse_owners(struct ffn_setup *s, const char *text, struct err *e);
+int ffn_owned(const struct ffn_setup *s, int rank); /* how many layers it holds */
+
+/* The state of a rank's slots, as the choice of what is fetched next needs it. */
+struct ffn_need {
+    int rank, at;     /* the FFN of layer `at` was computed last; -1: none of this step */
+    const int *slots; /* [n_slots] the layer that lies in each, or is on its way there; -1: none */
+    const bool *kept; /* [n_slots] on its way, or in use: nothing else may come there */
+    const struct ffn_modes *modes;
+    bool goes_on; /* another step follows: its first layers may be fetched, too */
+};
+/* Which layer is fetched next, and into which slot. False: all that is of use before a slot is free is there. */
+bool ffn_next_fetch(const struct ffn_setup *s, const struct ffn_need *need, int *layer, int *slot);
+/* How many products away the layer is, seen from layer `at`: 1 is the next one. */
+static inline int ffn_distance(int n_layers, int at, int layer)
+{
+    return (layer - at - 1 + n_layers) % n_layers + 1;
+}
+
+#endif
