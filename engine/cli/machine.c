@@ -82,6 +82,66 @@ int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
     return 0;
 }
 
+/* ---- pooled weights */
+
+static int check_pool(const struct opts *o, int n_layers, const struct engine_setup *s, struct err *e)
+{
+    static const char *const fine[] = {"pool-owner", "pool-slots", "pool-order", "pool-tile", "link-gbps"};
+    bool pooled = !strcmp(o->weights, "pooled");
+    for (size_t i = 0; i < sizeof fine / sizeof *fine && !pooled; i++)
+        if (opts_given(o, fine[i]))
+            return err_set(e, E_INPUT, "--%s says how weights are pooled: give --weights pooled, too", fine[i]);
+    if (s->ops->n_devices && (pooled || o->rank_memory))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s is not offered with --device %s yet: on GPUs every rank holds all weights, in memory of its "
+                       "own",
+                       pooled ? "--weights pooled" : "--rank-memory", s->ops->name);
+    if (!pooled)
+        return 0;
+    if (s->n_ranks < 2)
+        return err_set(e, E_INPUT, "--weights pooled: one rank has nobody to share with, give --ranks 2 or more");
+    if (s->copy_shards)
+        return err_set(e, E_INPUT,
+                       "--weights pooled and --shift-weights copy exclude each other: one saves memory for KV, the "
+                       "other holds a second copy of the weights");
+    if (o->link_gbps > 0 && !s->ops->computes && !s->device.sim_machine)
+        return err_set(e, E_INPUT,
+                       "--link-gbps: a step of fixed cost crosses no link; describe the machine with --hardware and "
+                       "--model");
+    if (n_layers > FFN_MAX_LAYERS)
+        return err_set(e, E_UNSUPPORTED, "--weights pooled: the model has %d layers, and at most %d can be pooled",
+                       n_layers, FFN_MAX_LAYERS);
+    if (o->pool_slots < 2)
+        return err_set(e, E_INPUT,
+                       "--pool-slots %lld: a rank needs at least 2, for the layer in use and the one on its way",
+                       (long long)o->pool_slots);
+    return 0;
+}
+
+static enum ffn_order order_of(const struct opts *o, const struct engine_setup *s)
+{
+    if (!o->pool_order)
+        return o->pool_slots >= s->n_ranks ? FFN_SHIFTED : FFN_SLICED;
+    return !strcmp(o->pool_order, "shifted") ? FFN_SHIFTED : !strcmp(o->pool_order, "sliced") ? FFN_SLICED : FFN_PLAIN;
+}
+
+int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, struct ffn_setup *pool, struct err *e)
+{
+    s->rank_memory = (size_t)o->rank_memory;
+    TRY(check_pool(o, n_layers, s, e));
+    if (strcmp(o->weights, "pooled") != 0)
+        return 0;
+    *pool = (struct ffn_setup){.n_ranks = s->n_ranks,
+                               .n_layers = n_layers,
+                               .n_slots = (int)o->pool_slots,
+                               .order = order_of(o, s),
+                               .tile_bytes = (size_t)o->pool_tile,
+                               .link_gbps = o->link_gbps};
+    TRY(ffn_parse_owners(pool, o->pool_owner, e));
+    s->ffn = s->device.pool = pool;
+    return 0;
+}
+
 int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e)
 {
     const char *name = o->command == CMD_SIMULATE ? "sim" : o->device;
@@ -102,20 +162,12 @@ int machine_backend(const struct opts *o, backend_finder *find, const struct bac
     return 0;
 }
 
-static bool is_given(const struct opts *o, const char *name)
-{
-    for (int i = 0; i < o->given.n; i++)
-        if (!strcmp(o->given.items[i], name))
-            return true;
-    return false;
-}
-
 void machine_spread(const struct opts *o, struct engine_setup *s)
 {
     int n = s->ops->n_devices ? s->ops->n_devices() : 0;
     for (int i = 0; i < s->n_ranks && n > 0 && !o->devices; i++)
         s->devices[i] = i % n;
-    if (s->ops->n_devices && !is_given(o, "gpu-memory-utilization"))
+    if (s->ops->n_devices && !opts_given(o, "gpu-memory-utilization"))
         s->memory_share = 0.9;
     s->rehearse = s->ops->n_devices && o->warmup;
 }

@@ -15,6 +15,10 @@ int machine_devices(const char *text, int devices[MAX_RANKS], int *n, struct err
 /* How many ranks, their devices where they are named, and the partition to begin with. E_INPUT: sizes that do not fit
  * each other. */
 int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e);
+/* Once ops and n_ranks are known: memory of each rank's own, and how the weights of a model of n_layers are pooled.
+ * pool is filled, and lent to s, where they are; else s->ffn stays NULL. E_INPUT: settings that do not fit each other;
+ * E_UNSUPPORTED: not on this machine. */
+int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, struct ffn_setup *pool, struct err *e);
 /* auto is a GPU where one is found, else the CPU. E_UNSUPPORTED: this build does not have it. */
 int machine_backend(const struct opts *o, backend_finder *find, const struct backend_ops **out, struct err *e);
 /* For how many rows graphs are recorded, descending; none with --enforce-eager or on machines that have none. E_INPUT:

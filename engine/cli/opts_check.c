@@ -25,9 +25,10 @@ static int check_simulation(const struct opts *o, struct err *e)
         return err_set(e, E_INPUT,
                        "which machine? --model %.40s needs --hardware NAME, a description in models/hardware",
                        o->model);
-    static const char *const fixed[] = {"hf-config", "dummy-dtype", "sim-step-us", "sim-row-us", "kv-cache-dtype"};
+    static const char *const fixed[] = {"hf-config",  "dummy-dtype",    "sim-step-us",
+                                        "sim-row-us", "kv-cache-dtype", "rank-memory"};
     for (int i = 0; i < o->given.n && o->hardware; i++)
-        for (int k = 0; k < 5; k++)
+        for (int k = 0; k < 6; k++)
             if (!strcmp(o->given.items[i], fixed[k]))
                 return err_set(e, E_INPUT, "--%s says what --hardware and --model say already: leave one of them away",
                                fixed[k]);

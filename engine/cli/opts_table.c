@@ -69,6 +69,9 @@ static const struct opt_row rows[] = {
      "how long a preempted request may keep its KV; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
+    {"rank-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(rank_memory), "BYTES", "0", 0, 1e15, NULL,
+     "each rank has so much memory of its own for weights, working memory and KV cache, as on a GPU; 0: ranks share "
+     "the machine's memory, and the one copy of what each of them holds"},
     {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, BOTH, AT(memory_share), "SHARE",
      "0.4", 0.001, 0.999, NULL,
      "share of the memory (of the machine, of each GPU) for weights and KV cache together; GPUs: 0.9 unless given"},
@@ -113,6 +116,24 @@ static const struct opt_row rows[] = {
     {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
      "view: tensor-parallel shards are views of the one copy; copy: a second, sharded copy, as in the Shift "
      "Parallelism paper"},
+    {"weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(weights), "HOW", "replicated", 0, 0, "replicated|pooled",
+     "replicated: every rank has all weights; pooled: the feed-forward matrices of a layer lie on one rank, which the "
+     "others fetch them from or send their rows to, and what that saves holds KV"},
+    {"pool-owner", NULL, 0, OPT_TEXT, GROUP_MACHINE, ALL, AT(pool_owner), "layer-mod|contiguous|LIST", "layer-mod", 0,
+     0, NULL,
+     "with --weights pooled: layer l on rank l mod ranks; ranges of layers; or the rank of each layer, 0,0,1,1"},
+    {"pool-slots", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(pool_slots), "N", "2", 0, 512, NULL,
+     "with --weights pooled: fetched layers that a rank has room for, the one in use included"},
+    {"pool-order", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(pool_order), "ORDER", NULL, 0, 0, "shifted|sliced|plain",
+     "with --weights pooled: in which order a rank fetches. shifted: each begins a cycle with another owner; sliced: "
+     "in "
+     "tiles of the next layers in turn; plain: as they are needed (default: shifted with as many slots as ranks, else "
+     "sliced)"},
+    {"pool-tile", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(pool_tile), "BYTES", "1MiB", 4096, TERA, NULL,
+     "with --weights pooled: bytes of one copy"},
+    {"link-gbps", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(link_gbps), "GB/S", "0", 0, 1e6, NULL,
+     "with --weights pooled: no more than so many 10^9 bytes a second leave an owner, or reach a reader; 0: no bound "
+     "(simulate --hardware: the machine's own link)"},
     {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, ALL, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
      "further ranks that may form a group, besides aligned powers of two and the whole node: 0-2 or 1,2; may be given "
      "several times"},

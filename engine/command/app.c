@@ -169,10 +169,16 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     return 0;
 }
 
+int app_plan_pool(struct app *a, struct engine_setup *s, struct err *e)
+{
+    return machine_pool(&a->opts, model_config(a->model)->n_layers, s, &a->pool, e);
+}
+
 static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
     TRY(app_plan_engine(a, &s, e));
+    TRY(app_plan_pool(a, &s, e));
     if (a->opts.record && !a->opts.dry_run) {
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);

@@ -31,6 +31,7 @@ struct app {
     char policy_dir[PATH_MAX], policy_path[PATH_MAX], policy_name[NAME_BYTES], served[128], admin_host[256];
     const char *names[2];
     uint64_t comm_sets[MAX_RANKS];
+    struct ffn_setup pool;            /* --weights pooled */
     struct policy policy;             /* until the engine takes it */
     struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
@@ -51,6 +52,8 @@ void app_close(struct app *a);
 void app_name_model(struct app *a);
 /* What the settings say of the node and its limits; no policy. */
 int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e);
+/* Whether and how FFN weights are pooled, once it is settled how many ranks there are. */
+int app_plan_pool(struct app *a, struct engine_setup *s, struct err *e);
 void app_name_policy(struct app *a, const char *path);
 int app_start_lua(struct app *a, struct err *e);
 /* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller

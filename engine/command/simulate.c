@@ -89,6 +89,8 @@ static int refuse_machine(const struct opts *o, struct err *e)
                                         "ulysses-sequence-parallel-size",
                                         "data-parallel-size",
                                         "comm-sets",
+                                        "weights",
+                                        "rank-memory",
                                         "kv-cache-dtype",
                                         "sim-step-us",
                                         "sim-row-us"};
@@ -135,6 +137,7 @@ int command_simulate(struct app *a, struct err *e)
         app_name_model(a);
         TRY(app_plan_engine(a, &s, e));
         TRY(choose_simulated_ranks(a, &s, e));
+        TRY(app_plan_pool(a, &s, e));
     }
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);

@@ -175,10 +175,104 @@ static void sizes_of_graphs(void **state)
     assert_int_equal(machine_graphs(&o, &s, &e), 0);
 }
 
+/* What --weights pooled says when nothing else is given. */
+static struct opts pooled(void)
+{
+    return (struct opts){.command = CMD_SERVE,
+                         .weights = (char *)(uintptr_t) "pooled",
+                         .pool_owner = (char *)(uintptr_t) "layer-mod",
+                         .pool_slots = 2,
+                         .pool_tile = 1 << 20};
+}
+
+static void a_pool_is_planned(void **state)
+{
+    static const struct {
+        const char *order;
+        int slots;
+        enum ffn_order is;
+    } orders[] = {{NULL, 2, FFN_SLICED},       {NULL, 4, FFN_SHIFTED},    {NULL, 5, FFN_SHIFTED},
+                  {"shifted", 2, FFN_SHIFTED}, {"sliced", 4, FFN_SLICED}, {"plain", 4, FFN_PLAIN}};
+    struct ffn_setup p;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        struct engine_setup s = {.ops = backend_cpu(), .n_ranks = 4};
+        struct opts o = pooled();
+        o.pool_slots = orders[i].slots;
+        o.pool_order = (char *)(uintptr_t)orders[i].order;
+        o.link_gbps = 12.5;
+        o.rank_memory = 1 << 30;
+        assert_int_equal(machine_pool(&o, 6, &s, &p, &e), 0);
+        assert_true(s.ffn == &p && s.device.pool == &p && s.rank_memory == 1 << 30);
+        assert_true(p.order == orders[i].is && p.n_slots == orders[i].slots);
+        assert_true(p.n_ranks == 4 && p.n_layers == 6 && p.tile_bytes == 1 << 20 && p.link_gbps == 12.5);
+        for (int l = 0; l < 6; l++)
+            assert_int_equal(p.owner[l], l % 4);
+    }
+    struct engine_setup s = {.ops = backend_cpu(), .n_ranks = 2};
+    struct opts o = pooled();
+    o.pool_owner = (char *)(uintptr_t) "1,1,0";
+    assert_int_equal(machine_pool(&o, 3, &s, &p, &e), 0);
+    assert_true(p.owner[0] == 1 && p.owner[1] == 1 && p.owner[2] == 0);
+    o.weights = (char *)(uintptr_t) "replicated";
+    s = (struct engine_setup){.ops = backend_cpu(), .n_ranks = 1};
+    assert_int_equal(machine_pool(&o, 3, &s, &p, &e), 0);
+    assert_null(s.ffn);
+    assert_null(s.device.pool);
+}
+
+static void refuses_pool(struct opts o, struct engine_setup s, int n_layers, const char *says)
+{
+    struct ffn_setup p;
+    struct err e = {0};
+    int rc = machine_pool(&o, n_layers, &s, &p, &e);
+    if (rc != E_INPUT && rc != E_UNSUPPORTED)
+        fail_msg("%d, where '%s' was expected", rc, says);
+    if (!strstr(e.text, says))
+        fail_msg("'%s', not '%s'", e.text, says);
+    assert_null(s.ffn);
+}
+
+static void what_no_pool_can_be(void **state)
+{
+    static const char *const only_pooled[] = {"pool-owner", "pool-slots", "pool-order", "pool-tile", "link-gbps"};
+    struct engine_setup s = {.ops = backend_cpu(), .n_ranks = 2}, alone = s, copy = s, gpus = s, sim = s;
+    struct opts o = pooled();
+    (void)state;
+    alone.n_ranks = 1;
+    refuses_pool(o, alone, 4, "--ranks 2 or more");
+    copy.copy_shards = true;
+    refuses_pool(o, copy, 4, "--shift-weights copy");
+    gpus.ops = &full;
+    refuses_pool(o, gpus, 4, "--weights pooled is not offered with --device cuda yet");
+    refuses_pool(o, s, FFN_MAX_LAYERS + 1, "at most 512 can be pooled");
+    o.pool_slots = 1;
+    refuses_pool(o, s, 4, "at least 2");
+    o = pooled();
+    o.pool_owner = (char *)(uintptr_t) "0,1,2,0";
+    refuses_pool(o, s, 4, "--pool-owner: layer 2");
+    o = pooled();
+    o.link_gbps = 1;
+    sim.ops = backend_sim();
+    refuses_pool(o, sim, 4, "--hardware");
+    o = (struct opts){.weights = (char *)(uintptr_t) "replicated", .rank_memory = 1};
+    refuses_pool(o, gpus, 4, "--rank-memory is not offered");
+    for (size_t i = 0; i < sizeof only_pooled / sizeof *only_pooled; i++) {
+        char *given[] = {(char *)(uintptr_t)only_pooled[i]};
+        o = (struct opts){.weights = (char *)(uintptr_t) "replicated", .given = {given, 1}};
+        refuses_pool(o, s, 4, only_pooled[i]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices), cmocka_unit_test(a_backend_is_chosen),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_devices),
+                                       cmocka_unit_test(a_backend_is_chosen),
                                        cmocka_unit_test(ranks_take_devices_in_turn),
-                                       cmocka_unit_test(groups_leave_no_rank_idle), cmocka_unit_test(sizes_of_graphs)};
+                                       cmocka_unit_test(groups_leave_no_rank_idle),
+                                       cmocka_unit_test(sizes_of_graphs),
+                                       cmocka_unit_test(a_pool_is_planned),
+                                       cmocka_unit_test(what_no_pool_can_be)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

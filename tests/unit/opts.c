@@ -168,6 +168,7 @@ static void what_a_simulation_needs(void **state)
     refuses("simulate --trace t --hf-config c --weight-shares 2", E_INPUT, "--weight-shares needs");
     refuses("simulate --trace t --hardware h --model m --sim-row-us 3", E_INPUT, "--sim-row-us says what");
     refuses("simulate --trace t --hardware h --model m --kv-cache-dtype fp8", E_INPUT, "--kv-cache-dtype says what");
+    refuses("simulate --trace t --hardware h --model m --rank-memory 1GiB", E_INPUT, "--rank-memory says what");
     refuses("simulate --trace t --hardware h --model m --policy-param x", E_INPUT, "NAME=VALUE");
     refuses("simulate --trace t --hf-config c word", E_INPUT, "a word too many");
     refuses("serve m --trace t", E_INPUT, "belongs to moonshift simulate");
