@@ -189,13 +189,26 @@ static double learn(struct engine *engine, const struct step *s)
     return predicted;
 }
 
+/* Where FFN weights are pooled: what crossed between ranks. A step that fetches all it lacks says what fetching costs.
+ */
+static void count_ffn(struct engine *engine, const struct step *s)
+{
+    struct ffn_cost c = step_ffn(s);
+    if (!engine->world.ffn)
+        return;
+    metrics_add(&engine->metrics, C_WAS_BYTES, c.was_bytes);
+    metrics_add(&engine->metrics, C_WAS_WAIT_NS, (uint64_t)c.wait_ns);
+    metrics_add(&engine->metrics, C_CAS_BYTES, c.cas_bytes);
+    metrics_add(&engine->metrics, C_CAS_ROWS, c.cas_rows);
+    if (c.fetch_ns && !s->size.cas_layers)
+        ffn_measure(&engine->world.ffn_measured, (double)c.fetch_ns, (double)c.wait_ns);
+}
+
 /* Books of a step that has ended. */
 static void count_step(struct engine *engine, struct group *grp, const struct step *s)
 {
     grp->idle = s->next == NULL;
-    grp->last_step_ns = engine->now_ns - s->posted_ns;
-    grp->last_step_tokens = s->n_rows;
-    grp->n_steps++;
+    group_note_step(grp, s->n_rows, engine->now_ns - s->posted_ns);
     metrics_add(&engine->metrics, C_STEPS, 1);
     metrics_observe(&engine->metrics, H_ITERATION_TOKENS, s->n_rows);
     metrics_observe(&engine->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
@@ -225,6 +238,7 @@ void engine_absorb(struct engine *engine, struct step *s)
         absorb_failed(engine, s, failed, rank);
     } else if (!failed) {
         predicted = learn(engine, s);
+        count_ffn(engine, s);
         for (int i = 0; i < s->n_items; i++)
             absorb_item(engine, s, &s->items[i], engine->now_ns);
     }

@@ -55,6 +55,7 @@ static int open_world(struct engine *engine, struct err *e)
     struct node_callbacks c = {step_done, move_done, engine};
     TRY(node_open(&engine->node, &engine->setup, &engine->setup.limits, &c, e));
     world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
+    engine->world.ffn = engine->setup.ffn;
     look_at_clock(engine);
     node_facts(&engine->node, &engine->setup, &engine->facts);
     if (rank_facts(engine->node.ranks[0])->budget.weight_tp) {

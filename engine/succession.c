@@ -60,16 +60,28 @@ static int call_start(struct live *l, const struct policy *p, struct world *w, i
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 
+/* Every group fetches pooled FFN layers, as at the start. */
+static void fetch_all(struct world *w)
+{
+    w->ffn_usual = (struct ffn_modes){{0}};
+    for (int i = 0; i < w->partition.n_groups; i++)
+        partition_slot(&w->partition, i)->ffn = w->ffn_usual;
+}
+
 /* p takes the place of the active policy: what that one left behind ends, and p's start is called. When it fails, all
  * is as it was. */
 static int begin(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
     struct partition *before = mem_new(sizeof *before);
     *before = w->partition;
+    struct ffn_modes usual = w->ffn_usual;
+    fetch_all(w);
     partition_let_go(w, now_ns);
     int rc = call_start(l, p, w, now_ns, e);
-    if (rc)
+    if (rc) {
         w->partition = *before;
+        w->ffn_usual = usual;
+    }
     mem_free(before);
     return rc;
 }

@@ -196,10 +196,9 @@ static void time_step(struct world *w, const struct plan_batch *b, const struct 
 {
     struct group *g = b->group;
     g->layout = b->layout;
-    g->n_steps++;
-    g->last_step_tokens = b->n_tokens;
-    g->last_step_ns =
-        2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
+    group_note_step(g, b->n_tokens,
+                    2000000 + 1000000 * (b->layout.sp - 1) +
+                        (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks);
     estimator_learn(&w->estimate, b->layout, *size, (double)g->last_step_ns);
 }
 
@@ -273,6 +272,9 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
         break;
     case PLAN_COMM:
         buf_printf(out, "comm %llx %d\n", (unsigned long long)v->ranks, v->algorithm);
+        break;
+    case PLAN_FFN:
+        buf_printf(out, "ffn of %d layers %d to %d %s\n", v->group, v->from, v->to - 1, ffn_mode_name(v->mode));
         break;
     case PLAN_SWITCH:
         buf_printf(out, "%s %llx %d.%d %s %s %lld %s\n", o->release ? "release" : "bind", (unsigned long long)o->mask,

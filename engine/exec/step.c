@@ -105,6 +105,7 @@ static void fill_group(struct step *s, struct layout layout, const struct step_c
     s->group = g->id;
     s->layout = layout;
     s->n_ranks = g->n_ranks;
+    s->ffn = ffn_of_step(at->world, &g->ffn, layout);
     for (int i = 0; i < g->n_ranks; i++)
         s->ranks[i] = g->ranks[i];
     s->tokens_per_block = kv_place(&at->world->kv, g->place)->tokens_per_block;
@@ -198,6 +199,8 @@ struct step *step_follow(struct step *prev, const struct step_context *at)
     open_cursor(s, &c, n, n, n);
     for (int i = 0; i < prev->n_items; i++)
         follow_item(s, &c, request_find(&at->world->requests, prev->items[i].id));
+    s->size.pool_ranks = ffn_ranks_at_work(at->world, at->group, NULL);
+    s->size.cas_layers = at->world->ffn ? ffn_count_cas(&s->ffn, at->world->ffn->n_layers) : 0;
     fill_parts(s, &c, at);
     for (int i = 0; i < s->n_ranks; i++)
         s->parts[i].batch.ids = s->parts[i].ids = arena_new(&s->arena, n * sizeof(int32_t));
@@ -224,6 +227,20 @@ int64_t step_ns(const struct step *s)
     for (int i = 0; i < s->n_ranks; i++)
         most = s->parts[i].time.ns > most ? s->parts[i].time.ns : most;
     return most;
+}
+
+struct ffn_cost step_ffn(const struct step *s)
+{
+    struct ffn_cost c = {0};
+    for (int i = 0; i < s->n_ranks; i++) {
+        const struct step_part *p = &s->parts[i];
+        c.wait_ns = p->ffn_wait_ns > c.wait_ns ? p->ffn_wait_ns : c.wait_ns;
+        c.fetch_ns = p->ffn_fetch_ns > c.fetch_ns ? p->ffn_fetch_ns : c.fetch_ns;
+        c.was_bytes += p->ffn_bytes;
+        c.cas_bytes += p->cas_bytes;
+        c.cas_rows += (uint64_t)p->cas_rows;
+    }
+    return c;
 }
 
 const struct step_part *step_failure(const struct step *s, int *rank)

@@ -27,7 +27,12 @@ struct step_part {
     int32_t *ids;       /* of a step that follows another: its own, filled in by the rank; else NULL */
     struct batch batch; /* the same for all but its block lists; results are shared: each row is written by one rank */
     struct step_time time;
-    int rc; /* E_PEER: another member failed, this rank is well */
+    /* What pooled FFN weights cost it: how long products waited for weights that were not there yet, how long its
+     * fetches took, what they brought; what went to other owners and came back. */
+    int64_t ffn_wait_ns, ffn_fetch_ns;
+    uint64_t ffn_bytes, cas_bytes;
+    int cas_rows; /* summed over layers */
+    int rc;       /* E_PEER: another member failed, this rank is well */
     struct err err;
 };
 
@@ -73,6 +78,12 @@ struct step *step_follow(struct step *s, const struct step_context *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
 int64_t step_ns(const struct step *s); /* of its slowest part */
+/* What pooled FFN weights cost it: times of the part that had the most of it, all else of all parts together. */
+struct ffn_cost {
+    int64_t wait_ns, fetch_ns;
+    uint64_t was_bytes, cas_bytes, cas_rows;
+};
+struct ffn_cost step_ffn(const struct step *s);
 /* The first part that failed by itself, else any that failed, else NULL. */
 const struct step_part *step_failure(const struct step *s, int *rank);
 void step_free(struct step *s); /* NULL is fine */

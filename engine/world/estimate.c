@@ -23,21 +23,24 @@ static void terms(struct step_size s, double x[ESTIMATE_TERMS])
     x[2] = s.looked_at / LOOK_UNIT;
 }
 
-static const struct estimate_cell *find_cell(const struct estimator *e, struct layout l)
+static const struct estimate_cell *find_cell(const struct estimator *e, struct layout l, bool cas)
 {
     for (int i = 0; i < e->n_cells; i++)
-        if (layout_equal(e->cells[i].layout, l))
+        if (layout_equal(e->cells[i].layout, l) && e->cells[i].cas == cas)
             return &e->cells[i];
     return NULL;
 }
 
-/* A guess for a layout that never ran: the best known one's rates over this one's ranks. */
+/* A guess for a layout that never ran: the best known one's rates over this one's ranks. Its own steps that treat FFN
+ * layers otherwise are nearest. */
 static void guess(const struct estimator *e, struct layout l, double theta[ESTIMATE_TERMS])
 {
     const struct estimate_cell *best = NULL;
     for (int i = 0; i < e->n_cells; i++)
         if (!best || e->cells[i].n_seen > best->n_seen)
             best = &e->cells[i];
+    const struct estimate_cell *own = find_cell(e, l, false);
+    best = own ? own : best;
     double share = best ? (double)layout_size(best->layout) / layout_size(l) : 1.0 / layout_size(l);
     theta[0] = best ? best->theta[0] : 1;
     theta[1] = (best ? best->theta[1] : 10) * share;
@@ -52,7 +55,7 @@ static double dot(const double *theta, const double *x)
 
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen)
 {
-    const struct estimate_cell *c = find_cell(e, l);
+    const struct estimate_cell *c = find_cell(e, l, s.cas_layers > 0);
     double x[ESTIMATE_TERMS], theta[ESTIMATE_TERMS];
     if (seen)
         *seen = c ? c->n_seen : 0;
@@ -65,11 +68,11 @@ double estimator_ns(const struct estimator *e, struct layout l, struct step_size
     return dot(theta, x) * NS_UNIT;
 }
 
-static struct estimate_cell *add_cell(struct estimator *e, struct layout l)
+static struct estimate_cell *add_cell(struct estimator *e, struct layout l, bool cas)
 {
     if (e->n_cells == ESTIMATE_CELLS)
         return NULL;
-    struct estimate_cell c = {.layout = l};
+    struct estimate_cell c = {.layout = l, .cas = cas};
     guess(e, l, c.theta);
     for (int i = 0; i < ESTIMATE_TERMS; i++)
         c.p[i][i] = e->prior;
@@ -106,9 +109,9 @@ double estimator_learn(struct estimator *e, struct layout l, struct step_size s,
 {
     double x[ESTIMATE_TERMS],
         predicted = e->known ? ns : estimator_ns(e, l, s, NULL); /* a described machine has nothing to learn */
-    struct estimate_cell *c = (struct estimate_cell *)find_cell(e, l);
+    struct estimate_cell *c = (struct estimate_cell *)find_cell(e, l, s.cas_layers > 0);
     if (!c)
-        c = add_cell(e, l);
+        c = add_cell(e, l, s.cas_layers > 0);
     if (!c || !(ns > 0))
         return predicted;
     if (e->known) {

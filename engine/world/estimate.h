@@ -1,10 +1,12 @@
-/* How long a step will take, learnt from the steps that were run: for each layout, time = a + b * rows + c * (cached
+/* How long a step will take, learnt from the steps that were run: for each layout, and apart those of its steps that
+ * send rows to the owners of pooled FFN layers, time = a + b * rows + c * (cached
  * tokens looked at), fitted by recursive least squares with forgetting. A layout that has not run yet is judged by the
  * best known one, scaled by the ranks. Owned by the world, engine thread. Invariant: an estimate is finite and not
  * negative. */
 #ifndef WORLD_ESTIMATE_H
 #define WORLD_ESTIMATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/world/layout.h"
@@ -38,6 +40,7 @@ static inline void step_size_add(struct step_size *s, int rows, double before)
 
 struct estimate_cell {
     struct layout layout;
+    bool cas; /* of steps that send rows to the owners of FFN layers */
     double theta[ESTIMATE_TERMS], p[ESTIMATE_TERMS][ESTIMATE_TERMS];
     uint64_t n_seen;
 };
@@ -58,7 +61,8 @@ struct estimator {
 void estimator_init(struct estimator *e);
 /* A step of this layout took ns. Returns what had been predicted. */
 double estimator_learn(struct estimator *e, struct layout l, struct step_size s, double ns);
-/* In ns. seen (or NULL): how many steps of the layout it rests on; of a machine that knows, those that were run. */
+/* In ns. seen (or NULL): how many steps of the layout (and of those, which send rows, or do not, as this one does) it
+ * rests on; of a machine that knows, those that were run. */
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen);
 
 #endif

@@ -74,6 +74,10 @@ static const struct {
     [C_UNPARKED] = {"moonshift:kv_park_expired_total", NULL,
                     "Parked requests that gave their KV back at the age bound."},
     [C_RANK_FAILURES] = {"moonshift:rank_failures_total", NULL, "Ranks that failed."},
+    [C_WAS_BYTES] = {"moonshift:was_bytes_total", NULL, "Bytes of pooled FFN weights fetched from their owners."},
+    [C_WAS_WAIT_NS] = {"moonshift:was_wait_seconds_total", NULL, "Time that steps waited for them."},
+    [C_CAS_BYTES] = {"moonshift:cas_bytes_total", NULL, "Bytes of rows sent to the owners of FFN layers, and back."},
+    [C_CAS_ROWS] = {"moonshift:cas_rows_total", NULL, "Rows that owners multiplied for other ranks, by layer."},
 };
 
 void metrics_init(struct metrics *m)
@@ -127,6 +131,15 @@ void metrics_put_label(struct buf *out, const char *value)
     buf_putc(out, '"');
 }
 
+/* Times are counted in whole nanoseconds and shown in seconds. */
+static void put_count(struct buf *out, enum counter c, uint64_t v)
+{
+    if (c == C_WAS_WAIT_NS)
+        buf_printf(out, "%.9f\n", (double)v * 1e-9);
+    else
+        buf_printf(out, "%llu\n", (unsigned long long)v);
+}
+
 static void put_head(struct buf *out, const char *name, const char *type, const char *help)
 {
     buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
@@ -177,8 +190,9 @@ void metrics_render(const struct metrics *m, const char *model_name, struct buf 
     for (int i = 0; i < COUNTER_COUNT; i++) {
         if (counters[i].help)
             put_head(out, counters[i].name, "counter", counters[i].help);
-        buf_printf(out, "%s{%s%s%s} %llu\n", counters[i].name, label.data, counters[i].labels ? "," : "",
-                   counters[i].labels ? counters[i].labels : "", (unsigned long long)m->counters[i]);
+        buf_printf(out, "%s{%s%s%s} ", counters[i].name, label.data, counters[i].labels ? "," : "",
+                   counters[i].labels ? counters[i].labels : "");
+        put_count(out, (enum counter)i, m->counters[i]);
     }
     for (int i = 0; i < HISTOGRAM_COUNT; i++)
         render_histogram(m, (enum histogram)i, label.data, out);

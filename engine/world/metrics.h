@@ -33,6 +33,10 @@ enum counter {
     C_UNPARKED,
     C_RANK_FAILURES,
     C_STEPS_AHEAD,
+    C_WAS_BYTES,
+    C_WAS_WAIT_NS,
+    C_CAS_BYTES,
+    C_CAS_ROWS,
     COUNTER_COUNT
 };
 

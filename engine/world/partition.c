@@ -65,6 +65,14 @@ const struct group *partition_match(const struct partition *p, uint64_t mask, st
     return NULL;
 }
 
+void group_note_step(struct group *g, int n_tokens, int64_t ns)
+{
+    g->mean_tokens += (n_tokens - g->mean_tokens) / (g->n_steps ? 16 : 1);
+    g->last_step_tokens = n_tokens;
+    g->last_step_ns = ns;
+    g->n_steps++;
+}
+
 const struct switch_event *partition_event(const struct partition *p, uint64_t serial)
 {
     const struct switch_event *e = &p->events[serial % SWITCH_EVENTS];
@@ -121,6 +129,7 @@ static struct group *create(struct world *w, uint64_t mask, struct layout base, 
     g->layout = g->base;
     g->idle = true;
     g->bound_ns = now_ns;
+    g->ffn = w->ffn_usual;
     g->place = kv_place_open(&w->kv, g->ranks, g->n_ranks, w->shape.tokens_per_block[g->n_ranks]);
     ASSERT(g->place >= 0);
     p->free_ranks &= ~mask;

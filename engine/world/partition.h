@@ -65,6 +65,7 @@ struct group {
     int64_t load;         /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
     int64_t busy_since_ns, last_step_ns, bound_ns; /* last_step_ns: measured duration of its last step */
     int last_step_tokens;
+    double mean_tokens; /* of its steps, averaged over about 16 */
     uint64_t n_steps;
     struct ffn_modes ffn; /* where weights are pooled: of its next step */
 };
@@ -134,6 +135,8 @@ static inline struct group *partition_slot(struct partition *p, int i)
 }
 const struct group *partition_find(const struct partition *p, int id); /* NULL: no such group (any more) */
 struct group *partition_find_slot(struct partition *p, int id);
+/* One more step of the group has ended. */
+void group_note_step(struct group *g, int n_tokens, int64_t ns);
 /* The group of exactly these ranks in this order, or NULL. */
 const struct group *partition_match(const struct partition *p, uint64_t mask, struct layout base);
 

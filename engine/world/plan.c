@@ -26,6 +26,7 @@ void plan_begin(struct plan *p, int64_t now_ns)
     p->serial++;
     p->n_batches = p->n_verbs = p->cap_verbs = p->n_logs = 0;
     p->verbs = NULL;
+    p->ffn = NULL;
     p->pressed = false;
     p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_ranks * sizeof *p->blocks_free);
     for (int r = 0; r < w->kv.n_ranks; r++)
@@ -366,6 +367,9 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
         break;
     case PLAN_COMM:
         partition_set_algorithm(w, v->ranks, v->algorithm);
+        break;
+    case PLAN_FFN:
+        plan_apply_ffn(w, v);
         break;
     case PLAN_HOLD:
         world_hold(w, v->request, v->until_ns, v->text, p->now_ns);

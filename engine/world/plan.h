@@ -34,7 +34,18 @@ struct plan_batch {
                   engine likes */
 };
 
-enum plan_verb_kind { PLAN_PREEMPT, PLAN_REFUSE, PLAN_LOG, PLAN_SWITCH, PLAN_REMAP, PLAN_CLOSE, PLAN_COMM, PLAN_HOLD };
+enum plan_verb_kind {
+    PLAN_PREEMPT,
+    PLAN_REFUSE,
+    PLAN_LOG,
+    PLAN_SWITCH,
+    PLAN_REMAP,
+    PLAN_CLOSE,
+    PLAN_COMM,
+    PLAN_HOLD,
+    PLAN_FFN
+};
+enum { PLAN_ALL_GROUPS = -1 };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
 
 struct plan_verb {
@@ -44,12 +55,14 @@ struct plan_verb {
     int code, retry_after_s;          /* refuse: HTTP status, seconds or -1 */
     const char *text;                 /* refuse, log, hold: in the plan's arena */
     const struct switch_order *order; /* switch: in the plan's arena */
-    int group;                        /* remap: where to; close: which */
+    int group;                        /* remap: where to; close, ffn: which */
     enum kv_fate fate;                /* remap */
     bool closed;                      /* close: or open again */
     uint64_t ranks;                   /* comm */
     int64_t until_ns;                 /* hold; 0: let go */
     int algorithm;                    /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
+    int from, to;                     /* ffn: layers [from, to) */
+    enum ffn_mode mode;               /* ffn */
 };
 
 struct plan {
@@ -61,9 +74,10 @@ struct plan {
     int n_batches;
     struct plan_verb *verbs;
     int n_verbs, cap_verbs;
-    int *blocks_free; /* [n_ranks] as they would be after the verbs so far */
-    int n_running;    /* the same */
-    int64_t wake_ns;  /* 0: none; else absolute */
+    int *blocks_free;      /* [n_ranks] as they would be after the verbs so far */
+    int n_running;         /* the same */
+    struct ffn_modes *ffn; /* the same of groups by slot, and of groups to come; NULL: no verb was about them */
+    int64_t wake_ns;       /* 0: none; else absolute */
     int n_logs;
     bool pressed;       /* a request gave way because KV ran out: no new one starts in this plan */
     const char *reason; /* why the last verb was refused */
@@ -102,8 +116,25 @@ bool plan_preempt_group(struct plan *p, int group, enum switch_when how);
 bool plan_open_group(struct plan *p, int group);
 /* Which algorithm the communicator of these ranks uses from now on (enum comm_algorithm). */
 bool plan_comm(struct plan *p, uint64_t ranks, int algorithm);
-/* What the batch's step would look like to the estimator. */
+/* Where weights are pooled: the FFN of the layers [from, to) goes this way from the group's next step on, that of this
+ * plan included; PLAN_ALL_GROUPS: of all groups, and of those to come. FFN_LOCAL: only where every rank of the group
+ * owns all these layers. Steps with tp > 1 fetch all layers, whatever is asked for. */
+bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode);
+/* What the batch's step would look like to the estimator: in the layout in which it is forwarded; before that, with
+ * tp = 1. */
 struct step_size plan_size(const struct plan_batch *b);
+/* What pooled weights add to that, were it a step of this group in this layout. */
+void plan_size_ffn(const struct plan *p, const struct group *g, struct layout l, struct step_size *s);
+/* The modes of a step in this layout, of those that its group has. */
+struct ffn_modes ffn_of_step(const struct world *w, const struct ffn_modes *group, struct layout l);
+/* Which way the FFN layers take that its ranks do not all own: an enum ffn_mode when they all take the same, else
+ * FFN_MIXED. Without pooled weights, and where there are no such layers: FFN_LOCAL. */
+enum { FFN_MIXED = FFN_CAS + 1 };
+int ffn_way(const struct world *w, const struct group *g);
+const char *ffn_way_name(int way);
+/* Ranks of the groups that are in a step, or begin one with this plan (or NULL), the group's own included; 0: weights
+ * are not pooled. */
+int ffn_ranks_at_work(const struct world *w, const struct group *g, const struct plan *p);
 /* Blocks of the group's placement that the plan may still take. */
 int plan_blocks(const struct plan *p, int group);
 bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const char *why);
@@ -114,8 +145,8 @@ bool plan_deals_with(const struct plan *p, const struct request *r);
 bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);                  /* no forward */
-/* Carries out preemptions, remaps, orders, choices of algorithms, starts and block reservations of the forwarded
- * batches; cannot fail. Refusals and log lines are the caller's to act on. */
+/* Carries out preemptions, remaps, orders, choices of algorithms and of FFN modes, starts and block reservations of the
+ * forwarded batches; cannot fail. Refusals and log lines are the caller's to act on. */
 void plan_apply(struct plan *p);
 
 #endif

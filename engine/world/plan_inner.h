@@ -1,5 +1,5 @@
-/* What the two halves of a plan share: plan.c (the transaction, verbs, apply) and plan_batch.c (what goes into a step).
- * Included by these two only. The rules are those of plan.h. */
+/* What the files of a plan share: plan.c (the transaction, verbs, apply), plan_batch.c (what goes into a step) and
+ * plan_ffn.c (the ways of pooled FFN layers). Included by these only. The rules are those of plan.h. */
 #ifndef WORLD_PLAN_INNER_H
 #define WORLD_PLAN_INNER_H
 
@@ -14,6 +14,7 @@ void *plan_grown(struct plan *p, void *old, int n, int *cap, size_t size);
 struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct request *r);
 int plan_available(const struct plan *p, int place);   /* what the plan may still take of a place's blocks */
 void plan_take(struct plan *p, int place, int blocks); /* negative: they come back */
+void plan_apply_ffn(struct world *w, const struct plan_verb *v);
 void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how);
 
 #endif

@@ -56,11 +56,20 @@ struct world_cost {
     double prefill_ns_per_token, move_ns_per_token, move_ns_fixed;
 };
 
+/* What fetching pooled FFN weights costs a step that fetches all that its ranks do not own, as measured: averages over
+ * about ten of them. */
+struct ffn_measured {
+    double fetch_ns, wait_ns; /* all its fetches; what its products waited for them */
+    uint64_t n_steps;         /* 0: none was measured yet */
+};
+void ffn_measure(struct ffn_measured *m, double fetch_ns, double wait_ns); /* one more such step */
+
 struct world {
     struct limits limits;
     struct node_shape shape;
     const struct ffn_setup *ffn; /* how FFN weights are pooled; NULL: every rank has them. The engine's */
     struct ffn_modes ffn_usual;  /* of groups to come */
+    struct ffn_measured ffn_measured;
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting */

@@ -54,8 +54,32 @@ static void guesses_what_never_ran(void **state)
     assert_true(wide > 0 && wide <= same * 1.001);
 }
 
+/* Steps that send rows to the owners of FFN layers are learnt apart; until one has run, those that do not stand for
+ * them. */
+static void steps_that_send_rows_are_learnt_apart(void **state)
+{
+    (void)state;
+    struct estimator e;
+    uint64_t seen = 1;
+    estimator_init(&e);
+    const struct layout l = {1, 1, 1}, other = {1, 2, 1};
+    const struct step_size fetches = {.rows = 10, .looked_at = 55, .pool_ranks = 4},
+                           sends = {.rows = 10, .looked_at = 55, .pool_ranks = 4, .cas_layers = 3};
+    for (int i = 0; i < 60; i++)
+        estimator_learn(&e, other, fetches, 90e6);
+    for (int i = 0; i < 30; i++)
+        estimator_learn(&e, l, fetches, 8e6);
+    double guess = estimator_ns(&e, l, sends, &seen);
+    assert_true(seen == 0 && guess > 7.8e6 && guess < 8.2e6);
+    for (int i = 0; i < 30; i++)
+        estimator_learn(&e, l, sends, 2e6);
+    double was = estimator_ns(&e, l, fetches, NULL), cas = estimator_ns(&e, l, sends, &seen);
+    assert_true(was > 7.8e6 && was < 8.2e6 && cas > 1.9e6 && cas < 2.1e6 && seen == 30);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(learns_any_machine), cmocka_unit_test(guesses_what_never_ran)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(learns_any_machine), cmocka_unit_test(guesses_what_never_ran),
+                                       cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

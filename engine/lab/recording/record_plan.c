@@ -114,6 +114,9 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
         put_hex(out, v->ranks);
         buf_printf(out, ":%d", v->algorithm);
         break;
+    case PLAN_FFN:
+        buf_printf(out, " F%d:%d:%d:%s", v->group, v->from, v->to, ffn_mode_name(v->mode));
+        break;
     case PLAN_HOLD:
         buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0);
         break;
@@ -170,6 +173,19 @@ static void batch_words(struct buf *out, char **f, int n)
         buf_printf(out, ", prompts %.200s", f[5]);
 }
 
+static void ffn_words(struct buf *out, char **f, int n)
+{
+    if (n < 4) {
+        buf_puts(out, "a way of FFN layers that cannot be read");
+        return;
+    }
+    if (atoi(f[0]) == PLAN_ALL_GROUPS)
+        buf_puts(out, "all groups take");
+    else
+        buf_printf(out, "group %.20s takes", f[0]);
+    buf_printf(out, " the FFN layers %.20s to %d as %.10s", f[1], atoi(f[2]) - 1, f[3]);
+}
+
 static void word_words(struct buf *out, char *word)
 {
     char *f[8] = {0}, kind = *word;
@@ -199,6 +215,9 @@ static void word_words(struct buf *out, char *word)
         break;
     case 'A':
         buf_printf(out, "ranks 0x%.20s reduce with algorithm %.4s", f[0], second);
+        break;
+    case 'F':
+        ffn_words(out, f, n);
         break;
     case 'W':
         buf_printf(out, "wake after %.3f ms", (double)strtoll(f[0], NULL, 10) * 1e-6);

@@ -11,6 +11,7 @@
  * - O<ranks>:<bind|release>:<when>:<fate>:<sp>x<tp>:<max wait>[:<request>,...]: an order
  * - C<group>:<closed>: a group is closed or opened
  * - A<ranks>:<algorithm>: which algorithm a communicator uses
+ * - F<group>:<from>:<to>:<local|was|cas>: the way that pooled FFN layers [from, to) take; group -1: of all groups
  * - H<request>:<ns from now>: hold; 0: let go
  * - W<ns from now>: wake */
 #ifndef LAB_RECORDING_RECORD_PLAN_H
