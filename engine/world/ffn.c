@@ -106,10 +106,10 @@ static bool take(const struct ffn_setup *s, const struct ffn_need *n, int candid
     return *slot >= 0;
 }
 
-/* Layers [from, to), nearest first. */
-static bool take_nearest(const struct ffn_setup *s, const struct ffn_need *n, int to, int *layer, int *slot)
+/* Of the layers [from, to) the first that may be fetched. */
+static bool take_nearest(const struct ffn_setup *s, const struct ffn_need *n, int from, int to, int *layer, int *slot)
 {
-    for (int l = n->at + 1; l < to; l++)
+    for (int l = from; l < to; l++)
         if (take(s, n, l, layer, slot))
             return true;
     return false;
@@ -132,16 +132,9 @@ static bool take_shifted(const struct ffn_setup *s, const struct ffn_need *n, in
 
 bool ffn_next_fetch(const struct ffn_setup *s, const struct ffn_need *n, int *layer, int *slot)
 {
-    int d = s->n_ranks, end = ((n->at + 1) / d + 1) * d;
-    if (s->order == FFN_SHIFTED) {
-        if (take_nearest(s, n, end < s->n_layers ? end : s->n_layers, layer, slot))
-            return true;
-        return take_shifted(s, n, layer, slot);
-    }
-    if (take_nearest(s, n, s->n_layers, layer, slot))
-        return true;
-    for (int l = 0; l <= n->at; l++)
-        if (take(s, n, l, layer, slot))
-            return true;
-    return false;
+    int d = s->n_ranks, now = (n->at + 1) % s->n_layers, end = (now / d + 1) * d;
+    if (s->order == FFN_SHIFTED)
+        return take_nearest(s, n, now, end < s->n_layers ? end : s->n_layers, layer, slot) ||
+               take_shifted(s, n, layer, slot);
+    return take_nearest(s, n, now, s->n_layers, layer, slot) || take_nearest(s, n, 0, now, layer, slot);
 }
