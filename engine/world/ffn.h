@@ -27,8 +27,8 @@ const char *ffn_mode_name(enum ffn_mode m); /* "local", "was", "cas" */
 enum ffn_order {
     FFN_SHIFTED, /* peak shifting: in each cycle of as many layers as ranks, rank r begins with layer r + 1. With as
                     many slots as ranks, those that advance equally never read one owner at the same time (the paper
-                    says one slot less, with which one of them has to wait); only while a last cycle is computed that
-                    the end of the model cuts short, some may meet */
+                    says one slot less, with which one of them has to wait). Where the last cycle of a model is shorter,
+                    some meet for a moment around its end, and none waits if the link is faster by that */
     FFN_SLICED, /* a tile of each layer that has a slot in turn, beginning with layer r + 1: several readers of an owner
                    take turns */
     FFN_PLAIN,  /* as the step needs them */
