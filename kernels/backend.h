@@ -148,6 +148,7 @@ struct batch {
     const struct sample_row *samples; /* [n_logits] */
     struct sample_result *results;    /* [n_logits] out */
     bool fed; /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
+    int pool_ranks, cas_layers; /* sim: as in struct step_size */
 };
 
 struct rope {

@@ -84,6 +84,11 @@ int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
 
 /* ---- pooled weights */
 
+static int shares_of(const struct engine_setup *s)
+{
+    return s->device.sim_weight_tp > 1 ? s->device.sim_weight_tp : 1;
+}
+
 static int check_pool(const struct opts *o, int n_layers, const struct engine_setup *s, struct err *e)
 {
     static const char *const fine[] = {"pool-owner", "pool-slots", "pool-order", "pool-tile", "link-gbps"};
@@ -100,6 +105,11 @@ static int check_pool(const struct opts *o, int n_layers, const struct engine_se
         return 0;
     if (s->n_ranks < 2)
         return err_set(e, E_INPUT, "--weights pooled: one rank has nobody to share with, give --ranks 2 or more");
+    if (s->n_ranks % shares_of(s) || s->n_ranks / shares_of(s) < 2)
+        return err_set(e, E_INPUT,
+                       "--weights pooled: with --weight-shares %d the owners are groups of %d ranks, and %d ranks are "
+                       "not two of them or more",
+                       shares_of(s), shares_of(s), s->n_ranks);
     if (s->copy_shards)
         return err_set(e, E_INPUT,
                        "--weights pooled and --shift-weights copy exclude each other: one saves memory for KV, the "
@@ -121,7 +131,7 @@ static int check_pool(const struct opts *o, int n_layers, const struct engine_se
 static enum ffn_order order_of(const struct opts *o, const struct engine_setup *s)
 {
     if (!o->pool_order)
-        return o->pool_slots >= s->n_ranks ? FFN_SHIFTED : FFN_SLICED;
+        return o->pool_slots >= s->n_ranks / shares_of(s) ? FFN_SHIFTED : FFN_SLICED;
     return !strcmp(o->pool_order, "shifted") ? FFN_SHIFTED : !strcmp(o->pool_order, "sliced") ? FFN_SLICED : FFN_PLAIN;
 }
 

@@ -292,6 +292,8 @@ static void run_part(struct rank *r, struct work *w)
         return;
     }
     p->batch.fed = false;
+    p->batch.pool_ranks = w->step->size.pool_ranks;
+    p->batch.cas_layers = w->step->size.cas_layers;
     p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
     r->on_device = NULL;
     note_failure(r, p);

@@ -53,7 +53,8 @@ static void account(void *ctx, struct layout l, const struct step_size *size)
 {
     const struct simulation *m = ctx;
     const struct simulate_setup *s = m->report.setup;
-    sim_machine_account(s->described, &(struct sim_step){l, s->ask->weight_tp, *size}, m->run->outside);
+    sim_machine_account(s->described, &(struct sim_step){l, {s->ask->weight_tp, s->engine->device.pool}, *size},
+                        m->run->outside);
 }
 
 static void say_done(struct simulation *m, const struct simulate_run *run)

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "kernels/sim/pool.h"
+
 static double most(double a, double b)
 {
     return a > b ? a : b;
@@ -198,12 +200,19 @@ static struct run begin(const struct sim_machine *m, struct layout l, const stru
     return r;
 }
 
-static double linear(const struct run *r)
+static double product(const struct run *r, double rows, double n, double k)
 {
-    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp);
-    int bits = r->c->linear_bits;
-    return cost_gemm(r->m, bits, r->rows, r->q + 2 * r->kv, h) + cost_gemm(r->m, bits, r->rows, h, r->q) +
-           cost_gemm(r->m, bits, r->rows, 2 * ffn, h) + cost_gemm(r->m, bits, r->rows, h, ffn);
+    return cost_gemm(r->m, r->c->linear_bits, rows, n, k);
+}
+
+/* *ffn: the part of the last two. */
+static double linear(const struct run *r, double *ffn)
+{
+    double h = r->c->hidden, inner = up(r->c->intermediate, r->l.tp);
+    double qkv = product(r, r->rows, r->q + 2 * r->kv, h), o = product(r, r->rows, h, r->q);
+    double in = product(r, r->rows, 2 * inner, h), out = product(r, r->rows, h, inner);
+    *ffn = in + out;
+    return qkv + o + in + out;
 }
 
 /* Rows of a layer's small kernels, with the bytes each row has read and written. The two norms are whole in every tp
@@ -253,9 +262,9 @@ static double exchanges(const struct run *r, bool graph)
 }
 
 /* The rows that give a token: all-gather of the hidden states, product with the share of the vocabulary, sampling. */
-static double head(const struct run *r, int weight_tp)
+static double head(const struct run *r, int weight_shares)
 {
-    double shares = r->h->head_on_base ? weight_tp : r->g;
+    double shares = r->h->head_on_base ? weight_shares : r->g;
     double t = r->l.sp > 1 ? cost_all_gather(r->m, r->l.sp, r->rows * r->l.sp * r->c->hidden * 2) : 0;
     if (r->s->n_logits == 0)
         return t;
@@ -276,40 +285,94 @@ static void happens(const struct sim_machine *m, double times)
         m->outside->times = times;
 }
 
-struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)
+/* ---- pooled weights */
+
+static double link_rate(const struct run *r, const struct ffn_setup *pool)
+{
+    return pool->link_gbps > 0 ? pool->link_gbps * 1e9 : r->h->link_rate * r->h->link_share;
+}
+
+static double ffn_bytes(const struct sim_model *c, int shares)
+{
+    return 3.0 * c->hidden * c->intermediate * (c->linear_bits / 8) / shares;
+}
+
+static double fused(const struct run *r, double rows)
+{
+    double h = r->c->hidden, inner = up(r->c->intermediate, r->l.tp);
+    return product(r, rows, 2 * inner, h) + product(r, rows, h, inner);
+}
+
+/* The FFN of a layer whose rows go to its owner: the rows there, one product over those of all who send, the results
+ * back. Ranks that keep pace end it together, but for an owner that has only one other's rows to wait for: it is ahead
+ * in its own layer, and behind in the other's. */
+static void serve(const struct run *r, const struct pool_sight *p, bool graph, struct pool_pace *t)
+{
+    double row = r->rows * r->c->hidden * 2, rows = p->busy * r->rows;
+    double ship = r->h->exchange_alpha + pool_senders(p) * row / link_rate(r, p->setup) * 1e9;
+    double more = cost_all_reduce(r->m, r->l.tp, p->busy * row, graph) - cost_all_reduce(r->m, r->l.tp, row, graph);
+    double products = fused(r, rows) + more;
+    t->served_here = products + (p->busy > 2 ? 2 * ship : 0);
+    t->served = products + 2 * ship;
+}
+
+/* Once everything else of the step is known. */
+static void pool_parts(const struct run *r, const struct pool_sight *p, bool graph, struct step_cost *c)
+{
+    double layers = r->c->n_layers,
+           whole = c->linear + c->attention + c->reduce + c->exchange + c->elementwise + c->launch;
+    struct pool_pace t = {.ffn = c->ffn / layers, .before = (whole - c->ffn) / layers};
+    t.fetch = pool_readers(p) * ffn_bytes(r->c, p->shares) / link_rate(r, p->setup) * 1e9;
+    t.cas_layers = r->s->cas_layers < p->setup->n_layers ? r->s->cas_layers : p->setup->n_layers;
+    if (t.cas_layers > 0) {
+        happens(r->m, t.cas_layers);
+        serve(r, p, graph, &t);
+        c->service = pool_cas_layers(p, t.cas_layers, true) * (t.served_here - t.ffn) +
+                     pool_cas_layers(p, t.cas_layers, false) * (t.served - t.ffn);
+    }
+    t.between = c->head + (r->h->host_overlaps ? most(0, c->host - whole - c->head - c->service) : c->host);
+    c->wait = pool_wait(p, &t);
+}
+
+struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                            const struct step_size *s)
 {
     struct run r = begin(m, l, s);
+    struct pool_sight pool = pool_look(&w, s->pool_ranks);
     struct step_cost c = {0};
     double layers = r.c->n_layers;
     bool graph = s->rows <= r.h->graph_rows;
     happens(m, layers);
-    c.linear = layers * linear(&r);
+    c.linear = layers * linear(&r, &c.ffn);
+    c.ffn *= layers;
     c.attention = layers * attention(&r);
     c.exchange = layers * exchanges(&r, graph);
     c.elementwise = layers * elementwise(&r);
     happens(m, 2 * layers);
     c.reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph);
     happens(m, 1);
-    c.head = head(&r, weight_tp > 1 ? weight_tp : 1);
+    c.head = head(&r, w.shares > 1 ? w.shares : 1);
     c.host = host(&r);
     double device = c.linear + c.attention + c.reduce + c.exchange + c.elementwise;
     c.launch = graph ? 0 : most(0, layers * r.h->eager_layer - device);
-    device += c.launch + c.head;
+    if (pool.setup)
+        pool_parts(&r, &pool, graph, &c);
+    device += c.launch + c.head + c.wait + c.service;
     c.total = r.h->host_overlaps ? most(device, c.host) : device + c.host;
     return c;
 }
 
-void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s,
+void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
                   struct sim_outside *sum)
 {
     struct sim_machine noting = *m;
     noting.outside = sum;
-    sum->total_ns += cost_parts(&noting, l, weight_tp, s).total;
+    sum->total_ns += cost_parts(&noting, l, w, s).total;
 }
 
-int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s)
+int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s)
 {
-    return (int64_t)(cost_parts(m, l, weight_tp, s).total + 0.5);
+    return (int64_t)(cost_parts(m, l, w, s).total + 0.5);
 }
 
 /* ---- everything else */
@@ -339,10 +402,11 @@ static double linear_weights(const struct sim_model *c)
     return (qkv + o + 3.0 * c->hidden * c->intermediate) * c->n_layers * (c->linear_bits / 8);
 }
 
-double cost_weight_bytes(const struct sim_model *c, int weight_tp)
+double cost_weight_bytes(const struct sim_model *c, struct sim_weights w)
 {
     double table = (double)c->vocab * c->hidden * (c->head_bits / 8);
-    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / (weight_tp > 1 ? weight_tp : 1);
+    int shares = w.shares > 1 ? w.shares : 1;
+    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / shares - pool_saved_bytes(&w, ffn_bytes(c, shares));
 }
 
 double cost_copy_bytes(const struct sim_model *c, int n)

@@ -14,16 +14,20 @@
 /* Where a step's time goes, in ns. */
 struct step_cost {
     double linear, attention, reduce, exchange, elementwise, head;
-    double launch; /* added by launching kernels one by one, in a step that is too big for a captured graph */
-    double host;   /* the host's part, which the device waits for unless the two overlap */
-    double total;  /* what the step takes */
+    double launch;  /* added by launching kernels one by one, in a step that is too big for a captured graph */
+    double wait;    /* pooled weights: for layers on their way */
+    double service; /* pooled weights: more than the own rows' products take, where rows go to their owners */
+    double host;    /* the host's part, which the device waits for unless the two overlap */
+    double total;   /* what the step takes */
+    double ffn;     /* part of linear */
 };
 
-/* pp is 1 and weight_tp (device_opts.sim_weight_tp; 0 counts as 1) divides tp: the engine refuses other layouts. */
-struct step_cost cost_parts(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
-int64_t cost_step(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s);
+/* pp is 1 and w.shares divides tp: the engine refuses other layouts. */
+struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                            const struct step_size *s);
+int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s);
 /* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
-void cost_outside(const struct sim_machine *m, struct layout l, int weight_tp, const struct step_size *s,
+void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
                   struct sim_outside *sum);
 /* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all
  * layers. */
@@ -44,10 +48,10 @@ double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool gr
 double cost_all_to_all(const struct sim_machine *m, int g, double bytes);
 double cost_all_gather(const struct sim_machine *m, int g, double bytes);
 
-/* Bytes of the weights on each device when it holds one of weight_tp shares (embedding and head included), and of the
- * second copy that serves layouts of up to n devices when the shares are stored by themselves (--shift-weights copy).
- */
-double cost_weight_bytes(const struct sim_model *m, int weight_tp);
+/* Bytes of the weights on each device (embedding and head included; of a pool, of the device that holds most, and its
+ * slots), and of the second copy that serves layouts of up to n devices when the shares are stored by themselves
+ * (--shift-weights copy). */
+double cost_weight_bytes(const struct sim_model *m, struct sim_weights w);
 double cost_copy_bytes(const struct sim_model *m, int n);
 
 #endif

@@ -35,6 +35,11 @@ static void sim_close(struct device *d)
     mem_free(d);
 }
 
+static struct sim_weights weights_of(const struct device *d)
+{
+    return (struct sim_weights){d->opts.sim_weight_tp, d->opts.pool};
+}
+
 static void sim_facts(const struct device *d, struct device_facts *f)
 {
     const struct sim_machine *m = d->opts.sim_machine;
@@ -45,7 +50,7 @@ static void sim_facts(const struct device *d, struct device_facts *f)
         return;
     int shares = d->opts.sim_weight_tp > 1 ? d->opts.sim_weight_tp : 1;
     f->memory_bytes = (size_t)m->hardware.memory_bytes;
-    f->budget = (struct device_budget){.weights = (size_t)cost_weight_bytes(&m->model, shares),
+    f->budget = (struct device_budget){.weights = (size_t)cost_weight_bytes(&m->model, weights_of(d)),
                                        .copy = (size_t)cost_copy_bytes(&m->model, (int)m->hardware.devices),
                                        .reserve = (size_t)m->hardware.reserve_bytes,
                                        .kv_bits = m->model.kv_bits,
@@ -142,7 +147,7 @@ static int32_t make_up(const struct batch *b, int i, int vocab)
 
 static int64_t sim_step_ns(const struct device *d, struct layout l, const struct step_size *s)
 {
-    return d->opts.sim_machine ? cost_step(d->opts.sim_machine, l, d->opts.sim_weight_tp, s) : -1;
+    return d->opts.sim_machine ? cost_step(d->opts.sim_machine, l, weights_of(d), s) : -1;
 }
 
 static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
@@ -156,7 +161,7 @@ static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
 static int64_t cost_of(const struct device *d, struct layout l, int share)
 {
     const struct batch *b = d->batch;
-    struct step_size s = {.n_logits = b->n_logits};
+    struct step_size s = {.n_logits = b->n_logits, .pool_ranks = b->pool_ranks, .cas_layers = b->cas_layers};
     if (!d->opts.sim_machine)
         return d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / layout_size(l);
     for (int i = 0; share == 0 && i < b->n_seqs; i++)

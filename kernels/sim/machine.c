@@ -312,6 +312,11 @@ int sim_machine_ranks(const struct sim_machine *m)
     return (int)m->hardware.devices;
 }
 
+int sim_machine_layers(const struct sim_machine *m)
+{
+    return m->model.n_layers;
+}
+
 int64_t sim_machine_front_ns(const struct sim_machine *m)
 {
     return cost_front(m);
@@ -319,27 +324,28 @@ int64_t sim_machine_front_ns(const struct sim_machine *m)
 
 void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum)
 {
-    cost_outside(m, step->layout, step->weight_shares, &step->size, sum);
+    cost_outside(m, step->layout, step->weights, &step->size, sum);
 }
 
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e)
 {
-    static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise",
-                                        "head",   "launch",    "host",   "total"};
+    static const char *const names[] = {"linear", "attention", "reduce",  "exchange", "elementwise", "head",
+                                        "launch", "wait",      "service", "host",     "total",       "ffn"};
+    enum { N = sizeof names / sizeof *names };
     if (step->layout.pp != 1 || layout_size(step->layout) > sim_machine_ranks(m) || step->size.rows < 1)
         return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d} over %d rows does not fit %d devices", step->layout.sp,
                        step->layout.tp, step->size.rows, sim_machine_ranks(m));
-    struct step_cost c = cost_parts(m, step->layout, step->weight_shares, &step->size);
-    const double values[] = {c.linear, c.attention, c.reduce, c.exchange, c.elementwise,
-                             c.head,   c.launch,    c.host,   c.total};
-    for (int i = 0; i < 9; i++)
+    struct step_cost c = cost_parts(m, step->layout, step->weights, &step->size);
+    const double values[N] = {c.linear, c.attention, c.reduce,  c.exchange, c.elementwise, c.head,
+                              c.launch, c.wait,      c.service, c.host,     c.total,       c.ffn};
+    for (int i = 0; i < N; i++)
         if (!strcmp(part, names[i])) {
             *ns = values[i];
             return 0;
         }
     return err_set(e, E_NOTFOUND,
                    "a step has no part '%.40s' (there are: linear, attention, reduce, exchange, elementwise, head, "
-                   "launch, host, total)",
+                   "launch, wait, service, host, total, ffn)",
                    part);
 }

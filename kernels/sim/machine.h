@@ -11,14 +11,22 @@
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
 #include "engine/world/estimate.h"
+#include "engine/world/ffn.h"
 #include "engine/world/layout.h"
 
 struct sim_machine;
 struct sim_outside;
 
+/* How the weights lie: each device holds one of so many shares of them (device_opts.sim_weight_tp; 0 counts as 1) and,
+ * where they are pooled, FFN matrices of its own layers only. */
+struct sim_weights {
+    int shares;
+    const struct ffn_setup *pool; /* NULL: not pooled */
+};
+
 struct sim_step {
     struct layout layout;
-    int weight_shares;
+    struct sim_weights weights;
     struct step_size size;
 };
 
@@ -31,8 +39,10 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
-/* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, host, or the
- * total. E_NOTFOUND lists them; E_INPUT: the layout does not fit the machine. */
+int sim_machine_layers(const struct sim_machine *m); /* of the model */
+/* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, wait, service,
+ * host, or the total; and ffn, which is part of linear. E_NOTFOUND lists them; E_INPUT: the layout does not fit the
+ * machine. */
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e);
 /* An account of what was priced outside of the measured tables. New ones are empty; the caller frees it. */

@@ -26,12 +26,22 @@ static int read_tables(struct sim_machine *m, const char *text, size_t n, struct
 
 static void check_costs(const struct sim_machine *m)
 {
+    struct sim_weights whole = {1, NULL};
     struct step_size s = {.n_logits = 2};
     step_size_add(&s, 1, 1000);
     step_size_add(&s, 300, 0);
-    struct step_cost c = cost_parts(m, (struct layout){1, 1, 1}, 1, &s);
+    struct step_cost c = cost_parts(m, (struct layout){1, 1, 1}, whole, &s);
     ASSERT(isfinite(c.total) && c.total >= 0);
-    ASSERT(cost_weight_bytes(&m->model, 1) > 0);
+    ASSERT(cost_weight_bytes(&m->model, whole) > 0);
+    struct ffn_setup pool = {.n_ranks = 2, .n_layers = m->model.n_layers, .n_slots = 2, .order = FFN_PLAIN};
+    struct err e;
+    if (m->model.n_layers > FFN_MAX_LAYERS || ffn_parse_owners(&pool, "layer-mod", &e))
+        return;
+    s.pool_ranks = 2;
+    for (s.cas_layers = 0; s.cas_layers <= pool.n_layers; s.cas_layers += pool.n_layers) {
+        c = cost_parts(m, (struct layout){1, 1, 1}, (struct sim_weights){1, &pool}, &s);
+        ASSERT(isfinite(c.total) && c.wait >= 0 && c.total >= c.wait);
+    }
 }
 
 /* The other half of a machine that takes every model. */

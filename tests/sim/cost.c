@@ -10,6 +10,7 @@
 
 #include "kernels/sim/cost.h"
 
+static const struct sim_weights whole = {1, NULL};
 static const struct layout alone = {1, 1, 1}, tp8 = {1, 8, 1}, sp8 = {8, 1, 1};
 
 static struct sim_machine *open_machine(const char *hardware, const char *model)
@@ -36,7 +37,8 @@ static double capacity(const struct sim_machine *m, double share, int n, int wei
 {
     const struct sim_model *c = &m->model;
     int heads = (c->n_kv_heads + n - 1) / n;
-    double bytes = m->hardware.memory_bytes * share - m->hardware.reserve_bytes - cost_weight_bytes(c, weight_tp);
+    double bytes = m->hardware.memory_bytes * share - m->hardware.reserve_bytes -
+                   cost_weight_bytes(c, (struct sim_weights){.shares = weight_tp});
     return (bytes - (copy ? cost_copy_bytes(c, 8) : 0)) / (2.0 * heads * c->head_dim * (c->kv_bits / 8) * c->n_layers);
 }
 
@@ -71,15 +73,15 @@ static double throughput(const struct sim_machine *m, const struct use *u)
     p.chunk_looked_at = chunk * (IN + 1) / 2.0;
     p.looked_at += p.chunk_looked_at;
     struct layout decode = n > 512 ? u->prefill : u->decode; /* Shift's threshold */
-    double ns = (double)cost_step(m, u->prefill, u->weight_tp, &p) +
-                (steps - 1) * (double)cost_step(m, decode, u->weight_tp, &d);
+    double ns = (double)cost_step(m, u->prefill, (struct sim_weights){.shares = u->weight_tp}, &p) +
+                (steps - 1) * (double)cost_step(m, decode, (struct sim_weights){.shares = u->weight_tp}, &d);
     return (chunk + steps * n) / ns * 1e9 * u->replicas;
 }
 
 static double ttft(const struct sim_machine *m, struct layout l, int weight_tp)
 {
     struct step_size s = one(IN, 0);
-    return (double)(cost_front(m) + cost_step(m, l, weight_tp, &s));
+    return (double)(cost_front(m) + cost_step(m, l, (struct sim_weights){.shares = weight_tp}, &s));
 }
 
 static void bar(const char *what, const char *model, double is, const double range[2])
@@ -108,7 +110,7 @@ static void shift_bars(const char *hardware, const struct bars *b)
         bar("throughput Shift/DP", models[i], throughput(m, &shift) / all, b->shift_dp);
         bar("TTFT TP/Shift", models[i], ttft(m, tp8, 8) / ttft(m, sp8, 1), b->tp_shift);
         bar("TTFT DP/Shift", models[i], ttft(m, alone, 1) / ttft(m, sp8, 1), b->dp_shift);
-        bar("TPOT Shift, ms", models[i], (double)cost_step(m, tp8, 1, &token) * 1e-6, b->tpot_ms);
+        bar("TPOT Shift, ms", models[i], (double)cost_step(m, tp8, whole, &token) * 1e-6, b->tpot_ms);
         sim_machine_close(m);
     }
 }
@@ -155,11 +157,11 @@ static void laws(void **state)
         int64_t last = 0;
         for (int rows = 1; rows <= 65536; rows *= 2) {
             struct step_size s = one(rows, 0), past = one(rows, 1000);
-            int64_t ns = cost_step(m, layouts[i], 1, &s);
-            struct step_cost c = cost_parts(m, layouts[i], 1, &s);
+            int64_t ns = cost_step(m, layouts[i], whole, &s);
+            struct step_cost c = cost_parts(m, layouts[i], whole, &s);
             double sum = c.linear + c.attention + c.reduce + c.exchange + c.elementwise + c.head + c.launch + c.host;
             assert_true(rows <= 2 || ns >= last); /* one row is a decode, more are a chunk */
-            assert_true(cost_step(m, layouts[i], 1, &past) > ns);
+            assert_true(cost_step(m, layouts[i], whole, &past) > ns);
             assert_true(sum > c.total * 0.999999 && sum < c.total * 1.000001);
             last = ns;
         }
@@ -179,7 +181,7 @@ static uint64_t bits_of(const char *hardware)
         for (int rows = 1; rows < 20000; rows += 1 + rows / 7) {
             struct step_size s = one(rows, rows * 3);
             step_size_add(&s, 1, 777);
-            h = (h ^ (uint64_t)cost_step(m, layouts[i], 1, &s)) * 0x100000001b3u;
+            h = (h ^ (uint64_t)cost_step(m, layouts[i], whole, &s)) * 0x100000001b3u;
         }
     sim_machine_close(m);
     return h;

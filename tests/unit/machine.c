@@ -256,6 +256,9 @@ static void what_no_pool_can_be(void **state)
     o.link_gbps = 1;
     sim.ops = backend_sim();
     refuses_pool(o, sim, 4, "--hardware");
+    o.link_gbps = 0;
+    sim.device.sim_weight_tp = 2;
+    refuses_pool(o, sim, 4, "--weight-shares 2");
     o = (struct opts){.weights = (char *)(uintptr_t) "replicated", .rank_memory = 1};
     refuses_pool(o, gpus, 4, "--rank-memory is not offered");
     for (size_t i = 0; i < sizeof only_pooled / sizeof *only_pooled; i++) {

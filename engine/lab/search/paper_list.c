@@ -194,12 +194,35 @@ static int whole_of(const struct json *o, const char *key, int otherwise)
     return json_i64(json_find(o, key), &v) && v >= 0 && v <= 1 << 24 ? (int)v : otherwise;
 }
 
+/* pool_devices: over how many the FFN weights are pooled; 0: not. pool_ranks: of them, those with work. */
+static int read_pool(const struct json *o, const struct sim_machine *m, struct ffn_setup *pool, struct sim_step *s,
+                     struct err *e)
+{
+    const char *order = json_text(json_find(o, "pool_order"));
+    double gbps = json_number(json_find(o, "link_gbps"));
+    int n = whole_of(o, "pool_devices", 0), shares = s->weights.shares > 1 ? s->weights.shares : 1;
+    if (!n)
+        return 0;
+    if (n > MAX_RANKS || n % shares || sim_machine_layers(m) > FFN_MAX_LAYERS)
+        return err_set(e, E_INPUT, "\"pool_devices\": %d devices that hold %d shares each of %d layers", n, shares,
+                       sim_machine_layers(m));
+    *pool = (struct ffn_setup){.n_ranks = n,
+                               .n_layers = sim_machine_layers(m),
+                               .n_slots = whole_of(o, "pool_slots", n / shares),
+                               .order = order && !strcmp(order, "plain") ? FFN_PLAIN : FFN_SHIFTED,
+                               .link_gbps = gbps > 0 ? gbps : 0};
+    s->weights.pool = pool;
+    s->size.pool_ranks = whole_of(o, "pool_ranks", n);
+    s->size.cas_layers = whole_of(o, "cas_layers", 0);
+    return ffn_parse_owners(pool, "layer-mod", e);
+}
+
 static int step_part(const struct paper_list *l, const struct json *o, const char *part, double *ns, struct err *e)
 {
     const char *hardware = json_text(json_find(o, "hardware")), *model = json_text(json_find(o, "model"));
     char paths[2][PATH_MAX];
     struct sim_machine *m = NULL;
-    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, whole_of(o, "weight_shares", 1), {0}};
+    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, {whole_of(o, "weight_shares", 1), NULL}, {0}};
     TRY(places_description(hardware ? hardware : l->hardware, "models/hardware", paths[0], e));
     TRY(places_description(model ? model : "", "models/catalog", paths[1], e));
     TRY(sim_machine_open(&m, paths[0], paths[1], e));
@@ -209,7 +232,9 @@ static int step_part(const struct paper_list *l, const struct json *o, const cha
     for (int i = 0; i < decodes; i++)
         step_size_add(&s.size, 1, whole_of(o, "context", 0));
     s.size.n_logits = decodes + (rows > 0);
-    int rc = sim_machine_step(m, &s, part, ns, e);
+    struct ffn_setup pool;
+    int rc = read_pool(o, m, &pool, &s, e);
+    rc = rc ? rc : sim_machine_step(m, &s, part, ns, e);
     sim_machine_close(m);
     return rc;
 }
