@@ -276,6 +276,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
                                .shape = &n->shape,
                                .heads = n->heads,
                                .comms = n->comms,
+                               .ffn = s->ffn,
                                .limits = s->limits};
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);

@@ -63,6 +63,9 @@ struct node_facts {
     const struct node_shape *shape; /* which rank sets may be groups, which layouts run, what a block holds */
     struct heads heads;
     const struct comm_pool *comms; /* what the node's communicators measured; NULL: there are none */
+    const struct ffn_setup *ffn;   /* how FFN weights are pooled; NULL: every rank has all weights */
+    size_t ffn_layer_bytes;        /* FFN matrices of the largest layer */
+    size_t ffn_freed_bytes; /* of a rank, by pooling: those of the layers that it does not hold, less its slots */
     struct limits limits;
     char model[128], device[96];
 };

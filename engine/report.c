@@ -155,6 +155,24 @@ static void put_ranks(struct buf *out, const struct world *w)
     buf_putc(out, ']');
 }
 
+/* How FFN weights are pooled, and what fetching them costs. */
+static void put_pool(struct buf *out, const struct world *w, const struct node_facts *n)
+{
+    const struct ffn_setup *f = w->ffn;
+    if (!f) {
+        buf_puts(out, ",\"ffn\":null");
+        return;
+    }
+    buf_printf(out,
+               ",\"ffn\":{\"layers\":%d,\"slots\":%d,\"layer_bytes\":%zu,\"freed_bytes\":%zu,\"fetch_ms\":%.3f,"
+               "\"wait_ms\":%.3f,\"owners\":[",
+               f->n_layers, f->n_slots, n->ffn_layer_bytes, n->ffn_freed_bytes, w->ffn_measured.fetch_ns * 1e-6,
+               w->ffn_measured.wait_ns * 1e-6);
+    for (int l = 0; l < f->n_layers; l++)
+        buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
+    buf_puts(out, "]}");
+}
+
 static void put_group(struct buf *out, const struct world *w, const struct group *grp, int64_t now)
 {
     const struct kv_place *l = kv_place(&w->kv, grp->place);
@@ -167,6 +185,7 @@ static void put_group(struct buf *out, const struct world *w, const struct group
                grp->idle ? "true" : "false", grp->held ? "true" : "false", grp->closed || grp->shut ? "true" : "false",
                grp->n_running, (double)(now - grp->bound_ns) * 1e-9, grp->n_steps, (double)grp->last_step_ns * 1e-6,
                grp->last_step_tokens);
+    buf_printf(out, ",\"ffn\":\"%s\"", ffn_way_name(ffn_way(w, grp)));
     put_layout(out, "layout", grp->layout);
     put_layout(out, "base", grp->base);
     buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}",
@@ -257,6 +276,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
     put_ranks(&out, w);
+    put_pool(&out, w, &engine->facts);
     buf_puts(&out, ",\"groups\":[");
     for (int i = 0; i < w->partition.n_groups; i++) {
         if (i)

@@ -25,6 +25,8 @@ static const char *const scalar_names[SCALAR_COUNT] = {
     "last_switch_ms",
     "head_tokens",
     "group_capacity",
+    "fetch_ms",
+    "was_wait_ms",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
@@ -197,6 +199,8 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     const struct request *head = world_head(w);
     out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
     out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
+    out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
+    out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
 }
 
 /* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */
@@ -452,6 +456,26 @@ static void put_shape(lua_State *L, const struct node_shape *s)
     lua_setfield(L, -2, "layouts");
 }
 
+/* How FFN weights are pooled; false: they are not. */
+static void push_ffn(lua_State *L, const struct node_facts *n)
+{
+    if (!n->ffn) {
+        lua_pushboolean(L, 0);
+        return;
+    }
+    lua_createtable(L, 0, 5);
+    put_field(L, "layers", n->ffn->n_layers);
+    put_field(L, "slots", n->ffn->n_slots);
+    put_field(L, "layer_bytes", (double)n->ffn_layer_bytes);
+    put_field(L, "freed_bytes", (double)n->ffn_freed_bytes);
+    lua_createtable(L, n->ffn->n_layers, 0);
+    for (int l = 0; l < n->ffn->n_layers; l++) {
+        lua_pushnumber(L, n->ffn->owner[l]);
+        lua_rawseti(L, -2, l + 1);
+    }
+    lua_setfield(L, -2, "owners");
+}
+
 void bind_push_node(lua_State *L, const struct node_facts *n)
 {
     const struct {
@@ -474,8 +498,10 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
     lua_setfield(L, -2, "model");
     lua_pushstring(L, n->device);
     lua_setfield(L, -2, "device");
-    lua_pushliteral(L, "replicated");
+    lua_pushstring(L, n->ffn ? "pooled" : "replicated");
     lua_setfield(L, -2, "residency");
+    push_ffn(L, n);
+    lua_setfield(L, -2, "ffn");
     groups_push_ranks(L, rank_range(0, n->n_ranks));
     lua_setfield(L, -2, "ranks");
     lua_createtable(L, 0, 4);

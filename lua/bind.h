@@ -30,6 +30,8 @@ enum scalar {
     S_LAST_SWITCH_MS,
     S_HEAD_TOKENS,
     S_GROUP_CAPACITY,
+    S_FETCH_MS,
+    S_WAS_WAIT_MS,
     SCALAR_COUNT
 };
 

@@ -3,13 +3,15 @@
 #include <lauxlib.h>
 #include <string.h>
 
+#include "engine/world/plan.h"
 #include "lua/strict.h"
 
 enum { TABLE_BYTES = 3 << 10 }; /* of one group, at most */
 
 static const char *const fact_names[GROUP_FACT_COUNT] = {
-    "n_running", "load", "kv_free", "steps", "last_step_tokens", "last_step_ms", "since_ms", "idle", "held",
-    "closed",    "sp",   "tp",      "pp",
+    "n_running",    "load",     "kv_free",     "steps", "last_step_tokens",
+    "last_step_ms", "since_ms", "mean_tokens", "idle",  "held",
+    "closed",       "ffn",      "sp",          "tp",    "pp",
 };
 
 static bool is_flag(int fact)
@@ -125,9 +127,11 @@ static void read_facts(const struct view *v, const struct group *g, double out[G
     out[GROUP_LAST_TOKENS] = g->last_step_tokens;
     out[GROUP_LAST_MS] = (double)g->last_step_ns * 1e-6;
     out[GROUP_SINCE_MS] = (double)(v->now_ns - g->bound_ns) * 1e-6;
+    out[GROUP_MEAN_TOKENS] = g->mean_tokens;
     out[GROUP_IDLE] = g->idle;
     out[GROUP_HELD] = g->held;
     out[GROUP_CLOSED] = g->closed || g->shut;
+    out[GROUP_FFN] = ffn_way(v->world, g);
     out[GROUP_SP] = g->layout.sp;
     out[GROUP_TP] = g->layout.tp;
     out[GROUP_PP] = g->layout.pp;
@@ -135,7 +139,9 @@ static void read_facts(const struct view *v, const struct group *g, double out[G
 
 static void push_fact(lua_State *L, int fact, double v)
 {
-    if (is_flag(fact))
+    if (fact == GROUP_FFN)
+        lua_pushstring(L, ffn_way_name((int)v));
+    else if (is_flag(fact))
         lua_pushboolean(L, v != 0);
     else
         lua_pushnumber(L, v);
@@ -194,8 +200,8 @@ static bool fact_stands(const struct group_table *t, lua_State *L, int keys, int
     } else {
         lua_rawgeti(L, keys, i + 1);
         lua_rawget(L, -2);
-        good = is_flag(i) ? lua_type(L, -1) == LUA_TBOOLEAN && lua_toboolean(L, -1) == (t->facts[i] != 0)
-                          : lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) == t->facts[i];
+        push_fact(L, i, t->facts[i]);
+        good = lua_rawequal(L, -1, -2);
     }
     lua_settop(L, keys);
     return good;

@@ -19,9 +19,11 @@ enum group_fact {
     GROUP_LAST_TOKENS,
     GROUP_LAST_MS,
     GROUP_SINCE_MS,
+    GROUP_MEAN_TOKENS,
     GROUP_IDLE,
     GROUP_HELD,
     GROUP_CLOSED,
+    GROUP_FFN, /* a word */
     GROUP_SP,
     GROUP_TP,
     GROUP_PP,

@@ -31,6 +31,19 @@ static void form_groups(struct rehearsal *r, const struct rehearsal_size *size)
     }
 }
 
+static void pool(struct rehearsal *r, const struct rehearsal_size *size)
+{
+    if (!size->n_pooled)
+        return;
+    r->ffn = (struct ffn_setup){.n_ranks = r->world.shape.n_ranks,
+                                .n_layers = size->n_pooled,
+                                .n_slots = r->world.shape.n_ranks,
+                                .tile_bytes = 1 << 20};
+    int rc = ffn_parse_owners(&r->ffn, "layer-mod", NULL);
+    ASSERT(!rc);
+    r->world.ffn = &r->ffn;
+}
+
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
 {
     memset(r, 0, sizeof *r);
@@ -45,6 +58,7 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->world.limits.max_model_len = most < INT_MAX ? (int)most : INT_MAX;
     r->world.step = 1;
     r->now_ns = (int64_t)(now_s * 1e9);
+    pool(r, &size);
     form_groups(r, &size);
     plan_init(&r->plan, &r->world);
 }
@@ -79,6 +93,9 @@ struct node_facts rehearsal_node(const struct rehearsal *r)
                            .tokens_per_block = r->world.shape.tokens_per_block[1],
                            .shape = &r->world.shape,
                            .heads = made_heads,
+                           .ffn = r->world.ffn,
+                           .ffn_layer_bytes = r->world.ffn ? 16 << 20 : 0,
+                           .ffn_freed_bytes = r->world.ffn ? (size_t)64 << 20 : 0,
                            .limits = r->world.limits};
     snprintf(n.model, sizeof n.model, "rehearsal");
     snprintf(n.device, sizeof n.device, "rehearsal");
@@ -191,14 +208,19 @@ static void advance_item(struct world *w, const struct plan_item *it)
         request_append(q, 7);
 }
 
-/* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. */
+/* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. Where FFN layers are
+ * pooled, those that are fetched take 50 us each at least, and those whose rows are sent 10 us more. */
 static void time_step(struct world *w, const struct plan_batch *b, const struct step_size *size)
 {
     struct group *g = b->group;
     g->layout = b->layout;
-    group_note_step(g, b->n_tokens,
-                    2000000 + 1000000 * (b->layout.sp - 1) +
-                        (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks);
+    int64_t ns =
+        2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
+    int64_t fetch_ns = w->ffn ? (int64_t)50000 * (w->ffn->n_layers - size->cas_layers) : 0;
+    int64_t wait_ns = fetch_ns > ns ? fetch_ns - ns : 0;
+    if (w->ffn && !size->cas_layers)
+        ffn_measure(&w->ffn_measured, (double)fetch_ns, (double)wait_ns);
+    group_note_step(g, b->n_tokens, ns + wait_ns + 10000 * size->cas_layers);
     estimator_learn(&w->estimate, b->layout, *size, (double)g->last_step_ns);
 }
 

@@ -11,6 +11,7 @@ struct rehearsal {
     struct metrics *metrics;
     struct world world;
     struct plan plan;
+    struct ffn_setup ffn;
     int64_t now_ns;
     uint64_t next_tag;
 };
@@ -22,6 +23,7 @@ struct rehearsal_size {
     int n_ranks;                      /* 0: 1 */
     uint64_t groups[MAX_MADE_GROUPS]; /* rank sets; none: one group of all ranks */
     uint64_t no_group;                /* ranks that are in no group: left out of the one group of all */
+    int n_pooled;                     /* so many FFN layers are pooled, layer l on rank l mod n_ranks; 0: none */
 };
 
 /* One request to be; zeroed fields get small defaults. */

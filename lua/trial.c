@@ -163,26 +163,32 @@ static void make_history(lua_State *L, struct trial *t, int table)
 /* measured = { { sp =, tp =, tokens =, ms =, n = }, ... }: what steps have taken so far. steps: of each group. */
 static void make_measured(lua_State *L, struct trial *t, int table)
 {
-    static const char *const names[] = {"sp", "tp", "tokens", "ms", "n"};
+    static const char *const names[] = {"sp", "tp", "tokens", "ms", "n", "ffn"};
     struct world *w = &t->world.world;
     lua_getfield(L, table, "measured");
     int list = lua_gettop(L), n = lua_type(L, list) == LUA_TTABLE ? (int)lua_objlen(L, list) : 0;
     for (int i = 1; i <= n; i++) {
         lua_rawgeti(L, list, i);
         luaL_checktype(L, list + 1, LUA_TTABLE);
-        verb_check_fields(L, list + 1, "a measurement of a test", names, 5);
+        verb_check_fields(L, list + 1, "a measurement of a test", names, 6);
         struct layout l = {(int)number(L, list + 1, "sp", 1, 1, MAX_RANKS),
                            (int)number(L, list + 1, "tp", 1, 1, MAX_RANKS), 1};
-        struct step_size size = {.rows = (int)number(L, list + 1, "tokens", 1, 1, 1 << 20)};
+        const char *way = text(L, list + 1, "ffn");
+        struct step_size size = {.rows = (int)number(L, list + 1, "tokens", 1, 1, 1 << 20),
+                                 .cas_layers = way && !strcmp(way, "cas")};
         double ms = number(L, list + 1, "ms", 1, 0, 1e6), times = number(L, list + 1, "n", 1, 1, 1000);
         for (int k = 0; k < times; k++)
             estimator_learn(&w->estimate, l, size, ms * 1e6);
         lua_settop(L, list);
     }
     lua_pop(L, 1);
-    double steps = number(L, table, "steps", 0, 0, 1e9);
-    for (int i = 0; i < w->partition.n_groups; i++)
+    double steps = number(L, table, "steps", 0, 0, 1e9), mean = number(L, table, "mean_tokens", 0, 0, 1e9);
+    for (int i = 0; i < w->partition.n_groups; i++) {
         partition_slot(&w->partition, i)->n_steps = (uint64_t)steps;
+        partition_slot(&w->partition, i)->mean_tokens = mean;
+    }
+    w->ffn_measured = (struct ffn_measured){number(L, table, "fetch_ms", 0, 0, 1e6) * 1e6,
+                                            number(L, table, "was_wait_ms", 0, 0, 1e6) * 1e6, 1};
 }
 
 static void make_world(lua_State *L, struct trial *t, int table)
@@ -192,7 +198,8 @@ static void make_world(lua_State *L, struct trial *t, int table)
                                   .max_num_seqs = (int)number(L, table, "max_num_seqs", 256, 1, 65536),
                                   .max_num_batched_tokens =
                                       (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20),
-                                  .n_ranks = (int)number(L, table, "ranks", 1, 1, MAX_MADE_RANKS)};
+                                  .n_ranks = (int)number(L, table, "ranks", 1, 1, MAX_MADE_RANKS),
+                                  .n_pooled = (int)number(L, table, "pooled", 0, 0, FFN_MAX_LAYERS)};
     if (size.tokens_per_block % KV_UNIT)
         luaL_error(L, "tokens_per_block must be a multiple of %d", KV_UNIT);
     read_groups(L, table, &size);
@@ -338,11 +345,11 @@ static void add_list(lua_State *L, struct trial *t, int table, const char *list,
 /* t.start{ ranks =, groups =, ... }: what the policy orders when it takes over. */
 static int t_start(lua_State *L)
 {
-    static const char *const names[] = {"ranks", "groups", "dead", "now", "kv_blocks", "tokens_per_block"};
+    static const char *const names[] = {"ranks", "groups", "dead", "now", "kv_blocks", "tokens_per_block", "pooled"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.start", names, 6);
+    verb_check_fields(L, 1, "t.start", names, 7);
     make_world(L, t, 1);
     make_history(L, t, 1);
     call_start(L, t);
@@ -354,15 +361,29 @@ static int t_start(lua_State *L)
 /* t.step{ waiting = {...}, running = {...}, now =, kv_blocks =, ranks =, groups =, ... }: the plan. */
 static int t_step(lua_State *L)
 {
-    static const char *const names[] = {
-        "waiting", "running", "now",      "kv_blocks", "tokens_per_block",      "max_num_seqs", "ranks", "groups",
-        "pending", "dead",    "measured", "steps",     "max_num_batched_tokens"};
+    static const char *const names[] = {"waiting",
+                                        "running",
+                                        "now",
+                                        "kv_blocks",
+                                        "tokens_per_block",
+                                        "max_num_seqs",
+                                        "ranks",
+                                        "groups",
+                                        "pending",
+                                        "dead",
+                                        "measured",
+                                        "steps",
+                                        "max_num_batched_tokens",
+                                        "pooled",
+                                        "fetch_ms",
+                                        "was_wait_ms",
+                                        "mean_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.step", names, 13);
+    verb_check_fields(L, 1, "t.step", names, 17);
     make_world(L, t, 1);
     started(L, t);
     lua_newtable(L);

@@ -100,6 +100,27 @@ static void put_hold(lua_State *L, const struct request *r, int64_t until_ns, co
     lua_setfield(L, -2, r->spec->name);
 }
 
+/* { ranks or "all", mode, from, to }: which way FFN layers take from now on. */
+static void put_ffn(lua_State *L, int result, const struct plan *p)
+{
+    lua_newtable(L);
+    for (int i = 0; i < p->n_verbs; i++) {
+        const struct plan_verb *v = &p->verbs[i];
+        if (v->kind != PLAN_FFN)
+            continue;
+        lua_createtable(L, 0, 4);
+        if (v->group == PLAN_ALL_GROUPS)
+            put_text(L, "ranks", "all");
+        else
+            put_ranks(L, "ranks", partition_find(&p->world->partition, v->group)->mask);
+        put_text(L, "mode", ffn_mode_name(v->mode));
+        put_number(L, "from", v->from);
+        put_number(L, "to", v->to - 1);
+        append(L);
+    }
+    lua_setfield(L, result, "ffn");
+}
+
 /* Who is held after the plan, by name. */
 static void put_held(lua_State *L, int result, const struct plan *p)
 {
@@ -161,6 +182,7 @@ void trial_push_plan(lua_State *L, const struct plan *p, int refused)
     put_list(L, result, "preempted", p, PLAN_PREEMPT, false);
     put_list(L, result, "closed", p, PLAN_CLOSE, true);
     put_list(L, result, "opened", p, PLAN_CLOSE, false);
+    put_ffn(L, result, p);
     put_fates(L, result, p, refused);
     put_held(L, result, p);
     if (p->wake_ns) {

@@ -116,6 +116,19 @@ void verb_check_fields(lua_State *L, int table, const char *what, const char *co
     }
 }
 
+int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n)
+{
+    if (lua_type(L, arg) == LUA_TSTRING)
+        for (int i = 0; i < n; i++)
+            if (strcmp(lua_tostring(L, arg), choices[i]) == 0)
+                return i;
+    lua_pushfstring(L, "%s must be", what);
+    for (int i = 0; i < n; i++)
+        lua_pushfstring(L, "%s \"%s\"", i == 0 ? "" : i == n - 1 ? " or" : ",", choices[i]);
+    lua_concat(L, n + 1);
+    return luaL_error(L, "%s", lua_tostring(L, -1));
+}
+
 static int width(lua_State *L, int layout, const char *name)
 {
     lua_pushstring(L, name);
@@ -323,8 +336,8 @@ void verbs_create(struct bind *b, lua_State *L)
                                      {"refuse", act_refuse},   {"hold", act_hold},       {"wake", act_wake},
                                      {"log", act_log},         {"bind", act_bind},       {"release", act_release},
                                      {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
-                                     {"weights", act_weights}, {"widen", act_widen}};
-    static const char *const absent[] = {"swap_out", "swap_in", "reshard", "ffn", "draft"};
+                                     {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn}};
+    static const char *const absent[] = {"swap_out", "swap_in", "reshard", "draft"};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

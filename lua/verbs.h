@@ -1,5 +1,6 @@
 /* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
- * forward and what a step would take; verbs_partition.c groups and orders. Each reads its arguments (a wrong type
+ * forward and what a step would take; verbs_partition.c groups and orders; verbs_ffn.c
+ * the ways of pooled FFN layers. Each reads its arguments (a wrong type
  * raises), asks the plan (which refuses what is not lawful) and answers true or what it says, or nil and a reason. Lua
  * functions, called by policies inside vm bodies. Invariant: verbs act only through the plan. */
 #ifndef LUA_VERBS_H
@@ -36,6 +37,13 @@ void verb_check_fields(lua_State *L, int table, const char *what, const char *co
 const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
 /* The widest tensor parallel layout that runs on this many ranks. */
 struct layout verb_default_layout(const struct world *w, int n_ranks);
+
+/* The place of a text in a list of choices. Raises when it is not a text or none of them. */
+int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n);
+
+/* verbs_ffn.c */
+int act_ffn(lua_State *L);
+const char *verb_ffn_option(lua_State *L, int opts, const struct world *w, struct step_size *size);
 
 /* verbs_batch.c */
 void verbs_make_batches(struct bind *b, lua_State *L);

@@ -192,18 +192,24 @@ static struct step_size check_size(lua_State *L, int arg)
     return (struct step_size){.rows = (int)n};
 }
 
-/* view.estimate(group, layout, batch | tokens): ms, and the number of steps of the layout that this rests on; or nil
- * and why the layout cannot run. */
+/* view.estimate(group, layout, batch | tokens [, { ffn = }]): ms, and the number of steps of the layout (that treat FFN
+ * layers so) that this rests on; or nil and why the layout cannot run. */
 int view_estimate(lua_State *L)
 {
     struct layout l;
-    lua_settop(L, 3);
+    lua_settop(L, 4);
+    const struct bind *b = bind_of(L);
     const char *why = verb_layout_of_group(L, 1, &l);
     struct step_size size = check_size(L, 3);
     if (why)
         return verb_refused(L, why);
+    const struct world *w = b->facts->world;
+    plan_size_ffn(w, b->plan, view_group(b->facts, verb_group(L, 1)), l, &size);
+    why = verb_ffn_option(L, 4, w, &size);
+    if (why)
+        return verb_refused(L, why);
     uint64_t seen;
-    lua_pushnumber(L, estimator_ns(&bind_of(L)->facts->world->estimate, l, size, &seen) * 1e-6);
+    lua_pushnumber(L, estimator_ns(&w->estimate, l, size, &seen) * 1e-6);
     lua_pushnumber(L, (double)seen);
     return 2;
 }

@@ -10,20 +10,6 @@ enum { DEFAULT_WAIT_MS = 10000, MAX_WAIT_MS = 3600000 };
 
 /* ---- arguments */
 
-/* The place of a text in a list of choices. Raises when it is not a text or none of them. */
-static int choice(lua_State *L, int arg, const char *what, const char *const *choices, int n)
-{
-    if (lua_type(L, arg) == LUA_TSTRING)
-        for (int i = 0; i < n; i++)
-            if (strcmp(lua_tostring(L, arg), choices[i]) == 0)
-                return i;
-    lua_pushfstring(L, "%s must be", what);
-    for (int i = 0; i < n; i++)
-        lua_pushfstring(L, "%s \"%s\"", i == 0 ? "" : i == n - 1 ? " or" : ",", choices[i]);
-    lua_concat(L, n + 1);
-    return luaL_error(L, "%s", lua_tostring(L, -1));
-}
-
 /* The ranks of a list as a mask; 0 with a reason when one is named twice or there are none. */
 static uint64_t check_ranks(lua_State *L, int arg, const char **why)
 {
@@ -47,7 +33,7 @@ static uint64_t check_ranks(lua_State *L, int arg, const char **why)
 static bool check_fate(lua_State *L, int arg, enum kv_fate *out)
 {
     static const char *const names[] = {"keep", "migrate", "park", "recompute", "host"};
-    int i = choice(L, arg, "kv", names, 5);
+    int i = verb_choice(L, arg, "kv", names, 5);
     *out = i == 4 ? FATE_RECOMPUTE : (enum kv_fate)i;
     return i < 4;
 }
@@ -118,7 +104,7 @@ static const char *read_order(lua_State *L, int opts, struct switch_order *o)
         luaL_error(L, "options like { when = \"drain\" } are expected, not a %s", luaL_typename(L, opts));
     verb_check_fields(L, opts, o->release ? "the options of act.release" : "the options of act.bind", names, 6);
     if (option(L, opts, "when")) {
-        o->when = (enum switch_when)choice(L, lua_gettop(L), "when", whens, 3);
+        o->when = (enum switch_when)verb_choice(L, lua_gettop(L), "when", whens, 3);
         lua_pop(L, 1);
     }
     if (option(L, opts, "kv")) {
@@ -274,7 +260,7 @@ int act_comm(lua_State *L)
     const char *why;
     lua_settop(L, 2);
     uint64_t mask = check_ranks(L, 1, &why);
-    int algorithm = lua_isnil(L, 2) ? -1 : choice(L, 2, "the algorithm", algorithms, 4);
+    int algorithm = lua_isnil(L, 2) ? -1 : verb_choice(L, 2, "the algorithm", algorithms, 4);
     if (!b->plan)
         return not_an_order_time(L, "comm");
     if (why)

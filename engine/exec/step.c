@@ -199,8 +199,7 @@ struct step *step_follow(struct step *prev, const struct step_context *at)
     open_cursor(s, &c, n, n, n);
     for (int i = 0; i < prev->n_items; i++)
         follow_item(s, &c, request_find(&at->world->requests, prev->items[i].id));
-    s->size.pool_ranks = ffn_ranks_at_work(at->world, at->group, NULL);
-    s->size.cas_layers = at->world->ffn ? ffn_count_cas(&s->ffn, at->world->ffn->n_layers) : 0;
+    plan_size_ffn(at->world, NULL, at->group, s->layout, &s->size);
     fill_parts(s, &c, at);
     for (int i = 0; i < s->n_ranks; i++)
         s->parts[i].batch.ids = s->parts[i].ids = arena_new(&s->arena, n * sizeof(int32_t));

@@ -123,8 +123,9 @@ bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode);
 /* What the batch's step would look like to the estimator: in the layout in which it is forwarded; before that, with
  * tp = 1. */
 struct step_size plan_size(const struct plan_batch *b);
-/* What pooled weights add to that, were it a step of this group in this layout. */
-void plan_size_ffn(const struct plan *p, const struct group *g, struct layout l, struct step_size *s);
+/* What pooled weights add to that, were it a step of this group in this layout, after this plan (or NULL). */
+void plan_size_ffn(const struct world *w, const struct plan *p, const struct group *g, struct layout l,
+                   struct step_size *s);
 /* The modes of a step in this layout, of those that its group has. */
 struct ffn_modes ffn_of_step(const struct world *w, const struct ffn_modes *group, struct layout l);
 /* Which way the FFN layers take that its ranks do not all own: an enum ffn_mode when they all take the same, else

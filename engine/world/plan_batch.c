@@ -331,6 +331,6 @@ struct step_size plan_size(const struct plan_batch *b)
         step_size_add(&s, it->n_tokens, before);
         s.n_logits += before + it->n_tokens == it->request->n_tokens && it->request->spec->max_tokens > 0;
     }
-    plan_size_ffn(b->plan, b->group, b->layout, &s);
+    plan_size_ffn(b->plan->world, b->plan, b->group, b->layout, &s);
     return s;
 }

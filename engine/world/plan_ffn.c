@@ -143,10 +143,11 @@ int ffn_ranks_at_work(const struct world *w, const struct group *g, const struct
     return n;
 }
 
-void plan_size_ffn(const struct plan *p, const struct group *g, struct layout l, struct step_size *s)
+void plan_size_ffn(const struct world *w, const struct plan *p, const struct group *g, struct layout l,
+                   struct step_size *s)
 {
-    const struct world *w = p->world;
-    struct ffn_modes m = ffn_of_step(w, p->ffn ? &p->ffn[g - w->partition.groups] : &g->ffn, l);
+    const struct ffn_modes *after = p && p->ffn ? &p->ffn[g - w->partition.groups] : &g->ffn;
+    struct ffn_modes m = ffn_of_step(w, after, l);
     s->pool_ranks = ffn_ranks_at_work(w, g, p);
     s->cas_layers = w->ffn ? ffn_count_cas(&m, w->ffn->n_layers) : 0;
 }

@@ -212,7 +212,7 @@ static void a_step_carries_its_groups_modes_and_who_works(void **state)
     assert_int_equal(plan_size(first).cas_layers, 7);
     assert_int_equal(plan_size(second).cas_layers, 7);
     struct step_size s = plan_size(second);
-    plan_size_ffn(&b.p, second->group, tp, &s);
+    plan_size_ffn(&b.w, &b.p, second->group, tp, &s);
     assert_int_equal(s.cas_layers, 0); /* where tp > 1 all layers are fetched */
     assert_int_equal(s.pool_ranks, 3);
     plan_apply(&b.p);

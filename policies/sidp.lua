@@ -1,0 +1,118 @@
+-- SiDP: one pool of FFN weights for a node of data-parallel groups. A step that is long enough hides its fetches of
+-- weights (WaS); a shorter one would wait for them, and sends its rows to their owners instead (CaS). Where the line
+-- runs is measured: a step hides its fetches when one that sends rows would take as long as they do. A group changes
+-- once the other way would have saved some time in all, and at once in the tail of a job. Without pooled weights it
+-- decides like fcfs.
+
+local node            -- what never changes
+local lost            -- by a group's first rank: ms that the other way would have saved since it was the better one
+local last_arrival    -- of any request
+
+local WAS, CAS = { ffn = "was" }, { ffn = "cas" }
+
+-- What the step takes either way, and whether the second is known well enough to be believed. No fetch is over before
+-- view.fetch_ms have gone by, whatever the fit of both prompts and decodes says of a small step.
+local function compare(view, group, batch, p)
+  local was = math.max(view.estimate(group, nil, batch, WAS), view.fetch_ms)
+  local cas, seen = view.estimate(group, nil, batch, CAS)
+  return was, cas, seen >= p.least or view.fetch_ms == 0 -- a machine that is described has nothing to learn
+end
+
+-- No request has come for a while, none waits, and the batch is getting smaller: it will not grow again.
+local function in_tail(view, group, batch, p)
+  return view.n_waiting == 0 and (view.now - last_arrival) * 1000 >= p.quiet_ms and batch.tokens < group.mean_tokens
+end
+
+-- Should the group change its way with this step?
+local function shall_change(view, group, batch, p)
+  local was, cas, known = compare(view, group, batch, p)
+  local sends, first = group.ffn ~= "was", group.ranks[1]
+  if not known then -- sending rows is tried where fetches are waited for, until it is known
+    return sends ~= (view.was_wait_ms > p.margin * was)
+  end
+  local now, other = was, cas
+  if sends then now, other = cas, was end
+  if now - other <= p.margin * now then
+    lost[first] = 0
+    return false
+  end
+  lost[first] = (lost[first] or 0) + now - other
+  return lost[first] > p.patience_ms or (not sends and in_tail(view, group, batch, p))
+end
+
+local function choose_way(view, act, group, batch, p)
+  if group.size > 1 or group.ffn == "local" or not shall_change(view, group, batch, p) then return end
+  lost[group.ranks[1]] = 0
+  if group.ffn ~= "was" then return act.ffn(group, "was") end
+  local last = node.ffn.layers - 1
+  return act.ffn(group, "cas", { layers = { math.min(p.first, last), p.last < 0 and last or math.min(p.last, last) } })
+end
+
+return {
+  api = 1,
+  doc = "Pooled FFN weights: large steps fetch them, small ones send their rows to the owners.",
+
+  params = {
+    margin = { default = 0.05, min = 0, max = 1, doc = "share of a step by which the other way has to be better" },
+    patience_ms = {
+      default = 20, min = 0, max = 60000,
+      doc = "a group changes once the other way would have saved so much time in all",
+    },
+    quiet_ms = {
+      default = 500, min = 0, max = 3600000,
+      doc = "without an arrival for so long, a batch that gets smaller is a tail",
+    },
+    least = {
+      default = 8, min = 0, type = "integer",
+      doc = "steps that send rows that have to be seen before their estimate is trusted",
+    },
+    first = { default = 0, min = 0, type = "integer", doc = "the first layer whose rows may be sent" },
+    last = { default = -1, min = -1, type = "integer", doc = "the last one; -1: of the model" },
+    bind = { default = true, doc = "begin with the narrowest groups; else the partition stays as it is" },
+    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+  },
+
+  fits = function(facts, p)
+    if p.last >= 0 and p.last < p.first then
+      return false, string.format("last=%d is before first=%d", p.last, p.first)
+    end
+    return true
+  end,
+
+  start = function(facts, act, p, view)
+    node, lost, last_arrival = facts, {}, view.now
+    for width = 1, p.bind and node.ffn and node.n_ranks or 0 do
+      if node.layouts[width] and #node.layouts[width] > 0 then
+        for _, ranks in ipairs(view.cover(width, width)) do act.bind(ranks, { reason = "sidp: data parallel" }) end
+        break
+      end
+    end
+  end,
+
+  admit = function(request, view) last_arrival = view.now end,
+
+  step = function(view, act, p)
+    act.widen() -- where no group can hold the first request
+    for _, group in ipairs(view.idle) do
+      local batch = act.batch(group)
+      batch:decodes()
+      batch:prefill(view.waiting, p.budget)
+      if batch.tokens > 0 then
+        choose_way(view, act, group, batch, p)
+        act.forward(group, batch)
+      end
+    end
+  end,
+
+  tests = {
+    ["a small batch sends its rows once that would have saved enough, a large one never"] = function(t)
+      local seen = {
+        { tokens = 8, ms = 20, n = 20 }, { tokens = 400, ms = 40, n = 20 },
+        { tokens = 8, ms = 10, n = 20, ffn = "cas" }, { tokens = 400, ms = 90, n = 20, ffn = "cas" },
+      }
+      local small = { pooled = 8, measured = seen, fetch_ms = 20, now = 100.2, running = { {}, {}, {} } }
+      assert(#t.step(small).ffn == 0)
+      assert(#t.step(small).ffn == 0) -- by now it is 10 ms or more
+    end,
+  },
+}
