@@ -6,28 +6,48 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
+#include "engine/holdings.h"
 
 enum { LEAST_TOKENS = 16 }; /* of a request */
 
-/* The first rank of the same device: its weights are there already. */
+/* The first rank of the same memory: its weights are there already. */
 static struct rank *same_device(const struct node *n, const struct engine_setup *s)
 {
-    for (int i = 0; i < n->n_ranks && s->ops->shares_memory; i++)
+    for (int i = 0; i < n->n_ranks && s->ops->shares_memory && !holdings_are_private(s); i++)
         if (s->devices[i] == s->devices[n->n_ranks])
             return n->ranks[i];
     return NULL;
+}
+
+/* What a rank's device is opened with. */
+static struct device_opts device_of(const struct engine_setup *s, int rank)
+{
+    struct device_opts o = s->device;
+    o.index = s->devices[rank];
+    for (int k = 0; k < s->n_ranks; k++)
+        o.peers |= 1ull << (s->devices[k] & 63);
+    o.max_rows = s->limits.max_num_batched_tokens;
+    o.graph_rows = s->n_graph_sizes ? s->graph_sizes[0] : 0;
+    if (!o.max_logits)
+        o.max_logits = 64;
+    if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
+        int threads = o.n_threads > 0 ? o.n_threads : thread_cores();
+        o.n_threads = threads / s->n_ranks > 1 ? threads / s->n_ranks : 1;
+    }
+    return o;
 }
 
 static int open_rank(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
 {
     int i = n->n_ranks;
     struct rank_setup r = {.ops = s->ops,
-                           .device = s->device,
+                           .device = device_of(s, i),
                            .model = s->model,
                            .index = i,
                            .n_ranks = s->n_ranks,
                            .shares_with = same_device(n, s),
                            .copy_shards = s->copy_shards,
+                           .ffn = s->ops->computes ? s->ffn : NULL,
                            .kv_dtype = s->kv_dtype,
                            .block_size = s->block_size,
                            .threaded = s->threaded,
@@ -36,17 +56,6 @@ static int open_rank(struct node *n, const struct engine_setup *s, const struct 
                            .step_done = c->step_done,
                            .move_done = c->move_done,
                            .ctx = c->ctx};
-    r.device.index = s->devices[i];
-    for (int k = 0; k < s->n_ranks; k++)
-        r.device.peers |= 1ull << (s->devices[k] & 63);
-    r.device.max_rows = s->limits.max_num_batched_tokens;
-    r.device.graph_rows = s->n_graph_sizes ? s->graph_sizes[0] : 0;
-    if (!r.device.max_logits)
-        r.device.max_logits = 64;
-    if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
-        int threads = s->device.n_threads > 0 ? s->device.n_threads : thread_cores();
-        r.device.n_threads = threads / s->n_ranks > 1 ? threads / s->n_ranks : 1;
-    }
     TRY(rank_open(&n->ranks[i], &r, e));
     n->n_ranks++;
     return 0;
@@ -64,6 +73,27 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
                                 .n_extra = s->n_comm_sets,
                                 .measure = s->ops->computes && s->threaded && n->n_ranks > 1};
     return comm_pool_open(&n->comms, &p, e);
+}
+
+/* Where FFN weights are pooled, and something is computed. */
+static int open_pool(struct node *n, const struct engine_setup *s, struct err *e)
+{
+    struct weights *weights[MAX_RANKS];
+    struct device_opts devices[MAX_RANKS];
+    if (!s->ffn || !s->ops->computes)
+        return 0;
+    for (int i = 0; i < n->n_ranks; i++) {
+        weights[i] = rank_weights(n->ranks[i]);
+        devices[i] = device_of(s, i);
+    }
+    TRY(ffn_pool_open(
+        &n->pool,
+        &(struct ffn_pool_setup){
+            .ops = s->ops, .ffn = s->ffn, .config = model_config(s->model), .weights = weights, .devices = devices},
+        e));
+    for (int i = 0; i < n->n_ranks; i++)
+        rank_join(n->ranks[i], ffn_pool_seat(n->pool, i));
+    return 0;
 }
 
 /* Which rank sets, blocks and layouts there are. */
@@ -100,36 +130,17 @@ static int most_tokens_per_block(const struct node_shape *s)
     return most;
 }
 
-/* Bytes left for the KV cache of a rank that lives in the memory of rank `first`, which all ranks of that device share.
- */
-static size_t rank_budget(const struct node *n, const struct engine_setup *s, int first)
-{
-    const struct device_facts *f = rank_facts(n->ranks[first]);
-    bool shared = s->ops->shares_memory && !f->budget.weight_tp;
-    size_t used = 0, sharers = 0;
-    for (int i = 0; i < n->n_ranks; i++)
-        if (i == first || (shared && s->devices[i] == s->devices[first])) {
-            used += rank_weight_bytes(n->ranks[i]) + rank_scratch_bytes(n->ranks[i]);
-            sharers++;
-        }
-    double share = (double)f->memory_bytes * s->memory_share;
-    return share > (double)used ? (size_t)(share - (double)used) / sharers : 0;
-}
-
-static size_t least_budget(const struct node *n, const struct engine_setup *s)
-{
-    size_t least = SIZE_MAX;
-    for (int i = 0; i < n->n_ranks; i++) {
-        size_t b = rank_budget(n, s, i);
-        least = b < least ? b : least;
-    }
-    return least;
-}
-
 /* How many blocks the budget of a rank buys, and whether a sequence of max_model_len fits the widest group. */
 static int size_kv(struct node *n, const struct engine_setup *s, struct limits *l, struct err *e)
 {
-    size_t budget = s->kv_bytes ? s->kv_bytes : least_budget(n, s);
+    size_t budget;
+    TRY(holdings_for_kv(n, s, &budget, e));
+    if (s->kv_bytes && s->rank_memory && s->kv_bytes > budget)
+        return err_set(e, E_FULL,
+                       "--kv-cache-memory-bytes %zu: with its weights and working memory a rank has %zu bytes of its "
+                       "--rank-memory left",
+                       s->kv_bytes, budget);
+    budget = s->kv_bytes ? s->kv_bytes : budget;
     n->kv_block_bytes = rank_kv_block_bytes(n->ranks[0]);
     if (!n->kv_block_bytes)
         return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements", s->ops->name,
@@ -226,6 +237,8 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     if (!rc)
         rc = open_comms(n, s, e);
     if (!rc)
+        rc = open_pool(n, s, e);
+    if (!rc)
         rc = take_shape(n, s, e);
     if (!rc && s->play)
         adopt(n, s->play);
@@ -246,11 +259,17 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
                            e);
     if (rc)
         node_close(n);
+    else if (!s->quiet)
+        holdings_print(n, s);
     return rc;
 }
 
+/* The ranks' threads end before the pool, and the pool before the weights that it reads. */
 void node_close(struct node *n)
 {
+    for (int i = 0; i < n->n_ranks; i++)
+        rank_stop(n->ranks[i]);
+    ffn_pool_close(n->pool);
     for (int i = n->n_ranks - 1; i >= 0; i--) /* the first last: others may use its weights */
         rank_close(n->ranks[i]);
     comm_pool_close(n->comms);

@@ -11,6 +11,7 @@ struct node {
     struct rank *ranks[MAX_RANKS];
     int n_ranks;
     struct comm_pool *comms;
+    struct ffn_pool *pool; /* of FFN weights; NULL: none, or nothing is computed here */
     struct node_shape shape;
     struct heads heads;
     size_t kv_block_bytes; /* of a physical block, over all layers */

@@ -307,6 +307,16 @@ struct backend_ops {
     void (*weight_free)(struct device *d, struct weight *w);
     size_t (*weight_bytes)(const struct weight *w);
 
+    /* Optional (NULL: FFN weights cannot be pooled on such machines). A loaded weight is one piece of bytes as another
+     * device of this kind can read them. weight_room: memory that a weight like this one takes, at least that piece;
+     * weight_at: one whose piece will be copied into room (64-byte aligned, the caller's, which stays until
+     * weight_free). E_FULL. pull copies from another device's memory to this one's, and returns when the bytes are
+     * there; the owner does nothing. */
+    const void *(*weight_data)(const struct weight *w);
+    size_t (*weight_room)(const struct weight *like);
+    int (*weight_at)(struct device *d, struct weight **out, const struct weight *like, void *room, struct err *e);
+    void (*pull)(struct device *d, void *dst, const void *src, size_t bytes);
+
     /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's
      * layout. */
     size_t (*kv_block_bytes)(enum dtype t, int tokens, int n_kv_heads, int head_dim);

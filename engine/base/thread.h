@@ -1,4 +1,4 @@
-/* Named threads that are always joined. pthread.h lives here and in queue.c only. */
+/* Named threads that are always joined. pthread.h lives here, in queue.c and in monitor.c only. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 

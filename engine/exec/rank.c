@@ -21,6 +21,7 @@ struct rank {
     struct device *device;
     struct device_facts facts;
     struct weights *weights;
+    struct ffn_seat *seat; /* in the FFN pool; NULL: all weights lie here */
     struct forward forward;
     struct kv_space kv;
     struct heads heads;
@@ -49,6 +50,8 @@ static int init_weights(struct rank *r, struct err *e)
                                                 .device = r->device,
                                                 .n_ranks = s->n_ranks,
                                                 .copy_shards = s->copy_shards,
+                                                .ffn = s->ffn,
+                                                .rank = s->index,
                                                 .quiet = s->quiet},
                         e);
 }
@@ -112,6 +115,16 @@ size_t rank_weight_bytes(const struct rank *r)
     if (b->weight_tp)
         return b->weights + (r->setup.copy_shards ? b->copy : 0);
     return r->setup.shares_with ? 0 : weights_bytes(r->weights);
+}
+
+struct weights *rank_weights(const struct rank *r)
+{
+    return r->weights;
+}
+
+void rank_join(struct rank *r, struct ffn_seat *seat)
+{
+    r->seat = seat;
 }
 
 size_t rank_scratch_bytes(const struct rank *r)
@@ -185,6 +198,7 @@ static struct forward_member site_of(const struct rank *r, const struct team *t,
 {
     struct forward_member site = {.weights = weights_view(r->weights, t->layout, share),
                                   .tokens_per_block = t->tokens_per_block,
+                                  .ffn = r->seat ? ffn_seat_source(r->seat) : NULL,
                                   .group = order_of(t)};
     ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
@@ -202,6 +216,8 @@ static void poison(struct rank *r, int rc, const struct err *err)
 {
     r->poisoned = rc;
     r->err = *err;
+    if (r->seat)
+        ffn_seat_fail(r->seat);
 }
 
 /* A device that has failed, or is told to: the part ends before it begins. */
@@ -280,6 +296,27 @@ static void take_tokens(struct work *w)
     p->rc = step_take_tokens(w->step, w->share, &p->err);
 }
 
+/* forward_run, with what the step takes from the FFN pool, and what that cost. */
+static void run_forward(struct rank *r, const struct work *w)
+{
+    struct step_part *p = part_of(w);
+    struct ffn_account before, after;
+    if (!r->seat) {
+        p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
+        return;
+    }
+    ffn_seat_account(r->seat, &before);
+    ffn_seat_begin(r->seat, &w->step->ffn, w->step->layout.tp == 1);
+    p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
+    ffn_seat_end(r->seat);
+    ffn_seat_account(r->seat, &after);
+    p->ffn_wait_ns = after.wait_ns - before.wait_ns;
+    p->ffn_fetch_ns = after.fetch_ns - before.fetch_ns;
+    p->ffn_bytes = after.bytes - before.bytes;
+    p->cas_bytes = after.cas_bytes - before.cas_bytes;
+    p->cas_rows = (int)(after.cas_rows - before.cas_rows);
+}
+
 /* By ops, from tokens that the host knows. */
 static void run_part(struct rank *r, struct work *w)
 {
@@ -294,7 +331,7 @@ static void run_part(struct rank *r, struct work *w)
     p->batch.fed = false;
     p->batch.pool_ranks = w->step->size.pool_ranks;
     p->batch.cas_layers = w->step->size.cas_layers;
-    p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
+    run_forward(r, w);
     r->on_device = NULL;
     note_failure(r, p);
 }
@@ -377,8 +414,13 @@ static void do_prepare(struct rank *r, struct prepare_task *t, int share)
     struct prepare_part *p = &t->parts[share];
     struct forward_member site =
         site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
+    static const struct ffn_modes fetched;
+    if (r->seat)
+        ffn_seat_begin(r->seat, &fetched, true);
     p->rc = t->what == PREPARE_GRAPH ? forward_capture(&r->forward, &site, t->rows, &p->err)
                                      : forward_warm_up(&r->forward, &site, t->rows, &p->err);
+    if (r->seat)
+        ffn_seat_end(r->seat);
     if (atomic_fetch_sub(&t->left, 1) == 1 && t->ended)
         queue_post(t->ended, &t->rows);
 }
@@ -449,14 +491,20 @@ bool rank_has_graphs(const struct rank *r)
     return r->setup.ops->graph_begin && r->setup.device.graph_rows > 0;
 }
 
+void rank_stop(struct rank *r)
+{
+    if (!r->thread)
+        return;
+    queue_post(r->inbox, &(struct task){.kind = TASK_END});
+    thread_join(r->thread);
+    r->thread = NULL;
+}
+
 void rank_close(struct rank *r)
 {
     if (!r)
         return;
-    if (r->thread) {
-        queue_post(r->inbox, &(struct task){.kind = TASK_END});
-        thread_join(r->thread);
-    }
+    rank_stop(r);
     queue_destroy(r->inbox);
     if (r->kv.base)
         r->setup.ops->release(r->device, r->kv.base);

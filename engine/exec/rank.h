@@ -8,6 +8,7 @@
 #define EXEC_RANK_H
 
 #include "engine/exec/comm.h"
+#include "engine/exec/ffn_pool.h"
 #include "engine/exec/prepare.h"
 #include "engine/exec/move.h"
 #include "engine/exec/step.h"
@@ -22,6 +23,8 @@ struct rank_setup {
     int index, n_ranks;
     struct rank *shares_with; /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
     bool copy_shards;         /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */
+    const struct ffn_setup
+        *ffn; /* pooled: it loads the FFN matrices of its own layers only; NULL: all. While opening */
     enum dtype kv_dtype;
     int block_size; /* tokens of a block that holds all kv heads */
     bool threaded, quiet;
@@ -37,8 +40,11 @@ struct rank_setup {
  * ranks. */
 int rank_open(struct rank **out, const struct rank_setup *s, struct err *e);
 const struct device_facts *rank_facts(const struct rank *r);
-struct device *rank_device(const struct rank *r); /* for the communicator pool, before rank_start */
-size_t rank_weight_bytes(const struct rank *r);   /* its own, copies included: 0 when it shares another's */
+struct device *rank_device(const struct rank *r);   /* for the communicator pool, before rank_start */
+size_t rank_weight_bytes(const struct rank *r);     /* its own, copies included: 0 when it shares another's */
+struct weights *rank_weights(const struct rank *r); /* borrowed: for the FFN pool */
+/* Its steps get the FFN layers that it does not hold through this seat. Before rank_start. */
+void rank_join(struct rank *r, struct ffn_seat *seat);
 size_t rank_scratch_bytes(const struct rank *r);
 size_t rank_kv_block_bytes(const struct rank *r); /* over all layers */
 int rank_kv_bits(const struct rank *r);           /* of a cached element */
@@ -57,6 +63,7 @@ void rank_post_move(struct rank *r, struct move *m, int share);
 /* To all ranks of t->ranks, before anything else is posted to one of them; t stays until its `left` is 0. */
 void rank_prepare(struct rank *r, struct prepare_task *t, int share);
 bool rank_has_graphs(const struct rank *r);
-void rank_close(struct rank *r); /* does what was posted, then stops; NULL is fine */
+void rank_stop(struct rank *r);  /* does what was posted, then its thread ends */
+void rank_close(struct rank *r); /* stops it, too; NULL is fine */
 
 #endif

@@ -44,13 +44,15 @@ struct weights {
     struct weight **cut; /* [n_layers][n_slices] */
     int n_slices, n_layers, n_ranks;
     struct layout_views *views; /* [n_ranks][n_ranks] by sp and tp, less one each */
-    size_t bytes, copy_bytes;
+    size_t bytes, ffn_bytes, copy_bytes;
     atomic_int n_users;
 };
 
 struct loading {
     struct weights *w;
     struct model *model;
+    const struct ffn_setup *ffn;
+    int rank;
     bool quiet;
     double done, total; /* stored bytes */
     struct clock clock;
@@ -68,12 +70,23 @@ static double stored_bytes(const struct model *m, enum tensor_role role, int lay
     return (double)s.rows * (double)dtype_row_bytes(s.type, s.cols);
 }
 
-static double total_bytes(const struct model *m)
+static bool is_ffn(enum tensor_role role)
+{
+    return role == T_GATE || role == T_UP || role == T_DOWN;
+}
+
+static bool is_elsewhere(const struct loading *ld, enum tensor_role role, int layer)
+{
+    return ld->ffn && is_ffn(role) && ld->ffn->owner[layer] != ld->rank;
+}
+
+static double total_bytes(const struct loading *ld)
 {
     double sum = 0;
     for (int role = 0; role < T_COUNT; role++)
-        for (int l = 0; l < (role < T_ATTN_NORM ? 1 : model_config(m)->n_layers); l++)
-            sum += stored_bytes(m, role, l);
+        for (int l = 0; l < (role < T_ATTN_NORM ? 1 : model_config(ld->model)->n_layers); l++)
+            if (!is_elsewhere(ld, (enum tensor_role)role, l))
+                sum += stored_bytes(ld->model, (enum tensor_role)role, l);
     return sum;
 }
 
@@ -113,6 +126,7 @@ static int load_matrix(struct loading *ld, enum tensor_role role, int layer, str
     if (rc)
         return rc;
     w->bytes += w->ops->weight_bytes(*out);
+    w->ffn_bytes += is_ffn(role) ? w->ops->weight_bytes(*out) : 0;
     advance(ld, (double)src->rows * (double)dtype_row_bytes(src->type, src->cols));
     return 0;
 }
@@ -368,6 +382,8 @@ static int load_layer(struct loading *ld, int l, struct err *e)
     struct weights *w = ld->w;
     for (int i = 0; i < N_MATRICES; i++) {
         struct weight_src s;
+        if (is_elsewhere(ld, matrix_roles[i], l))
+            continue;
         TRY(load_matrix(ld, matrix_roles[i], l, &w->matrices[l][i], &s, e));
         TRY(load_slices(ld, i, l, &s, e));
     }
@@ -466,7 +482,8 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     if (s->copy_shards)
         each_layout(w, add_slices);
     w->cut = mem_new_array(n * (size_t)w->n_slices + 1, sizeof(struct weight *));
-    struct loading ld = {.w = w, .model = s->model, .quiet = s->quiet, .total = total_bytes(s->model)};
+    struct loading ld = {.w = w, .model = s->model, .ffn = s->ffn, .rank = s->rank, .quiet = s->quiet};
+    ld.total = total_bytes(&ld);
     clock_init_real(&ld.clock);
     ld.begun_ns = clock_now(&ld.clock);
     int rc = load_all(&ld, e);
@@ -477,6 +494,43 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     each_layout(w, add_views);
     *out = w;
     return 0;
+}
+
+/* Every layout's views of the layer name the matrices that are here now. */
+static void show_ffn(struct weights *w, struct layout l, int layer)
+{
+    struct layout_views *v = views_of(w, l);
+    for (int t = 0; t < l.tp; t++) {
+        struct layer_weights *lw = &v->layers[(size_t)t * (size_t)w->n_layers + (size_t)layer];
+        int first = lw->down - v->nodes, n = v->shares[t * l.sp].n_down;
+        lw->gate.w = w->matrices[layer][M_GATE];
+        lw->up.w = w->matrices[layer][M_UP];
+        for (int i = 0; i < n; i++)
+            v->nodes[first + i].w = w->matrices[layer][M_DOWN];
+    }
+}
+
+int weights_adopt(struct weights *w, struct model *m, int layer, struct err *e)
+{
+    struct heads heads = shard_heads(&w->config);
+    struct loading ld = {.w = w, .model = m, .quiet = true, .total = 1e300};
+    clock_init_real(&ld.clock);
+    for (int i = M_GATE; i <= M_DOWN; i++) {
+        struct weight_src s;
+        if (!w->matrices[layer][i])
+            TRY(load_matrix(&ld, matrix_roles[i], layer, &w->matrices[layer][i], &s, e));
+    }
+    for (int sp = 1; sp <= w->n_ranks; sp++)
+        for (int tp = 1; sp * tp <= w->n_ranks; tp++)
+            if (!layout_refusal(&heads, (struct layout){sp, tp, 1}))
+                show_ffn(w, (struct layout){sp, tp, 1}, layer);
+    return 0;
+}
+
+void weights_ffn(const struct weights *w, int layer, const struct weight *out[FFN_MATRICES])
+{
+    for (int i = 0; i < FFN_MATRICES; i++)
+        out[i] = w->matrices[layer][M_GATE + i];
 }
 
 struct weights *weights_share(struct weights *w)
@@ -536,6 +590,11 @@ const struct model_weights *weights_view(const struct weights *w, struct layout 
 size_t weights_bytes(const struct weights *w)
 {
     return w->bytes;
+}
+
+size_t weights_ffn_bytes(const struct weights *w)
+{
+    return w->ffn_bytes;
 }
 
 size_t weights_copy_bytes(const struct weights *w)

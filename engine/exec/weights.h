@@ -2,7 +2,8 @@
  * every layout that a group may run. The views are made at start, and a switch of layouts is another view: no byte is
  * copied. Owned by the rank that loaded them, borrowed by those that share its memory; read-only once loaded, any
  * thread. With copy_shards a second copy, cut for the layouts with tp > 1, serves those, as in Shift Parallelism's
- * paper. Invariant: all views exist before serving begins. */
+ * paper. Where FFN weights are pooled, each rank loads its own, without the FFN matrices of layers that others own:
+ * their views name no weight, so no op can read what is not there. Invariant: all views exist before serving begins. */
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 
@@ -16,6 +17,9 @@ struct weights_setup {
     struct device *device;
     int n_ranks;             /* the largest group */
     bool copy_shards, quiet; /* quiet: no progress line */
+    const struct ffn_setup
+        *ffn; /* pooled: only the FFN matrices that `rank` owns are loaded; NULL: all. While loading */
+    int rank;
 };
 
 /* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut
@@ -27,7 +31,12 @@ struct weights *weights_share(struct weights *w);
 void weights_free(struct weights *w);
 /* NULL: no such layout here; it was refused or has more than n_ranks ranks. */
 const struct model_weights *weights_view(const struct weights *w, struct layout l, int share);
+/* The FFN matrices of a layer; NULL each where they lie elsewhere. */
+void weights_ffn(const struct weights *w, int layer, const struct weight *out[FFN_MATRICES]);
+/* Takes over the FFN matrices of a layer that lay elsewhere. Only while no view is in use. E_FULL without memory. */
+int weights_adopt(struct weights *w, struct model *m, int layer, struct err *e);
 size_t weights_bytes(const struct weights *w);      /* all of them */
+size_t weights_ffn_bytes(const struct weights *w);  /* of them, FFN matrices */
 size_t weights_copy_bytes(const struct weights *w); /* of them, the sharded copy; for tests */
 
 #endif

@@ -162,6 +162,29 @@ static size_t cpu_weight_bytes(const struct weight *w)
     return (size_t)w->groups * w->group_bytes;
 }
 
+static const void *cpu_weight_data(const struct weight *w)
+{
+    return w->data;
+}
+
+static size_t cpu_weight_room(const struct weight *like)
+{
+    return (cpu_weight_bytes(like) + PACK_TAIL + 63) & ~(size_t)63;
+}
+
+static int cpu_weight_at(struct device *d, struct weight **out, const struct weight *like, void *room, struct err *e)
+{
+    (void)d;
+    *out = pack_alias(like, room);
+    return *out ? 0 : err_set(e, E_FULL, "no memory for a slot of the FFN pool");
+}
+
+static void cpu_pull(struct device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    memcpy(dst, src, bytes);
+}
+
 bool device_grow(struct device *d, struct scratch *s, size_t bytes)
 {
     if (s->bytes >= bytes)
@@ -220,6 +243,10 @@ const struct backend_ops *backend_cpu(void)
         .weight_load = cpu_weight_load,
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,
+        .weight_data = cpu_weight_data,
+        .weight_room = cpu_weight_room,
+        .weight_at = cpu_weight_at,
+        .pull = cpu_pull,
         .kv_block_bytes = cpu_kv_block_bytes,
         .begin = cpu_begin,
         .finish = cpu_finish,

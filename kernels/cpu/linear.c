@@ -90,6 +90,8 @@ static const char *refusal(const struct linear_args *a)
     const struct wview *first = &a->out[0].w;
     for (int i = 0; i < a->n_out; i++) {
         const struct wview *v = &a->out[i].w;
+        if (!v->w)
+            return "these weights do not lie on this rank";
         ASSERT(v->row0 >= 0 && v->rows > 0 && v->row0 + v->rows <= v->w->rows);
         ASSERT(v->col0 >= 0 && v->cols > 0 && v->col0 + v->cols <= v->w->cols && v->cols == a->x.cols);
         if (v->row0 % GROUP_ROWS)

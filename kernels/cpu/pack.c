@@ -214,7 +214,7 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     w->cols = src->cols;
     w->groups = (src->rows - 1) / GROUP_ROWS + 1;
     w->group_bytes = group_bytes(w->family, src->cols);
-    w->data = mem_try_aligned((size_t)w->groups * w->group_bytes + 4096, 64); /* prefetches run past the end */
+    w->data = mem_try_aligned((size_t)w->groups * w->group_bytes + PACK_TAIL, 64);
     if (!w->data) {
         mem_free(w);
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d (%s)", src->rows, src->cols, info->name);
@@ -230,8 +230,20 @@ void pack_free(struct weight *w)
 {
     if (!w)
         return;
-    mem_free(w->data);
+    if (!w->borrows)
+        mem_free(w->data);
     mem_free(w);
+}
+
+struct weight *pack_alias(const struct weight *like, void *room)
+{
+    struct weight *w = mem_try(sizeof *w);
+    if (!w)
+        return NULL;
+    *w = *like;
+    w->data = room;
+    w->borrows = true;
+    return w;
 }
 
 static float float_at(enum family f, const uint8_t *p)

@@ -33,6 +33,7 @@ struct weight {
     int rows, cols, groups;
     size_t group_bytes; /* from one group to the next, a multiple of 64 */
     uint8_t *data;
+    bool borrows; /* data is another's */
 };
 
 static inline bool family_is_float(enum family f)
@@ -110,6 +111,9 @@ static inline const uint8_t *family_block(enum family f, const uint8_t *group, i
  * memory. */
 int pack_weight(struct weight **out, const struct weight_src *src, struct err *e);
 void pack_free(struct weight *w);
+enum { PACK_TAIL = 4096 }; /* readable bytes behind a matrix: prefetches run past the end */
+/* One of the same shape, whose bytes will lie in room. NULL without memory. */
+struct weight *pack_alias(const struct weight *like, void *room);
 /* Widens columns col0 .. col0+cols-1 of one row (both multiples of the type's block or of 32, whichever is less), with
  * the bits of dtype_to_f32. */
 void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float *dst);

@@ -58,6 +58,7 @@ struct run {
     const struct shard *sh;
     const struct batch *b;
     struct forward_scratch s;
+    struct err err; /* of the pool: what is computed after it does not count */
     int row0, rows; /* the member's slice of the rows */
     int n_to_heads, n_to_rows;
     struct comm_rect to_heads[EXCHANGE_BUFFERS * MAX_RANKS]; /* q, k and v of all rows for the member's own heads */
@@ -244,30 +245,88 @@ static void add_o_proj(struct run *r, int layer, struct act attn, struct act x, 
     add_row_parallel(r, &o);
 }
 
-/* x += down(swiglu(gate(x), up(x))) */
+/* x += down(swiglu(gate(x), up(x))), with these matrices instead of the layer's own where they are given. */
+struct ffn_rows {
+    int layer, rows;
+    struct act x;
+    struct wview gate, up, down[TREE_MAX_NODES];
+};
+
+static void add_gate_up(struct run *r, const struct ffn_rows *f)
+{
+    const struct forward_scratch *s = &r->s;
+    struct linear_args gate_up = {.in = LINEAR_NORM,
+                                  .x = f->x,
+                                  .gain = r->w->layers[f->layer].ffn_norm,
+                                  .eps = r->f->config->norm_eps,
+                                  .rows = f->rows,
+                                  .n_out = 2,
+                                  .out = {{f->gate, NULL, s->gate}, {f->up, NULL, s->up}}};
+    if (r->sh->ffn.n > 0)
+        r->f->ops->linear(r->f->device, &gate_up);
+}
+
+static void add_down(struct run *r, const struct ffn_rows *f)
+{
+    struct row_parallel down = {.in = LINEAR_SWIGLU,
+                                .x = r->s.gate,
+                                .x2 = r->s.up,
+                                .nodes = f->down,
+                                .n_nodes = r->w->n_down,
+                                .rows = f->rows,
+                                .order = r->w->down_order,
+                                .planes = r->s.down_planes,
+                                .y = f->x};
+    add_row_parallel(r, &down);
+}
+
+/* The views of the layer, into matrices that were fetched. */
+static bool fetch(struct run *r, struct ffn_rows *f, int n)
+{
+    const struct ffn_source *from = r->m->ffn;
+    const struct weight *m[FFN_MATRICES] = {0};
+    if (from->take(from->ctx, f->layer, n, m, &r->err))
+        return false;
+    f->gate.w = m[FFN_GATE];
+    f->up.w = m[FFN_UP];
+    for (int i = 0; i < r->w->n_down; i++)
+        f->down[i].w = m[FFN_DOWN];
+    return true;
+}
+
+/* Each product waits for its own matrices. After a failure the members of the group still meet, and nothing counts. */
+static void add_fetched_ffn(struct run *r, struct ffn_rows *f)
+{
+    if (fetch(r, f, FFN_UP + 1))
+        add_gate_up(r, f);
+    if (r->err.code || !fetch(r, f, FFN_MATRICES))
+        forward_abort(r->f->ops, r->m);
+    else
+        add_down(r, f);
+    r->m->ffn->leave(r->m->ffn->ctx, f->layer);
+}
+
 static void add_ffn(struct run *r, int layer, struct act x, int rows)
 {
     const struct layer_weights *w = &r->w->layers[layer];
-    const struct forward_scratch *s = &r->s;
-    struct linear_args gate_up = {.in = LINEAR_NORM,
-                                  .x = x,
-                                  .gain = w->ffn_norm,
-                                  .eps = r->f->config->norm_eps,
-                                  .rows = rows,
-                                  .n_out = 2,
-                                  .out = {{w->gate, NULL, s->gate}, {w->up, NULL, s->up}}};
-    struct row_parallel down = {.in = LINEAR_SWIGLU,
-                                .x = s->gate,
-                                .x2 = s->up,
-                                .nodes = w->down,
-                                .n_nodes = r->w->n_down,
-                                .rows = rows,
-                                .order = r->w->down_order,
-                                .planes = s->down_planes,
-                                .y = x};
-    if (r->sh->ffn.n > 0)
-        r->f->ops->linear(r->f->device, &gate_up);
-    add_row_parallel(r, &down);
+    const struct ffn_source *from = r->m->ffn;
+    struct ffn_rows f = {.layer = layer, .rows = rows, .x = x, .gate = w->gate, .up = w->up};
+    if (r->err.code || rows == 0) /* no rows: so it is at all members of the tp group */
+        return;
+    for (int i = 0; i < r->w->n_down; i++)
+        f.down[i] = w->down[i];
+    enum ffn_mode mode = from ? from->mode(from->ctx, layer) : FFN_LOCAL;
+    if (mode == FFN_CAS) {
+        if (from->send(from->ctx, layer, x, rows, &r->err))
+            forward_abort(r->f->ops, r->m);
+        return;
+    }
+    if (mode == FFN_WAS) {
+        add_fetched_ffn(r, &f);
+        return;
+    }
+    add_gate_up(r, &f);
+    add_down(r, &f);
 }
 
 /* Takes attention of the given rows from the members that have the heads. It goes into q_in, which is free by now. */
@@ -476,7 +535,8 @@ static int run_ops(struct forward *f, const struct forward_member *m, const stru
     } else {
         f->ops->whole_step(f->device, f->config->vocab, r.sh->layout, r.sh->share);
     }
-    return f->ops->finish(f->device, t, e);
+    int rc = f->ops->finish(f->device, t, e);
+    return rc || !r.err.code ? rc : err_set(e, r.err.code, "%s", r.err.text);
 }
 
 int forward_post(struct forward *f, const struct forward_member *m, const struct batch *b, bool *posted, struct err *e)

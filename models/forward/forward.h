@@ -13,10 +13,12 @@
 
 #include "engine/base/err.h"
 #include "kernels/backend.h"
+#include "models/forward/ffn.h"
 #include "models/forward/shard.h"
 
 struct layer_weights {
-    struct wview q, k, v, gate, up;    /* of the tp share; 0 rows where it has none */
+    struct wview q, k, v, gate, up;    /* of the tp share; 0 rows where it has none. gate, up and down without a weight:
+                                          pooled, and on another rank */
     const struct wview *o, *down;      /* [n_o], [n_down]: one view for each node of the summation tree */
     const float *attn_norm, *ffn_norm; /* device memory */
     const float *q_bias, *k_bias, *v_bias, *q_norm, *k_norm; /* or NULL */
@@ -39,7 +41,8 @@ struct forward_member {
     size_t twoshot_bytes;       /* all-reduces of this size and more are done in two shots */
     size_t library_bytes;       /* all-reduces of this size and more are done by the machine's library; 0: never */
     int tokens_per_block;
-    uint64_t group; /* identifies the ranks and their order in the key of a graph (graph_key) */
+    const struct ffn_source *ffn; /* pooled FFN weights; NULL: all of them lie here */
+    uint64_t group;               /* identifies the ranks and their order in the key of a graph (graph_key) */
 };
 
 struct forward_scratch {

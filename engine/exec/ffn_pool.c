@@ -1,0 +1,190 @@
+#include "engine/exec/ffn_pool.h"
+
+#include <string.h>
+
+#include "engine/base/check.h"
+#include "engine/base/mem.h"
+#include "engine/exec/ffn_server.h"
+
+struct ffn_seat {
+    struct ffn_pool *pool;
+    int rank;
+    struct device *fetch_device, *serve_device;
+    struct ffn_slots *slots;
+    struct ffn_server *server;
+    struct ffn_source source;
+    struct ffn_modes modes; /* of the step under way */
+    bool sends;             /* it counts among those that send rows */
+    uint64_t cas_bytes, cas_rows;
+};
+
+struct ffn_pool {
+    struct ffn_shared shared;
+    int max_rows;
+    size_t act_bytes;
+    struct ffn_seat seats[MAX_RANKS];
+};
+
+/* ---- what a step asks */
+
+/* Rows for the rank's own layer go through its server only while others send theirs: then they share a product. */
+static enum ffn_mode mode_of(void *ctx, int layer)
+{
+    struct ffn_seat *s = ctx;
+    const struct ffn_shared *f = &s->pool->shared;
+    bool own = f->setup.owner[layer] == s->rank, cas = ffn_is_cas(&s->modes, layer);
+    if (own)
+        return cas && atomic_load(&s->pool->shared.n_cas) > 1 ? FFN_CAS : FFN_LOCAL;
+    return cas ? FFN_CAS : FFN_WAS;
+}
+
+static int take(void *ctx, int layer, int n, const struct weight **matrices, struct err *e)
+{
+    struct ffn_seat *s = ctx;
+    return ffn_slots_take(s->slots, layer, n, matrices, e);
+}
+
+static void leave(void *ctx, int layer)
+{
+    struct ffn_seat *s = ctx;
+    ffn_slots_leave(s->slots, layer);
+}
+
+static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
+{
+    struct ffn_seat *s = ctx;
+    int owner = s->pool->shared.setup.owner[layer];
+    if (owner != s->rank) {
+        s->cas_rows += (uint64_t)rows;
+        s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->pool->act_bytes;
+    }
+    return ffn_server_do(s->pool->seats[owner].server,
+                         &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = rows, .x = x}, e);
+}
+
+void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole)
+{
+    memset(&s->modes, 0, sizeof s->modes);
+    if (whole)
+        s->modes = *modes;
+    s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
+    atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
+    ffn_slots_begin(s->slots, &s->modes);
+}
+
+void ffn_seat_end(struct ffn_seat *s)
+{
+    ffn_slots_end(s->slots);
+    atomic_fetch_sub(&s->pool->shared.n_cas, s->sends);
+    s->sends = false;
+}
+
+const struct ffn_source *ffn_seat_source(struct ffn_seat *s)
+{
+    return &s->source;
+}
+
+void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a)
+{
+    *a = (struct ffn_account){.cas_bytes = s->cas_bytes, .cas_rows = s->cas_rows};
+    ffn_slots_account(s->slots, a);
+}
+
+void ffn_seat_fail(struct ffn_seat *s)
+{
+    struct ffn_pool *p = s->pool;
+    atomic_fetch_or(&p->shared.dead, 1ull << s->rank);
+    for (int i = 0; i < p->shared.setup.n_ranks; i++) {
+        ffn_slots_look(p->seats[i].slots);
+        ffn_server_look(p->seats[i].server);
+    }
+}
+
+/* ---- the pool */
+
+struct ffn_seat *ffn_pool_seat(struct ffn_pool *p, int rank)
+{
+    return &p->seats[rank];
+}
+
+size_t ffn_pool_slot_bytes(const struct ffn_pool *p)
+{
+    return ffn_slots_bytes(&p->shared);
+}
+
+size_t ffn_pool_row_bytes(const struct ffn_pool *p)
+{
+    return ffn_server_bytes(p->shared.config, p->max_rows, p->act_bytes);
+}
+
+void ffn_pool_give(struct ffn_pool *p, int layer, int rank)
+{
+    p->shared.setup.owner[layer] = (uint8_t)rank;
+}
+
+void ffn_pool_look(struct ffn_pool *p, struct ffn_pool_facts *out)
+{
+    *out = (struct ffn_pool_facts){.most_readers = ffn_link_most_readers(p->shared.link)};
+    for (int i = 0; i < p->shared.setup.n_ranks; i++) {
+        uint64_t products, calls;
+        ffn_server_count(p->seats[i].server, &products, &calls);
+        out->products += products;
+        out->calls += calls;
+    }
+}
+
+static int open_seat(struct ffn_pool *p, int rank, const struct device_opts *o, struct err *e)
+{
+    const struct backend_ops *ops = p->shared.ops;
+    struct ffn_seat *s = &p->seats[rank];
+    struct device_opts fetch = *o;
+    struct device_facts facts;
+    *s = (struct ffn_seat){
+        .pool = p, .rank = rank, .source = {.ctx = s, .mode = mode_of, .take = take, .leave = leave, .send = send}};
+    fetch.n_threads = fetch.max_rows = 1;
+    TRY(ops->open(&s->fetch_device, &fetch, e));
+    TRY(ops->open(&s->serve_device, o, e));
+    ops->facts(s->serve_device, &facts);
+    p->act_bytes = facts.act_bytes;
+    p->max_rows = o->max_rows;
+    TRY(ffn_slots_open(&s->slots, &p->shared, rank, s->fetch_device, e));
+    return ffn_server_open(&s->server, &p->shared, rank, s->serve_device, o->max_rows, e);
+}
+
+int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e)
+{
+    ASSERT(s->ffn->n_ranks <= MAX_RANKS && s->ffn->n_slots > 0 && s->ffn->tile_bytes > 0);
+    if (!s->ops->weight_at || !s->ops->pull)
+        return err_set(e, E_UNSUPPORTED, "--weights pooled is not offered on --device %s", s->ops->name);
+    struct ffn_pool *p = mem_new(sizeof *p);
+    p->shared = (struct ffn_shared){.ops = s->ops, .config = s->config, .setup = *s->ffn};
+    p->shared.link = ffn_link_new(s->ffn->link_gbps);
+    for (int i = 0; i < s->ffn->n_ranks; i++)
+        p->shared.weights[i] = s->weights[i];
+    int rc = 0;
+    for (int i = 0; i < s->ffn->n_ranks && !rc; i++)
+        rc = open_seat(p, i, &s->devices[i], e);
+    if (rc) {
+        ffn_pool_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void ffn_pool_close(struct ffn_pool *p)
+{
+    if (!p)
+        return;
+    for (int i = 0; i < p->shared.setup.n_ranks; i++) {
+        struct ffn_seat *s = &p->seats[i];
+        ffn_slots_close(s->slots);
+        ffn_server_close(s->server);
+        if (s->fetch_device)
+            p->shared.ops->close(s->fetch_device);
+        if (s->serve_device)
+            p->shared.ops->close(s->serve_device);
+    }
+    ffn_link_free(p->shared.link);
+    mem_free(p);
+}

@@ -1,0 +1,47 @@
+/* The FFN pool of a node: the slots and the server of each rank, behind the one thing that a step asks
+ * (models/forward/ffn.h): a seat. For machines that compute; a simulated machine prices the pool instead
+ * (kernels/sim/cost.c). All ranks are in one process and read each other's memory (--device cpu now; GPUs by peer
+ * access, for which fetchers need a stream of their own each; several processes would need handles to mapped memory
+ * (cuMem*, VMM), and nothing above ops->pull would change). Opened and closed by the node; seats are used by their
+ * rank's thread. Invariant: nobody waits for a rank that has failed. Source: SiDP. */
+#ifndef EXEC_FFN_POOL_H
+#define EXEC_FFN_POOL_H
+
+#include "engine/exec/ffn_slots.h"
+
+struct ffn_pool;
+struct ffn_seat; /* of one rank */
+
+struct ffn_pool_setup {
+    const struct backend_ops *ops;
+    const struct ffn_setup *ffn;       /* copied */
+    const struct model_config *config; /* borrowed */
+    struct weights *const *weights;    /* [n_ranks], borrowed; every layer on its owner */
+    const struct device_opts *devices; /* [n_ranks] what the ranks' own were opened with: the same memory */
+};
+
+/* E_UNSUPPORTED: these machines cannot pool weights. E_FULL. */
+int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e);
+void ffn_pool_close(struct ffn_pool *p);              /* NULL is fine; no step is under way */
+size_t ffn_pool_slot_bytes(const struct ffn_pool *p); /* of each rank */
+size_t ffn_pool_row_bytes(const struct ffn_pool *p);  /* of each rank: for rows that others send */
+struct ffn_seat *ffn_pool_seat(struct ffn_pool *p, int rank);
+
+/* Around each part of a step. whole: the rank computes with whole matrices (tp 1); else all layers are fetched. */
+void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole);
+void ffn_seat_end(struct ffn_seat *s);
+const struct ffn_source *ffn_seat_source(struct ffn_seat *s);
+void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a); /* ever since; the rank's thread */
+/* The rank's device has failed: whoever waits for it gets E_PEER. Any thread. */
+void ffn_seat_fail(struct ffn_seat *s);
+
+/* The layer lies on that rank from now on, which has adopted it (weights_adopt). No step is under way. */
+void ffn_pool_give(struct ffn_pool *p, int layer, int rank);
+
+struct ffn_pool_facts {
+    int most_readers;         /* of one owner at the same time */
+    uint64_t products, calls; /* of the servers: fused products, and what they served */
+};
+void ffn_pool_look(struct ffn_pool *p, struct ffn_pool_facts *out); /* any thread */
+
+#endif

@@ -1,0 +1,34 @@
+/* What the parts of the FFN pool (fetchers, servers, seats) know in common: who owns which layer and where its matrices
+ * lie, which ranks have failed, and how many ranks are in a step with layers that go to their owners. Made by
+ * ffn_pool.c, freed by it; the engine's thread changes owners, while no step is under way. Any thread reads. */
+#ifndef EXEC_FFN_SHARED_H
+#define EXEC_FFN_SHARED_H
+
+#include <stdatomic.h>
+
+#include "engine/exec/ffn_link.h"
+#include "engine/exec/weights.h"
+
+struct ffn_shared {
+    const struct backend_ops *ops;
+    const struct model_config *config;
+    struct ffn_setup setup;
+    struct weights *weights[MAX_RANKS]; /* borrowed */
+    struct ffn_link *link;
+    atomic_ullong dead; /* ranks whose device has failed */
+    atomic_int n_cas;   /* ranks in a step that sends rows */
+};
+
+static inline bool ffn_is_dead(const struct ffn_shared *f, int rank)
+{
+    return atomic_load(&f->dead) >> rank & 1;
+}
+
+/* The owner of the layer has failed: for whoever needs it. */
+static inline int ffn_say_dead(const struct ffn_shared *f, int layer, struct err *e)
+{
+    return err_set(e, E_PEER, "rank %d, which holds the FFN weights of layer %d, has failed", f->setup.owner[layer],
+                   layer);
+}
+
+#endif

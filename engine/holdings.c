@@ -1,0 +1,114 @@
+#include "engine/holdings.h"
+
+#include "engine/base/log.h"
+
+/* Of one rank. */
+struct holding {
+    size_t memory, weights, ffn, slots, rows, scratch;
+};
+
+bool holdings_are_private(const struct engine_setup *s)
+{
+    return s->rank_memory > 0 || s->ffn;
+}
+
+static size_t sum_of(const struct holding *h)
+{
+    return h->weights + h->slots + h->rows + h->scratch;
+}
+
+/* Its share of the memory that it lives in. A described machine's devices each have their own. */
+static size_t memory_of(const struct engine_setup *s, const struct device_facts *f)
+{
+    double all = (double)f->memory_bytes * s->memory_share;
+    if (s->rank_memory)
+        return s->rank_memory;
+    return (size_t)(s->ffn && !f->budget.weight_tp ? all / s->n_ranks : all);
+}
+
+static struct holding holding_of(const struct node *n, const struct engine_setup *s, int rank)
+{
+    const struct rank *r = n->ranks[rank];
+    struct holding h = {
+        .memory = memory_of(s, rank_facts(r)), .weights = rank_weight_bytes(r), .scratch = rank_scratch_bytes(r)};
+    if (!n->pool)
+        return h;
+    h.ffn = weights_ffn_bytes(rank_weights(r));
+    h.slots = ffn_pool_slot_bytes(n->pool);
+    h.rows = ffn_pool_row_bytes(n->pool);
+    return h;
+}
+
+/* Those of all ranks that live in the memory of rank `first`. */
+static struct holding shared_holding(const struct node *n, const struct engine_setup *s, int first, size_t *sharers)
+{
+    bool shared = s->ops->shares_memory && !rank_facts(n->ranks[first])->budget.weight_tp && !holdings_are_private(s);
+    struct holding all = {0};
+    *sharers = 0;
+    for (int i = 0; i < n->n_ranks; i++)
+        if (i == first || (shared && s->devices[i] == s->devices[first])) {
+            struct holding h = holding_of(n, s, i);
+            all.memory = h.memory;
+            all.weights += h.weights;
+            all.slots += h.slots;
+            all.rows += h.rows;
+            all.scratch += h.scratch;
+            ++*sharers;
+        }
+    return all;
+}
+
+int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e)
+{
+    *bytes = SIZE_MAX;
+    for (int i = 0; i < n->n_ranks; i++) {
+        size_t sharers;
+        struct holding h = shared_holding(n, s, i, &sharers);
+        if (s->rank_memory && sum_of(&h) > h.memory)
+            return err_set(
+                e, E_FULL,
+                "rank %d needs %zu bytes for weights (%zu), slots and working memory, and --rank-memory gives "
+                "it %zu: raise it%s",
+                i, sum_of(&h), h.weights, h.memory,
+                s->ffn || s->n_ranks == 1 ? "" : ", or pool the FFN weights with --weights pooled");
+        size_t left = h.memory > sum_of(&h) ? (h.memory - sum_of(&h)) / sharers : 0;
+        *bytes = left < *bytes ? left : *bytes;
+    }
+    return 0;
+}
+
+/* FFN bytes of the whole model. */
+static size_t all_ffn(const struct node *n)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < n->n_ranks; i++)
+        bytes += weights_ffn_bytes(rank_weights(n->ranks[i]));
+    return bytes;
+}
+
+/* KV blocks that a rank would have if all weights lay on it, at most what it has. */
+static int blocks_if_replicated(const struct node *n, const struct holding *h, size_t ffn)
+{
+    size_t used = h->weights - h->ffn + ffn + h->scratch;
+    size_t blocks = h->memory > used ? (h->memory - used) / n->kv_block_bytes : 0;
+    return blocks < (size_t)n->n_blocks ? (int)blocks : n->n_blocks;
+}
+
+void holdings_print(const struct node *n, const struct engine_setup *s)
+{
+    if (!holdings_are_private(s) || !s->ops->computes)
+        return;
+    size_t ffn = n->pool ? all_ffn(n) : 0;
+    for (int i = 0; i < n->n_ranks; i++) {
+        struct holding h = holding_of(n, s, i);
+        log_info(
+            "node",
+            "Rank %d holds %zu bytes of weights (%zu of them FFN matrices), %zu of slots, %zu for rows that others "
+            "send, %zu of working memory, and %d KV blocks of %zu",
+            i, h.weights, h.ffn, h.slots, h.rows, h.scratch, n->n_blocks, n->kv_block_bytes);
+    }
+    struct holding h = holding_of(n, s, 0);
+    if (n->pool)
+        log_info("node", "Pooled weights leave each rank KV for %lld tokens; replicated they would leave it %lld",
+                 (long long)n->n_blocks * s->block_size, (long long)blocks_if_replicated(n, &h, ffn) * s->block_size);
+}
