@@ -24,12 +24,12 @@ struct ffn_slots {
     struct thread *fetcher;
     bool stops, active; /* active: a step is under way */
     struct slot *slots;
-    int *layers; /* [n_slots] what lies in each, or is on its way; -1: nothing */
-    bool *kept;  /* [n_slots] on its way, or in use */
-    int turn;    /* sliced: whose tile comes next */
-    int used;    /* the slot in use; -1: none */
-    int at;      /* the layer computed last */
-    struct ffn_modes modes;
+    int *layers;                  /* [n_slots] what lies in each, or is on its way; -1: nothing */
+    bool *kept;                   /* [n_slots] on its way, or in use */
+    int turn;                     /* sliced: whose tile comes next */
+    int used;                     /* the slot in use; -1: none */
+    int at;                       /* the layer computed last */
+    struct ffn_modes passed_over; /* layers that are not to be fetched */
     struct ffn_account account;
 };
 
@@ -70,7 +70,7 @@ static bool begin_fill(struct ffn_slots *s)
 {
     int layer, slot;
     struct ffn_need need = {
-        .rank = s->rank, .at = s->at, .slots = s->layers, .kept = s->kept, .modes = &s->modes, .goes_on = true};
+        .rank = s->rank, .at = s->at, .slots = s->layers, .kept = s->kept, .modes = &s->passed_over, .goes_on = true};
     if (!ffn_next_fetch(&s->f->setup, &need, &layer, &slot))
         return false;
     s->layers[slot] = layer;
@@ -156,10 +156,18 @@ static void fetcher_main(void *arg)
 
 /* ---- the rank's side */
 
+static void pass_over_dead(struct ffn_slots *s)
+{
+    for (int l = 0; l < s->f->setup.n_layers; l++)
+        if (ffn_is_dead(s->f, s->f->setup.owner[l]))
+            ffn_set(&s->passed_over, l, l + 1, FFN_CAS);
+}
+
 void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes)
 {
     monitor_lock(s->lock);
-    s->modes = *modes;
+    s->passed_over = *modes;
+    pass_over_dead(s);
     s->at = -1;
     s->active = true;
     monitor_wake(s->lock);
@@ -237,6 +245,7 @@ void ffn_slots_account(struct ffn_slots *s, struct ffn_account *a)
 void ffn_slots_look(struct ffn_slots *s)
 {
     monitor_lock(s->lock);
+    pass_over_dead(s);
     monitor_wake(s->lock);
     monitor_unlock(s->lock);
 }

@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/exec/comm.h"
+#include "engine/exec/ffn_pool.h"
 #include "engine/exec/move.h"
 #include "engine/exec/weights.h"
 #include "models/forward/forward.h"
@@ -21,15 +22,20 @@ struct node_opts {
     int n_ranks, threads, max_rows, max_logits, n_blocks, block_tokens;
     enum dtype kv;
     bool copy_shards;
-    bool fast;      /* GPUs: the default mode, not the invariant one */
-    int graph_rows; /* GPUs: most rows of a graph */
-    bool spread;    /* GPUs: rank r on device r; else all on device 0 */
+    bool fast;                   /* GPUs: the default mode, not the invariant one */
+    int graph_rows;              /* GPUs: most rows of a graph */
+    bool spread;                 /* GPUs: rank r on device r; else all on device 0 */
+    const struct ffn_setup *ffn; /* pooled FFN weights, n_ranks of them; NULL: one copy of all weights */
 };
 
 struct node {
     const struct backend_ops *ops;
-    struct model *model; /* the caller's */
-    struct weights *weights;
+    struct model *model;             /* the caller's */
+    struct weights *weights;         /* of all ranks */
+    struct weights *own[NODE_RANKS]; /* pooled: of each; the first is `weights` */
+    struct ffn_pool *ffn_pool;       /* NULL: not pooled */
+    struct ffn_modes modes;          /* of the next steps */
+    bool no_pool;                    /* steps do not ask it */
     struct comm_pool *pool;
     enum comm_algorithm algorithm; /* of all-reduces */
     int n_ranks;
@@ -47,6 +53,7 @@ struct place {
 static inline void node_close(struct node *n)
 {
     comm_pool_close(n->pool);
+    ffn_pool_close(n->ffn_pool);
     for (int r = 0; r < n->n_ranks; r++) {
         if (n->forwards[r].ops)
             forward_free(&n->forwards[r]);
@@ -54,32 +61,42 @@ static inline void node_close(struct node *n)
             n->ops->release(n->devices[r], n->kv[r].base);
     }
     weights_free(n->weights);
+    for (int r = 1; r < n->n_ranks; r++)
+        weights_free(n->own[r]);
     for (int r = 0; r < n->n_ranks; r++)
         if (n->devices[r])
             n->ops->close(n->devices[r]);
     memset(n, 0, sizeof *n);
 }
 
+static inline struct device_opts node_device(const struct node_opts *o, int r)
+{
+    return (struct device_opts){.n_threads = o->threads ? o->threads : 1,
+                                .max_rows = o->max_rows,
+                                .max_logits = o->max_logits,
+                                .invariant = !o->fast,
+                                .graph_rows = o->graph_rows,
+                                .index = o->spread ? r : 0,
+                                .peers = o->spread ? rank_range(0, o->n_ranks) : 0};
+}
+
 static inline int node_open_rank(struct node *n, int r, const struct node_opts *o, struct err *e)
 {
     const struct model_config *c = model_config(n->model);
-    struct device_opts device = {.n_threads = o->threads ? o->threads : 1,
-                                 .max_rows = o->max_rows,
-                                 .max_logits = o->max_logits,
-                                 .invariant = !o->fast,
-                                 .graph_rows = o->graph_rows,
-                                 .index = o->spread ? r : 0,
-                                 .peers = o->spread ? rank_range(0, o->n_ranks) : 0};
+    struct device_opts device = node_device(o, r);
     TRY(n->ops->open(&n->devices[r], &device, e));
-    if (r == 0)
-        TRY(weights_load(&n->weights,
+    if (r == 0 || o->ffn)
+        TRY(weights_load(&n->own[r],
                          &(struct weights_setup){.model = n->model,
                                                  .ops = n->ops,
-                                                 .device = n->devices[0],
+                                                 .device = n->devices[r],
                                                  .n_ranks = o->n_ranks,
                                                  .copy_shards = o->copy_shards,
+                                                 .ffn = o->ffn,
+                                                 .rank = r,
                                                  .quiet = true},
                          e));
+    n->weights = n->own[0];
     n->kv[r] =
         (struct kv_space){.block_bytes = n->ops->kv_block_bytes(o->kv, o->block_tokens, c->n_kv_heads, c->head_dim),
                           .n_blocks = o->n_blocks,
@@ -90,6 +107,18 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
         return err_set(e, E_FULL, "no memory for the KV cache");
     n->forwards[r] = (struct forward){.ops = n->ops, .device = n->devices[r], .config = c, .kv = &n->kv[r]};
     return forward_init(&n->forwards[r], o->max_rows, o->max_logits, o->n_ranks, e);
+}
+
+static inline int node_open_ffn_pool(struct node *n, const struct node_opts *o, struct err *e)
+{
+    struct device_opts devices[NODE_RANKS];
+    for (int r = 0; r < o->n_ranks; r++)
+        devices[r] = node_device(o, r);
+    return ffn_pool_open(
+        &n->ffn_pool,
+        &(struct ffn_pool_setup){
+            .ops = n->ops, .ffn = o->ffn, .config = model_config(n->model), .weights = n->own, .devices = devices},
+        e);
 }
 
 static inline int node_open(struct node *n, struct model *m, const struct node_opts *o, struct err *e)
@@ -107,6 +136,8 @@ static inline int node_open(struct node *n, struct model *m, const struct node_o
             &(struct comm_pool_setup){
                 .ops = n->ops, .devices = n->devices, .n_ranks = o->n_ranks, .extra = extra, .n_extra = o->n_ranks},
             e);
+    if (!rc && o->ffn)
+        rc = node_open_ffn_pool(n, o, e);
     if (rc)
         node_close(n);
     return rc;
@@ -216,14 +247,22 @@ struct node_part {
 static inline void node_part_run(void *arg)
 {
     struct node_part *p = arg;
+    struct ffn_seat *seat = p->site.ffn ? ffn_pool_seat(p->node->ffn_pool, p->rank) : NULL;
+    if (seat)
+        ffn_seat_begin(seat, &p->node->modes, p->site.weights->shard.layout.tp == 1);
     p->rc = forward_run(&p->node->forwards[p->rank], &p->site, &p->batch, &p->time, &p->err);
+    if (seat)
+        ffn_seat_end(seat);
 }
 
 static inline struct forward_member node_site(const struct node *n, const struct node_step *s, int share)
 {
-    struct forward_member site = {.weights = weights_view(n->weights, s->layout, share),
+    int rank = s->place->ranks[share];
+    struct forward_member site = {.weights = weights_view(n->ffn_pool ? n->own[rank] : n->weights, s->layout, share),
                                   .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
+    if (n->ffn_pool && !n->no_pool)
+        site.ffn = ffn_seat_source(ffn_pool_seat(n->ffn_pool, rank));
     for (int i = 0; i < s->place->n; i++)
         mask |= (uint64_t)1 << s->place->ranks[i];
     site.group = mask;

@@ -1,0 +1,314 @@
+/* Pooled FFN weights never show: logits and choices of every layout on 2, 3, 4 and 8 ranks, with layers fetched, sent
+ * to their owners, local, and all of these at random from step to step, are those of one rank that holds everything,
+ * bit for bit. What a rank does not hold cannot be read by mistake; a rank that fails leaves nobody waiting; what a
+ * rank holds is what the arithmetic says, to the byte. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/rig/layout_subject.h"
+
+/* How one course goes through the pool. */
+struct way {
+    int n_slots;
+    enum ffn_order order;
+    const char *owners;
+    enum { ALL_FETCHED, ALL_SENT, AT_RANDOM } modes;
+};
+
+static struct ffn_setup setup_of(const struct model *m, int n, const struct way *w)
+{
+    struct err e = {0};
+    struct ffn_setup s = {.n_ranks = n,
+                          .n_layers = model_config(m)->n_layers,
+                          .n_slots = w->n_slots,
+                          .order = w->order,
+                          .tile_bytes = 4096};
+    if (ffn_parse_owners(&s, w->owners, &e))
+        fail_msg("%s", e.text);
+    return s;
+}
+
+static struct ffn_modes modes_of(const struct way *w, struct rng *rng, int n_layers)
+{
+    struct ffn_modes m = {0};
+    for (int l = 0; l < n_layers; l++)
+        if (w->modes == ALL_SENT || (w->modes == AT_RANDOM && rng_below(rng, 2)))
+            ffn_set(&m, l, l + 1, FFN_CAS);
+    return m;
+}
+
+/* Every layout of n ranks, the modes of each step as the way says. */
+static int check_way(struct subject *s, struct rng *rng, int n, const struct way *w)
+{
+    struct layout layouts[8];
+    struct node node;
+    struct place p, sizes;
+    struct ffn_setup ffn = setup_of(s->model, n, w);
+    struct node_opts o = opts_of(n, MAX_ROWS, MAX_ROWS, 1);
+    int compared = 0;
+    o.n_blocks = place_make(&sizes, (struct layout){n, 1, 1}, 16, LEN, 0);
+    o.ffn = &ffn;
+    place_free(&sizes);
+    open_node(&node, s->model, &o);
+    place_make(&p, (struct layout){n, 1, 1}, node_tokens_per_block(&node, n), LEN, 0);
+    struct course c = {.node = &node,
+                       .place = &p,
+                       .layouts = layouts,
+                       .n_layouts = layouts_of(model_config(s->model), n, layouts),
+                       .n_seqs = MOST_SEQS,
+                       .max_logits = MAX_ROWS};
+    while (!course_over(s, &c)) {
+        node.modes = modes_of(w, rng, ffn.n_layers);
+        compared += course_step(s, rng, &c);
+    }
+    place_free(&p);
+    node_close(&node);
+    return compared;
+}
+
+static void check_model(struct model *m, int max_len, uint64_t seed)
+{
+    static const struct way pooled[] = {
+        {2, FFN_PLAIN, "layer-mod", ALL_FETCHED},  {2, FFN_SLICED, "layer-mod", AT_RANDOM},
+        {8, FFN_SHIFTED, "contiguous", AT_RANDOM}, {8, FFN_SHIFTED, "layer-mod", ALL_FETCHED},
+        {2, FFN_SLICED, "contiguous", ALL_SENT},   {1, FFN_PLAIN, "layer-mod", AT_RANDOM},
+    };
+    static const int widths[] = {2, 3, 4, 8};
+    struct rng rng;
+    int compared = 0;
+    size_t stride = getenv("MOONSHIFT_QUICK") && STRIDE == 1 ? 3 : STRIDE;
+    rng_init(&rng, seed);
+    struct subject *s = subject_new(m, max_len, &rng);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (size_t k = 0; k < sizeof pooled / sizeof *pooled && widths[i] <= model_config(m)->n_heads; k++)
+            if ((i + k + seed) % stride == 0)
+                compared += check_way(s, &rng, widths[i], &pooled[k]);
+    assert_true(compared > 0);
+    subject_free(s);
+}
+
+static void check_dummy(const char *name, enum dtype type, uint64_t seed)
+{
+    struct model *m = open_dummy(name, type, seed);
+    check_model(m, LEN, seed);
+    model_close(m);
+}
+
+static void gqa_8_2(void **state)
+{
+    (void)state;
+    check_dummy("gqa", DT_Q8_0, 2);
+}
+
+static void mqa(void **state)
+{
+    (void)state;
+    check_dummy("mqa", DT_F16, 3);
+}
+
+static void heads_9_3(void **state)
+{
+    (void)state;
+    check_dummy("9_3", DT_F8_SCALED, 4);
+}
+
+static void heads_40_8(void **state)
+{
+    (void)state;
+    check_dummy("40_8", DT_Q5_1, 5);
+}
+
+static void heads_28_4(void **state)
+{
+    (void)state;
+    check_dummy("28_4", DT_F32, 6);
+}
+
+static void k_quants(void **state)
+{
+    (void)state;
+    check_dummy("wide", DT_Q6_K, 7);
+}
+
+static void the_demo_model(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct model *m;
+    if (access(DEMO_MODEL, R_OK) != 0)
+        skip();
+    assert_int_equal(model_open_gguf(&m, DEMO_MODEL, &e), 0);
+    check_model(m, DEMO_LEN, 8);
+    model_close(m);
+}
+
+/* ---- what lies where */
+
+static void freed_bytes_are_the_ffn_of_others(void **state)
+{
+    (void)state;
+    struct model *m = open_dummy("gqa", DT_Q8_0, 1);
+    struct node all, pooled;
+    struct node_opts o = opts_of(4, 8, 8, 4);
+    struct ffn_setup ffn = setup_of(m, 4, &(struct way){2, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+    open_node(&all, m, &o);
+    o.ffn = &ffn;
+    open_node(&pooled, m, &o);
+    size_t whole = weights_ffn_bytes(all.weights), sum = 0;
+    assert_true(whole > 0);
+    for (int r = 0; r < 4; r++) {
+        size_t own = weights_ffn_bytes(pooled.own[r]);
+        assert_int_equal(own, whole / (size_t)ffn.n_layers * (size_t)ffn_owned(&ffn, r)); /* layers are alike */
+        assert_int_equal(weights_bytes(all.weights) - weights_bytes(pooled.own[r]), whole - own);
+        sum += own;
+    }
+    assert_int_equal(sum, whole);
+    node_close(&pooled);
+    node_close(&all);
+    model_close(m);
+}
+
+/* A step that asks no pool finds no weights where they do not lie: the step fails and says so, and nothing is read. */
+static void what_is_not_here_cannot_be_read(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_init(&rng, 3);
+    struct model *m = open_dummy("gqa", DT_Q8_0, 1);
+    struct node node;
+    struct place p;
+    struct ffn_setup ffn = setup_of(m, 2, &(struct way){2, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+    struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
+    int32_t ids[LEN] = {1, 2, 3}, row = 2;
+    struct sample_result result;
+    struct sample_row sample = row_of(0, 2);
+    struct node_seq seq = {0, 0, 3, ids};
+    struct node_step s = {.place = &p,
+                          .layout = {1, 1, 1},
+                          .seqs = &seq,
+                          .n_seqs = 1,
+                          .n_logits = 1,
+                          .logit_rows = &row,
+                          .samples = &sample,
+                          .results = &result};
+    struct node_part parts[NODE_RANKS];
+    o.ffn = &ffn;
+    open_node(&node, m, &o);
+    assert_int_equal(node_run(&node, &s, parts), 0);
+    node.no_pool = true;
+    assert_int_equal(node_run(&node, &s, parts), E_UNSUPPORTED);
+    assert_non_null(strstr(parts[0].err.text, "do not lie on this rank"));
+    node.no_pool = false;
+    assert_int_equal(node_run(&node, &s, parts), 0);
+    place_free(&p);
+    node_close(&node);
+    model_close(m);
+}
+
+/* Rank 1's device has failed: a step on rank 0 ends with the peer's failure, whichever way its layers take. */
+static void nobody_waits_for_a_rank_that_failed(void **state)
+{
+    (void)state;
+    for (int sent = 0; sent < 2; sent++) {
+        struct model *m = open_dummy("gqa", DT_Q8_0, 1);
+        struct node node;
+        struct place p;
+        struct ffn_setup ffn = setup_of(m, 2, &(struct way){2, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+        struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
+        int32_t ids[LEN] = {1, 2, 3}, row = 2;
+        struct sample_result result;
+        struct sample_row sample = row_of(0, 2);
+        struct node_seq seq = {0, 0, 3, ids};
+        struct node_step s = {.place = &p,
+                              .layout = {1, 1, 1},
+                              .seqs = &seq,
+                              .n_seqs = 1,
+                              .n_logits = 1,
+                              .logit_rows = &row,
+                              .samples = &sample,
+                              .results = &result};
+        struct node_part parts[NODE_RANKS];
+        o.ffn = &ffn;
+        open_node(&node, m, &o);
+        ffn_set(&node.modes, 0, ffn.n_layers, sent ? FFN_CAS : FFN_WAS);
+        ffn_seat_fail(ffn_pool_seat(node.ffn_pool, 1));
+        assert_int_equal(node_run(&node, &s, parts), E_PEER);
+        assert_non_null(strstr(parts[0].err.text, "rank 1, which holds the FFN weights of layer 1, has failed"));
+        place_free(&p);
+        node_close(&node);
+        model_close(m);
+    }
+}
+
+/* Fetched alone: only what others own crosses, each layer once a step; sent alone: only rows cross; and a rank without
+ * a step moves nothing. */
+static void only_work_moves_bytes(void **state)
+{
+    (void)state;
+    struct model *m = open_dummy("gqa", DT_Q8_0, 1);
+    struct node node;
+    struct place p;
+    struct ffn_setup ffn = setup_of(m, 2, &(struct way){8, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+    struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
+    int32_t ids[LEN] = {1, 2, 3}, row = 2;
+    struct sample_result result;
+    struct sample_row sample = row_of(0, 2);
+    struct node_seq seq = {0, 0, 3, ids};
+    struct node_step s = {.place = &p,
+                          .layout = {1, 1, 1},
+                          .seqs = &seq,
+                          .n_seqs = 1,
+                          .n_logits = 1,
+                          .logit_rows = &row,
+                          .samples = &sample,
+                          .results = &result};
+    struct node_part parts[NODE_RANKS];
+    struct ffn_account a, idle;
+    const struct model_config *c = model_config(m);
+    o.ffn = &ffn;
+    open_node(&node, m, &o);
+    size_t others = weights_ffn_bytes(node.own[1]);
+    ffn_set(&node.modes, 0, ffn.n_layers, FFN_CAS);
+    assert_int_equal(node_run(&node, &s, parts), 0);
+    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 0), &a);
+    assert_int_equal(a.bytes, 0);
+    uint64_t rows = 3 * (uint64_t)(ffn_owned(&ffn, 1) - (ffn.owner[c->n_layers - 1] == 1)) +
+                    (ffn.owner[c->n_layers - 1] == 1); /* the last layer has the rows whose logits are wanted */
+    assert_int_equal(a.cas_rows, rows);
+    assert_int_equal(a.cas_bytes, rows * 2 * (uint64_t)c->hidden * sizeof(float));
+    ffn_set(&node.modes, 0, ffn.n_layers, FFN_WAS);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(node_run(&node, &s, parts), 0);
+    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 0), &a);
+    assert_int_equal(a.bytes, others); /* there are slots for all: they came once and stayed */
+    assert_int_equal(a.cas_rows, rows);
+    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 1), &idle);
+    assert_true(idle.bytes == 0 && idle.cas_bytes == 0 && idle.cas_rows == 0);
+    place_free(&p);
+    node_close(&node);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gqa_8_2),
+        cmocka_unit_test(mqa),
+        cmocka_unit_test(heads_9_3),
+        cmocka_unit_test(heads_40_8),
+        cmocka_unit_test(heads_28_4),
+        cmocka_unit_test(k_quants),
+        cmocka_unit_test(the_demo_model),
+        cmocka_unit_test(freed_bytes_are_the_ffn_of_others),
+        cmocka_unit_test(what_is_not_here_cannot_be_read),
+        cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
+        cmocka_unit_test(only_work_moves_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
