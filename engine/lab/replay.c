@@ -113,10 +113,10 @@ static void note_batch(struct drive *d, const struct plan_batch *b)
     struct replay *r = d->out;
     int64_t now = now_of(d);
     int k = layout_index(r, b->group->mask, b->layout);
-    if (d->setup->forwarded) {
-        struct step_size size = plan_size(b);
+    struct step_size size = plan_size(b);
+    r->n_cas_steps += size.cas_layers > 0;
+    if (d->setup->forwarded)
         d->setup->forwarded(d->setup->ctx, b->layout, &size);
-    }
     struct replay_bin *bin = bin_at(r, now);
     uint64_t n = (uint64_t)b->n_tokens;
     r->layouts[k].n_steps++;

@@ -57,6 +57,7 @@ struct replay {
     size_t n_kept_switches, cap_switches;
     uint64_t counters[COUNTER_COUNT];
     uint64_t n_decisions;                     /* scheduling points */
+    uint64_t n_cas_steps;                     /* pooled weights: steps that send rows of a layer to its owner */
     uint64_t n_live;                          /* without an ending */
     double kv_high;                           /* highest kv_used at any event */
     int64_t end_ns;                           /* the last event */

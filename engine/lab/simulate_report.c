@@ -350,8 +350,9 @@ static void json_classes(struct buf *out, const struct simulate_run *run, struct
 }
 
 static void json_run(struct buf *out, const struct simulate_run *run, struct tally_slo slo,
-                     const struct recorded_machine *recorded)
+                     const struct simulate_setup *setup)
 {
+    const struct recorded_machine *recorded = setup->recorded;
     const struct replay *p = &run->replay;
     const struct tally *t = &run->tally;
     const uint64_t *c = p->counters;
@@ -383,6 +384,8 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
                (unsigned long long)c[C_SWITCHES], (unsigned long long)c[C_PREEMPTIONS],
                (unsigned long long)c[C_RECOMPUTED], (unsigned long long)c[C_MOVED_BYTES],
                (unsigned long long)c[C_STEPS], (unsigned long long)p->n_decisions);
+    if (setup->engine->ffn)
+        buf_printf(out, ",\"cas_steps\":%llu", (unsigned long long)p->n_cas_steps);
     json_layouts(out, p);
     json_series(out, run);
     json_policy(out, p);
@@ -420,7 +423,7 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
                l->prefix_caching ? "true" : "false");
     for (int i = 0; i < r->n_runs; i++) {
         buf_puts(out, i ? "," : "");
-        json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms}, r->setup->recorded);
+        json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms}, r->setup);
     }
     buf_puts(out, "]}\n");
 }
