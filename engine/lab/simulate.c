@@ -53,8 +53,13 @@ static void account(void *ctx, struct layout l, const struct step_size *size)
 {
     const struct simulation *m = ctx;
     const struct simulate_setup *s = m->report.setup;
-    sim_machine_account(s->described, &(struct sim_step){l, {s->ask->weight_tp, s->engine->device.pool}, *size},
-                        m->run->outside);
+    struct sim_step step = {l, {s->ask->weight_tp, s->engine->device.pool}, *size};
+    sim_machine_account(s->described, &step, m->run->outside);
+    if (size->n_chunks || !s->engine->ffn)
+        return;
+    if (size->rows > m->run->decodes[0].size.rows)
+        m->run->decodes[0] = step;
+    m->run->decodes[1] = step;
 }
 
 static void say_done(struct simulation *m, const struct simulate_run *run)

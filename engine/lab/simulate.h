@@ -45,6 +45,8 @@ struct simulate_run {
     struct tally tally;
     struct recorded_result recorded;
     struct sim_outside *outside; /* of a described machine, else NULL */
+    struct sim_step decodes[2];  /* pooled weights: the step of most rows without prompts, and the last one; no rows:
+                                    there was none */
 };
 
 struct simulate_report {

@@ -285,6 +285,11 @@ static void happens(const struct sim_machine *m, double times)
         m->outside->times = times;
 }
 
+static bool captured(const struct run *r)
+{
+    return r->s->rows <= r->h->graph_rows;
+}
+
 /* ---- pooled weights */
 
 static double link_rate(const struct run *r, const struct ffn_setup *pool)
@@ -306,8 +311,9 @@ static double fused(const struct run *r, double rows)
 /* The FFN of a layer whose rows go to its owner: the rows there, one product over those of all who send, the results
  * back. Ranks that keep pace end it together, but for an owner that has only one other's rows to wait for: it is ahead
  * in its own layer, and behind in the other's. */
-static void serve(const struct run *r, const struct pool_sight *p, bool graph, struct pool_pace *t)
+static void serve(const struct run *r, const struct pool_sight *p, struct pool_pace *t)
 {
+    bool graph = captured(r);
     double row = r->rows * r->c->hidden * 2, rows = p->busy * r->rows;
     double ship = r->h->exchange_alpha + pool_senders(p) * row / link_rate(r, p->setup) * 1e9;
     double more = cost_all_reduce(r->m, r->l.tp, p->busy * row, graph) - cost_all_reduce(r->m, r->l.tp, row, graph);
@@ -316,8 +322,9 @@ static void serve(const struct run *r, const struct pool_sight *p, bool graph, s
     t->served = products + 2 * ship;
 }
 
-/* Once everything else of the step is known. */
-static void pool_parts(const struct run *r, const struct pool_sight *p, bool graph, struct step_cost *c)
+/* Once everything else of the step is known. each: of the layers, or NULL. */
+static void pool_parts(const struct run *r, const struct pool_sight *p, struct step_cost *c,
+                       struct sim_pool_layer *each)
 {
     double layers = r->c->n_layers,
            whole = c->linear + c->attention + c->reduce + c->exchange + c->elementwise + c->launch;
@@ -326,22 +333,22 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, bool gra
     t.cas_layers = r->s->cas_layers < p->setup->n_layers ? r->s->cas_layers : p->setup->n_layers;
     if (t.cas_layers > 0) {
         happens(r->m, t.cas_layers);
-        serve(r, p, graph, &t);
+        serve(r, p, &t);
         c->service = pool_cas_layers(p, t.cas_layers, true) * (t.served_here - t.ffn) +
                      pool_cas_layers(p, t.cas_layers, false) * (t.served - t.ffn);
     }
     t.between = c->head + (r->h->host_overlaps ? most(0, c->host - whole - c->head - c->service) : c->host);
-    c->wait = pool_wait(p, &t);
+    c->wait = pool_wait(p, &t, each);
 }
 
-struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
-                            const struct step_size *s)
+static struct step_cost parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                              const struct step_size *s, struct sim_pool_layer *pooled)
 {
     struct run r = begin(m, l, s);
     struct pool_sight pool = pool_look(&w, s->pool_ranks);
     struct step_cost c = {0};
     double layers = r.c->n_layers;
-    bool graph = s->rows <= r.h->graph_rows;
+    bool graph = captured(&r);
     happens(m, layers);
     c.linear = layers * linear(&r, &c.ffn);
     c.ffn *= layers;
@@ -356,10 +363,25 @@ struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct
     double device = c.linear + c.attention + c.reduce + c.exchange + c.elementwise;
     c.launch = graph ? 0 : most(0, layers * r.h->eager_layer - device);
     if (pool.setup)
-        pool_parts(&r, &pool, graph, &c);
+        pool_parts(&r, &pool, &c, pooled);
     device += c.launch + c.head + c.wait + c.service;
     c.total = r.h->host_overlaps ? most(device, c.host) : device + c.host;
     return c;
+}
+
+struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                            const struct step_size *s)
+{
+    return parts(m, l, w, s, NULL);
+}
+
+int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
+              struct sim_pool_layer *layers)
+{
+    if (!pool_look(&w, s->pool_ranks).setup)
+        return 0;
+    parts(m, l, w, s, layers);
+    return m->model.n_layers;
 }
 
 void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,

@@ -26,6 +26,8 @@ struct step_cost {
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
                             const struct step_size *s);
 int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s);
+int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
+              struct sim_pool_layer *layers); /* as sim_machine_pool */
 /* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
 void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
                   struct sim_outside *sum);

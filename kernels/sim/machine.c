@@ -312,6 +312,12 @@ int sim_machine_ranks(const struct sim_machine *m)
     return (int)m->hardware.devices;
 }
 
+int sim_machine_pool(const struct sim_machine *m, const struct sim_step *step,
+                     struct sim_pool_layer layers[FFN_MAX_LAYERS])
+{
+    return cost_pool(m, step->layout, step->weights, &step->size, layers);
+}
+
 int sim_machine_layers(const struct sim_machine *m)
 {
     return m->model.n_layers;

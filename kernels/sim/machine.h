@@ -39,6 +39,15 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
+/* Pooled weights: what becomes of one layer in a step, in ns from the step's beginning. */
+struct sim_pool_layer {
+    enum ffn_mode mode;
+    double begin, ready, ffn, end; /* of the layer; its FFN could begin, begins; the end of both */
+    double fetch_begin, fetch_end; /* FFN_WAS; of the first layers before the step, where slots were free */
+};
+/* All layers of the model; how many, or 0 where such a step has none that are pooled. */
+int sim_machine_pool(const struct sim_machine *m, const struct sim_step *step,
+                     struct sim_pool_layer layers[FFN_MAX_LAYERS]);
 int sim_machine_layers(const struct sim_machine *m); /* of the model */
 /* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, wait, service,
  * host, or the total; and ffn, which is part of linear. E_NOTFOUND lists them; E_INPUT: the layout does not fit the

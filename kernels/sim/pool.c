@@ -65,27 +65,36 @@ int pool_cas_layers(const struct pool_sight *p, int cas_layers, bool here)
 }
 
 /* One fetch after the other. Fetch k takes the slot that fetch k - n_slots left when its product ended. */
-double pool_wait(const struct pool_sight *p, const struct pool_pace *t)
+double pool_wait(const struct pool_sight *p, const struct pool_pace *t, struct sim_pool_layer *layers)
 {
     enum { STEPS = 3 }; /* the first begins with all slots empty */
     const struct ffn_setup *s = p->setup;
     double released[FFN_MAX_LAYERS] = {0}, now = 0, link_free = 0, waited = 0;
     int slots = s->n_slots < FFN_MAX_LAYERS ? s->n_slots : FFN_MAX_LAYERS, slot = 0;
     for (int step = 0; step < STEPS; step++) {
+        double begun = now;
         waited = 0;
         for (int l = 0; l < s->n_layers; l++) {
             bool own = pool_is_own(p, l), cas = l >= s->n_layers - t->cas_layers;
+            struct sim_pool_layer x = {.mode = own ? FFN_LOCAL : cas ? FFN_CAS : FFN_WAS, .begin = now - begun};
             now += t->before;
-            if (own || cas) {
-                now += !cas ? t->ffn : own ? t->served_here : t->served;
-                continue;
+            x.ready = now - begun;
+            if (x.mode == FFN_WAS) {
+                x.fetch_begin = most(link_free, released[slot]) - begun;
+                link_free = most(link_free, released[slot]) + t->fetch;
+                x.fetch_end = link_free - begun;
+                waited += most(0, link_free - now);
+                now += most(0, link_free - now);
             }
-            link_free = most(link_free, released[slot]) + t->fetch;
-            double late = most(0, link_free - now);
-            waited += late;
-            now += late + t->ffn;
-            released[slot] = now;
-            slot = (slot + 1) % slots;
+            x.ffn = now - begun;
+            now += !cas ? t->ffn : own ? t->served_here : t->served;
+            x.end = now - begun;
+            if (x.mode == FFN_WAS) {
+                released[slot] = now;
+                slot = (slot + 1) % slots;
+            }
+            if (layers)
+                layers[l] = x;
         }
         now += t->between;
     }

@@ -36,8 +36,8 @@ struct pool_pace {
     double between;             /* from the last layer of a step to the first of the next one */
     int cas_layers;             /* the last ones of the model */
 };
-/* What a step waits for layers on their way, once several such steps have run. */
-double pool_wait(const struct pool_sight *p, const struct pool_pace *t);
+/* What a step waits for layers on their way, once several such steps have run. layers: of that step, or NULL. */
+double pool_wait(const struct pool_sight *p, const struct pool_pace *t, struct sim_pool_layer *layers);
 int pool_cas_layers(const struct pool_sight *p, int cas_layers, bool here); /* of them, on this rank or elsewhere */
 
 /* Bytes that pooling takes from each device, less its slots: of the owner that holds most, since all caches are

@@ -436,6 +436,49 @@ def what_was_not_measured_is_flagged(folder):
     ), long
 
 
+def pooled_weights(folder):
+    """FFN weights of an 8 x H20 node in one pool: more KV by exactly what is saved, steps that wait for a link or send
+    rows, a picture of one step, and what cannot be."""
+    node = ["--hardware", "h20x8-sidp", "--model", "qwen3-32b", "--gpu-memory-utilization", "0.999"]
+    large = [x.replace("qwen3-32b", "llama-3-70b") for x in node]
+    load = ["--max-model-len", "2048", "--trace", "batch:requests=64,input=128,output=8-200"]
+    pool = ["--weights", "pooled", "--pool-slots", "8"]
+    blocks = {}
+    for name, args in (("all", []), ("8", pool), ("9", [*pool[:3], "9"])):
+        r = good(*node, *load, "--requests", "1", "--policy", "static:dp=8", *args)
+        blocks[name] = int(re.search(r"(\d+) KV blocks", r.stdout)[1])
+    block = 32 * 64 * 2 * 8 * 128 * 2  # bytes: tokens, layers, K and V, heads, their elements, bf16
+    layer = 3 * 5120 * 25600 * 2
+    for slots in (8, 9):
+        assert abs((blocks[str(slots)] - blocks["all"]) * block - layer * (64 - 8 - slots)) < block, blocks
+    r = simulate(*large, *load, "--policy", "static:dp=8")  # 141 GB of weights on devices of 128
+    assert r.returncode == 1 and "KV cache would have 0 bytes" in r.stderr, r.stderr
+    good(*large, *load, *pool, "--policy", "static:dp=8")
+    files = ["--json", f"{folder}/pool.json", "--plots", f"{folder}/pool"]
+    r = good(*node, *load, *pool, *files, "--policy", "sidp", "--policy", "static:dp=8")
+    assert "FFN weights pooled" in r.stdout
+    sidp, was = json.load(open(f"{folder}/pool.json"))["runs"]
+    assert was["cas_steps"] == 0 < sidp["cas_steps"] <= sidp["steps"] and sidp["seconds"] < was["seconds"]
+    d = xml.dom.minidom.parse(f"{folder}/pool/pool.svg")
+    labels = [x.firstChild.data for x in d.getElementsByTagName("text") if x.getAttribute("class") == "label"]
+    assert len(labels) == 8 and labels[0] == "sidp" and "busy ranks 8" in labels[1], labels
+    slow = good(*node, *load, *pool, "--link-gbps", "36", "--policy", "static:dp=8").stdout
+    fast = good(*node, *load, *pool, "--link-gbps", "360", "--policy", "static:dp=8").stdout
+    slow, fast = (float(rows(x)["TPOT p50 (ms)"][0]) for x in (slow, fast))
+    assert 8 < slow / fast < 10.1, (slow, fast)
+    plain = good(*node, *load, "--policy", "static:dp=8", "--plots", f"{folder}/none", "--json", f"{folder}/none.json")
+    assert "pooled" not in plain.stdout and "pool.svg" not in os.listdir(f"{folder}/none")
+    assert "cas_steps" not in json.load(open(f"{folder}/none.json"))["runs"][0]
+    for args, says in (
+        ([*pool, "--rank-memory", "1GiB"], "--rank-memory says what --hardware"),
+        ([*pool, "--weight-shares", "8"], "--weight-shares 8 the owners are groups of 8 ranks"),
+        ([*pool, "--ranks", "1"], "--ranks 2 or more"),
+        (["--pool-slots", "8"], "give --weights pooled, too"),
+    ):
+        r = simulate(*node, *load, *args)
+        assert r.returncode in (1, 2) and says in r.stderr, (args, r.stderr)
+
+
 def mistakes(folder):
     bad = write(folder, "bad.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,five,5\n")
     loop = write(
@@ -580,6 +623,7 @@ with tempfile.TemporaryDirectory() as where:
         pictures_can_be_read,
         pictures_of_the_pages,
         what_was_not_measured_is_flagged,
+        pooled_weights,
         formats,
         mistakes,
         troubled_policies_are_told,

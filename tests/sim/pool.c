@@ -234,6 +234,35 @@ static void layers_go_either_way(void **state)
     sim_machine_close(m);
 }
 
+/* The layers of a step by themselves: what they wait is what the step waits, no fetch overlaps another one, and none
+ * comes into a slot that is in use. */
+static void layers_one_by_one(void **state)
+{
+    struct sim_machine *m = open_machine("h20x8-sidp", "qwen3-32b");
+    struct ffn_setup p = pool_of(m, 4, 2, "layer-mod");
+    struct sim_pool_layer x[FFN_MAX_LAYERS];
+    struct sim_step step = {alone, {1, &p}, decodes(64, 4, 8)};
+    (void)state;
+    assert_int_equal(sim_machine_pool(m, &step, x), 64);
+    struct step_cost c = cost_parts(m, alone, step.weights, &step.size);
+    double waited = 0, link = -INFINITY, released[2] = {-INFINITY, -INFINITY};
+    for (int l = 0, n = 0; l < 64; l++) {
+        assert_int_equal(x[l].mode, l % 4 == 0 ? FFN_LOCAL : l >= 56 ? FFN_CAS : FFN_WAS);
+        assert_true(x[l].begin == (l ? x[l - 1].end : 0) && x[l].ready > x[l].begin && x[l].end > x[l].ffn);
+        waited += x[l].ffn - x[l].ready;
+        if (x[l].mode != FFN_WAS)
+            continue;
+        assert_true(x[l].ffn >= x[l].fetch_end && x[l].fetch_end > x[l].fetch_begin);
+        assert_true(x[l].fetch_begin >= link && x[l].fetch_begin >= released[n % 2]);
+        link = x[l].fetch_end;
+        released[n++ % 2] = x[l].end;
+    }
+    assert_true(fabs(waited - c.wait) < 1);
+    step.weights.pool = NULL;
+    assert_int_equal(sim_machine_pool(m, &step, x), 0);
+    sim_machine_close(m);
+}
+
 /* ---- what SiDP published (Fig 11: Llama-3.1-70B, TP2 DP2, H20) */
 
 static double sidp(const struct sim_machine *m, const struct ffn_setup *p, int n, int cas)
@@ -340,6 +369,7 @@ int main(void)
                                        cmocka_unit_test(one_rank_ships_only_its_rows),
                                        cmocka_unit_test(products_over_the_rows_of_all),
                                        cmocka_unit_test(layers_go_either_way),
+                                       cmocka_unit_test(layers_one_by_one),
                                        cmocka_unit_test(modes_cross_as_published),
                                        cmocka_unit_test(a_pool_frees_what_it_should),
                                        cmocka_unit_test(the_cache_grows_by_it)};
