@@ -279,7 +279,8 @@ struct graph_call {
 };
 
 struct step_time {
-    int64_t ns; /* device time of the step (virtual for sim) */
+    int64_t ns;          /* device time of the step (virtual for sim) */
+    struct ffn_cost ffn; /* sim: what pooled weights cost it */
 };
 
 struct backend_ops {

@@ -160,6 +160,18 @@ static void make_history(lua_State *L, struct trial *t, int table)
             rehearsal_lose(&t->world, r);
 }
 
+/* fetch_ms, was_wait_ms: what fetching took; ffn = "cas": the way that all groups take. */
+static void make_pool(lua_State *L, struct trial *t, int table)
+{
+    struct world *w = &t->world.world;
+    const char *way = text(L, table, "ffn");
+    w->ffn_measured = (struct ffn_measured){number(L, table, "fetch_ms", 0, 0, 1e6) * 1e6,
+                                            number(L, table, "was_wait_ms", 0, 0, 1e6) * 1e6, 1};
+    for (int i = 0; i < w->partition.n_groups && w->ffn && way; i++)
+        ffn_set(&partition_slot(&w->partition, i)->ffn, 0, w->ffn->n_layers,
+                strcmp(way, "cas") == 0 ? FFN_CAS : FFN_WAS);
+}
+
 /* measured = { { sp =, tp =, tokens =, ms =, n = }, ... }: what steps have taken so far. steps: of each group. */
 static void make_measured(lua_State *L, struct trial *t, int table)
 {
@@ -187,8 +199,7 @@ static void make_measured(lua_State *L, struct trial *t, int table)
         partition_slot(&w->partition, i)->n_steps = (uint64_t)steps;
         partition_slot(&w->partition, i)->mean_tokens = mean;
     }
-    w->ffn_measured = (struct ffn_measured){number(L, table, "fetch_ms", 0, 0, 1e6) * 1e6,
-                                            number(L, table, "was_wait_ms", 0, 0, 1e6) * 1e6, 1};
+    make_pool(L, t, table);
 }
 
 static void make_world(lua_State *L, struct trial *t, int table)
@@ -377,13 +388,14 @@ static int t_step(lua_State *L)
                                         "pooled",
                                         "fetch_ms",
                                         "was_wait_ms",
+                                        "ffn",
                                         "mean_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.step", names, 17);
+    verb_check_fields(L, 1, "t.step", names, 18);
     make_world(L, t, 1);
     started(L, t);
     lua_newtable(L);

@@ -15,7 +15,7 @@ end
 local function base_of(size, p)
   local best, least
   for _, layout in ipairs(node.layouts[size] or {}) do
-    local bytes = node.residency == "replicated" and node.weight_bytes or node.weight_bytes / layout.tp
+    local bytes = node.residency == "sharded" and node.weight_bytes / layout.tp or node.weight_bytes
     if p.base_sp + p.base_tp > 0 and is_asked(layout, p) then return layout end
     if not least or (least > node.memory_bytes * (1 - p.reserve) and bytes < least) then best, least = layout, bytes end
   end

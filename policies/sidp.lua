@@ -15,7 +15,7 @@ local WAS, CAS = { ffn = "was" }, { ffn = "cas" }
 local function compare(view, group, batch, p)
   local was = math.max(view.estimate(group, nil, batch, WAS), view.fetch_ms)
   local cas, seen = view.estimate(group, nil, batch, CAS)
-  return was, cas, seen >= p.least or view.fetch_ms == 0 -- a machine that is described has nothing to learn
+  return was, cas, seen >= p.least
 end
 
 -- No request has come for a while, none waits, and the batch is getting smaller: it will not grow again.
@@ -27,8 +27,8 @@ end
 local function shall_change(view, group, batch, p)
   local was, cas, known = compare(view, group, batch, p)
   local sends, first = group.ffn ~= "was", group.ranks[1]
-  if not known then -- sending rows is tried where fetches are waited for, until it is known
-    return sends ~= (view.was_wait_ms > p.margin * was)
+  if not known then -- sending rows is tried where decodes wait for fetches, until it is known
+    return sends ~= (view.was_wait_ms > p.margin * was and batch.n_decodes == batch.n)
   end
   local now, other = was, cas
   if sends then now, other = cas, was end
@@ -105,14 +105,41 @@ return {
   end,
 
   tests = {
-    ["a small batch sends its rows once that would have saved enough, a large one never"] = function(t)
-      local seen = {
-        { tokens = 8, ms = 20, n = 20 }, { tokens = 400, ms = 40, n = 20 },
-        { tokens = 8, ms = 10, n = 20, ffn = "cas" }, { tokens = 400, ms = 90, n = 20, ffn = "cas" },
+    ["a small batch sends its rows once that would have saved enough"] = function(t)
+      local small = {
+        ranks = 2, groups = { { 0 }, { 1 } }, pooled = 8, fetch_ms = 20, running = { { group = 1 }, { group = 1 } },
+        measured = { { tokens = 2, ms = 20, n = 9 }, { tokens = 2, ms = 8, n = 9, ffn = "cas" } },
       }
-      local small = { pooled = 8, measured = seen, fetch_ms = 20, now = 100.2, running = { {}, {}, {} } }
-      assert(#t.step(small).ffn == 0)
-      assert(#t.step(small).ffn == 0) -- by now it is 10 ms or more
+      assert(#t.step(small).ffn == 0) -- 12 ms
+      local way = t.step(small).ffn[1]
+      assert(way.mode == "cas" and way.ranks[1] == 0 and way.from == 0 and way.to == 7)
+    end,
+
+    ["a large batch hides its fetches, and fetches"] = function(t)
+      local large = {
+        ranks = 2, groups = { { 0 }, { 1 } }, pooled = 8, fetch_ms = 20, waiting = { { prompt = 400 } },
+        measured = { { tokens = 400, ms = 30, n = 9 }, { tokens = 400, ms = 60, n = 9, ffn = "cas" } },
+      }
+      for _ = 1, 5 do assert(#t.step(large).ffn == 0) end
+      large.ffn = "cas"
+      assert(t.step(large).ffn[1].mode == "was")
+    end,
+
+    ["sending rows is tried where decodes wait for fetches"] = function(t)
+      local new = {
+        ranks = 2, groups = { { 0 }, { 1 } }, pooled = 8, fetch_ms = 20, was_wait_ms = 5, running = { {} },
+        measured = { { tokens = 1, ms = 20, n = 9 } },
+      }
+      assert(t.step(new).ffn[1].mode == "cas")
+      new.was_wait_ms = 0
+      assert(#t.step(new).ffn == 0)
+    end,
+
+    ["pooled, it begins with a group of each rank; else it takes the groups as they are"] = function(t)
+      assert(#t.start { ranks = 4, pooled = 8 }.orders == 4)
+      assert(#t.start { ranks = 4 }.orders == 0)
+      local plan = t.step { ranks = 4, groups = { { 0 }, { 1 }, { 2 }, { 3 } }, running = { {} } }
+      assert(#plan.forwards == 1 and #plan.ffn == 0)
     end,
   },
 }

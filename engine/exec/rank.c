@@ -332,6 +332,8 @@ static void run_part(struct rank *r, struct work *w)
     p->batch.pool_ranks = w->step->size.pool_ranks;
     p->batch.cas_layers = w->step->size.cas_layers;
     run_forward(r, w);
+    if (!r->setup.ops->computes)
+        step_part_take_ffn(p, &p->time.ffn);
     r->on_device = NULL;
     note_failure(r, p);
 }

@@ -228,6 +228,15 @@ int64_t step_ns(const struct step *s)
     return most;
 }
 
+void step_part_take_ffn(struct step_part *p, const struct ffn_cost *c)
+{
+    p->ffn_wait_ns = c->wait_ns;
+    p->ffn_fetch_ns = c->fetch_ns;
+    p->ffn_bytes = c->was_bytes;
+    p->cas_bytes = c->cas_bytes;
+    p->cas_rows = (int)c->cas_rows;
+}
+
 struct ffn_cost step_ffn(const struct step *s)
 {
     struct ffn_cost c = {0};

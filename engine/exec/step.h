@@ -78,11 +78,8 @@ struct step *step_follow(struct step *s, const struct step_context *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
 int64_t step_ns(const struct step *s); /* of its slowest part */
-/* What pooled FFN weights cost it: times of the part that had the most of it, all else of all parts together. */
-struct ffn_cost {
-    int64_t wait_ns, fetch_ns;
-    uint64_t was_bytes, cas_bytes, cas_rows;
-};
+/* Times of the part that had the most of it, all else of all parts together. */
+void step_part_take_ffn(struct step_part *p, const struct ffn_cost *c);
 struct ffn_cost step_ffn(const struct step *s);
 /* The first part that failed by itself, else any that failed, else NULL. */
 const struct step_part *step_failure(const struct step *s, int *rank);

@@ -44,6 +44,14 @@ struct ffn_setup {
     double link_gbps;  /* bytes * 1e-9 a second that leave an owner, and that reach a reader; 0: no bound */
 };
 
+/* What pooled weights cost a step. */
+struct ffn_cost {
+    int64_t wait_ns, fetch_ns; /* its products waited so long for layers on their way; all its fetches took so long */
+    uint64_t was_bytes;        /* fetched */
+    uint64_t cas_bytes;        /* of rows sent to owners, and back */
+    uint64_t cas_rows;         /* summed over layers */
+};
+
 /* The layers whose rows go to their owners; the others are fetched. A layer that lies on the rank itself is neither. */
 struct ffn_modes {
     uint64_t cas[FFN_MAX_LAYERS / 64];

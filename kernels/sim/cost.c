@@ -339,6 +339,21 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     }
     t.between = c->head + (r->h->host_overlaps ? most(0, c->host - whole - c->head - c->service) : c->host);
     c->wait = pool_wait(p, &t, each);
+    c->sent = pool_cas_layers(p, t.cas_layers, false);
+    c->fetched = p->setup->n_layers - t.cas_layers - pool_own_layers(p) + pool_cas_layers(p, t.cas_layers, true);
+    c->fetch = t.fetch * c->fetched;
+}
+
+struct ffn_cost cost_ffn(const struct sim_machine *m, struct sim_weights w, const struct step_size *s,
+                         const struct step_cost *c)
+{
+    int shares = w.shares > 1 ? w.shares : 1;
+    uint64_t rows = (uint64_t)s->rows * (uint64_t)c->sent;
+    return (struct ffn_cost){.wait_ns = (int64_t)c->wait,
+                             .fetch_ns = (int64_t)c->fetch,
+                             .was_bytes = (uint64_t)(c->fetched * ffn_bytes(&m->model, shares)),
+                             .cas_rows = rows,
+                             .cas_bytes = rows * (uint64_t)m->model.hidden * 4};
 }
 
 static struct step_cost parts(const struct sim_machine *m, struct layout l, struct sim_weights w,

@@ -13,6 +13,7 @@ struct device {
     struct device_opts opts;
     const struct batch *batch;
     int64_t cost_ns;
+    struct ffn_cost ffn;
 };
 
 struct weight {
@@ -119,6 +120,7 @@ static int sim_finish(struct device *d, struct step_time *t, struct err *e)
     (void)e;
     d->batch = NULL;
     t->ns = d->cost_ns;
+    t->ffn = d->ffn;
     return 0;
 }
 
@@ -158,7 +160,7 @@ static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
 
 /* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows
  * evenly. */
-static int64_t cost_of(const struct device *d, struct layout l, int share)
+static int64_t cost_of(struct device *d, struct layout l, int share)
 {
     const struct batch *b = d->batch;
     struct step_size s = {.n_logits = b->n_logits, .pool_ranks = b->pool_ranks, .cas_layers = b->cas_layers};
@@ -166,7 +168,12 @@ static int64_t cost_of(const struct device *d, struct layout l, int share)
         return d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / layout_size(l);
     for (int i = 0; share == 0 && i < b->n_seqs; i++)
         step_size_add(&s, b->seqs[i].n_rows, b->seqs[i].pos0);
-    return share == 0 ? sim_step_ns(d, l, &s) : 0;
+    d->ffn = (struct ffn_cost){0};
+    if (share > 0)
+        return 0;
+    struct step_cost c = cost_parts(d->opts.sim_machine, l, weights_of(d), &s);
+    d->ffn = cost_ffn(d->opts.sim_machine, weights_of(d), &s, &c);
+    return (int64_t)(c.total + 0.5);
 }
 
 static void sim_whole_step(struct device *d, int vocab, struct layout l, int share)

@@ -56,6 +56,11 @@ double pool_senders(const struct pool_sight *p)
     return 1 + (p->busy - 1) * (1 - 1.0 / (p->n_owners - 1));
 }
 
+int pool_own_layers(const struct pool_sight *p)
+{
+    return held(p->setup, p->shares, p->me);
+}
+
 int pool_cas_layers(const struct pool_sight *p, int cas_layers, bool here)
 {
     int n = 0;

@@ -38,6 +38,7 @@ struct pool_pace {
 };
 /* What a step waits for layers on their way, once several such steps have run. layers: of that step, or NULL. */
 double pool_wait(const struct pool_sight *p, const struct pool_pace *t, struct sim_pool_layer *layers);
+int pool_own_layers(const struct pool_sight *p);                            /* of all, on this rank */
 int pool_cas_layers(const struct pool_sight *p, int cas_layers, bool here); /* of them, on this rank or elsewhere */
 
 /* Bytes that pooling takes from each device, less its slots: of the owner that holds most, since all caches are

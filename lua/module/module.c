@@ -16,8 +16,10 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/places.h"
 #include "engine/engine.h"
 #include "engine/lab/arrivals.h"
+#include "kernels/sim/machine.h"
 #include "lua/groups.h"
 #include "lua/host.h"
 #include "lua/module/read.h"
@@ -55,6 +57,7 @@ struct step_record {
     uint64_t ranks;
     struct layout layout;
     int n_items, n_tokens, first; /* items[first..) */
+    int ffn;                      /* ffn_way */
 };
 
 struct pending {
@@ -66,6 +69,8 @@ struct rig {
     struct lua_watchdog *dog;
     struct clock clock;
     struct model *model;
+    struct sim_machine *machine; /* NULL: every step has a fixed cost */
+    struct ffn_setup pool;
     struct engine *engine;
     struct result *results; /* by tag - 1 */
     struct scheduled *items;
@@ -192,7 +197,8 @@ static void record_step(struct rig *r)
                                                       .layout = batch->layout,
                                                       .n_items = batch->n_items,
                                                       .n_tokens = batch->n_tokens,
-                                                      .first = r->n_items};
+                                                      .first = r->n_items,
+                                                      .ffn = ffn_way(engine_world(r->engine), batch->group)};
         for (int i = 0; i < batch->n_items; i++) {
             r->items = grown(r->items, r->n_items, &r->cap_items, sizeof *r->items);
             r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag, batch->items[i].n_tokens,
@@ -523,6 +529,7 @@ static int m_schedule(lua_State *L)
         set_number(L, "at", (double)(s->at_ns - START_NS) * 1e-9);
         set_number(L, "tokens", s->n_tokens);
         set_number(L, "group", s->group);
+        set_text(L, "ffn", ffn_way_name(s->ffn));
         set_number(L, "sp", s->layout.sp);
         set_number(L, "tp", s->layout.tp);
         groups_push_ranks(L, s->ranks);
@@ -566,13 +573,15 @@ static int m_result(lua_State *L)
 
 static int m_groups(lua_State *L)
 {
-    const struct partition *p = &engine_world(check_rig(L)->engine)->partition;
+    const struct world *w = engine_world(check_rig(L)->engine);
+    const struct partition *p = &w->partition;
     lua_newtable(L);
     for (int i = 0; i < p->n_groups; i++) {
         const struct group *g = partition_group(p, i);
         lua_createtable(L, 0, 6);
         set_number(L, "id", g->id);
         set_number(L, "running", g->n_running);
+        set_text(L, "ffn", ffn_way_name(ffn_way(w, g)));
         set_number(L, "sp", g->layout.sp);
         set_number(L, "tp", g->layout.tp);
         groups_push_ranks(L, g->mask);
@@ -695,14 +704,44 @@ static const char model_of_ranks[] =
     "embeddings\":131072,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
 
+/* hardware = NAME, and model = NAME: a machine that is described, and a model of the catalog. */
+static int open_machine(struct rig *r, const char *hardware, const char *model, struct err *e)
+{
+    char paths[2][PATH_MAX];
+    TRY(places_description(hardware, "models/hardware", paths[0], e));
+    TRY(places_description(model, "models/catalog", paths[1], e));
+    TRY(sim_machine_open(&r->machine, paths[0], paths[1], e));
+    return model_open_dummy(&r->model, sim_machine_config(r->machine), DT_BF16, 1, e);
+}
+
 static int open_model(lua_State *L, struct rig *r, struct err *e)
 {
-    char path[512];
+    char path[512], hardware[512];
     read_text(L, 1, "model", path, sizeof path);
+    read_text(L, 1, "hardware", hardware, sizeof hardware);
+    if (*hardware)
+        return open_machine(r, hardware, path, e);
     if (!*path)
         return model_open_described(&r->model, r->n_ranks > 1 ? model_of_ranks : model_of_one, DT_BF16, e);
     read_find_file(L, path, sizeof path);
     return model_open_dummy(&r->model, path, DT_BF16, 1, e);
+}
+
+/* pooled = true, pool_slots =, link_gbps =: layer l lies on rank l mod ranks. */
+static void read_pool(lua_State *L, struct rig *r, struct engine_setup *s)
+{
+    if (!read_flag(L, 1, "pooled", false))
+        return;
+    int n_layers = model_config(r->model)->n_layers;
+    if (r->n_ranks < 2 || n_layers > FFN_MAX_LAYERS)
+        luaL_error(L, "pooled weights are for 2 ranks and more, and at most %d layers", FFN_MAX_LAYERS);
+    r->pool = (struct ffn_setup){.n_ranks = r->n_ranks,
+                                 .n_layers = n_layers,
+                                 .n_slots = (int)read_whole(L, 1, "pool_slots", r->n_ranks, 2, FFN_MAX_LAYERS),
+                                 .tile_bytes = 1 << 20,
+                                 .link_gbps = read_number(L, 1, "link_gbps", 0, 0, 1e6)};
+    ffn_parse_owners(&r->pool, "layer-mod", NULL);
+    s->ffn = s->device.pool = &r->pool;
 }
 
 static struct engine_setup read_setup(lua_State *L, struct rig *r)
@@ -733,6 +772,8 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
                               1}; /* as many groups of so many ranks as there is room for; 0: one */
     s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(s.model_name, sizeof s.model_name, "sim");
+    s.device.sim_machine = r->machine;
+    read_pool(L, r, &s);
     return s;
 }
 
@@ -759,6 +800,7 @@ static int m_close(lua_State *L)
     }
     engine_destroy(r->engine);
     model_close(r->model);
+    sim_machine_close(r->machine);
     lua_watchdog_stop(r->dog);
     for (int i = 0; i < r->n_results; i++)
         mem_free(r->results[i].tokens);
@@ -795,10 +837,12 @@ static int l_engine(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    read_names(L, 1,
-               " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
-               "max_num_queued_tokens kv_blocks step_us "
-               "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s ");
+    read_names(
+        L, 1,
+        " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
+        "max_num_queued_tokens kv_blocks step_us "
+        "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s hardware pooled "
+        "pool_slots link_gbps ");
     struct rig *r = new_rig(L);
     struct err e = {0};
     r->n_ranks = (int)read_whole(L, 1, "ranks", 1, 1, MAX_RANKS);

@@ -239,7 +239,7 @@ static int run_all(struct lua_watchdog *dog, char **files, int n_files, struct w
 {
     static const char *const shipped[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
                                           "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
-                                          "policies/auto.lua"};
+                                          "policies/auto.lua",  "policies/sidp.lua"};
     struct err e = {0};
     struct policy native;
     policy_fcfs(&native);

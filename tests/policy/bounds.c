@@ -90,7 +90,8 @@ static void a_lost_rank_ends_what_the_others_cannot_hold(void **state)
                                           "policies/shift.lua",
                                           "policies/flying.lua",
                                           "policies/static.lua",
-                                          "policies/auto.lua"};
+                                          "policies/auto.lua",
+                                          "policies/sidp.lua"};
     for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++)
         lose_a_rank_under(shipped[i]);
 }

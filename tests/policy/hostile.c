@@ -316,7 +316,7 @@ static void refused_verbs(void **state)
          "'hard'))\n"
          "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, "
          "'drain'))\n"
-         "for _, verb in ipairs { 'swap_out', 'swap_in', 'reshard', 'ffn', 'draft' } do refused('not offered', "
+         "for _, verb in ipairs { 'swap_out', 'swap_in', 'reshard', 'draft' } do refused('not offered', "
          "act[verb](1)) end\n"
          "refused('no such ranks', act.bind({ 0, 1 })) refused('empty', act.bind({})) refused('twice', act.bind({ 0, 0 "
          "})) assert(act.bind({ 0 }))\n"

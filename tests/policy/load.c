@@ -59,7 +59,7 @@ static void good_ones_load(void **state)
     (void)state;
     static const char *const files[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
                                         "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
-                                        "policies/auto.lua"};
+                                        "policies/auto.lua",  "policies/sidp.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
     expect_good("return { api = 1, " STEP "}"); /* doc is for readers */

@@ -29,6 +29,8 @@ struct rig_knobs {
     double starvation_s;
     size_t heap_bytes;
     int64_t hard_ns;
+    const struct backend_ops *ops; /* NULL: those of the simulated device */
+    const struct ffn_setup *ffn;   /* pooled weights; NULL: not */
 };
 
 struct rig {
@@ -58,8 +60,9 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
         fail_msg("%s", e.text);
     t->opts = (struct lua_opts){
         .watchdog = t->dog, .heap_bytes = k->heap_bytes, .soft_ns = RIG_SOFT_NS, .hard_ns = k->hard_ns, .quiet = true};
-    struct engine_setup s = {.ops = backend_sim(),
-                             .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
+    struct engine_setup s = {.ops = k->ops ? k->ops : backend_sim(),
+                             .ffn = k->ffn,
+                             .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000, .pool = k->ffn},
                              .model = t->model,
                              .limits = {.max_num_seqs = k->seqs ? k->seqs : 16,
                                         .max_num_batched_tokens = k->batched ? k->batched : 64,
