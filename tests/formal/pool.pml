@@ -1,9 +1,10 @@
-/* Pooled FFN weights: four ranks, each with a step thread, one or more fetches and a server, and the engine. README.md says what is modelled, what is left
+/* Pooled FFN weights: four ranks, each with a step thread, a fetcher and a server, and the engine. README.md says what is modelled, what is left
  * out, and what is claimed.
  *
- * Sizes (-D): REQUESTS (1 to 3: as many groups step at a time), STEPS (of each request), LAYERS, SLOTS (of each rank), CANCELS, FAILURES, ORDERS (bind,
- * release). START is the partition to begin with. CAS: the layers that a step may have as compute as a service, as bits; each step has any of them. AHEAD: the
- * first layers of a step that follows may be fetched. ANY_ORDER: of fetches; else as the step needs them. SLICED: several at a time. */
+ * Sizes (-D): REQUESTS (1 to 3: as many groups step at a time), STEPS (of each request), LAYERS, SLOTS (of each rank), PARTS (of a layer, each with a product: gate and up; down; 1: it
+ * comes whole), CANCELS, FAILURES, ORDERS (bind,
+ * release). START is the partition to begin with. CAS: the layers that a step may have as compute as a service, as bits; each step has any of them. ANY_ORDER:
+ * of fetches; else as the step needs them. SLICED: several layers are on their way at a time. */
 #ifndef REQUESTS
 #define REQUESTS 2
 #endif
@@ -25,6 +26,9 @@
 #ifndef ORDERS
 #define ORDERS 0
 #endif
+#ifndef PARTS
+#define PARTS 2
+#endif
 #ifndef CAS
 #define CAS 0
 #endif
@@ -35,6 +39,7 @@
 #define RANKS 4
 #define ALL 15
 #define NONE 7
+#define NO_SLOT 255
 /* The rank sets that may be groups, by index: {0} {1} {2} {3} {0,1} {2,3}. */
 #define SETS 6
 #define RANKS_OF(g) ((g) < 4 -> 1 << (g) : ((g) == 4 -> 3 : 12))
@@ -43,26 +48,26 @@
 #define ADD(set, i) set = set | (1 << (i))
 #define TAKE(set, i) set = set & ~(1 << (i))
 
-/* ---- the pool: written by all, under its lock */
-byte owner[LAYERS];             /* the rank that a layer is read from, and asked for */
+/* ---- the pool */
+byte owner[LAYERS];             /* the rank that a layer is read from, and asked for: the engine's, between steps */
 byte lies[RANKS];               /* ghost: layers whose bytes are all there, by owner */
 byte failed;                    /* ranks whose device has failed, as the pool was told */
 byte asked[LAYERS];             /* at the owner: the ranks whose rows have come for the layer */
 byte declared;                  /* ranks in a step that has layers as compute as a service */
 byte failures = FAILURES;
 
-/* ---- a rank's, shared by its step, its fetches and the servers */
+/* ---- a rank's, shared by its step, its fetcher and the servers */
 byte stepping;                  /* ranks in a step */
 byte next[RANKS];               /* the layer whose product comes next; LAYERS: none of this step */
 byte cas[RANKS];                /* modes of the step */
-byte goes_on;                   /* ranks that will have another step: its first layers may be fetched */
-byte told = 0, awake = 0;       /* a step, a rank's fetches: something has changed, look again */
+byte told, awake;               /* a step, a fetcher: something has changed, look again */
 byte reply[RANKS];              /* 0: none; the layer + 1; PEER: the owner failed */
-byte used[RANKS];               /* the slot that a product reads, + 1 */
+byte used[RANKS];               /* the slot that a product reads, or a layer's products between them, + 1 */
 #define PEER 9
 byte holds[RANKS * SLOTS] = NONE;       /* the layer that lies in a slot, or is on its way there */
-byte here;                              /* slots whose layer has come */
-byte bytes[RANKS * SLOTS] = NONE;       /* ghost: the layer whose bytes lie there, all of them */
+byte parts[RANKS * SLOTS];              /* that have come */
+byte bytes[RANKS * SLOTS] = NONE;       /* ghost: the layer that really lies there */
+byte there[RANKS * SLOTS];               /* ghost: so much of it */
 #define SLOT(r, i) ((r) * SLOTS + (i))
 
 /* ---- steps: the engine's before the post and after the last member has ended, the ranks' between */
@@ -77,35 +82,10 @@ byte cancelled;                 /* requests; the ranks do not look at it */
 
 /* ================================================================ ranks */
 
-/* The device of the rank fails: whoever waits for it is told, and nothing new may be asked of it. */
+/* The device of the rank fails: whoever waits looks again. The rows that were sent to it are its server's to answer. */
 inline fail(r)
 {
     ADD(failed, r);
-    n = 0;
-    do
-    :: n < LAYERS ->
-        if
-#ifndef MUTANT_QUEUE_STAYS
-        :: owner[n] == r && asked[n] != 0 ->
-            i = 0;
-            do
-            :: i < RANKS ->
-                if
-                :: BIT(asked[n], i) -> assert(reply[i] == 0); reply[i] = PEER
-                :: else
-                fi;
-                i++
-            :: else -> break
-            od;
-            i = 0;
-            asked[n] = 0
-#endif
-        :: else
-        fi;
-        n++
-    :: else -> break
-    od;
-    n = 0;
 #ifndef MUTANT_NO_WAKE
     told = told | stepping;
     awake = awake | stepping
@@ -120,14 +100,13 @@ inline end_part()
 #ifndef MUTANT_IDLE_FETCHES
     TAKE(awake, me);
 #endif
-    TAKE(goes_on, me);
-    next[me] = 0; cas[me] = 0;
+    next[me] = 0; cas[me] = 0; used[me] = 0;
     s_left[g]--;
     if
     :: s_left[g] == 0 -> ADD(ended, g)
     :: else
     fi;
-    g = 0; sense = 0;
+    g = 0; sense = 0; need = 0;
     doing = OUT
 }
 
@@ -144,30 +123,21 @@ inline end_badly()
     end_part()
 }
 
-/* A slot has the layer that comes next, its owner has failed, or neither. */
+/* A slot has as much of the layer that comes next as the product needs, its owner has failed, or neither. */
+#ifdef MUTANT_ANY_NUMBER
+#define SUITS(i) (parts[SLOT(me, i)] >= need)
+#elif defined(MUTANT_EARLY)
+#define SUITS(i) (holds[SLOT(me, i)] == next[me] && parts[SLOT(me, i)] + 1 >= need)
+#else
+#define SUITS(i) (holds[SLOT(me, i)] == next[me] && parts[SLOT(me, i)] >= need)
+#endif
 inline look()
 {
     TAKE(told, me);
-    i = 0;
-    do
-#ifdef MUTANT_ANY_NUMBER
-    :: i < SLOTS && BIT(here, SLOT(me, i)) -> used[me] = i + 1; break
-#elif defined(MUTANT_EARLY)
-    :: i < SLOTS && holds[SLOT(me, i)] == next[me] -> used[me] = i + 1; break
-#else
-    :: i < SLOTS && BIT(here, SLOT(me, i)) && holds[SLOT(me, i)] == next[me] -> used[me] = i + 1; break
-#endif
-    :: else ->
-        i++;
-        if
-        :: i >= SLOTS -> break
-        :: else
-        fi
-    od;
-    i = 0;
     if
-    :: used[me] > 0 -> doing = USES
-    :: used[me] == 0 && BIT(failed, owner[next[me]]) -> end_badly()
+    :: SUITS(0) -> used[me] = 1; doing = USES
+    :: !SUITS(0) && SUITS(SLOTS - 1) -> used[me] = SLOTS; doing = USES
+    :: !SUITS(0) && !SUITS(SLOTS - 1) && BIT(failed, owner[next[me]]) -> end_badly()
     :: else -> doing = WAITS
     fi
 }
@@ -209,7 +179,7 @@ inline next_layer()
 /* The step thread, one step after the other. */
 proctype rank(byte me)
 {
-    byte g, i, n;
+    byte g, need;
     bit sense;
     mtype doing = OUT;
 end:
@@ -233,13 +203,15 @@ end:
         :: owner[next[me]] == me -> assert(BIT(lies[me], next[me])); product_done()
         :: owner[next[me]] == me && BIT(cas[me], next[me]) && (declared & ~(1 << me)) -> ask() /* with the others' rows, or by itself: any */
         :: owner[next[me]] != me && BIT(cas[me], next[me]) -> ask()
-        :: owner[next[me]] != me && !BIT(cas[me], next[me]) -> look()
+        :: owner[next[me]] != me && !BIT(cas[me], next[me]) -> need = 1; look()
         fi }
     :: atomic { doing == WAITS && BIT(told, me) -> look() }
-    :: atomic { doing == USES ->
-        assert(bytes[SLOT(me, used[me] - 1)] == next[me]); /* all of the layer, and nothing has come over it meanwhile */
-        used[me] = 0;
-        product_done() }
+    :: atomic { doing == USES -> /* a product has ended: what it read was there, and nothing has come over it meanwhile */
+        assert(bytes[SLOT(me, used[me] - 1)] == next[me] && there[SLOT(me, used[me] - 1)] >= need);
+        if
+        :: need < PARTS -> need++; look()
+        :: else -> used[me] = 0; need = 0; product_done()
+        fi }
 #ifdef MUTANT_LEAVES
     :: atomic { doing == ASKS && reply[me] == 0 && cancelled != 0 -> end_part() }
 #endif
@@ -256,12 +228,16 @@ end:
     od
 }
 
-/* ================================================================ fetches */
+/* ================================================================ fetchers */
 
 #define DISTANCE(l) (((l) + LAYERS - next[me]) % LAYERS)
-#define WANTED(l) (owner[l] != me && !BIT(cas[me], l) && !BIT(failed, owner[l]) && ((l) >= next[me] || BIT(goes_on, me)))
-#define COMES(s) (holds[s] != NONE && !BIT(here, s))
-#define KEPT(i) (used[me] == (i) + 1 || COMES(SLOT(me, i)))
+#define WANTED(l) (owner[l] != me && !BIT(cas[me], l) && !BIT(failed, owner[l])) /* by this step, or the one that may follow */
+#define COMES(s) (holds[s] != NONE && parts[s] < PARTS)
+#ifdef MUTANT_DROP_FREES
+#define KEPT(i) (COMES(SLOT(me, i)) || (used[me] == (i) + 1 && holds[SLOT(me, i)] != NONE))
+#else
+#define KEPT(i) (COMES(SLOT(me, i)) || used[me] == (i) + 1)
+#endif
 #define FREE(i) (holds[SLOT(me, i)] == NONE || !WANTED(holds[SLOT(me, i)]))
 #define IS_THERE(l) (holds[SLOT(me, 0)] == (l) || holds[SLOT(me, SLOTS - 1)] == (l))
 /* May the layer come into the slot? It is free, or what lies there is needed later (the code takes the one that is needed last). */
@@ -272,10 +248,11 @@ end:
 #endif
 #define OF(k) ((next[me] + (k) / SLOTS) % LAYERS)      /* choices, the nearest layer first: the layer, the slot */
 #define INTO(k) ((k) % SLOTS)
+#define SOME_COMES (COMES(SLOT(me, 0)) || COMES(SLOT(me, SLOTS - 1)))
 #ifdef SLICED
-#define LANE_IS_FREE true
+#define MAY_BEGIN true
 #else
-#define LANE_IS_FREE (!COMES(SLOT(me, 0)) && !COMES(SLOT(me, SLOTS - 1)))
+#define MAY_BEGIN (!SOME_COMES)
 #endif
 #ifdef MUTANT_IDLE_FETCHES
 #define MAY_FETCH true
@@ -283,10 +260,9 @@ end:
 #define MAY_FETCH BIT(stepping, me)
 #endif
 
-inline begin_fetch()
+/* A further layer is on its way, if there is one that may come. */
+inline begin_layer()
 {
-    last = 0;
-    n = 0;
     do
     :: n < LAYERS * SLOTS ->
         if
@@ -302,57 +278,70 @@ inline begin_fetch()
     od;
     n = 0;
     if
-    :: last == 0 -> TAKE(awake, me)
-    :: else ->
+    :: last > 0 ->
         do /* any of them, but one */
         :: MAY_COME(OF(n), INTO(n)) -> break
         :: n + 1 < last -> n++
         od;
-        assert(BIT(stepping, me)); /* a rank without a step moves nothing */
         last = SLOT(me, INTO(n));
         n = OF(n);
-        holds[last] = n;
-        bytes[last] = NONE;
-        TAKE(here, last);
-        from[last - SLOT(me, 0)] = owner[n]
+        holds[last] = n; parts[last] = 0;
+        bytes[last] = NONE; there[last] = 0
+    :: else
     fi;
     n = 0; last = 0
 }
 
-/* The last tile of what comes into slot i. */
-inline end_fetch(i)
+/* The next part of what comes, or nothing is to be done. */
+inline begin_part()
 {
     if
-    :: BIT(failed, from[i]) -> holds[SLOT(me, i)] = NONE
-    :: else ->
-        assert(BIT(lies[from[i]], holds[SLOT(me, i)])); /* what was read was there */
-        bytes[SLOT(me, i)] = holds[SLOT(me, i)];
-        ADD(here, SLOT(me, i))
+    :: COMES(SLOT(me, 0)) -> n = SLOT(me, 0)
+    :: SLOTS > 1 && COMES(SLOT(me, SLOTS - 1)) -> n = SLOT(me, SLOTS - 1)
+    :: else -> n = NO_SLOT
     fi;
-    from[i] = 0;
-    told = told | (stepping & (1 << me));
-    awake = awake | (stepping & (1 << me))
+    if
+    :: n == NO_SLOT -> TAKE(awake, me)
+    :: n != NO_SLOT && BIT(failed, owner[holds[n]]) -> /* given up; a product may still use what has come */
+        holds[n] = NONE; parts[n] = 0;
+        told = told | (stepping & (1 << me))
+    :: else ->
+        assert(BIT(stepping, me)); /* a rank without a step moves nothing */
+        copies = n + 1
+    fi;
+    n = 0
 }
 
 proctype fetcher(byte me)
 {
-    byte n, last, from[SLOTS];
+    byte n, last, copies;       /* the slot that a copy is on its way to, + 1 */
 end:
     do
-    :: atomic { BIT(awake, me) && MAY_FETCH && LANE_IS_FREE -> begin_fetch() }
-    :: d_step { COMES(SLOT(me, 0)) -> end_fetch(0) }
-#if SLOTS > 1
-    :: d_step { COMES(SLOT(me, 1)) -> end_fetch(1) }
-#endif
+    :: atomic { copies == 0 && BIT(awake, me) && MAY_FETCH ->
+        if
+        :: MAY_BEGIN -> begin_layer()
+        :: else
+        fi;
+        begin_part() }
+    :: d_step { copies > 0 -> /* the step may have ended meanwhile */
+        n = copies - 1; copies = 0;
+        assert(BIT(failed, owner[holds[n]]) || BIT(lies[owner[holds[n]]], holds[n])); /* what was read was there */
+        parts[n]++;
+        bytes[n] = holds[n]; there[n] = parts[n];
+        n = 0;
+        told = told | (stepping & (1 << me));
+        awake = awake | (stepping & (1 << me)) }
     od
 }
 
 /* ================================================================ servers */
 
 #ifdef MUTANT_IDLE_OWNER
-#define SERVES (!BIT(failed, me) && BIT(stepping, me))
-#else
+#define SERVES BIT(stepping, me)
+#elif defined(MUTANT_SERVER_ENDS)
 #define SERVES (!BIT(failed, me))
+#else
+#define SERVES true /* also when it has failed: who has asked gets an answer */
 #endif
 #ifdef MUTANT_WAITS_FOR_ALL
 #define COMPLETE(l) ((declared & ~asked[l]) == 0)
@@ -485,13 +474,7 @@ inline post(r)
     :: n < RANKS ->
         if
         :: BIT(RANKS_OF(g), n) ->
-            ADD(posted, n); team[n] = g; cas[n] = k;
-#ifdef AHEAD
-            if
-            :: todo[r] > 1 -> ADD(goes_on, n)
-            :: else
-            fi
-#endif
+            ADD(posted, n); team[n] = g; cas[n] = k
         :: else
         fi;
         n++
@@ -560,8 +543,15 @@ inline absorb(gone)
     :: gone >= 4 -> TAKE(arrived, gone - 4); TAKE(aborted, gone - 4); TAKE(phase, gone - 4)
     :: else
     fi;
+#ifdef MUTANT_DROPS_PEER
+    if
+    :: BIT(s_error, gone) && !(failed & RANKS_OF(gone)) -> dead = dead | RANKS_OF(gone)
+    :: else
+    fi;
+#endif
     TAKE(s_error, gone);
-    drop_failed(gone)
+    drop_failed(gone);
+    assert((dead & ~failed) == 0) /* a healthy rank is never dropped */
 }
 
 #define BOUND(p) (BIT(groups, 4 + (p)) && !BIT(in_step, 4 + (p)))
