@@ -165,17 +165,32 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
         engine_end_request(engine, r, &(struct request_end){.how = how, .retry_after_s = -1});
 }
 
-/* Nothing of a failed step counts: its requests begin again on the ranks that are left. */
+static bool is_member(const struct step *s, int rank)
+{
+    for (int i = 0; i < s->n_ranks; i++)
+        if (s->ranks[i] == rank)
+            return true;
+    return false;
+}
+
+/* Nothing of a failed step counts: its requests begin again on the ranks that are left; or, when only a rank failed
+ * whose FFN layers they needed, go on from where they were, once those layers lie elsewhere. */
 static void absorb_failed(struct engine *engine, const struct step *s, const struct step_part *failed, int rank)
 {
     for (int i = 0; i < s->n_items; i++) {
         struct request *r = request_find(&engine->world.requests, s->items[i].id);
         ASSERT(r && r->busy);
+        bool lost = r->lost;
         r->busy = r->lost = false;
         if (r->finishing)
             engine_end_request(engine, r, &(struct request_end){.how = r->finish_as, .retry_after_s = -1});
+        else if (lost)
+            world_preempt(&engine->world, r, false, engine->now_ns);
     }
-    engine_lose_rank(engine, rank, s, failed->err.text);
+    if (is_member(s, rank) || engine_is_idle_rank(engine, rank))
+        engine_lose_rank(engine, rank, s, failed->err.text);
+    else /* its own step ends, too, and then it is dropped */
+        engine_reset_comms(engine, s);
 }
 
 /* What the step teaches about time: the estimator, and what a prompt token costs. Returns what had been predicted. */

@@ -70,6 +70,10 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     struct engine *engine = mem_new(sizeof *engine);
     engine->setup = *s;
     engine->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
+    if (s->ffn) {
+        engine->ffn = *s->ffn;
+        engine->setup.ffn = &engine->ffn;
+    }
     metrics_init(&engine->metrics);
     engine->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(engine, e);
@@ -232,6 +236,10 @@ static void submit(struct engine *engine, struct request_spec *s)
     }
     if (__builtin_popcountll(engine->world.partition.dead_ranks) == engine->node.n_ranks) {
         turn_away(engine, s, 503, -1, "every rank of the node has failed");
+        return;
+    }
+    if (engine->beyond_mending) {
+        turn_away(engine, s, 503, -1, engine->beyond_mending);
         return;
     }
     int rc = world_submit(&engine->world, s, now, &r, &e);
@@ -516,7 +524,7 @@ bool engine_turn(struct engine *engine)
     if (engine->world.partition.dead_ranks)
         engine_end_misfits(engine);
     note_idle(engine);
-    if (!should_decide(engine, now)) {
+    if (!engine_mend(engine) || !should_decide(engine, now)) {
         if (did || waited || n_freed)
             tell_turned(engine, NULL);
         return did;

@@ -23,6 +23,9 @@ struct engine {
     struct live live;
     struct plan plan;
     struct node node;
+    struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
+    uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
+    const char *beyond_mending; /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
     struct node_facts facts;
     struct timetable under_way; /* not threaded */
@@ -82,6 +85,12 @@ void engine_move_done(struct engine *engine, struct move *m); /* frees it */
 bool engine_switch(struct engine *engine);
 /* After a failed step has been absorbed: the node goes on without this rank. */
 void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why);
+bool engine_is_idle_rank(const struct engine *engine, int rank);      /* its group is in no step, or it is in none */
+void engine_reset_comms(struct engine *engine, const struct step *s); /* of a failed step's ranks */
+
+/* mend.c: pooled FFN weights after a rank has failed. False: not yet whole; no step may begin. */
+bool engine_mend(struct engine *engine);
+
 /* Ranks have failed: a request that fits none of those left would wait for ever. It ends with an error, now or when it
  * has outgrown them. */
 void engine_end_misfits(struct engine *engine);

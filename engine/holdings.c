@@ -77,6 +77,13 @@ int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *
     return 0;
 }
 
+size_t holdings_spare(const struct node *n, const struct engine_setup *s, int rank)
+{
+    struct holding h = holding_of(n, s, rank);
+    size_t used = sum_of(&h) + n->kv_block_bytes * (size_t)n->n_blocks;
+    return h.memory > used ? h.memory - used : 0;
+}
+
 /* FFN bytes of the whole model. */
 static size_t all_ffn(const struct node *n)
 {

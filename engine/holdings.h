@@ -14,6 +14,8 @@ bool holdings_are_private(const struct engine_setup *s);
  * help.
  */
 int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e);
+/* What its memory has beyond what it holds and its KV cache. */
+size_t holdings_spare(const struct node *n, const struct engine_setup *s, int rank);
 /* A line for each rank, and how many tokens more that is than with all weights on every rank. After rank_start. */
 void holdings_print(const struct node *n, const struct engine_setup *s);
 

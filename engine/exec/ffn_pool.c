@@ -14,6 +14,7 @@ struct ffn_seat {
     struct ffn_server *server;
     struct ffn_source source;
     struct ffn_modes modes; /* of the step under way */
+    int lost;               /* the rank whose failure ended the step; -1: none */
     bool sends;             /* it counts among those that send rows */
     uint64_t cas_bytes, cas_rows;
 };
@@ -41,7 +42,10 @@ static enum ffn_mode mode_of(void *ctx, int layer)
 static int take(void *ctx, int layer, int n, const struct weight **matrices, struct err *e)
 {
     struct ffn_seat *s = ctx;
-    return ffn_slots_take(s->slots, layer, n, matrices, e);
+    int rc = ffn_slots_take(s->slots, layer, n, matrices, e);
+    if (rc)
+        s->lost = s->pool->shared.setup.owner[layer];
+    return rc;
 }
 
 static void leave(void *ctx, int layer)
@@ -58,8 +62,11 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
         s->cas_rows += (uint64_t)rows;
         s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->pool->act_bytes;
     }
-    return ffn_server_do(s->pool->seats[owner].server,
-                         &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = rows, .x = x}, e);
+    int rc = ffn_server_do(s->pool->seats[owner].server,
+                           &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = rows, .x = x}, e);
+    if (rc)
+        s->lost = owner;
+    return rc;
 }
 
 void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole)
@@ -67,6 +74,7 @@ void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whol
     memset(&s->modes, 0, sizeof s->modes);
     if (whole)
         s->modes = *modes;
+    s->lost = -1;
     s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
     atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
     ffn_slots_begin(s->slots, &s->modes);
@@ -100,6 +108,16 @@ void ffn_seat_fail(struct ffn_seat *s)
     }
 }
 
+int ffn_seat_lost(const struct ffn_seat *s)
+{
+    return s->lost;
+}
+
+bool ffn_seat_is_dead(const struct ffn_seat *s)
+{
+    return ffn_is_dead(&s->pool->shared, s->rank);
+}
+
 /* ---- the pool */
 
 struct ffn_seat *ffn_pool_seat(struct ffn_pool *p, int rank)
@@ -115,6 +133,16 @@ size_t ffn_pool_slot_bytes(const struct ffn_pool *p)
 size_t ffn_pool_row_bytes(const struct ffn_pool *p)
 {
     return ffn_server_bytes(p->shared.config, p->max_rows, p->act_bytes);
+}
+
+size_t ffn_pool_layer_bytes(const struct ffn_pool *p, int layer)
+{
+    const struct weight *m[FFN_MATRICES];
+    size_t bytes = 0;
+    weights_ffn(p->shared.weights[p->shared.setup.owner[layer]], layer, m);
+    for (int i = 0; i < FFN_MATRICES; i++)
+        bytes += p->shared.ops->weight_bytes(m[i]);
+    return bytes;
 }
 
 void ffn_pool_give(struct ffn_pool *p, int layer, int rank)

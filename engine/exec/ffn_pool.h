@@ -32,9 +32,12 @@ void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whol
 void ffn_seat_end(struct ffn_seat *s);
 const struct ffn_source *ffn_seat_source(struct ffn_seat *s);
 void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a); /* ever since; the rank's thread */
+int ffn_seat_lost(const struct ffn_seat *s);     /* the rank whose failure ended its last step; -1: none */
+bool ffn_seat_is_dead(const struct ffn_seat *s); /* its own device has failed, also while it served others */
 /* The rank's device has failed: whoever waits for it gets E_PEER. Any thread. */
 void ffn_seat_fail(struct ffn_seat *s);
 
+size_t ffn_pool_layer_bytes(const struct ffn_pool *p, int layer); /* of its matrices */
 /* The layer lies on that rank from now on, which has adopted it (weights_adopt). No step is under way. */
 void ffn_pool_give(struct ffn_pool *p, int layer, int rank);
 

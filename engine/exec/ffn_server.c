@@ -104,6 +104,8 @@ static void serve(struct ffn_server *s, const struct taken *t)
     }
     if (!rc)
         carry(s, t, true);
+    else
+        atomic_fetch_or(&s->f->dead, 1ull << s->rank); /* its rank finds that in its next step */
     for (int i = 0; i < t->n; i++) {
         t->calls[i]->rc = rc;
         t->calls[i]->err = e;
@@ -200,7 +202,7 @@ int ffn_server_do(struct ffn_server *s, const struct ffn_rows_call *what, struct
     while (c.state != CALL_DONE)
         monitor_wait(s->lock, -1);
     monitor_unlock(s->lock);
-    return c.rc ? err_set(e, c.rc, "%s", c.err.text) : 0;
+    return c.rc ? err_set(e, E_PEER, "%s", c.err.text) : 0;
 }
 
 void ffn_server_look(struct ffn_server *s)

@@ -230,6 +230,11 @@ static bool is_out(struct rank *r, struct step_part *p, const struct forward_mem
                 (unsigned long long)r->n_steps);
         poison(r, E_DEVICE, &injected);
     }
+    if (!r->poisoned && r->seat && ffn_seat_is_dead(r->seat)) {
+        struct err served;
+        err_set(&served, E_DEVICE, "rank %d: its device failed while it served others", r->setup.index);
+        poison(r, E_DEVICE, &served);
+    }
     if (!r->poisoned)
         return false;
     p->rc = r->poisoned;
@@ -310,6 +315,7 @@ static void run_forward(struct rank *r, const struct work *w)
     p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
     ffn_seat_end(r->seat);
     ffn_seat_account(r->seat, &after);
+    p->lost_owner = p->rc == E_PEER ? ffn_seat_lost(r->seat) + 1 : 0;
     p->ffn_wait_ns = after.wait_ns - before.wait_ns;
     p->ffn_fetch_ns = after.fetch_ns - before.fetch_ns;
     p->ffn_bytes = after.bytes - before.bytes;

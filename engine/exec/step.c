@@ -251,14 +251,20 @@ struct ffn_cost step_ffn(const struct step *s)
     return c;
 }
 
+/* How much a part says about who failed. */
+static int blame(const struct step_part *p)
+{
+    return !p->rc ? 0 : p->rc != E_PEER ? 3 : p->lost_owner ? 2 : 1;
+}
+
 const struct step_part *step_failure(const struct step *s, int *rank)
 {
     const struct step_part *found = NULL;
     for (int i = 0; i < s->n_ranks; i++) {
         const struct step_part *p = &s->parts[i];
-        if (p->rc && (!found || (found->rc == E_PEER && p->rc != E_PEER))) {
+        if (blame(p) > (found ? blame(found) : 0)) {
             found = p;
-            *rank = s->ranks[i];
+            *rank = p->rc == E_PEER && p->lost_owner ? p->lost_owner - 1 : s->ranks[i];
         }
     }
     return found;

@@ -31,8 +31,9 @@ struct step_part {
      * fetches took, what they brought; what went to other owners and came back. */
     int64_t ffn_wait_ns, ffn_fetch_ns;
     uint64_t ffn_bytes, cas_bytes;
-    int cas_rows; /* summed over layers */
-    int rc;       /* E_PEER: another member failed, this rank is well */
+    int cas_rows;   /* summed over layers */
+    int rc;         /* E_PEER: another member failed, or a rank whose FFN layers it needed; this rank is well */
+    int lost_owner; /* the number of that rank, plus 1; 0: it was a member */
     struct err err;
 };
 
@@ -81,7 +82,8 @@ int64_t step_ns(const struct step *s); /* of its slowest part */
 /* Times of the part that had the most of it, all else of all parts together. */
 void step_part_take_ffn(struct step_part *p, const struct ffn_cost *c);
 struct ffn_cost step_ffn(const struct step *s);
-/* The first part that failed by itself, else any that failed, else NULL. */
+/* The first part that failed by itself, else one that needed a rank that has failed, else any that failed, else NULL.
+ * rank: which one failed; it need not be a member. */
 const struct step_part *step_failure(const struct step *s, int *rank);
 void step_free(struct step *s); /* NULL is fine */
 

@@ -305,6 +305,9 @@ static void play_step(struct reenactor *r, const struct recorded *x)
     if (failed >= 0) {
         s->parts[failed].rc = E_DEVICE;
         err_set(&s->parts[failed].err, E_DEVICE, "as recorded");
+    } else if (x->failed_rank >= 0 && engine_world(r->d.engine)->ffn) { /* it held FFN layers that the step needed */
+        s->parts[0].rc = err_set(&s->parts[0].err, E_PEER, "as recorded");
+        s->parts[0].lost_owner = (int)x->failed_rank + 1;
     } else if (x->failed_rank >= 0) {
         differ_because(r, "rank %" PRId64 " failed in a step that it has no part in", x->failed_rank);
     }

@@ -19,7 +19,7 @@ struct chaos {
     int n_partitions;
     uint64_t partitions[CHAOS_MAX_PARTS][9]; /* masks, ended by 0 */
     int budget;
-    uint64_t points, n_orders, n_refused, n_remaps, n_parks;
+    uint64_t points, n_orders, n_refused, n_remaps, n_parks, n_modes;
     bool base_orders; /* also the paper's rank orders */
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
@@ -58,6 +58,12 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
             &w->partition, (int)rng_below(&c->rng, (uint64_t)(w->partition.n_groups ? w->partition.n_groups : 1)));
         if (w->partition.n_groups && plan_remap(p, r->id, g->id, (enum kv_fate)(1 + rng_below(&c->rng, 3))))
             c->n_remaps++;
+    }
+    if (w->ffn && rng_below(&c->rng, 4) == 0) {
+        int from = (int)rng_below(&c->rng, (uint64_t)w->ffn->n_layers);
+        int to = from + 1 + (int)rng_below(&c->rng, (uint64_t)(w->ffn->n_layers - from));
+        int group = v->n_idle && rng_below(&c->rng, 2) ? v->idle[0] : PLAN_ALL_GROUPS;
+        c->n_modes += plan_ffn(p, group, from, to, rng_below(&c->rng, 2) ? FFN_CAS : FFN_WAS);
     }
     if (v->n_idle && rng_below(&c->rng, 40) == 0)
         c->n_parks += plan_preempt_group(p, v->idle[0], WHEN_HARD);

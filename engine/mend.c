@@ -1,0 +1,95 @@
+/* Pooled FFN weights after a rank has failed: its layers have gone with it, and no step can end without them. As soon
+ * as nothing is under way they are loaded again from the model file, each onto the living rank that has most memory to
+ * spare; requests wait meanwhile, and none is lost. Where no rank has room, everything is answered with 503. Engine
+ * thread; the ranks' threads are idle then, so their devices may be used from here, as at start. */
+#include "engine/base/log.h"
+#include "engine/engine_state.h"
+#include "engine/holdings.h"
+
+static bool is_under_way(const struct engine *engine)
+{
+    const struct partition *p = &engine->world.partition;
+    for (int i = 0; i < p->n_groups; i++)
+        if (!partition_group(p, i)->idle)
+            return true;
+    return engine->n_moving > 0;
+}
+
+/* The living rank with most memory to spare. */
+static int roomiest(const struct engine *engine, size_t *spare)
+{
+    uint64_t dead = engine->world.partition.dead_ranks;
+    int found = -1;
+    *spare = 0;
+    for (int i = 0; i < engine->node.n_ranks; i++) {
+        size_t bytes = dead >> i & 1 ? 0 : holdings_spare(&engine->node, &engine->setup, i);
+        if (found < 0 || bytes > *spare) {
+            found = dead >> i & 1 ? found : i;
+            *spare = dead >> i & 1 ? *spare : bytes;
+        }
+    }
+    return found;
+}
+
+/* A machine that only says what things cost has nothing to load: the layer is another's from now on. */
+static int move_layer(struct engine *engine, int layer, struct err *e)
+{
+    size_t spare;
+    int to = roomiest(engine, &spare);
+    struct node *n = &engine->node;
+    if (to < 0)
+        return err_set(e, E_FULL, "every rank of the node has failed");
+    if (n->pool) {
+        size_t bytes = ffn_pool_layer_bytes(n->pool, layer);
+        if (bytes > spare)
+            return err_set(e, E_FULL,
+                           "layer %d takes %zu bytes, and no living rank has more than %zu to spare: give ranks more "
+                           "than they use with --rank-memory and --kv-cache-memory-bytes",
+                           layer, bytes, spare);
+        TRY(weights_adopt(rank_weights(n->ranks[to]), engine->setup.model, layer, e));
+        ffn_pool_give(n->pool, layer, to);
+    }
+    engine->ffn.owner[layer] = (uint8_t)to;
+    return 0;
+}
+
+static void end_all(struct engine *engine, const char *why)
+{
+    for (int i = 0; i < engine->world.requests.n_slots; i++) {
+        struct request *r = engine->world.requests.slots[i];
+        if (r)
+            engine_end_request(
+                engine, r,
+                &(struct request_end){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});
+    }
+}
+
+static void give_up(struct engine *engine, const struct err *e)
+{
+    engine->beyond_mending = "a rank that held FFN weights has failed, and no other has room for them";
+    log_error("engine", "%s: %s", engine->beyond_mending, e->text);
+    end_all(engine, engine->beyond_mending);
+}
+
+bool engine_mend(struct engine *engine)
+{
+    uint64_t lost = engine->world.partition.dead_ranks & ~engine->mended_ranks;
+    struct err e = {0};
+    int n = 0, rc = 0;
+    if (!engine->world.ffn || !lost)
+        return true;
+    if (is_under_way(engine))
+        return false;
+    engine->mended_ranks |= lost;
+    for (int l = 0; l < engine->ffn.n_layers && !rc; l++)
+        if (lost >> engine->ffn.owner[l] & 1) {
+            rc = move_layer(engine, l, &e);
+            n++;
+        }
+    if (rc)
+        give_up(engine, &e);
+    else if (!engine->setup.quiet)
+        log_info("engine", "The FFN weights of %d layers were loaded again, onto ranks that live", n);
+    engine->changed = true;
+    return true;
+}

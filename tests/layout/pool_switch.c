@@ -1,0 +1,133 @@
+/* Pooled FFN weights never show in a node that serves: modes change with the partition at random, requests are
+ * cancelled, preempted in every way and moved, and each text is the one of a single rank with all weights; slots and
+ * blocks are conserved. A rank that fails takes its layers with it: where others have room for them no request is lost,
+ * else each gets its one answer, 503. */
+#include "tests/rig/switch_rig.h"
+
+static struct ffn_setup pool_of(const struct model *m, int ranks, int slots, enum ffn_order order)
+{
+    struct err e = {0};
+    struct ffn_setup s = {
+        .n_ranks = ranks, .n_layers = model_config(m)->n_layers, .n_slots = slots, .order = order, .tile_bytes = 16384};
+    if (ffn_parse_owners(&s, "layer-mod", &e))
+        fail_msg("%s", e.text);
+    return s;
+}
+
+static void churn_pooled(const char *config, enum dtype type, int ranks, int slots)
+{
+    static struct run quiet, t;
+    static bool cancelled[N + 1];
+    struct model *m = open_model(config, type);
+    struct ffn_setup ffn = pool_of(m, ranks, slots, slots >= ranks ? FFN_SHIFTED : FFN_SLICED);
+    struct chaos c = {.every = N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true};
+    memset(cancelled, 0, sizeof cancelled);
+    one_rank(&quiet, m, &(struct run_opts){.n_requests = N});
+    rng_init(&c.rng, (uint64_t)ranks);
+    chaos_partitions(&c, ranks);
+    start_run(&t, m, &(struct run_opts){.ranks = ranks, .kv_blocks = 96, .ffn = &ffn, .policy = chaos_policy(&c)});
+    serve_all(&t, model_config(m)->vocab, cancelled);
+    stop_run(&t);
+    compare(&t, &quiet, cancelled);
+    const uint64_t *counters = engine_world(t.engine)->metrics->counters;
+    print_message("%s, %d ranks: %llu switches, %llu changes of mode, %llu bytes fetched, %llu rows sent\n", config,
+                  ranks, (unsigned long long)engine_world(t.engine)->partition.n_switches,
+                  (unsigned long long)c.n_modes, (unsigned long long)counters[C_WAS_BYTES],
+                  (unsigned long long)counters[C_CAS_ROWS]);
+    assert_true(c.n_modes > 0 && counters[C_CAS_ROWS] > 0);
+    assert_true(counters[C_WAS_BYTES] > 0 || slots >= ffn.n_layers - 1); /* all may have come while it warmed up */
+    engine_destroy(t.engine);
+    model_close(m);
+}
+
+static void modes_and_partitions_never_show_on_4_ranks(void **state)
+{
+    (void)state;
+    churn_pooled("tests/data/layout_9_3.json", DT_F32, 4, 2);
+}
+
+static void modes_and_partitions_never_show_on_2_ranks(void **state)
+{
+    (void)state;
+    churn_pooled("tests/data/layout_gqa.json", DT_F16, 2, 1);
+}
+
+static void modes_and_partitions_never_show_on_8_ranks(void **state)
+{
+    (void)state;
+    churn_pooled("tests/data/layout_40_8.json", DT_Q8_0, 8, 8);
+}
+
+/* Whichever rank fails, in its first steps or later, while everything changes. */
+static void a_failed_owner_loses_no_request_where_others_have_room(void **state)
+{
+    (void)state;
+    static struct run quiet, t;
+    struct model *m = open_model("tests/data/layout_9_3.json", DT_F32);
+    struct ffn_setup ffn = pool_of(m, 4, 2, FFN_SLICED);
+    one_rank(&quiet, m, &(struct run_opts){.n_requests = SOME});
+    for (int rank = 0; rank < 4; rank++) {
+        struct chaos c = {.every = 10, .budget = 48};
+        rng_init(&c.rng, (uint64_t)rank);
+        chaos_partitions(&c, 4);
+        start_run(&t, m,
+                  &(struct run_opts){.n_requests = SOME,
+                                     .ranks = 4,
+                                     .kv_blocks = 128,
+                                     .ffn = &ffn,
+                                     .rank_memory = 256 << 20,
+                                     .fail_rank = rank,
+                                     .fail_at_step = 3 + (uint64_t)rank * 2,
+                                     .policy = chaos_policy(&c)});
+        serve_all(&t, model_config(m)->vocab, NULL);
+        stop_run(&t);
+        compare(&t, &quiet, NULL);
+        const struct world *w = engine_world(t.engine);
+        assert_int_equal((int)w->partition.dead_ranks, 1 << rank);
+        for (int l = 0; l < w->ffn->n_layers; l++)
+            assert_int_not_equal(w->ffn->owner[l], rank);
+        engine_destroy(t.engine);
+    }
+    model_close(m);
+}
+
+static void a_failed_owner_means_503_where_nobody_has_room(void **state)
+{
+    (void)state;
+    static struct run t;
+    struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
+    struct ffn_setup ffn = pool_of(m, 2, 2, FFN_SLICED);
+    struct chaos c = {.every = 10, .budget = 48};
+    rng_init(&c.rng, 1);
+    chaos_partitions(&c, 2);
+    start_run(&t, m,
+              &(struct run_opts){.n_requests = SOME,
+                                 .ranks = 2,
+                                 .ffn = &ffn,
+                                 .rank_memory = 8 << 20, /* what weights leave of it is KV */
+                                 .fail_rank = 1,
+                                 .fail_at_step = 9,
+                                 .may_refuse = true,
+                                 .policy = chaos_policy(&c)});
+    serve_all(&t, model_config(m)->vocab, NULL);
+    stop_run(&t);
+    for (int i = 1; i <= t.n; i++)
+        assert_int_equal(t.heard[i].n_ends, 1);
+    assert_true(t.n_refused > 0);
+    engine_destroy(t.engine);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modes_and_partitions_never_show_on_2_ranks),
+        cmocka_unit_test(modes_and_partitions_never_show_on_4_ranks),
+#if !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(modes_and_partitions_never_show_on_8_ranks),
+#endif
+        cmocka_unit_test(a_failed_owner_loses_no_request_where_others_have_room),
+        cmocka_unit_test(a_failed_owner_means_503_where_nobody_has_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
