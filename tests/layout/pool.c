@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "models/forward/forward.h"
 #include "tests/rig/layout_subject.h"
 
 /* How one course goes through the pool. */

@@ -2,6 +2,7 @@
  * cancelled, preempted in every way and moved, and each text is the one of a single rank with all weights; slots and
  * blocks are conserved. A rank that fails takes its layers with it: where others have room for them no request is lost,
  * else each gets its one answer, 503. */
+#include "engine/engine.h"
 #include "tests/rig/switch_rig.h"
 
 static struct ffn_setup pool_of(const struct model *m, int ranks, int slots, enum ffn_order order)

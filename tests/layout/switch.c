@@ -2,6 +2,7 @@
  * all the time and steps are posted ahead. Mixed lengths, priorities and shared prefixes, random cancels, every way to
  * interrupt and every fate of the KV: each text is the one that the request has on a single rank that never switches;
  * the books balance; an injected failure of a rank loses nothing. */
+#include "engine/engine.h"
 #include "tests/rig/switch_rig.h"
 
 static void churn(const char *config, enum dtype type, int ranks, int kv_blocks, bool copy_shards)
