@@ -24,7 +24,7 @@ DOORS = {"kernels/sim/machine.h": r"engine/(command|lab)/.*"}  # what the compos
 
 HOMES = {  # header pattern: pattern of the files that may include it
     r"(cjson/)?cJSON\.h": r"engine/base/json\.c",
-    r"pthread\.h": r"(engine/base/(queue|thread)|kernels/cpu/pool)\.c",
+    r"pthread\.h": r"(engine/base/(monitor|queue|thread)|kernels/cpu/pool)\.c",
     r"event2/.*|event\.h": r"engine/serve/http/\w+\.[ch]",
     r"(lua|lauxlib|lualib|luajit|luaconf)\.h(pp)?": r"lua/.*",
     r"openssl/.*": r"engine/base/hash\.c",
