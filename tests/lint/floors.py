@@ -20,7 +20,8 @@ ORDER = [
     {"main"},
 ]  # siblings do not know each other
 MACHINES = ("kernels/cpu/", "kernels/cuda/", "kernels/sim/")
-DOORS = {"kernels/sim/machine.h": r"engine/(command|lab)/.*"}  # what the composition root opens a machine with
+# What a composition root opens a machine with: that of the program, and that of the module for specs.
+DOORS = {"kernels/sim/machine.h": r"engine/(command|lab)/.*|lua/module/module\.c"}
 
 HOMES = {  # header pattern: pattern of the files that may include it
     r"(cjson/)?cJSON\.h": r"engine/base/json\.c",
