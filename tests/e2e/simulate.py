@@ -219,15 +219,17 @@ def pictures_can_be_read(folder):
 
 
 def pictures_of_the_pages(folder):
-    """The command of docs/pictures/README.md still draws the pictures beside it."""
-    command = (
-        re.search(r"^build/moonshift simulate (.*)$", open("docs/pictures/README.md").read(), re.M).group(1).split()
-    )
-    assert command[-2:] == ["--plots", "plots"], command
-    good(*command[:-1], f"{folder}/pages")
-    for drawn, kept in (("layouts", "switch"), ("queue", "switch-queue")):
-        same = open(f"{folder}/pages/{drawn}.svg").read() == open(f"docs/pictures/{kept}.svg").read()
-        assert same, f"docs/pictures/{kept}.svg is stale: see the README beside it"
+    """The commands of docs/pictures/README.md still draw the pictures beside it."""
+    commands = re.findall(r"^build/moonshift simulate (.*)$", open("docs/pictures/README.md").read(), re.M)
+    drawn = ({"layouts": "switch", "queue": "switch-queue"}, {"pool": "pool"})
+    assert len(commands) == len(drawn), commands
+    for i, command in enumerate(commands):
+        words = command.split()
+        assert words[-2:] == ["--plots", "plots"], command
+        good(*words[:-1], f"{folder}/pages{i}")
+        for name, kept in drawn[i].items():
+            same = open(f"{folder}/pages{i}/{name}.svg").read() == open(f"docs/pictures/{kept}.svg").read()
+            assert same, f"docs/pictures/{kept}.svg is stale: see the README beside it"
 
 
 def write(folder, name, text):
