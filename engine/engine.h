@@ -24,6 +24,7 @@ struct engine_play {
     int64_t (*step_ns)(void *ctx, const struct step *s);
     int64_t (*move_ns)(void *ctx, const struct move *m);
     void *ctx;
+    struct ffn_cost ffn; /* with step_ns, of a step that fetches all pooled FFN layers that it lacks */
 };
 
 struct engine_setup {

@@ -65,7 +65,8 @@ struct node_facts {
     const struct comm_pool *comms; /* what the node's communicators measured; NULL: there are none */
     const struct ffn_setup *ffn;   /* how FFN weights are pooled; NULL: every rank has all weights */
     size_t ffn_layer_bytes;        /* FFN matrices of the largest layer */
-    size_t ffn_freed_bytes; /* of a rank, by pooling: those of the layers that it does not hold, less its slots */
+    size_t ffn_freed_bytes;        /* by pooling, of the rank on which it is least: those of the layers that it does not
+                                      hold, less its slots. Both are 0 on simulated devices */
     struct limits limits;
     char model[128], device[96];
 };

@@ -55,6 +55,8 @@ static void add_step(struct engine *engine, struct step *s)
     }
     if (play)
         s->parts[0].time.ns = play->step_ns(play->ctx, s);
+    if (play && !s->size.cas_layers)
+        step_part_take_ffn(&s->parts[0], &play->ffn);
     timetable_add_step(&engine->under_way, s);
 }
 

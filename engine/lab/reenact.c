@@ -300,6 +300,7 @@ static void play_step(struct reenactor *r, const struct recorded *x)
             r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens",
             x->group);
     s->parts[0].time.ns = x->ns;
+    step_part_take_ffn(&s->parts[0], &x->ffn);
     for (int i = 0; i < s->n_ranks; i++)
         failed = s->ranks[i] == x->failed_rank ? i : failed;
     if (failed >= 0) {
@@ -503,6 +504,7 @@ void reenact_engine(struct engine_setup *out, struct engine_play *play, const st
                                  .start = h->start,
                                  .comm_sets = h->shape.sets + h->facts.n_ranks,
                                  .n_comm_sets = h->shape.n_sets - h->facts.n_ranks,
+                                 .ffn = h->facts.ffn,
                                  .play = play,
                                  .quiet = true};
     snprintf(out->model_name, sizeof out->model_name, "%s", h->facts.model);

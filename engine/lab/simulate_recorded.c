@@ -48,6 +48,8 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     m->modelled.step_ns = modelled_step;
     m->modelled.move_ns = modelled_move;
     m->modelled.ctx = m;
+    m->modelled.ffn = (struct ffn_cost){.wait_ns = (int64_t)m->digest.fetches.wait_ns,
+                                        .fetch_ns = (int64_t)m->digest.fetches.fetch_ns};
     ask->set_limits(ask->ctx, &m->modelled_setup.limits);
     m->may_compare = !ask->what_if && !ask->part && same_limits(&m->modelled_setup.limits, &m->exact_setup.limits);
     m->compare_any = ask->compare;

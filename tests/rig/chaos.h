@@ -63,7 +63,8 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
         int from = (int)rng_below(&c->rng, (uint64_t)w->ffn->n_layers);
         int to = from + 1 + (int)rng_below(&c->rng, (uint64_t)(w->ffn->n_layers - from));
         int group = v->n_idle && rng_below(&c->rng, 2) ? v->idle[0] : PLAN_ALL_GROUPS;
-        c->n_modes += plan_ffn(p, group, from, to, rng_below(&c->rng, 2) ? FFN_CAS : FFN_WAS);
+        bool waits = (uint64_t)w->ffn_measured.wait_ns % 2; /* what fetching has cost decides, too */
+        c->n_modes += plan_ffn(p, group, from, to, waits == (rng_below(&c->rng, 2) == 0) ? FFN_CAS : FFN_WAS);
     }
     if (v->n_idle && rng_below(&c->rng, 40) == 0)
         c->n_parks += plan_preempt_group(p, v->idle[0], WHEN_HARD);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -30,6 +31,7 @@ struct subject {
     bool caching, orders; /* orders: swaps, rollbacks, resets */
     bool bad; /* the policy leaves closed groups and more behind, and is withdrawn; those that orders bring come back to
                  it */
+    bool pooled; /* FFN weights, on a device that says what that costs */
 };
 
 struct paths {
@@ -152,8 +154,38 @@ static void drive(struct engine *engine, const struct subject *s, const struct c
     assert_int_equal(ended, REQUESTS);
 }
 
+/* Costs that differ from step to step. */
+static int finish_pooled(struct device *d, struct step_time *time, struct err *e)
+{
+    static atomic_int n;
+    int rc = backend_sim()->finish(d, time, e), i = atomic_fetch_add(&n, 1);
+    time->ffn = (struct ffn_cost){.wait_ns = 1000 + i * 37 % 500,
+                                  .fetch_ns = 50000 + i * 91 % 700,
+                                  .was_bytes = 1 << 20,
+                                  .cas_bytes = (uint64_t)i % 3000,
+                                  .cas_rows = (uint64_t)i % 40};
+    return rc;
+}
+
+static void pool(struct engine_setup *setup, struct backend_ops *ops, struct ffn_setup *f)
+{
+    *ops = *backend_sim();
+    ops->finish = finish_pooled;
+    *f = (struct ffn_setup){.n_ranks = setup->n_ranks,
+                            .n_layers = model_config(setup->model)->n_layers,
+                            .n_slots = 2,
+                            .order = FFN_SLICED,
+                            .tile_bytes = 4096,
+                            .link_gbps = 12.5};
+    assert_int_equal(ffn_parse_owners(f, "contiguous", NULL), 0);
+    setup->ops = ops;
+    setup->ffn = setup->device.pool = f;
+}
+
 static void record(const struct subject *s, const char *path)
 {
+    struct backend_ops ops;
+    struct ffn_setup f;
     struct err e = {0};
     struct clock clock;
     struct model *model = NULL;
@@ -185,6 +217,8 @@ static void record(const struct subject *s, const char *path)
                                  .policy = chaos_for(&chaos, s, s->seed),
                                  .witness = recorder_witness(rec)};
     setup.kv_bytes = 40 * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    if (s->pooled)
+        pool(&setup, &ops, &f);
     snprintf(setup.model_name, sizeof setup.model_name, "sim");
     if (engine_create(&engine, &setup, &e))
         fail_msg("%s", e.text);
@@ -256,15 +290,17 @@ static struct played play(const struct subject *s, const char *path, uint64_t se
 }
 
 static const struct subject subjects[] = {
-    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false},
-    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false},
-    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false},
-    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false},
-    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true},
+    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false, false},
+    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false, false},
+    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false, false},
+    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false, false},
+    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 10, true, true, false, true},
+    {"tests/data/sim_ranks.json", 8, 3, 30, 11, false, false, true, true},
 };
 
 static void decisions_come_out_the_same(void **state)
@@ -281,6 +317,7 @@ static void decisions_come_out_the_same(void **state)
             fail_msg("subject %zu: %d %s", i, out.rc, out.why);
         if (recording_digest(&d, p.file, &e))
             fail_msg("%s", e.text);
+        assert_true((d.fetches.n_steps > 0) == subjects[i].pooled);
         assert_true(out.complete && d.complete);
         assert_true(out.n_decisions > 50 && out.n_decisions == d.n_decisions);
         recording_digest_free(&d);

@@ -251,19 +251,77 @@ static void it_is_a_trace(void **state)
                      E_INPUT);
 }
 
+/* The head with `pool` in it, and one line more. */
+static struct buf pooled_text(const char *pool, const char *line)
+{
+    struct buf text = {0};
+    const char *at = strstr(HEAD, "\"model\":{}");
+    buf_put(&text, HEAD, (size_t)(at - HEAD));
+    buf_printf(&text, "\"ffn\":%s,%s%s\n", pool, at, line);
+    return text;
+}
+
+static void pooled_weights_come_back(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"slots\":2,\"order\":1,\"tile_bytes\":4096,\"link_gbps\":0.5,\"layer_bytes\":9,"
+                               "\"freed_bytes\":7,\"owners\":[1,0,1]}";
+    static const struct {
+        const char *pool, *line, *says;
+    } cases[] = {
+        {"[]", "t 1", "f:1: slots must be"},
+        {"{\"slots\":2,\"order\":3}", "t 1", "f:1: order must be a whole number from 0 to 2"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":-1}", "t 1",
+         "f:1: link_gbps must be"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":1}", "t 1",
+         "f:1: owners must be a list"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":1,\"owners\":[2]"
+         "}",
+         "t 1", "f:1: owners must be a whole number from 0 to 1"},
+        {good, "s 1 1 0 1 1 1 1 1 1 - 0 0", "f:2: cas_layers must be"},
+        {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 4 0 0 0 0 0", "f:2: cas_layers must be a whole number from 0 to 3"},
+        {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5", "f:2: cas_rows must be"},
+        {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5 6 7", "f:2: the line must be at its end"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = pooled_text(cases[i].pool, cases[i].line);
+        check_wrong(text.data, cases[i].says);
+        buf_free(&text);
+    }
+    check_wrong("{\"moonshift_recording\":1}", "cut off");
+    struct buf text = pooled_text(good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5 6");
+    struct err e = {0};
+    struct recording *r = NULL;
+    struct recorded x;
+    bool end = false;
+    if (recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e) || recording_next(r, &x, &end, &e))
+        fail_msg("%s", e.text);
+    const struct recording_head *h = recording_head(r);
+    const struct ffn_setup *f = h->facts.ffn;
+    assert_true(f && f->n_ranks == 2 && f->n_layers == 3 && f->n_slots == 2 && f->order == FFN_SLICED);
+    assert_true(f->owner[0] == 1 && f->owner[1] == 0 && f->owner[2] == 1 && f->tile_bytes == 4096);
+    assert_true(f->link_gbps == 0.5 && h->facts.ffn_layer_bytes == 9 && h->facts.ffn_freed_bytes == 7);
+    assert_true(x.cas_layers == 1 && x.ffn.wait_ns == 2 && x.ffn.fetch_ns == 3 && x.ffn.was_bytes == 4);
+    assert_true(x.ffn.cas_bytes == 5 && x.ffn.cas_rows == 6);
+    recording_close(r);
+    buf_free(&text);
+}
+
 static void plans_in_words(void **state)
 {
     (void)state;
     struct buf out = {0};
-    record_plan_words(&out, "D0 B3:2x1:40:5:4:7+36* P2:park O3:bind:hard:migrate:2x1:0 W5000000");
+    record_plan_words(&out,
+                      "D0 B3:2x1:40:5:4:7+36* P2:park O3:bind:hard:migrate:2x1:0 W5000000 F-1:0:32:cas F7:3:4:was");
     assert_string_equal(out.data, "group 3 runs 40 tokens of 5 requests (4 decode) as sp 2 tp 1, prompts 7+36*; "
                                   "request 2 gives way (park); bind ranks 0x3 (hard, migrate); "
-                                  "wake after 5.000 ms");
+                                  "wake after 5.000 ms; all groups take the FFN layers 0 to 31 as cas; "
+                                  "group 7 takes the FFN layers 3 to 3 as was");
     buf_clear(&out);
     record_plan_words(&out, "D0");
     assert_string_equal(out.data, "nothing is run");
     buf_clear(&out);
-    record_plan_words(&out, "B :: ::: X");
+    record_plan_words(&out, "B :: ::: X F F1:2 F::::");
     buf_free(&out);
 }
 
@@ -273,7 +331,7 @@ int main(void)
         cmocka_unit_test(heads_that_are_wrong), cmocka_unit_test(lines_that_are_wrong),
         cmocka_unit_test(fields_come_back),     cmocka_unit_test(keys_go_on),
         cmocka_unit_test(a_long_one_streams),   cmocka_unit_test(it_is_a_trace),
-        cmocka_unit_test(plans_in_words),
+        cmocka_unit_test(plans_in_words),       cmocka_unit_test(pooled_weights_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,8 +8,9 @@
  *   it is all that fits)
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
- * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ...: a step is
- *   absorbed: when it was posted, how long its ranks took, what the estimator had said
+ * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [cas_layers
+ *   wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
+ *   estimator had said; the last six where FFN weights are pooled
  * - m time number start bytes: a copy of KV has landed, posted at start
  * - g time name sha256 params: another policy goes live
  * - j time params: its params change
@@ -299,6 +300,15 @@ static void sampled(void *ctx, struct request *q, bool is_stop)
     }
 }
 
+static void put_ffn(struct buf *out, const struct step *s)
+{
+    struct ffn_cost c = step_ffn(s);
+    const int64_t fields[] = {s->size.cas_layers,   c.wait_ns,          c.fetch_ns, (int64_t)c.was_bytes,
+                              (int64_t)c.cas_bytes, (int64_t)c.cas_rows};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        put_i64(out, fields[i]);
+}
+
 static void stepped(void *ctx, int64_t now, const struct step *s, double predicted_ns, int failed_rank)
 {
     struct recorder *r = ctx;
@@ -317,6 +327,8 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
         buf_put(out, r->stops.data, r->stops.len);
         put_i64(out, r->n_keys);
         buf_put(out, r->keys.data, r->keys.len);
+        if (r->world->ffn)
+            put_ffn(out, s);
         end_line(r);
     }
     buf_clear(&r->stops);

@@ -46,6 +46,21 @@ static void put_shape(struct buf *out, const struct node_shape *s)
     buf_puts(out, "],");
 }
 
+/* How FFN weights are pooled, where they are. */
+static void put_pool(struct buf *out, const struct node_facts *n)
+{
+    const struct ffn_setup *f = n->ffn;
+    if (!f)
+        return;
+    buf_printf(out,
+               "\"ffn\":{\"slots\":%d,\"order\":%d,\"tile_bytes\":%zu,\"link_gbps\":%.17g,\"layer_bytes\":%zu,"
+               "\"freed_bytes\":%zu,\"owners\":[",
+               f->n_slots, (int)f->order, f->tile_bytes, f->link_gbps, n->ffn_layer_bytes, n->ffn_freed_bytes);
+    for (int l = 0; l < f->n_layers; l++)
+        buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
+    buf_puts(out, "]},");
+}
+
 static void put_times(struct buf *out, const char *name, const int64_t ns[COMM_SIZES])
 {
     buf_printf(out, ",\"%s\":[", name);
@@ -123,6 +138,7 @@ void record_head(struct buf *out, const struct recorder_start *s, const struct p
     put_limits(out, &n->limits);
     put_shape(out, n->shape);
     put_comms(out, n->comms);
+    put_pool(out, n);
     put_model(out, s->model);
     buf_puts(out, "\"policy\":{");
     put_text(out, "name", p->name);

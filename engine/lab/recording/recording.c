@@ -224,6 +224,17 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
     r->n_admitted += !f->rc && out->order >= 0;
 }
 
+static void step_of_pool(struct recording *r, struct fields *f, struct recorded *out)
+{
+    const int64_t MOST_BYTES = INT64_C(1) << 60;
+    out->cas_layers = (int)number(f, "cas_layers", 0, r->head.ffn.n_layers);
+    out->ffn.wait_ns = number(f, "wait", 0, MAX_NS);
+    out->ffn.fetch_ns = number(f, "fetch", 0, MAX_NS);
+    out->ffn.was_bytes = (uint64_t)number(f, "was_bytes", 0, MOST_BYTES);
+    out->ffn.cas_bytes = (uint64_t)number(f, "cas_bytes", 0, MOST_BYTES);
+    out->ffn.cas_rows = (uint64_t)number(f, "cas_rows", 0, INT32_MAX);
+}
+
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
@@ -248,6 +259,8 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
         r->key_orders[i] = order(f);
         some_keys(r, f, out, 1);
     }
+    if (r->head.facts.ffn)
+        step_of_pool(r, f, out);
 }
 
 static void live_policy(struct fields *f, struct recorded *out)

@@ -18,7 +18,8 @@ struct recording_head {
     struct node_shape shape;
     struct comm_measure comms[MAX_SETS]; /* of the rank sets of two ranks and more, in their order */
     int n_comms;
-    struct layout start; /* the partition to begin with; 0: one group of all */
+    struct ffn_setup ffn; /* how FFN weights are pooled, where facts.ffn is this one */
+    struct layout start;  /* the partition to begin with; 0: one group of all */
     int block_size;
     int64_t clock_ns; /* the engine's clock at time 0 */
     int64_t began;    /* Unix seconds */
@@ -50,6 +51,8 @@ struct recorded {
     struct layout layout;
     int rows;
     double looked_at;
+    int cas_layers; /* of pooled FFN layers, those whose rows went to their owners */
+    struct ffn_cost ffn;
     const int64_t *stops; /* orders of the requests that ended with a stop id */
     int n_stops;
     const int64_t *key_orders; /* s: whose unit keys[i] is */

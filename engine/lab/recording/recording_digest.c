@@ -7,7 +7,7 @@
 
 static struct step_size size_of(const struct recorded *x)
 {
-    return (struct step_size){.rows = x->rows, .looked_at = x->looked_at};
+    return (struct step_size){.rows = x->rows, .looked_at = x->looked_at, .cas_layers = x->cas_layers};
 }
 
 static void note_arrival(struct recording_digest *d)
@@ -25,6 +25,8 @@ static void note_step(struct recording_digest *d, const struct recorded *x)
         d->n_failed_steps++;
         return;
     }
+    if (x->ffn.fetch_ns && !x->cas_layers)
+        ffn_measure(&d->fetches, (double)x->ffn.fetch_ns, (double)x->ffn.wait_ns);
     estimator_learn(&d->model, x->layout, size_of(x), (double)x->ns);
     d->n_steps++;
     d->mean_ns += ((double)x->ns - d->mean_ns) / (double)d->n_steps;

@@ -6,6 +6,7 @@
 
 #include "engine/lab/recording/recording.h"
 #include "engine/world/estimate.h"
+#include "engine/world/world.h"
 
 struct recording_outcome {
     int32_t n_output; /* -1: unknown: it had not ended */
@@ -16,8 +17,9 @@ struct recording_outcome {
 struct recording_digest {
     struct recording_outcome *outcomes; /* by order */
     size_t n_outcomes, cap_outcomes;
-    int mean_output;        /* of those that finished; at least 1 */
-    struct estimator model; /* fitted to all steps */
+    int mean_output;             /* of those that finished; at least 1 */
+    struct estimator model;      /* fitted to all steps */
+    struct ffn_measured fetches; /* of pooled FFN weights, by the last steps that fetched all they lacked */
     uint64_t n_steps, n_failed_steps;
     double mean_ns;             /* of a step, as measured */
     double modelled_ns;         /* of a step, by the model */

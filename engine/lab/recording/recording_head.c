@@ -156,6 +156,29 @@ static void read_few(struct reader *r, const struct json *root, const char *fiel
         wrong(r, field, "a short list of whole numbers", list);
 }
 
+/* Not there: every rank has all weights. */
+static void read_pool(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    const struct json *o = json_find(root, "ffn"), *link = json_find(o, "link_gbps"), *list = json_find(o, "owners");
+    struct ffn_setup *f = &h->ffn;
+    if (!o)
+        return;
+    f->n_ranks = h->facts.n_ranks;
+    f->n_slots = (int)member(r, o, "slots", 0, FFN_MAX_LAYERS);
+    f->order = (enum ffn_order)member(r, o, "order", FFN_SHIFTED, FFN_PLAIN);
+    f->tile_bytes = (size_t)member(r, o, "tile_bytes", 0, INT64_C(1) << 60);
+    h->facts.ffn_layer_bytes = (size_t)member(r, o, "layer_bytes", 0, INT64_C(1) << 60);
+    h->facts.ffn_freed_bytes = (size_t)member(r, o, "freed_bytes", 0, INT64_C(1) << 60);
+    f->link_gbps = json_number(link);
+    if (json_type(link) != JSON_NUMBER || !(f->link_gbps >= 0 && f->link_gbps <= 1e9))
+        wrong(r, "link_gbps", "a number from 0 to 1e9", link);
+    for (const struct json *j = json_first(list); j && f->n_layers < FFN_MAX_LAYERS; j = json_next(j))
+        f->owner[f->n_layers++] = (uint8_t)whole(r, j, "owners", 0, f->n_ranks - 1);
+    if (f->n_layers < 1 || json_count(list) != (size_t)f->n_layers)
+        wrong(r, "owners", "a list of the rank of each layer, at most 512", list);
+    h->facts.ffn = f;
+}
+
 static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
 {
     struct node_facts *f = &h->facts;
@@ -182,6 +205,7 @@ static void read_node(struct reader *r, const struct json *root, struct recordin
     read_blocks(r, json_find(root, "tokens_per_block"), &h->shape);
     read_refusals(r, json_find(root, "refusals"), &h->shape);
     read_comms(r, json_find(root, "comms"), h);
+    read_pool(r, root, h);
     f->shape = &h->shape;
 }
 
