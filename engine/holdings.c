@@ -93,6 +93,22 @@ static size_t all_ffn(const struct node *n)
     return bytes;
 }
 
+void holdings_of_pool(const struct node *n, size_t *layer, size_t *freed)
+{
+    *layer = rank_facts(n->ranks[0])->budget.ffn_layer;
+    *freed = rank_facts(n->ranks[0])->budget.ffn_freed;
+    if (!n->pool)
+        return;
+    size_t all = all_ffn(n), slots = ffn_pool_slot_bytes(n->pool);
+    *layer = ffn_pool_layer_bytes(n->pool);
+    *freed = SIZE_MAX;
+    for (int i = 0; i < n->n_ranks; i++) {
+        size_t elsewhere = all - weights_ffn_bytes(rank_weights(n->ranks[i]));
+        size_t bytes = elsewhere > slots ? elsewhere - slots : 0;
+        *freed = bytes < *freed ? bytes : *freed;
+    }
+}
+
 /* KV blocks that a rank would have if all weights lay on it, at most what it has. */
 static int blocks_if_replicated(const struct node *n, const struct holding *h, size_t ffn)
 {

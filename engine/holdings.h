@@ -16,6 +16,9 @@ bool holdings_are_private(const struct engine_setup *s);
 int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e);
 /* What its memory has beyond what it holds and its KV cache. */
 size_t holdings_spare(const struct node *n, const struct engine_setup *s, int rank);
+/* Pooled weights: the FFN bytes of the largest layer, and what the pool frees on the rank where it frees least, less
+ * its slots. */
+void holdings_of_pool(const struct node *n, size_t *layer, size_t *freed);
 /* A line for each rank, and how many tokens more that is than with all weights on every rank. After rank_start. */
 void holdings_print(const struct node *n, const struct engine_setup *s);
 

@@ -40,12 +40,13 @@ static int move_layer(struct engine *engine, int layer, struct err *e)
     if (to < 0)
         return err_set(e, E_FULL, "every rank of the node has failed");
     if (n->pool) {
-        size_t bytes = ffn_pool_layer_bytes(n->pool, layer);
+        size_t bytes = ffn_pool_layer_bytes(n->pool);
         if (bytes > spare)
-            return err_set(e, E_FULL,
-                           "layer %d takes %zu bytes, and no living rank has more than %zu to spare: give ranks more "
-                           "than they use with --rank-memory and --kv-cache-memory-bytes",
-                           layer, bytes, spare);
+            return err_set(
+                e, E_FULL,
+                "layer %d takes up to %zu bytes, and no living rank has more than %zu to spare: give ranks more "
+                "than they use with --rank-memory and --kv-cache-memory-bytes",
+                layer, bytes, spare);
         TRY(weights_adopt(rank_weights(n->ranks[to]), engine->setup.model, layer, e));
         ffn_pool_give(n->pool, layer, to);
     }

@@ -310,6 +310,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
                                .comms = n->comms,
                                .ffn = s->ffn,
                                .limits = s->limits};
+    holdings_of_pool(n, &out->ffn_layer_bytes, &out->ffn_freed_bytes);
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);
     put_pool(n, out);

@@ -63,11 +63,12 @@ struct device_facts {
     /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of
      * its own. */
     struct device_budget {
-        size_t weights, copy; /* the weights it holds; what --shift-weights copy adds */
-        size_t reserve;       /* activations and all else */
-        int kv_bits;          /* of a cached element, whatever kv_dtype says */
-        int weight_tp;        /* layouts need a tp that is a multiple of it; 0: there is no description */
-        int64_t switch_ns;    /* what a change of the partition takes from its ranks */
+        size_t weights, copy;        /* the weights it holds; what --shift-weights copy adds */
+        size_t ffn_layer, ffn_freed; /* pooled: the FFN matrices of a layer; what the pool frees, less its slots */
+        size_t reserve;              /* activations and all else */
+        int kv_bits;                 /* of a cached element, whatever kv_dtype says */
+        int weight_tp;               /* layouts need a tp that is a multiple of it; 0: there is no description */
+        int64_t switch_ns;           /* what a change of the partition takes from its ranks */
     } budget;
 };
 

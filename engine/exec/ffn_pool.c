@@ -19,6 +19,10 @@ struct ffn_seat {
     uint64_t cas_bytes, cas_rows;
 };
 
+/* Rows that a server multiplies at once. It is there for small batches; of more rows the caller sends one part after
+ * the other. */
+enum { SERVER_ROWS = 512 };
+
 struct ffn_pool {
     struct ffn_shared shared;
     int max_rows;
@@ -62,11 +66,17 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
         s->cas_rows += (uint64_t)rows;
         s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->pool->act_bytes;
     }
-    int rc = ffn_server_do(s->pool->seats[owner].server,
-                           &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = rows, .x = x}, e);
-    if (rc)
-        s->lost = owner;
-    return rc;
+    for (int at = 0; at < rows; at += s->pool->max_rows) {
+        int n = rows - at < s->pool->max_rows ? rows - at : s->pool->max_rows;
+        struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->pool->act_bytes, x.cols, x.ld};
+        int rc = ffn_server_do(s->pool->seats[owner].server,
+                               &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = n, .x = part}, e);
+        if (rc) {
+            s->lost = owner;
+            return rc;
+        }
+    }
+    return 0;
 }
 
 void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole)
@@ -135,7 +145,7 @@ size_t ffn_pool_row_bytes(const struct ffn_pool *p)
     return ffn_server_bytes(p->shared.config, p->max_rows, p->act_bytes);
 }
 
-size_t ffn_pool_layer_bytes(const struct ffn_pool *p, int layer)
+static size_t layer_bytes(const struct ffn_pool *p, int layer)
 {
     const struct weight *m[FFN_MATRICES];
     size_t bytes = 0;
@@ -143,6 +153,16 @@ size_t ffn_pool_layer_bytes(const struct ffn_pool *p, int layer)
     for (int i = 0; i < FFN_MATRICES; i++)
         bytes += p->shared.ops->weight_bytes(m[i]);
     return bytes;
+}
+
+size_t ffn_pool_layer_bytes(const struct ffn_pool *p)
+{
+    size_t most = 0;
+    for (int l = 0; l < p->shared.setup.n_layers; l++) {
+        size_t bytes = layer_bytes(p, l);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 void ffn_pool_give(struct ffn_pool *p, int layer, int rank)
@@ -174,9 +194,9 @@ static int open_seat(struct ffn_pool *p, int rank, const struct device_opts *o, 
     TRY(ops->open(&s->serve_device, o, e));
     ops->facts(s->serve_device, &facts);
     p->act_bytes = facts.act_bytes;
-    p->max_rows = o->max_rows;
+    p->max_rows = o->max_rows < SERVER_ROWS ? o->max_rows : SERVER_ROWS;
     TRY(ffn_slots_open(&s->slots, &p->shared, rank, s->fetch_device, e));
-    return ffn_server_open(&s->server, &p->shared, rank, s->serve_device, o->max_rows, e);
+    return ffn_server_open(&s->server, &p->shared, rank, s->serve_device, p->max_rows, e);
 }
 
 int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e)

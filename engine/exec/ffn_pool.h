@@ -37,7 +37,7 @@ bool ffn_seat_is_dead(const struct ffn_seat *s); /* its own device has failed, a
 /* The rank's device has failed: whoever waits for it gets E_PEER. Any thread. */
 void ffn_seat_fail(struct ffn_seat *s);
 
-size_t ffn_pool_layer_bytes(const struct ffn_pool *p, int layer); /* of its matrices */
+size_t ffn_pool_layer_bytes(const struct ffn_pool *p); /* the FFN matrices of the largest layer */
 /* The layer lies on that rank from now on, which has adopted it (weights_adopt). No step is under way. */
 void ffn_pool_give(struct ffn_pool *p, int layer, int rank);
 

@@ -297,7 +297,7 @@ static double link_rate(const struct run *r, const struct ffn_setup *pool)
     return pool->link_gbps > 0 ? pool->link_gbps * 1e9 : r->h->link_rate * r->h->link_share;
 }
 
-static double ffn_bytes(const struct sim_model *c, int shares)
+double cost_ffn_bytes(const struct sim_model *c, int shares)
 {
     return 3.0 * c->hidden * c->intermediate * (c->linear_bits / 8) / shares;
 }
@@ -329,7 +329,7 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     double layers = r->c->n_layers,
            whole = c->linear + c->attention + c->reduce + c->exchange + c->elementwise + c->launch;
     struct pool_pace t = {.ffn = c->ffn / layers, .before = (whole - c->ffn) / layers};
-    t.fetch = pool_readers(p) * ffn_bytes(r->c, p->shares) / link_rate(r, p->setup) * 1e9;
+    t.fetch = pool_readers(p) * cost_ffn_bytes(r->c, p->shares) / link_rate(r, p->setup) * 1e9;
     t.cas_layers = r->s->cas_layers < p->setup->n_layers ? r->s->cas_layers : p->setup->n_layers;
     if (t.cas_layers > 0) {
         happens(r->m, t.cas_layers);
@@ -351,7 +351,7 @@ struct ffn_cost cost_ffn(const struct sim_machine *m, struct sim_weights w, cons
     uint64_t rows = (uint64_t)s->rows * (uint64_t)c->sent;
     return (struct ffn_cost){.wait_ns = (int64_t)c->wait,
                              .fetch_ns = (int64_t)c->fetch,
-                             .was_bytes = (uint64_t)(c->fetched * ffn_bytes(&m->model, shares)),
+                             .was_bytes = (uint64_t)(c->fetched * cost_ffn_bytes(&m->model, shares)),
                              .cas_rows = rows,
                              .cas_bytes = rows * (uint64_t)m->model.hidden * 4};
 }
@@ -443,7 +443,7 @@ double cost_weight_bytes(const struct sim_model *c, struct sim_weights w)
 {
     double table = (double)c->vocab * c->hidden * (c->head_bits / 8);
     int shares = w.shares > 1 ? w.shares : 1;
-    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / shares - pool_saved_bytes(&w, ffn_bytes(c, shares));
+    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / shares - pool_saved_bytes(&w, cost_ffn_bytes(c, shares));
 }
 
 double cost_copy_bytes(const struct sim_model *c, int n)

@@ -61,5 +61,6 @@ double cost_all_gather(const struct sim_machine *m, int g, double bytes);
  * (--shift-weights copy). */
 double cost_weight_bytes(const struct sim_model *m, struct sim_weights w);
 double cost_copy_bytes(const struct sim_model *m, int n);
+double cost_ffn_bytes(const struct sim_model *m, int shares); /* of the FFN matrices of a layer, on each device */
 
 #endif

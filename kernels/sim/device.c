@@ -50,9 +50,14 @@ static void sim_facts(const struct device *d, struct device_facts *f)
     if (!m)
         return;
     int shares = d->opts.sim_weight_tp > 1 ? d->opts.sim_weight_tp : 1;
+    double whole = cost_weight_bytes(&m->model, (struct sim_weights){shares, NULL});
+    double freed = whole - cost_weight_bytes(&m->model, weights_of(d));
+    freed = freed > 0 ? freed : 0; /* slots may take more than is freed */
     f->memory_bytes = (size_t)m->hardware.memory_bytes;
     f->budget = (struct device_budget){.weights = (size_t)cost_weight_bytes(&m->model, weights_of(d)),
                                        .copy = (size_t)cost_copy_bytes(&m->model, (int)m->hardware.devices),
+                                       .ffn_layer = d->opts.pool ? (size_t)cost_ffn_bytes(&m->model, shares) : 0,
+                                       .ffn_freed = (size_t)freed,
                                        .reserve = (size_t)m->hardware.reserve_bytes,
                                        .kv_bits = m->model.kv_bits,
                                        .weight_tp = shares,

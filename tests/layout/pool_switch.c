@@ -53,11 +53,13 @@ static void modes_and_partitions_never_show_on_2_ranks(void **state)
     churn_pooled("tests/data/layout_gqa.json", DT_F16, 2, 1);
 }
 
+#if !defined(__SANITIZE_THREAD__)
 static void modes_and_partitions_never_show_on_8_ranks(void **state)
 {
     (void)state;
     churn_pooled("tests/data/layout_40_8.json", DT_Q8_0, 8, 8);
 }
+#endif
 
 /* Whichever rank fails, in its first steps or later, while everything changes. */
 static void a_failed_owner_loses_no_request_where_others_have_room(void **state)
