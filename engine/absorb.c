@@ -187,10 +187,11 @@ static void absorb_failed(struct engine *engine, const struct step *s, const str
         else if (lost)
             world_preempt(&engine->world, r, false, engine->now_ns);
     }
-    if (is_member(s, rank) || engine_is_idle_rank(engine, rank))
-        engine_lose_rank(engine, rank, s, failed->err.text);
-    else /* its own step ends, too, and then it is dropped */
-        engine_reset_comms(engine, s);
+    engine_reset_comms(engine, s);
+    if (is_member(s, rank))
+        engine_lose_rank(engine, rank, failed->err.text);
+    else
+        engine->failing_ranks |= 1ull << rank; /* engine_mend drops it when it is in no step any more */
 }
 
 /* What the step teaches about time: the estimator, and what a prompt token costs. Returns what had been predicted. */

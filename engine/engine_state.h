@@ -24,6 +24,7 @@ struct engine {
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
+    uint64_t failing_ranks;     /* steps of others have found them failed; what they are in has yet to end */
     uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
     const char *beyond_mending; /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
@@ -84,8 +85,7 @@ void engine_post_moves(struct engine *engine);
 void engine_move_done(struct engine *engine, struct move *m); /* frees it */
 bool engine_switch(struct engine *engine);
 /* After a failed step has been absorbed: the node goes on without this rank. */
-void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why);
-bool engine_is_idle_rank(const struct engine *engine, int rank);      /* its group is in no step, or it is in none */
+void engine_lose_rank(struct engine *engine, int rank, const char *why);
 void engine_reset_comms(struct engine *engine, const struct step *s); /* of a failed step's ranks */
 
 /* mend.c: pooled FFN weights after a rank has failed. False: not yet whole; no step may begin. */

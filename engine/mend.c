@@ -15,6 +15,15 @@ static bool is_under_way(const struct engine *engine)
     return engine->n_moving > 0;
 }
 
+/* Ranks that steps of others have found failed are dropped once nothing is under way, if they have not been by then. */
+static void drop_failing(struct engine *engine)
+{
+    for (int i = 0; i < engine->node.n_ranks; i++)
+        if (engine->failing_ranks >> i & 1)
+            engine_lose_rank(engine, i, "steps of other ranks found that its device has failed");
+    engine->failing_ranks = 0;
+}
+
 /* The living rank with most memory to spare. */
 static int roomiest(const struct engine *engine, size_t *spare)
 {
@@ -74,13 +83,14 @@ static void give_up(struct engine *engine, const struct err *e)
 
 bool engine_mend(struct engine *engine)
 {
-    uint64_t lost = engine->world.partition.dead_ranks & ~engine->mended_ranks;
     struct err e = {0};
     int n = 0, rc = 0;
-    if (!engine->world.ffn || !lost)
+    if (!engine->world.ffn || !((engine->world.partition.dead_ranks | engine->failing_ranks) & ~engine->mended_ranks))
         return true;
     if (is_under_way(engine))
         return false;
+    drop_failing(engine);
+    uint64_t lost = engine->world.partition.dead_ranks & ~engine->mended_ranks;
     engine->mended_ranks |= lost;
     for (int l = 0; l < engine->ffn.n_layers && !rc; l++)
         if (lost >> engine->ffn.owner[l] & 1) {

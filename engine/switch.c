@@ -178,20 +178,10 @@ void engine_reset_comms(struct engine *engine, const struct step *s)
     comm_reset_within(engine->node.comms, ranks);
 }
 
-bool engine_is_idle_rank(const struct engine *engine, int rank)
-{
-    const struct partition *p = &engine->world.partition;
-    for (int i = 0; i < p->n_groups; i++)
-        if (partition_group(p, i)->mask >> rank & 1)
-            return partition_group(p, i)->idle;
-    return true;
-}
-
-void engine_lose_rank(struct engine *engine, int rank, const struct step *s, const char *why)
+void engine_lose_rank(struct engine *engine, int rank, const char *why)
 {
     int64_t now = engine->now_ns;
     struct world *w = &engine->world;
-    engine_reset_comms(engine, s);
     if (w->partition.dead_ranks >> rank & 1)
         return;
     metrics_add(&engine->metrics, C_RANK_FAILURES, 1);

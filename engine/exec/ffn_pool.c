@@ -73,6 +73,7 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
                                &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = n, .x = part}, e);
         if (rc) {
             s->lost = owner;
+            ffn_seat_fail(&s->pool->seats[owner]); /* of a server whose product failed, its rank learns it so */
             return rc;
         }
     }

@@ -104,8 +104,6 @@ static void serve(struct ffn_server *s, const struct taken *t)
     }
     if (!rc)
         carry(s, t, true);
-    else
-        atomic_fetch_or(&s->f->dead, 1ull << s->rank); /* its rank finds that in its next step */
     for (int i = 0; i < t->n; i++) {
         t->calls[i]->rc = rc;
         t->calls[i]->err = e;
