@@ -4,18 +4,23 @@
 -- once the other way would have saved some time in all, and at once in the tail of a job. Without pooled weights it
 -- decides like fcfs.
 
-local node            -- what never changes
-local lost            -- by a group's first rank: ms that the other way would have saved since it was the better one
-local last_arrival    -- of any request
+local node           -- what never changes
+local lost           -- by a group's first rank: ms that the other way would have saved since it was the better one
+local tried          -- by size of the batch, in powers of two: steps that have sent rows
+local last_arrival   -- of any request
 
 local WAS, CAS = { ffn = "was" }, { ffn = "cas" }
 
--- What the step takes either way, and whether the second is known well enough to be believed. No fetch is over before
--- view.fetch_ms have gone by, whatever the fit of both prompts and decodes says of a small step.
+local function size_of(batch) return math.floor(math.log(batch.n) / math.log(2) + 1e-9) end
+
+-- What the step takes either way, and whether that is known well enough to be believed. No fetch is over before
+-- view.fetch_ms have gone by, whatever the fit of both prompts and decodes says of a small step. Where decodes wait for
+-- fetches, sending rows is tried with batches of each size, unless it is known to be hopeless.
 local function compare(view, group, batch, p)
   local was = math.max(view.estimate(group, nil, batch, WAS), view.fetch_ms)
   local cas, seen = view.estimate(group, nil, batch, CAS)
-  return was, cas, seen >= p.least
+  local known = (tried[size_of(batch)] or 0) >= p.least or (seen >= p.least and cas > 2 * was)
+  return was, cas, known or batch.n_decodes < batch.n
 end
 
 -- No request has come for a while, none waits, and the batch is getting smaller: it will not grow again.
@@ -27,9 +32,7 @@ end
 local function shall_change(view, group, batch, p)
   local was, cas, known = compare(view, group, batch, p)
   local sends, first = group.ffn ~= "was", group.ranks[1]
-  if not known then -- sending rows is tried where decodes wait for fetches, until it is known
-    return sends ~= (view.was_wait_ms > p.margin * was and batch.n_decodes == batch.n)
-  end
+  if not known then return sends ~= (view.was_wait_ms > p.margin * was) end
   local now, other = was, cas
   if sends then now, other = cas, was end
   if now - other <= p.margin * now then
@@ -40,12 +43,16 @@ local function shall_change(view, group, batch, p)
   return lost[first] > p.patience_ms or (not sends and in_tail(view, group, batch, p))
 end
 
+-- Returns whether the step sends rows.
 local function choose_way(view, act, group, batch, p)
-  if group.size > 1 or group.ffn == "local" or not shall_change(view, group, batch, p) then return end
+  if group.size > 1 or group.ffn == "local" then return false end
+  local sends, last = group.ffn ~= "was", node.ffn.layers - 1
+  if not shall_change(view, group, batch, p) then return sends end
   lost[group.ranks[1]] = 0
-  if group.ffn ~= "was" then return act.ffn(group, "was") end
-  local last = node.ffn.layers - 1
-  return act.ffn(group, "cas", { layers = { math.min(p.first, last), p.last < 0 and last or math.min(p.last, last) } })
+  local first = math.min(p.first, last)
+  last = p.last < 0 and last or math.min(p.last, last)
+  if sends then act.ffn(group, "was") else act.ffn(group, "cas", { layers = { first, last } }) end
+  return not sends
 end
 
 return {
@@ -80,7 +87,7 @@ return {
   end,
 
   start = function(facts, act, p, view)
-    node, lost, last_arrival = facts, {}, view.now
+    node, lost, tried, last_arrival = facts, {}, {}, view.now
     for width = 1, p.bind and node.ffn and node.n_ranks or 0 do
       if node.layouts[width] and #node.layouts[width] > 0 then
         for _, ranks in ipairs(view.cover(width, width)) do act.bind(ranks, { reason = "sidp: data parallel" }) end
@@ -98,7 +105,10 @@ return {
       batch:decodes()
       batch:prefill(view.waiting, p.budget)
       if batch.tokens > 0 then
-        choose_way(view, act, group, batch, p)
+        local size = size_of(batch)
+        if choose_way(view, act, group, batch, p) and batch.n_decodes == batch.n then
+          tried[size] = (tried[size] or 0) + 1
+        end
         act.forward(group, batch)
       end
     end
@@ -107,9 +117,11 @@ return {
   tests = {
     ["a small batch sends its rows once that would have saved enough"] = function(t)
       local small = {
-        ranks = 2, groups = { { 0 }, { 1 } }, pooled = 8, fetch_ms = 20, running = { { group = 1 }, { group = 1 } },
+        ranks = 2, groups = { { 0 }, { 1 } }, pooled = 8, fetch_ms = 20, was_wait_ms = 12,
+        running = { { group = 1 }, { group = 1 } },
         measured = { { tokens = 2, ms = 20, n = 9 }, { tokens = 2, ms = 8, n = 9, ffn = "cas" } },
       }
+      for _ = 1, 8 do assert(t.step(small).ffn[1].mode == "cas") end -- tried
       assert(#t.step(small).ffn == 0) -- 12 ms
       local way = t.step(small).ffn[1]
       assert(way.mode == "cas" and way.ranks[1] == 0 and way.from == 0 and way.to == 7)

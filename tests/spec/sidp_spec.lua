@@ -45,11 +45,11 @@ end
 describe("sidp", function()
   it("fetches while the batch is large, and sends rows in the tail", function()
     local job = run({}, 400)
-    assert.is_true(job.n.was > 200 and job.n.cas > 200, job.n.was .. " and " .. job.n.cas)
-    for rank = 0, 3 do assert.equal(1, job.changes[rank], "changes of rank " .. rank) end
+    assert.is_true(job.n.was > 40 and job.n.cas > 400, job.n.was .. " and " .. job.n.cas)
+    for rank = 0, 3 do assert.is_true(job.changes[rank] <= 3, job.changes[rank] .. " changes of rank " .. rank) end
     local fetching = run({ policy = "policies/fcfs.lua", group_size = 1 }, 400)
     assert.equal(0, fetching.n.cas)
-    assert.is_true(job.ends < 0.7 * fetching.ends, job.ends .. " s, and " .. fetching.ends .. " s by fetching only")
+    assert.is_true(job.ends < 0.4 * fetching.ends, job.ends .. " s, and " .. fetching.ends .. " s by fetching only")
   end)
 
   it("measures where the line runs: a faster link hides its fetches behind smaller batches", function()
