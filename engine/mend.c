@@ -31,11 +31,11 @@ static int roomiest(const struct engine *engine, size_t *spare)
     int found = -1;
     *spare = 0;
     for (int i = 0; i < engine->node.n_ranks; i++) {
-        size_t bytes = dead >> i & 1 ? 0 : holdings_spare(&engine->node, &engine->setup, i);
-        if (found < 0 || bytes > *spare) {
-            found = dead >> i & 1 ? found : i;
-            *spare = dead >> i & 1 ? *spare : bytes;
-        }
+        size_t bytes = holdings_spare(&engine->node, &engine->setup, i);
+        if (dead >> i & 1 || (found >= 0 && bytes <= *spare))
+            continue;
+        found = i;
+        *spare = bytes;
     }
     return found;
 }

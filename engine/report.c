@@ -156,18 +156,23 @@ static void put_ranks(struct buf *out, const struct world *w)
 }
 
 /* How FFN weights are pooled, and what fetching them costs. */
-static void put_pool(struct buf *out, const struct world *w, const struct node_facts *n)
+static void put_pool(struct buf *out, const struct engine *engine)
 {
+    const struct world *w = &engine->world;
+    const struct node_facts *n = &engine->facts;
     const struct ffn_setup *f = w->ffn;
+    struct ffn_pool_facts seen = {0};
     if (!f) {
         buf_puts(out, ",\"ffn\":null");
         return;
     }
+    if (engine->node.pool)
+        ffn_pool_look(engine->node.pool, &seen);
     buf_printf(out,
                ",\"ffn\":{\"layers\":%d,\"slots\":%d,\"layer_bytes\":%zu,\"freed_bytes\":%zu,\"fetch_ms\":%.3f,"
-               "\"wait_ms\":%.3f,\"owners\":[",
+               "\"wait_ms\":%.3f,\"most_readers\":%d,\"products\":%" PRIu64 ",\"calls\":%" PRIu64 ",\"owners\":[",
                f->n_layers, f->n_slots, n->ffn_layer_bytes, n->ffn_freed_bytes, w->ffn_measured.fetch_ns * 1e-6,
-               w->ffn_measured.wait_ns * 1e-6);
+               w->ffn_measured.wait_ns * 1e-6, seen.most_readers, seen.products, seen.calls);
     for (int l = 0; l < f->n_layers; l++)
         buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
     buf_puts(out, "]}");
@@ -276,7 +281,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
     put_ranks(&out, w);
-    put_pool(&out, w, &engine->facts);
+    put_pool(&out, engine);
     buf_puts(&out, ",\"groups\":[");
     for (int i = 0; i < w->partition.n_groups; i++) {
         if (i)
