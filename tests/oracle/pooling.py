@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A node whose FFN weights are pooled serves while its policy is swapped: bursts of greedy streams that drain to one, on
-a slow link, so that steps fetch while batches are large and send rows in the tail. Every text must equal that of a
+"""A node whose FFN weights are pooled serves while its policy is swapped: bursts of greedy streams that drain to one,
+on a slow link, so that steps fetch while batches are large and send rows in the tail. Every text must equal that of a
 server with one rank and all weights; both ways are seen in /admin/state and in the counters; the books balance.
 usage: pooling.py --binary build/moonshift [--seconds 20] [--streams 24] [--ranks 4] -- SERVE_ARGUMENTS"""
 
@@ -63,7 +63,8 @@ def main():
         state = site.settles()
         e = (state or site.state())["engine"]
         print(
-            f"{tally}, {n} swaps, ways {sorted(ways)}, {site.metric('moonshift:was_bytes_total') / 2**20:.0f} MiB fetched, "
+            f"{tally}, {n} swaps, ways {sorted(ways)}, "
+            f"{site.metric('moonshift:was_bytes_total') / 2**20:.0f} MiB fetched, "
             f"waited {site.metric('moonshift:was_wait_seconds_total'):.1f} s, "
             f"{int(site.metric('moonshift:cas_rows_total'))} rows sent, {e['ffn']['calls']} calls in "
             f"{e['ffn']['products']} products, at most {e['ffn']['most_readers']} readers of an owner"
