@@ -267,7 +267,8 @@ const struct step_part *step_failure(const struct step *s, int *rank)
             *rank = p->rc == E_PEER && p->lost_owner ? p->lost_owner - 1 : s->ranks[i];
         }
     }
-    return found;
+    /* where nobody here knows, the step before it failed: that one says who */
+    return found && blame(found) == 1 && s->prev ? step_failure(s->prev, rank) : found;
 }
 
 void step_free(struct step *s)

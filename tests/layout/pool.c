@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/exec/step.h"
 #include "models/forward/forward.h"
 #include "tests/rig/layout_subject.h"
 
@@ -247,6 +248,26 @@ static void nobody_waits_for_a_rank_that_failed(void **state)
     }
 }
 
+/* Rank 5 failed, whose layer rank 3 needed, so 2 and 3 did not meet; the step behind that one only knows that it
+ * failed. Neither says that 2 or 3 failed. A device's own failure says more than either. */
+static void a_failed_step_names_the_rank_that_failed(void **state)
+{
+    (void)state;
+    struct step_part first[2] = {{.rc = E_PEER}, {.rc = E_PEER, .lost_owner = 6}};
+    struct step_part second[2] = {{.rc = E_PEER}, {.rc = E_PEER}};
+    struct step prev = {.n_ranks = 2, .ranks = {2, 3}, .parts = first};
+    struct step next = {.n_ranks = 2, .ranks = {2, 3}, .parts = second, .prev = &prev};
+    int rank = -1;
+    assert_ptr_equal(step_failure(&prev, &rank), &first[1]);
+    assert_int_equal(rank, 5);
+    rank = -1;
+    assert_ptr_equal(step_failure(&next, &rank), &first[1]);
+    assert_int_equal(rank, 5);
+    second[0].rc = E_DEVICE;
+    assert_ptr_equal(step_failure(&next, &rank), &second[0]);
+    assert_int_equal(rank, 2);
+}
+
 /* Fetched alone: only what others own crosses, each layer once a step; sent alone: only rows cross; and a rank without
  * a step moves nothing. */
 static void only_work_moves_bytes(void **state)
@@ -309,6 +330,7 @@ int main(void)
         cmocka_unit_test(freed_bytes_are_the_ffn_of_others),
         cmocka_unit_test(what_is_not_here_cannot_be_read),
         cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
+        cmocka_unit_test(a_failed_step_names_the_rank_that_failed),
         cmocka_unit_test(only_work_moves_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
