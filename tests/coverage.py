@@ -15,7 +15,7 @@ BUILD = "build-coverage"
 LEAST = 80  # per cent of the lines of each room; with the long tests it was 91.7 to 99.3 on 2026-11-22
 # Each instruction set's twin runs the same lines, and so do more cases of one test; lints and formal models run none.
 # The longest are left out: what they reach, shorter ones of their kind reach, too.
-LONG = "sim_golden|sim_bars|layout_bits|layout_switch|wall_slow"
+LONG = "sim_golden|sim_bars|layout_bits|layout_switch|layout_pool$|wall_slow"
 TESTS = ["-LE", "^(lint|formal|emulated|long)$", "-E", rf"\.(portable|avx2)$|^({LONG})$"]
 TOP = ["engine/", "kernels/", "lua/", "models/"]
 
