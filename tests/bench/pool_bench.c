@@ -32,7 +32,7 @@ struct way {
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 
-/* slots 0: all weights on every rank, in one copy */
+/* slots 0: all weights on every rank, each in memory of its own */
 static void open_way(struct bench *b, struct way *w, int slots, enum ffn_order order, enum ffn_mode mode)
 {
     struct err e = {0};
@@ -49,6 +49,7 @@ static void open_way(struct bench *b, struct way *w, int slots, enum ffn_order o
                                 .order = order,
                                 .tile_bytes = 1 << 20,
                                 .link_gbps = b->link_gbps};
+    o.own_weights = !slots;
     if (slots && ffn_parse_owners(&w->ffn, "layer-mod", &e) == 0)
         o.ffn = &w->ffn;
     if (node_open(&w->node, b->model, &o, &e)) {

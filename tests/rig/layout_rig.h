@@ -25,6 +25,7 @@ struct node_opts {
     bool fast;                   /* GPUs: the default mode, not the invariant one */
     int graph_rows;              /* GPUs: most rows of a graph */
     bool spread;                 /* GPUs: rank r on device r; else all on device 0 */
+    bool own_weights;            /* each rank loads all weights for itself */
     const struct ffn_setup *ffn; /* pooled FFN weights, n_ranks of them; NULL: one copy of all weights */
 };
 
@@ -32,7 +33,7 @@ struct node {
     const struct backend_ops *ops;
     struct model *model;             /* the caller's */
     struct weights *weights;         /* of all ranks */
-    struct weights *own[NODE_RANKS]; /* pooled: of each; the first is `weights` */
+    struct weights *own[NODE_RANKS]; /* of each that has its own; the first is `weights` */
     struct ffn_pool *ffn_pool;       /* NULL: not pooled */
     struct ffn_modes modes;          /* of the next steps */
     bool no_pool;                    /* steps do not ask it */
@@ -85,7 +86,7 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
     const struct model_config *c = model_config(n->model);
     struct device_opts device = node_device(o, r);
     TRY(n->ops->open(&n->devices[r], &device, e));
-    if (r == 0 || o->ffn)
+    if (r == 0 || o->ffn || o->own_weights)
         TRY(weights_load(&n->own[r],
                          &(struct weights_setup){.model = n->model,
                                                  .ops = n->ops,
@@ -258,7 +259,7 @@ static inline void node_part_run(void *arg)
 static inline struct forward_member node_site(const struct node *n, const struct node_step *s, int share)
 {
     int rank = s->place->ranks[share];
-    struct forward_member site = {.weights = weights_view(n->ffn_pool ? n->own[rank] : n->weights, s->layout, share),
+    struct forward_member site = {.weights = weights_view(n->own[rank] ? n->own[rank] : n->weights, s->layout, share),
                                   .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
     if (n->ffn_pool && !n->no_pool)
