@@ -276,19 +276,6 @@ void node_close(struct node *n)
     memset(n, 0, sizeof *n);
 }
 
-/* What pooling frees on the rank that it frees least on. */
-static void put_pool(const struct node *n, struct node_facts *out)
-{
-    size_t all = 0, most = 0, slots = n->pool ? ffn_pool_slot_bytes(n->pool) : 0;
-    for (int i = 0; i < n->n_ranks && n->pool; i++) {
-        size_t own = weights_ffn_bytes(rank_weights(n->ranks[i]));
-        all += own;
-        most = own > most ? own : most;
-    }
-    out->ffn_layer_bytes = slots && out->ffn->n_slots ? slots / (size_t)out->ffn->n_slots : 0;
-    out->ffn_freed_bytes = all > most + slots ? all - most - slots : 0;
-}
-
 void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out)
 {
     const struct device_facts *f = rank_facts(n->ranks[0]);
@@ -313,5 +300,4 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
     holdings_of_pool(n, &out->ffn_layer_bytes, &out->ffn_freed_bytes);
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);
-    put_pool(n, out);
 }

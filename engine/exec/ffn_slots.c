@@ -205,10 +205,7 @@ int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **
             monitor_unlock(s->lock);
             return ffn_say_dead(s->f, layer, e);
         }
-        if (!t0) {
-            t0 = clock_now(&s->clock);
-            s->account.n_waits++;
-        }
+        t0 = t0 ? t0 : clock_now(&s->clock);
         monitor_wake(s->lock);
         monitor_wait(s->lock, -1);
     }
@@ -238,7 +235,6 @@ void ffn_slots_account(struct ffn_slots *s, struct ffn_account *a)
     a->wait_ns += s->account.wait_ns;
     a->fetch_ns += s->account.fetch_ns;
     a->bytes += s->account.bytes;
-    a->n_waits += s->account.n_waits;
     monitor_unlock(s->lock);
 }
 

@@ -15,7 +15,7 @@ struct ffn_slots;
 struct ffn_account {
     int64_t wait_ns, fetch_ns; /* products waited; copies took */
     uint64_t bytes, cas_bytes; /* fetched; sent to owners and back */
-    uint64_t n_waits, cas_rows;
+    uint64_t cas_rows;
 };
 
 /* Takes the memory of the slots from d, which is the fetcher's from now on. E_FULL without it. */

@@ -176,41 +176,67 @@ static void freed_bytes_are_the_ffn_of_others(void **state)
     model_close(m);
 }
 
+/* Two pooled ranks, and a step of three tokens on rank 0 alone. */
+struct alone {
+    struct model *model;
+    struct ffn_setup ffn;
+    struct node node;
+    struct place place;
+    int32_t ids[LEN], row;
+    struct sample_row sample;
+    struct sample_result result;
+    struct node_seq seq;
+    struct node_step step;
+    struct node_part parts[NODE_RANKS];
+};
+
+static void open_alone(struct alone *a, int slots)
+{
+    memset(a, 0, sizeof *a);
+    a->model = open_dummy("gqa", DT_Q8_0, 1);
+    a->ffn = setup_of(a->model, 2, &(struct way){slots, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+    struct node_opts o = opts_of(2, 8, 8, place_make(&a->place, (struct layout){1, 1, 1}, 16, LEN, 0));
+    o.ffn = &a->ffn;
+    open_node(&a->node, a->model, &o);
+    memcpy(a->ids, (const int32_t[]){1, 2, 3}, 3 * sizeof *a->ids);
+    a->row = 2;
+    a->sample = row_of(0, 2);
+    a->seq = (struct node_seq){0, 0, 3, a->ids};
+    a->step = (struct node_step){.place = &a->place,
+                                 .layout = {1, 1, 1},
+                                 .seqs = &a->seq,
+                                 .n_seqs = 1,
+                                 .n_logits = 1,
+                                 .logit_rows = &a->row,
+                                 .samples = &a->sample,
+                                 .results = &a->result};
+}
+
+static int run_alone(struct alone *a)
+{
+    return node_run(&a->node, &a->step, a->parts);
+}
+
+static void close_alone(struct alone *a)
+{
+    place_free(&a->place);
+    node_close(&a->node);
+    model_close(a->model);
+}
+
 /* A step that asks no pool finds no weights where they do not lie: the step fails and says so, and nothing is read. */
 static void what_is_not_here_cannot_be_read(void **state)
 {
     (void)state;
-    struct rng rng;
-    rng_init(&rng, 3);
-    struct model *m = open_dummy("gqa", DT_Q8_0, 1);
-    struct node node;
-    struct place p;
-    struct ffn_setup ffn = setup_of(m, 2, &(struct way){2, FFN_PLAIN, "layer-mod", ALL_FETCHED});
-    struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
-    int32_t ids[LEN] = {1, 2, 3}, row = 2;
-    struct sample_result result;
-    struct sample_row sample = row_of(0, 2);
-    struct node_seq seq = {0, 0, 3, ids};
-    struct node_step s = {.place = &p,
-                          .layout = {1, 1, 1},
-                          .seqs = &seq,
-                          .n_seqs = 1,
-                          .n_logits = 1,
-                          .logit_rows = &row,
-                          .samples = &sample,
-                          .results = &result};
-    struct node_part parts[NODE_RANKS];
-    o.ffn = &ffn;
-    open_node(&node, m, &o);
-    assert_int_equal(node_run(&node, &s, parts), 0);
-    node.no_pool = true;
-    assert_int_equal(node_run(&node, &s, parts), E_UNSUPPORTED);
-    assert_non_null(strstr(parts[0].err.text, "do not lie on this rank"));
-    node.no_pool = false;
-    assert_int_equal(node_run(&node, &s, parts), 0);
-    place_free(&p);
-    node_close(&node);
-    model_close(m);
+    struct alone a;
+    open_alone(&a, 2);
+    assert_int_equal(run_alone(&a), 0);
+    a.node.no_pool = true;
+    assert_int_equal(run_alone(&a), E_UNSUPPORTED);
+    assert_non_null(strstr(a.parts[0].err.text, "do not lie on this rank"));
+    a.node.no_pool = false;
+    assert_int_equal(run_alone(&a), 0);
+    close_alone(&a);
 }
 
 /* Rank 1's device has failed: a step on rank 0 ends with the peer's failure, whichever way its layers take. */
@@ -218,33 +244,13 @@ static void nobody_waits_for_a_rank_that_failed(void **state)
 {
     (void)state;
     for (int sent = 0; sent < 2; sent++) {
-        struct model *m = open_dummy("gqa", DT_Q8_0, 1);
-        struct node node;
-        struct place p;
-        struct ffn_setup ffn = setup_of(m, 2, &(struct way){2, FFN_PLAIN, "layer-mod", ALL_FETCHED});
-        struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
-        int32_t ids[LEN] = {1, 2, 3}, row = 2;
-        struct sample_result result;
-        struct sample_row sample = row_of(0, 2);
-        struct node_seq seq = {0, 0, 3, ids};
-        struct node_step s = {.place = &p,
-                              .layout = {1, 1, 1},
-                              .seqs = &seq,
-                              .n_seqs = 1,
-                              .n_logits = 1,
-                              .logit_rows = &row,
-                              .samples = &sample,
-                              .results = &result};
-        struct node_part parts[NODE_RANKS];
-        o.ffn = &ffn;
-        open_node(&node, m, &o);
-        ffn_set(&node.modes, 0, ffn.n_layers, sent ? FFN_CAS : FFN_WAS);
-        ffn_seat_fail(ffn_pool_seat(node.ffn_pool, 1));
-        assert_int_equal(node_run(&node, &s, parts), E_PEER);
-        assert_non_null(strstr(parts[0].err.text, "rank 1, which holds the FFN weights of layer 1, has failed"));
-        place_free(&p);
-        node_close(&node);
-        model_close(m);
+        struct alone a;
+        open_alone(&a, 2);
+        ffn_set(&a.node.modes, 0, a.ffn.n_layers, sent ? FFN_CAS : FFN_WAS);
+        ffn_seat_fail(ffn_pool_seat(a.node.ffn_pool, 1));
+        assert_int_equal(run_alone(&a), E_PEER);
+        assert_non_null(strstr(a.parts[0].err.text, "rank 1, which holds the FFN weights of layer 1, has failed"));
+        close_alone(&a);
     }
 }
 
@@ -273,48 +279,27 @@ static void a_failed_step_names_the_rank_that_failed(void **state)
 static void only_work_moves_bytes(void **state)
 {
     (void)state;
-    struct model *m = open_dummy("gqa", DT_Q8_0, 1);
-    struct node node;
-    struct place p;
-    struct ffn_setup ffn = setup_of(m, 2, &(struct way){8, FFN_PLAIN, "layer-mod", ALL_FETCHED});
-    struct node_opts o = opts_of(2, 8, 8, place_make(&p, (struct layout){1, 1, 1}, 16, LEN, 0));
-    int32_t ids[LEN] = {1, 2, 3}, row = 2;
-    struct sample_result result;
-    struct sample_row sample = row_of(0, 2);
-    struct node_seq seq = {0, 0, 3, ids};
-    struct node_step s = {.place = &p,
-                          .layout = {1, 1, 1},
-                          .seqs = &seq,
-                          .n_seqs = 1,
-                          .n_logits = 1,
-                          .logit_rows = &row,
-                          .samples = &sample,
-                          .results = &result};
-    struct node_part parts[NODE_RANKS];
-    struct ffn_account a, idle;
-    const struct model_config *c = model_config(m);
-    o.ffn = &ffn;
-    open_node(&node, m, &o);
-    size_t others = weights_ffn_bytes(node.own[1]);
-    ffn_set(&node.modes, 0, ffn.n_layers, FFN_CAS);
-    assert_int_equal(node_run(&node, &s, parts), 0);
-    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 0), &a);
-    assert_int_equal(a.bytes, 0);
-    uint64_t rows = 3 * (uint64_t)(ffn_owned(&ffn, 1) - (ffn.owner[c->n_layers - 1] == 1)) +
-                    (ffn.owner[c->n_layers - 1] == 1); /* the last layer has the rows whose logits are wanted */
-    assert_int_equal(a.cas_rows, rows);
-    assert_int_equal(a.cas_bytes, rows * 2 * (uint64_t)c->hidden * sizeof(float));
-    ffn_set(&node.modes, 0, ffn.n_layers, FFN_WAS);
+    struct alone a;
+    struct ffn_account busy, idle;
+    open_alone(&a, 8);
+    const struct model_config *c = model_config(a.model);
+    int last = a.ffn.owner[c->n_layers - 1] == 1; /* that layer has only the rows whose logits are wanted */
+    uint64_t rows = 3 * (uint64_t)(ffn_owned(&a.ffn, 1) - last) + (uint64_t)last;
+    ffn_set(&a.node.modes, 0, a.ffn.n_layers, FFN_CAS);
+    assert_int_equal(run_alone(&a), 0);
+    ffn_seat_account(ffn_pool_seat(a.node.ffn_pool, 0), &busy);
+    assert_int_equal(busy.bytes, 0);
+    assert_int_equal(busy.cas_rows, rows);
+    assert_int_equal(busy.cas_bytes, rows * 2 * (uint64_t)c->hidden * sizeof(float));
+    ffn_set(&a.node.modes, 0, a.ffn.n_layers, FFN_WAS);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(node_run(&node, &s, parts), 0);
-    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 0), &a);
-    assert_int_equal(a.bytes, others); /* there are slots for all: they came once and stayed */
-    assert_int_equal(a.cas_rows, rows);
-    ffn_seat_account(ffn_pool_seat(node.ffn_pool, 1), &idle);
+        assert_int_equal(run_alone(&a), 0);
+    ffn_seat_account(ffn_pool_seat(a.node.ffn_pool, 0), &busy);
+    assert_int_equal(busy.bytes, weights_ffn_bytes(a.node.own[1])); /* slots for all: they came once and stayed */
+    assert_int_equal(busy.cas_rows, rows);
+    ffn_seat_account(ffn_pool_seat(a.node.ffn_pool, 1), &idle);
     assert_true(idle.bytes == 0 && idle.cas_bytes == 0 && idle.cas_rows == 0);
-    place_free(&p);
-    node_close(&node);
-    model_close(m);
+    close_alone(&a);
 }
 
 int main(void)
