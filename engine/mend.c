@@ -1,7 +1,7 @@
 /* Pooled FFN weights after a rank has failed: its layers have gone with it, and no step can end without them. As soon
  * as nothing is under way they are loaded again from the model file, each onto the living rank that has most memory to
  * spare; requests wait meanwhile, and none is lost. Where no rank has room, everything is answered with 503. Engine
- * thread; the ranks' threads are idle then, so their devices may be used from here, as at start. */
+ * thread; the ranks' threads are idle then, and do what is asked of them, as at start. */
 #include "engine/base/log.h"
 #include "engine/engine_state.h"
 #include "engine/holdings.h"
@@ -40,6 +40,19 @@ static int roomiest(const struct engine *engine, size_t *spare)
     return found;
 }
 
+/* A layer on its way to another rank, whose own thread loads it. */
+struct adoption {
+    struct weights *weights;
+    const struct model *model;
+    int layer;
+};
+
+static int adopt(void *ctx, struct err *e)
+{
+    const struct adoption *a = ctx;
+    return weights_adopt(a->weights, a->model, a->layer, e);
+}
+
 /* A machine that only says what things cost has nothing to load: the layer is another's from now on. */
 static int move_layer(struct engine *engine, int layer, struct err *e)
 {
@@ -56,7 +69,10 @@ static int move_layer(struct engine *engine, int layer, struct err *e)
                 "layer %d takes up to %zu bytes, and no living rank has more than %zu to spare: give ranks more "
                 "than they use with --rank-memory and --kv-cache-memory-bytes",
                 layer, bytes, spare);
-        TRY(weights_adopt(rank_weights(n->ranks[to]), engine->setup.model, layer, e));
+        struct adoption a = {rank_weights(n->ranks[to]), engine->setup.model, layer};
+        struct rank_job j = {.run = adopt, .ctx = &a};
+        rank_do(n->ranks[to], &j);
+        TRY(rank_await(n->ranks[to], &j, e));
         ffn_pool_give(n->pool, layer, to);
     }
     engine->ffn.owner[layer] = (uint8_t)to;

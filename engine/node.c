@@ -10,13 +10,13 @@
 
 enum { LEAST_TOKENS = 16 }; /* of a request */
 
-/* The first rank of the same memory: its weights are there already. */
-static struct rank *same_device(const struct node *n, const struct engine_setup *s)
+/* The first rank of the same memory, which loads the weights of both; the rank itself: it loads its own. */
+static int loader_of(const struct engine_setup *s, int rank)
 {
-    for (int i = 0; i < n->n_ranks && s->ops->shares_memory && !holdings_are_private(s); i++)
-        if (s->devices[i] == s->devices[n->n_ranks])
-            return n->ranks[i];
-    return NULL;
+    for (int i = 0; i < rank && s->ops->shares_memory && !holdings_are_private(s); i++)
+        if (s->devices[i] == s->devices[rank])
+            return i;
+    return rank;
 }
 
 /* What a rank's device is opened with. */
@@ -37,28 +37,77 @@ static struct device_opts device_of(const struct engine_setup *s, int rank)
     return o;
 }
 
-static int open_rank(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
+/* What ranks are opened from. */
+struct opening {
+    struct node *node;
+    const struct engine_setup *setup;
+    const struct node_callbacks *callbacks;
+    struct load_progress *progress;
+};
+
+static struct rank_setup setup_of(const struct opening *o, int i)
 {
-    int i = n->n_ranks;
-    struct rank_setup r = {.ops = s->ops,
-                           .device = device_of(s, i),
-                           .model = s->model,
-                           .index = i,
-                           .n_ranks = s->n_ranks,
-                           .shares_with = same_device(n, s),
-                           .copy_shards = s->copy_shards,
-                           .ffn = s->ops->computes ? s->ffn : NULL,
-                           .kv_dtype = s->kv_dtype,
-                           .block_size = s->block_size,
-                           .threaded = s->threaded,
-                           .quiet = s->quiet,
-                           .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0,
-                           .step_done = c->step_done,
-                           .move_done = c->move_done,
-                           .ctx = c->ctx};
-    TRY(rank_open(&n->ranks[i], &r, e));
-    n->n_ranks++;
+    const struct engine_setup *s = o->setup;
+    int loader = loader_of(s, i);
+    return (struct rank_setup){.ops = s->ops,
+                               .device = device_of(s, i),
+                               .model = s->model,
+                               .index = i,
+                               .n_ranks = s->n_ranks,
+                               .shares_with = loader == i ? NULL : o->node->ranks[loader],
+                               .copy_shards = s->copy_shards,
+                               .ffn = s->ops->computes ? s->ffn : NULL,
+                               .kv_dtype = s->kv_dtype,
+                               .block_size = s->block_size,
+                               .threaded = s->threaded,
+                               .quiet = s->quiet,
+                               .progress = o->progress,
+                               .fail_at_step = i == s->fail_rank ? s->fail_at_step : 0,
+                               .step_done = o->callbacks->step_done,
+                               .move_done = o->callbacks->move_done,
+                               .ctx = o->callbacks->ctx};
+}
+
+/* Ranks that load weights, or those that share them, all at the same time. What the first rank says that could not open
+ * is what counts, whoever ended first. */
+static int open_some(const struct opening *o, bool loading, struct err *e)
+{
+    struct rank **ranks = o->node->ranks;
+    const struct engine_setup *s = o->setup;
+    struct err each[MAX_RANKS] = {{0}};
+    int rc[MAX_RANKS] = {0};
+    for (int i = 0; i < s->n_ranks; i++) {
+        struct rank_setup r = setup_of(o, i);
+        if ((loader_of(s, i) == i) == loading)
+            rc[i] = rank_begin(&ranks[i], &r, &each[i]);
+    }
+    for (int i = 0; i < s->n_ranks; i++)
+        if ((loader_of(s, i) == i) == loading && ranks[i])
+            rc[i] = rank_opened(ranks[i], &each[i]);
+    for (int i = 0; i < s->n_ranks; i++)
+        if (rc[i])
+            return err_set(e, rc[i], "%s", each[i].text);
     return 0;
+}
+
+static struct load_progress *progress_of(const struct engine_setup *s)
+{
+    double total = 0;
+    for (int i = 0; i < s->n_ranks; i++)
+        if (loader_of(s, i) == i)
+            total += weights_stored_bytes(s->model, s->ops->computes ? s->ffn : NULL, i);
+    return s->quiet ? NULL : load_progress_new(total, s->ops->computes);
+}
+
+static int open_ranks(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
+{
+    struct opening o = {.node = n, .setup = s, .callbacks = c, .progress = progress_of(s)};
+    n->n_ranks = s->n_ranks;
+    int rc = open_some(&o, true, e);
+    if (!rc)
+        rc = open_some(&o, false, e);
+    load_progress_free(o.progress);
+    return rc;
 }
 
 static int open_comms(struct node *n, const struct engine_setup *s, struct err *e)
@@ -73,6 +122,36 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
                                 .n_extra = s->n_comm_sets,
                                 .measure = s->ops->computes && s->threaded && n->n_ranks > 1};
     return comm_pool_open(&n->comms, &p, e);
+}
+
+/* The seat of one rank, opened by its own thread. */
+struct seating {
+    struct rank_job job;
+    struct ffn_pool *pool;
+    int rank;
+};
+
+static int take_seat(void *ctx, struct err *e)
+{
+    const struct seating *s = ctx;
+    return ffn_pool_sit(s->pool, s->rank, e);
+}
+
+static int open_seats(struct node *n, struct err *e)
+{
+    struct seating seats[MAX_RANKS];
+    int rc = 0;
+    for (int i = 0; i < n->n_ranks; i++) {
+        seats[i] = (struct seating){.job = {.run = take_seat, .ctx = &seats[i]}, .pool = n->pool, .rank = i};
+        rank_do(n->ranks[i], &seats[i].job);
+    }
+    for (int i = 0; i < n->n_ranks; i++) {
+        struct err why;
+        int failed = rank_await(n->ranks[i], &seats[i].job, &why);
+        if (failed && !rc)
+            rc = err_set(e, failed, "%s", why.text);
+    }
+    return rc;
 }
 
 /* Where FFN weights are pooled, and something is computed. */
@@ -91,6 +170,7 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
         &(struct ffn_pool_setup){
             .ops = s->ops, .ffn = s->ffn, .config = model_config(s->model), .weights = weights, .devices = devices},
         e));
+    TRY(open_seats(n, e));
     for (int i = 0; i < n->n_ranks; i++)
         rank_join(n->ranks[i], ffn_pool_seat(n->pool, i));
     return 0;
@@ -232,8 +312,8 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
 {
     memset(n, 0, sizeof *n);
     int rc = check_setup(s, e);
-    while (!rc && n->n_ranks < s->n_ranks)
-        rc = open_rank(n, s, c, e);
+    if (!rc)
+        rc = open_ranks(n, s, c, e);
     if (!rc)
         rc = open_comms(n, s, e);
     if (!rc)

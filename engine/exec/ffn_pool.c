@@ -17,6 +17,7 @@ struct ffn_seat {
     int lost;               /* the rank whose failure ended the step; -1: none */
     bool sends;             /* it counts among those that send rows */
     uint64_t cas_bytes, cas_rows;
+    size_t act_bytes;
 };
 
 /* Rows that a server multiplies at once. It is there for small batches; of more rows the caller sends one part after
@@ -25,10 +26,15 @@ enum { SERVER_ROWS = 512 };
 
 struct ffn_pool {
     struct ffn_shared shared;
-    int max_rows;
-    size_t act_bytes;
+    struct device_opts devices[MAX_RANKS];
     struct ffn_seat seats[MAX_RANKS];
 };
+
+static int server_rows(const struct ffn_pool *p, int rank)
+{
+    int rows = p->devices[rank].max_rows;
+    return rows < SERVER_ROWS ? rows : SERVER_ROWS;
+}
 
 /* ---- what a step asks */
 
@@ -64,11 +70,12 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
     int owner = s->pool->shared.setup.owner[layer];
     if (owner != s->rank) {
         s->cas_rows += (uint64_t)rows;
-        s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->pool->act_bytes;
+        s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->act_bytes;
     }
-    for (int at = 0; at < rows; at += s->pool->max_rows) {
-        int n = rows - at < s->pool->max_rows ? rows - at : s->pool->max_rows;
-        struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->pool->act_bytes, x.cols, x.ld};
+    int most = server_rows(s->pool, owner);
+    for (int at = 0; at < rows; at += most) {
+        int n = rows - at < most ? rows - at : most;
+        struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->act_bytes, x.cols, x.ld};
         int rc = ffn_server_do(s->pool->seats[owner].server,
                                &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = n, .x = part}, e);
         if (rc) {
@@ -143,7 +150,7 @@ size_t ffn_pool_slot_bytes(const struct ffn_pool *p)
 
 size_t ffn_pool_row_bytes(const struct ffn_pool *p)
 {
-    return ffn_server_bytes(p->shared.config, p->max_rows, p->act_bytes);
+    return ffn_server_bytes(p->shared.config, server_rows(p, 0), p->seats[0].act_bytes);
 }
 
 static size_t layer_bytes(const struct ffn_pool *p, int layer)
@@ -182,22 +189,21 @@ void ffn_pool_look(struct ffn_pool *p, struct ffn_pool_facts *out)
     }
 }
 
-static int open_seat(struct ffn_pool *p, int rank, const struct device_opts *o, struct err *e)
+int ffn_pool_sit(struct ffn_pool *p, int rank, struct err *e)
 {
     const struct backend_ops *ops = p->shared.ops;
     struct ffn_seat *s = &p->seats[rank];
-    struct device_opts fetch = *o;
+    struct device_opts fetch = p->devices[rank];
     struct device_facts facts;
     *s = (struct ffn_seat){
         .pool = p, .rank = rank, .source = {.ctx = s, .mode = mode_of, .take = take, .leave = leave, .send = send}};
     fetch.n_threads = fetch.max_rows = 1;
     TRY(ops->open(&s->fetch_device, &fetch, e));
-    TRY(ops->open(&s->serve_device, o, e));
+    TRY(ops->open(&s->serve_device, &p->devices[rank], e));
     ops->facts(s->serve_device, &facts);
-    p->act_bytes = facts.act_bytes;
-    p->max_rows = o->max_rows < SERVER_ROWS ? o->max_rows : SERVER_ROWS;
+    s->act_bytes = facts.act_bytes;
     TRY(ffn_slots_open(&s->slots, &p->shared, rank, s->fetch_device, e));
-    return ffn_server_open(&s->server, &p->shared, rank, s->serve_device, p->max_rows, e);
+    return ffn_server_open(&s->server, &p->shared, rank, s->serve_device, server_rows(p, rank), e);
 }
 
 int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e)
@@ -208,14 +214,9 @@ int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct 
     struct ffn_pool *p = mem_new(sizeof *p);
     p->shared = (struct ffn_shared){.ops = s->ops, .config = s->config, .setup = *s->ffn};
     p->shared.link = ffn_link_new(s->ffn->link_gbps);
-    for (int i = 0; i < s->ffn->n_ranks; i++)
+    for (int i = 0; i < s->ffn->n_ranks; i++) {
         p->shared.weights[i] = s->weights[i];
-    int rc = 0;
-    for (int i = 0; i < s->ffn->n_ranks && !rc; i++)
-        rc = open_seat(p, i, &s->devices[i], e);
-    if (rc) {
-        ffn_pool_close(p);
-        return rc;
+        p->devices[i] = s->devices[i];
     }
     *out = p;
     return 0;

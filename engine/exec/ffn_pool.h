@@ -17,11 +17,14 @@ struct ffn_pool_setup {
     const struct ffn_setup *ffn;       /* copied */
     const struct model_config *config; /* borrowed */
     struct weights *const *weights;    /* [n_ranks], borrowed; every layer on its owner */
-    const struct device_opts *devices; /* [n_ranks] what the ranks' own were opened with: the same memory */
+    const struct device_opts *devices; /* [n_ranks] what the ranks' own were opened with: the same memory; copied */
 };
 
-/* E_UNSUPPORTED: these machines cannot pool weights. E_FULL. */
+/* E_UNSUPPORTED: these machines cannot pool weights. */
 int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e);
+/* Opens the seat of a rank, on the thread that is to touch its memory first; any number of ranks at the same time, all
+ * of them before the first step. E_FULL. */
+int ffn_pool_sit(struct ffn_pool *p, int rank, struct err *e);
 void ffn_pool_close(struct ffn_pool *p);              /* NULL is fine; no step is under way */
 size_t ffn_pool_slot_bytes(const struct ffn_pool *p); /* of each rank */
 size_t ffn_pool_row_bytes(const struct ffn_pool *p);  /* of each rank: for rows that others send */

@@ -11,7 +11,7 @@
 
 /* What lies in the inbox. */
 struct task {
-    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE } kind;
+    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE, TASK_JOB } kind;
     int share;
     void *what;
 };
@@ -25,7 +25,9 @@ struct rank {
     struct forward forward;
     struct kv_space kv;
     struct heads heads;
-    struct queue *inbox; /* of struct task */
+    struct queue *inbox;     /* of struct task */
+    struct queue *jobs_done; /* of struct rank_job * */
+    struct rank_job opening;
     const struct step
         *on_device;   /* the step done last, if the device has what it sampled: the next can be fed with it there */
     struct task held; /* taken from the inbox and not begun */
@@ -52,7 +54,7 @@ static int init_weights(struct rank *r, struct err *e)
                                                 .copy_shards = s->copy_shards,
                                                 .ffn = s->ffn,
                                                 .rank = s->index,
-                                                .quiet = s->quiet},
+                                                .progress = s->progress},
                         e);
 }
 
@@ -75,28 +77,60 @@ static int init_forward(struct rank *r, struct err *e)
     return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, r->setup.n_ranks, e);
 }
 
-int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
+static int open_parts(void *ctx, struct err *e)
+{
+    struct rank *r = ctx;
+    const struct rank_setup *s = &r->setup;
+    TRY(s->ops->open(&r->device, &s->device, e));
+    s->ops->facts(r->device, &r->facts);
+    TRY(init_weights(r, e));
+    return init_forward(r, e);
+}
+
+static void body(void *arg);
+
+int rank_begin(struct rank **out, const struct rank_setup *s, struct err *e)
 {
     struct rank *r = mem_new(sizeof *r);
+    char name[16];
+    *out = r;
     r->setup = *s;
+    r->opening = (struct rank_job){.run = open_parts, .ctx = r};
     if (r->setup.n_ranks < 1)
         r->setup.n_ranks = 1;
-    int rc = s->ops->open(&r->device, &s->device, e);
-    if (!rc) {
-        s->ops->facts(r->device, &r->facts);
-        if (!s->quiet)
-            log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name,
-                     (double)r->facts.memory_bytes / 0x1p30);
-        rc = init_weights(r, e);
+    if (s->threaded) {
+        r->inbox = queue_create(sizeof(struct task), 0, false);
+        r->jobs_done = queue_create(sizeof(struct rank_job *), 0, false);
+        snprintf(name, sizeof name, "rank-%d", s->index);
+        int rc = thread_start(&r->thread, name, body, r, e);
+        if (rc) {
+            rank_close(r);
+            *out = NULL;
+            return rc;
+        }
     }
-    if (!rc)
-        rc = init_forward(r, e);
-    if (rc) {
-        rank_close(r);
-        return rc;
-    }
-    *out = r;
+    rank_do(r, &r->opening);
     return 0;
+}
+
+int rank_opened(struct rank *r, struct err *e)
+{
+    TRY(rank_await(r, &r->opening, e));
+    if (!r->setup.quiet)
+        log_info("rank", "Device %d: %s, %.1f GiB", r->setup.index, r->facts.name,
+                 (double)r->facts.memory_bytes / 0x1p30);
+    return 0;
+}
+
+int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
+{
+    TRY(rank_begin(out, s, e));
+    int rc = rank_opened(*out, e);
+    if (rc) {
+        rank_close(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 const struct device_facts *rank_facts(const struct rank *r)
@@ -433,6 +467,13 @@ static void do_prepare(struct rank *r, struct prepare_task *t, int share)
         queue_post(t->ended, &t->rows);
 }
 
+static void do_job(struct rank *r, struct rank_job *j)
+{
+    j->rc = j->run(j->ctx, &j->err);
+    if (r->setup.threaded)
+        queue_post(r->jobs_done, &j);
+}
+
 static void body(void *arg)
 {
     struct rank *r = arg;
@@ -447,25 +488,46 @@ static void body(void *arg)
             do_step(r, t.what, t.share);
         else if (t.kind == TASK_MOVE)
             do_move(r, t.what, t.share);
-        else
+        else if (t.kind == TASK_PREPARE)
             do_prepare(r, t.what, t.share);
+        else
+            do_job(r, t.what);
     }
+}
+
+void rank_do(struct rank *r, struct rank_job *j)
+{
+    if (r->setup.threaded)
+        queue_post(r->inbox, &(struct task){TASK_JOB, 0, j});
+    else
+        do_job(r, j);
+}
+
+int rank_await(struct rank *r, struct rank_job *j, struct err *e)
+{
+    struct rank_job *done = j;
+    while (r->setup.threaded && !queue_take(r->jobs_done, &done))
+        queue_wait(r->jobs_done, -1);
+    ASSERT(done == j);
+    return j->rc ? err_set(e, j->rc, "%s", j->err.text) : 0;
+}
+
+static int take_kv(void *ctx, struct err *e)
+{
+    struct rank *r = ctx;
+    size_t bytes = rank_kv_block_bytes(r) * (size_t)r->kv.n_blocks;
+    r->kv.base = r->setup.ops->alloc(r->device, bytes);
+    return r->kv.base ? 0
+                      : err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes",
+                                (double)bytes / 0x1p30);
 }
 
 int rank_start(struct rank *r, int n_blocks, struct err *e)
 {
-    size_t bytes = rank_kv_block_bytes(r) * (size_t)n_blocks;
-    char name[16];
+    struct rank_job j = {.run = take_kv, .ctx = r};
     r->kv.n_blocks = n_blocks;
-    r->kv.base = r->setup.ops->alloc(r->device, bytes);
-    if (!r->kv.base)
-        return err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes",
-                       (double)bytes / 0x1p30);
-    if (!r->setup.threaded)
-        return 0;
-    r->inbox = queue_create(sizeof(struct task), 0, false);
-    snprintf(name, sizeof name, "rank-%d", r->setup.index);
-    return thread_start(&r->thread, name, body, r, e);
+    rank_do(r, &j);
+    return rank_await(r, &j, e);
 }
 
 void rank_post_step(struct rank *r, struct step *s, int share)
@@ -501,7 +563,7 @@ bool rank_has_graphs(const struct rank *r)
 
 void rank_stop(struct rank *r)
 {
-    if (!r->thread)
+    if (!r || !r->thread)
         return;
     queue_post(r->inbox, &(struct task){.kind = TASK_END});
     thread_join(r->thread);
@@ -514,6 +576,7 @@ void rank_close(struct rank *r)
         return;
     rank_stop(r);
     queue_destroy(r->inbox);
+    queue_destroy(r->jobs_done);
     if (r->kv.base)
         r->setup.ops->release(r->device, r->kv.base);
     if (r->forward.ops)

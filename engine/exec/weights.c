@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "engine/base/check.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "models/load/family.h"
 
@@ -50,13 +48,12 @@ struct weights {
 
 struct loading {
     struct weights *w;
-    struct model *model;
+    const struct model *model;
+    struct tensor_room room;
     const struct ffn_setup *ffn;
     int rank;
-    bool quiet;
+    struct load_progress *progress;
     double done, total; /* stored bytes */
-    struct clock clock;
-    int64_t begun_ns;
 };
 
 static const double gib = 1 << 30;
@@ -75,38 +72,32 @@ static bool is_ffn(enum tensor_role role)
     return role == T_GATE || role == T_UP || role == T_DOWN;
 }
 
-static bool is_elsewhere(const struct loading *ld, enum tensor_role role, int layer)
+static bool is_elsewhere(const struct ffn_setup *ffn, int rank, enum tensor_role role, int layer)
 {
-    return ld->ffn && is_ffn(role) && ld->ffn->owner[layer] != ld->rank;
+    return ffn && is_ffn(role) && ffn->owner[layer] != rank;
 }
 
-static double total_bytes(const struct loading *ld)
+double weights_stored_bytes(const struct model *m, const struct ffn_setup *ffn, int rank)
 {
     double sum = 0;
     for (int role = 0; role < T_COUNT; role++)
-        for (int l = 0; l < (role < T_ATTN_NORM ? 1 : model_config(ld->model)->n_layers); l++)
-            if (!is_elsewhere(ld, (enum tensor_role)role, l))
-                sum += stored_bytes(ld->model, (enum tensor_role)role, l);
+        for (int l = 0; l < (role < T_ATTN_NORM ? 1 : model_config(m)->n_layers); l++)
+            if (!is_elsewhere(ffn, rank, (enum tensor_role)role, l))
+                sum += stored_bytes(m, (enum tensor_role)role, l);
     return sum;
 }
 
-/* The last line says how fast it went. */
 static void advance(struct loading *ld, double bytes)
 {
-    char unit[64] = "GiB";
-    double seconds = (double)(clock_now(&ld->clock) - ld->begun_ns) * 1e-9;
     ld->done += bytes;
-    if (ld->done >= ld->total && ld->w->ops->computes && seconds > 0)
-        snprintf(unit, sizeof unit, "GiB in %.2f s, %.3g GiB/s", seconds, ld->total / gib / seconds);
-    if (!ld->quiet)
-        log_progress("Loading weights", ld->done / gib, ld->total / gib, unit);
+    load_progress_add(ld->progress, bytes);
 }
 
 /* Where a machine computes nothing, bytes are neither made nor read. */
 static int get_tensor(struct loading *ld, enum tensor_role role, int layer, struct weight_src *s, struct err *e)
 {
     if (ld->w->ops->computes)
-        return model_tensor(ld->model, role, layer, s, e);
+        return model_tensor(ld->model, &ld->room, role, layer, s, e);
     return model_shape(ld->model, role, layer, s, e);
 }
 
@@ -382,7 +373,7 @@ static int load_layer(struct loading *ld, int l, struct err *e)
     struct weights *w = ld->w;
     for (int i = 0; i < N_MATRICES; i++) {
         struct weight_src s;
-        if (is_elsewhere(ld, matrix_roles[i], l))
+        if (is_elsewhere(ld->ffn, ld->rank, matrix_roles[i], l))
             continue;
         TRY(load_matrix(ld, matrix_roles[i], l, &w->matrices[l][i], &s, e));
         TRY(load_slices(ld, i, l, &s, e));
@@ -405,7 +396,7 @@ static int take_vector(struct vectors *v, enum tensor_role role, int layer, floa
     if (model_shape(v->ld->model, role, layer, &s, NULL) != 0)
         return 0;
     if (v->host) {
-        TRY(model_tensor(v->ld->model, role, layer, &s, e));
+        TRY(model_tensor(v->ld->model, &v->ld->room, role, layer, &s, e));
         dtype_to_f32(s.type, s.data, v->host + v->n, s.cols);
         *out = v->ld->w->slab + v->n;
     }
@@ -482,11 +473,10 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     if (s->copy_shards)
         each_layout(w, add_slices);
     w->cut = mem_new_array(n * (size_t)w->n_slices + 1, sizeof(struct weight *));
-    struct loading ld = {.w = w, .model = s->model, .ffn = s->ffn, .rank = s->rank, .quiet = s->quiet};
-    ld.total = total_bytes(&ld);
-    clock_init_real(&ld.clock);
-    ld.begun_ns = clock_now(&ld.clock);
+    struct loading ld = {.w = w, .model = s->model, .ffn = s->ffn, .rank = s->rank, .progress = s->progress};
+    ld.total = weights_stored_bytes(s->model, s->ffn, s->rank);
     int rc = load_all(&ld, e);
+    tensor_room_free(&ld.room);
     if (rc) {
         weights_free(w);
         return rc;
@@ -510,16 +500,19 @@ static void show_ffn(struct weights *w, struct layout l, int layer)
     }
 }
 
-int weights_adopt(struct weights *w, struct model *m, int layer, struct err *e)
+int weights_adopt(struct weights *w, const struct model *m, int layer, struct err *e)
 {
     struct heads heads = shard_heads(&w->config);
-    struct loading ld = {.w = w, .model = m, .quiet = true, .total = 1e300};
-    clock_init_real(&ld.clock);
-    for (int i = M_GATE; i <= M_DOWN; i++) {
+    struct loading ld = {.w = w, .model = m, .total = 1e300};
+    int rc = 0;
+    for (int i = M_GATE; i <= M_DOWN && !rc; i++) {
         struct weight_src s;
         if (!w->matrices[layer][i])
-            TRY(load_matrix(&ld, matrix_roles[i], layer, &w->matrices[layer][i], &s, e));
+            rc = load_matrix(&ld, matrix_roles[i], layer, &w->matrices[layer][i], &s, e);
     }
+    tensor_room_free(&ld.room);
+    if (rc)
+        return rc;
     for (int sp = 1; sp <= w->n_ranks; sp++)
         for (int tp = 1; sp * tp <= w->n_ranks; tp++)
             if (!layout_refusal(&heads, (struct layout){sp, tp, 1}))

@@ -7,21 +7,25 @@
 #ifndef EXEC_WEIGHTS_H
 #define EXEC_WEIGHTS_H
 
+#include "engine/exec/load_progress.h"
 #include "models/forward/forward.h"
 
 struct weights;
 
 struct weights_setup {
-    struct model *model; /* while loading */
+    const struct model *model; /* while loading */
     const struct backend_ops *ops;
     struct device *device;
-    int n_ranks;             /* the largest group */
-    bool copy_shards, quiet; /* quiet: no progress line */
+    int n_ranks; /* the largest group */
+    bool copy_shards;
+    struct load_progress *progress; /* says how far it is; NULL: nothing is said */
     const struct ffn_setup
         *ffn; /* pooled: only the FFN matrices that `rank` owns are loaded; NULL: all. While loading */
     int rank;
 };
 
+/* What loading will read: bytes as stored. ffn, rank: as in weights_setup. */
+double weights_stored_bytes(const struct model *m, const struct ffn_setup *ffn, int rank);
 /* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut
  * so. */
 int weights_load(struct weights **out, const struct weights_setup *s, struct err *e);
@@ -34,7 +38,7 @@ const struct model_weights *weights_view(const struct weights *w, struct layout 
 /* The FFN matrices of a layer; NULL each where they lie elsewhere. */
 void weights_ffn(const struct weights *w, int layer, const struct weight *out[FFN_MATRICES]);
 /* Takes over the FFN matrices of a layer that lay elsewhere. Only while no view is in use. E_FULL without memory. */
-int weights_adopt(struct weights *w, struct model *m, int layer, struct err *e);
+int weights_adopt(struct weights *w, const struct model *m, int layer, struct err *e);
 size_t weights_bytes(const struct weights *w);      /* all of them */
 size_t weights_ffn_bytes(const struct weights *w);  /* of them, FFN matrices */
 size_t weights_copy_bytes(const struct weights *w); /* of them, the sharded copy; for tests */

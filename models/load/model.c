@@ -20,9 +20,6 @@ struct model {
     const struct gguf_tensor **tensors; /* [ONCE + n_layers * PER_LAYER]; NULL where there is none */
     enum dtype dummy_type;
     uint64_t seed;
-    void *data; /* dummy, fp8: the tensor returned last */
-    float *row;
-    size_t data_cap, row_cap;
 };
 
 static size_t slot_of(enum tensor_role role, int layer)
@@ -243,21 +240,29 @@ static bool grow(void **p, size_t *cap, size_t bytes)
     return *p != NULL;
 }
 
-static int make_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *s, struct err *e)
+static int make_tensor(const struct model *m, struct tensor_room *room, enum tensor_role role, int layer,
+                       struct weight_src *s, struct err *e)
 {
     size_t bytes = (size_t)s->rows * dtype_row_bytes(s->type, s->cols);
-    void *row = m->row;
-    bool made = !m->files || s->type == DT_F8_SCALED, ok = !made || grow(&m->data, &m->data_cap, bytes);
+    void *row = room->row;
+    bool made = !m->files || s->type == DT_F8_SCALED, ok = !made || grow(&room->data, &room->data_cap, bytes);
     if (ok && !m->files)
-        ok = grow(&row, &m->row_cap, (size_t)s->cols * sizeof(float));
-    m->row = row;
+        ok = grow(&row, &room->row_cap, (size_t)s->cols * sizeof(float));
+    room->row = row;
     if (!ok)
         return err_set(e, E_FULL, "no memory for a tensor of %zu bytes", bytes);
     if (m->files)
-        return checkpoint_tensor(m->files, role, layer, m->data, &s->data, e);
-    dummy_fill(&m->config, role, layer, m->dummy_type, m->seed, m->data, m->row);
-    s->data = m->data;
+        return checkpoint_tensor(m->files, role, layer, room->data, &s->data, e);
+    dummy_fill(&m->config, role, layer, m->dummy_type, m->seed, room->data, room->row);
+    s->data = room->data;
     return 0;
+}
+
+void tensor_room_free(struct tensor_room *r)
+{
+    mem_free(r->data);
+    mem_free(r->row);
+    *r = (struct tensor_room){0};
 }
 
 /* ---- both ---- */
@@ -269,8 +274,6 @@ void model_close(struct model *m)
     gguf_close(m->gguf);
     checkpoint_close(m->files);
     mem_free(m->tensors);
-    mem_free(m->data);
-    mem_free(m->row);
     mem_free(m);
 }
 
@@ -308,24 +311,20 @@ int model_shape(const struct model *m, enum tensor_role role, int layer, struct 
     return 0;
 }
 
-int model_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e)
+int model_tensor(const struct model *m, struct tensor_room *room, enum tensor_role role, int layer,
+                 struct weight_src *out, struct err *e)
 {
     TRY(model_shape(m, role, layer, out, e));
     if (!m->gguf)
-        return make_tensor(m, role, layer, out, e);
+        return make_tensor(m, room, role, layer, out, e);
     out->data = m->tensors[slot_of(role, layer)]->data;
     return 0;
 }
 
-void model_loaded(struct model *m)
+void model_loaded(const struct model *m)
 {
     if (m->gguf)
         gguf_drop_pages(m->gguf);
     if (m->files)
         checkpoint_drop_pages(m->files);
-    mem_free(m->data);
-    mem_free(m->row);
-    m->data = NULL;
-    m->row = NULL;
-    m->data_cap = m->row_cap = 0;
 }

@@ -85,12 +85,20 @@ void model_close(struct model *m);
 const struct model_config *model_config(const struct model *m);
 const char *model_note(const struct model *m);        /* a remark for the user, or NULL */
 const struct gguf *model_gguf(const struct model *m); /* NULL for all but GGUF files */
-/* The stored tensor of a role; data stays valid until the next call, and of GGUF files until model_close.
- * E_NOTFOUND when the model has no such tensor (T_HEAD of a tied model, biases). Vectors have one row. */
-int model_tensor(struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
+/* Memory of one reader for tensors that are made (dummies, fp8) and not in a file as they are; begins as zeros. */
+struct tensor_room {
+    void *data;
+    float *row;
+    size_t data_cap, row_cap;
+};
+void tensor_room_free(struct tensor_room *r);
+/* The stored tensor of a role; data stays valid until the next call with this room, and of GGUF files until
+ * model_close. E_NOTFOUND when the model has no such tensor (T_HEAD of a tied model, biases). Vectors have one row. */
+int model_tensor(const struct model *m, struct tensor_room *room, enum tensor_role role, int layer,
+                 struct weight_src *out, struct err *e);
 /* The same without the bytes (data is NULL), at no cost: for a machine that computes nothing. */
 int model_shape(const struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
-/* Loading is done: gives back pages and scratch. */
-void model_loaded(struct model *m);
+/* Loading is done: gives back pages. */
+void model_loaded(const struct model *m);
 
 #endif

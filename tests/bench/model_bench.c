@@ -52,10 +52,8 @@ static int open_bench(struct bench *b, const char *path, const char *isa, struct
     b->ops = backend_cpu();
     TRY(model_open_gguf(&b->model, path, e));
     TRY(b->ops->open(&b->device, &o, e));
-    TRY(weights_load(
-        &b->weights,
-        &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1, .quiet = true},
-        e));
+    TRY(weights_load(&b->weights,
+                     &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1}, e));
     model_loaded(b->model);
     const struct model_config *c = model_config(b->model);
     b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(DT_F16, BLOCK, c->n_kv_heads, c->head_dim),

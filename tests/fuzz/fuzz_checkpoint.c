@@ -13,6 +13,7 @@ enum { MOST_BYTES = 64 << 20 }; /* of a tensor that is made from a scale for eac
 
 static unsigned read_all(struct model *m)
 {
+    struct tensor_room room = {0};
     unsigned sum = 0;
     for (int role = 0; role < T_COUNT; role++)
         for (int l = 0; l < (tensor_per_layer(role) ? model_config(m)->n_layers : 1); l++) {
@@ -20,7 +21,7 @@ static unsigned read_all(struct model *m)
             struct err e = {0};
             if (model_shape(m, role, l, &s, NULL) || (size_t)s.rows * dtype_row_bytes(s.type, s.cols) > MOST_BYTES)
                 continue;
-            if (model_tensor(m, role, l, &s, &e)) {
+            if (model_tensor(m, &room, role, l, &s, &e)) {
                 ASSERT(e.text[0]);
                 continue;
             }
@@ -28,6 +29,7 @@ static unsigned read_all(struct model *m)
             for (size_t i = 0; i < bytes; i++)
                 sum += ((const uint8_t *)s.data)[i];
         }
+    tensor_room_free(&room);
     return sum;
 }
 

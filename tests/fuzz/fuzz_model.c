@@ -12,16 +12,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static unsigned read_all(struct model *m)
 {
+    struct tensor_room room = {0};
     unsigned sum = 0;
     for (int role = 0; role < T_COUNT; role++)
         for (int l = 0; l < (tensor_per_layer(role) ? model_config(m)->n_layers : 1); l++) {
             struct weight_src s;
-            if (model_tensor(m, role, l, &s, NULL))
+            if (model_tensor(m, &room, role, l, &s, NULL))
                 continue;
             size_t bytes = (size_t)s.rows * dtype_row_bytes(s.type, s.cols);
             for (size_t i = 0; i < bytes; i++)
                 sum += ((const uint8_t *)s.data)[i];
         }
+    tensor_room_free(&room);
     return sum;
 }
 

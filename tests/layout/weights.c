@@ -179,7 +179,7 @@ static void the_copy_is_counted(void **state)
     struct device_opts o = {.n_threads = 1, .max_rows = 8, .max_logits = 8};
     struct weights *plain, *copied;
     assert_int_equal(backend_cpu()->open(&d, &o, NULL), 0);
-    struct weights_setup s = {.model = m, .ops = backend_cpu(), .device = d, .n_ranks = 2, .quiet = true};
+    struct weights_setup s = {.model = m, .ops = backend_cpu(), .device = d, .n_ranks = 2};
     assert_int_equal(weights_load(&plain, &s, NULL), 0);
     s.copy_shards = true;
     assert_int_equal(weights_load(&copied, &s, NULL), 0);

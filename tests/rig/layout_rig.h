@@ -94,8 +94,7 @@ static inline int node_open_rank(struct node *n, int r, const struct node_opts *
                                                  .n_ranks = o->n_ranks,
                                                  .copy_shards = o->copy_shards,
                                                  .ffn = o->ffn,
-                                                 .rank = r,
-                                                 .quiet = true},
+                                                 .rank = r},
                          e));
     n->weights = n->own[0];
     n->kv[r] =
@@ -115,11 +114,14 @@ static inline int node_open_ffn_pool(struct node *n, const struct node_opts *o, 
     struct device_opts devices[NODE_RANKS];
     for (int r = 0; r < o->n_ranks; r++)
         devices[r] = node_device(o, r);
-    return ffn_pool_open(
+    TRY(ffn_pool_open(
         &n->ffn_pool,
         &(struct ffn_pool_setup){
             .ops = n->ops, .ffn = o->ffn, .config = model_config(n->model), .weights = n->own, .devices = devices},
-        e);
+        e));
+    for (int r = 0; r < o->n_ranks; r++)
+        TRY(ffn_pool_sit(n->ffn_pool, r, e));
+    return 0;
 }
 
 static inline int node_open(struct node *n, struct model *m, const struct node_opts *o, struct err *e)

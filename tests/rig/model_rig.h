@@ -77,9 +77,8 @@ static inline int rig_open(struct rig *r, struct model *m, const struct rig_opts
     *r = (struct rig){.ops = backend_cpu(), .model = m};
     int rc = r->ops->open(&r->device, &device, e);
     if (!rc)
-        rc = weights_load(
-            &r->weights,
-            &(struct weights_setup){.model = m, .ops = r->ops, .device = r->device, .n_ranks = 1, .quiet = true}, e);
+        rc = weights_load(&r->weights,
+                          &(struct weights_setup){.model = m, .ops = r->ops, .device = r->device, .n_ranks = 1}, e);
     if (!rc)
         rc = rig_alloc_kv(r, o, e);
     if (!rc) {

@@ -161,6 +161,7 @@ static void every_form_is_read(void **state)
         struct model *m;
         struct err e = {0};
         struct weight_src s;
+        struct tensor_room room = {0};
         float row[FFN];
         if (open_built(
                 &m, &b,
@@ -169,7 +170,7 @@ static void every_form_is_read(void **state)
             fail_msg("%s", e.text);
         assert_non_null(model_note(m));
         assert_true((strstr(model_note(m), "scales") != NULL) == (f == TENSOR));
-        assert_int_equal(model_tensor(m, T_DOWN, 0, &s, &e), 0);
+        assert_int_equal(model_tensor(m, &room, T_DOWN, 0, &s, &e), 0);
         assert_true(s.type == DT_F8_SCALED && s.rows == HIDDEN && s.cols == FFN &&
                     s.scales == (f == BLOCKS ? F8_BY_BLOCK : F8_BY_ROW));
         for (int r = 0; r < HIDDEN; r++) {
@@ -179,10 +180,11 @@ static void every_form_is_read(void **state)
                 assert_true(row[c] == scale_at(at) * f8_to_f32((uint8_t)((r * FFN + c) * 7 % 0x7f)));
             }
         }
-        assert_int_equal(model_tensor(m, T_EMBED, 0, &s, &e), 0);
+        assert_int_equal(model_tensor(m, &room, T_EMBED, 0, &s, &e), 0);
         assert_true(s.type == DT_BF16 && s.rows == VOCAB && s.scales == F8_BY_64);
         assert_int_equal(model_shape(m, T_HEAD, 0, &s, &e), E_NOTFOUND);
         model_loaded(m);
+        tensor_room_free(&room);
         model_close(m);
         st_free(&b);
     }
@@ -232,10 +234,9 @@ static void what_is_said_of_scales_holds(void **state)
         struct weights *w;
         memset(&loaded, 0, sizeof loaded);
         assert_int_equal(open_built(&m, &b, &(struct change){.form = f}, &e), 0);
-        if (weights_load(&w,
-                         &(struct weights_setup){
-                             .model = m, .ops = &ops, .device = d, .n_ranks = 2, .copy_shards = true, .quiet = true},
-                         &e))
+        if (weights_load(
+                &w, &(struct weights_setup){.model = m, .ops = &ops, .device = d, .n_ranks = 2, .copy_shards = true},
+                &e))
             fail_msg("%s", e.text);
         /* seven matrices and two pieces or more of each; blocks of scales that a cut divides are none */
         int by_row = loaded.promises[F8_BY_ROW], by_block = loaded.promises[F8_BY_BLOCK],
@@ -338,10 +339,12 @@ static void weights_that_are_no_numbers(void **state)
     struct model *m;
     struct err e = {0};
     struct weight_src s;
+    struct tensor_room room = {0};
     assert_int_equal(open_built(&m, &b, &(struct change){.form = ROWS, .nan = true}, &e), 0);
-    assert_int_equal(model_tensor(m, T_Q, 0, &s, &e), 0);
-    assert_int_equal(model_tensor(m, T_K, 0, &s, &e), E_INPUT);
+    assert_int_equal(model_tensor(m, &room, T_Q, 0, &s, &e), 0);
+    assert_int_equal(model_tensor(m, &room, T_K, 0, &s, &e), E_INPUT);
     assert_non_null(strstr(e.text, "NaN in row 1"));
+    tensor_room_free(&room);
     model_close(m);
     st_free(&b);
 }

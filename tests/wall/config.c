@@ -250,16 +250,17 @@ static void test_gguf_llama(void **state)
     struct model *m;
     struct err e;
     struct weight_src s;
+    struct tensor_room none = {0}; /* what a file has as it is takes none */
     begin(&f, "llama");
     tensors(&f);
     assert_int_equal(open_file(&f, &m, &e), 0);
     const struct model_config *c = model_config(m);
     assert_true(c->tied && !c->rope_halves && !c->qkv_bias && c->vocab == VOCAB && c->head_dim == 16);
     assert_string_equal(c->name, "file");
-    assert_int_equal(model_tensor(m, T_DOWN, 0, &s, &e), 0);
+    assert_int_equal(model_tensor(m, &none, T_DOWN, 0, &s, &e), 0);
     assert_true(s.type == DT_Q4_1 && s.rows == HIDDEN && s.cols == FFN && s.data);
-    assert_int_equal(model_tensor(m, T_HEAD, 0, &s, &e), E_NOTFOUND);
-    assert_int_equal(model_tensor(m, T_Q_BIAS, 0, &s, &e), E_NOTFOUND);
+    assert_int_equal(model_tensor(m, &none, T_HEAD, 0, &s, &e), E_NOTFOUND);
+    assert_int_equal(model_tensor(m, &none, T_Q_BIAS, 0, &s, &e), E_NOTFOUND);
     assert_int_equal(model_shape(m, T_OUT_NORM, 0, &s, &e), 0);
     assert_true(s.rows == 1 && s.cols == HIDDEN && !s.data);
     close_file(&f, m);
