@@ -83,6 +83,8 @@ static int open_parts(void *ctx, struct err *e)
     const struct rank_setup *s = &r->setup;
     TRY(s->ops->open(&r->device, &s->device, e));
     s->ops->facts(r->device, &r->facts);
+    if (!s->quiet)
+        log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
     TRY(init_weights(r, e));
     return init_forward(r, e);
 }
@@ -115,11 +117,7 @@ int rank_begin(struct rank **out, const struct rank_setup *s, struct err *e)
 
 int rank_opened(struct rank *r, struct err *e)
 {
-    TRY(rank_await(r, &r->opening, e));
-    if (!r->setup.quiet)
-        log_info("rank", "Device %d: %s, %.1f GiB", r->setup.index, r->facts.name,
-                 (double)r->facts.memory_bytes / 0x1p30);
-    return 0;
+    return rank_await(r, &r->opening, e);
 }
 
 int rank_open(struct rank **out, const struct rank_setup *s, struct err *e)
