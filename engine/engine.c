@@ -21,6 +21,12 @@ static void move_done(void *ctx, struct move *m)
     queue_post(engine->inbox, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
 }
 
+static void replica_done(void *ctx, struct replica_task *t)
+{
+    struct engine *engine = ctx;
+    queue_post(engine->inbox, &(struct engine_message){.kind = IN_REPLICA_DONE, .payload = t});
+}
+
 static int64_t look_at_clock(struct engine *engine)
 {
     return engine->now_ns = clock_now(engine->setup.clock);
@@ -56,8 +62,10 @@ static int open_world(struct engine *engine, struct err *e)
     TRY(node_open(&engine->node, &engine->setup, &engine->setup.limits, &c, e));
     world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
     engine->world.ffn = engine->setup.ffn;
+    engine->replica_done = replica_done;
     look_at_clock(engine);
     node_facts(&engine->node, &engine->setup, &engine->facts);
+    engine->world.replicas.blocks = engine->facts.ffn_replica_blocks;
     if (rank_facts(engine->node.ranks[0])->budget.weight_tp) {
         engine->world.estimate.known = known_step_ns;
         engine->world.estimate.ctx = engine;
@@ -119,7 +127,7 @@ static void free_message(struct engine_message *m)
         mem_free(p);
     } else if (m->kind == IN_STEP_DONE) {
         step_free(m->payload);
-    } else if (m->kind != IN_MOVE_DONE) { /* what is left of a move is taken back below, while there is a world */
+    } else if (m->kind != IN_MOVE_DONE && m->kind != IN_REPLICA_DONE) { /* what is left of those is taken back below */
         mem_free(m->payload);
     }
 }
@@ -134,8 +142,11 @@ void engine_destroy(struct engine *engine)
         step_free(t.step);
         if (t.move)
             engine_move_done(engine, t.move);
+        if (t.replica)
+            engine_replica_done(engine, t.replica);
     }
     timetable_free(&engine->under_way);
+    engine_drop_replicas(engine);
     live_free(&engine->live);
     plan_free(&engine->plan);
     struct engine_message m;
@@ -395,6 +406,9 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_MOVE_DONE:
         engine_move_done(engine, m->payload);
         break;
+    case IN_REPLICA_DONE:
+        engine_replica_done(engine, m->payload);
+        break;
     case IN_POLICY_REFUSED:
         live_refused(&engine->live, m->payload);
         mem_free(m->payload);
@@ -416,8 +430,10 @@ static bool ingest(struct engine *engine)
     while (timetable_take(&engine->under_way, engine->now_ns, &t)) {
         if (t.step)
             engine_absorb(engine, t.step);
-        else
+        else if (t.move)
             engine_move_done(engine, t.move);
+        else
+            engine_replica_done(engine, t.replica);
         total++;
     }
     return total > 0;
@@ -473,6 +489,7 @@ static void enact(struct engine *engine, struct plan *p)
     plan_apply(p);
     engine->live.wake_ns = p->wake_ns;
     engine_post_moves(engine);
+    engine_post_replicas(engine);
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
         if (v->kind == PLAN_LOG && !engine->setup.quiet)
@@ -515,6 +532,7 @@ bool engine_turn(struct engine *engine)
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
     did |= engine_switch(engine);
+    did |= engine_post_replicas(engine);
     int64_t unpark_ns, let_go_ns;
     int n_freed = world_unpark(&engine->world, now, &unpark_ns) + world_let_go(&engine->world, now, false, &let_go_ns);
     engine->due_ns = unpark_ns < let_go_ns ? unpark_ns : let_go_ns;
@@ -552,6 +570,12 @@ struct move *engine_take_move(struct engine *engine, uint64_t serial)
 {
     struct timetable_entry t;
     return timetable_release(&engine->under_way, 0, serial, &t) ? t.move : NULL;
+}
+
+struct replica_task *engine_take_replica(struct engine *engine, int layer)
+{
+    struct timetable_entry t;
+    return timetable_release_replica(&engine->under_way, layer, &t) ? t.replica : NULL;
 }
 
 struct request *engine_find(struct engine *engine, uint64_t tag)

@@ -20,9 +20,11 @@ struct engine_play {
     const struct node_facts *facts; /* the node as it was recorded, shape included; borrowed until engine_destroy */
     const struct comm_measure
         *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
-    /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move). */
+    /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move,
+     * engine_take_replica). */
     int64_t (*step_ns)(void *ctx, const struct step *s);
     int64_t (*move_ns)(void *ctx, const struct move *m);
+    int64_t (*replica_ns)(void *ctx, const struct replica_task *t);
     void *ctx;
     struct ffn_cost ffn; /* with step_ns, of a step that fetches all pooled FFN layers that it lacks */
 };
@@ -89,6 +91,7 @@ enum engine_in {
     IN_STOP,               /* end everything now (END_ABORT) and return from engine_run */
     IN_STEP_DONE,          /* from a rank: payload struct step * */
     IN_MOVE_DONE,          /* from a rank: payload struct move * */
+    IN_REPLICA_DONE,       /* from a rank: payload struct replica_task * */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };
@@ -147,9 +150,11 @@ int64_t engine_next_ns(const struct engine *engine); /* next step completion or 
  * and ended. */
 void engine_take(struct engine *engine, struct engine_message *m);
 /* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the
- * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE or IN_MOVE_DONE. */
+ * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE, IN_MOVE_DONE or
+ * IN_REPLICA_DONE. */
 struct step *engine_take_step(struct engine *engine, int group);
 struct move *engine_take_move(struct engine *engine, uint64_t serial);
+struct replica_task *engine_take_replica(struct engine *engine, int layer); /* and the copies of this layer */
 struct request *engine_find(struct engine *engine,
                             uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
 const struct node_facts *engine_node(const struct engine *engine);

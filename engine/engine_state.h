@@ -1,5 +1,5 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, engine.c, outbox.c, post.c, report.c,
- * switch.c); everyone else includes engine.h. Owned by the engine, engine thread only. */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, engine.c, mend.c, outbox.c, post.c,
+ * replicate.c, report.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -29,8 +29,11 @@ struct engine {
     const char *beyond_mending; /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
     struct node_facts facts;
-    struct timetable under_way; /* not threaded */
-    int n_moving;               /* moves under way */
+    struct timetable under_way;                              /* not threaded */
+    int n_moving;                                            /* moves under way */
+    struct replica_task *replicas[FFN_MAX_LAYERS];           /* copies of FFN layers that ranks make or give up */
+    int n_replicating;                                       /* of those */
+    void (*replica_done)(void *ctx, struct replica_task *t); /* given to ranks that are threaded */
     uint64_t n_posted_moves;
     int64_t now_ns;   /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at
                          one time */
@@ -87,6 +90,11 @@ bool engine_switch(struct engine *engine);
 /* After a failed step has been absorbed: the node goes on without this rank. */
 void engine_lose_rank(struct engine *engine, int rank, const char *why);
 void engine_reset_comms(struct engine *engine, const struct step *s); /* of a failed step's ranks */
+
+/* replicate.c */
+bool engine_post_replicas(struct engine *engine);                        /* what is due; true: there was something */
+void engine_replica_done(struct engine *engine, struct replica_task *t); /* frees it */
+void engine_drop_replicas(struct engine *engine);                        /* the ranks are closed */
 
 /* mend.c: pooled FFN weights after a rank has failed. False: not yet whole; no step may begin. */
 bool engine_mend(struct engine *engine);

@@ -109,6 +109,16 @@ void holdings_of_pool(const struct node *n, size_t *layer, size_t *freed)
     }
 }
 
+int holdings_replica_blocks(const struct node *n, const struct engine_setup *s)
+{
+    size_t layer = rank_facts(n->ranks[0])->budget.ffn_layer;
+    if (n->pool)
+        layer = ffn_pool_slot_bytes(n->pool) / (size_t)s->ffn->n_slots;
+    if (!n->kv_block_bytes || (n->pool && !s->ops->forget))
+        return 0;
+    return layer ? (int)((layer + n->kv_block_bytes - 1) / n->kv_block_bytes) : 1; /* no description says how large */
+}
+
 /* KV blocks that a rank would have if all weights lay on it, at most what it has. */
 static int blocks_if_replicated(const struct node *n, const struct holding *h, size_t ffn)
 {

@@ -19,6 +19,8 @@ size_t holdings_spare(const struct node *n, const struct engine_setup *s, int ra
 /* Pooled weights: the FFN bytes of the largest layer, and what the pool frees on the rank where it frees least, less
  * its slots. */
 void holdings_of_pool(const struct node *n, size_t *layer, size_t *freed);
+/* KV blocks that take as much memory as a copy of one pooled FFN layer; 0: there is none. */
+int holdings_replica_blocks(const struct node *n, const struct engine_setup *s);
 /* A line for each rank, and how many tokens more that is than with all weights on every rank. After rank_start. */
 void holdings_print(const struct node *n, const struct engine_setup *s);
 

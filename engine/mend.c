@@ -12,7 +12,7 @@ static bool is_under_way(const struct engine *engine)
     for (int i = 0; i < p->n_groups; i++)
         if (!partition_group(p, i)->idle)
             return true;
-    return engine->n_moving > 0;
+    return engine->n_moving > 0 || engine->n_replicating > 0;
 }
 
 /* Ranks that steps of others have found failed are dropped once nothing is under way, if they have not been by then. */
@@ -103,6 +103,8 @@ bool engine_mend(struct engine *engine)
     int n = 0, rc = 0;
     if (!engine->world.ffn || !((engine->world.partition.dead_ranks | engine->failing_ranks) & ~engine->mended_ranks))
         return true;
+    world_pool(&engine->world, 0, engine->ffn.n_layers); /* copies go: their memory may be needed */
+    engine_post_replicas(engine);
     if (is_under_way(engine))
         return false;
     drop_failing(engine);

@@ -378,6 +378,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
                                .ffn = s->ffn,
                                .limits = s->limits};
     holdings_of_pool(n, &out->ffn_layer_bytes, &out->ffn_freed_bytes);
+    out->ffn_replica_blocks = s->ffn ? holdings_replica_blocks(n, s) : 0;
     snprintf(out->model, sizeof out->model, "%s", s->model_name);
     snprintf(out->device, sizeof out->device, "%s", f->name);
 }

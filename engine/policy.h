@@ -67,6 +67,7 @@ struct node_facts {
     size_t ffn_layer_bytes;        /* FFN matrices of the largest layer */
     size_t ffn_freed_bytes;        /* by pooling, of the rank on which it is least: those of the layers that it does not
                                       hold, less its slots. Both are 0 on simulated devices */
+    int ffn_replica_blocks;        /* KV blocks that a rank lends for a copy of one layer */
     struct limits limits;
     char model[128], device[96];
 };

@@ -147,10 +147,11 @@ static void put_ranks(struct buf *out, const struct world *w)
         int group = 0;
         for (int n = 0; n < p->n_groups; n++)
             group = partition_group(p, n)->mask >> i & 1 ? partition_group(p, n)->id : group;
-        buf_printf(
-            out, "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}}",
-            i ? "," : "", i, p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free,
-            w->kv.n_blocks - k->n_free - k->n_cached, k->n_cached, w->kv.n_blocks);
+        buf_printf(out,
+                   "%s{\"id\":%d,\"alive\":%s,\"group\":%d,\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"lent\":%d,"
+                   "\"total\":%d}}",
+                   i ? "," : "", i, p->dead_ranks >> i & 1 ? "false" : "true", group, k->n_free,
+                   w->kv.n_blocks - k->n_free - k->n_cached - k->n_lent, k->n_cached, k->n_lent, w->kv.n_blocks);
     }
     buf_putc(out, ']');
 }
@@ -170,9 +171,11 @@ static void put_pool(struct buf *out, const struct engine *engine)
         ffn_pool_look(engine->node.pool, &seen);
     buf_printf(out,
                ",\"ffn\":{\"layers\":%d,\"slots\":%d,\"layer_bytes\":%zu,\"freed_bytes\":%zu,\"fetch_ms\":%.3f,"
-               "\"wait_ms\":%.3f,\"most_readers\":%d,\"products\":%" PRIu64 ",\"calls\":%" PRIu64 ",\"owners\":[",
+               "\"wait_ms\":%.3f,\"replicas\":%d,\"replicas_coming\":%d,\"most_readers\":%d,\"products\":%" PRIu64
+               ",\"calls\":%" PRIu64 ",\"owners\":[",
                f->n_layers, f->n_slots, n->ffn_layer_bytes, n->ffn_freed_bytes, w->ffn_measured.fetch_ns * 1e-6,
-               w->ffn_measured.wait_ns * 1e-6, seen.most_readers, seen.products, seen.calls);
+               w->ffn_measured.wait_ns * 1e-6, world_count_replicas(w, REPLICA_HERE),
+               world_count_replicas(w, REPLICA_COMING), seen.most_readers, seen.products, seen.calls);
     for (int l = 0; l < f->n_layers; l++)
         buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
     buf_puts(out, "]}");

@@ -60,10 +60,11 @@ static int call_start(struct live *l, const struct policy *p, struct world *w, i
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 
-/* Every group fetches pooled FFN layers, as at the start. */
+/* Every FFN layer is pooled, and every group fetches, as at the start. */
 static void fetch_all(struct world *w)
 {
-    w->ffn_usual = (struct ffn_modes){{0}};
+    world_pool(w, 0, w->ffn ? w->ffn->n_layers : 0);
+    w->ffn_usual = (struct ffn_modes){0};
     for (int i = 0; i < w->partition.n_groups; i++)
         partition_slot(&w->partition, i)->ffn = w->ffn_usual;
 }
@@ -75,12 +76,15 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     struct partition *before = mem_new(sizeof *before);
     *before = w->partition;
     struct ffn_modes usual = w->ffn_usual;
+    uint64_t wanted[sizeof w->replicas.wanted / sizeof w->replicas.wanted[0]];
+    memcpy(wanted, w->replicas.wanted, sizeof wanted);
     fetch_all(w);
     partition_let_go(w, now_ns);
     int rc = call_start(l, p, w, now_ns, e);
     if (rc) {
         w->partition = *before;
         w->ffn_usual = usual;
+        memcpy(w->replicas.wanted, wanted, sizeof wanted);
     }
     mem_free(before);
     return rc;

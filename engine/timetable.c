@@ -38,6 +38,11 @@ void timetable_add_move(struct timetable *t, struct move *m)
     add(t, (struct timetable_entry){.done_ns = done, .move = m}, m->to.ranks, m->to.n);
 }
 
+void timetable_add_replica(struct timetable *t, struct replica_task *r)
+{
+    add(t, (struct timetable_entry){.done_ns = r->posted_ns + r->ns, .replica = r}, NULL, 0);
+}
+
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns)
 {
     for (int i = 0; i < MAX_RANKS; i++)
@@ -51,16 +56,31 @@ void timetable_hold(struct timetable *t, struct timetable_entry what)
     add(t, what, NULL, 0);
 }
 
+static void release(struct timetable *t, int i, struct timetable_entry *out)
+{
+    *out = t->entries[i];
+    memmove(t->entries + i, t->entries + i + 1, (size_t)(--t->n - i) * sizeof *t->entries);
+}
+
 bool timetable_release(struct timetable *t, int group, uint64_t move, struct timetable_entry *out)
 {
     for (int i = 0; i < t->n; i++) {
         const struct timetable_entry *x = &t->entries[i];
-        if (x->step ? x->step->group != group : x->move->serial != move)
+        if (x->step ? x->step->group != group : !x->move || x->move->serial != move)
             continue;
-        *out = *x;
-        memmove(t->entries + i, t->entries + i + 1, (size_t)(--t->n - i) * sizeof *t->entries);
+        release(t, i, out);
         return true;
     }
+    return false;
+}
+
+bool timetable_release_replica(struct timetable *t, int layer, struct timetable_entry *out)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entries[i].replica && t->entries[i].replica->layer == layer) {
+            release(t, i, out);
+            return true;
+        }
     return false;
 }
 

@@ -1,17 +1,19 @@
-/* What is under way in virtual time: steps and moves that end at a known time, soonest first, ties in the order they
- * were posted; and until when each rank has something to do, since what is posted to a rank begins when what was posted
- * before it has ended. Owned by an engine that is not threaded, its thread; a threaded one leaves it empty. Invariant:
- * a rank does one thing at a time. */
+/* What is under way in virtual time: steps, moves and copies of FFN layers that end at a known time, soonest first,
+ * ties in the order they were posted; and until when each rank has something to do, since what is posted to a rank
+ * begins when what was posted before it has ended. Owned by an engine that is not threaded, its thread; a threaded one
+ * leaves it empty. Invariant: a rank does one thing at a time. */
 #ifndef ENGINE_TIMETABLE_H
 #define ENGINE_TIMETABLE_H
 
 #include "engine/exec/move.h"
+#include "engine/exec/replicate.h"
 #include "engine/exec/step.h"
 
 struct timetable_entry {
     int64_t done_ns;
-    struct step *step; /* this or the move */
+    struct step *step; /* one of the three */
     struct move *move;
+    struct replica_task *replica;
 };
 
 struct timetable {
@@ -23,6 +25,8 @@ struct timetable {
 /* Begins when all its ranks are free, at the earliest when it was posted. The table has it until timetable_take. */
 void timetable_add_step(struct timetable *t, struct step *s);
 void timetable_add_move(struct timetable *t, struct move *m);
+/* Keeps no rank busy: it is behind what steps need. */
+void timetable_add_replica(struct timetable *t, struct replica_task *r);
 /* These ranks do nothing else from now_ns on for ns, after what they do. Asking twice at one time is asking once. */
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns);
 /* Ends when it is released (timetable_release), and not by itself; keeps no rank busy. */
@@ -30,6 +34,7 @@ void timetable_hold(struct timetable *t, struct timetable_entry what);
 /* The step of this group, or the move of this number, leaves the table, whenever it was to end. false: there is none.
  */
 bool timetable_release(struct timetable *t, int group, uint64_t move, struct timetable_entry *out);
+bool timetable_release_replica(struct timetable *t, int layer, struct timetable_entry *out);
 bool timetable_has_step(const struct timetable *t);
 int64_t timetable_next_ns(const struct timetable *t); /* INT64_MAX: nothing is under way */
 /* What ended by now_ns, soonest first. */

@@ -7,6 +7,7 @@
 #define ENGINE_WITNESS_H
 
 #include "engine/exec/move.h"
+#include "engine/exec/replicate.h"
 #include "engine/exec/step.h"
 #include "engine/policy.h"
 
@@ -27,6 +28,8 @@ struct witness {
     void (*stepped)(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns,
                     int failed_rank); /* -1: it did not fail */
     void (*moved)(void *ctx, int64_t now_ns, const struct move *m);
+    /* The copies of an FFN layer are whole, could not be made, or are gone. */
+    void (*replicated)(void *ctx, int64_t now_ns, const struct replica_task *t);
     void (*ended)(void *ctx, int64_t now_ns, const struct request *r, enum ending how);
     /* A turn of the engine that did something. p: what was decided, before it is carried out; NULL: nothing was. */
     void (*turned)(void *ctx, int64_t now_ns, const struct plan *p);

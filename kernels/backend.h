@@ -149,7 +149,7 @@ struct batch {
     const struct sample_row *samples; /* [n_logits] */
     struct sample_result *results;    /* [n_logits] out */
     bool fed; /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
-    int pool_ranks, cas_layers; /* sim: as in struct step_size */
+    int pool_ranks, cas_layers, replica_layers; /* sim: as in struct step_size */
 };
 
 struct rope {
@@ -318,6 +318,9 @@ struct backend_ops {
     size_t (*weight_room)(const struct weight *like);
     int (*weight_at)(struct device *d, struct weight **out, const struct weight *like, void *room, struct err *e);
     void (*pull)(struct device *d, void *dst, const void *src, size_t bytes);
+    /* With the four above: what lies in a part of such memory is of no use any more, and the memory is given back to
+     * the machine until the part is written again; it reads as anything until then. */
+    void (*forget)(struct device *d, void *p, size_t bytes);
 
     /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's
      * layout. */
@@ -369,6 +372,8 @@ struct backend_ops {
     /* Optional (NULL on machines that compute): the time that a step or a copy will take, in ns; -1: unknown. */
     int64_t (*step_ns)(const struct device *d, struct layout l, const struct step_size *s);
     int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
+    /* Of a pooled FFN layer, onto every rank. */
+    int64_t (*layer_copy_ns)(const struct device *d);
 
     /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its
      * comm aborted fails with E_PEER for the rest of the step, so no member waits for ever. A comm stays aborted until

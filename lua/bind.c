@@ -27,6 +27,7 @@ static const char *const scalar_names[SCALAR_COUNT] = {
     "group_capacity",
     "fetch_ms",
     "was_wait_ms",
+    "replicas",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
@@ -166,6 +167,24 @@ static int least_free(const struct world *w)
     return least;
 }
 
+/* Of the rank that has lent the most. */
+static int least_total(const struct world *w)
+{
+    int least = w->kv.n_blocks;
+    for (int r = 0; r < w->kv.n_ranks; r++)
+        if (!(w->partition.dead_ranks >> r & 1) && w->kv.n_blocks - w->kv.ranks[r].n_lent < least)
+            least = w->kv.n_blocks - w->kv.ranks[r].n_lent;
+    return least;
+}
+
+static int wanted_replicas(const struct world *w)
+{
+    int n = 0;
+    for (int l = 0; w->ffn && l < w->ffn->n_layers; l++)
+        n += replica_is_wanted(&w->replicas, l);
+    return n;
+}
+
 /* The group whose step ended last; NULL: there is no group. */
 static const struct group *last_to_step(const struct partition *p)
 {
@@ -188,7 +207,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_RUNNING] = w->running.n;
     out[S_WAITING_TOKENS] = (double)w->waiting_tokens;
     out[S_KV_FREE] = least_free(w);
-    out[S_KV_TOTAL] = w->kv.n_blocks;
+    out[S_KV_TOTAL] = least_total(w);
     out[S_TOKENS_PER_BLOCK] = w->shape.tokens_per_block[1];
     out[S_ARRIVAL_RATE] = w->arrival_rate;
     out[S_MAX_SEQS] = w->limits.max_num_seqs;
@@ -201,6 +220,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
+    out[S_REPLICAS] = wanted_replicas(w);
 }
 
 /* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */
@@ -463,11 +483,12 @@ static void push_ffn(lua_State *L, const struct node_facts *n)
         lua_pushboolean(L, 0);
         return;
     }
-    lua_createtable(L, 0, 5);
+    lua_createtable(L, 0, 6);
     put_field(L, "layers", n->ffn->n_layers);
     put_field(L, "slots", n->ffn->n_slots);
     put_field(L, "layer_bytes", (double)n->ffn_layer_bytes);
     put_field(L, "freed_bytes", (double)n->ffn_freed_bytes);
+    put_field(L, "replica_blocks", n->ffn_replica_blocks);
     lua_createtable(L, n->ffn->n_layers, 0);
     for (int l = 0; l < n->ffn->n_layers; l++) {
         lua_pushnumber(L, n->ffn->owner[l]);

@@ -32,6 +32,7 @@ enum scalar {
     S_GROUP_CAPACITY,
     S_FETCH_MS,
     S_WAS_WAIT_MS,
+    S_REPLICAS,
     SCALAR_COUNT
 };
 

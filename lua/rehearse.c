@@ -31,6 +31,8 @@ static void form_groups(struct rehearsal *r, const struct rehearsal_size *size)
     }
 }
 
+enum { PER_COPY = 8 }; /* KV blocks */
+
 static void pool(struct rehearsal *r, const struct rehearsal_size *size)
 {
     if (!size->n_pooled)
@@ -42,6 +44,8 @@ static void pool(struct rehearsal *r, const struct rehearsal_size *size)
     int rc = ffn_parse_owners(&r->ffn, "layer-mod", NULL);
     ASSERT(!rc);
     r->world.ffn = &r->ffn;
+    r->world.replicas.blocks = PER_COPY;
+    r->world.limits.max_model_len = r->world.kv.n_blocks * size->tokens_per_block / 2; /* the rest may be lent */
 }
 
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
@@ -96,6 +100,7 @@ struct node_facts rehearsal_node(const struct rehearsal *r)
                            .ffn = r->world.ffn,
                            .ffn_layer_bytes = r->world.ffn ? 16 << 20 : 0,
                            .ffn_freed_bytes = r->world.ffn ? (size_t)64 << 20 : 0,
+                           .ffn_replica_blocks = r->world.replicas.blocks,
                            .limits = r->world.limits};
     snprintf(n.model, sizeof n.model, "rehearsal");
     snprintf(n.device, sizeof n.device, "rehearsal");
@@ -216,7 +221,7 @@ static void time_step(struct world *w, const struct plan_batch *b, const struct 
     g->layout = b->layout;
     int64_t ns =
         2000000 + 1000000 * (b->layout.sp - 1) + (int64_t)20000 * (b->n_tokens + 4 * b->layout.tp) / g->n_ranks;
-    int64_t fetch_ns = w->ffn ? (int64_t)50000 * (w->ffn->n_layers - size->cas_layers) : 0;
+    int64_t fetch_ns = w->ffn ? (int64_t)50000 * (w->ffn->n_layers - size->cas_layers - size->replica_layers) : 0;
     int64_t wait_ns = fetch_ns > ns ? fetch_ns - ns : 0;
     if (w->ffn && !size->cas_layers)
         ffn_measure(&w->ffn_measured, (double)fetch_ns, (double)wait_ns);
@@ -247,6 +252,16 @@ static void finish_batch(struct world *w, const struct plan_batch *b, struct ste
     }
 }
 
+/* Copies of FFN layers are made, and given up, at once. */
+static void land_replicas(struct world *w)
+{
+    for (int l = 0; w->ffn && l < w->ffn->n_layers; l++)
+        if (world_replica_due(w, l)) {
+            w->replicas.layers[l].posted = true;
+            world_replica_done(w, l, true);
+        }
+}
+
 void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended, void *ctx)
 {
     struct plan *p = &r->plan;
@@ -264,6 +279,7 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
             finish_batch(w, p->batches[b], &s);
     partition_advance(w, r->now_ns);
     land_moves(w);
+    land_replicas(w);
     int64_t next;
     world_unpark(w, r->now_ns, &next);
     world_let_go(w, r->now_ns, false, &next);
@@ -297,6 +313,9 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
         break;
     case PLAN_FFN:
         buf_printf(out, "ffn of %d layers %d to %d %s\n", v->group, v->from, v->to - 1, ffn_mode_name(v->mode));
+        break;
+    case PLAN_WEIGHTS:
+        buf_printf(out, "layers %d to %d %s\n", v->from, v->to - 1, v->replicated ? "replicated" : "pooled");
         break;
     case PLAN_SWITCH:
         buf_printf(out, "%s %llx %d.%d %s %s %lld %s\n", o->release ? "release" : "bind", (unsigned long long)o->mask,

@@ -160,7 +160,8 @@ static void make_history(lua_State *L, struct trial *t, int table)
             rehearsal_lose(&t->world, r);
 }
 
-/* fetch_ms, was_wait_ms: what fetching took; ffn = "cas": the way that all groups take. */
+/* fetch_ms, was_wait_ms: what fetching took; ffn = "cas": the way that all groups take; replicas: so many layers, the
+ * first ones, lie on every rank. */
 static void make_pool(lua_State *L, struct trial *t, int table)
 {
     struct world *w = &t->world.world;
@@ -170,6 +171,15 @@ static void make_pool(lua_State *L, struct trial *t, int table)
     for (int i = 0; i < w->partition.n_groups && w->ffn && way; i++)
         ffn_set(&partition_slot(&w->partition, i)->ffn, 0, w->ffn->n_layers,
                 strcmp(way, "cas") == 0 ? FFN_CAS : FFN_WAS);
+    int n = (int)number(L, table, "replicas", 0, 0, w->ffn ? w->ffn->n_layers : 0);
+    const char *why = n ? replica_refusal(w, n) : NULL;
+    if (why)
+        luaL_error(L, "replicas = %d: %s", n, why);
+    for (int l = 0; l < n; l++) {
+        world_replicate(w, l);
+        w->replicas.layers[l].posted = true;
+        world_replica_done(w, l, true);
+    }
 }
 
 /* measured = { { sp =, tp =, tokens =, ms =, n = }, ... }: what steps have taken so far. steps: of each group. */
@@ -388,6 +398,7 @@ static int t_step(lua_State *L)
                                         "pooled",
                                         "fetch_ms",
                                         "was_wait_ms",
+                                        "replicas",
                                         "ffn",
                                         "mean_tokens"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));

@@ -121,6 +121,23 @@ static void put_ffn(lua_State *L, int result, const struct plan *p)
     lua_setfield(L, result, "ffn");
 }
 
+/* { residency, from, to }: how FFN layers lie from now on. */
+static void put_weights(lua_State *L, int result, const struct plan *p)
+{
+    lua_newtable(L);
+    for (int i = 0; i < p->n_verbs; i++) {
+        const struct plan_verb *v = &p->verbs[i];
+        if (v->kind != PLAN_WEIGHTS)
+            continue;
+        lua_createtable(L, 0, 3);
+        put_text(L, "residency", v->replicated ? "replicated" : "pooled");
+        put_number(L, "from", v->from);
+        put_number(L, "to", v->to - 1);
+        append(L);
+    }
+    lua_setfield(L, result, "weights");
+}
+
 /* Who is held after the plan, by name. */
 static void put_held(lua_State *L, int result, const struct plan *p)
 {
@@ -183,6 +200,7 @@ void trial_push_plan(lua_State *L, const struct plan *p, int refused)
     put_list(L, result, "closed", p, PLAN_CLOSE, true);
     put_list(L, result, "opened", p, PLAN_CLOSE, false);
     put_ffn(L, result, p);
+    put_weights(L, result, p);
     put_fates(L, result, p, refused);
     put_held(L, result, p);
     if (p->wake_ns) {

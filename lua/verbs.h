@@ -43,6 +43,7 @@ int verb_choice(lua_State *L, int arg, const char *what, const char *const *choi
 
 /* verbs_ffn.c */
 int act_ffn(lua_State *L);
+int verb_residency(lua_State *L); /* act.weights of all ranks */
 const char *verb_ffn_option(lua_State *L, int opts, const struct world *w, struct step_size *size);
 
 /* verbs_batch.c */

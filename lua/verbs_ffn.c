@@ -6,14 +6,14 @@
 #include "lua/verbs.h"
 
 /* { layers = { from, to } }, to included; [*from, *to) afterwards. */
-static void check_layers(lua_State *L, int opts, int *from, int *to)
+static void check_layers(lua_State *L, int opts, const char *whose, int *from, int *to)
 {
     static const char *const names[] = {"layers"};
     if (lua_isnil(L, opts))
         return;
     if (lua_type(L, opts) != LUA_TTABLE)
         luaL_error(L, "options like { layers = { 0, 15 } } are expected, not a %s", luaL_typename(L, opts));
-    verb_check_fields(L, opts, "the options of act.ffn", names, 1);
+    verb_check_fields(L, opts, whose, names, 1);
     lua_pushliteral(L, "layers");
     lua_rawget(L, opts);
     int list = lua_gettop(L);
@@ -37,10 +37,24 @@ int act_ffn(lua_State *L)
     int group = all ? PLAN_ALL_GROUPS : verb_group(L, 1), mode = verb_choice(L, 2, "the way", modes, 3);
     struct plan *p = verb_orders(L);
     int from = 0, to = p && p->world->ffn ? p->world->ffn->n_layers : 0;
-    check_layers(L, 3, &from, &to);
+    check_layers(L, 3, "the options of act.ffn", &from, &to);
     if (!p)
         return verb_refused(L, "act.ffn can be called in start and step only");
     return verb_answer(L, plan_ffn(p, group, from, to, (enum ffn_mode)mode));
+}
+
+/* act.weights("all", "replicated" | "pooled" [, { layers = { from, to } }]) */
+int verb_residency(lua_State *L)
+{
+    static const char *const residencies[] = {"pooled", "replicated"};
+    lua_settop(L, 3);
+    int residency = verb_choice(L, 2, "how weights lie", residencies, 2);
+    struct plan *p = verb_orders(L);
+    int from = 0, to = p && p->world->ffn ? p->world->ffn->n_layers : 0;
+    check_layers(L, 3, "the options of act.weights", &from, &to);
+    if (!p)
+        return verb_refused(L, "act.weights can say how weights lie in start and step only");
+    return verb_answer(L, plan_weights(p, from, to, residency == 1));
 }
 
 /* The options of view.estimate: { ffn = "was" or "cas" } asks about a step that treats all layers so. NULL, or why it

@@ -289,6 +289,8 @@ int act_comm(lua_State *L)
 int act_weights(lua_State *L)
 {
     struct layout l;
+    if (lua_type(L, 1) == LUA_TSTRING && !strcmp(lua_tostring(L, 1), "all"))
+        return verb_residency(L);
     lua_settop(L, 2);
     const char *why = verb_layout_of_group(L, 1, &l);
     if (why)

@@ -89,9 +89,9 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
 
 void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole)
 {
-    memset(&s->modes, 0, sizeof s->modes);
-    if (whole)
-        s->modes = *modes;
+    s->modes = *modes;
+    if (!whole)
+        memset(s->modes.cas, 0, sizeof s->modes.cas);
     s->lost = -1;
     s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
     atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
@@ -114,6 +114,16 @@ void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a)
 {
     *a = (struct ffn_account){.cas_bytes = s->cas_bytes, .cas_rows = s->cas_rows};
     ffn_slots_account(s->slots, a);
+}
+
+void ffn_seat_keep(struct ffn_seat *s, struct replica_task *t)
+{
+    ffn_slots_keep(s->slots, t);
+}
+
+void ffn_seat_give_up(struct ffn_seat *s, int layer)
+{
+    ffn_slots_give_up(s->slots, layer);
 }
 
 void ffn_seat_fail(struct ffn_seat *s)

@@ -37,6 +37,10 @@ const struct ffn_source *ffn_seat_source(struct ffn_seat *s);
 void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a); /* ever since; the rank's thread */
 int ffn_seat_lost(const struct ffn_seat *s);     /* the rank whose failure ended its last step; -1: none */
 bool ffn_seat_is_dead(const struct ffn_seat *s); /* its own device has failed, also while it served others */
+/* The rank makes a copy of the layer that stays (t->layer), and counts t down when it is whole, or could not be made;
+ * at once where there is no memory for it. The rank's thread, between steps. */
+void ffn_seat_keep(struct ffn_seat *s, struct replica_task *t);
+void ffn_seat_give_up(struct ffn_seat *s, int layer); /* that copy, as far as there is one */
 /* The rank's device has failed: whoever waits for it gets E_PEER. Any thread. */
 void ffn_seat_fail(struct ffn_seat *s);
 

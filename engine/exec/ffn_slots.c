@@ -13,6 +13,7 @@ struct slot {
     struct weight *(*matrices)[FFN_MATRICES]; /* [n_layers] of each layer, as if it lay here; NULL: the rank's own */
     int done;                                 /* matrices that are complete */
     size_t at;                                /* bytes of the next one */
+    struct replica_task *task;                /* of a layer that stays: told when it is complete; NULL: it has been */
 };
 
 struct ffn_slots {
@@ -24,8 +25,9 @@ struct ffn_slots {
     struct thread *fetcher;
     bool stops, active; /* active: a step is under way */
     struct slot *slots;
-    int *layers;                  /* [n_slots] what lies in each, or is on its way; -1: nothing */
-    bool *kept;                   /* [n_slots] on its way, or in use */
+    int n_all;                    /* the slots of the setup, and behind them one for each layer that may stay */
+    int *layers;                  /* [n_all] what lies in each, or is on its way; -1: nothing */
+    bool *kept;                   /* [n_all] on its way, or in use, or to stay */
     int turn;                     /* sliced: whose tile comes next */
     int used;                     /* the slot in use; -1: none */
     int at;                       /* the layer computed last */
@@ -80,7 +82,16 @@ static bool begin_fill(struct ffn_slots *s)
     return true;
 }
 
-/* The slot whose tile comes next, or -1: nothing is to be done. */
+/* A layer that is to stay, once steps need nothing. */
+static int next_to_stay(const struct ffn_slots *s)
+{
+    for (int i = s->f->setup.n_slots; i < s->n_all; i++)
+        if (is_filling(s, i))
+            return i;
+    return -1;
+}
+
+/* The slot whose tile comes next for steps, or -1: nothing is to be done. */
 static int next_slot(struct ffn_slots *s)
 {
     int n = s->f->setup.n_slots, filling = 0;
@@ -98,10 +109,20 @@ static int next_slot(struct ffn_slots *s)
     return -1;
 }
 
+/* Its copy is complete, or will never be. */
+static void tell(struct slot *slot, int rc)
+{
+    struct replica_task *t = slot->task;
+    slot->task = NULL;
+    if (t)
+        replica_task_end(t, rc);
+}
+
 static void drop(struct ffn_slots *s, int slot)
 {
     s->layers[slot] = -1;
     s->kept[slot] = s->used == slot; /* its first matrices may be in use */
+    tell(&s->slots[slot], E_PEER);
 }
 
 /* The next tile of a slot, with the lock given up for the copy. */
@@ -136,7 +157,9 @@ static void fetch_tile(struct ffn_slots *s, int i)
         return;
     slot->at = 0;
     slot->done++;
-    s->kept[i] = slot->done < FFN_MATRICES || s->used == i;
+    s->kept[i] = slot->done < FFN_MATRICES || s->used == i || i >= f->setup.n_slots;
+    if (slot->done == FFN_MATRICES)
+        tell(slot, 0);
     monitor_wake(s->lock);
 }
 
@@ -146,6 +169,7 @@ static void fetcher_main(void *arg)
     monitor_lock(s->lock);
     while (!s->stops) {
         int i = s->active ? next_slot(s) : -1;
+        i = i >= 0 ? i : next_to_stay(s);
         if (i >= 0)
             fetch_tile(s, i);
         else
@@ -181,18 +205,13 @@ void ffn_slots_end(struct ffn_slots *s)
     monitor_unlock(s->lock);
 }
 
-static int find(const struct ffn_slots *s, int layer)
+/* The slot in which the first n matrices of the layer are complete; -1: none yet. */
+static int find(const struct ffn_slots *s, int layer, int n)
 {
-    for (int i = 0; i < s->f->setup.n_slots; i++)
-        if (s->layers[i] == layer)
+    for (int i = 0; i < s->n_all; i++)
+        if (s->layers[i] == layer && s->slots[i].done >= n)
             return i;
     return -1;
-}
-
-static bool has(const struct ffn_slots *s, int layer, int n)
-{
-    int i = find(s, layer);
-    return i >= 0 && s->slots[i].done >= n;
 }
 
 int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e)
@@ -200,7 +219,7 @@ int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **
     int64_t t0 = 0;
     monitor_lock(s->lock);
     s->at = layer - 1;
-    while (!has(s, layer, n)) {
+    while (find(s, layer, n) < 0) {
         if (ffn_is_dead(s->f, s->f->setup.owner[layer])) {
             monitor_unlock(s->lock);
             return ffn_say_dead(s->f, layer, e);
@@ -210,7 +229,7 @@ int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **
         monitor_wait(s->lock, -1);
     }
     s->account.wait_ns += t0 ? clock_now(&s->clock) - t0 : 0;
-    s->used = find(s, layer);
+    s->used = find(s, layer, n);
     s->kept[s->used] = true;
     for (int i = 0; i < n; i++)
         matrices[i] = s->slots[s->used].matrices[layer][i];
@@ -222,7 +241,7 @@ void ffn_slots_leave(struct ffn_slots *s, int layer)
 {
     monitor_lock(s->lock);
     if (s->used >= 0)
-        s->kept[s->used] = is_filling(s, s->used);
+        s->kept[s->used] = is_filling(s, s->used) || (s->used >= s->f->setup.n_slots && s->layers[s->used] >= 0);
     s->used = -1;
     s->at = layer;
     monitor_wake(s->lock);
@@ -244,6 +263,73 @@ void ffn_slots_look(struct ffn_slots *s)
     pass_over_dead(s);
     monitor_wake(s->lock);
     monitor_unlock(s->lock);
+}
+
+/* ---- layers that stay */
+
+static void free_slot(struct ffn_slots *s, struct slot *slot)
+{
+    for (int l = 0; l < s->f->setup.n_layers && slot->matrices; l++)
+        for (int i = 0; i < FFN_MATRICES; i++)
+            if (slot->matrices[l][i])
+                s->f->ops->weight_free(s->device, slot->matrices[l][i]);
+    if (slot->room)
+        s->f->ops->release(s->device, slot->room);
+    mem_free(slot->matrices);
+}
+
+/* Room for the layer. */
+static int make_room(struct ffn_slots *s, struct slot *slot, int layer)
+{
+    const struct ffn_shared *f = s->f;
+    const struct weight *like[FFN_MATRICES];
+    slot->room = f->ops->alloc(s->device, room_of(f, layer));
+    slot->matrices = mem_new_array((size_t)f->setup.n_layers, sizeof *slot->matrices);
+    if (!slot->room)
+        return E_FULL;
+    weights_ffn(f->weights[f->setup.owner[layer]], layer, like);
+    char *at = slot->room;
+    for (int i = 0; i < FFN_MATRICES; i++) {
+        TRY(f->ops->weight_at(s->device, &slot->matrices[layer][i], like[i], at, NULL));
+        at += f->ops->weight_room(like[i]);
+    }
+    return 0;
+}
+
+void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t)
+{
+    int i = s->f->setup.n_slots + t->layer;
+    struct slot *slot = &s->slots[i];
+    ASSERT(!slot->room && !slot->matrices && s->layers[i] < 0);
+    int rc = make_room(s, slot, t->layer);
+    if (rc) {
+        free_slot(s, slot);
+        *slot = (struct slot){0};
+        replica_task_end(t, rc);
+        return;
+    }
+    monitor_lock(s->lock);
+    slot->task = t;
+    slot->done = 0;
+    slot->at = 0;
+    s->layers[i] = t->layer;
+    s->kept[i] = true;
+    monitor_wake(s->lock);
+    monitor_unlock(s->lock);
+}
+
+void ffn_slots_give_up(struct ffn_slots *s, int layer)
+{
+    int i = s->f->setup.n_slots + layer;
+    struct slot old;
+    monitor_lock(s->lock);
+    ASSERT(s->used != i && !s->slots[i].task);
+    old = s->slots[i];
+    s->slots[i] = (struct slot){0};
+    s->layers[i] = -1;
+    s->kept[i] = false;
+    monitor_unlock(s->lock);
+    free_slot(s, &old);
 }
 
 /* ---- open and close */
@@ -268,8 +354,9 @@ static int describe(struct ffn_slots *s, struct slot *slot, struct err *e)
 static int open_slots(struct ffn_slots *s, struct err *e)
 {
     size_t bytes = slot_room(s->f);
-    for (int i = 0; i < s->f->setup.n_slots; i++) {
+    for (int i = 0; i < s->n_all; i++)
         s->layers[i] = -1;
+    for (int i = 0; i < s->f->setup.n_slots; i++) {
         s->slots[i].room = s->f->ops->alloc(s->device, bytes);
         if (!s->slots[i].room)
             return err_set(e, E_FULL,
@@ -283,9 +370,10 @@ static int open_slots(struct ffn_slots *s, struct err *e)
 int ffn_slots_open(struct ffn_slots **out, struct ffn_shared *f, int rank, struct device *d, struct err *e)
 {
     struct ffn_slots *s = mem_new(sizeof *s);
-    size_t n = (size_t)f->setup.n_slots;
+    size_t n = (size_t)f->setup.n_slots + (size_t)f->setup.n_layers;
     char name[16];
-    *s = (struct ffn_slots){.f = f, .rank = rank, .device = d, .lock = monitor_new(), .used = -1, .at = -1};
+    *s = (struct ffn_slots){
+        .f = f, .rank = rank, .device = d, .lock = monitor_new(), .used = -1, .at = -1, .n_all = (int)n};
     s->slots = mem_new_array(n, sizeof *s->slots);
     s->layers = mem_new_array(n, sizeof *s->layers);
     s->kept = mem_new_array(n, sizeof *s->kept);
@@ -302,17 +390,6 @@ int ffn_slots_open(struct ffn_slots **out, struct ffn_shared *f, int rank, struc
     return 0;
 }
 
-static void free_slot(struct ffn_slots *s, struct slot *slot)
-{
-    for (int l = 0; l < s->f->setup.n_layers && slot->matrices; l++)
-        for (int i = 0; i < FFN_MATRICES; i++)
-            if (slot->matrices[l][i])
-                s->f->ops->weight_free(s->device, slot->matrices[l][i]);
-    if (slot->room)
-        s->f->ops->release(s->device, slot->room);
-    mem_free(slot->matrices);
-}
-
 void ffn_slots_close(struct ffn_slots *s)
 {
     if (!s)
@@ -324,7 +401,7 @@ void ffn_slots_close(struct ffn_slots *s)
         monitor_unlock(s->lock);
         thread_join(s->fetcher);
     }
-    for (int i = 0; i < s->f->setup.n_slots; i++)
+    for (int i = 0; i < s->n_all; i++)
         free_slot(s, &s->slots[i]);
     mem_free(s->slots);
     mem_free(s->layers);

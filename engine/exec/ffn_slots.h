@@ -3,11 +3,13 @@
  * (engine/world/ffn.h); a product that comes too early waits for its own matrices, and the wait is counted. The owner
  * does nothing. Between steps nothing moves; what lies in a slot stays valid, weights never change. Owned by the pool;
  * the rank's thread calls what is below. Invariant: a slot is in use only while its layer is complete in it as far as
- * was asked, and nothing else comes into a slot that is in use. Source: SiDP's WaS and its peak shifting. */
+ * was asked, and nothing else comes into a slot that is in use. A layer that is to lie on every rank for a while gets a
+ * slot of its own, which keeps it until it is given up. Source: SiDP's WaS and its peak shifting. */
 #ifndef EXEC_FFN_SLOTS_H
 #define EXEC_FFN_SLOTS_H
 
 #include "engine/exec/ffn_shared.h"
+#include "engine/exec/replicate.h"
 
 struct ffn_slots;
 
@@ -28,6 +30,9 @@ void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes);
 int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e);
 void ffn_slots_leave(struct ffn_slots *s, int layer);
 void ffn_slots_end(struct ffn_slots *s);
+/* A slot for this layer alone, filled behind what steps need. See ffn_seat_keep. */
+void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t);
+void ffn_slots_give_up(struct ffn_slots *s, int layer);
 void ffn_slots_account(struct ffn_slots *s, struct ffn_account *a); /* adds; any thread */
 void ffn_slots_look(
     struct ffn_slots *s); /* a rank has failed, or an owner changed: who waits looks again; any thread */

@@ -11,7 +11,7 @@
 
 /* What lies in the inbox. */
 struct task {
-    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE, TASK_JOB } kind;
+    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE, TASK_REPLICA, TASK_JOB } kind;
     int share;
     void *what;
 };
@@ -369,6 +369,7 @@ static void run_part(struct rank *r, struct work *w)
     p->batch.fed = false;
     p->batch.pool_ranks = w->step->size.pool_ranks;
     p->batch.cas_layers = w->step->size.cas_layers;
+    p->batch.replica_layers = w->step->size.replica_layers;
     run_forward(r, w);
     if (!r->setup.ops->computes)
         step_part_take_ffn(p, &p->time.ffn);
@@ -449,6 +450,35 @@ static void do_move(struct rank *r, struct move *m, int share)
         r->setup.move_done(r->setup.ctx, m);
 }
 
+/* The memory of the blocks that this rank has lent goes back to the machine: the copy takes as much. */
+static void forget_blocks(struct rank *r, const struct replica_task *t)
+{
+    int before = __builtin_popcountll(t->ranks & ((1ull << r->setup.index) - 1));
+    const int32_t *blocks = t->lent + (size_t)before * (size_t)t->n_blocks;
+    for (int i = 0; i < t->n_blocks; i++)
+        for (int l = 0; l < r->kv.n_layers; l++) {
+            size_t at = ((size_t)l * (size_t)r->kv.n_blocks + (size_t)blocks[i]) * r->kv.block_bytes;
+            r->setup.ops->forget(r->device, (char *)r->kv.base + at, r->kv.block_bytes);
+        }
+}
+
+static void do_replica(struct rank *r, struct replica_task *t)
+{
+    const struct backend_ops *ops = r->setup.ops;
+    if (!r->seat) { /* a machine that computes nothing: all its ranks take the same time */
+        t->ns = !t->gives_up && ops->layer_copy_ns ? ops->layer_copy_ns(r->device) : 0;
+        if (r->setup.threaded)
+            sleep_ns(t->ns);
+        replica_task_end(t, 0);
+    } else if (t->gives_up) {
+        ffn_seat_give_up(r->seat, t->layer);
+        replica_task_end(t, 0);
+    } else {
+        forget_blocks(r, t);
+        ffn_seat_keep(r->seat, t);
+    }
+}
+
 static void do_prepare(struct rank *r, struct prepare_task *t, int share)
 {
     struct prepare_part *p = &t->parts[share];
@@ -486,6 +516,8 @@ static void body(void *arg)
             do_step(r, t.what, t.share);
         else if (t.kind == TASK_MOVE)
             do_move(r, t.what, t.share);
+        else if (t.kind == TASK_REPLICA)
+            do_replica(r, t.what);
         else if (t.kind == TASK_PREPARE)
             do_prepare(r, t.what, t.share);
         else
@@ -543,6 +575,14 @@ void rank_post_move(struct rank *r, struct move *m, int share)
         queue_post(r->inbox, &(struct task){TASK_MOVE, share, m});
     else
         do_move(r, m, share);
+}
+
+void rank_post_replica(struct rank *r, struct replica_task *t)
+{
+    if (r->setup.threaded)
+        queue_post(r->inbox, &(struct task){TASK_REPLICA, 0, t});
+    else
+        do_replica(r, t);
 }
 
 void rank_prepare(struct rank *r, struct prepare_task *t, int share)

@@ -13,6 +13,7 @@
 #include "engine/exec/ffn_pool.h"
 #include "engine/exec/prepare.h"
 #include "engine/exec/move.h"
+#include "engine/exec/replicate.h"
 #include "engine/exec/step.h"
 #include "engine/exec/weights.h"
 
@@ -75,6 +76,8 @@ int rank_start(struct rank *r, int n_blocks, struct err *e);
  * order. */
 void rank_post_step(struct rank *r, struct step *s, int share);
 void rank_post_move(struct rank *r, struct move *m, int share);
+/* To all ranks of t->ranks; the steps that were posted before may still use the copy. */
+void rank_post_replica(struct rank *r, struct replica_task *t);
 /* To all ranks of t->ranks, before anything else is posted to one of them; t stays until its `left` is 0. */
 void rank_prepare(struct rank *r, struct prepare_task *t, int share);
 bool rank_has_graphs(const struct rank *r);

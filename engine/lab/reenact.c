@@ -328,6 +328,20 @@ static void play_move(struct reenactor *r, const struct recorded *x)
     engine_take(r->d.engine, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
 }
 
+static void play_replica(struct reenactor *r, const struct recorded *x)
+{
+    struct replica_task *t = engine_take_replica(r->d.engine, x->layer);
+    if (!t || t->gives_up != x->gives_up)
+        differ_because(r,
+                       x->gives_up ? "the copies of layer %" PRId64 " are gone, which stay in the replay"
+                                   : "layer %" PRId64 " lies on every rank, of which no copies are made in the replay",
+                       x->layer);
+    if (!t)
+        return;
+    atomic_store(&t->rc, x->failed ? E_PEER : 0);
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_REPLICA_DONE, .payload = t});
+}
+
 /* ---- what the operator did */
 
 static int play_policy(struct reenactor *r, const struct recorded *x, struct err *e)
@@ -441,6 +455,9 @@ static int play(struct reenactor *r, struct err *e)
         break;
     case 'm':
         play_move(r, x);
+        break;
+    case 'w':
+        play_replica(r, x);
         break;
     case 'g':
         TRY(play_policy(r, x, e));

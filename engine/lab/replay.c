@@ -72,12 +72,14 @@ static struct replay_bin *bin_at(struct replay *r, int64_t ns)
 
 static double kv_used(const struct world *w)
 {
-    int most = 0;
+    double most = 0;
     for (int i = 0; i < w->kv.n_ranks; i++) {
-        int held = w->kv.n_blocks - w->kv.ranks[i].n_free - w->kv.ranks[i].n_cached;
-        most = held > most ? held : most;
+        const struct kv_rank *r = &w->kv.ranks[i];
+        int there = w->kv.n_blocks - r->n_lent, held = there - r->n_free - r->n_cached;
+        double used = there ? (double)held / there : 0;
+        most = used > most ? used : most;
     }
-    return w->kv.n_blocks ? (double)most / w->kv.n_blocks : 0;
+    return most;
 }
 
 static void note_gauges(struct drive *d)

@@ -24,6 +24,14 @@ static int64_t modelled_move(void *ctx, const struct move *v)
     return ns < 1 ? 1 : (int64_t)ns;
 }
 
+/* A layer takes its part of what all fetches of a step took. */
+static int64_t modelled_replica(void *ctx, const struct replica_task *t)
+{
+    const struct recorded_machine *m = ctx;
+    double ns = t->gives_up ? 0 : m->digest.fetches.fetch_ns / m->head->ffn.n_layers;
+    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
+}
+
 static bool same_limits(const struct limits *a, const struct limits *b)
 {
     return a->max_num_seqs == b->max_num_seqs && a->max_num_batched_tokens == b->max_num_batched_tokens &&
@@ -47,6 +55,7 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     *out = m->exact_setup;
     m->modelled.step_ns = modelled_step;
     m->modelled.move_ns = modelled_move;
+    m->modelled.replica_ns = modelled_replica;
     m->modelled.ctx = m;
     m->modelled.ffn = (struct ffn_cost){.wait_ns = (int64_t)m->digest.fetches.wait_ns,
                                         .fetch_ns = (int64_t)m->digest.fetches.fetch_ns};

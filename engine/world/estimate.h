@@ -20,8 +20,9 @@ struct step_size {
     int n_seqs, n_logits;     /* rows that give a token */
     int n_chunks, chunk_rows; /* sequences of more than one row, and their rows */
     double chunk_looked_at;
-    int pool_ranks; /* pooled FFN weights: ranks with work at that time, this group's included; 0: not pooled */
-    int cas_layers; /* of them, layers whose rows go to their owners */
+    int pool_ranks;     /* pooled FFN weights: ranks with work at that time, this group's included; 0: not pooled */
+    int cas_layers;     /* of them, layers whose rows go to their owners */
+    int replica_layers; /* pooled layers that lie on every rank at that time */
 };
 
 /* One more sequence of `rows` rows behind `before` cached tokens. */

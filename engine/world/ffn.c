@@ -25,6 +25,14 @@ int ffn_count_cas(const struct ffn_modes *m, int n_layers)
     return n;
 }
 
+int ffn_count_here(const struct ffn_modes *m, int n_layers)
+{
+    int n = 0;
+    for (int l = 0; l < n_layers; l++)
+        n += ffn_is_here(m, l);
+    return n;
+}
+
 static int parse_list(struct ffn_setup *s, const char *text, struct err *e)
 {
     const char *at = text;
@@ -67,7 +75,8 @@ int ffn_owned(const struct ffn_setup *s, int rank)
 
 static bool is_wanted(const struct ffn_setup *s, const struct ffn_need *n, int layer)
 {
-    return s->owner[layer] != n->rank && !ffn_is_cas(n->modes, layer) && (n->goes_on || layer > n->at);
+    return s->owner[layer] != n->rank && !ffn_is_cas(n->modes, layer) && !ffn_is_here(n->modes, layer) &&
+           (n->goes_on || layer > n->at);
 }
 
 static bool is_here(const struct ffn_setup *s, const struct ffn_need *n, int layer)

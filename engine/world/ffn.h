@@ -52,9 +52,11 @@ struct ffn_cost {
     uint64_t cas_rows;         /* summed over layers */
 };
 
-/* The layers whose rows go to their owners; the others are fetched. A layer that lies on the rank itself is neither. */
+/* The layers whose rows go to their owners, and those that lie on every rank by now (world/replica.h); the others are
+ * fetched. A layer that the rank owns is none of these. */
 struct ffn_modes {
     uint64_t cas[FFN_MAX_LAYERS / 64];
+    uint64_t here[FFN_MAX_LAYERS / 64]; /* of a step; a group's are those of the node when its step begins */
 };
 
 static inline bool ffn_is_cas(const struct ffn_modes *m, int layer)
@@ -62,8 +64,14 @@ static inline bool ffn_is_cas(const struct ffn_modes *m, int layer)
     return m->cas[layer / 64] >> (layer % 64) & 1;
 }
 
+static inline bool ffn_is_here(const struct ffn_modes *m, int layer)
+{
+    return m->here[layer / 64] >> (layer % 64) & 1;
+}
+
 void ffn_set(struct ffn_modes *m, int from, int to, enum ffn_mode mode); /* layers [from, to): FFN_WAS or FFN_CAS */
 int ffn_count_cas(const struct ffn_modes *m, int n_layers);
+int ffn_count_here(const struct ffn_modes *m, int n_layers);
 
 /* "layer-mod", "contiguous", or the owner of each layer as a list ("0,0,1,1"). E_INPUT says what is wrong with it. */
 int ffn_parse_owners(struct ffn_setup *s, const char *text, struct err *e);

@@ -216,6 +216,30 @@ int32_t kv_lookup(const struct kv_pool *p, int place, struct kv_key key)
     return (int32_t)id;
 }
 
+bool kv_lend(struct kv_pool *p, int rank, int n, int32_t *blocks)
+{
+    struct kv_rank *r = &p->ranks[rank];
+    if (r->n_free + r->n_cached < n)
+        return false;
+    while (r->n_free < n) {
+        bool evicted = evict(p, rank);
+        ASSERT(evicted);
+    }
+    for (int i = 0; i < n; i++)
+        blocks[i] = r->free_list[--r->n_free];
+    r->n_lent += n;
+    return true;
+}
+
+void kv_take_back(struct kv_pool *p, int rank, int n, const int32_t *blocks)
+{
+    struct kv_rank *r = &p->ranks[rank];
+    ASSERT(r->n_lent >= n);
+    for (int i = n - 1; i >= 0; i--)
+        r->free_list[r->n_free++] = blocks[i];
+    r->n_lent -= n;
+}
+
 static void forget_all_cached(struct kv_pool *p, struct kv_place *l)
 {
     while (l->n_cached)
@@ -277,7 +301,7 @@ bool kv_check(const struct kv_pool *p)
         good = check_place(p, p->places[i], held, cached, seen);
     for (int r = 0; r < p->n_ranks && good; r++) {
         const struct kv_rank *k = &p->ranks[r];
-        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free == p->n_blocks;
+        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free + k->n_lent == p->n_blocks;
         for (int i = 0; i < k->n_free && good; i++)
             good = !seen[(int64_t)r * p->n_blocks + k->free_list[i]]++;
     }

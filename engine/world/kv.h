@@ -3,7 +3,8 @@
  * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a placement
  * is one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of different
  * placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted oldest
- * first, whatever its placement). Engine thread only. Invariant, on each rank: free + held + cached == total (kv_check
+ * first, whatever its placement). A rank may lend blocks, whose memory serves something else meanwhile
+ * (world/replica.h). Engine thread only. Invariant, on each rank: free + held + cached + lent == total (kv_check
  * recounts). */
 #ifndef WORLD_KV_H
 #define WORLD_KV_H
@@ -45,6 +46,7 @@ struct kv_place {
 struct kv_rank {
     int32_t *free_list;   /* physical blocks */
     int n_free, n_cached; /* n_cached: of cached blocks of any place */
+    int n_lent;           /* in nobody's hands here */
 };
 
 struct kv_pool {
@@ -90,8 +92,12 @@ void kv_drop(struct kv_pool *p, int place, int32_t block); /* refs - 1; at 0: ca
  * stays keyless. */
 void kv_publish(struct kv_pool *p, int place, int32_t block, struct kv_key key);
 int32_t kv_lookup(const struct kv_pool *p, int place,
-                  struct kv_key key);     /* -1: none. Held or cached; refs are not touched */
-void kv_forget_cached(struct kv_pool *p); /* every cached block becomes free */
+                  struct kv_key key); /* -1: none. Held or cached; refs are not touched */
+/* The rank gives up n blocks, evicting cached ones where too few are free; blocks[0 .. n) says which. False: too many
+ * are held (nothing changed). */
+bool kv_lend(struct kv_pool *p, int rank, int n, int32_t *blocks);
+void kv_take_back(struct kv_pool *p, int rank, int n, const int32_t *blocks); /* lent ones are free again */
+void kv_forget_cached(struct kv_pool *p);                                     /* every cached block becomes free */
 void kv_forget_rank(struct kv_pool *p,
                     int rank); /* its bytes are lost: cached blocks that lie on it become free, held ones keyless */
 bool kv_check(const struct kv_pool *p); /* full recount; false = a bug */

@@ -78,6 +78,7 @@ static const struct {
     [C_WAS_WAIT_NS] = {"moonshift:was_wait_seconds_total", NULL, "Time that steps waited for them."},
     [C_CAS_BYTES] = {"moonshift:cas_bytes_total", NULL, "Bytes of rows sent to the owners of FFN layers, and back."},
     [C_CAS_ROWS] = {"moonshift:cas_rows_total", NULL, "Rows that owners multiplied for other ranks, by layer."},
+    [C_LAYER_COPIES] = {"moonshift:layer_copies_total", NULL, "Pooled FFN layers that were copied to every rank."},
 };
 
 void metrics_init(struct metrics *m)

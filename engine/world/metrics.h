@@ -37,6 +37,7 @@ enum counter {
     C_WAS_WAIT_NS,
     C_CAS_BYTES,
     C_CAS_ROWS,
+    C_LAYER_COPIES,
     COUNTER_COUNT
 };
 

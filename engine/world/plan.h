@@ -43,7 +43,8 @@ enum plan_verb_kind {
     PLAN_CLOSE,
     PLAN_COMM,
     PLAN_HOLD,
-    PLAN_FFN
+    PLAN_FFN,
+    PLAN_WEIGHTS
 };
 enum { PLAN_ALL_GROUPS = -1 };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
@@ -61,8 +62,9 @@ struct plan_verb {
     uint64_t ranks;                   /* comm */
     int64_t until_ns;                 /* hold; 0: let go */
     int algorithm;                    /* comm: 0 by size, 1 one-shot, 2 two-shot, 3 library */
-    int from, to;                     /* ffn: layers [from, to) */
+    int from, to;                     /* ffn, weights: layers [from, to) */
     enum ffn_mode mode;               /* ffn */
+    bool replicated;                  /* weights; or pooled */
 };
 
 struct plan {
@@ -120,6 +122,10 @@ bool plan_comm(struct plan *p, uint64_t ranks, int algorithm);
  * plan included; PLAN_ALL_GROUPS: of all groups, and of those to come. FFN_LOCAL: only where every rank of the group
  * owns all these layers. Steps with tp > 1 fetch all layers, whatever is asked for. */
 bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode);
+/* Where weights are pooled: the layers [from, to) shall lie on every rank, which gives up KV blocks for them, or shall
+ * be pooled again. Refused where those blocks are held or needed. The copies count for steps once all of them are
+ * whole. */
+bool plan_weights(struct plan *p, int from, int to, bool replicated);
 /* What the batch's step would look like to the estimator: in the layout in which it is forwarded; before that, with
  * tp = 1. */
 struct step_size plan_size(const struct plan_batch *b);
@@ -146,8 +152,8 @@ bool plan_deals_with(const struct plan *p, const struct request *r);
 bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);                  /* no forward */
-/* Carries out preemptions, remaps, orders, choices of algorithms and of FFN modes, starts and block reservations of the
- * forwarded batches; cannot fail. Refusals and log lines are the caller's to act on. */
+/* Carries out preemptions, remaps, orders, choices of algorithms, of FFN modes and of where FFN weights lie, starts and
+ * block reservations of the forwarded batches; cannot fail. Refusals and log lines are the caller's to act on. */
 void plan_apply(struct plan *p);
 
 #endif

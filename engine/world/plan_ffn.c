@@ -4,6 +4,18 @@
 
 #include "engine/world/plan_inner.h"
 
+static const char not_pooled[] = "every rank has all weights: start with --weights pooled";
+
+static bool is_range(struct plan *p, int from, int to)
+{
+    int n = p->world->ffn->n_layers;
+    if (from >= 0 && from < to && to <= n)
+        return true;
+    char *text = arena_new(&p->arena, 80);
+    snprintf(text, 80, "no such layers: the model has the layers 0 to %d", n - 1);
+    return plan_no(p, text);
+}
+
 /* Words of a refusal that have numbers in them live as long as the plan. */
 static bool refuse_rank(struct plan *p, int layer, int owner, int rank)
 {
@@ -62,14 +74,11 @@ bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode)
     const struct ffn_setup *f = p->world->ffn;
     const struct group *g = group == PLAN_ALL_GROUPS ? NULL : partition_find(&p->world->partition, group);
     if (!f)
-        return plan_no(p, "every rank has all weights: start with --weights pooled");
+        return plan_no(p, not_pooled);
     if (group != PLAN_ALL_GROUPS && !g)
         return plan_no(p, "no such group (any more)");
-    if (from < 0 || from >= to || to > f->n_layers) {
-        char *text = arena_new(&p->arena, 80);
-        snprintf(text, 80, "no such layers: the model has the layers 0 to %d", f->n_layers - 1);
-        return plan_no(p, text);
-    }
+    if (!is_range(p, from, to))
+        return false;
     if (mode == FFN_LOCAL && !all_own(p, g ? g->mask : rank_range(0, f->n_ranks), from, to))
         return false;
     if (!change_all(p, g, from, to, mode))
@@ -93,11 +102,94 @@ void plan_apply_ffn(struct world *w, const struct plan_verb *v)
     }
 }
 
+/* ---- pooling on demand */
+
+/* Has this plan said something about how one of these layers lies? */
+static bool is_decided(const struct plan *p, int from, int to)
+{
+    for (int i = 0; i < p->n_verbs; i++)
+        if (p->verbs[i].kind == PLAN_WEIGHTS && p->verbs[i].from < to && from < p->verbs[i].to)
+            return true;
+    return false;
+}
+
+/* Takes the blocks of the copies of layers [from, to) out of what the plan may use. */
+static bool take_for_copies(struct plan *p, int from, int to)
+{
+    const struct world *w = p->world;
+    int need[MAX_RANKS] = {0}, n = 0;
+    for (int l = from; l < to; l++) {
+        if (w->replicas.layers[l].state == REPLICA_GOING)
+            return plan_no(p, "the copies of a layer are just being given up: ask again");
+        if (w->replicas.layers[l].state != REPLICA_NONE)
+            continue;
+        n++;
+        for (int r = 0; r < w->kv.n_ranks; r++)
+            need[r] += replica_ranks(w, l) >> r & 1 ? w->replicas.blocks : 0;
+    }
+    const char *why = n ? replica_refusal(w, n) : NULL;
+    if (why)
+        return plan_no(p, why);
+    for (int r = 0; r < w->kv.n_ranks; r++)
+        if (need[r] > p->blocks_free[r])
+            return plan_no(p, "sequences hold the KV blocks that the copies would need");
+    for (int r = 0; r < w->kv.n_ranks; r++)
+        p->blocks_free[r] -= need[r];
+    return true;
+}
+
+static bool is_so(const struct replicas *r, int from, int to, bool replicated)
+{
+    for (int l = from; l < to; l++)
+        if (replica_is_wanted(r, l) != replicated)
+            return false;
+    return true;
+}
+
+bool plan_weights(struct plan *p, int from, int to, bool replicated)
+{
+    const struct world *w = p->world;
+    if (!w->ffn)
+        return plan_no(p, not_pooled);
+    if (!is_range(p, from, to))
+        return false;
+    if (is_decided(p, from, to))
+        return plan_no(p, "this plan has already said how one of these layers lies");
+    if (is_so(&w->replicas, from, to, replicated))
+        return true;
+    if (replicated && !take_for_copies(p, from, to))
+        return false;
+    struct plan_verb *v = plan_add_verb(p, PLAN_WEIGHTS, NULL);
+    v->from = from;
+    v->to = to;
+    v->replicated = replicated;
+    return true;
+}
+
+void plan_apply_weights(struct world *w, const struct plan_verb *v)
+{
+    if (!v->replicated)
+        world_pool(w, v->from, v->to);
+    for (int l = v->from; v->replicated && l < v->to; l++)
+        if (w->replicas.layers[l].state == REPLICA_NONE)
+            world_replicate(w, l);
+        else
+            w->replicas.wanted[l / 64] |= 1ull << (l % 64); /* its copies were to go, and had not begun to */
+}
+
 /* ---- a step */
 
 struct ffn_modes ffn_of_step(const struct world *w, const struct ffn_modes *group, struct layout l)
 {
-    return w->ffn && l.tp <= 1 ? *group : (struct ffn_modes){{0}};
+    struct ffn_modes m = {0};
+    if (w->ffn && l.tp <= 1)
+        m = *group;
+    for (int i = 0; w->ffn && i < w->ffn->n_layers; i++)
+        if (w->replicas.layers[i].state == REPLICA_HERE) {
+            m.here[i / 64] |= 1ull << (i % 64);
+            m.cas[i / 64] &= ~(1ull << (i % 64));
+        }
+    return m;
 }
 
 void ffn_measure(struct ffn_measured *m, double fetch_ns, double wait_ns)
@@ -112,7 +204,7 @@ int ffn_way(const struct world *w, const struct group *g)
 {
     int n = 0, n_cas = 0;
     for (int l = 0; w->ffn && l < w->ffn->n_layers; l++)
-        if (g->mask != 1ull << w->ffn->owner[l]) {
+        if (g->mask != 1ull << w->ffn->owner[l] && w->replicas.layers[l].state != REPLICA_HERE) {
             n++;
             n_cas += ffn_is_cas(&g->ffn, l);
         }
@@ -150,4 +242,5 @@ void plan_size_ffn(const struct world *w, const struct plan *p, const struct gro
     struct ffn_modes m = ffn_of_step(w, after, l);
     s->pool_ranks = ffn_ranks_at_work(w, g, p);
     s->cas_layers = w->ffn ? ffn_count_cas(&m, w->ffn->n_layers) : 0;
+    s->replica_layers = w->ffn ? ffn_count_here(&m, w->ffn->n_layers) : 0;
 }

@@ -15,6 +15,7 @@ struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct
 int plan_available(const struct plan *p, int place);   /* what the plan may still take of a place's blocks */
 void plan_take(struct plan *p, int place, int blocks); /* negative: they come back */
 void plan_apply_ffn(struct world *w, const struct plan_verb *v);
+void plan_apply_weights(struct world *w, const struct plan_verb *v);
 void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how);
 
 #endif

@@ -55,6 +55,7 @@ void world_free(struct world *w)
     mem_free(w->running.items);
     request_table_free(&w->requests);
     tenants_free(&w->tenants);
+    world_free_replicas(w);
     kv_free(&w->kv);
     memset(w, 0, sizeof *w);
 }

@@ -12,6 +12,7 @@
 #include "engine/world/kv.h"
 #include "engine/world/metrics.h"
 #include "engine/world/partition.h"
+#include "engine/world/replica.h"
 #include "engine/world/request.h"
 #include "engine/world/tenants.h"
 
@@ -70,6 +71,7 @@ struct world {
     const struct ffn_setup *ffn; /* how FFN weights are pooled; NULL: every rank has them. The engine's */
     struct ffn_modes ffn_usual;  /* of groups to come */
     struct ffn_measured ffn_measured;
+    struct replicas replicas; /* pooled FFN layers that lie on every rank for a while */
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting */

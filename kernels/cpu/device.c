@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "engine/base/check.h"
@@ -185,6 +186,16 @@ static void cpu_pull(struct device *d, void *dst, const void *src, size_t bytes)
     memcpy(dst, src, bytes);
 }
 
+/* Whole pages only: their neighbours may be in use. */
+static void cpu_forget(struct device *d, void *p, size_t bytes)
+{
+    (void)d;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)p + page - 1) & ~(page - 1),
+              end = ((uintptr_t)p + bytes) & ~(page - 1);
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 bool device_grow(struct device *d, struct scratch *s, size_t bytes)
 {
     if (s->bytes >= bytes)
@@ -247,6 +258,7 @@ const struct backend_ops *backend_cpu(void)
         .weight_room = cpu_weight_room,
         .weight_at = cpu_weight_at,
         .pull = cpu_pull,
+        .forget = cpu_forget,
         .kv_block_bytes = cpu_kv_block_bytes,
         .begin = cpu_begin,
         .finish = cpu_finish,

@@ -331,6 +331,8 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     struct pool_pace t = {.ffn = c->ffn / layers, .before = (whole - c->ffn) / layers};
     t.fetch = pool_readers(p) * cost_ffn_bytes(r->c, p->shares) / link_rate(r, p->setup) * 1e9;
     t.cas_layers = r->s->cas_layers < p->setup->n_layers ? r->s->cas_layers : p->setup->n_layers;
+    t.replica_layers = r->s->replica_layers < p->setup->n_layers - t.cas_layers ? r->s->replica_layers
+                                                                                : p->setup->n_layers - t.cas_layers;
     if (t.cas_layers > 0) {
         happens(r->m, t.cas_layers);
         serve(r, p, &t);
@@ -340,7 +342,9 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     t.between = c->head + (r->h->host_overlaps ? most(0, c->host - whole - c->head - c->service) : c->host);
     c->wait = pool_wait(p, &t, each);
     c->sent = pool_cas_layers(p, t.cas_layers, false);
-    c->fetched = p->setup->n_layers - t.cas_layers - pool_own_layers(p) + pool_cas_layers(p, t.cas_layers, true);
+    c->fetched = 0;
+    for (int l = t.replica_layers; l < p->setup->n_layers - t.cas_layers; l++)
+        c->fetched += !pool_is_own(p, l);
     c->fetch = t.fetch * c->fetched;
 }
 
@@ -413,6 +417,15 @@ int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weigh
 }
 
 /* ---- everything else */
+
+int64_t cost_layer_copy(const struct sim_machine *m, struct sim_weights w)
+{
+    struct pool_sight p = pool_look(&w, 1);
+    if (!p.setup)
+        return 0;
+    struct run r = begin(m, (struct layout){1, 1, 1}, &(struct step_size){.rows = 1});
+    return (int64_t)((p.n_owners - 1) * cost_ffn_bytes(r.c, p.shares) / link_rate(&r, p.setup) * 1e9);
+}
 
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far)
 {

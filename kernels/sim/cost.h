@@ -61,6 +61,8 @@ double cost_all_gather(const struct sim_machine *m, int g, double bytes);
  * (--shift-weights copy). */
 double cost_weight_bytes(const struct sim_model *m, struct sim_weights w);
 double cost_copy_bytes(const struct sim_model *m, int n);
+/* A layer of the pool, onto every device at the same time: they share its owner's link. ns */
+int64_t cost_layer_copy(const struct sim_machine *m, struct sim_weights w);
 double cost_ffn_bytes(const struct sim_model *m, int shares); /* of the FFN matrices of a layer, on each device */
 
 #endif

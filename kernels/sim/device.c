@@ -163,12 +163,20 @@ static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
     return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, m->n_heads, m->from.space != m->to.space) : -1;
 }
 
+static int64_t sim_layer_copy_ns(const struct device *d)
+{
+    return d->opts.sim_machine ? cost_layer_copy(d->opts.sim_machine, weights_of(d)) : 0;
+}
+
 /* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows
  * evenly. */
 static int64_t cost_of(struct device *d, struct layout l, int share)
 {
     const struct batch *b = d->batch;
-    struct step_size s = {.n_logits = b->n_logits, .pool_ranks = b->pool_ranks, .cas_layers = b->cas_layers};
+    struct step_size s = {.n_logits = b->n_logits,
+                          .pool_ranks = b->pool_ranks,
+                          .cas_layers = b->cas_layers,
+                          .replica_layers = b->replica_layers};
     if (!d->opts.sim_machine)
         return d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / layout_size(l);
     for (int i = 0; share == 0 && i < b->n_seqs; i++)
@@ -245,6 +253,7 @@ const struct backend_ops *backend_sim(void)
         .whole_step = sim_whole_step,
         .step_ns = sim_step_ns,
         .kv_move_ns = sim_kv_move_ns,
+        .layer_copy_ns = sim_layer_copy_ns,
         .comm_open = sim_comm_open,
         .comm_close = sim_comm_close,
         .comm_abort = sim_comm_ignore,

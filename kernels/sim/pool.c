@@ -80,7 +80,7 @@ double pool_wait(const struct pool_sight *p, const struct pool_pace *t, struct s
         double begun = now;
         waited = 0;
         for (int l = 0; l < s->n_layers; l++) {
-            bool own = pool_is_own(p, l), cas = l >= s->n_layers - t->cas_layers;
+            bool cas = l >= s->n_layers - t->cas_layers, own = pool_is_own(p, l) || (!cas && l < t->replica_layers);
             struct sim_pool_layer x = {.mode = own ? FFN_LOCAL : cas ? FFN_CAS : FFN_WAS, .begin = now - begun};
             now += t->before;
             x.ready = now - begun;

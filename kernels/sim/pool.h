@@ -35,6 +35,7 @@ struct pool_pace {
     double served, served_here; /* the FFN of a layer whose rows go to the owner; the same where that is this rank */
     double between;             /* from the last layer of a step to the first of the next one */
     int cas_layers;             /* the last ones of the model */
+    int replica_layers;         /* the first ones: on every rank */
 };
 /* What a step waits for layers on their way, once several such steps have run. layers: of that step, or NULL. */
 double pool_wait(const struct pool_sight *p, const struct pool_pace *t, struct sim_pool_layer *layers);

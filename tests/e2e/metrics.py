@@ -89,6 +89,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "moonshift:was_wait_seconds_total": Elsewhere(("tests/policy/ffn.c", "moonshift:was_wait_seconds_total")),
     "moonshift:cas_bytes_total": Elsewhere(("tests/policy/ffn.c", "C_CAS_BYTES")),
     "moonshift:cas_rows_total": Elsewhere(("tests/policy/ffn.c", "C_CAS_ROWS")),
+    "moonshift:layer_copies_total": Elsewhere(("tests/layout/pool_switch.c", "C_LAYER_COPIES")),
     "moonshift:step_seconds": "answer",
     'moonshift:tenant_requests_total{tenant="blue"}': "answer",
     'moonshift:tenant_requests_total{tenant="default"}': "keyless",

@@ -302,6 +302,59 @@ static void only_work_moves_bytes(void **state)
     close_alone(&a);
 }
 
+/* Makes a copy of the layer on rank 0, and waits for it. Returns how it ended. */
+static int keep(struct alone *a, int layer)
+{
+    struct replica_task t = {.layer = layer, .ranks = 1, .left = 1};
+    ffn_seat_keep(ffn_pool_seat(a->node.ffn_pool, 0), &t);
+    while (atomic_load(&t.left))
+        usleep(100);
+    return atomic_load(&t.rc);
+}
+
+/* With copies of all layers of rank 1 a step on rank 0 fetches nothing, needs rank 1 no more, and chooses the same
+ * token with the same logprob; without them all is as it was before. */
+static void layers_on_every_rank_move_no_bytes(void **state)
+{
+    (void)state;
+    struct alone a;
+    struct ffn_account before, after;
+    open_alone(&a, 1);
+    struct ffn_seat *seat = ffn_pool_seat(a.node.ffn_pool, 0);
+    assert_int_equal(run_alone(&a), 0);
+    struct sample_result fetched = a.result;
+    for (int l = 0; l < a.ffn.n_layers; l++)
+        if (a.ffn.owner[l] == 1) {
+            assert_int_equal(keep(&a, l), 0);
+            a.node.modes.here[l / 64] |= 1ull << (l % 64);
+        }
+    ffn_seat_account(seat, &before);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(run_alone(&a), 0);
+    ffn_seat_account(seat, &after);
+    assert_int_equal(after.bytes, before.bytes);
+    assert_true(a.result.token == fetched.token && a.result.logprob == fetched.logprob);
+    a.node.modes = (struct ffn_modes){0};
+    for (int l = 0; l < a.ffn.n_layers; l++)
+        if (a.ffn.owner[l] == 1)
+            ffn_seat_give_up(seat, l);
+    assert_int_equal(run_alone(&a), 0);
+    assert_true(a.result.token == fetched.token && a.result.logprob == fetched.logprob);
+    close_alone(&a);
+}
+
+/* Its owner has failed: whoever waits for the copy hears so. */
+static void a_copy_of_a_failed_rank_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct alone a;
+    open_alone(&a, 1);
+    ffn_seat_fail(ffn_pool_seat(a.node.ffn_pool, 1));
+    assert_int_equal(keep(&a, 1), E_PEER);
+    ffn_seat_give_up(ffn_pool_seat(a.node.ffn_pool, 0), 1);
+    close_alone(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,11 +370,15 @@ int main(void)
         cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
         cmocka_unit_test(a_failed_step_names_the_rank_that_failed),
         cmocka_unit_test(only_work_moves_bytes),
+        cmocka_unit_test(layers_on_every_rank_move_no_bytes),
+        cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
     };
     const struct CMUnitTest few[] = {
         cmocka_unit_test(heads_9_3),
         cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
         cmocka_unit_test(only_work_moves_bytes),
+        cmocka_unit_test(layers_on_every_rank_move_no_bytes),
+        cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
     };
 #if defined(__SANITIZE_THREAD__)
     return sizeof tests > sizeof few ? cmocka_run_group_tests(few, NULL, NULL)

@@ -31,11 +31,13 @@ static void churn_pooled(const char *config, enum dtype type, int ranks, int slo
     stop_run(&t);
     compare(&t, &quiet, cancelled);
     const uint64_t *counters = engine_world(t.engine)->metrics->counters;
-    print_message("%s, %d ranks: %llu switches, %llu changes of mode, %llu bytes fetched, %llu rows sent\n", config,
-                  ranks, (unsigned long long)engine_world(t.engine)->partition.n_switches,
+    print_message("%s, %d ranks: %llu switches, %llu changes of mode, %llu bytes fetched, %llu rows sent, %llu layers "
+                  "copied (%llu times asked for)\n",
+                  config, ranks, (unsigned long long)engine_world(t.engine)->partition.n_switches,
                   (unsigned long long)c.n_modes, (unsigned long long)counters[C_WAS_BYTES],
-                  (unsigned long long)counters[C_CAS_ROWS]);
-    assert_true(c.n_modes > 0 && counters[C_CAS_ROWS] > 0);
+                  (unsigned long long)counters[C_CAS_ROWS], (unsigned long long)counters[C_LAYER_COPIES],
+                  (unsigned long long)c.n_replicas);
+    assert_true(c.n_modes > 0 && counters[C_CAS_ROWS] > 0 && counters[C_LAYER_COPIES] > 0);
     assert_true(counters[C_WAS_BYTES] > 0 || slots >= ffn.n_layers - 1); /* all may have come while it warmed up */
     engine_destroy(t.engine);
     model_close(m);

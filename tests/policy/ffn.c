@@ -112,6 +112,27 @@ static void the_verb_refuses_with_a_reason_and_raises_on_wrong_types(void **stat
     rehearsal_free(&r);
 }
 
+static void layers_lie_on_every_rank_by_a_verb(void **state)
+{
+    (void)state;
+    struct rehearsal r;
+    rehearsal_init(&r, pooled, 1000);
+    holds(&r, "assert(view.replicas == 0 and view.kv_total == 200)"
+              "assert(act.weights('all', 'replicated', { layers = { 0, 1 } }))"
+              "assert(act.weights('all', 'pooled') == nil)");
+    rehearsal_advance(&r, 0, NULL, NULL);
+    holds(&r, "assert(view.replicas == 2 and view.kv_total == 200 - 16, view.kv_total)"
+              "assert(act.weights('all', 'pooled', { layers = { 1, 1 } }))");
+    rehearsal_advance(&r, 0, NULL, NULL);
+    holds(&r, "assert(view.replicas == 1)");
+    raises(&r, "act.weights('all', 'sharded')", "how weights lie must be");
+    raises(&r, "act.weights('all', 'pooled', { layer = 1 })", "the options of act.weights");
+    raises(&r, "act.weights('all', 'pooled', 3)", "options like");
+    holds(&r, "local ok, why = act.weights('all', 'replicated', { layers = { 0, 99 } })"
+              "assert(ok == nil and why:sub(1, 14) == 'no such layers', why)");
+    rehearsal_free(&r);
+}
+
 static void estimates_are_of_either_way(void **state)
 {
     (void)state;
@@ -213,14 +234,17 @@ static struct ffn_setup two_layers(void)
 /* A policy that has all groups send rows is live, and requests run. */
 static void open_sending(struct rig *t, const struct ffn_setup *f)
 {
-    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .ffn = f});
+    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 4096, .ffn = f});
     make_live(t, "plain", policy_of("", ""));
     make_live(t, "sender",
-              policy_of("fall = { default = false }", "if p.fall then error('as told') end act.ffn('all', 'cas')"));
+              policy_of("fall = { default = false }", "if p.fall then error('as told') end act.ffn('all', 'cas')"
+                                                      " if view.replicas == 0 then act.weights('all', 'replicated', "
+                                                      "{ layers = { 0, 0 } }) end"));
     for (int i = 0; i < 8; i++)
         rig_submit(t, "", 20, 60);
     rig_run_until(t, clock_now(&t->clock) + 10000000);
     assert_int_equal(sent(t), 10);
+    assert_int_equal(world_count_replicas(engine_world(t->engine), REPLICA_HERE), 1);
 }
 
 static void a_policy_that_goes_takes_its_ways_with_it(void **state)
@@ -243,6 +267,9 @@ static void a_policy_that_goes_takes_its_ways_with_it(void **state)
         assert_int_equal(sent(&t), 0);
         rig_settle(&t);
         rig_check(&t);
+        assert_int_equal(world_count_replicas(engine_world(t.engine), REPLICA_NONE), 2);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(engine_world(t.engine)->kv.ranks[r].n_lent, 0);
         rig_close(&t);
     }
 }
@@ -258,12 +285,16 @@ static void a_swap_that_is_refused_changes_no_way(void **state)
                                   "act.ffn('all', 'was') if node.model == 'sim' then error('no') end end }"),
                          0);
     assert_int_equal(sent(&t), 10);
+    assert_int_equal(world_count_replicas(engine_world(t.engine), REPLICA_HERE), 1);
     make_live(&t, "starts",
               "return { api = 1, doc = 'x', start = function(node, act) if node.ffn then act.ffn('all', "
-              "'cas', { layers = { 1, 1 } }) end end, step = function(view, act) for _, g in "
+              "'cas', { layers = { 1, 1 } }) act.weights('all', 'replicated', { layers = { 0, 0 } }) end end, step = "
+              "function(view, act) for _, g in "
               "ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if "
               "b.tokens > 0 then act.forward(g, b) end end end }");
     assert_int_equal(sent(&t), 5); /* its own start comes after the end of what was */
+    rig_run_until(&t, clock_now(&t.clock) + 10000000);
+    assert_int_equal(world_count_replicas(engine_world(t.engine), REPLICA_HERE), 1); /* which keeps the copies */
     rig_settle(&t);
     rig_check(&t);
     rig_close(&t);
@@ -344,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_verb_says_what_the_plan_holds),
         cmocka_unit_test(the_verb_refuses_with_a_reason_and_raises_on_wrong_types),
+        cmocka_unit_test(layers_lie_on_every_rank_by_a_verb),
         cmocka_unit_test(estimates_are_of_either_way),
         cmocka_unit_test(the_node_says_how_it_is_pooled),
         cmocka_unit_test(a_policy_that_goes_takes_its_ways_with_it),

@@ -19,7 +19,7 @@ struct chaos {
     int n_partitions;
     uint64_t partitions[CHAOS_MAX_PARTS][9]; /* masks, ended by 0 */
     int budget;
-    uint64_t points, n_orders, n_refused, n_remaps, n_parks, n_modes;
+    uint64_t points, n_orders, n_refused, n_remaps, n_parks, n_modes, n_replicas;
     bool base_orders; /* also the paper's rank orders */
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
@@ -64,6 +64,8 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
         int to = from + 1 + (int)rng_below(&c->rng, (uint64_t)(w->ffn->n_layers - from));
         int group = v->n_idle && rng_below(&c->rng, 2) ? v->idle[0] : PLAN_ALL_GROUPS;
         bool waits = (uint64_t)w->ffn_measured.wait_ns % 2; /* what fetching has cost decides, too */
+        bool grows = rng_below(&c->rng, 3) == 0;
+        c->n_replicas += plan_weights(p, from, grows && to > from + 2 ? from + 2 : to, grows) && grows;
         c->n_modes += plan_ffn(p, group, from, to, waits == (rng_below(&c->rng, 2) == 0) ? FFN_CAS : FFN_WAS);
     }
     if (v->n_idle && rng_below(&c->rng, 40) == 0)

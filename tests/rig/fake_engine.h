@@ -242,6 +242,7 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         return false;
     case IN_STEP_DONE:
     case IN_MOVE_DONE:
+    case IN_REPLICA_DONE:
         break;
     case IN_POLICY_REFUSED:
         mem_free(m->payload);

@@ -142,7 +142,7 @@ static void no_layer_is_missing_for_ever(void **state)
         int d = 2 + (int)rng_below(&rng, MOST_RANKS - 1);
         struct ffn_setup s =
             make_setup(d, 1 + (int)rng_below(&rng, 40), 2 + (int)rng_below(&rng, (uint64_t)d), orders[i % 3]);
-        struct ffn_modes modes = {{0}};
+        struct ffn_modes modes = {0};
         for (int l = 0; l < s.n_layers && i % 2; l++)
             ffn_set(&modes, l, l + 1, rng_below(&rng, 3) ? FFN_WAS : FFN_CAS);
         run_alone(&s, &modes, (int)rng_below(&rng, (uint64_t)d), &rng);
@@ -241,7 +241,7 @@ static void a_fetch_takes_no_place_of_what_is_needed_sooner(void **state)
 static void modes_are_by_layer(void **state)
 {
     (void)state;
-    struct ffn_modes m = {{0}};
+    struct ffn_modes m = {0};
     ffn_set(&m, 60, 70, FFN_CAS);
     assert_true(!ffn_is_cas(&m, 59) && ffn_is_cas(&m, 60) && ffn_is_cas(&m, 63) && ffn_is_cas(&m, 64) &&
                 ffn_is_cas(&m, 69) && !ffn_is_cas(&m, 70));

@@ -12,6 +12,7 @@
  *   wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
  *   estimator had said; the last six where FFN weights are pooled
  * - m time number start bytes: a copy of KV has landed, posted at start
+ * - w time layer start gives_up rc: the copies of a pooled FFN layer are whole, could not be made, or are gone
  * - g time name sha256 params: another policy goes live
  * - j time params: its params change
  * - b time: rollback
@@ -348,6 +349,19 @@ static void moved(void *ctx, int64_t now, const struct move *m)
     end_line(r);
 }
 
+static void replicated(void *ctx, int64_t now, const struct replica_task *t)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'w', now);
+    if (!out)
+        return;
+    put_i64(out, t->layer);
+    put_i64(out, t->posted_ns - r->base_ns);
+    put_i64(out, t->gives_up);
+    put_i64(out, atomic_load(&t->rc) != 0);
+    end_line(r);
+}
+
 static void ended(void *ctx, int64_t now, const struct request *q, enum ending how)
 {
     struct recorder *r = ctx;
@@ -416,6 +430,7 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
                                   .sampled = sampled,
                                   .stepped = stepped,
                                   .moved = moved,
+                                  .replicated = replicated,
                                   .ended = ended,
                                   .turned = turned,
                                   .rests = rests,

@@ -117,6 +117,9 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
     case PLAN_FFN:
         buf_printf(out, " F%d:%d:%d:%s", v->group, v->from, v->to, ffn_mode_name(v->mode));
         break;
+    case PLAN_WEIGHTS:
+        buf_printf(out, " L%d:%d:%d", v->from, v->to, v->replicated);
+        break;
     case PLAN_HOLD:
         buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0);
         break;
@@ -218,6 +221,10 @@ static void word_words(struct buf *out, char *word)
         break;
     case 'F':
         ffn_words(out, f, n);
+        break;
+    case 'L':
+        buf_printf(out, "the FFN layers %.20s to %d are to be %s", f[0], atoi(second) - 1,
+                   *third == '1' ? "on every rank" : "pooled");
         break;
     case 'W':
         buf_printf(out, "wake after %.3f ms", (double)strtoll(f[0], NULL, 10) * 1e-6);

@@ -263,6 +263,16 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
         step_of_pool(r, f, out);
 }
 
+static void replica(struct recording *r, struct fields *f, struct recorded *out)
+{
+    if (!r->head.facts.ffn)
+        wrong(f, "the line", "of a node whose FFN weights are pooled", r->lines.line.data);
+    out->layer = (int)number(f, "layer", 0, r->head.ffn.n_layers - 1);
+    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->gives_up = number(f, "gives_up", 0, 1);
+    out->failed = number(f, "rc", 0, 1);
+}
+
 static void live_policy(struct fields *f, struct recorded *out)
 {
     name(f, "name", out->name);
@@ -303,6 +313,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
         out->start_ns = number(f, "start", 0, MAX_NS);
         out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
+        break;
+    case 'w':
+        replica(r, f, out);
         break;
     case 'g':
         live_policy(f, out);

@@ -46,8 +46,8 @@ struct recorded {
     enum ending ending;
     int n_output, n_cached;
     /* s */
-    int group, failed_rank; /* -1: none */
-    int64_t start_ns, ns, predicted_ns;
+    int group, failed_rank;             /* -1: none */
+    int64_t start_ns, ns, predicted_ns; /* start: m w, too */
     struct layout layout;
     int rows;
     double looked_at;
@@ -59,6 +59,9 @@ struct recorded {
     /* a s */
     const uint64_t *keys;
     int n_keys;
+    /* w */
+    int layer;
+    bool gives_up, failed;
     /* m */
     uint64_t serial;
     int64_t bytes;

@@ -169,6 +169,7 @@ static void read_pool(struct reader *r, const struct json *root, struct recordin
     f->tile_bytes = (size_t)member(r, o, "tile_bytes", 0, INT64_C(1) << 60);
     h->facts.ffn_layer_bytes = (size_t)member(r, o, "layer_bytes", 0, INT64_C(1) << 60);
     h->facts.ffn_freed_bytes = (size_t)member(r, o, "freed_bytes", 0, INT64_C(1) << 60);
+    h->facts.ffn_replica_blocks = (int)member(r, o, "replica_blocks", 0, 1 << 24);
     f->link_gbps = json_number(link);
     if (json_type(link) != JSON_NUMBER || !(f->link_gbps >= 0 && f->link_gbps <= 1e9))
         wrong(r, "link_gbps", "a number from 0 to 1e9", link);
