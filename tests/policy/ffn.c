@@ -234,7 +234,7 @@ static struct ffn_setup two_layers(void)
 /* A policy that has all groups send rows is live, and requests run. */
 static void open_sending(struct rig *t, const struct ffn_setup *f)
 {
-    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 4096, .ffn = f});
+    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 16384, .ffn = f});
     make_live(t, "plain", policy_of("", ""));
     make_live(t, "sender",
               policy_of("fall = { default = false }", "if p.fall then error('as told') end act.ffn('all', 'cas')"

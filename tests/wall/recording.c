@@ -265,23 +265,29 @@ static void pooled_weights_come_back(void **state)
 {
     (void)state;
     static const char good[] = "{\"slots\":2,\"order\":1,\"tile_bytes\":4096,\"link_gbps\":0.5,\"layer_bytes\":9,"
-                               "\"freed_bytes\":7,\"owners\":[1,0,1]}";
+                               "\"freed_bytes\":7,\"replica_blocks\":3,\"owners\":[1,0,1]}";
     static const struct {
         const char *pool, *line, *says;
     } cases[] = {
         {"[]", "t 1", "f:1: slots must be"},
         {"{\"slots\":2,\"order\":3}", "t 1", "f:1: order must be a whole number from 0 to 2"},
-        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":-1}", "t 1",
-         "f:1: link_gbps must be"},
-        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":1}", "t 1",
-         "f:1: owners must be a list"},
-        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"link_gbps\":1,\"owners\":[2]"
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
+         "gbps\":-1}",
+         "t 1", "f:1: link_gbps must be"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
+         "gbps\":1}",
+         "t 1", "f:1: owners must be a list"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
+         "gbps\":1,\"owners\":[2]"
          "}",
          "t 1", "f:1: owners must be a whole number from 0 to 1"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0", "f:2: cas_layers must be"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 4 0 0 0 0 0", "f:2: cas_layers must be a whole number from 0 to 3"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5", "f:2: cas_rows must be"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5 6 7", "f:2: the line must be at its end"},
+        {good, "w 1 3 0 0 0", "f:2: layer must be a whole number from 0 to 2"},
+        {good, "w 1 2 0 2 0", "f:2: gives_up must be a whole number from 0 to 1"},
+        {good, "w 1 2 0 0", "f:2: rc must be"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf text = pooled_text(cases[i].pool, cases[i].line);
@@ -301,6 +307,7 @@ static void pooled_weights_come_back(void **state)
     assert_true(f && f->n_ranks == 2 && f->n_layers == 3 && f->n_slots == 2 && f->order == FFN_SLICED);
     assert_true(f->owner[0] == 1 && f->owner[1] == 0 && f->owner[2] == 1 && f->tile_bytes == 4096);
     assert_true(f->link_gbps == 0.5 && h->facts.ffn_layer_bytes == 9 && h->facts.ffn_freed_bytes == 7);
+    assert_int_equal(h->facts.ffn_replica_blocks, 3);
     assert_true(x.cas_layers == 1 && x.ffn.wait_ns == 2 && x.ffn.fetch_ns == 3 && x.ffn.was_bytes == 4);
     assert_true(x.ffn.cas_bytes == 5 && x.ffn.cas_rows == 6);
     recording_close(r);
