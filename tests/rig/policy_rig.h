@@ -235,7 +235,7 @@ static inline void rig_check(struct rig *t)
     assert_true(world_check(w));
     assert_int_equal(w->requests.n_live, 0);
     for (int i = 0; i < w->kv.n_ranks; i++)
-        assert_int_equal(w->kv.ranks[i].n_free + w->kv.ranks[i].n_cached, w->kv.n_blocks);
+        assert_int_equal(w->kv.ranks[i].n_free + w->kv.ranks[i].n_cached + w->kv.ranks[i].n_lent, w->kv.n_blocks);
 }
 
 static inline void rig_close(struct rig *t)
