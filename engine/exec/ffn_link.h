@@ -15,9 +15,10 @@ struct ffn_link *ffn_link_new(double gbps);
 void ffn_link_free(struct ffn_link *l); /* NULL is fine */
 /* Returns when so many bytes may have crossed. */
 void ffn_link_cross(struct ffn_link *l, int owner, int reader, size_t bytes);
-/* Around each copy. */
-void ffn_link_begin(struct ffn_link *l, int owner);
-void ffn_link_end(struct ffn_link *l, int owner);
+/* Around each copy, which is made while the bytes cross; end returns when they have, and takes what begin returned. */
+int64_t ffn_link_begin(struct ffn_link *l, int owner, int reader, size_t bytes);
+void ffn_link_end(struct ffn_link *l, int owner, int64_t begun);
+uint64_t ffn_link_read(const struct ffn_link *l);    /* owners that somebody reads at this moment */
 int ffn_link_most_readers(const struct ffn_link *l); /* of one owner at the same time, so far */
 
 #endif

@@ -71,8 +71,13 @@ static bool is_filling(const struct ffn_slots *s, int i)
 static bool begin_fill(struct ffn_slots *s)
 {
     int layer, slot;
-    struct ffn_need need = {
-        .rank = s->rank, .at = s->at, .slots = s->layers, .kept = s->kept, .modes = &s->passed_over, .goes_on = true};
+    struct ffn_need need = {.rank = s->rank,
+                            .at = s->at,
+                            .slots = s->layers,
+                            .kept = s->kept,
+                            .modes = &s->passed_over,
+                            .read = ffn_link_read(s->f->link),
+                            .goes_on = true};
     if (!ffn_next_fetch(&s->f->setup, &need, &layer, &slot))
         return false;
     s->layers[slot] = layer;
@@ -144,10 +149,9 @@ static void fetch_tile(struct ffn_slots *s, int i)
     const char *src = (const char *)f->ops->weight_data(from[part]) + slot->at;
     monitor_unlock(s->lock);
     int64_t t0 = clock_now(&s->clock);
-    ffn_link_begin(f->link, owner);
-    ffn_link_cross(f->link, owner, s->rank, n);
+    int64_t begun = ffn_link_begin(f->link, owner, s->rank, n);
     f->ops->pull(s->device, to, src, n);
-    ffn_link_end(f->link, owner);
+    ffn_link_end(f->link, owner, begun);
     int64_t took = clock_now(&s->clock) - t0;
     monitor_lock(s->lock);
     s->account.fetch_ns += took;

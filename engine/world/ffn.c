@@ -139,11 +139,38 @@ static bool take_shifted(const struct ffn_setup *s, const struct ffn_need *n, in
     return false;
 }
 
+/* The nearest layer whose owner nobody reads now: ranks do not always advance equally, and after a wait what the shift
+ * would give them may be an owner that another one has come to. No further ahead than there are slots: those of nearer
+ * layers are kept for them. */
+static bool take_free(const struct ffn_setup *s, const struct ffn_need *n, int *layer, int *slot)
+{
+    int now = (n->at + 1) % s->n_layers;
+    for (int k = 0, ahead = 0; k < s->n_layers && ahead < s->n_slots - 1; k++) {
+        int l = (now + k) % s->n_layers;
+        ahead += is_wanted(s, n, l);
+        if (!(n->read >> s->owner[l] & 1) && take(s, n, l, layer, slot))
+            return true;
+    }
+    return false;
+}
+
+static bool next_shifted(const struct ffn_setup *s, const struct ffn_need *n, int *layer, int *slot)
+{
+    int d = s->n_ranks, now = (n->at + 1) % s->n_layers, end = (now / d + 1) * d, other, there;
+    if (!take_nearest(s, n, now, end < s->n_layers ? end : s->n_layers, layer, slot) &&
+        !take_shifted(s, n, layer, slot))
+        return false;
+    if ((n->read >> s->owner[*layer] & 1) && take_free(s, n, &other, &there)) {
+        *layer = other;
+        *slot = there;
+    }
+    return true;
+}
+
 bool ffn_next_fetch(const struct ffn_setup *s, const struct ffn_need *n, int *layer, int *slot)
 {
-    int d = s->n_ranks, now = (n->at + 1) % s->n_layers, end = (now / d + 1) * d;
+    int now = (n->at + 1) % s->n_layers;
     if (s->order == FFN_SHIFTED)
-        return take_nearest(s, n, now, end < s->n_layers ? end : s->n_layers, layer, slot) ||
-               take_shifted(s, n, layer, slot);
+        return next_shifted(s, n, layer, slot);
     return take_nearest(s, n, now, s->n_layers, layer, slot) || take_nearest(s, n, 0, now, layer, slot);
 }

@@ -28,7 +28,8 @@ enum ffn_order {
     FFN_SHIFTED, /* peak shifting: in each cycle of as many layers as ranks, rank r begins with layer r + 1. With as
                     many slots as ranks, those that advance equally never read one owner at the same time (the paper
                     says one slot less, with which one of them has to wait). Where the last cycle of a model is shorter,
-                    some meet for a moment around its end, and none waits if the link is faster by that */
+                    some meet for a moment around its end, and none waits if the link is faster by that. Ranks that do
+                    not advance equally take the next layer whose owner nobody reads instead, if there is one */
     FFN_SLICED, /* a tile of each layer that has a slot in turn, beginning with layer r + 1: several readers of an owner
                    take turns */
     FFN_PLAIN,  /* as the step needs them */
@@ -83,7 +84,8 @@ struct ffn_need {
     const int *slots; /* [n_slots] the layer that lies in each, or is on its way there; -1: none */
     const bool *kept; /* [n_slots] on its way, or in use: nothing else may come there */
     const struct ffn_modes *modes;
-    bool goes_on; /* another step follows: its first layers may be fetched, too */
+    uint64_t read; /* owners that another rank reads at this moment */
+    bool goes_on;  /* another step follows: its first layers may be fetched, too */
 };
 /* Which layer is fetched next, and into which slot. False: all that is of use before a slot is free is there. */
 bool ffn_next_fetch(const struct ffn_setup *s, const struct ffn_need *need, int *layer, int *slot);

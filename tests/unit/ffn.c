@@ -57,17 +57,24 @@ static void advance_crew(struct crew *c, int now, int n_fetches, bool goes_on)
             fail_msg("%d ranks, %d layers: rank %d waits for layer %d", c->s.n_ranks, c->s.n_layers, r, now);
     for (int k = 0; k < n_fetches; k++) {
         int readers[MOST_RANKS] = {0};
+        uint64_t read = 0;
         for (int r = 0; r < c->s.n_ranks; r++) {
             bool kept[MOST_SLOTS] = {false};
             int layer, slot, used = slot_of(&c->s, c->slots[r], now);
             if (used >= 0)
                 kept[used] = true;
-            struct ffn_need need = {
-                .rank = r, .at = now - 1, .slots = c->slots[r], .kept = kept, .modes = &c->modes, .goes_on = goes_on};
+            struct ffn_need need = {.rank = r,
+                                    .at = now - 1,
+                                    .slots = c->slots[r],
+                                    .kept = kept,
+                                    .modes = &c->modes,
+                                    .read = read,
+                                    .goes_on = goes_on};
             if (!ffn_next_fetch(&c->s, &need, &layer, &slot))
                 continue;
             c->slots[r][slot] = layer;
             int n = ++readers[c->s.owner[layer]];
+            read |= 1u << c->s.owner[layer];
             c->n_most = n > c->n_most ? n : c->n_most;
         }
     }
@@ -95,6 +102,30 @@ static void ranks_that_advance_equally_never_read_one_owner_together(void **stat
                 fail_msg("%d ranks, %d layers: %d read one owner at once", d, layers, c.n_most);
             assert_true(layers <= d || c.n_most >= 1); /* they do read */
         }
+}
+
+/* Ranks that do not advance equally meet: whoever comes second goes on to the next owner, while there is a free one. */
+static void an_owner_that_somebody_reads_is_left_for_a_free_one(void **state)
+{
+    (void)state;
+    struct ffn_setup s = make_setup(4, 8, 4, FFN_SHIFTED);
+    struct ffn_modes modes = {{0}};
+    int slots[4] = {-1, -1, -1, -1}, layer, slot;
+    bool kept[4] = {false};
+    struct ffn_need need = {.rank = 0, .at = -1, .slots = slots, .kept = kept, .modes = &modes, .goes_on = true};
+    static const struct {
+        uint64_t read;
+        int layer;
+    } cases[] = {{0, 1}, {1 << 2, 1}, {1 << 1, 2}, {1 << 1 | 1 << 2, 3}, {1 << 1 | 1 << 2 | 1 << 3, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        need.read = cases[i].read;
+        assert_true(ffn_next_fetch(&s, &need, &layer, &slot));
+        assert_int_equal(layer, cases[i].layer);
+    }
+    s.order = FFN_PLAIN;
+    need.read = 1 << 1;
+    assert_true(ffn_next_fetch(&s, &need, &layer, &slot));
+    assert_int_equal(layer, 1);
 }
 
 /* ---- a rank alone, whose fetches take as long as they like */
@@ -178,6 +209,7 @@ static void make_any(struct any *a, struct rng *rng)
                                 .slots = a->slots,
                                 .kept = a->kept,
                                 .modes = &a->modes,
+                                .read = rng_below(rng, 1 << MOST_RANKS),
                                 .goes_on = rng_below(rng, 2) != 0};
 }
 
@@ -312,6 +344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_advance_equally_never_read_one_owner_together),
+        cmocka_unit_test(an_owner_that_somebody_reads_is_left_for_a_free_one),
         cmocka_unit_test(no_layer_is_missing_for_ever),
         cmocka_unit_test(a_fetch_takes_no_place_of_what_is_needed_sooner),
         cmocka_unit_test(modes_are_by_layer),
