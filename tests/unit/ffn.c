@@ -109,7 +109,7 @@ static void an_owner_that_somebody_reads_is_left_for_a_free_one(void **state)
 {
     (void)state;
     struct ffn_setup s = make_setup(4, 8, 4, FFN_SHIFTED);
-    struct ffn_modes modes = {{0}};
+    struct ffn_modes modes = {0};
     int slots[4] = {-1, -1, -1, -1}, layer, slot;
     bool kept[4] = {false};
     struct ffn_need need = {.rank = 0, .at = -1, .slots = slots, .kept = kept, .modes = &modes, .goes_on = true};
