@@ -487,6 +487,8 @@ void engine_note_change(struct engine *engine)
 static void enact(struct engine *engine, struct plan *p)
 {
     plan_apply(p);
+    if (p->pressed && engine->world.ffn) /* nobody gives way for blocks that layers have borrowed */
+        world_pool(&engine->world, 0, engine->ffn.n_layers);
     engine->live.wake_ns = p->wake_ns;
     engine_post_moves(engine);
     engine_post_replicas(engine);

@@ -45,7 +45,6 @@ static void pool(struct rehearsal *r, const struct rehearsal_size *size)
     ASSERT(!rc);
     r->world.ffn = &r->ffn;
     r->world.replicas.blocks = PER_COPY;
-    r->world.limits.max_model_len = r->world.kv.n_blocks * size->tokens_per_block / 2; /* the rest may be lent */
 }
 
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)

@@ -172,7 +172,9 @@ static void make_pool(lua_State *L, struct trial *t, int table)
         ffn_set(&partition_slot(&w->partition, i)->ffn, 0, w->ffn->n_layers,
                 strcmp(way, "cas") == 0 ? FFN_CAS : FFN_WAS);
     int n = (int)number(L, table, "replicas", 0, 0, w->ffn ? w->ffn->n_layers : 0);
-    const char *why = n ? replica_refusal(w, n) : NULL;
+    int need[MAX_RANKS];
+    replica_needs(w, 0, n, need);
+    const char *why = n ? replica_refusal(w, need) : NULL;
     if (why)
         luaL_error(L, "replicas = %d: %s", n, why);
     for (int l = 0; l < n; l++) {

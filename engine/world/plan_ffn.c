@@ -117,17 +117,12 @@ static bool is_decided(const struct plan *p, int from, int to)
 static bool take_for_copies(struct plan *p, int from, int to)
 {
     const struct world *w = p->world;
-    int need[MAX_RANKS] = {0}, n = 0;
-    for (int l = from; l < to; l++) {
+    int need[MAX_RANKS];
+    for (int l = from; l < to; l++)
         if (w->replicas.layers[l].state == REPLICA_GOING)
             return plan_no(p, "the copies of a layer are just being given up: ask again");
-        if (w->replicas.layers[l].state != REPLICA_NONE)
-            continue;
-        n++;
-        for (int r = 0; r < w->kv.n_ranks; r++)
-            need[r] += replica_ranks(w, l) >> r & 1 ? w->replicas.blocks : 0;
-    }
-    const char *why = n ? replica_refusal(w, n) : NULL;
+    replica_needs(w, from, to, need);
+    const char *why = replica_refusal(w, need);
     if (why)
         return plan_no(p, why);
     for (int r = 0; r < w->kv.n_ranks; r++)

@@ -15,24 +15,53 @@ uint64_t replica_ranks(const struct world *w, int layer)
     return ranks;
 }
 
-/* Blocks that no rank may lend: those of the longest sequence, and what is kept for those that run. */
-static int needed_blocks(const struct world *w)
+/* Blocks of a rank that must not be lent while this request lives: all that it will need on one rank, as far as is
+ * known, and what is kept for those that run. */
+static int64_t needed_blocks(const struct world *w, const struct request *r)
 {
-    int tokens = w->shape.tokens_per_block[1];
-    return (w->limits.max_model_len + tokens - 1) / tokens + kv_reserve(&w->kv);
+    int64_t most = w->limits.max_model_len,
+            tokens = r->spec->n_prompt + (r->spec->open_ended ? 1 : r->spec->max_tokens);
+    int per_block = w->shape.tokens_per_block[1];
+    tokens = tokens > r->n_tokens ? tokens : r->n_tokens;
+    return ((tokens < most ? tokens : most) + per_block - 1) / per_block + kv_reserve(&w->kv);
 }
 
-const char *replica_refusal(const struct world *w, int n)
+/* Of the living rank that will have fewest. */
+static int64_t least_left(const struct world *w, const int *need)
 {
+    int64_t least = w->kv.n_blocks;
+    for (int r = 0; r < w->kv.n_ranks; r++) {
+        int64_t left = (int64_t)w->kv.n_blocks - w->kv.ranks[r].n_lent - (need ? need[r] : 0);
+        least = w->partition.dead_ranks >> r & 1 || left > least ? least : left;
+    }
+    return least;
+}
+
+void replica_needs(const struct world *w, int from, int to, int need[MAX_RANKS])
+{
+    memset(need, 0, MAX_RANKS * sizeof *need);
+    for (int l = from; l < to; l++)
+        for (int r = 0; r < w->kv.n_ranks && w->replicas.layers[l].state == REPLICA_NONE; r++)
+            need[r] += replica_ranks(w, l) >> r & 1 ? w->replicas.blocks : 0;
+}
+
+const char *replica_refusal(const struct world *w, const int need[MAX_RANKS])
+{
+    int64_t left = least_left(w, need);
     if (w->replicas.blocks == 0)
         return "this machine cannot lend KV blocks to layers";
-    for (int r = 0; r < w->kv.n_ranks; r++) {
-        int64_t left = (int64_t)w->kv.n_blocks - w->kv.ranks[r].n_lent - (int64_t)n * w->replicas.blocks;
-        if (!(w->partition.dead_ranks >> r & 1) && left < needed_blocks(w))
-            return "a sequence of max_model_len tokens would not fit beside the copies (a smaller --max-model-len "
-                   "leaves more)";
-    }
+    if (left <= kv_reserve(&w->kv))
+        return "the copies would take all KV blocks of a rank";
+    for (int i = 0; i < w->requests.n_slots; i++)
+        if (w->requests.slots[i] && left < needed_blocks(w, w->requests.slots[i]))
+            return "a request would not fit a rank beside the copies";
     return NULL;
+}
+
+void replica_make_room(struct world *w, const struct request *r)
+{
+    if (least_left(w, NULL) < w->kv.n_blocks && least_left(w, NULL) < needed_blocks(w, r))
+        world_pool(w, 0, w->ffn->n_layers);
 }
 
 void world_replicate(struct world *w, int layer)

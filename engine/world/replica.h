@@ -3,8 +3,8 @@
  * for it and takes it back (plan_weights); the engine has the ranks make the copies and give them up
  * (engine/replicate.c). A layer that is on its way counts as pooled until every copy is whole, and copies are given up
  * once no step that began with them is under way. Part of the world, engine thread. Invariants: the blocks that a rank
- * lends are those of its replicas, exactly; whatever is lent, a sequence of max_model_len still fits a rank on which it
- * fitted before. None of SiDP's papers has this. */
+ * lends are those of its replicas, exactly; no request waits for ever, or gives way, for blocks that are lent: whoever
+ * would takes them back. None of SiDP's papers has this. */
 #ifndef WORLD_REPLICA_H
 #define WORLD_REPLICA_H
 
@@ -34,14 +34,19 @@ struct replicas {
 };
 
 struct world;
+struct request;
 
 static inline bool replica_is_wanted(const struct replicas *r, int layer)
 {
     return r->wanted[layer / 64] >> (layer % 64) & 1;
 }
 
-/* Why no rank could do without the blocks of n replicas more than it has, whoever leaves; NULL: they could. */
-const char *replica_refusal(const struct world *w, int n);
+/* What the ranks have to lend for those of the layers [from, to) that are pooled: need[r] blocks of rank r. */
+void replica_needs(const struct world *w, int from, int to, int need[MAX_RANKS]);
+/* Why the ranks could not do without so many blocks more, whoever leaves; NULL: they could. */
+const char *replica_refusal(const struct world *w, const int need[MAX_RANKS]);
+/* A request has come: where it would not fit a rank any more for blocks that are lent, all layers shall be pooled. */
+void replica_make_room(struct world *w, const struct request *r);
 /* Ranks that need a copy of the layer: the living ones that do not own it. */
 uint64_t replica_ranks(const struct world *w, int layer);
 /* A pooled layer shall lie on every rank: they lend the blocks, which must be there (kv_lend). */

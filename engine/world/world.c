@@ -193,6 +193,7 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     metrics_add(w->metrics, C_SUBMITTED, 1);
     note_arrival(w, now_ns);
     queue_insert(&w->waiting, r);
+    replica_make_room(w, r);
     *out = r;
     return 0;
 }

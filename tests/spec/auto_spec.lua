@@ -64,4 +64,47 @@ describe("auto", function()
       h.clean(e)
     end)
   end)
+
+  -- Few requests for some seconds, then a crowd whose KV is more than there is, then few again.
+  local function ebb_and_flood(e)
+    local ids = {}
+    for k = 1, 300 do ids[#ids + 1] = e:submit { prompt = 100, max_tokens = 60, at = k * 0.05 } end
+    for _ = 1, 300 do ids[#ids + 1] = e:submit { prompt = 3000, max_tokens = 200, at = 4 } end
+    return ids
+  end
+
+  local function pooled(options)
+    return auto {
+      hardware = "h200x8", model = "llama-3.1-8b", pooled = true, link_gbps = 100, kv_blocks = 7000,
+      max_num_seqs = 512, params = options,
+    }
+  end
+
+  it("copies pooled layers while KV is idle, and gives the memory back when it runs short", function()
+    h.with(pooled {}, function(e)
+      ebb_and_flood(e)
+      e:run_until(3.9)
+      local calm = e:state()
+      assert.is_true(calm.ffn.replicas >= 8, calm.ffn.replicas .. " layers on every rank")
+      assert.is_true(calm.ranks[1].kv.lent > 0)
+      e:run_until(13)
+      local flood = e:state()
+      assert.is_true(flood.ffn.replicas == 0 and flood.ranks[1].kv.lent == 0 and flood.ranks[1].kv.free < 1000)
+      e:run()
+      assert.is_true(e:state().ffn.replicas >= 8)
+      h.clean(e)
+    end)
+  end)
+
+  it("is sooner done with copies, where steps wait for fetches", function()
+    local took = {}
+    for _, idle in ipairs { 0.5, 1 } do -- 1: never idle enough
+      h.with(pooled { idle = idle }, function(e)
+        for k = 1, 200 do e:submit { prompt = 100, max_tokens = 60, at = k * 0.05 } end
+        e:run()
+        took[#took + 1] = e:now()
+      end)
+    end
+    assert.is_true(took[1] < 0.9 * took[2], took[1] .. " s, and " .. took[2] .. " s all pooled")
+  end)
 end)

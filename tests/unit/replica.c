@@ -65,6 +65,17 @@ static void settle(struct bench *b, bool ok)
             }
 }
 
+static struct request *submit(struct bench *b, int prompt, int output)
+{
+    struct request *r = NULL;
+    struct request_spec *s = mem_new(sizeof *s);
+    s->prompt = mem_new_array((size_t)prompt, sizeof *s->prompt);
+    s->n_prompt = prompt;
+    s->max_tokens = output;
+    assert_int_equal(world_submit(&b->w, s, 0, &r, NULL), 0);
+    return r;
+}
+
 static int lent(const struct bench *b, int rank)
 {
     return b->w.kv.ranks[rank].n_lent;
@@ -111,8 +122,14 @@ static void refusals_say_why_and_change_nothing(void **state)
     set_up(&b, 24 * 16);
     assert_false(carry_out(&b, 0, LAYERS + 1, true));
     assert_non_null(strstr(b.p.reason, "no such layers"));
-    assert_false(carry_out(&b, 0, LAYERS, true)); /* 30 of 40 blocks, and 24 have to stay */
-    assert_non_null(strstr(b.p.reason, "max_model_len"));
+    b.w.replicas.blocks = 2 * PER_COPY;
+    assert_false(carry_out(&b, 0, LAYERS, true));
+    assert_non_null(strstr(b.p.reason, "all KV blocks"));
+    b.w.replicas.blocks = PER_COPY;
+    struct request *r = submit(&b, 300, 84);
+    assert_false(carry_out(&b, 0, LAYERS, true)); /* 24 of 40 blocks, and it needs as many */
+    assert_non_null(strstr(b.p.reason, "a request would not fit"));
+    world_end(&b.w, r, END_ABORT);
     int32_t held[BLOCKS];
     for (int i = 0; i < BLOCKS - PER_COPY; i++)
         held[i] = kv_take(&b.w.kv, 2);
@@ -154,6 +171,27 @@ static void copies_that_fail_or_are_not_wanted_give_their_blocks_back(void **sta
     settle(&b, true);
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(lent(&b, r), 0);
+    tear_down(&b);
+}
+
+/* A request that comes later takes back what it would need; one that is small does not. */
+static void a_request_that_needs_them_takes_the_blocks_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, 40 * 16);
+    assert_true(carry_out(&b, 0, 4, true));
+    settle(&b, true);
+    struct request *small = submit(&b, 100, 50), *large;
+    assert_true(replica_is_wanted(&b.w.replicas, 0));
+    large = submit(&b, 400, 120);
+    assert_false(replica_is_wanted(&b.w.replicas, 0));
+    settle(&b, true);
+    assert_int_equal(lent(&b, 0), 0);
+    assert_false(carry_out(&b, 0, 4, true));
+    world_end(&b.w, small, END_ABORT);
+    world_end(&b.w, large, END_ABORT);
+    assert_true(carry_out(&b, 0, 4, true));
     tear_down(&b);
 }
 
@@ -218,6 +256,7 @@ int main(void)
         cmocka_unit_test(a_layer_costs_blocks_where_it_is_not_owned),
         cmocka_unit_test(refusals_say_why_and_change_nothing),
         cmocka_unit_test(copies_that_fail_or_are_not_wanted_give_their_blocks_back),
+        cmocka_unit_test(a_request_that_needs_them_takes_the_blocks_back),
         cmocka_unit_test(a_failed_rank_lends_nothing),
         cmocka_unit_test(blocks_are_conserved_over_random_orders),
     };
