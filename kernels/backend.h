@@ -86,6 +86,28 @@ struct wview {
     int row0, rows, col0, cols;
 };
 
+/* A matrix of the type of another. */
+struct weight_shape {
+    const struct weight *like;
+    int rows, cols;
+};
+
+/* Where a window of a weight lies in its piece: `runs` runs of `bytes` bytes, the first `at` bytes from the start, each
+ * `pitch` behind the one before. */
+struct weight_runs {
+    size_t at, bytes, pitch;
+    int runs;
+};
+enum { WEIGHT_PLANES = 4 }; /* most lists of runs that one window is */
+
+/* Runs of `bytes` bytes from another device's memory, each so far behind the one before. */
+struct pull {
+    void *dst;
+    const void *src;
+    size_t bytes, dst_pitch, src_pitch;
+    int runs;
+};
+
 /* Activations: rows x cols elements on the device, ld elements between rows. Element size: device_facts.act_bytes. */
 struct act {
     void *data;
@@ -310,15 +332,20 @@ struct backend_ops {
     size_t (*weight_bytes)(const struct weight *w);
 
     /* Optional (NULL: FFN weights cannot be pooled on such machines). A loaded weight is one piece of bytes as another
-     * device of this kind can read them. weight_room: memory that a weight like this one takes, at least that piece;
-     * weight_at: one whose piece will be copied into room (64-byte aligned, the caller's, which stays until
-     * weight_free). E_FULL. pull copies from another device's memory to this one's, and returns when the bytes are
-     * there; the owner does nothing. */
+     * device of this kind can read them. weight_room: memory that one of this shape takes, at least that piece;
+     * weight_at: such a one, whose piece will be copied into room (64-byte aligned, the caller's, which stays until
+     * weight_free), as a whole or window by window. E_FULL. weight_window: the bytes that an op which is given this
+     * view reads, one list for each plane of the type (scales may lie apart); returns how many lists. Windows of the
+     * same columns in weights of one type have runs of equal bytes and number, whatever else those weights hold, if the
+     * columns start and end at the type's blocks. Padding is no part of a run. pull copies from another device's memory
+     * to this one's, and returns when the bytes are there (where copies are asynchronous: of a list at once, on a
+     * stream of their own); the owner does nothing. */
     const void *(*weight_data)(const struct weight *w);
-    size_t (*weight_room)(const struct weight *like);
-    int (*weight_at)(struct device *d, struct weight **out, const struct weight *like, void *room, struct err *e);
-    void (*pull)(struct device *d, void *dst, const void *src, size_t bytes);
-    /* With the four above: what lies in a part of such memory is of no use any more, and the memory is given back to
+    size_t (*weight_room)(const struct weight_shape *s);
+    int (*weight_at)(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e);
+    int (*weight_window)(struct wview v, struct weight_runs out[WEIGHT_PLANES]);
+    void (*pull)(struct device *d, const struct pull *p);
+    /* With the five above: what lies in a part of such memory is of no use any more, and the memory is given back to
      * the machine until the part is written again; it reads as anything until then. */
     void (*forget)(struct device *d, void *p, size_t bytes);
 

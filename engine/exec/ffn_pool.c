@@ -87,15 +87,15 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
     return 0;
 }
 
-void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole)
+void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const struct shard *share)
 {
     s->modes = *modes;
-    if (!whole)
+    if (share->layout.tp > 1)
         memset(s->modes.cas, 0, sizeof s->modes.cas);
     s->lost = -1;
     s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
     atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
-    ffn_slots_begin(s->slots, &s->modes);
+    ffn_slots_begin(s->slots, &s->modes, share->ffn);
 }
 
 void ffn_seat_end(struct ffn_seat *s)
@@ -219,7 +219,7 @@ int ffn_pool_sit(struct ffn_pool *p, int rank, struct err *e)
 int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct err *e)
 {
     ASSERT(s->ffn->n_ranks <= MAX_RANKS && s->ffn->n_slots > 0 && s->ffn->tile_bytes > 0);
-    if (!s->ops->weight_at || !s->ops->pull)
+    if (!s->ops->weight_at || !s->ops->weight_window || !s->ops->pull)
         return err_set(e, E_UNSUPPORTED, "--weights pooled is not offered on --device %s", s->ops->name);
     struct ffn_pool *p = mem_new(sizeof *p);
     p->shared = (struct ffn_shared){.ops = s->ops, .config = s->config, .setup = *s->ffn};

@@ -30,8 +30,8 @@ size_t ffn_pool_slot_bytes(const struct ffn_pool *p); /* of each rank */
 size_t ffn_pool_row_bytes(const struct ffn_pool *p);  /* of each rank: for rows that others send */
 struct ffn_seat *ffn_pool_seat(struct ffn_pool *p, int rank);
 
-/* Around each part of a step. whole: the rank computes with whole matrices (tp 1); else all layers are fetched. */
-void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, bool whole);
+/* Around each part of a step. Where tp is above 1, the rank's share of all layers is fetched, whatever the modes. */
+void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const struct shard *share);
 void ffn_seat_end(struct ffn_seat *s);
 const struct ffn_source *ffn_seat_source(struct ffn_seat *s);
 void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a); /* ever since; the rank's thread */

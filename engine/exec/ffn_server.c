@@ -64,13 +64,17 @@ static void carry(struct ffn_server *s, const struct taken *t, bool back)
     int at = 0;
     for (int i = 0; i < t->n; i++) {
         const struct ffn_rows_call *c = t->calls[i]->what;
-        size_t bytes = (size_t)c->x.cols * s->act_bytes;
+        size_t bytes = (size_t)c->x.cols * s->act_bytes, here = (size_t)s->x.ld * s->act_bytes,
+               there = (size_t)c->x.ld * s->act_bytes;
         if (c->from != s->rank)
             ffn_link_cross(s->f->link, back ? s->rank : c->from, back ? c->from : s->rank, bytes * (size_t)c->rows);
-        for (int r = 0; r < c->rows; r++, at++) {
-            char *here = row_at(s, s->x, at), *there = row_at(s, c->x, r);
-            s->f->ops->pull(s->device, back ? there : here, back ? here : there, bytes);
-        }
+        s->f->ops->pull(s->device, &(struct pull){.dst = back ? c->x.data : row_at(s, s->x, at),
+                                                  .src = back ? row_at(s, s->x, at) : c->x.data,
+                                                  .bytes = bytes,
+                                                  .dst_pitch = back ? there : here,
+                                                  .src_pitch = back ? here : there,
+                                                  .runs = c->rows});
+        at += c->rows;
     }
 }
 

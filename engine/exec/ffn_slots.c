@@ -11,8 +11,9 @@
 struct slot {
     void *room;
     struct weight *(*matrices)[FFN_MATRICES]; /* [n_layers] of each layer, as if it lay here; NULL: the rank's own */
+    struct span part;                         /* of the layer that lies in it, or is on its way there */
     int done;                                 /* matrices that are complete */
-    size_t at;                                /* bytes of the next one */
+    struct ffn_copy copy;                     /* of the next one */
     struct replica_task *task;                /* of a layer that stays: told when it is complete; NULL: it has been */
 };
 
@@ -31,6 +32,7 @@ struct ffn_slots {
     int turn;                     /* sliced: whose tile comes next */
     int used;                     /* the slot in use; -1: none */
     int at;                       /* the layer computed last */
+    struct span part;             /* of every layer that the step under way multiplies with, or the last one */
     struct ffn_modes passed_over; /* layers that are not to be fetched */
     struct ffn_account account;
 };
@@ -40,8 +42,10 @@ static size_t room_of(const struct ffn_shared *f, int layer)
     const struct weight *m[FFN_MATRICES];
     size_t bytes = 0;
     weights_ffn(f->weights[f->setup.owner[layer]], layer, m);
-    for (int i = 0; i < FFN_MATRICES; i++)
-        bytes += f->ops->weight_room(m[i]);
+    for (int i = 0; i < FFN_MATRICES; i++) {
+        struct weight_shape shape = ffn_matrix_shape(f->config, i, m[i]);
+        bytes += f->ops->weight_room(&shape);
+    }
     return bytes;
 }
 
@@ -67,6 +71,47 @@ static bool is_filling(const struct ffn_slots *s, int i)
     return s->layers[i] >= 0 && s->slots[i].done < FFN_MATRICES;
 }
 
+static bool is_any_filling(const struct ffn_slots *s)
+{
+    for (int i = 0; i < s->f->setup.n_slots; i++)
+        if (is_filling(s, i))
+            return true;
+    return false;
+}
+
+/* The next tile of a slot, as far as `copy` is. */
+static bool next_tile(const struct ffn_slots *s, int i, struct ffn_copy *copy, struct ffn_tile *tile)
+{
+    const struct slot *slot = &s->slots[i];
+    struct ffn_want want = {s->layers[i], slot->part, (const struct weight *const *)slot->matrices[s->layers[i]]};
+    return ffn_copy_next(s->f, &want, copy, tile);
+}
+
+/* Its copy is complete, or will never be. */
+static void tell(struct slot *slot, int rc)
+{
+    struct replica_task *t = slot->task;
+    slot->task = NULL;
+    if (t)
+        replica_task_end(t, rc);
+}
+
+/* Matrices of which nothing is missing are complete; of an empty part they all are. */
+static void settle(struct ffn_slots *s, int i)
+{
+    struct slot *slot = &s->slots[i];
+    struct ffn_tile tile;
+    struct ffn_copy ahead = slot->copy;
+    int done = slot->done;
+    while (is_filling(s, i) && !next_tile(s, i, &ahead, &tile))
+        slot->copy = ahead = (struct ffn_copy){.matrix = ++slot->done};
+    s->kept[i] = is_filling(s, i) || s->used == i || i >= s->f->setup.n_slots;
+    if (!is_filling(s, i))
+        tell(slot, 0);
+    if (slot->done > done)
+        monitor_wake(s->lock);
+}
+
 /* Begins what is to be fetched next. Whoever fetches in slices has several layers on their way, the others one. */
 static bool begin_fill(struct ffn_slots *s)
 {
@@ -81,9 +126,10 @@ static bool begin_fill(struct ffn_slots *s)
     if (!ffn_next_fetch(&s->f->setup, &need, &layer, &slot))
         return false;
     s->layers[slot] = layer;
-    s->kept[slot] = true;
+    s->slots[slot].part = s->part;
     s->slots[slot].done = 0;
-    s->slots[slot].at = 0;
+    s->slots[slot].copy = (struct ffn_copy){0};
+    settle(s, slot);
     return true;
 }
 
@@ -99,11 +145,9 @@ static int next_to_stay(const struct ffn_slots *s)
 /* The slot whose tile comes next for steps, or -1: nothing is to be done. */
 static int next_slot(struct ffn_slots *s)
 {
-    int n = s->f->setup.n_slots, filling = 0;
-    for (int i = 0; i < n; i++)
-        filling += is_filling(s, i);
-    while ((filling == 0 || s->f->setup.order == FFN_SLICED) && begin_fill(s))
-        filling++;
+    int n = s->f->setup.n_slots;
+    while ((s->f->setup.order == FFN_SLICED || !is_any_filling(s)) && begin_fill(s))
+        continue;
     for (int k = 1; k <= n; k++) {
         int i = (s->turn + k) % n;
         if (is_filling(s, i)) {
@@ -114,15 +158,6 @@ static int next_slot(struct ffn_slots *s)
     return -1;
 }
 
-/* Its copy is complete, or will never be. */
-static void tell(struct slot *slot, int rc)
-{
-    struct replica_task *t = slot->task;
-    slot->task = NULL;
-    if (t)
-        replica_task_end(t, rc);
-}
-
 static void drop(struct ffn_slots *s, int slot)
 {
     s->layers[slot] = -1;
@@ -130,41 +165,32 @@ static void drop(struct ffn_slots *s, int slot)
     tell(&s->slots[slot], E_PEER);
 }
 
-/* The next tile of a slot, with the lock given up for the copy. */
+/* The next tile of a slot, with the lock given up for the copy. A step that began meanwhile may have dropped it. */
 static void fetch_tile(struct ffn_slots *s, int i)
 {
     struct ffn_shared *f = s->f;
     struct slot *slot = &s->slots[i];
-    int layer = s->layers[i], owner = f->setup.owner[layer], part = slot->done;
-    const struct weight *from[FFN_MATRICES];
-    if (ffn_is_dead(f, owner)) {
+    struct ffn_tile tile;
+    int layer = s->layers[i];
+    if (ffn_is_dead(f, f->setup.owner[layer])) {
         drop(s, i);
         monitor_wake(s->lock);
         return;
     }
-    weights_ffn(f->weights[owner], layer, from);
-    size_t all = f->ops->weight_bytes(from[part]), n = all - slot->at;
-    n = n < f->setup.tile_bytes ? n : f->setup.tile_bytes;
-    char *to = (char *)f->ops->weight_data(slot->matrices[layer][part]) + slot->at;
-    const char *src = (const char *)f->ops->weight_data(from[part]) + slot->at;
+    bool more = next_tile(s, i, &slot->copy, &tile);
+    ASSERT(more);
     monitor_unlock(s->lock);
     int64_t t0 = clock_now(&s->clock);
-    int64_t begun = ffn_link_begin(f->link, owner, s->rank, n);
-    f->ops->pull(s->device, to, src, n);
-    ffn_link_end(f->link, owner, begun);
+    int64_t begun = ffn_link_begin(f->link, tile.owner, s->rank, tile.bytes);
+    f->ops->pull(s->device, &tile.pull);
+    ffn_link_end(f->link, tile.owner, begun);
     int64_t took = clock_now(&s->clock) - t0;
     monitor_lock(s->lock);
     s->account.fetch_ns += took;
-    s->account.bytes += n;
-    slot->at += n;
-    if (slot->at < all)
+    s->account.bytes += tile.bytes;
+    if (s->layers[i] != layer)
         return;
-    slot->at = 0;
-    slot->done++;
-    s->kept[i] = slot->done < FFN_MATRICES || s->used == i || i >= f->setup.n_slots;
-    if (slot->done == FFN_MATRICES)
-        tell(slot, 0);
-    monitor_wake(s->lock);
+    settle(s, i);
 }
 
 static void fetcher_main(void *arg)
@@ -191,10 +217,20 @@ static void pass_over_dead(struct ffn_slots *s)
             ffn_set(&s->passed_over, l, l + 1, FFN_CAS);
 }
 
-void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes)
+/* What came for another part does not serve this one, unless it was more. */
+static void drop_other_parts(struct ffn_slots *s)
+{
+    for (int i = 0; i < s->f->setup.n_slots; i++)
+        if (s->layers[i] >= 0 && !span_covers(s->slots[i].part, s->part))
+            drop(s, i);
+}
+
+void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, struct span part)
 {
     monitor_lock(s->lock);
     s->passed_over = *modes;
+    s->part = part;
+    drop_other_parts(s);
     pass_over_dead(s);
     s->at = -1;
     s->active = true;
@@ -282,22 +318,30 @@ static void free_slot(struct ffn_slots *s, struct slot *slot)
     mem_free(slot->matrices);
 }
 
+/* The matrices of a layer as they will be in the room of a slot, one behind the other. */
+static int describe(struct ffn_slots *s, struct slot *slot, int layer, struct err *e)
+{
+    const struct ffn_shared *f = s->f;
+    const struct weight *like[FFN_MATRICES];
+    char *at = slot->room;
+    weights_ffn(f->weights[f->setup.owner[layer]], layer, like);
+    for (int i = 0; i < FFN_MATRICES; i++) {
+        struct weight_shape shape = ffn_matrix_shape(f->config, i, like[i]);
+        TRY(f->ops->weight_at(s->device, &slot->matrices[layer][i], &shape, at, e));
+        at += f->ops->weight_room(&shape);
+    }
+    return 0;
+}
+
 /* Room for the layer. */
 static int make_room(struct ffn_slots *s, struct slot *slot, int layer)
 {
     const struct ffn_shared *f = s->f;
-    const struct weight *like[FFN_MATRICES];
     slot->room = f->ops->alloc(s->device, room_of(f, layer));
     slot->matrices = mem_new_array((size_t)f->setup.n_layers, sizeof *slot->matrices);
     if (!slot->room)
         return E_FULL;
-    weights_ffn(f->weights[f->setup.owner[layer]], layer, like);
-    char *at = slot->room;
-    for (int i = 0; i < FFN_MATRICES; i++) {
-        TRY(f->ops->weight_at(s->device, &slot->matrices[layer][i], like[i], at, NULL));
-        at += f->ops->weight_room(like[i]);
-    }
-    return 0;
+    return describe(s, slot, layer, NULL);
 }
 
 void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t)
@@ -315,7 +359,8 @@ void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t)
     monitor_lock(s->lock);
     slot->task = t;
     slot->done = 0;
-    slot->at = 0;
+    slot->part = (struct span){0, s->f->config->intermediate};
+    slot->copy = (struct ffn_copy){0};
     s->layers[i] = t->layer;
     s->kept[i] = true;
     monitor_wake(s->lock);
@@ -338,23 +383,6 @@ void ffn_slots_give_up(struct ffn_slots *s, int layer)
 
 /* ---- open and close */
 
-/* The matrices of every layer that may come here, one behind the other in the room. */
-static int describe(struct ffn_slots *s, struct slot *slot, struct err *e)
-{
-    const struct ffn_shared *f = s->f;
-    slot->matrices = mem_new_array((size_t)f->setup.n_layers, sizeof *slot->matrices);
-    for (int l = 0; l < f->setup.n_layers; l++) {
-        const struct weight *like[FFN_MATRICES];
-        char *at = slot->room;
-        weights_ffn(f->weights[f->setup.owner[l]], l, like);
-        for (int i = 0; i < FFN_MATRICES; i++) {
-            TRY(f->ops->weight_at(s->device, &slot->matrices[l][i], like[i], at, e));
-            at += f->ops->weight_room(like[i]);
-        }
-    }
-    return 0;
-}
-
 static int open_slots(struct ffn_slots *s, struct err *e)
 {
     size_t bytes = slot_room(s->f);
@@ -366,7 +394,9 @@ static int open_slots(struct ffn_slots *s, struct err *e)
             return err_set(e, E_FULL,
                            "no memory for %d slots of %.1f MiB, a layer of pooled FFN weights each: lower --pool-slots",
                            s->f->setup.n_slots, (double)bytes / 0x1p20);
-        TRY(describe(s, &s->slots[i], e));
+        s->slots[i].matrices = mem_new_array((size_t)s->f->setup.n_layers, sizeof *s->slots[i].matrices);
+        for (int l = 0; l < s->f->setup.n_layers; l++)
+            TRY(describe(s, &s->slots[i], l, e));
     }
     return 0;
 }

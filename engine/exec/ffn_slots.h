@@ -1,14 +1,16 @@
 /* The slots of one rank, and the thread that fills them: weights as a service. While a step runs, the fetcher copies
  * the FFN matrices of layers that others own into slots ahead of their products, in tiles, in the order of the setup
  * (engine/world/ffn.h); a product that comes too early waits for its own matrices, and the wait is counted. The owner
- * does nothing. Between steps nothing moves; what lies in a slot stays valid, weights never change. Owned by the pool;
- * the rank's thread calls what is below. Invariant: a slot is in use only while its layer is complete in it as far as
- * was asked, and nothing else comes into a slot that is in use. A layer that is to lie on every rank for a while gets a
- * slot of its own, which keeps it until it is given up. Source: SiDP's WaS and its peak shifting. */
+ * does nothing. A rank whose layout has tp above 1 fetches its share of each layer. Between steps nothing moves; what
+ * lies in a slot stays valid for steps that need no more than that part of the layer, weights never change. Owned by
+ * the pool; the rank's thread calls what is below. Invariant: a slot is in use only while its layer is complete in it
+ * as far as was asked, and nothing else comes into a slot that is in use. A layer that is to lie on every rank for a
+ * while gets a slot of its own, which keeps all of it until it is given up. Source: SiDP's WaS and its peak shifting.
+ */
 #ifndef EXEC_FFN_SLOTS_H
 #define EXEC_FFN_SLOTS_H
 
-#include "engine/exec/ffn_shared.h"
+#include "engine/exec/ffn_copy.h"
 #include "engine/exec/replicate.h"
 
 struct ffn_slots;
@@ -25,7 +27,8 @@ int ffn_slots_open(struct ffn_slots **out, struct ffn_shared *f, int rank, struc
 void ffn_slots_close(struct ffn_slots *s);          /* NULL is fine; not within a step */
 size_t ffn_slots_bytes(const struct ffn_shared *f); /* of one rank */
 
-void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes);
+/* part: of the intermediate features, what the step multiplies with in each layer. */
+void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, struct span part);
 /* Waits until the first n matrices of the layer are here; until leave they stay. E_PEER: the owner has failed. */
 int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e);
 void ffn_slots_leave(struct ffn_slots *s, int layer);

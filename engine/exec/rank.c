@@ -343,7 +343,7 @@ static void run_forward(struct rank *r, const struct work *w)
         return;
     }
     ffn_seat_account(r->seat, &before);
-    ffn_seat_begin(r->seat, &w->step->ffn, w->step->layout.tp == 1);
+    ffn_seat_begin(r->seat, &w->step->ffn, &w->site.weights->shard);
     p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
     ffn_seat_end(r->seat);
     ffn_seat_account(r->seat, &after);
@@ -486,7 +486,7 @@ static void do_prepare(struct rank *r, struct prepare_task *t, int share)
         site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
     static const struct ffn_modes fetched;
     if (r->seat)
-        ffn_seat_begin(r->seat, &fetched, true);
+        ffn_seat_begin(r->seat, &fetched, &site.weights->shard);
     p->rc = t->what == PREPARE_GRAPH ? forward_capture(&r->forward, &site, t->rows, &p->err)
                                      : forward_warm_up(&r->forward, &site, t->rows, &p->err);
     if (r->seat)

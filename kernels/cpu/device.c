@@ -168,22 +168,33 @@ static const void *cpu_weight_data(const struct weight *w)
     return w->data;
 }
 
-static size_t cpu_weight_room(const struct weight *like)
+static size_t cpu_weight_room(const struct weight_shape *s)
 {
-    return (cpu_weight_bytes(like) + PACK_TAIL + 63) & ~(size_t)63;
+    return (pack_bytes(s->like->type, s->rows, s->cols) + PACK_TAIL + 63) & ~(size_t)63;
 }
 
-static int cpu_weight_at(struct device *d, struct weight **out, const struct weight *like, void *room, struct err *e)
+static int cpu_weight_at(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e)
 {
     (void)d;
-    *out = pack_alias(like, room);
+    *out = pack_alias(s->like->type, s->rows, s->cols, room);
     return *out ? 0 : err_set(e, E_FULL, "no memory for a slot of the FFN pool");
 }
 
-static void cpu_pull(struct device *d, void *dst, const void *src, size_t bytes)
+static int cpu_weight_window(struct wview v, struct weight_runs out[WEIGHT_PLANES])
+{
+    *out = pack_window(&v);
+    return 1;
+}
+
+static void cpu_pull(struct device *d, const struct pull *p)
 {
     (void)d;
-    memcpy(dst, src, bytes);
+    if (p->dst_pitch == p->bytes && p->src_pitch == p->bytes) {
+        memcpy(p->dst, p->src, p->bytes * (size_t)p->runs);
+        return;
+    }
+    for (size_t i = 0; i < (size_t)p->runs; i++)
+        memcpy((char *)p->dst + i * p->dst_pitch, (const char *)p->src + i * p->src_pitch, p->bytes);
 }
 
 /* Whole pages only: their neighbours may be in use. */
@@ -257,6 +268,7 @@ const struct backend_ops *backend_cpu(void)
         .weight_data = cpu_weight_data,
         .weight_room = cpu_weight_room,
         .weight_at = cpu_weight_at,
+        .weight_window = cpu_weight_window,
         .pull = cpu_pull,
         .forget = cpu_forget,
         .kv_block_bytes = cpu_kv_block_bytes,

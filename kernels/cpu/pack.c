@@ -193,6 +193,26 @@ static size_t group_bytes(enum family f, int cols)
     return (n + 63) & ~(size_t)63;
 }
 
+static int groups_of(int rows)
+{
+    return (rows - 1) / GROUP_ROWS + 1;
+}
+
+size_t pack_bytes(enum dtype t, int rows, int cols)
+{
+    return (size_t)groups_of(rows) * group_bytes(families[t], cols);
+}
+
+static struct weight describe(enum dtype t, int rows, int cols)
+{
+    return (struct weight){.type = t,
+                           .family = families[t],
+                           .rows = rows,
+                           .cols = cols,
+                           .groups = groups_of(rows),
+                           .group_bytes = group_bytes(families[t], cols)};
+}
+
 int pack_weight(struct weight **out, const struct weight_src *src, struct err *e)
 {
     *out = NULL;
@@ -208,13 +228,8 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     struct weight *w = mem_try(sizeof *w);
     if (!w)
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d", src->rows, src->cols);
-    w->type = src->type;
-    w->family = families[src->type];
-    w->rows = src->rows;
-    w->cols = src->cols;
-    w->groups = (src->rows - 1) / GROUP_ROWS + 1;
-    w->group_bytes = group_bytes(w->family, src->cols);
-    w->data = mem_try_aligned((size_t)w->groups * w->group_bytes + PACK_TAIL, 64);
+    *w = describe(src->type, src->rows, src->cols);
+    w->data = mem_try_aligned(pack_bytes(src->type, src->rows, src->cols) + PACK_TAIL, 64);
     if (!w->data) {
         mem_free(w);
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d (%s)", src->rows, src->cols, info->name);
@@ -235,15 +250,41 @@ void pack_free(struct weight *w)
     mem_free(w);
 }
 
-struct weight *pack_alias(const struct weight *like, void *room)
+struct weight *pack_alias(enum dtype t, int rows, int cols, void *room)
 {
     struct weight *w = mem_try(sizeof *w);
     if (!w)
         return NULL;
-    *w = *like;
+    *w = describe(t, rows, cols);
     w->data = room;
     w->borrows = true;
     return w;
+}
+
+/* How far from the start of a group the columns from `col` on are, or with `end` where the columns before it end. */
+static size_t column_at(enum family f, int col, bool end)
+{
+    if (family_is_float(f))
+        return (size_t)col * GROUP_ROWS * (size_t)family_element_bytes(f) +
+               (size_t)(col / LEAF_COLS) * family_leaf_head(f);
+    size_t block = (size_t)family_block_bytes(f);
+    if (!family_is_k(f))
+        return (size_t)(col / BLOCK_COLS) * block;
+    int cols = BLOCK_COLS * SUPER_BLOCKS, super = (end ? col + cols - 1 : col) / cols;
+    return (size_t)super * ((size_t)family_head_bytes(f) + SUPER_BLOCKS * block);
+}
+
+struct weight_runs pack_window(const struct wview *v)
+{
+    const struct weight *w = v->w;
+    int group = v->row0 / GROUP_ROWS, end = v->rows ? groups_of(v->row0 + v->rows) : group;
+    ASSERT(v->row0 % GROUP_ROWS == 0 && v->row0 + v->rows <= w->rows && v->col0 % LEAF_COLS == 0);
+    ASSERT(v->col0 + v->cols <= w->cols);
+    size_t at = column_at(w->family, v->col0, false);
+    return (struct weight_runs){.at = (size_t)group * w->group_bytes + at,
+                                .bytes = column_at(w->family, v->col0 + v->cols, true) - at,
+                                .pitch = w->group_bytes,
+                                .runs = end - group};
 }
 
 static float float_at(enum family f, const uint8_t *p)

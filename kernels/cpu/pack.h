@@ -111,9 +111,12 @@ static inline const uint8_t *family_block(enum family f, const uint8_t *group, i
  * memory. */
 int pack_weight(struct weight **out, const struct weight_src *src, struct err *e);
 void pack_free(struct weight *w);
-enum { PACK_TAIL = 4096 }; /* readable bytes behind a matrix: prefetches run past the end */
-/* One of the same shape, whose bytes will lie in room. NULL without memory. */
-struct weight *pack_alias(const struct weight *like, void *room);
+enum { PACK_TAIL = 4096 };                           /* readable bytes behind a matrix: prefetches run past the end */
+size_t pack_bytes(enum dtype t, int rows, int cols); /* of one that can be packed */
+/* Such a one, whose bytes will lie in room. NULL without memory. */
+struct weight *pack_alias(enum dtype t, int rows, int cols, void *room);
+/* The bytes that a product with this view reads: a run in each group of rows. Of K types columns are taken by 256. */
+struct weight_runs pack_window(const struct wview *v);
 /* Widens columns col0 .. col0+cols-1 of one row (both multiples of the type's block or of 32, whichever is less), with
  * the bits of dtype_to_f32. */
 void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float *dst);

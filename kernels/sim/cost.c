@@ -329,7 +329,8 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     double layers = r->c->n_layers,
            whole = c->linear + c->attention + c->reduce + c->exchange + c->elementwise + c->launch;
     struct pool_pace t = {.ffn = c->ffn / layers, .before = (whole - c->ffn) / layers};
-    t.fetch = pool_readers(p) * cost_ffn_bytes(r->c, p->shares) / link_rate(r, p->setup) * 1e9;
+    c->fetched_bytes = cost_ffn_bytes(r->c, p->shares > r->l.tp ? p->shares : r->l.tp);
+    t.fetch = pool_readers(p) * c->fetched_bytes / link_rate(r, p->setup) * 1e9;
     t.cas_layers = r->s->cas_layers < p->setup->n_layers ? r->s->cas_layers : p->setup->n_layers;
     t.replica_layers = r->s->replica_layers < p->setup->n_layers - t.cas_layers ? r->s->replica_layers
                                                                                 : p->setup->n_layers - t.cas_layers;
@@ -348,14 +349,12 @@ static void pool_parts(const struct run *r, const struct pool_sight *p, struct s
     c->fetch = t.fetch * c->fetched;
 }
 
-struct ffn_cost cost_ffn(const struct sim_machine *m, struct sim_weights w, const struct step_size *s,
-                         const struct step_cost *c)
+struct ffn_cost cost_ffn(const struct sim_machine *m, const struct step_size *s, const struct step_cost *c)
 {
-    int shares = w.shares > 1 ? w.shares : 1;
     uint64_t rows = (uint64_t)s->rows * (uint64_t)c->sent;
     return (struct ffn_cost){.wait_ns = (int64_t)c->wait,
                              .fetch_ns = (int64_t)c->fetch,
-                             .was_bytes = (uint64_t)(c->fetched * cost_ffn_bytes(&m->model, shares)),
+                             .was_bytes = (uint64_t)(c->fetched * c->fetched_bytes),
                              .cas_rows = rows,
                              .cas_bytes = rows * (uint64_t)m->model.hidden * 4};
 }

@@ -14,23 +14,23 @@
 /* Where a step's time goes, in ns. */
 struct step_cost {
     double linear, attention, reduce, exchange, elementwise, head;
-    double launch;  /* added by launching kernels one by one, in a step that is too big for a captured graph */
-    double wait;    /* pooled weights: for layers on their way */
-    double fetch;   /* pooled weights: all fetches, waited for or not */
-    int fetched;    /* pooled weights: layers that are fetched */
-    int sent;       /* pooled weights: layers whose rows go to another owner */
-    double service; /* pooled weights: more than the own rows' products take, where rows go to their owners */
-    double host;    /* the host's part, which the device waits for unless the two overlap */
-    double total;   /* what the step takes */
-    double ffn;     /* part of linear */
+    double launch;        /* added by launching kernels one by one, in a step that is too big for a captured graph */
+    double wait;          /* pooled weights: for layers on their way */
+    double fetch;         /* pooled weights: all fetches, waited for or not */
+    int fetched;          /* pooled weights: layers that are fetched */
+    double fetched_bytes; /* of each of them, what the share of a rank takes */
+    int sent;             /* pooled weights: layers whose rows go to another owner */
+    double service;       /* pooled weights: more than the own rows' products take, where rows go to their owners */
+    double host;          /* the host's part, which the device waits for unless the two overlap */
+    double total;         /* what the step takes */
+    double ffn;           /* part of linear */
 };
 
 /* pp is 1 and w.shares divides tp: the engine refuses other layouts. */
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
                             const struct step_size *s);
 /* What crosses between ranks in such a step, whose parts are c. Rows go as halves of two bytes, and come back so. */
-struct ffn_cost cost_ffn(const struct sim_machine *m, struct sim_weights w, const struct step_size *s,
-                         const struct step_cost *c);
+struct ffn_cost cost_ffn(const struct sim_machine *m, const struct step_size *s, const struct step_cost *c);
 int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s);
 int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
               struct sim_pool_layer *layers); /* as sim_machine_pool */

@@ -185,7 +185,7 @@ static int64_t cost_of(struct device *d, struct layout l, int share)
     if (share > 0)
         return 0;
     struct step_cost c = cost_parts(d->opts.sim_machine, l, weights_of(d), &s);
-    d->ffn = cost_ffn(d->opts.sim_machine, weights_of(d), &s, &c);
+    d->ffn = cost_ffn(d->opts.sim_machine, &s, &c);
     return (int64_t)(c.total + 0.5);
 }
 

@@ -190,12 +190,13 @@ struct alone {
     struct node_part parts[NODE_RANKS];
 };
 
-static void open_alone(struct alone *a, int slots)
+static void open_step(struct alone *a, int slots, struct layout base)
 {
     memset(a, 0, sizeof *a);
     a->model = open_dummy("gqa", DT_Q8_0, 1);
     a->ffn = setup_of(a->model, 2, &(struct way){slots, FFN_PLAIN, "layer-mod", ALL_FETCHED});
-    struct node_opts o = opts_of(2, 8, 8, place_make(&a->place, (struct layout){1, 1, 1}, 16, LEN, 0));
+    int n_blocks = place_make(&a->place, base, 16 * base.sp * base.tp, LEN, 0);
+    struct node_opts o = opts_of(2, 8, 8, n_blocks);
     o.ffn = &a->ffn;
     open_node(&a->node, a->model, &o);
     memcpy(a->ids, (const int32_t[]){1, 2, 3}, 3 * sizeof *a->ids);
@@ -203,13 +204,23 @@ static void open_alone(struct alone *a, int slots)
     a->sample = row_of(0, 2);
     a->seq = (struct node_seq){0, 0, 3, a->ids};
     a->step = (struct node_step){.place = &a->place,
-                                 .layout = {1, 1, 1},
+                                 .layout = base,
                                  .seqs = &a->seq,
                                  .n_seqs = 1,
                                  .n_logits = 1,
                                  .logit_rows = &a->row,
                                  .samples = &a->sample,
                                  .results = &a->result};
+}
+
+static void open_alone(struct alone *a, int slots)
+{
+    open_step(a, slots, (struct layout){1, 1, 1});
+}
+
+static void open_together(struct alone *a, int slots)
+{
+    open_step(a, slots, (struct layout){2, 1, 1});
 }
 
 static int run_alone(struct alone *a)
@@ -355,6 +366,55 @@ static void a_copy_of_a_failed_rank_is_not_waited_for(void **state)
     close_alone(&a);
 }
 
+/* ---- shares */
+
+static uint64_t fetched_by(const struct node *n, int rank)
+{
+    struct ffn_account a;
+    ffn_seat_account(ffn_pool_seat(n->ffn_pool, rank), &a);
+    return a.bytes;
+}
+
+/* Bytes that rank 0 or 1 fetches, in a step of both, of the layers that the other owns: its share of each. A Q8_0
+ * matrix has equal bytes in each column. */
+static uint64_t shares_of_others(const struct alone *a, int rank, struct layout l)
+{
+    const struct model_config *c = model_config(a->model);
+    struct shard sh = shard_of(c, l, a->place.ranks[1] == rank);
+    size_t others = weights_ffn_bytes(a->node.own[1 - rank]);
+    assert_int_equal(others % (size_t)c->intermediate, 0);
+    return others / (size_t)c->intermediate * (uint64_t)sh.ffn.n;
+}
+
+/* A tensor parallel group fetches its ranks' shares, once while they serve. Whoever has whole layers needs no share of
+ * them; whoever has a share needs the whole. */
+static void a_tp_group_fetches_its_shares(void **state)
+{
+    (void)state;
+    const struct layout tp = {1, 2, 1}, sp = {2, 1, 1};
+    struct alone a;
+    uint64_t part[2], whole[2];
+    open_together(&a, 8);
+    for (int r = 0; r < 2; r++) {
+        part[r] = shares_of_others(&a, r, tp);
+        whole[r] = weights_ffn_bytes(a.node.own[1 - r]);
+        assert_true(part[r] > 0 && part[r] < whole[r]);
+    }
+    a.step.layout = tp;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run_alone(&a), 0);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(fetched_by(&a.node, r), part[r]);
+    a.step.layout = sp;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run_alone(&a), 0);
+    a.step.layout = tp;
+    assert_int_equal(run_alone(&a), 0);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(fetched_by(&a.node, r), part[r] + whole[r]);
+    close_alone(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +432,7 @@ int main(void)
         cmocka_unit_test(only_work_moves_bytes),
         cmocka_unit_test(layers_on_every_rank_move_no_bytes),
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
+        cmocka_unit_test(a_tp_group_fetches_its_shares),
     };
     const struct CMUnitTest few[] = {
         cmocka_unit_test(heads_9_3),
@@ -379,6 +440,7 @@ int main(void)
         cmocka_unit_test(only_work_moves_bytes),
         cmocka_unit_test(layers_on_every_rank_move_no_bytes),
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
+        cmocka_unit_test(a_tp_group_fetches_its_shares),
     };
 #if defined(__SANITIZE_THREAD__)
     return sizeof tests > sizeof few ? cmocka_run_group_tests(few, NULL, NULL)

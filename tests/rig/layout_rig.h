@@ -252,7 +252,7 @@ static inline void node_part_run(void *arg)
     struct node_part *p = arg;
     struct ffn_seat *seat = p->site.ffn ? ffn_pool_seat(p->node->ffn_pool, p->rank) : NULL;
     if (seat)
-        ffn_seat_begin(seat, &p->node->modes, p->site.weights->shard.layout.tp == 1);
+        ffn_seat_begin(seat, &p->node->modes, &p->site.weights->shard);
     p->rc = forward_run(&p->node->forwards[p->rank], &p->site, &p->batch, &p->time, &p->err);
     if (seat)
         ffn_seat_end(seat);
