@@ -7,7 +7,7 @@
 
 /* Blocks of all ranks together. */
 struct kv_counts {
-    int free, cached, total;
+    int free, cached, total; /* total: without what is lent */
 };
 
 static struct kv_counts count_kv(const struct world *w)
@@ -16,6 +16,7 @@ static struct kv_counts count_kv(const struct world *w)
     for (int i = 0; i < w->kv.n_ranks; i++) {
         c.free += w->kv.ranks[i].n_free;
         c.cached += w->kv.ranks[i].n_cached;
+        c.total -= w->kv.ranks[i].n_lent;
     }
     return c;
 }

@@ -1,7 +1,7 @@
 /* Whoever comes after a policy can serve from any state that it leaves: policies at random, lawful and unlawful, on one
  * to eight ranks, and at a random step another takes over (by a swap, a rollback, a withdrawal for errors or for a call
  * that was stopped). From then on every request ends within a bound of steps and of time, and no group is closed, no
- * order waits, no rank is left out. */
+ * order waits, no rank is left out, no KV block is lent, and every group fetches. */
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/file.h"
@@ -30,6 +30,10 @@ static const char wild[] =
     "  function(view, act) local r, g = view.running, any(view.groups) if r.n > 0 and g then\n"
     "    act.remap(r.id[draw(r.n)], g, any { 'migrate', 'park', 'recompute', 'keep' }) end end,\n"
     "  function(view, act) act.comm(any(node.sets), any { 'auto', 'oneshot', 'twoshot' }) end,\n"
+    "  function(view, act) act.ffn(any(view.groups) or 'all', any { 'was', 'cas', 'local' }, { layers = { 0, draw(2) - "
+    "1 "
+    "} }) end,\n"
+    "  function(view, act) act.weights('all', any { 'replicated', 'pooled' }, { layers = { draw(2) - 1, 1 } }) end,\n"
     "  function(view, act) act.wake(any { 0.5, 50, 60000 }) return true end,\n"
     "  function(view, act) act.bind({ 63 }) act.open(any(view.groups)) act.preempt(7, 'hard') end,\n"
     "  function(view, act) error('at random') end,\n"
@@ -132,6 +136,11 @@ static void check_bound(struct rig *t, uint64_t seed, enum way way)
                  p->n_pending, (unsigned long long)p->free_ranks);
     for (int i = 0; i < MAX_SETS; i++)
         assert_int_equal(p->algorithms[i], 0);
+    rig_run_until(t, clock_now(&t->clock) + 1000000); /* what was lent is on its way back */
+    for (int i = 0; i < engine_world(t->engine)->kv.n_ranks; i++)
+        assert_int_equal(engine_world(t->engine)->kv.ranks[i].n_lent, 0);
+    for (int i = 0; i < p->n_groups; i++)
+        assert_int_equal(ffn_count_cas(&partition_group(p, i)->ffn, 2), 0);
     rig_check(t);
 }
 
@@ -142,8 +151,11 @@ static void run_seed(uint64_t seed, enum way way)
     struct rng rng;
     rng_init(&rng, seed * 100 + (uint64_t)way);
     int n = ranks[rng_below(&rng, 4)];
+    struct ffn_setup pool = {.n_ranks = n, .n_layers = 2, .n_slots = 2, .tile_bytes = 1 << 20};
+    assert_int_equal(ffn_parse_owners(&pool, "layer-mod", NULL), 0);
     rig_open(&t, &(struct rig_knobs){.ranks = n,
                                      .group_size = n > 1 ? 1 << rng_below(&rng, 2) : 0,
+                                     .ffn = n > 1 && seed % 3 ? &pool : NULL,
                                      .blocks = 60 + (int)rng_below(&rng, 200)});
     if (way == ROLLBACK || way == FALL_TO_THE_ONE_BEFORE)
         make_live(&t, "fcfs", fcfs.data);

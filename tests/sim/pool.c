@@ -67,6 +67,31 @@ static void a_link_without_bound_costs_nothing(void **state)
     sim_machine_close(m);
 }
 
+/* Each layer that lies on every rank is one fetch less; with all of them there, nothing is fetched or waited for. */
+static void layers_on_every_rank_are_not_fetched(void **state)
+{
+    struct sim_machine *m = open_machine("h20x8-sidp", "qwen3-32b");
+    struct ffn_setup p = pool_of(m, 4, 4, "layer-mod");
+    double before = 1e300, local = ns(m, NULL, decodes(4, 0, 0));
+    (void)state;
+    for (int n = 0; n <= p.n_layers; n++) {
+        struct step_size s = decodes(4, 4, 0);
+        s.replica_layers = n;
+        struct step_cost c = cost_parts(m, alone, (struct sim_weights){1, &p}, &s);
+        int lacks = 0;
+        for (int l = n; l < p.n_layers; l++)
+            lacks += p.owner[l] != 0; /* all ranks own as many: it is the first that is judged */
+        assert_int_equal(cost_ffn(m, (struct sim_weights){1, &p}, &s, &c).was_bytes,
+                         (uint64_t)(lacks * cost_ffn_bytes(&m->model, 1)));
+        assert_true(c.total <= before * 1.000001 && c.total >= local);
+        before = c.total;
+    }
+    assert_true(before == local);
+    assert_true(cost_layer_copy(m, (struct sim_weights){1, &p}) > 0);
+    assert_int_equal(cost_layer_copy(m, (struct sim_weights){1, NULL}), 0);
+    sim_machine_close(m);
+}
+
 static void nobody_at_work_is_a_node_without_a_pool(void **state)
 {
     struct sim_machine *m = open_machine("h20x8-sidp", "qwen3-32b");
@@ -361,6 +386,7 @@ static void the_cache_grows_by_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_link_without_bound_costs_nothing),
+                                       cmocka_unit_test(layers_on_every_rank_are_not_fetched),
                                        cmocka_unit_test(nobody_at_work_is_a_node_without_a_pool),
                                        cmocka_unit_test(a_step_takes_the_longer_of_the_two),
                                        cmocka_unit_test(more_of_what_helps_never_hurts),
