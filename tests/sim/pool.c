@@ -81,8 +81,7 @@ static void layers_on_every_rank_are_not_fetched(void **state)
         int lacks = 0;
         for (int l = n; l < p.n_layers; l++)
             lacks += p.owner[l] != 0; /* all ranks own as many: it is the first that is judged */
-        assert_int_equal(cost_ffn(m, (struct sim_weights){1, &p}, &s, &c).was_bytes,
-                         (uint64_t)(lacks * cost_ffn_bytes(&m->model, 1)));
+        assert_int_equal(cost_ffn(m, &s, &c).was_bytes, (uint64_t)(lacks * cost_ffn_bytes(&m->model, 1)));
         assert_true(c.total <= before * 1.000001 && c.total >= local);
         before = c.total;
     }
