@@ -48,7 +48,7 @@ static void run_lane(void *arg)
                           .samples = &sample,
                           .results = &result};
     for (int i = 0; i < l->steps; i++)
-        pool_step(l->w, l->rank, &batch);
+        pool_step(l->w, l->rank, &batch, &l->w->node.modes);
 }
 
 struct took {

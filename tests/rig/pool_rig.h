@@ -67,14 +67,20 @@ static inline double pool_fetch_bytes(const struct pool_rig *rig, const struct p
 }
 
 /* One step of a rank that is alone in its group. */
-static inline void pool_step(struct pool_way *w, int rank, const struct batch *batch)
+static inline void pool_step(struct pool_way *w, int rank, const struct batch *batch, const struct ffn_modes *modes)
 {
     struct place alone = {.n = 1, .ranks = {rank}, .tokens_per_block = 16};
     struct node_step s = {.place = &alone, .layout = {1, 1, 1}};
-    struct node_part part = {.node = &w->node, .rank = rank, .site = node_site(&w->node, &s, 0), .batch = *batch};
-    node_part_run(&part);
-    if (part.rc)
-        pool_die(&part.err);
+    struct forward_member site = node_site(&w->node, &s, 0);
+    struct ffn_seat *seat = w->slots ? ffn_pool_seat(w->node.ffn_pool, rank) : NULL;
+    struct step_time time;
+    struct err e = {0};
+    if (seat)
+        ffn_seat_begin(seat, modes, true);
+    if (forward_run(&w->node.forwards[rank], &site, batch, &time, &e))
+        pool_die(&e);
+    if (seat)
+        ffn_seat_end(seat);
 }
 
 static inline int64_t pool_now(void)
