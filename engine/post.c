@@ -2,6 +2,23 @@
  * virtual time, in the timetable. */
 #include "engine/engine_state.h"
 
+/* What is recorded of pooled FFN weights in detail is a step of each group every few seconds, those of all groups at
+ * about the same time: so it shows who read from whom, and stays small. */
+static const int64_t WATCH_NS = 2000000000;
+
+static void watch(struct engine *engine, struct group *grp, struct step *s)
+{
+    if (!engine->setup.witness || !engine->world.ffn || !engine->setup.ops->computes || engine->setup.play)
+        return;
+    if (engine->watch_round == 0 || engine->now_ns >= engine->watch_until_ns) {
+        engine->watch_round++;
+        engine->watch_until_ns = engine->now_ns + WATCH_NS;
+    }
+    if (grp->watched != engine->watch_round)
+        step_watch(s, engine->world.ffn->n_layers);
+    grp->watched = engine->watch_round;
+}
+
 static struct step *post(struct engine *engine, struct plan_batch *b)
 {
     struct group *grp = b->group;
@@ -14,6 +31,7 @@ static struct step *post(struct engine *engine, struct plan_batch *b)
     grp->layout = b->layout;
     grp->busy_since_ns = engine->now_ns;
     s->ahead = b->ahead >= 0 && b->ahead < engine->setup.ahead ? b->ahead : engine->setup.ahead;
+    watch(engine, grp, s);
     engine_post(engine, s);
     return s;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/exec/ffn_server.h"
 
@@ -18,6 +19,9 @@ struct ffn_seat {
     bool sends;             /* it counts among those that send rows */
     uint64_t cas_bytes, cas_rows;
     size_t act_bytes;
+    struct clock clock;
+    struct ffn_timeline *timeline; /* of the step under way; NULL: nobody asks */
+    bool taken;                    /* a slot is in use */
 };
 
 /* Rows that a server multiplies at once. It is there for small batches; of more rows the caller sends one part after
@@ -36,12 +40,55 @@ static int server_rows(const struct ffn_pool *p, int rank)
     return rows < SERVER_ROWS ? rows : SERVER_ROWS;
 }
 
+/* ---- when what happened, of a step that is watched */
+
+static struct ffn_layer_times *times_of(struct ffn_seat *s, int layer)
+{
+    return s->timeline ? &s->timeline->layers[layer] : NULL;
+}
+
+static void note_ready(struct ffn_seat *s, int layer, enum ffn_mode mode)
+{
+    struct ffn_layer_times *t = times_of(s, layer);
+    if (!t || t->ready)
+        return;
+    t->mode = mode;
+    t->ready = clock_now(&s->clock);
+    t->begin = mode == FFN_WAS ? 0 : t->ready;
+}
+
+/* The first n matrices are there, asked for at `asked`. */
+static void note_taken(struct ffn_seat *s, int layer, int n, int64_t asked)
+{
+    struct ffn_layer_times *t = times_of(s, layer);
+    if (!t)
+        return;
+    int64_t now = clock_now(&s->clock);
+    if (!t->begin) {
+        t->begin = now;
+    } else if (n == FFN_MATRICES && !t->pause) {
+        t->pause = asked;
+        t->resume = now;
+    }
+}
+
+static void note_end(struct ffn_seat *s, int layer)
+{
+    struct ffn_layer_times *t = times_of(s, layer);
+    if (t)
+        t->end = clock_now(&s->clock);
+}
+
+void ffn_seat_watch(struct ffn_seat *s, struct ffn_timeline *t)
+{
+    s->timeline = t;
+}
+
 /* ---- what a step asks */
 
 /* Rows for the rank's own layer go through its server only while others send theirs: then they share a product. */
-static enum ffn_mode mode_of(void *ctx, int layer)
+static enum ffn_mode choose(const struct ffn_seat *s, int layer)
 {
-    struct ffn_seat *s = ctx;
     const struct ffn_shared *f = &s->pool->shared;
     bool own = f->setup.owner[layer] == s->rank, cas = ffn_is_cas(&s->modes, layer);
     if (own)
@@ -49,19 +96,35 @@ static enum ffn_mode mode_of(void *ctx, int layer)
     return cas ? FFN_CAS : FFN_WAS;
 }
 
+static enum ffn_mode mode_of(void *ctx, int layer)
+{
+    struct ffn_seat *s = ctx;
+    enum ffn_mode mode = choose(s, layer);
+    note_ready(s, layer, mode);
+    return mode;
+}
+
 static int take(void *ctx, int layer, int n, const struct weight **matrices, struct err *e)
 {
     struct ffn_seat *s = ctx;
+    int64_t asked = s->timeline ? clock_now(&s->clock) : 0;
     int rc = ffn_slots_take(s->slots, layer, n, matrices, e);
     if (rc)
         s->lost = s->pool->shared.setup.owner[layer];
+    s->taken = true;
+    note_taken(s, layer, n, asked);
     return rc;
 }
 
 static void leave(void *ctx, int layer)
 {
     struct ffn_seat *s = ctx;
-    ffn_slots_leave(s->slots, layer);
+    note_end(s, layer);
+    if (s->taken && s->timeline)
+        ffn_slots_times(s->slots, times_of(s, layer));
+    if (s->taken)
+        ffn_slots_leave(s->slots, layer);
+    s->taken = false;
 }
 
 static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
@@ -84,6 +147,7 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
             return rc;
         }
     }
+    note_end(s, layer);
     return 0;
 }
 
@@ -93,6 +157,8 @@ void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const str
     if (share->layout.tp > 1)
         memset(s->modes.cas, 0, sizeof s->modes.cas);
     s->lost = -1;
+    if (s->timeline)
+        s->timeline->begin = clock_now(&s->clock);
     s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
     atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
     ffn_slots_begin(s->slots, &s->modes, share->ffn);
@@ -100,6 +166,8 @@ void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const str
 
 void ffn_seat_end(struct ffn_seat *s)
 {
+    if (s->timeline)
+        s->timeline->end = clock_now(&s->clock);
     ffn_slots_end(s->slots);
     atomic_fetch_sub(&s->pool->shared.n_cas, s->sends);
     s->sends = false;
@@ -207,6 +275,7 @@ int ffn_pool_sit(struct ffn_pool *p, int rank, struct err *e)
     struct device_facts facts;
     *s = (struct ffn_seat){
         .pool = p, .rank = rank, .source = {.ctx = s, .mode = mode_of, .take = take, .leave = leave, .send = send}};
+    clock_init_real(&s->clock);
     fetch.n_threads = fetch.max_rows = 1;
     TRY(ops->open(&s->fetch_device, &fetch, e));
     TRY(ops->open(&s->serve_device, &p->devices[rank], e));

@@ -33,6 +33,8 @@ struct ffn_seat *ffn_pool_seat(struct ffn_pool *p, int rank);
 /* Around each part of a step. Where tp is above 1, the rank's share of all layers is fetched, whatever the modes. */
 void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const struct shard *share);
 void ffn_seat_end(struct ffn_seat *s);
+/* Of steps from now on: where to note when each layer was fetched and multiplied; NULL: nowhere. */
+void ffn_seat_watch(struct ffn_seat *s, struct ffn_timeline *t);
 const struct ffn_source *ffn_seat_source(struct ffn_seat *s);
 void ffn_seat_account(struct ffn_seat *s, struct ffn_account *a); /* ever since; the rank's thread */
 int ffn_seat_lost(const struct ffn_seat *s);     /* the rank whose failure ended its last step; -1: none */

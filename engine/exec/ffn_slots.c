@@ -14,6 +14,7 @@ struct slot {
     struct span part;                         /* of the layer that lies in it, or is on its way there */
     int done;                                 /* matrices that are complete */
     struct ffn_copy copy;                     /* of the next one */
+    int64_t fetch_begin, fetch_end;           /* of all of them; 0: none was */
     struct replica_task *task;                /* of a layer that stays: told when it is complete; NULL: it has been */
 };
 
@@ -129,6 +130,7 @@ static bool begin_fill(struct ffn_slots *s)
     s->slots[slot].part = s->part;
     s->slots[slot].done = 0;
     s->slots[slot].copy = (struct ffn_copy){0};
+    s->slots[slot].fetch_begin = s->slots[slot].fetch_end = 0;
     settle(s, slot);
     return true;
 }
@@ -186,6 +188,8 @@ static void fetch_tile(struct ffn_slots *s, int i)
     ffn_link_end(f->link, tile.owner, begun);
     int64_t took = clock_now(&s->clock) - t0;
     monitor_lock(s->lock);
+    slot->fetch_begin = slot->fetch_begin ? slot->fetch_begin : t0;
+    slot->fetch_end = t0 + took;
     s->account.fetch_ns += took;
     s->account.bytes += tile.bytes;
     if (s->layers[i] != layer)
@@ -285,6 +289,16 @@ void ffn_slots_leave(struct ffn_slots *s, int layer)
     s->used = -1;
     s->at = layer;
     monitor_wake(s->lock);
+    monitor_unlock(s->lock);
+}
+
+void ffn_slots_times(struct ffn_slots *s, struct ffn_layer_times *t)
+{
+    monitor_lock(s->lock);
+    if (s->used >= 0) {
+        t->fetch_begin = s->slots[s->used].fetch_begin;
+        t->fetch_end = s->slots[s->used].fetch_end;
+    }
     monitor_unlock(s->lock);
 }
 

@@ -11,6 +11,7 @@
 #define EXEC_FFN_SLOTS_H
 
 #include "engine/exec/ffn_copy.h"
+#include "engine/world/ffn_timeline.h"
 #include "engine/exec/replicate.h"
 
 struct ffn_slots;
@@ -32,6 +33,7 @@ void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, struct 
 /* Waits until the first n matrices of the layer are here; until leave they stay. E_PEER: the owner has failed. */
 int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e);
 void ffn_slots_leave(struct ffn_slots *s, int layer);
+void ffn_slots_times(struct ffn_slots *s, struct ffn_layer_times *t); /* when the layer in use was fetched */
 void ffn_slots_end(struct ffn_slots *s);
 /* A slot for this layer alone, filled behind what steps need. See ffn_seat_keep. */
 void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t);

@@ -343,9 +343,11 @@ static void run_forward(struct rank *r, const struct work *w)
         return;
     }
     ffn_seat_account(r->seat, &before);
+    ffn_seat_watch(r->seat, p->timeline);
     ffn_seat_begin(r->seat, &w->step->ffn, &w->site.weights->shard);
     p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
     ffn_seat_end(r->seat);
+    ffn_seat_watch(r->seat, NULL);
     ffn_seat_account(r->seat, &after);
     p->lost_owner = p->rc == E_PEER ? ffn_seat_lost(r->seat) + 1 : 0;
     p->ffn_wait_ns = after.wait_ns - before.wait_ns;

@@ -220,6 +220,15 @@ int step_take_tokens(struct step *s, int share, struct err *e)
     return 0;
 }
 
+void step_watch(struct step *s, int n_layers)
+{
+    for (int i = 0; i < s->n_ranks; i++) {
+        struct ffn_timeline *t = arena_new(&s->arena, sizeof *t);
+        t->layers = arena_new(&s->arena, (size_t)n_layers * sizeof *t->layers);
+        s->parts[i].timeline = t;
+    }
+}
+
 int64_t step_ns(const struct step *s)
 {
     int64_t most = 0;

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "engine/exec/comm.h"
+#include "engine/world/ffn_timeline.h"
 #include "engine/world/plan.h"
 #include "kernels/backend.h"
 
@@ -34,6 +35,7 @@ struct step_part {
     int cas_rows;   /* summed over layers */
     int rc;         /* E_PEER: another member failed, or a rank whose FFN layers it needed; this rank is well */
     int lost_owner; /* the number of that rank, plus 1; 0: it was a member */
+    struct ffn_timeline *timeline; /* to be filled in, of pooled FFN layers; NULL: nobody asks */
     struct err err;
 };
 
@@ -78,7 +80,8 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at);
 struct step *step_follow(struct step *s, const struct step_context *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
-int64_t step_ns(const struct step *s); /* of its slowest part */
+void step_watch(struct step *s, int n_layers); /* before it is posted: its parts get timelines */
+int64_t step_ns(const struct step *s);         /* of its slowest part */
 /* Times of the part that had the most of it, all else of all parts together. */
 void step_part_take_ffn(struct step_part *p, const struct ffn_cost *c);
 struct ffn_cost step_ffn(const struct step *s);

@@ -8,10 +8,18 @@
 
 #include "engine/base/file.h"
 #include "engine/lab/chart.h"
+#include "engine/lab/plot_inner.h"
 
-enum { MAX_POINTS = 800, STRIP = 30, LANE = 8, STRIPS_TOP = 58, LANES_TOP = 54, MOST_LABEL = 300 };
+enum {
+    MAX_POINTS = 800,
+    STRIP = 30,
+    LANE = 8,
+    STRIPS_TOP = PLOT_STRIPS_TOP,
+    LANES_TOP = 54,
+    MOST_LABEL = PLOT_MOST_LABEL
+};
 
-static int save(struct chart *c, const char *folder, const char *name, struct err *e)
+int plot_save(struct chart *c, const char *folder, const char *name, struct err *e)
 {
     char path[PATH_MAX];
     chart_close(c);
@@ -22,10 +30,9 @@ static int save(struct chart *c, const char *folder, const char *name, struct er
     return rc;
 }
 
-/* What was simulated: under the title of every picture. */
-static void describe(const struct simulate_report *r, char out[400])
+void plot_describe(const struct simulate_report *r, const char *how, char out[400])
 {
-    snprintf(out, 400, "%.200s; %.120s; simulated", r->trace, r->setup->machine);
+    snprintf(out, 400, "%.200s; %.120s; %s", r->trace, r->setup->machine, how);
 }
 
 static void add_runs(struct chart *c, const struct simulate_report *r)
@@ -97,7 +104,7 @@ static int plot_series(const struct simulate_report *r, enum series what, const 
                       .title = titles[what],
                       .caption = caption};
     int lanes = 0;
-    describe(r, caption);
+    plot_describe(r, "simulated", caption);
     for (int i = 0; i < r->n_runs; i++) {
         int n = series_points(&r->runs[i], what, points);
         for (int k = 0; k < n; k++)
@@ -115,7 +122,7 @@ static int plot_series(const struct simulate_report *r, enum series what, const 
         if (r->runs[i].replay.n_kept_switches)
             put_switches(&c, &r->runs[i].replay, i, LANES_TOP - 2 + LANE * lane++);
     }
-    return save(&c, folder, files[what], e);
+    return plot_save(&c, folder, files[what], e);
 }
 
 /* ---- distributions */
@@ -160,7 +167,7 @@ static int plot_distribution(const struct simulate_report *r, enum tally_latency
                       .y = {.max = 100, .name = "% of requests within"},
                       .title = titles[l],
                       .caption = caption};
-    describe(r, caption);
+    plot_describe(r, "simulated", caption);
     fit_latencies(&c.x, r, l, slo);
     add_runs(&c, r);
     snprintf(limit, sizeof limit, "SLO: %.6g ms", slo);
@@ -171,7 +178,7 @@ static int plot_distribution(const struct simulate_report *r, enum tally_latency
         chart_limit(&c, slo, limit);
     for (int i = 0; i < r->n_runs; i++)
         chart_line(&c, i, r->n_runs, points, distribution_points(&r->runs[i].tally, l, points));
-    return save(&c, folder, tally_name(l), e);
+    return plot_save(&c, folder, tally_name(l), e);
 }
 
 /* ---- layouts */
@@ -232,7 +239,7 @@ static int plot_layouts(const struct simulate_report *r, const char *folder, str
                       .bottom = STRIPS_TOP + r->n_runs * STRIP + 4};
     double widest = 60;
     bool switched = false;
-    describe(r, caption);
+    plot_describe(r, "simulated", caption);
     for (int i = 0; i < r->n_runs; i++) {
         double w = chart_text_width(r->runs[i].label) + 20;
         widest = w > widest ? w : widest;
@@ -250,82 +257,7 @@ static int plot_layouts(const struct simulate_report *r, const char *folder, str
     chart_open(&c);
     for (int i = 0; i < r->n_runs; i++)
         put_strip(&c, &k, &r->runs[i], STRIPS_TOP + 2 + i * STRIP);
-    return save(&c, folder, "layouts", e);
-}
-
-static double most(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-/* ---- fetches and products of a step, where FFN weights are pooled */
-
-enum { POOL_STRIP = 44, POOL_LANE = 12, STYLE_REST = 6, STYLE_FFN = 0, STYLE_CAS = 3, STYLE_FETCH = 5 };
-
-/* A layer's parts in one lane, its fetch in the lane below. What is waited for stays empty. */
-static void put_pool_layer(struct chart *c, const struct sim_pool_layer *x, int y)
-{
-    static const double MS = 1e-6;
-    double from = x->fetch_begin > 0 ? x->fetch_begin : 0, gap = 0.06 * (x->fetch_end - x->fetch_begin);
-    chart_bar(c, STYLE_REST, x->begin * MS, x->ready * MS, y, POOL_LANE);
-    chart_bar(c, x->mode == FFN_CAS ? STYLE_CAS : STYLE_FFN, x->ffn * MS, x->end * MS, y, POOL_LANE);
-    if (x->mode == FFN_WAS && x->fetch_end > from)
-        chart_bar(c, STYLE_FETCH, from * MS, (x->fetch_end - gap) * MS, y + POOL_LANE + 2, POOL_LANE);
-}
-
-struct pool_strip {
-    struct sim_pool_layer layers[FFN_MAX_LAYERS];
-    int n; /* 0: there is none */
-    char label[CHART_TEXT];
-};
-
-static void take_strip(const struct simulate_report *r, int run, int which, struct pool_strip *s)
-{
-    static const char *const which_step[] = {"the most", "the last step"};
-    const struct sim_step *step = &r->runs[run].decodes[which];
-    s->n = step->size.rows ? sim_machine_pool(r->setup->described, step, s->layers) : 0;
-    snprintf(s->label, sizeof s->label, "rows %d (%s), busy ranks %d", step->size.rows, which_step[which],
-             step->size.pool_ranks);
-}
-
-static int plot_pool(const struct simulate_report *r, const char *folder, struct err *e)
-{
-    struct pool_strip s;
-    char caption[400];
-    struct chart c = {.x = {.name = "milliseconds from the beginning of the step"},
-                      .title = "Fetches of FFN weights, and products, in one step of a rank",
-                      .caption = caption,
-                      .top = STRIPS_TOP};
-    double widest = 0;
-    int n = 0;
-    for (int i = 0; i < 2 * r->n_runs; i++) {
-        take_strip(r, i / 2, i % 2, &s);
-        n += s.n > 0;
-        widest = most(widest, most(chart_text_width(s.label), chart_text_width(r->runs[i / 2].label)) + 20);
-        if (s.n > 0)
-            c.x.max = most(c.x.max, s.layers[s.n - 1].end * 1e-6);
-    }
-    if (n == 0)
-        return 0;
-    describe(r, caption);
-    c.left = widest < MOST_LABEL + 20 ? (int)widest : MOST_LABEL + 20;
-    c.bottom = STRIPS_TOP + n * POOL_STRIP + 4;
-    chart_add_entry(&c, KEY_AREA, STYLE_REST, "attention and all else of a layer");
-    chart_add_entry(&c, KEY_AREA, STYLE_FFN, "its FFN");
-    chart_add_entry(&c, KEY_AREA, STYLE_CAS, "its FFN at the owner: rows there, product, back");
-    chart_add_entry(&c, KEY_AREA, STYLE_FETCH, "a fetch of its FFN weights");
-    chart_open(&c);
-    for (int i = 0, y = STRIPS_TOP; i < 2 * r->n_runs; i++) {
-        take_strip(r, i / 2, i % 2, &s);
-        if (s.n == 0)
-            continue;
-        chart_label(&c, y + 18, MOST_LABEL, r->runs[i / 2].label);
-        chart_label(&c, y + 33, MOST_LABEL, s.label);
-        for (int l = 0; l < s.n; l++)
-            put_pool_layer(&c, &s.layers[l], y + 9);
-        y += POOL_STRIP;
-    }
-    return save(&c, folder, "pool", e);
+    return plot_save(&c, folder, "layouts", e);
 }
 
 int plot_report(const struct simulate_report *r, const char *folder, struct err *e)
@@ -337,7 +269,6 @@ int plot_report(const struct simulate_report *r, const char *folder, struct err 
     static const enum tally_latency shown[] = {TALLY_TTFT, TALLY_TPOT, TALLY_COMPLETION};
     for (int i = 0; i < 3; i++)
         TRY(plot_distribution(r, shown[i], folder, e));
-    if (r->setup->described)
-        TRY(plot_pool(r, folder, e));
+    TRY(r->setup->recorded ? plot_recorded_pool(r, folder, e) : plot_pool(r, folder, e));
     return plot_layouts(r, folder, e);
 }

@@ -128,6 +128,8 @@ static int read_ahead(struct reenactor *r, struct err *e)
         r->has_next = !end;
         if (end)
             return 0;
+        if (x.kind == 'f') /* for people; what it tells was done within the step */
+            continue;
         if (x.kind != 'v') {
             hold(&r->next, &x);
             return 0;

@@ -68,6 +68,7 @@ struct group {
     double mean_tokens; /* of its steps, averaged over about 16 */
     uint64_t n_steps;
     struct ffn_modes ffn; /* where weights are pooled: of its next step */
+    uint64_t watched;     /* the last round (engine_state.h) in which a step of it said when its FFN layers ran */
 };
 
 struct switch_order {

@@ -17,7 +17,7 @@ struct ffn_source {
     enum ffn_mode (*mode)(void *ctx, int layer);
     /* FFN_WAS: returns when the first n matrices of the layer are here, as matrices[0 .. n); they stay until leave. */
     int (*take)(void *ctx, int layer, int n, const struct weight **matrices, struct err *e);
-    void (*leave)(void *ctx, int layer);
+    void (*leave)(void *ctx, int layer); /* FFN_WAS, FFN_LOCAL: the layer's products are done */
     /* FFN_CAS: x becomes x + ffn(x) for `rows` rows of all columns. */
     int (*send)(void *ctx, int layer, struct act x, int rows, struct err *e);
 };

@@ -328,6 +328,8 @@ static void add_ffn(struct run *r, int layer, struct act x, int rows)
     }
     add_gate_up(r, &f);
     add_down(r, &f);
+    if (from)
+        from->leave(from->ctx, layer);
 }
 
 /* Takes attention of the given rows from the members that have the heads. It goes into q_in, which is free by now. */

@@ -228,9 +228,10 @@ int main(int argc, char **argv)
     b.rig.n_blocks = b.seqs * SEQ_BLOCKS;
     b.way = (struct pool_way){.name = "pooled", .slots = b.rig.ranks, .order = FFN_SHIFTED, .mode = FFN_WAS};
     pool_way_open(&b.rig, &b.way);
-    printf("%d ranks of one thread each, link %g GB/s; %d sequences of a rank, %d tokens in all; a step that fetches all "
-           "copies %.1f MB; %d rounds\n",
-           b.rig.ranks, b.rig.link_gbps, b.seqs, b.total, pool_fetch_bytes(&b.rig, &b.way) * 1e-6, b.rounds);
+    printf(
+        "%d ranks of one thread each, link %g GB/s; %d sequences of a rank, %d tokens in all; a step that fetches all "
+        "copies %.1f MB; %d rounds\n",
+        b.rig.ranks, b.rig.link_gbps, b.seqs, b.total, pool_fetch_bytes(&b.rig, &b.way) * 1e-6, b.rounds);
     run(&b);
     node_close(&b.way.node);
     model_close(b.rig.model);

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import xml.dom.minidom
 
 sys.path.insert(0, "tests/rig")
 import cases
@@ -291,6 +292,31 @@ def known_costs(folder):
     assert abs(x["modelled_step_ms"] - x["mean_step_ms"]) <= 1e-3 * x["mean_step_ms"], x
 
 
+def pooled(folder):
+    """Of a few steps with pooled weights it says when layers were fetched and multiplied, and that can be drawn."""
+    path = f"{folder}/pooled.rec"
+    recorded(path, 6, "--ranks", "4", "--weights", "pooled", "--policy", "sidp")
+    same_again(path, "sidp")
+    lines = [line.split() for line in open(path)]
+    told = [x for x in lines if x[0] == "f"]
+    assert 0 < len(told) < sum(x[0] == "s" for x in lines) / 2, len(told)
+    assert {x[3] for x in told} == set("0123") and {x[7] for x in told} == {"2"}, told  # ranks; layers
+    assert any("w" in x for x in told) and any("l" in x for x in told), told
+    assert max(len(" ".join(x)) for x in told) < 4096
+    r = simulate("--trace", path, "--plots", f"{folder}/pool")
+    assert r.returncode == 0, r.stderr
+    picture = xml.dom.minidom.parse(f"{folder}/pool/pool.svg")
+    texts = picture.getElementsByTagName("text")
+    labels = [x.firstChild.data for x in texts if x.getAttribute("class") == "label"]
+    ranks = [re.fullmatch(r"rank (\d), group \d+: rows (\d+)", x) for x in labels[1::2]]
+    assert ranks and all(ranks) and set(labels[::2]) == {"the most rows", "the last step"}, labels
+    assert max(int(x[2]) for x in ranks) == max(int(x[4]) for x in told), labels
+    cut = [x for x in lines if x[0] != "f"]
+    open(path, "w").write("\n".join(" ".join(x) for x in cut) + "\n")  # an older one: nothing to draw
+    r = simulate("--trace", path, "--plots", f"{folder}/none")
+    assert r.returncode == 0 and "pool.svg" not in os.listdir(f"{folder}/none"), r.stderr
+
+
 def not_written_over(folder):
     path = f"{folder}/there.rec"
     open(path, "w").write("mine\n")
@@ -304,7 +330,7 @@ def not_written_over(folder):
     assert r.returncode == 1 and "is there already" in r.stderr and open(path).read() == "mine\n", r.stderr
 
 
-CASES = [one_group_first_come, by_priority, four_ranks, switches_and_orders, known_costs, not_written_over]
+CASES = [one_group_first_come, by_priority, four_ranks, switches_and_orders, known_costs, pooled, not_written_over]
 if "ASAN_OPTIONS" in os.environ:  # slow there: one server that switches, and the front's part
     CASES = [switches_and_orders, not_written_over]
 

@@ -32,6 +32,9 @@ static void check_line(const struct recorded *x, int64_t *last_ns)
                memchr(x->name, 0, sizeof x->name));
     if (x->kind == 's')
         ASSERT(x->layout.sp >= 1 && x->layout.tp >= 1 && x->rows >= 1 && x->ns >= 0);
+    if (x->kind == 'f')
+        ASSERT(x->rank >= 0 && x->rank < MAX_RANKS && x->rows >= 1 && x->ns >= 0 && x->layers &&
+               x->layers[0].end <= x->ns + 1 && x->layers[0].fetch_begin <= x->layers[0].fetch_end);
     if (x->kind == 'q')
         record_plan_words(&words, x->text);
     buf_free(&words);

@@ -285,6 +285,21 @@ static void pooled_weights_come_back(void **state)
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 4 0 0 0 0 0", "f:2: cas_layers must be a whole number from 0 to 3"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5", "f:2: cas_rows must be"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5 6 7", "f:2: the line must be at its end"},
+        {good, "f 1 0 0 1 0 9000 3 - - -", "f:2: group must be"},
+        {good, "f 1 1 2 1 0 9000 3 - - -", "f:2: rank must be a whole number from 0 to 1"},
+        {good, "f 1 1 0 1 -1 9000 3 - - -", "f:2: start must be"},
+        {good, "f 1 1 0 1 0 9000 4 - - - -", "f:2: n_layers must be a whole number from 3 to 3"},
+        {good, "f 1 1 0 1 0 9000 2 - -", "f:2: n_layers must be a whole number from 3 to 3"},
+        {good, "f 1 1 0 1 0 9000 3 - -", "f:2: a layer must be l, c, w or -"},
+        {good, "f 1 1 0 1 0 9000 3 - - x", "f:2: a layer must be l, c, w or -, not 'x"},
+        {good, "f 1 1 0 1 0 9000 3 - - lc 1 2", "f:2: a layer must be l, c, w or -"},
+        {good, "f 1 1 0 1 0 9000 3 - - l 1 10", "f:2: end must be a whole number from 1 to 9"},
+        {good, "f 1 1 0 1 0 9000 3 - - c 5 4", "f:2: end must be a whole number from 5 to 9"},
+        {good, "f 1 1 0 1 0 9000 3 - - w 1 2 4 3 5 0 1", "f:2: resume must be a whole number from 4 to 9"},
+        {good, "f 1 1 0 1 0 9000 3 - - w 1 2 3 4 5 2 1", "f:2: fetched_to must be a whole number from 2 to 9"},
+        {good, "f 1 1 0 1 0 9000 3 - - w 1 2 3 4 5 2 10", "f:2: fetched_to must be a whole number from 2 to 9"},
+        {good, "f 1 1 0 1 0 9000 3 - - w 1 2 3 4 5 -9223372036854775808 3", "f:2: fetched_from must be"},
+        {good, "f 1 1 0 1 0 9000 3 - - - -", "f:2: the line must be at its end"},
         {good, "w 1 3 0 0 0", "f:2: layer must be a whole number from 0 to 2"},
         {good, "w 1 2 0 2 0", "f:2: gives_up must be a whole number from 0 to 1"},
         {good, "w 1 2 0 0", "f:2: rc must be"},
@@ -314,6 +329,34 @@ static void pooled_weights_come_back(void **state)
     buf_free(&text);
 }
 
+/* When the layers of a watched step were fetched and multiplied; a server without pooled weights has none. */
+static void timelines_come_back(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"slots\":2,\"order\":1,\"tile_bytes\":4096,\"link_gbps\":0.5,\"layer_bytes\":9,"
+                               "\"freed_bytes\":7,\"replica_blocks\":0,\"owners\":[1,0,1]}";
+    struct buf text = pooled_text(good, "f 9 4 1 17 5 9000 3 w 1 2 3 4 5 -2 0 l 6 7 -"), plain = {0};
+    struct err e = {0};
+    struct recording *r = NULL;
+    struct recorded x;
+    bool end = false;
+    if (recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e) || recording_next(r, &x, &end, &e))
+        fail_msg("%s", e.text);
+    const struct ffn_layer_times *t = x.layers;
+    assert_true(x.kind == 'f' && x.t_ns == 9 && x.group == 4 && x.rank == 1 && x.rows == 17);
+    assert_true(x.start_ns == 5 && x.ns == 9000);
+    assert_true(t[0].mode == FFN_WAS && t[0].ready == 1000 && t[0].begin == 2000 && t[0].pause == 3000);
+    assert_true(t[0].resume == 4000 && t[0].end == 5000 && t[0].fetch_begin == -2000 && t[0].fetch_end == 0);
+    assert_true(t[1].mode == FFN_LOCAL && t[1].ready == 6000 && t[1].begin == 6000 && t[1].end == 7000);
+    assert_true(!t[1].pause && !t[1].resume && !t[2].end);
+    recording_close(r);
+    buf_free(&text);
+    buf_puts(&plain, HEAD);
+    buf_puts(&plain, "f 1 1 0 1 0 9000 0\n");
+    check_wrong(plain.data, "f:2: the line must be of a server with pooled weights");
+    buf_free(&plain);
+}
+
 static void plans_in_words(void **state)
 {
     (void)state;
@@ -339,6 +382,7 @@ int main(void)
         cmocka_unit_test(fields_come_back),     cmocka_unit_test(keys_go_on),
         cmocka_unit_test(a_long_one_streams),   cmocka_unit_test(it_is_a_trace),
         cmocka_unit_test(plans_in_words),       cmocka_unit_test(pooled_weights_come_back),
+        cmocka_unit_test(timelines_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

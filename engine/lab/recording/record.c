@@ -11,6 +11,10 @@
  * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [cas_layers
  *   wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
  *   estimator had said; the last six where FFN weights are pooled
+ * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
+ *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
+ * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
+ *   world/ffn_timeline.h), or '-': it was not reached
  * - m time number start bytes: a copy of KV has landed, posted at start
  * - w time layer start gives_up rc: the copies of a pooled FFN layer are whole, could not be made, or are gone
  * - g time name sha256 params: another policy goes live
@@ -310,6 +314,35 @@ static void put_ffn(struct buf *out, const struct step *s)
         put_i64(out, fields[i]);
 }
 
+static void put_layer(struct buf *out, const struct ffn_layer_times *t, int64_t from)
+{
+    const int64_t local[] = {t->ready, t->end};
+    const int64_t was[] = {t->ready, t->begin, t->pause, t->resume, t->end, t->fetch_begin, t->fetch_end};
+    const int64_t *times = t->mode == FFN_WAS ? was : local;
+    int n = t->mode == FFN_WAS ? 7 : 2;
+    buf_puts(out, !t->end ? " -" : t->mode == FFN_WAS ? " w" : t->mode == FFN_CAS ? " c" : " l");
+    for (int i = 0; i < n && t->end; i++)
+        put_i64(out, (times[i] - from) / 1000);
+}
+
+/* A line for each rank of a step that was watched. */
+static void put_timelines(struct recorder *r, int64_t now, const struct step *s)
+{
+    struct buf *out;
+    for (int i = 0; i < s->n_ranks; i++) {
+        const struct ffn_timeline *t = s->parts[i].timeline;
+        if (!t || !(out = line(r, 'f', now)))
+            return;
+        const int64_t fields[] = {
+            s->group, s->ranks[i], s->size.rows, t->begin - r->base_ns, t->end - t->begin, r->world->ffn->n_layers};
+        for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
+            put_i64(out, fields[k]);
+        for (int l = 0; l < r->world->ffn->n_layers; l++)
+            put_layer(out, &t->layers[l], t->begin);
+        end_line(r);
+    }
+}
+
 static void stepped(void *ctx, int64_t now, const struct step *s, double predicted_ns, int failed_rank)
 {
     struct recorder *r = ctx;
@@ -331,6 +364,8 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
         if (r->world->ffn)
             put_ffn(out, s);
         end_line(r);
+        if (failed_rank < 0)
+            put_timelines(r, now, s);
     }
     buf_clear(&r->stops);
     buf_clear(&r->keys);

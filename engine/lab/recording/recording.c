@@ -19,6 +19,7 @@ struct recording {
     int64_t last_ns, n_admitted;
     bool complete;
     int64_t *stops, *key_orders;
+    struct ffn_layer_times layers[FFN_MAX_LAYERS]; /* of the line */
     uint64_t *keys;
     size_t cap_stops, cap_key_orders, cap_keys;
 };
@@ -273,6 +274,57 @@ static void replica(struct recording *r, struct fields *f, struct recorded *out)
     out->failed = number(f, "rc", 0, 1);
 }
 
+/* A point in the step, in us from its start; never before the last one that was read. Times that are 0 are never, so
+ * that is 1 ns. */
+static int64_t moment(struct fields *f, const char *field, int64_t *last, int64_t most)
+{
+    int64_t us = number(f, field, *last, most);
+    *last = us;
+    return us > 0 ? us * 1000 : 1;
+}
+
+static void layer_times(struct fields *f, struct ffn_layer_times *t, int64_t most)
+{
+    const char *how = word(f);
+    int64_t at = 0, fetched = -MAX_NS / 1000;
+    *t = (struct ffn_layer_times){0};
+    if (!strcmp(how, "-"))
+        return;
+    if (strlen(how) != 1 || !strchr("lcw", *how)) {
+        wrong(f, "a layer", "l, c, w or -", how);
+        return;
+    }
+    t->mode = *how == 'l' ? FFN_LOCAL : *how == 'c' ? FFN_CAS : FFN_WAS;
+    t->ready = t->begin = moment(f, "ready", &at, most);
+    if (t->mode == FFN_WAS) {
+        t->begin = moment(f, "begin", &at, most);
+        t->pause = moment(f, "pause", &at, most);
+        t->resume = moment(f, "resume", &at, most);
+    }
+    t->end = moment(f, "end", &at, most);
+    if (t->mode == FFN_WAS) {
+        t->fetch_begin = number(f, "fetched_from", fetched, most) * 1000;
+        t->fetch_end = number(f, "fetched_to", t->fetch_begin / 1000, most) * 1000;
+    }
+}
+
+static void timeline(struct recording *r, struct fields *f, struct recorded *out)
+{
+    const struct recording_head *h = &r->head;
+    if (!h->facts.ffn) {
+        wrong(f, "the line", "of a server with pooled weights", "another");
+        return;
+    }
+    out->group = (int)number(f, "group", 1, INT32_MAX);
+    out->rank = (int)number(f, "rank", 0, h->facts.n_ranks - 1);
+    out->rows = (int)number(f, "tokens", 1, 1 << 20);
+    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->ns = number(f, "took", 0, MAX_NS);
+    number(f, "n_layers", h->ffn.n_layers, h->ffn.n_layers);
+    for (int l = 0; l < h->ffn.n_layers && !f->rc; l++)
+        layer_times(f, &r->layers[l], out->ns / 1000);
+}
+
 static void live_policy(struct fields *f, struct recorded *out)
 {
     name(f, "name", out->name);
@@ -308,6 +360,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 's':
         step(r, f, out);
+        break;
+    case 'f':
+        timeline(r, f, out);
         break;
     case 'm':
         out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
@@ -369,6 +424,7 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
         return f.rc;
     x.stops = r->stops;
     x.key_orders = r->key_orders;
+    x.layers = r->layers;
     x.keys = r->keys;
     *out = x;
     return 0;

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/exec/comm.h"
+#include "engine/world/ffn_timeline.h"
 
 enum { RECORDING_MAX_PARAMS = 1 << 16 };
 
@@ -53,6 +54,10 @@ struct recorded {
     double looked_at;
     int cas_layers; /* of pooled FFN layers, those whose rows went to their owners */
     struct ffn_cost ffn;
+    /* f */
+    int rank;                             /* its timeline: start_ns, ns, rows and group as of s */
+    const struct ffn_layer_times *layers; /* [head's ffn.n_layers] in ns from its start; end 0: not reached */
+    /* s */
     const int64_t *stops; /* orders of the requests that ended with a stop id */
     int n_stops;
     const int64_t *key_orders; /* s: whose unit keys[i] is */
