@@ -76,7 +76,7 @@ static inline void pool_step(struct pool_way *w, int rank, const struct batch *b
     struct step_time time;
     struct err e = {0};
     if (seat)
-        ffn_seat_begin(seat, modes, true);
+        ffn_seat_begin(seat, modes, &site.weights->shard);
     if (forward_run(&w->node.forwards[rank], &site, batch, &time, &e))
         pool_die(&e);
     if (seat)
