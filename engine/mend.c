@@ -40,21 +40,21 @@ static int roomiest(const struct engine *engine, size_t *spare)
     return found;
 }
 
-/* A layer on its way to another rank, whose own thread loads it. */
+/* A layer, or a share of one, on its way to another rank, whose own thread loads it. */
 struct adoption {
     struct weights *weights;
     const struct model *model;
-    int layer;
+    struct ffn_hold hold;
 };
 
 static int adopt(void *ctx, struct err *e)
 {
     const struct adoption *a = ctx;
-    return weights_adopt(a->weights, a->model, a->layer, e);
+    return weights_adopt(a->weights, a->model, &a->hold, e);
 }
 
 /* A machine that only says what things cost has nothing to load: the layer is another's from now on. */
-static int move_layer(struct engine *engine, int layer, struct err *e)
+static int move_share(struct engine *engine, int layer, int share, struct err *e)
 {
     size_t spare;
     int to = roomiest(engine, &spare);
@@ -62,20 +62,32 @@ static int move_layer(struct engine *engine, int layer, struct err *e)
     if (to < 0)
         return err_set(e, E_FULL, "every rank of the node has failed");
     if (n->pool) {
-        size_t bytes = ffn_pool_layer_bytes(n->pool);
+        int shares = ffn_shares(&engine->ffn, layer);
+        size_t bytes = shares > 1 ? ffn_pool_share_bytes(n->pool, layer, share) : ffn_pool_layer_bytes(n->pool);
         if (bytes > spare)
             return err_set(
                 e, E_FULL,
                 "layer %d takes up to %zu bytes, and no living rank has more than %zu to spare: give ranks more "
                 "than they use with --rank-memory and --kv-cache-memory-bytes",
                 layer, bytes, spare);
-        struct adoption a = {rank_weights(n->ranks[to]), engine->setup.model, layer};
+        struct adoption a = {rank_weights(n->ranks[to]), engine->setup.model, {layer, share, shares}};
         struct rank_job j = {.run = adopt, .ctx = &a};
         rank_do(n->ranks[to], &j);
         TRY(rank_await(n->ranks[to], &j, e));
-        ffn_pool_give(n->pool, layer, to);
+        ffn_pool_give(n->pool, layer, share, to);
     }
-    engine->ffn.owner[layer] = (uint8_t)to;
+    ffn_give(&engine->ffn, layer, share, to);
+    return 0;
+}
+
+/* Of one layer, what lay on ranks that are lost; counts the shares. */
+static int move_lost(struct engine *engine, uint64_t lost, int layer, int *n, struct err *e)
+{
+    for (int i = 0; i < ffn_shares(&engine->ffn, layer); i++)
+        if (lost >> ffn_owner(&engine->ffn, layer, i) & 1) {
+            TRY(move_share(engine, layer, i, e));
+            ++*n;
+        }
     return 0;
 }
 
@@ -111,14 +123,12 @@ bool engine_mend(struct engine *engine)
     uint64_t lost = engine->world.partition.dead_ranks & ~engine->mended_ranks;
     engine->mended_ranks |= lost;
     for (int l = 0; l < engine->ffn.n_layers && !rc; l++)
-        if (lost >> engine->ffn.owner[l] & 1) {
-            rc = move_layer(engine, l, &e);
-            n++;
-        }
+        rc = move_lost(engine, lost, l, &n, &e);
     if (rc)
         give_up(engine, &e);
     else if (!engine->setup.quiet)
-        log_info("engine", "The FFN weights of %d layers were loaded again, onto ranks that live", n);
+        log_info("engine", "The FFN weights of %d layers or shares of layers were loaded again, onto ranks that live",
+                 n);
     engine->changed = true;
     return true;
 }

@@ -173,13 +173,12 @@ static void put_pool(struct buf *out, const struct engine *engine)
     buf_printf(out,
                ",\"ffn\":{\"layers\":%d,\"slots\":%d,\"layer_bytes\":%zu,\"freed_bytes\":%zu,\"fetch_ms\":%.3f,"
                "\"wait_ms\":%.3f,\"replicas\":%d,\"replicas_coming\":%d,\"most_readers\":%d,\"products\":%" PRIu64
-               ",\"calls\":%" PRIu64 ",\"owners\":[",
+               ",\"calls\":%" PRIu64 ",\"owners\":",
                f->n_layers, f->n_slots, n->ffn_layer_bytes, n->ffn_freed_bytes, w->ffn_measured.fetch_ns * 1e-6,
                w->ffn_measured.wait_ns * 1e-6, world_count_replicas(w, REPLICA_HERE),
                world_count_replicas(w, REPLICA_COMING), seen.most_readers, seen.products, seen.calls);
-    for (int l = 0; l < f->n_layers; l++)
-        buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
-    buf_puts(out, "]}");
+    ffn_put_owners(f, out);
+    buf_putc(out, '}');
 }
 
 static void put_group(struct buf *out, const struct world *w, const struct group *grp, int64_t now)

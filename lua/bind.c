@@ -476,6 +476,21 @@ static void put_shape(lua_State *L, const struct node_shape *s)
     lua_setfield(L, -2, "layouts");
 }
 
+/* The rank of a layer, or a list of those that have its shares. */
+static void push_owner(lua_State *L, const struct ffn_setup *f, int layer)
+{
+    int n = ffn_shares(f, layer);
+    if (n == 1) {
+        lua_pushnumber(L, ffn_owner(f, layer, 0));
+        return;
+    }
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushnumber(L, ffn_owner(f, layer, i));
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
 /* How FFN weights are pooled; false: they are not. */
 static void push_ffn(lua_State *L, const struct node_facts *n)
 {
@@ -491,7 +506,7 @@ static void push_ffn(lua_State *L, const struct node_facts *n)
     put_field(L, "replica_blocks", n->ffn_replica_blocks);
     lua_createtable(L, n->ffn->n_layers, 0);
     for (int l = 0; l < n->ffn->n_layers; l++) {
-        lua_pushnumber(L, n->ffn->owner[l]);
+        push_owner(L, n->ffn, l);
         lua_rawseti(L, -2, l + 1);
     }
     lua_setfield(L, -2, "owners");

@@ -148,6 +148,10 @@ int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, str
                                .tile_bytes = (size_t)o->pool_tile,
                                .link_gbps = o->link_gbps};
     TRY(ffn_parse_owners(pool, o->pool_owner, e));
+    if (ffn_any_shares(pool) && s->device.sim_machine)
+        return err_set(e, E_UNSUPPORTED,
+                       "--pool-owner: what owners that are groups of ranks cost is not simulated; --weight-shares cuts "
+                       "the weights of a described machine");
     s->ffn = s->device.pool = pool;
     return 0;
 }

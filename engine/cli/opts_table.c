@@ -119,9 +119,11 @@ static const struct opt_row rows[] = {
     {"weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(weights), "HOW", "replicated", 0, 0, "replicated|pooled",
      "replicated: every rank has all weights; pooled: the feed-forward matrices of a layer lie on one rank, which the "
      "others fetch them from or send their rows to, and what that saves holds KV"},
-    {"pool-owner", NULL, 0, OPT_TEXT, GROUP_MACHINE, ALL, AT(pool_owner), "layer-mod|contiguous|LIST", "layer-mod", 0,
-     0, NULL,
-     "with --weights pooled: layer l on rank l mod ranks; ranges of layers; or the rank of each layer, 0,0,1,1"},
+    {"pool-owner", NULL, 0, OPT_TEXT, GROUP_MACHINE, ALL, AT(pool_owner), "layer-mod[:N]|contiguous[:N]|LIST",
+     "layer-mod", 0, 0, NULL,
+     "with --weights pooled: layer l on rank l mod ranks; ranges of layers; or the rank of each layer, 0,0,1,1. With "
+     "N, "
+     "or as 0+1,2+3, each layer is cut into shares on so many ranks, as tensor parallel groups multiply with them"},
     {"pool-slots", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(pool_slots), "N", "2", 0, 512, NULL,
      "with --weights pooled: fetched layers that a rank has room for, the one in use included"},
     {"pool-order", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(pool_order), "ORDER", NULL, 0, 0, "shifted|sliced|plain",

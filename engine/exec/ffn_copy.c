@@ -1,10 +1,22 @@
 #include "engine/exec/ffn_copy.h"
 
-struct weight_shape ffn_matrix_shape(const struct model_config *c, int matrix, const struct weight *like)
+#include "engine/base/check.h"
+
+static bool piece(const struct ffn_shared *f, int layer, const struct ffn_copy *c, struct ffn_piece *out)
 {
+    struct ffn_hold hold = {layer, c->share, ffn_shares(&f->setup, layer)};
+    const struct weights *w = f->weights[ffn_owner(&f->setup, layer, c->share)];
+    return weights_piece(w, &hold, (enum ffn_matrix)c->matrix, c->piece, out);
+}
+
+struct weight_shape ffn_copy_shape(const struct ffn_shared *f, int layer, int matrix)
+{
+    struct ffn_piece like = {0};
+    bool any = piece(f, layer, &(struct ffn_copy){.matrix = matrix}, &like);
+    ASSERT(any && like.w);
     if (matrix == FFN_DOWN)
-        return (struct weight_shape){like, c->hidden, c->intermediate};
-    return (struct weight_shape){like, c->intermediate, c->hidden};
+        return (struct weight_shape){like.w, f->config->hidden, f->config->intermediate};
+    return (struct weight_shape){like.w, f->config->intermediate, f->config->hidden};
 }
 
 static struct wview window(const struct model_config *c, int matrix, const struct weight *w, struct span part)
@@ -41,25 +53,43 @@ static void join(struct weight_runs *from, struct weight_runs *to)
     from->runs = to->runs = from->runs > 0;
 }
 
-bool ffn_copy_next(const struct ffn_shared *f, const struct ffn_want *want, struct ffn_copy *c, struct ffn_tile *out)
+static struct span overlap(struct span a, struct span b)
 {
-    const struct weight *source[FFN_MATRICES], *to = want->matrices[c->matrix];
-    struct weight_runs here[WEIGHT_PLANES], there[WEIGHT_PLANES];
-    out->owner = f->setup.owner[want->layer];
-    weights_ffn(f->weights[out->owner], want->layer, source);
-    const struct weight *from = source[c->matrix];
-    int planes = want->part.n ? f->ops->weight_window(window(f->config, c->matrix, from, want->part), there) : 0;
+    int first = a.first > b.first ? a.first : b.first,
+        end = a.first + a.n < b.first + b.n ? a.first + a.n : b.first + b.n;
+    return (struct span){first, end > first ? end - first : 0};
+}
+
+/* The next tile of what one piece has of the part. */
+static bool next_of_piece(const struct ffn_shared *f, const struct ffn_want *want, const struct ffn_piece *from,
+                          struct ffn_copy *c, struct ffn_tile *out)
+{
+    struct span both = overlap(from->part, want->part), there = {both.first - from->part.first, both.n};
+    const struct weight *to = want->matrices[c->matrix];
+    struct weight_runs src[WEIGHT_PLANES], dst[WEIGHT_PLANES];
+    int planes = both.n ? f->ops->weight_window(window(f->config, c->matrix, from->w, there), src) : 0;
     if (planes)
-        f->ops->weight_window(window(f->config, c->matrix, to, want->part), here);
+        f->ops->weight_window(window(f->config, c->matrix, to, both), dst);
     for (; c->plane < planes; c->plane++, c->at = 0) {
-        struct weight_runs *src = &there[c->plane], *dst = &here[c->plane];
-        join(src, dst);
-        if (c->at >= src->bytes * (size_t)src->runs)
+        join(&src[c->plane], &dst[c->plane]);
+        if (c->at >= src[c->plane].bytes * (size_t)src[c->plane].runs)
             continue;
-        out->pull = (struct pull){.dst = (void *)f->ops->weight_data(to), .src = f->ops->weight_data(from)};
-        out->bytes = cut(src, dst, c->at, f->setup.tile_bytes, &out->pull);
+        out->pull = (struct pull){.dst = (void *)f->ops->weight_data(to), .src = f->ops->weight_data(from->w)};
+        out->bytes = cut(&src[c->plane], &dst[c->plane], c->at, f->setup.tile_bytes, &out->pull);
         c->at += out->bytes;
         return true;
+    }
+    return false;
+}
+
+bool ffn_copy_next(const struct ffn_shared *f, const struct ffn_want *want, struct ffn_copy *c, struct ffn_tile *out)
+{
+    for (; c->share < ffn_shares(&f->setup, want->layer); c->share++, c->piece = 0) {
+        struct ffn_piece from;
+        out->owner = ffn_owner(&f->setup, want->layer, c->share);
+        for (; piece(f, want->layer, c, &from); c->piece++, c->plane = 0)
+            if (next_of_piece(f, want, &from, c, out))
+                return true;
     }
     return false;
 }

@@ -16,8 +16,8 @@ struct ffn_want {
 
 /* How far the copy of a matrix is. All 0: nothing has been copied. */
 struct ffn_copy {
-    int matrix, plane;
-    size_t at; /* bytes of the plane */
+    int matrix, share, piece, plane; /* share: of the layer's owners */
+    size_t at;                       /* bytes of the plane */
 };
 
 struct ffn_tile {
@@ -28,8 +28,8 @@ struct ffn_tile {
 
 /* The tile that follows, and c moves behind it. False: the matrix is complete. */
 bool ffn_copy_next(const struct ffn_shared *f, const struct ffn_want *want, struct ffn_copy *c, struct ffn_tile *out);
-/* A whole matrix; like: any part of it. */
-struct weight_shape ffn_matrix_shape(const struct model_config *c, int matrix, const struct weight *like);
+/* The whole matrix, as it will lie in a slot. */
+struct weight_shape ffn_copy_shape(const struct ffn_shared *f, int layer, int matrix);
 /* Is the one in the other? */
 static inline bool span_covers(struct span all, struct span part)
 {

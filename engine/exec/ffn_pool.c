@@ -15,6 +15,7 @@ struct ffn_seat {
     struct ffn_server *server;
     struct ffn_source source;
     struct ffn_modes modes; /* of the step under way */
+    int tp, t;              /* the share that it multiplies with */
     int lost;               /* the rank whose failure ended the step; -1: none */
     bool sends;             /* it counts among those that send rows */
     uint64_t cas_bytes, cas_rows;
@@ -90,7 +91,7 @@ void ffn_seat_watch(struct ffn_seat *s, struct ffn_timeline *t)
 static enum ffn_mode choose(const struct ffn_seat *s, int layer)
 {
     const struct ffn_shared *f = &s->pool->shared;
-    bool own = f->setup.owner[layer] == s->rank, cas = ffn_is_cas(&s->modes, layer);
+    bool own = ffn_is_local(&f->setup, layer, s->rank, s->tp, s->t), cas = ffn_is_cas(&s->modes, layer);
     if (own)
         return cas && atomic_load(&s->pool->shared.n_cas) > 1 ? FFN_CAS : FFN_LOCAL;
     return cas ? FFN_CAS : FFN_WAS;
@@ -110,7 +111,7 @@ static int take(void *ctx, int layer, int n, const struct weight **matrices, str
     int64_t asked = s->timeline ? clock_now(&s->clock) : 0;
     int rc = ffn_slots_take(s->slots, layer, n, matrices, e);
     if (rc)
-        s->lost = s->pool->shared.setup.owner[layer];
+        s->lost = ffn_lost(&s->pool->shared, layer);
     s->taken = true;
     note_taken(s, layer, n, asked);
     return rc;
@@ -130,7 +131,8 @@ static void leave(void *ctx, int layer)
 static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
 {
     struct ffn_seat *s = ctx;
-    int owner = s->pool->shared.setup.owner[layer];
+    int owner = ffn_owner(&s->pool->shared.setup, layer, 0);
+    ASSERT(ffn_shares(&s->pool->shared.setup, layer) == 1);
     if (owner != s->rank) {
         s->cas_rows += (uint64_t)rows;
         s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->act_bytes;
@@ -161,7 +163,9 @@ void ffn_seat_begin(struct ffn_seat *s, const struct ffn_modes *modes, const str
         s->timeline->begin = clock_now(&s->clock);
     s->sends = ffn_count_cas(&s->modes, s->pool->shared.setup.n_layers) > 0;
     atomic_fetch_add(&s->pool->shared.n_cas, s->sends);
-    ffn_slots_begin(s->slots, &s->modes, share->ffn);
+    s->tp = share->layout.tp;
+    s->t = share->t;
+    ffn_slots_begin(s->slots, &s->modes, share);
 }
 
 void ffn_seat_end(struct ffn_seat *s)
@@ -231,13 +235,18 @@ size_t ffn_pool_row_bytes(const struct ffn_pool *p)
     return ffn_server_bytes(p->shared.config, server_rows(p, 0), p->seats[0].act_bytes);
 }
 
+size_t ffn_pool_share_bytes(const struct ffn_pool *p, int layer, int share)
+{
+    const struct weights *w = p->shared.weights[ffn_owner(&p->shared.setup, layer, share)];
+    struct ffn_hold hold = {layer, share, ffn_shares(&p->shared.setup, layer)};
+    return weights_hold_bytes(w, &hold);
+}
+
 static size_t layer_bytes(const struct ffn_pool *p, int layer)
 {
-    const struct weight *m[FFN_MATRICES];
     size_t bytes = 0;
-    weights_ffn(p->shared.weights[p->shared.setup.owner[layer]], layer, m);
-    for (int i = 0; i < FFN_MATRICES; i++)
-        bytes += p->shared.ops->weight_bytes(m[i]);
+    for (int i = 0; i < ffn_shares(&p->shared.setup, layer); i++)
+        bytes += ffn_pool_share_bytes(p, layer, i);
     return bytes;
 }
 
@@ -251,9 +260,9 @@ size_t ffn_pool_layer_bytes(const struct ffn_pool *p)
     return most;
 }
 
-void ffn_pool_give(struct ffn_pool *p, int layer, int rank)
+void ffn_pool_give(struct ffn_pool *p, int layer, int share, int rank)
 {
-    p->shared.setup.owner[layer] = (uint8_t)rank;
+    ffn_give(&p->shared.setup, layer, share, rank);
 }
 
 void ffn_pool_look(struct ffn_pool *p, struct ffn_pool_facts *out)

@@ -46,9 +46,10 @@ void ffn_seat_give_up(struct ffn_seat *s, int layer); /* that copy, as far as th
 /* The rank's device has failed: whoever waits for it gets E_PEER. Any thread. */
 void ffn_seat_fail(struct ffn_seat *s);
 
-size_t ffn_pool_layer_bytes(const struct ffn_pool *p); /* the FFN matrices of the largest layer */
-/* The layer lies on that rank from now on, which has adopted it (weights_adopt). No step is under way. */
-void ffn_pool_give(struct ffn_pool *p, int layer, int rank);
+size_t ffn_pool_layer_bytes(const struct ffn_pool *p);                       /* the FFN matrices of the largest layer */
+size_t ffn_pool_share_bytes(const struct ffn_pool *p, int layer, int share); /* 0 of 1: the layer */
+/* The share lies on that rank from now on, which has adopted it (weights_adopt). No step is under way. */
+void ffn_pool_give(struct ffn_pool *p, int layer, int share, int rank);
 
 struct ffn_pool_facts {
     int most_readers;         /* of one owner at the same time */

@@ -24,10 +24,19 @@ static inline bool ffn_is_dead(const struct ffn_shared *f, int rank)
     return atomic_load(&f->dead) >> rank & 1;
 }
 
-/* The owner of the layer has failed: for whoever needs it. */
+/* An owner of the layer, or of a share of it, that has failed; -1: none. */
+static inline int ffn_lost(const struct ffn_shared *f, int layer)
+{
+    for (int i = 0; i < ffn_shares(&f->setup, layer); i++)
+        if (ffn_is_dead(f, ffn_owner(&f->setup, layer, i)))
+            return ffn_owner(&f->setup, layer, i);
+    return -1;
+}
+
+/* Such an owner is there: for whoever needs the layer. */
 static inline int ffn_say_dead(const struct ffn_shared *f, int layer, struct err *e)
 {
-    return err_set(e, E_PEER, "rank %d, which holds the FFN weights of layer %d, has failed", f->setup.owner[layer],
+    return err_set(e, E_PEER, "rank %d, which holds the FFN weights of layer %d, has failed", ffn_lost(f, layer),
                    layer);
 }
 

@@ -33,18 +33,17 @@ struct ffn_slots {
     int turn;                     /* sliced: whose tile comes next */
     int used;                     /* the slot in use; -1: none */
     int at;                       /* the layer computed last */
-    struct span part;             /* of every layer that the step under way multiplies with, or the last one */
+    int tp, t;                    /* of the step under way, or the last one: the share that it multiplies with */
+    struct span part;             /* what that is of every layer */
     struct ffn_modes passed_over; /* layers that are not to be fetched */
     struct ffn_account account;
 };
 
 static size_t room_of(const struct ffn_shared *f, int layer)
 {
-    const struct weight *m[FFN_MATRICES];
     size_t bytes = 0;
-    weights_ffn(f->weights[f->setup.owner[layer]], layer, m);
     for (int i = 0; i < FFN_MATRICES; i++) {
-        struct weight_shape shape = ffn_matrix_shape(f->config, i, m[i]);
+        struct weight_shape shape = ffn_copy_shape(f, layer, i);
         bytes += f->ops->weight_room(&shape);
     }
     return bytes;
@@ -118,6 +117,8 @@ static bool begin_fill(struct ffn_slots *s)
 {
     int layer, slot;
     struct ffn_need need = {.rank = s->rank,
+                            .tp = s->tp,
+                            .t = s->t,
                             .at = s->at,
                             .slots = s->layers,
                             .kept = s->kept,
@@ -174,7 +175,7 @@ static void fetch_tile(struct ffn_slots *s, int i)
     struct slot *slot = &s->slots[i];
     struct ffn_tile tile;
     int layer = s->layers[i];
-    if (ffn_is_dead(f, f->setup.owner[layer])) {
+    if (ffn_lost(f, layer) >= 0) {
         drop(s, i);
         monitor_wake(s->lock);
         return;
@@ -183,15 +184,17 @@ static void fetch_tile(struct ffn_slots *s, int i)
     ASSERT(more);
     monitor_unlock(s->lock);
     int64_t t0 = clock_now(&s->clock);
-    int64_t begun = ffn_link_begin(f->link, tile.owner, s->rank, tile.bytes);
+    bool crosses = tile.owner != s->rank; /* of a layer in shares it may have one itself */
+    int64_t begun = crosses ? ffn_link_begin(f->link, tile.owner, s->rank, tile.bytes) : 0;
     f->ops->pull(s->device, &tile.pull);
-    ffn_link_end(f->link, tile.owner, begun);
+    if (crosses)
+        ffn_link_end(f->link, tile.owner, begun);
     int64_t took = clock_now(&s->clock) - t0;
     monitor_lock(s->lock);
     slot->fetch_begin = slot->fetch_begin ? slot->fetch_begin : t0;
     slot->fetch_end = t0 + took;
     s->account.fetch_ns += took;
-    s->account.bytes += tile.bytes;
+    s->account.bytes += crosses ? tile.bytes : 0;
     if (s->layers[i] != layer)
         return;
     settle(s, i);
@@ -217,7 +220,7 @@ static void fetcher_main(void *arg)
 static void pass_over_dead(struct ffn_slots *s)
 {
     for (int l = 0; l < s->f->setup.n_layers; l++)
-        if (ffn_is_dead(s->f, s->f->setup.owner[l]))
+        if (ffn_lost(s->f, l) >= 0)
             ffn_set(&s->passed_over, l, l + 1, FFN_CAS);
 }
 
@@ -229,11 +232,13 @@ static void drop_other_parts(struct ffn_slots *s)
             drop(s, i);
 }
 
-void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, struct span part)
+void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, const struct shard *share)
 {
     monitor_lock(s->lock);
     s->passed_over = *modes;
-    s->part = part;
+    s->tp = share->layout.tp;
+    s->t = share->t;
+    s->part = share->ffn;
     drop_other_parts(s);
     pass_over_dead(s);
     s->at = -1;
@@ -264,7 +269,7 @@ int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **
     monitor_lock(s->lock);
     s->at = layer - 1;
     while (find(s, layer, n) < 0) {
-        if (ffn_is_dead(s->f, s->f->setup.owner[layer])) {
+        if (ffn_lost(s->f, layer) >= 0) {
             monitor_unlock(s->lock);
             return ffn_say_dead(s->f, layer, e);
         }
@@ -336,11 +341,9 @@ static void free_slot(struct ffn_slots *s, struct slot *slot)
 static int describe(struct ffn_slots *s, struct slot *slot, int layer, struct err *e)
 {
     const struct ffn_shared *f = s->f;
-    const struct weight *like[FFN_MATRICES];
     char *at = slot->room;
-    weights_ffn(f->weights[f->setup.owner[layer]], layer, like);
     for (int i = 0; i < FFN_MATRICES; i++) {
-        struct weight_shape shape = ffn_matrix_shape(f->config, i, like[i]);
+        struct weight_shape shape = ffn_copy_shape(f, layer, i);
         TRY(f->ops->weight_at(s->device, &slot->matrices[layer][i], &shape, at, e));
         at += f->ops->weight_room(&shape);
     }

@@ -28,8 +28,8 @@ int ffn_slots_open(struct ffn_slots **out, struct ffn_shared *f, int rank, struc
 void ffn_slots_close(struct ffn_slots *s);          /* NULL is fine; not within a step */
 size_t ffn_slots_bytes(const struct ffn_shared *f); /* of one rank */
 
-/* part: of the intermediate features, what the step multiplies with in each layer. */
-void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, struct span part);
+/* share: what the step multiplies with. */
+void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, const struct shard *share);
 /* Waits until the first n matrices of the layer are here; until leave they stay. E_PEER: the owner has failed. */
 int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e);
 void ffn_slots_leave(struct ffn_slots *s, int layer);

@@ -6,20 +6,14 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/exec/slice.h"
 #include "models/load/family.h"
 
 /* The matrices of a layer, then its vectors, as they lie in struct weights. */
-enum { N_MATRICES = 7, N_VECTORS = 7 };
+enum { N_MATRICES = SLICE_MATRICES, N_VECTORS = 7 };
 static const enum tensor_role matrix_roles[N_MATRICES] = {T_Q, T_K, T_V, T_O, T_GATE, T_UP, T_DOWN};
 static const enum tensor_role vector_roles[N_VECTORS] = {T_ATTN_NORM, T_FFN_NORM, T_Q_BIAS, T_K_BIAS,
                                                          T_V_BIAS,    T_Q_NORM,   T_K_NORM};
-
-enum { M_Q, M_K, M_V, M_O, M_GATE, M_UP, M_DOWN };
-
-/* A part of a matrix that the sharded copy has as a matrix of its own, in every layer. */
-struct slice {
-    int matrix, row0, rows, col0, cols;
-};
 
 /* What the shares of one layout multiply with. */
 struct layout_views {
@@ -42,6 +36,7 @@ struct weights {
     struct weight **cut; /* [n_layers][n_slices] */
     int n_slices, n_layers, n_ranks;
     struct layout_views *views; /* [n_ranks][n_ranks] by sp and tp, less one each */
+    bool copies;                /* every slice is there in every layer; else some are, of FFN layers in shares */
     size_t bytes, ffn_bytes, copy_bytes;
     atomic_int n_users;
 };
@@ -72,9 +67,20 @@ static bool is_ffn(enum tensor_role role)
     return role == T_GATE || role == T_UP || role == T_DOWN;
 }
 
-static bool is_elsewhere(const struct ffn_setup *ffn, int rank, enum tensor_role role, int layer)
+/* Is the whole tensor to lie on this rank? Of a layer in shares it has slices, if any. */
+static bool is_whole_here(const struct ffn_setup *ffn, int rank, enum tensor_role role, int layer)
 {
-    return ffn && is_ffn(role) && ffn->owner[layer] != rank;
+    return !ffn || !is_ffn(role) || ffn_owns(ffn, layer, rank);
+}
+
+/* What the rank's shares of an FFN layer are of it. */
+static double share_here(const struct model_config *c, const struct ffn_setup *ffn, int rank, int layer)
+{
+    int n = ffn_shares(ffn, layer), features = 0;
+    for (int i = 0; i < n && n > 1; i++)
+        if (ffn_owner(ffn, layer, i) == rank)
+            features += shard_of(c, (struct layout){1, n, 1}, i).ffn.n;
+    return (double)features / c->intermediate;
 }
 
 double weights_stored_bytes(const struct model *m, const struct ffn_setup *ffn, int rank)
@@ -82,8 +88,9 @@ double weights_stored_bytes(const struct model *m, const struct ffn_setup *ffn, 
     double sum = 0;
     for (int role = 0; role < T_COUNT; role++)
         for (int l = 0; l < (role < T_ATTN_NORM ? 1 : model_config(m)->n_layers); l++)
-            if (!is_elsewhere(ffn, rank, (enum tensor_role)role, l))
-                sum += stored_bytes(m, (enum tensor_role)role, l);
+            sum +=
+                stored_bytes(m, (enum tensor_role)role, l) *
+                (is_whole_here(ffn, rank, (enum tensor_role)role, l) ? 1 : share_here(model_config(m), ffn, rank, l));
     return sum;
 }
 
@@ -129,60 +136,36 @@ static struct weight **cut_at(const struct weights *w, int layer, int slice)
     return &w->cut[(size_t)layer * (size_t)w->n_slices + (size_t)slice];
 }
 
-/* Slice x of a stored matrix as a matrix by itself. Rows lie together; of columns a copy is made in *temp. */
-static int cut_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp,
-                      struct err *e)
+/* Loads slice i of a matrix of the layer. */
+static int load_slice(struct loading *ld, int layer, int i, const struct weight_src *whole, struct err *e)
 {
-    const struct dtype_info *info = dtype_get(whole->type);
-    bool same_blocks = x->row0 % F8_SCALE_BLOCK == 0 && x->col0 % F8_SCALE_BLOCK == 0;
-    *out = (struct weight_src){.type = whole->type,
-                               .rows = x->rows,
-                               .cols = x->cols,
-                               .scales = whole->scales == F8_BY_BLOCK && !same_blocks ? F8_BY_64 : whole->scales};
-    if (x->col0 % info->block || x->cols % info->block)
-        return err_set(e, E_UNSUPPORTED,
-                       "a sharded copy of these weights would cut %s blocks of %d columns at column %d: leave "
-                       "--shift-weights copy out "
-                       "(views need no copy)",
-                       info->name, info->block, x->col0 % info->block ? x->col0 : x->col0 + x->cols);
-    if (!whole->data)
-        return 0;
-    size_t row_bytes = dtype_row_bytes(whole->type, whole->cols), part = dtype_row_bytes(whole->type, x->cols);
-    const char *from = (const char *)whole->data + (size_t)x->row0 * row_bytes;
-    out->data = from;
-    if (x->cols == whole->cols)
-        return 0;
-    *temp = mem_try((size_t)x->rows * part);
-    if (!*temp)
-        return err_set(e, E_FULL, "no memory to cut a matrix of %d x %d", x->rows, x->cols);
-    for (int r = 0; r < x->rows; r++)
-        memcpy((char *)*temp + (size_t)r * part, from + (size_t)r * row_bytes + dtype_row_bytes(whole->type, x->col0),
-               part);
-    out->data = *temp;
-    return 0;
+    struct weights *w = ld->w;
+    struct weight **to = cut_at(w, layer, i);
+    struct weight_src s;
+    void *temp = NULL;
+    int rc = slice_source(whole, &w->slices[i], &s, &temp, e);
+    if (!rc)
+        rc = w->ops->weight_load(w->device, to, &s, e);
+    mem_free(temp);
+    if (!rc)
+        w->bytes += w->ops->weight_bytes(*to);
+    return rc;
 }
 
 static int load_slices(struct loading *ld, int matrix, int layer, const struct weight_src *whole, struct err *e)
 {
     struct weights *w = ld->w;
-    for (int i = 0; i < w->n_slices; i++) {
-        struct weight **to = cut_at(w, layer, i);
-        struct weight_src s;
-        void *temp = NULL;
+    for (int i = 0; i < w->n_slices && w->copies; i++) {
         if (w->slices[i].matrix != matrix)
             continue;
-        int rc = cut_source(whole, &w->slices[i], &s, &temp, e);
-        if (!rc)
-            rc = w->ops->weight_load(w->device, to, &s, e);
-        mem_free(temp);
+        int rc = load_slice(ld, layer, i, whole, e);
         if (rc == E_FULL)
             return err_set(e, rc,
                            "the sharded copy of the weights does not fit in memory: leave --shift-weights copy out, or "
                            "free memory");
         if (rc)
             return rc;
-        w->bytes += w->ops->weight_bytes(*to);
-        w->copy_bytes += w->ops->weight_bytes(*to);
+        w->copy_bytes += w->ops->weight_bytes(*cut_at(w, layer, i));
     }
     return 0;
 }
@@ -197,41 +180,10 @@ static int find_slice(const struct weights *w, const struct slice *x)
 
 /* ---- what a share multiplies with */
 
-/* The parts of the matrices that a tp share needs; o and down: by nodes of their trees. */
-struct parts {
-    struct slice plain[N_MATRICES];
-    struct leaf_range o[TREE_MAX_NODES], down[TREE_MAX_NODES];
-    int n_o, n_down;
-};
-
-static void find_parts(const struct model_config *c, const struct shard *sh, struct parts *p)
-{
-    int dim = c->head_dim, q_cols = c->n_heads * dim;
-    *p = (struct parts){.plain = {[M_Q] = {M_Q, sh->tp.q0 * dim, sh->tp.n_q * dim, 0, c->hidden},
-                                  [M_K] = {M_K, sh->tp.kv0 * dim, sh->tp.n_kv * dim, 0, c->hidden},
-                                  [M_V] = {M_V, sh->tp.kv0 * dim, sh->tp.n_kv * dim, 0, c->hidden},
-                                  [M_GATE] = {M_GATE, sh->ffn.first, sh->ffn.n, 0, c->hidden},
-                                  [M_UP] = {M_UP, sh->ffn.first, sh->ffn.n, 0, c->hidden}}};
-    p->n_o = p->n_down = 1;
-    p->o[0] = (struct leaf_range){0, tree_leaves(q_cols)};
-    p->down[0] = (struct leaf_range){0, tree_leaves(c->intermediate)};
-    if (sh->layout.tp == 1)
-        return;
-    p->n_o = tree_nodes(tree_leaves(q_cols), sh->o, p->o);
-    p->n_down = tree_nodes(tree_leaves(c->intermediate), sh->down, p->down);
-}
-
-static struct slice node_slice(const struct model_config *c, int matrix, struct leaf_range r)
-{
-    int cols = matrix == M_O ? c->n_heads * c->head_dim : c->intermediate, col0 = r.leaf0 * SUM_LEAF,
-        end = r.leaf1 * SUM_LEAF;
-    return (struct slice){matrix, 0, c->hidden, col0, (end < cols ? end : cols) - col0};
-}
-
 static struct wview view_slice(const struct weights *w, int layer, struct slice x)
 {
     int cut = find_slice(w, &x);
-    if (cut >= 0)
+    if (cut >= 0 && *cut_at(w, layer, cut))
         return (struct wview){*cut_at(w, layer, cut), 0, x.rows, 0, x.cols};
     return (struct wview){w->matrices[layer][x.matrix], x.row0, x.rows, x.col0, x.cols};
 }
@@ -247,9 +199,9 @@ static struct layer_weights make_layer(const struct weights *w, int l, const str
     float *const *v = w->vectors[l];
     int q0 = p->plain[M_Q].row0, kv0 = p->plain[M_K].row0;
     for (int i = 0; i < p->n_o; i++)
-        nodes[i] = view_slice(w, l, node_slice(&w->config, M_O, p->o[i]));
+        nodes[i] = view_slice(w, l, slice_node(&w->config, M_O, p->o[i]));
     for (int i = 0; i < p->n_down; i++)
-        nodes[p->n_o + i] = view_slice(w, l, node_slice(&w->config, M_DOWN, p->down[i]));
+        nodes[p->n_o + i] = view_slice(w, l, slice_node(&w->config, M_DOWN, p->down[i]));
     return (struct layer_weights){.q = view_slice(w, l, p->plain[M_Q]),
                                   .k = view_slice(w, l, p->plain[M_K]),
                                   .v = view_slice(w, l, p->plain[M_V]),
@@ -303,7 +255,7 @@ static void make_views(const struct weights *w, struct layout l, struct layout_v
     to->layers = mem_new_array((size_t)l.tp * layers, sizeof *to->layers);
     for (int t = 0; t < l.tp; t++) {
         struct shard sh = shard_of(&w->config, l, t * l.sp);
-        find_parts(&w->config, &sh, &p);
+        slice_parts(&w->config, &sh, &p);
         n_nodes += (size_t)(p.n_o + p.n_down) * layers;
     }
     to->nodes = mem_new_array(n_nodes + 1, sizeof *to->nodes);
@@ -311,7 +263,7 @@ static void make_views(const struct weights *w, struct layout l, struct layout_v
         order_sums(w, l, to);
     for (int i = 0; i < n; i++) {
         struct shard sh = shard_of(&w->config, l, i);
-        find_parts(&w->config, &sh, &p);
+        slice_parts(&w->config, &sh, &p);
         for (int k = 0; k < w->n_layers && sh.s == 0; k++, at += (size_t)(p.n_o + p.n_down))
             to->layers[(size_t)sh.t * layers + (size_t)k] = make_layer(w, k, &p, to->nodes + at);
         to->shares[i] = share_view(w, &sh, &p, to);
@@ -349,21 +301,97 @@ static void add_slice(struct weights *w, struct slice x)
     w->slices[w->n_slices++] = x;
 }
 
-/* What the layouts with tp > 1 multiply with, each part once. */
-static void add_slices(struct weights *w, struct layout l)
+/* What the layouts with tp > 1 multiply with in the FFN, each part once. */
+static void add_ffn_slices(struct weights *w, struct layout l)
 {
-    static const int by_rows[] = {M_Q, M_K, M_V, M_GATE, M_UP};
     for (int t = 0; t < l.tp && l.tp > 1; t++) {
         struct shard sh = shard_of(&w->config, l, t * l.sp);
         struct parts p;
-        find_parts(&w->config, &sh, &p);
+        slice_parts(&w->config, &sh, &p);
+        add_slice(w, p.plain[M_GATE]);
+        add_slice(w, p.plain[M_UP]);
+        for (int i = 0; i < p.n_down; i++)
+            add_slice(w, slice_node(&w->config, M_DOWN, p.down[i]));
+    }
+}
+
+static void add_slices(struct weights *w, struct layout l)
+{
+    static const int by_rows[] = {M_Q, M_K, M_V};
+    add_ffn_slices(w, l);
+    for (int t = 0; t < l.tp && l.tp > 1; t++) {
+        struct shard sh = shard_of(&w->config, l, t * l.sp);
+        struct parts p;
+        slice_parts(&w->config, &sh, &p);
         for (size_t i = 0; i < sizeof by_rows / sizeof *by_rows; i++)
             add_slice(w, p.plain[by_rows[i]]);
         for (int i = 0; i < p.n_o; i++)
-            add_slice(w, node_slice(&w->config, M_O, p.o[i]));
-        for (int i = 0; i < p.n_down; i++)
-            add_slice(w, node_slice(&w->config, M_DOWN, p.down[i]));
+            add_slice(w, slice_node(&w->config, M_O, p.o[i]));
     }
+}
+
+/* ---- FFN layers in shares */
+
+bool weights_piece(const struct weights *w, const struct ffn_hold *h, enum ffn_matrix matrix, int k,
+                   struct ffn_piece *out)
+{
+    int m = M_GATE + (int)matrix;
+    struct slice x;
+    if (!slice_of_share(&w->config, &(struct share_part){h->n, h->share, m, k}, &x))
+        return false;
+    out->w = view_slice(w, h->layer, x).w;
+    out->part = m == M_DOWN ? (struct span){x.col0, x.cols} : (struct span){x.row0, x.rows};
+    return true;
+}
+
+size_t weights_hold_bytes(const struct weights *w, const struct ffn_hold *h)
+{
+    size_t bytes = 0;
+    struct ffn_piece x;
+    for (enum ffn_matrix m = FFN_GATE; m < FFN_MATRICES; m++)
+        for (int k = 0; weights_piece(w, h, m, k, &x); k++)
+            bytes += w->ops->weight_bytes(x.w);
+    return bytes;
+}
+
+static int check_shares(const struct weights *w, const struct ffn_setup *f, struct err *e)
+{
+    for (int l = 0; f && l < w->n_layers; l++) {
+        const char *why = slice_refusal(&w->config, ffn_shares(f, l));
+        if (why)
+            return err_set(e, E_UNSUPPORTED, "--pool-owner: layer %d cannot be cut into %d shares: %s", l,
+                           ffn_shares(f, l), why);
+    }
+    return 0;
+}
+
+static void add_shares(struct weights *w, const struct ffn_setup *f)
+{
+    for (int n = 2; n <= FFN_MAX_SHARES && f; n++)
+        for (int l = 0, done = 0; l < w->n_layers && !done; l++)
+            if (ffn_shares(f, l) == n) {
+                add_ffn_slices(w, (struct layout){1, n, 1});
+                done = 1;
+            }
+}
+
+static int load_share(struct loading *ld, const struct ffn_hold *h, struct err *e)
+{
+    struct weights *w = ld->w;
+    for (int m = M_GATE; m <= M_DOWN; m++) {
+        struct weight_src whole;
+        struct slice x;
+        TRY(get_tensor(ld, matrix_roles[m], h->layer, &whole, e));
+        for (int k = 0; slice_of_share(&w->config, &(struct share_part){h->n, h->share, m, k}, &x); k++) {
+            int i = find_slice(w, &x);
+            if (*cut_at(w, h->layer, i))
+                continue;
+            TRY(load_slice(ld, h->layer, i, &whole, e));
+            w->ffn_bytes += w->ops->weight_bytes(*cut_at(w, h->layer, i));
+            advance(ld, (double)x.rows * (double)dtype_row_bytes(whole.type, x.cols));
+        }
+    }
+    return 0;
 }
 
 /* ---- loading */
@@ -373,11 +401,15 @@ static int load_layer(struct loading *ld, int l, struct err *e)
     struct weights *w = ld->w;
     for (int i = 0; i < N_MATRICES; i++) {
         struct weight_src s;
-        if (is_elsewhere(ld->ffn, ld->rank, matrix_roles[i], l))
+        if (!is_whole_here(ld->ffn, ld->rank, matrix_roles[i], l))
             continue;
         TRY(load_matrix(ld, matrix_roles[i], l, &w->matrices[l][i], &s, e));
         TRY(load_slices(ld, i, l, &s, e));
     }
+    int n = ld->ffn ? ffn_shares(ld->ffn, l) : 1;
+    for (int i = 0; i < n && n > 1; i++)
+        if (ffn_owner(ld->ffn, l, i) == ld->rank)
+            TRY(load_share(ld, &(struct ffn_hold){l, i, n}, e));
     return 0;
 }
 
@@ -470,8 +502,14 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     w->matrices = mem_new_array(n, sizeof *w->matrices);
     w->vectors = mem_new_array(n, sizeof *w->vectors);
     w->views = mem_new_array(ranks * ranks, sizeof *w->views);
+    w->copies = s->copy_shards;
+    if (check_shares(w, s->ffn, e)) {
+        weights_free(w);
+        return E_UNSUPPORTED;
+    }
     if (s->copy_shards)
         each_layout(w, add_slices);
+    add_shares(w, s->ffn);
     w->cut = mem_new_array(n * (size_t)w->n_slices + 1, sizeof(struct weight *));
     struct loading ld = {.w = w, .model = s->model, .ffn = s->ffn, .rank = s->rank, .progress = s->progress};
     ld.total = weights_stored_bytes(s->model, s->ffn, s->rank);
@@ -486,29 +524,30 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     return 0;
 }
 
-/* Every layout's views of the layer name the matrices that are here now. */
+/* Every layout's views of the layer's FFN are of what is here now. */
 static void show_ffn(struct weights *w, struct layout l, int layer)
 {
     struct layout_views *v = views_of(w, l);
     for (int t = 0; t < l.tp; t++) {
         struct layer_weights *lw = &v->layers[(size_t)t * (size_t)w->n_layers + (size_t)layer];
-        int first = lw->down - v->nodes, n = v->shares[t * l.sp].n_down;
-        lw->gate.w = w->matrices[layer][M_GATE];
-        lw->up.w = w->matrices[layer][M_UP];
-        for (int i = 0; i < n; i++)
-            v->nodes[first + i].w = w->matrices[layer][M_DOWN];
+        struct parts p;
+        slice_parts(&w->config, &v->shares[t * l.sp].shard, &p);
+        lw->gate = view_slice(w, layer, p.plain[M_GATE]);
+        lw->up = view_slice(w, layer, p.plain[M_UP]);
+        for (int i = 0, first = (int)(lw->down - v->nodes); i < p.n_down; i++)
+            v->nodes[first + i] = view_slice(w, layer, slice_node(&w->config, M_DOWN, p.down[i]));
     }
 }
 
-int weights_adopt(struct weights *w, const struct model *m, int layer, struct err *e)
+int weights_adopt(struct weights *w, const struct model *m, const struct ffn_hold *h, struct err *e)
 {
     struct heads heads = shard_heads(&w->config);
     struct loading ld = {.w = w, .model = m, .total = 1e300};
-    int rc = 0;
-    for (int i = M_GATE; i <= M_DOWN && !rc; i++) {
+    int rc = h->n > 1 ? load_share(&ld, h, e) : 0;
+    for (int i = M_GATE; i <= M_DOWN && !rc && h->n == 1; i++) {
         struct weight_src s;
-        if (!w->matrices[layer][i])
-            rc = load_matrix(&ld, matrix_roles[i], layer, &w->matrices[layer][i], &s, e);
+        if (!w->matrices[h->layer][i])
+            rc = load_matrix(&ld, matrix_roles[i], h->layer, &w->matrices[h->layer][i], &s, e);
     }
     tensor_room_free(&ld.room);
     if (rc)
@@ -516,14 +555,8 @@ int weights_adopt(struct weights *w, const struct model *m, int layer, struct er
     for (int sp = 1; sp <= w->n_ranks; sp++)
         for (int tp = 1; sp * tp <= w->n_ranks; tp++)
             if (!layout_refusal(&heads, (struct layout){sp, tp, 1}))
-                show_ffn(w, (struct layout){sp, tp, 1}, layer);
+                show_ffn(w, (struct layout){sp, tp, 1}, h->layer);
     return 0;
-}
-
-void weights_ffn(const struct weights *w, int layer, const struct weight *out[FFN_MATRICES])
-{
-    for (int i = 0; i < FFN_MATRICES; i++)
-        out[i] = w->matrices[layer][M_GATE + i];
 }
 
 struct weights *weights_share(struct weights *w)

@@ -33,21 +33,45 @@ int ffn_count_here(const struct ffn_modes *m, int n_layers)
     return n;
 }
 
+void ffn_give(struct ffn_setup *s, int layer, int share, int rank)
+{
+    *(share ? &s->more[layer][share - 1] : &s->owner[layer]) = (uint8_t)rank;
+}
+
+/* "0", or "0+1": the ranks that have the shares of the layer. Returns where the text goes on, NULL if it is no owner.
+ */
+static const char *parse_owner(struct ffn_setup *s, int layer, const char *at)
+{
+    uint64_t taken = 0;
+    for (int n = 0; n < FFN_MAX_SHARES; n++, at++) {
+        char *end;
+        long rank = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
+        if (rank < 0 || rank >= s->n_ranks || taken >> rank & 1)
+            return NULL;
+        taken |= 1ull << rank;
+        s->n_more[layer] = (uint8_t)n;
+        ffn_give(s, layer, n, (int)rank);
+        at = end;
+        if (*at != '+')
+            return *at && *at != ',' ? NULL : at;
+    }
+    return NULL;
+}
+
 static int parse_list(struct ffn_setup *s, const char *text, struct err *e)
 {
     const char *at = text;
     for (int l = 0; l < s->n_layers; l++) {
-        char *end;
-        long rank = strtol(at, &end, 10);
-        if (end == at || rank < 0 || rank >= s->n_ranks || (*end && *end != ','))
-            return err_set(e, E_INPUT,
-                           "--pool-owner: layer %d needs a rank from 0 to %d; give layer-mod, contiguous, or the owner "
-                           "of each of the %d layers (0,0,1,1,...)",
-                           l, s->n_ranks - 1, s->n_layers);
+        const char *end = parse_owner(s, l, at);
+        if (!end)
+            return err_set(
+                e, E_INPUT,
+                "--pool-owner: layer %d needs a rank from 0 to %d, or up to %d different ones for its shares "
+                "(0+1); give layer-mod, contiguous, or the owner of each of the %d layers (0,0,1,1,...)",
+                l, s->n_ranks - 1, FFN_MAX_SHARES, s->n_layers);
         if (!*end && l + 1 < s->n_layers)
             return err_set(e, E_INPUT, "--pool-owner names the owners of %d layers, and the model has %d", l + 1,
                            s->n_layers);
-        s->owner[l] = (uint8_t)rank;
         at = *end ? end + 1 : end;
     }
     if (at[0] || at[-1] == ',')
@@ -55,28 +79,71 @@ static int parse_list(struct ffn_setup *s, const char *text, struct err *e)
     return 0;
 }
 
+/* Ranks of an owner in "NAME" or "NAME:N"; 0: it is another text, -1: no such N. */
+static int group_size(const struct ffn_setup *s, const char *text, const char *name)
+{
+    size_t n = strlen(name);
+    char *end;
+    if (strncmp(text, name, n) != 0 || (text[n] && text[n] != ':'))
+        return 0;
+    if (!text[n])
+        return 1;
+    long size = strtol(text + n + 1, &end, 10);
+    return text[n + 1] && !*end && size >= 1 && size <= FFN_MAX_SHARES && s->n_ranks % size == 0 ? (int)size : -1;
+}
+
 int ffn_parse_owners(struct ffn_setup *s, const char *text, struct err *e)
 {
-    bool contiguous = strcmp(text, "contiguous") == 0;
-    if (!contiguous && strcmp(text, "layer-mod") != 0)
+    int mod = group_size(s, text, "layer-mod"), range = group_size(s, text, "contiguous"), size = mod ? mod : range;
+    if (size == 0)
         return parse_list(s, text, e);
-    for (int l = 0; l < s->n_layers; l++)
-        s->owner[l] = (uint8_t)(contiguous ? l * s->n_ranks / s->n_layers : l % s->n_ranks);
+    if (size < 0)
+        return err_set(
+            e, E_INPUT,
+            "--pool-owner %s: owners are groups of 1 to %d ranks, and the %d ranks have to be so many groups", text,
+            FFN_MAX_SHARES, s->n_ranks);
+    int groups = s->n_ranks / size;
+    for (int l = 0; l < s->n_layers; l++) {
+        int group = range ? l * groups / s->n_layers : l % groups;
+        s->n_more[l] = (uint8_t)(size - 1);
+        for (int i = 0; i < size; i++)
+            ffn_give(s, l, i, group * size + i);
+    }
     return 0;
+}
+
+void ffn_put_owners(const struct ffn_setup *s, struct buf *out)
+{
+    for (int l = 0; l < s->n_layers; l++) {
+        buf_puts(out, l ? "," : "[");
+        for (int i = 0; i < ffn_shares(s, l); i++)
+            buf_printf(out, "%s%d", i ? "," : s->n_more[l] ? "[" : "", ffn_owner(s, l, i));
+        buf_puts(out, s->n_more[l] ? "]" : "");
+    }
+    buf_putc(out, ']');
+}
+
+bool ffn_any_shares(const struct ffn_setup *s)
+{
+    for (int l = 0; l < s->n_layers; l++)
+        if (s->n_more[l])
+            return true;
+    return false;
 }
 
 int ffn_owned(const struct ffn_setup *s, int rank)
 {
     int n = 0;
     for (int l = 0; l < s->n_layers; l++)
-        n += s->owner[l] == rank;
+        for (int i = 0; i < ffn_shares(s, l); i++)
+            n += ffn_owner(s, l, i) == rank;
     return n;
 }
 
 static bool is_wanted(const struct ffn_setup *s, const struct ffn_need *n, int layer)
 {
-    return s->owner[layer] != n->rank && !ffn_is_cas(n->modes, layer) && !ffn_is_here(n->modes, layer) &&
-           (n->goes_on || layer > n->at);
+    return !ffn_is_local(s, layer, n->rank, n->tp, n->t) && !ffn_is_cas(n->modes, layer) &&
+           !ffn_is_here(n->modes, layer) && (n->goes_on || layer > n->at);
 }
 
 static bool is_here(const struct ffn_setup *s, const struct ffn_need *n, int layer)

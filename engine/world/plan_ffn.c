@@ -27,14 +27,33 @@ static bool refuse_rank(struct plan *p, int layer, int owner, int rank)
     return plan_no(p, text);
 }
 
+/* Of a layer that lies in shares no rank can multiply whole rows, and which step has its share at hand is a matter of
+ * its layout. */
+static bool refuse_shares(struct plan *p, int layer)
+{
+    char *text = arena_new(&p->arena, 160);
+    snprintf(text, 160,
+             "the FFN of layer %d is cut into shares on %d ranks, and no rank has all of it: \"was\" fetches it", layer,
+             ffn_shares(p->world->ffn, layer));
+    return plan_no(p, text);
+}
+
+static bool are_whole(struct plan *p, int from, int to)
+{
+    for (int l = from; l < to; l++)
+        if (ffn_shares(p->world->ffn, l) > 1)
+            return refuse_shares(p, l);
+    return true;
+}
+
 /* Does every rank of the mask own all of these layers? No rank can share a layer with another. */
 static bool all_own(struct plan *p, uint64_t ranks, int from, int to)
 {
     const struct ffn_setup *f = p->world->ffn;
     for (int l = from; l < to; l++)
         for (int r = 0; r < f->n_ranks; r++)
-            if (ranks >> r & 1 && f->owner[l] != r)
-                return refuse_rank(p, l, f->owner[l], r);
+            if (ranks >> r & 1 && !ffn_owns(f, l, r))
+                return refuse_rank(p, l, ffn_owner(f, l, 0), r);
     return true;
 }
 
@@ -78,6 +97,8 @@ bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode)
     if (group != PLAN_ALL_GROUPS && !g)
         return plan_no(p, "no such group (any more)");
     if (!is_range(p, from, to))
+        return false;
+    if (mode != FFN_WAS && !are_whole(p, from, to))
         return false;
     if (mode == FFN_LOCAL && !all_own(p, g ? g->mask : rank_range(0, f->n_ranks), from, to))
         return false;
@@ -195,11 +216,16 @@ void ffn_measure(struct ffn_measured *m, double fetch_ns, double wait_ns)
     m->n_steps++;
 }
 
+static bool owns(const struct ffn_setup *f, int layer, uint64_t ranks)
+{
+    return ranks == 1ull << ffn_owner(f, layer, 0) && ffn_shares(f, layer) == 1;
+}
+
 int ffn_way(const struct world *w, const struct group *g)
 {
     int n = 0, n_cas = 0;
     for (int l = 0; w->ffn && l < w->ffn->n_layers; l++)
-        if (g->mask != 1ull << w->ffn->owner[l] && w->replicas.layers[l].state != REPLICA_HERE) {
+        if (!owns(w->ffn, l, g->mask) && w->replicas.layers[l].state != REPLICA_HERE) {
             n++;
             n_cas += ffn_is_cas(&g->ffn, l);
         }

@@ -10,7 +10,7 @@ uint64_t replica_ranks(const struct world *w, int layer)
 {
     uint64_t ranks = rank_range(0, w->kv.n_ranks) & ~w->partition.dead_ranks;
     for (int r = 0; r < w->kv.n_ranks; r++)
-        if (w->ffn->owner[layer] == r)
+        if (ffn_owns(w->ffn, layer, r))
             ranks &= ~(1ull << r);
     return ranks;
 }

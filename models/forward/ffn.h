@@ -1,8 +1,10 @@
 /* The FFN of one layer, and where its matrices come from when they do not lie on the rank. forward_ffn multiplies rows
  * of one rank's share with matrices at hand: a rank that runs a step calls it, and so does the owner of a layer for the
  * rows of others. An ffn_source is what a step asks for the layers of pooled weights; engine/exec/ffn_pool.c makes
- * them. The rank's thread. Invariant: an output row depends on its own input row only, so the same rows give the same
- * bits wherever, with whatever other rows and from whichever copy of the matrices they are computed. */
+ * them. Where experts were pooled, it would be asked for (layer, expert), the unit of pooling then, once routing has
+ * said which (engine/world/ffn.h). The rank's thread. Invariant: an output row depends on its own input row only, so
+ * the same rows give the same bits wherever, with whatever other rows and from whichever copy of the matrices they are
+ * computed. */
 #ifndef MODELS_FORWARD_FFN_H
 #define MODELS_FORWARD_FFN_H
 

@@ -281,17 +281,23 @@ static void add_down(struct run *r, const struct ffn_rows *f)
     add_row_parallel(r, &down);
 }
 
-/* The views of the layer, into matrices that were fetched. */
+/* The views of the share, into matrices that were fetched, which are laid out as whole ones. */
 static bool fetch(struct run *r, struct ffn_rows *f, int n)
 {
     const struct ffn_source *from = r->m->ffn;
     const struct weight *m[FFN_MATRICES] = {0};
     if (from->take(from->ctx, f->layer, n, m, &r->err))
         return false;
-    f->gate.w = m[FFN_GATE];
-    f->up.w = m[FFN_UP];
-    for (int i = 0; i < r->w->n_down; i++)
-        f->down[i].w = m[FFN_DOWN];
+    const struct model_config *c = r->f->config;
+    struct leaf_range nodes[TREE_MAX_NODES] = {{0, tree_leaves(c->intermediate)}};
+    f->gate = (struct wview){m[FFN_GATE], r->sh->ffn.first, r->sh->ffn.n, 0, c->hidden};
+    f->up = (struct wview){m[FFN_UP], r->sh->ffn.first, r->sh->ffn.n, 0, c->hidden};
+    if (r->sh->layout.tp > 1)
+        tree_nodes(tree_leaves(c->intermediate), r->sh->down, nodes);
+    for (int i = 0; i < r->w->n_down; i++) {
+        struct span x = columns_of(nodes[i], c->intermediate);
+        f->down[i] = (struct wview){m[FFN_DOWN], 0, c->hidden, x.first, x.n};
+    }
     return true;
 }
 

@@ -7,8 +7,7 @@ struct heads shard_heads(const struct model_config *c)
     return (struct heads){c->n_heads, c->n_kv_heads, c->head_dim};
 }
 
-/* `cols` columns of which the leaves are given: the last leaf may be short. */
-static struct span columns_of(struct leaf_range r, int cols)
+struct span columns_of(struct leaf_range r, int cols)
 {
     int first = r.leaf0 * SUM_LEAF, end = r.leaf1 * SUM_LEAF < cols ? r.leaf1 * SUM_LEAF : cols;
     return (struct span){first < end ? first : end, end > first ? end - first : 0};

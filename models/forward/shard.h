@@ -22,6 +22,8 @@ struct shard {
     struct leaf_range o, down; /* leaves of the tp share's columns */
 };
 
+/* The columns of these leaves, of so many: the last leaf may be short. */
+struct span columns_of(struct leaf_range r, int cols);
 struct heads shard_heads(const struct model_config *c);
 /* The layout must be one that layout_refusal accepts. */
 struct shard shard_of(const struct model_config *c, struct layout l, int share);

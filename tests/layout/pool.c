@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/exec/slice.h"
 #include "engine/exec/step.h"
 #include "models/forward/forward.h"
 #include "tests/rig/layout_subject.h"
@@ -34,6 +35,18 @@ static struct ffn_setup setup_of(const struct model *m, int n, const struct way 
     if (ffn_parse_owners(&s, w->owners, &e))
         fail_msg("%s", e.text);
     return s;
+}
+
+/* Owners that are groups cut blocks of 256 columns, and need a model that runs in layouts of so many. */
+static bool can_pool(const struct model *m, int n, const struct way *w)
+{
+    const char *group = strchr(w->owners, ':');
+    struct weight_src down;
+    if (!group)
+        return true;
+    assert_int_equal(model_shape(m, T_DOWN, 0, &down, NULL), 0);
+    int size = atoi(group + 1);
+    return n % size == 0 && !slice_refusal(model_config(m), size) && dtype_get(down.type)->block <= SUM_LEAF;
 }
 
 static struct ffn_modes modes_of(const struct way *w, struct rng *rng, int n_layers)
@@ -77,9 +90,11 @@ static int check_way(struct subject *s, struct rng *rng, int n, const struct way
 static void check_model(struct model *m, int max_len, uint64_t seed)
 {
     static const struct way pooled[] = {
-        {2, FFN_PLAIN, "layer-mod", ALL_FETCHED},  {2, FFN_SLICED, "layer-mod", AT_RANDOM},
-        {8, FFN_SHIFTED, "contiguous", AT_RANDOM}, {8, FFN_SHIFTED, "layer-mod", ALL_FETCHED},
-        {2, FFN_SLICED, "contiguous", ALL_SENT},   {1, FFN_PLAIN, "layer-mod", AT_RANDOM},
+        {2, FFN_PLAIN, "layer-mod", ALL_FETCHED},    {2, FFN_SLICED, "layer-mod", AT_RANDOM},
+        {8, FFN_SHIFTED, "contiguous", AT_RANDOM},   {8, FFN_SHIFTED, "layer-mod", ALL_FETCHED},
+        {2, FFN_SLICED, "contiguous", ALL_SENT},     {1, FFN_PLAIN, "layer-mod", AT_RANDOM},
+        {2, FFN_SLICED, "layer-mod:2", ALL_FETCHED}, {8, FFN_SHIFTED, "contiguous:2", ALL_FETCHED},
+        {1, FFN_PLAIN, "layer-mod:4", ALL_FETCHED},
     };
     static const int widths[] = {2, 3, 4, 8};
     struct rng rng;
@@ -89,7 +104,7 @@ static void check_model(struct model *m, int max_len, uint64_t seed)
     struct subject *s = subject_new(m, max_len, &rng);
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (size_t k = 0; k < sizeof pooled / sizeof *pooled && widths[i] <= model_config(m)->n_heads; k++)
-            if ((i + k + seed) % stride == 0)
+            if ((i + k + seed) % stride == 0 && can_pool(m, widths[i], &pooled[k]))
                 compared += check_way(s, &rng, widths[i], &pooled[k]);
     assert_true(compared > 0);
     subject_free(s);
@@ -190,11 +205,11 @@ struct alone {
     struct node_part parts[NODE_RANKS];
 };
 
-static void open_step(struct alone *a, int slots, struct layout base)
+static void open_step(struct alone *a, int slots, struct layout base, const char *owners)
 {
     memset(a, 0, sizeof *a);
     a->model = open_dummy("gqa", DT_Q8_0, 1);
-    a->ffn = setup_of(a->model, 2, &(struct way){slots, FFN_PLAIN, "layer-mod", ALL_FETCHED});
+    a->ffn = setup_of(a->model, 2, &(struct way){slots, FFN_PLAIN, owners, ALL_FETCHED});
     int n_blocks = place_make(&a->place, base, 16 * base.sp * base.tp, LEN, 0);
     struct node_opts o = opts_of(2, 8, 8, n_blocks);
     o.ffn = &a->ffn;
@@ -215,12 +230,12 @@ static void open_step(struct alone *a, int slots, struct layout base)
 
 static void open_alone(struct alone *a, int slots)
 {
-    open_step(a, slots, (struct layout){1, 1, 1});
+    open_step(a, slots, (struct layout){1, 1, 1}, "layer-mod");
 }
 
-static void open_together(struct alone *a, int slots)
+static void open_together(struct alone *a, int slots, const char *owners)
 {
-    open_step(a, slots, (struct layout){2, 1, 1});
+    open_step(a, slots, (struct layout){2, 1, 1}, owners);
 }
 
 static int run_alone(struct alone *a)
@@ -394,7 +409,7 @@ static void a_tp_group_fetches_its_shares(void **state)
     const struct layout tp = {1, 2, 1}, sp = {2, 1, 1};
     struct alone a;
     uint64_t part[2], whole[2];
-    open_together(&a, 8);
+    open_together(&a, 8, "layer-mod");
     for (int r = 0; r < 2; r++) {
         part[r] = shares_of_others(&a, r, tp);
         whole[r] = weights_ffn_bytes(a.node.own[1 - r]);
@@ -415,6 +430,78 @@ static void a_tp_group_fetches_its_shares(void **state)
     close_alone(&a);
 }
 
+/* Of layers in shares each rank holds its share and nothing else. A step of the same layout moves nothing, one that
+ * needs whole layers fetches the other's share. */
+static void owners_that_are_groups_have_their_shares_at_hand(void **state)
+{
+    (void)state;
+    const struct layout tp = {1, 2, 1}, sp = {2, 1, 1};
+    struct alone a;
+    struct node all;
+    struct node_opts o = opts_of(2, 8, 8, 4);
+    open_together(&a, 8, "contiguous:2");
+    open_node(&all, a.model, &o);
+    const struct model_config *c = model_config(a.model);
+    size_t whole = weights_ffn_bytes(all.weights);
+    for (int r = 0; r < 2; r++) {
+        struct shard sh = shard_of(c, tp, r);
+        size_t own = weights_ffn_bytes(a.node.own[r]);
+        assert_int_equal(own, whole / (size_t)c->intermediate * (size_t)sh.ffn.n);
+        assert_int_equal(weights_bytes(all.weights) - weights_bytes(a.node.own[r]), whole - own);
+    }
+    a.step.layout = tp;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run_alone(&a), 0);
+    assert_true(fetched_by(&a.node, 0) == 0 && fetched_by(&a.node, 1) == 0);
+    a.step.layout = sp;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run_alone(&a), 0);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(fetched_by(&a.node, r), weights_ffn_bytes(a.node.own[1 - r]));
+    node_close(&all);
+    close_alone(&a);
+}
+
+/* Whoever has one share of a layer waits no more than others for the rank that has failed with the other. */
+static void nobody_waits_for_a_failed_share(void **state)
+{
+    (void)state;
+    struct alone a;
+    open_step(&a, 2, (struct layout){1, 1, 1}, "layer-mod:2");
+    ffn_seat_fail(ffn_pool_seat(a.node.ffn_pool, 1));
+    assert_int_equal(run_alone(&a), E_PEER);
+    assert_non_null(strstr(a.parts[0].err.text, "rank 1, which holds the FFN weights of layer 0, has failed"));
+    close_alone(&a);
+}
+
+/* Blocks of 256 columns that a share would cut, and models that no such layout can run. */
+static void shares_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *owners;
+        enum dtype type;
+        int ranks;
+        const char *says;
+    } cases[] = {
+        {"wide", "layer-mod:2", DT_Q4_K, 2, "would cut"},
+        {"wide", "layer-mod:2", DT_Q4_K, 4, "--pool-owner"},
+        {"9_3", "layer-mod:4", DT_F16, 4, "--pool-owner: layer 0 cannot be cut into 4 shares"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct node node;
+        struct err e = {0};
+        struct model *m = open_dummy(cases[i].model, cases[i].type, 1);
+        struct ffn_setup ffn = setup_of(m, cases[i].ranks, &(struct way){2, FFN_PLAIN, cases[i].owners, ALL_FETCHED});
+        struct node_opts o = opts_of(cases[i].ranks, MAX_ROWS, MAX_ROWS, 1);
+        o.ffn = &ffn;
+        assert_int_equal(node_open(&node, m, &o, &e), E_UNSUPPORTED);
+        if (!strstr(e.text, cases[i].says))
+            fail_msg("'%s', not '%s'", e.text, cases[i].says);
+        model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -433,6 +520,9 @@ int main(void)
         cmocka_unit_test(layers_on_every_rank_move_no_bytes),
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
         cmocka_unit_test(a_tp_group_fetches_its_shares),
+        cmocka_unit_test(owners_that_are_groups_have_their_shares_at_hand),
+        cmocka_unit_test(nobody_waits_for_a_failed_share),
+        cmocka_unit_test(shares_that_cannot_be_are_refused),
     };
     const struct CMUnitTest few[] = {
         cmocka_unit_test(heads_9_3),

@@ -5,22 +5,22 @@
 #include "engine/engine.h"
 #include "tests/rig/switch_rig.h"
 
-static struct ffn_setup pool_of(const struct model *m, int ranks, int slots, enum ffn_order order)
+static struct ffn_setup pool_of(const struct model *m, int ranks, int slots, enum ffn_order order, const char *owners)
 {
     struct err e = {0};
     struct ffn_setup s = {
         .n_ranks = ranks, .n_layers = model_config(m)->n_layers, .n_slots = slots, .order = order, .tile_bytes = 16384};
-    if (ffn_parse_owners(&s, "layer-mod", &e))
+    if (ffn_parse_owners(&s, owners, &e))
         fail_msg("%s", e.text);
     return s;
 }
 
-static void churn_pooled(const char *config, enum dtype type, int ranks, int slots)
+static void churn_pooled(const char *config, enum dtype type, int ranks, int slots, const char *owners)
 {
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    struct ffn_setup ffn = pool_of(m, ranks, slots, slots >= ranks ? FFN_SHIFTED : FFN_SLICED);
+    struct ffn_setup ffn = pool_of(m, ranks, slots, slots >= ranks ? FFN_SHIFTED : FFN_SLICED, owners);
     struct chaos c = {.every = N < 100 ? 8 : N < 1000 ? 5 : 20, .budget = 48, .base_orders = true};
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, &(struct run_opts){.n_requests = N});
@@ -37,7 +37,8 @@ static void churn_pooled(const char *config, enum dtype type, int ranks, int slo
                   (unsigned long long)c.n_modes, (unsigned long long)counters[C_WAS_BYTES],
                   (unsigned long long)counters[C_CAS_ROWS], (unsigned long long)counters[C_LAYER_COPIES],
                   (unsigned long long)c.n_replicas);
-    assert_true(c.n_modes > 0 && counters[C_CAS_ROWS] > 0 && counters[C_LAYER_COPIES] > 0);
+    assert_true(c.n_modes > 0 && counters[C_LAYER_COPIES] > 0);
+    assert_int_equal(counters[C_CAS_ROWS] > 0, !ffn_any_shares(&ffn));   /* no rank serves a layer in shares */
     assert_true(counters[C_WAS_BYTES] > 0 || slots >= ffn.n_layers - 1); /* all may have come while it warmed up */
     engine_destroy(t.engine);
     model_close(m);
@@ -46,30 +47,35 @@ static void churn_pooled(const char *config, enum dtype type, int ranks, int slo
 static void modes_and_partitions_never_show_on_4_ranks(void **state)
 {
     (void)state;
-    churn_pooled("tests/data/layout_9_3.json", DT_F32, 4, 2);
+    churn_pooled("tests/data/layout_9_3.json", DT_F32, 4, 2, "layer-mod");
 }
 
 static void modes_and_partitions_never_show_on_2_ranks(void **state)
 {
     (void)state;
-    churn_pooled("tests/data/layout_gqa.json", DT_F16, 2, 1);
+    churn_pooled("tests/data/layout_gqa.json", DT_F16, 2, 1, "layer-mod");
+}
+
+static void owners_that_are_groups_never_show(void **state)
+{
+    (void)state;
+    churn_pooled("tests/data/layout_gqa.json", DT_F16, 4, 2, "layer-mod:2");
 }
 
 #if !defined(__SANITIZE_THREAD__)
 static void modes_and_partitions_never_show_on_8_ranks(void **state)
 {
     (void)state;
-    churn_pooled("tests/data/layout_40_8.json", DT_Q8_0, 8, 8);
+    churn_pooled("tests/data/layout_40_8.json", DT_Q8_0, 8, 8, "layer-mod");
 }
 #endif
 
 /* Whichever rank fails, in its first steps or later, while everything changes. */
-static void a_failed_owner_loses_no_request_where_others_have_room(void **state)
+static void fail_each_rank(const char *config, enum dtype type, const char *owners)
 {
-    (void)state;
     static struct run quiet, t;
-    struct model *m = open_model("tests/data/layout_9_3.json", DT_F32);
-    struct ffn_setup ffn = pool_of(m, 4, 2, FFN_SLICED);
+    struct model *m = open_model(config, type);
+    struct ffn_setup ffn = pool_of(m, 4, 2, FFN_SLICED, owners);
     one_rank(&quiet, m, &(struct run_opts){.n_requests = SOME});
     for (int rank = 0; rank < 4; rank++) {
         struct chaos c = {.every = 10, .budget = 48};
@@ -89,11 +95,23 @@ static void a_failed_owner_loses_no_request_where_others_have_room(void **state)
         compare(&t, &quiet, NULL);
         const struct world *w = engine_world(t.engine);
         assert_int_equal((int)w->partition.dead_ranks, 1 << rank);
-        for (int l = 0; l < w->ffn->n_layers; l++)
-            assert_int_not_equal(w->ffn->owner[l], rank);
+        assert_int_equal(ffn_owned(w->ffn, rank), 0);
         engine_destroy(t.engine);
     }
     model_close(m);
+}
+
+static void a_failed_owner_loses_no_request_where_others_have_room(void **state)
+{
+    (void)state;
+    fail_each_rank("tests/data/layout_9_3.json", DT_F32, "layer-mod");
+}
+
+/* Its shares are loaded again, onto any rank: two of a layer may come together. */
+static void a_failed_owner_of_shares_loses_no_request(void **state)
+{
+    (void)state;
+    fail_each_rank("tests/data/layout_gqa.json", DT_F16, "contiguous:2");
 }
 
 static void a_failed_owner_means_503_where_nobody_has_room(void **state)
@@ -101,7 +119,7 @@ static void a_failed_owner_means_503_where_nobody_has_room(void **state)
     (void)state;
     static struct run t;
     struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
-    struct ffn_setup ffn = pool_of(m, 2, 2, FFN_SLICED);
+    struct ffn_setup ffn = pool_of(m, 2, 2, FFN_SLICED, "layer-mod");
     struct chaos c = {.every = 10, .budget = 48};
     rng_init(&c.rng, 1);
     chaos_partitions(&c, 2);
@@ -128,10 +146,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modes_and_partitions_never_show_on_2_ranks),
         cmocka_unit_test(modes_and_partitions_never_show_on_4_ranks),
+        cmocka_unit_test(owners_that_are_groups_never_show),
 #if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(modes_and_partitions_never_show_on_8_ranks),
 #endif
         cmocka_unit_test(a_failed_owner_loses_no_request_where_others_have_room),
+        cmocka_unit_test(a_failed_owner_of_shares_loses_no_request),
         cmocka_unit_test(a_failed_owner_means_503_where_nobody_has_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

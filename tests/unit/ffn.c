@@ -304,6 +304,32 @@ static void owners_come_from_a_text(void **state)
     assert_memory_equal(s.owner, listed, 8);
 }
 
+static void groups_come_from_a_text(void **state)
+{
+    (void)state;
+    struct ffn_setup s = {.n_ranks = 4, .n_layers = 3};
+    struct buf text = {0};
+    assert_int_equal(ffn_parse_owners(&s, "0+1,3,2+0+3", NULL), 0);
+    assert_true(ffn_any_shares(&s) && ffn_shares(&s, 0) == 2 && ffn_shares(&s, 1) == 1 && ffn_shares(&s, 2) == 3);
+    assert_true(ffn_owner(&s, 2, 0) == 2 && ffn_owner(&s, 2, 1) == 0 && ffn_owner(&s, 2, 2) == 3);
+    assert_true(ffn_owned(&s, 0) == 2 && ffn_owned(&s, 1) == 1 && ffn_owned(&s, 3) == 2);
+    assert_true(ffn_owns(&s, 1, 3) && !ffn_owns(&s, 0, 0));
+    ffn_put_owners(&s, &text);
+    assert_string_equal(text.data, "[[0,1],3,[2,0,3]]");
+    buf_free(&text);
+    /* A share is at hand in a layout of as many, at that place; a whole layer in any. */
+    assert_true(ffn_is_local(&s, 0, 1, 2, 1) && ffn_is_local(&s, 1, 3, 2, 1) && ffn_is_local(&s, 2, 0, 3, 1));
+    assert_false(ffn_is_local(&s, 0, 1, 2, 0) || ffn_is_local(&s, 0, 1, 1, 0) || ffn_is_local(&s, 0, 1, 4, 1));
+    ffn_give(&s, 0, 1, 3);
+    assert_true(ffn_is_local(&s, 0, 3, 2, 1) && !ffn_is_local(&s, 0, 1, 2, 1));
+    assert_int_equal(ffn_parse_owners(&s, "layer-mod:2", NULL), 0);
+    assert_true(ffn_owner(&s, 0, 1) == 1 && ffn_owner(&s, 1, 0) == 2 && ffn_owner(&s, 2, 1) == 1);
+    assert_int_equal(ffn_parse_owners(&s, "contiguous:2", NULL), 0);
+    assert_true(ffn_owner(&s, 0, 1) == 1 && ffn_owner(&s, 1, 1) == 1 && ffn_owner(&s, 2, 0) == 2);
+    assert_int_equal(ffn_parse_owners(&s, "contiguous:1", NULL), 0);
+    assert_false(ffn_any_shares(&s));
+}
+
 static void other_texts_are_refused(void **state)
 {
     (void)state;
@@ -331,7 +357,18 @@ static void other_texts_are_refused(void **state)
                                       "0,1,2,4294967296",
                                       "\xff\xfe,1,2,0",
                                       "0,1,2,0\n,",
-                                      "-0,%s,%n,0"};
+                                      "-0,%s,%n,0",
+                                      "0+,1,2,0",
+                                      "0+0,1,2,0",
+                                      "0+3,1,2,0",
+                                      "+1,1,2,0",
+                                      "0+1+2+0,1,2,0",
+                                      "layer-mod:",
+                                      "layer-mod:0",
+                                      "layer-mod:2",
+                                      "layer-mod:-1",
+                                      "contiguous:9",
+                                      "contiguous:3x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ffn_setup s = {.n_ranks = 3, .n_layers = 4};
         struct err e = {0};
@@ -349,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_fetch_takes_no_place_of_what_is_needed_sooner),
         cmocka_unit_test(modes_are_by_layer),
         cmocka_unit_test(owners_come_from_a_text),
+        cmocka_unit_test(groups_come_from_a_text),
         cmocka_unit_test(other_texts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

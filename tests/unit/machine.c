@@ -252,6 +252,10 @@ static void what_no_pool_can_be(void **state)
     o = pooled();
     o.pool_owner = (char *)(uintptr_t) "0,1,2,0";
     refuses_pool(o, s, 4, "--pool-owner: layer 2");
+    o.pool_owner = (char *)(uintptr_t) "0+1,0";
+    struct engine_setup described = s;
+    described.device.sim_machine = (const struct sim_machine *)&full; /* not looked at */
+    refuses_pool(o, described, 2, "--weight-shares");
     o = pooled();
     o.link_gbps = 1;
     sim.ops = backend_sim();

@@ -130,6 +130,31 @@ static void what_is_refused_says_why_and_changes_nothing(void **state)
     tear_down(&b);
 }
 
+static int way_of(const struct bench *b, int nth)
+{
+    return ffn_way(&b->w, partition_find(&b->w.partition, b->groups[nth]));
+}
+
+/* Rows cannot be sent to a layer that lies in shares, and no rank has all of it; the other layers take any way. */
+static void a_layer_in_shares_is_fetched(void **state)
+{
+    (void)state;
+    struct bench b;
+    set_up(&b, true);
+    b.ffn.n_more[2] = 1;
+    ffn_give(&b.ffn, 2, 0, 0);
+    ffn_give(&b.ffn, 2, 1, 1);
+    refused(&b, b.groups[0], 0, LAYERS, FFN_CAS, "layer 2 is cut into shares on 2 ranks");
+    refused(&b, b.groups[0], 2, 3, FFN_LOCAL, "layer 2 is cut into shares on 2 ranks");
+    assert_true(plan_ffn(&b.p, b.groups[0], 2, 3, FFN_WAS));
+    assert_true(plan_ffn(&b.p, b.groups[0], 3, LAYERS, FFN_CAS));
+    plan_apply(&b.p);
+    assert_int_equal(way_of(&b, 0), FFN_MIXED);
+    memset(b.ffn.owner, 0, sizeof b.ffn.owner);
+    assert_int_equal(way_of(&b, 0), FFN_WAS); /* of the shared one it has a share only */
+    tear_down(&b);
+}
+
 static void what_is_so_is_not_said_again(void **state)
 {
     (void)state;
@@ -235,11 +260,6 @@ static void a_step_carries_its_groups_modes_and_who_works(void **state)
     tear_down(&b);
 }
 
-static int way_of(const struct bench *b, int nth)
-{
-    return ffn_way(&b->w, partition_find(&b->w.partition, b->groups[nth]));
-}
-
 static void the_way_of_a_group_is_that_of_layers_it_does_not_own(void **state)
 {
     (void)state;
@@ -283,6 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mode_counts_once_the_plan_is_applied),
         cmocka_unit_test(what_is_refused_says_why_and_changes_nothing),
+        cmocka_unit_test(a_layer_in_shares_is_fetched),
         cmocka_unit_test(what_is_so_is_not_said_again),
         cmocka_unit_test(groups_to_come_have_what_all_were_given),
         cmocka_unit_test(a_plan_that_is_dropped_leaves_no_mode),

@@ -265,7 +265,7 @@ static void pooled_weights_come_back(void **state)
 {
     (void)state;
     static const char good[] = "{\"slots\":2,\"order\":1,\"tile_bytes\":4096,\"link_gbps\":0.5,\"layer_bytes\":9,"
-                               "\"freed_bytes\":7,\"replica_blocks\":3,\"owners\":[1,0,1]}";
+                               "\"freed_bytes\":7,\"replica_blocks\":3,\"owners\":[1,[0,1],1]}";
     static const struct {
         const char *pool, *line, *says;
     } cases[] = {
@@ -280,6 +280,12 @@ static void pooled_weights_come_back(void **state)
         {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
          "gbps\":1,\"owners\":[2]"
          "}",
+         "t 1", "f:1: owners must be a whole number from 0 to 1"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
+         "gbps\":1,\"owners\":[0,[1]]}",
+         "t 1", "f:1: owners must be a rank, or 2 to 8 ranks"},
+        {"{\"slots\":2,\"order\":0,\"tile_bytes\":1,\"layer_bytes\":1,\"freed_bytes\":1,\"replica_blocks\":3,\"link_"
+         "gbps\":1,\"owners\":[[0,2]]}",
          "t 1", "f:1: owners must be a whole number from 0 to 1"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0", "f:2: cas_layers must be"},
         {good, "s 1 1 0 1 1 1 1 1 1 - 0 0 4 0 0 0 0 0", "f:2: cas_layers must be a whole number from 0 to 3"},
@@ -321,6 +327,7 @@ static void pooled_weights_come_back(void **state)
     const struct ffn_setup *f = h->facts.ffn;
     assert_true(f && f->n_ranks == 2 && f->n_layers == 3 && f->n_slots == 2 && f->order == FFN_SLICED);
     assert_true(f->owner[0] == 1 && f->owner[1] == 0 && f->owner[2] == 1 && f->tile_bytes == 4096);
+    assert_true(ffn_shares(f, 0) == 1 && ffn_shares(f, 1) == 2 && ffn_owner(f, 1, 1) == 1);
     assert_true(f->link_gbps == 0.5 && h->facts.ffn_layer_bytes == 9 && h->facts.ffn_freed_bytes == 7);
     assert_int_equal(h->facts.ffn_replica_blocks, 3);
     assert_true(x.cas_layers == 1 && x.ffn.wait_ns == 2 && x.ffn.fetch_ns == 3 && x.ffn.was_bytes == 4);

@@ -54,12 +54,11 @@ static void put_pool(struct buf *out, const struct node_facts *n)
         return;
     buf_printf(out,
                "\"ffn\":{\"slots\":%d,\"order\":%d,\"tile_bytes\":%zu,\"link_gbps\":%.17g,\"layer_bytes\":%zu,"
-               "\"freed_bytes\":%zu,\"replica_blocks\":%d,\"owners\":[",
+               "\"freed_bytes\":%zu,\"replica_blocks\":%d,\"owners\":",
                f->n_slots, (int)f->order, f->tile_bytes, f->link_gbps, n->ffn_layer_bytes, n->ffn_freed_bytes,
                n->ffn_replica_blocks);
-    for (int l = 0; l < f->n_layers; l++)
-        buf_printf(out, "%s%d", l ? "," : "", f->owner[l]);
-    buf_puts(out, "]},");
+    ffn_put_owners(f, out);
+    buf_puts(out, "},");
 }
 
 static void put_times(struct buf *out, const char *name, const int64_t ns[COMM_SIZES])

@@ -156,6 +156,22 @@ static void read_few(struct reader *r, const struct json *root, const char *fiel
         wrong(r, field, "a short list of whole numbers", list);
 }
 
+/* A rank, or the list of those that have the layer's shares. */
+static void read_owner(struct reader *r, const struct json *j, struct ffn_setup *f)
+{
+    int l = f->n_layers++, n = 0;
+    if (json_type(j) != JSON_ARRAY) {
+        ffn_give(f, l, 0, (int)whole(r, j, "owners", 0, f->n_ranks - 1));
+        return;
+    }
+    for (const struct json *k = json_first(j); k && n < FFN_MAX_SHARES; k = json_next(k))
+        ffn_give(f, l, n++, (int)whole(r, k, "owners", 0, f->n_ranks - 1));
+    if (n < 2 || json_count(j) != (size_t)n)
+        wrong(r, "owners", "a rank, or 2 to 8 ranks that have the shares of a layer", j);
+    else
+        f->n_more[l] = (uint8_t)(n - 1);
+}
+
 /* Not there: every rank has all weights. */
 static void read_pool(struct reader *r, const struct json *root, struct recording_head *h)
 {
@@ -174,7 +190,7 @@ static void read_pool(struct reader *r, const struct json *root, struct recordin
     if (json_type(link) != JSON_NUMBER || !(f->link_gbps >= 0 && f->link_gbps <= 1e9))
         wrong(r, "link_gbps", "a number from 0 to 1e9", link);
     for (const struct json *j = json_first(list); j && f->n_layers < FFN_MAX_LAYERS; j = json_next(j))
-        f->owner[f->n_layers++] = (uint8_t)whole(r, j, "owners", 0, f->n_ranks - 1);
+        read_owner(r, j, f);
     if (f->n_layers < 1 || json_count(list) != (size_t)f->n_layers)
         wrong(r, "owners", "a list of the rank of each layer, at most 512", list);
     h->facts.ffn = f;
