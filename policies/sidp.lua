@@ -1,25 +1,34 @@
 -- SiDP: one pool of FFN weights for a node of data-parallel groups. A step that is long enough hides its fetches of
 -- weights (WaS); a shorter one would wait for them, and sends its rows to their owners instead (CaS). Where the line
 -- runs is measured: a step hides its fetches when one that sends rows would take as long as they do. A group changes
--- once the other way would have saved some time in all, and at once in the tail of a job. Without pooled weights it
--- decides like fcfs.
+-- once the other way would have saved some time in all, and at once in the tail of a job. A group of several ranks
+-- fetches in its usual layout, and sends rows as sequence parallel ranks. Without pooled weights it decides like fcfs.
 
 local node           -- what never changes
 local lost           -- by a group's first rank: ms that the other way would have saved since it was the better one
-local tried          -- by size of the batch, in powers of two: steps that have sent rows
+local tried          -- by width of the group and size of the batch, in powers of two: steps that have sent rows
 local last_arrival   -- of any request
 
 local WAS, CAS = { ffn = "was" }, { ffn = "cas" }
 
-local function size_of(batch) return math.floor(math.log(batch.n) / math.log(2) + 1e-9) end
+local function size_of(group, batch) return group.size * 64 + math.floor(math.log(batch.n) / math.log(2) + 1e-9) end
+
+-- The layout in which the group can send rows; nil: the model has none of its width. With tensor parallelism all layers
+-- are fetched.
+local function sending_layout(group)
+  for _, layout in ipairs(node.layouts[group.size]) do
+    if layout.tp == 1 then return layout end
+  end
+end
 
 -- What the step takes either way, and whether that is known well enough to be believed. No fetch is over before
 -- view.fetch_ms have gone by, whatever the fit of both prompts and decodes says of a small step. Where decodes wait for
 -- fetches, sending rows is tried with batches of each size, unless it is known to be hopeless.
 local function compare(view, group, batch, p)
-  local was = math.max(view.estimate(group, nil, batch, WAS), view.fetch_ms)
-  local cas, seen = view.estimate(group, nil, batch, CAS)
-  local known = (tried[size_of(batch)] or 0) >= p.least or (seen >= p.least and cas > 2 * was)
+  local was = view.estimate(group, nil, batch, WAS)
+  if group.size == 1 then was = math.max(was, view.fetch_ms) end -- others may fetch a share of each layer only
+  local cas, seen = view.estimate(group, sending_layout(group), batch, CAS)
+  local known = (tried[size_of(group, batch)] or 0) >= p.least or (seen >= p.least and cas > 2 * was)
   return was, cas, known or batch.n_decodes < batch.n
 end
 
@@ -45,7 +54,7 @@ end
 
 -- Returns whether the step sends rows.
 local function choose_way(view, act, group, batch, p)
-  if group.size > 1 or group.ffn == "local" then return false end
+  if group.ffn == "local" or not sending_layout(group) then return false end
   local sends, last = group.ffn ~= "was", node.ffn.layers - 1
   if not shall_change(view, group, batch, p) then return sends end
   lost[group.ranks[1]] = 0
@@ -105,11 +114,9 @@ return {
       batch:decodes()
       batch:prefill(view.waiting, p.budget)
       if batch.tokens > 0 then
-        local size = size_of(batch)
-        if choose_way(view, act, group, batch, p) and batch.n_decodes == batch.n then
-          tried[size] = (tried[size] or 0) + 1
-        end
-        act.forward(group, batch)
+        local size, sends = size_of(group, batch), choose_way(view, act, group, batch, p)
+        if sends and batch.n_decodes == batch.n then tried[size] = (tried[size] or 0) + 1 end
+        act.forward(group, batch, sends and sending_layout(group) or nil)
       end
     end
   end,

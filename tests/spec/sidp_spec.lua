@@ -117,6 +117,32 @@ describe("sidp", function()
     end
   end)
 
+  it("sends rows of a group of several ranks as sequence parallel ranks, and fetches in its usual layout", function()
+    local n, ends = { was = 0, cas = 0 }, nil
+    local function load(e) return job(e, 60) end
+    local wide = { link_gbps = 50, params = { bind = false } }
+    h.with(sidp(wide), function(e)
+      load(e)
+      e:run()
+      h.clean(e)
+      ends = e:now()
+      for _, step in ipairs(e:schedule()) do
+        n[step.ffn] = n[step.ffn] + 1
+        assert.equal(4, #step.ranks)
+        assert.equal(step.ffn == "cas" and 1 or 4, step.tp)
+      end
+    end)
+    assert.is_true(n.was > 0 and n.cas > 0, n.was .. " and " .. n.cas)
+    h.with(sidp { policy = "policies/fcfs.lua", link_gbps = 50 }, function(e)
+      load(e)
+      e:run()
+      assert.equal("4", h.sizes(e))
+      assert.is_true(ends < 0.5 * e:now(), ends .. " s, and " .. e:now() .. " s by fetching only")
+    end)
+    local plain = h.texts({ policy = "policies/fcfs.lua", hardware = "h200x8", model = "llama-3.1-8b" }, load)
+    assert.same(plain, h.texts(sidp(wide), load))
+  end)
+
   it("decides like fcfs where every rank has all weights", function()
     local schedules = {}
     for i, name in ipairs { "fcfs", "sidp" } do
