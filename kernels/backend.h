@@ -349,6 +349,13 @@ struct backend_ops {
      * the machine until the part is written again; it reads as anything until then. */
     void (*forget)(struct device *d, void *p, size_t bytes);
 
+    /* With those above, where ops only enqueue work (NULL: what an op does is done when it returns). mark: a place in
+     * the order of what d was given; 0: it has failed. reach waits until d has done all that came before the place; any
+     * thread; false: it failed. between: ns from one place to another, both reached; 0: nobody knows any more. */
+    uint64_t (*mark)(struct device *d);
+    bool (*reach)(struct device *d, uint64_t mark);
+    int64_t (*between)(struct device *d, uint64_t from, uint64_t to);
+
     /* Bytes of a KV block that holds `tokens` positions of n_kv_heads heads (keys and values), in this backend's
      * layout. */
     size_t (*kv_block_bytes)(enum dtype t, int tokens, int n_kv_heads, int head_dim);

@@ -80,7 +80,7 @@ static void cuda_release(struct device *d, void *p)
 static int copy(struct device *d, void *dst, const void *src, size_t bytes)
 {
     gpu_use(d);
-    if (bytes && gpu_ok(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, d->stream), "copying"))
+    if (!bytes || gpu_ok(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, d->stream), "copying"))
         gpu_ok(d, cudaStreamSynchronize(d->stream), "copying");
     return d->broken.code;
 }
@@ -261,6 +261,7 @@ static void cuda_close(struct device *d)
         cudaEventDestroy(d->begun);
     if (d->ended)
         cudaEventDestroy(d->ended);
+    marks_close(d);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     mem_free(d->sampled);
@@ -345,6 +346,9 @@ const struct backend_ops *backend_cuda(void)
         .weight_load = cuda_weight_load,
         .weight_free = cuda_weight_free,
         .weight_bytes = cuda_weight_bytes,
+        .mark = cuda_mark,
+        .reach = cuda_reach,
+        .between = cuda_between,
         .kv_block_bytes = cuda_kv_block_bytes,
         .begin = cuda_begin,
         .finish = cuda_finish,

@@ -81,12 +81,16 @@ struct flash_step {
     const int32_t *n_items;         /* of each */
 };
 
+enum { MARKS = 1024 };
+
 struct device {
     struct device_opts opts;
     struct device_facts facts;
     int index, capability; /* capability: 90 is 9.0 */
     cudaStream_t stream;
     cudaEvent_t begun, ended;
+    cudaEvent_t marks[MARKS]; /* used in turn; NULL: not yet */
+    uint64_t last_mark;
     struct heap heap;
     struct loader loader;
     struct err error, broken;  /* of this step; of the device, for good */
@@ -159,6 +163,11 @@ void cuda_weight_free(struct device *d, struct weight *w);
 size_t cuda_weight_bytes(const struct weight *w);
 struct weight_window cuda_window(const struct wview *v);
 void loader_close(struct device *d);
+/* order.c */
+uint64_t cuda_mark(struct device *d);
+bool cuda_reach(struct device *d, uint64_t mark); /* any thread */
+int64_t cuda_between(struct device *d, uint64_t from, uint64_t to);
+void marks_close(struct device *d);
 /* linear.c */
 void cuda_linear(struct device *d, const struct linear_args *a);
 void cuda_exact_linear(struct device *d, const struct linear_args *a);

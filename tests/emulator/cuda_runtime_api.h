@@ -1,8 +1,8 @@
 /* The few functions of the CUDA runtime that kernels/cuda uses, on the host. Device memory is the process's, streams
- * do everything at once unless they capture a graph (graph.cc), events have always passed. This proves the arithmetic,
- * indexing and synchronisation of the kernels and all host code around them. It cannot prove timing, memory ordering
- * between CTAs, or anything that only the real compiler or driver does. Invariant: a kernel has ended when its launch
- * returns. */
+ * do everything at once unless they capture a graph or are told to delay it (graph.cc), events have always passed. This
+ * proves the arithmetic, indexing and synchronisation of the kernels and all host code around them. It cannot prove
+ * timing, memory ordering between CTAs, or anything that only the real compiler or driver does. Invariant: a kernel has
+ * ended when its launch returns. */
 #ifndef EMULATOR_CUDA_RUNTIME_API_H
 #define EMULATOR_CUDA_RUNTIME_API_H
 

@@ -329,6 +329,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 }
 cudaError_t cudaFree(void *p)
 {
+    emulator_catch_up(); /* who frees waits, as the runtime does */
     return free(p), cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **p, size_t bytes)

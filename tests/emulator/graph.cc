@@ -1,10 +1,16 @@
 /* Streams, events and graphs of the emulator. What is recorded keeps the edges that the runtime would give it: by the
  * stream's order and by events, no others. A graph is played in a random order that the edges allow, so an edge that is
- * missing shows as another result. */
+ * missing shows as another result.
+ *
+ * With EMULATOR_DELAYS in the environment a stream's work waits until somebody waits for it, or until chance has it
+ * done with the next piece: a wait that is missing between streams, or before the host looks, shows as another result,
+ * too.
+ */
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -25,14 +31,29 @@ struct capture {
     bool over = false, spoilt = false;
 };
 
+/* Where an event was recorded in a stream whose work is delayed. */
+struct place {
+    cudaStream_t in;
+    bool passed = false;
+};
+
+/* Delayed: something to run, a place to pass, or one of another stream to wait for. */
+struct delayed {
+    std::function<cudaError_t()> run;
+    std::shared_ptr<place> passes, waits;
+};
+
 struct emulated_stream {
     std::shared_ptr<capture> in;
     std::vector<int> tail;
+    std::deque<delayed> queue;
+    cudaError_t failed = cudaSuccess;
 };
 
 struct emulated_event {
     std::shared_ptr<capture> in;
     std::vector<int> tail;
+    std::shared_ptr<place> at;
     int looks = 0; /* so often it is still to come */
 };
 
@@ -120,10 +141,73 @@ cudaError_t play(const std::vector<node> &nodes)
     return cudaSuccess;
 }
 
+/* ---- delays */
+
+bool delays()
+{
+    static const bool on = getenv("EMULATOR_DELAYS") != nullptr;
+    return on;
+}
+
+/* Of all streams: one thread at a time enqueues, or does what was enqueued. */
+struct streams {
+    std::recursive_mutex lock;
+    std::vector<cudaStream_t> all;
+};
+
+streams &now()
+{
+    static streams s;
+    return s;
+}
+
+/* Until the place is passed; without one: all of it. What it waits for was enqueued before it, so this ends. */
+void drain(cudaStream_t s, const place *until)
+{
+    while (!s->queue.empty() && !(until && until->passed)) {
+        delayed next = s->queue.front();
+        s->queue.pop_front();
+        if (next.waits && !next.waits->passed)
+            drain(next.waits->in, next.waits.get());
+        if (next.passes)
+            next.passes->passed = true;
+        cudaError_t rc = next.run ? next.run() : cudaSuccess;
+        s->failed = s->failed ? s->failed : rc;
+    }
+}
+
+void drain_all()
+{
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    for (cudaStream_t s : now().all)
+        drain(s, nullptr);
+}
+
+cudaError_t enqueue(cudaStream_t s, const delayed &what)
+{
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    s->queue.push_back(what);
+    if (random_below(4) == 0)
+        drain(s, nullptr);
+    if (random_below(8) == 0) {
+        std::vector<cudaStream_t> &all = now().all;
+        drain(all[random_below((unsigned)all.size())], nullptr);
+    }
+    return cudaSuccess;
+}
+
 } // namespace
+
+void emulator_catch_up()
+{
+    if (delays())
+        drain_all();
+}
 
 cudaError_t emulator_submit(cudaStream_t s, const std::function<cudaError_t()> &run)
 {
+    if (!captures(s) && s && delays())
+        return enqueue(s, {run, nullptr, nullptr});
     if (!captures(s))
         return run();
     std::lock_guard<std::mutex> hold(s->in->lock);
@@ -140,15 +224,30 @@ int emulator_submit_plain(cudaStream_t s, int (*run)(const void *args), const vo
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
-    return *s = new emulated_stream, cudaSuccess;
+    *s = new emulated_stream;
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    now().all.push_back(*s);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    std::vector<cudaStream_t> &all = now().all;
+    drain(s, nullptr);
+    for (size_t i = 0; i < all.size(); i++)
+        if (all[i] == s)
+            all.erase(all.begin() + (long)i--);
     return delete s, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    return spoils(s) ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+    if (spoils(s))
+        return cudaErrorStreamCaptureUnsupported;
+    if (!delays() || !s)
+        return cudaSuccess;
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    drain(s, nullptr);
+    return s->failed;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *e)
 {
@@ -170,7 +269,23 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     e->looks = (int)random_below(MOST_LOOKS);
     e->in = captures(s) ? s->in : nullptr;
     e->tail = captures(s) ? s->tail : std::vector<int>();
-    return cudaSuccess;
+    if (captures(s) || !delays())
+        return cudaSuccess;
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    e->at = std::make_shared<place>();
+    e->at->in = s;
+    return enqueue(s, {nullptr, e->at, nullptr});
+}
+
+/* Is it done? Asking may have it done. */
+static bool passed(const cudaEvent_t e, bool by_all_means)
+{
+    if (!delays())
+        return true;
+    std::lock_guard<std::recursive_mutex> hold(now().lock);
+    if (e->at && !e->at->passed && (by_all_means || random_below(2)))
+        drain(e->at->in, e->at.get());
+    return !e->at || e->at->passed;
 }
 
 static bool recorded(const cudaEvent_t e)
@@ -184,8 +299,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
         return cudaErrorInvalidValue;
     if (recorded(e) ? captures(s) && s->in != e->in : spoils(s))
         return cudaErrorStreamCaptureIsolation;
-    if (!recorded(e))
-        return cudaSuccess;
+    if (!recorded(e)) {
+        std::lock_guard<std::recursive_mutex> hold(now().lock);
+        return e->at && !e->at->passed ? enqueue(s, {nullptr, nullptr, e->at}) : cudaSuccess;
+    }
     if (!captures(s))
         s->tail.clear();
     s->in = e->in;
@@ -195,7 +312,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    return !e || recorded(e) ? cudaErrorInvalidValue : cudaSuccess;
+    return !e || recorded(e) || !passed(e, true) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 /* All has been done by now; who asks is told so a little later, sooner or later. */
@@ -203,13 +320,15 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     if (!e || recorded(e))
         return cudaErrorInvalidValue;
-    return e->looks-- > 0 ? cudaErrorNotReady : cudaSuccess;
+    return e->looks-- > 0 || !passed(e, false) ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (recorded(from) || recorded(to))
         return cudaErrorInvalidValue;
+    if (delays() && ((from->at && !from->at->passed) || (to->at && !to->at->passed)))
+        return cudaErrorNotReady;
     return *ms = 0.001f, cudaSuccess;
 }
 
@@ -256,5 +375,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
-    return spoils(s) ? cudaErrorStreamCaptureUnsupported : play(x->nodes);
+    if (spoils(s))
+        return cudaErrorStreamCaptureUnsupported;
+    emulator_catch_up();
+    return play(x->nodes);
 }

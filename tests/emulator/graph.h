@@ -1,5 +1,6 @@
 /* Work for a stream of the emulator: done at once, or added to a graph while the stream captures one. On the calling
- * thread. Invariant: all work is done, or is in a graph. */
+ * thread. With EMULATOR_DELAYS in the environment it is done when somebody waits for it. Invariant: all work is done,
+ * or is in a graph, or (delayed) in its stream's queue. */
 #ifndef EMULATOR_GRAPH_H
 #define EMULATOR_GRAPH_H
 
@@ -7,6 +8,7 @@
 
 #ifdef __cplusplus
 #include <functional>
+void emulator_catch_up(); /* all streams, where their work is delayed */
 cudaError_t emulator_submit(cudaStream_t s, const std::function<cudaError_t()> &run);
 extern "C" {
 #endif
