@@ -17,20 +17,28 @@ static size_t sum_of(const struct holding *h)
     return h->weights + h->slots + h->rows + h->scratch;
 }
 
+static int ranks_beside(const struct engine_setup *s, int rank)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_ranks; i++)
+        n += s->devices[i] == s->devices[rank];
+    return n;
+}
+
 /* Its share of the memory that it lives in. A described machine's devices each have their own. */
-static size_t memory_of(const struct engine_setup *s, const struct device_facts *f)
+static size_t memory_of(const struct engine_setup *s, const struct device_facts *f, int rank)
 {
     double all = (double)f->memory_bytes * s->memory_share;
     if (s->rank_memory)
         return s->rank_memory;
-    return (size_t)(s->ffn && !f->budget.weight_tp ? all / s->n_ranks : all);
+    return (size_t)(s->ffn && !f->budget.weight_tp ? all / ranks_beside(s, rank) : all);
 }
 
 static struct holding holding_of(const struct node *n, const struct engine_setup *s, int rank)
 {
     const struct rank *r = n->ranks[rank];
     struct holding h = {
-        .memory = memory_of(s, rank_facts(r)), .weights = rank_weight_bytes(r), .scratch = rank_scratch_bytes(r)};
+        .memory = memory_of(s, rank_facts(r), rank), .weights = rank_weight_bytes(r), .scratch = rank_scratch_bytes(r)};
     if (!n->pool)
         return h;
     h.ffn = weights_ffn_bytes(rank_weights(r));

@@ -158,18 +158,23 @@ static int open_seats(struct node *n, struct err *e)
 static int open_pool(struct node *n, const struct engine_setup *s, struct err *e)
 {
     struct weights *weights[MAX_RANKS];
+    struct device *ranks[MAX_RANKS];
     struct device_opts devices[MAX_RANKS];
     if (!s->ffn || !s->ops->computes)
         return 0;
     for (int i = 0; i < n->n_ranks; i++) {
         weights[i] = rank_weights(n->ranks[i]);
+        ranks[i] = rank_device(n->ranks[i]);
         devices[i] = device_of(s, i);
     }
-    TRY(ffn_pool_open(
-        &n->pool,
-        &(struct ffn_pool_setup){
-            .ops = s->ops, .ffn = s->ffn, .config = model_config(s->model), .weights = weights, .devices = devices},
-        e));
+    TRY(ffn_pool_open(&n->pool,
+                      &(struct ffn_pool_setup){.ops = s->ops,
+                                               .ffn = s->ffn,
+                                               .config = model_config(s->model),
+                                               .weights = weights,
+                                               .ranks = ranks,
+                                               .devices = devices},
+                      e));
     TRY(open_seats(n, e));
     for (int i = 0; i < n->n_ranks; i++)
         rank_join(n->ranks[i], ffn_pool_seat(n->pool, i));
@@ -293,6 +298,10 @@ static int check_setup(const struct engine_setup *s, struct err *e)
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "
                        "model description");
+    if (s->ffn && s->ops->computes && s->n_graph_sizes)
+        return err_set(e, E_INPUT,
+                       "pooled weights and graphs exclude each other: a graph has the addresses of its weights, and "
+                       "pooled ones move (--enforce-eager)");
     int context = model_config(s->model)->context;
     if (l->max_model_len > context)
         return err_set(e, E_INPUT, "--max-model-len %d is above the model's context of %d tokens", l->max_model_len,

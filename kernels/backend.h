@@ -333,18 +333,17 @@ struct backend_ops {
 
     /* Optional (NULL: FFN weights cannot be pooled on such machines). A loaded weight is one piece of bytes as another
      * device of this kind can read them. weight_room: memory that one of this shape takes, at least that piece;
-     * weight_at: such a one, whose piece will be copied into room (64-byte aligned, the caller's, which stays until
-     * weight_free), as a whole or window by window. E_FULL. weight_window: the bytes that an op which is given this
-     * view reads, one list for each plane of the type (scales may lie apart); returns how many lists. Windows of the
-     * same columns in weights of one type have runs of equal bytes and number, whatever else those weights hold, if the
-     * columns start and end at the type's blocks. Padding is no part of a run. pull copies from another device's memory
-     * to this one's, and returns when the bytes are there (where copies are asynchronous: of a list at once, on a
-     * stream of their own); the owner does nothing. */
+     * weight_at: such a one, whose piece will be copied into room (what alloc gave, or whole rooms into it, and stays
+     * until weight_free), as a whole or window by window. E_FULL. weight_window: the bytes that an op which is given
+     * this view reads, one list for each plane of the type (scales may lie apart); returns how many lists. Windows of
+     * the same columns in weights of one type have runs of equal bytes and number, whatever else those weights hold, if
+     * the columns start and end at the type's blocks. Padding is no part of a run. pull copies from another device's
+     * memory to this one's, and returns when the bytes are there, or with E_DEVICE; the owner does nothing. */
     const void *(*weight_data)(const struct weight *w);
     size_t (*weight_room)(const struct weight_shape *s);
     int (*weight_at)(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e);
     int (*weight_window)(struct wview v, struct weight_runs out[WEIGHT_PLANES]);
-    void (*pull)(struct device *d, const struct pull *p);
+    int (*pull)(struct device *d, const struct pull *p);
     /* With the five above: what lies in a part of such memory is of no use any more, and the memory is given back to
      * the machine until the part is written again; it reads as anything until then. */
     void (*forget)(struct device *d, void *p, size_t bytes);

@@ -96,13 +96,15 @@ static int check_pool(const struct opts *o, int n_layers, const struct engine_se
     for (size_t i = 0; i < sizeof fine / sizeof *fine && !pooled; i++)
         if (opts_given(o, fine[i]))
             return err_set(e, E_INPUT, "--%s says how weights are pooled: give --weights pooled, too", fine[i]);
-    if (s->ops->n_devices && (pooled || o->rank_memory))
-        return err_set(e, E_UNSUPPORTED,
-                       "%s is not offered with --device %s yet: on GPUs every rank holds all weights, in memory of its "
-                       "own",
-                       pooled ? "--weights pooled" : "--rank-memory", s->ops->name);
+    if (s->ops->n_devices && o->rank_memory)
+        return err_set(e, E_UNSUPPORTED, "--rank-memory is not offered with --device %s: GPUs have memory of their own",
+                       s->ops->name);
     if (!pooled)
         return 0;
+    if (o->graph_sizes)
+        return err_set(e, E_INPUT,
+                       "--weights pooled: steps are not captured, since a graph has the addresses of its weights and "
+                       "pooled ones move: leave --cudagraph-capture-sizes out");
     if (s->n_ranks < 2)
         return err_set(e, E_INPUT, "--weights pooled: one rank has nobody to share with, give --ranks 2 or more");
     if (s->n_ranks % shares_of(s) || s->n_ranks / shares_of(s) < 2)
@@ -141,6 +143,7 @@ int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, str
     TRY(check_pool(o, n_layers, s, e));
     if (strcmp(o->weights, "pooled") != 0)
         return 0;
+    s->n_graph_sizes = 0;
     *pool = (struct ffn_setup){.n_ranks = s->n_ranks,
                                .n_layers = n_layers,
                                .n_slots = (int)o->pool_slots,

@@ -138,6 +138,8 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
         s->cas_bytes += 2 * (uint64_t)rows * (uint64_t)x.cols * s->act_bytes;
     }
     int most = server_rows(s->pool, owner);
+    if (!ffn_reach(&s->pool->shared, s->rank, ffn_mark(&s->pool->shared, s->rank)))
+        return err_set(e, E_DEVICE, "rank %d: its device failed before it sent rows", s->rank);
     for (int at = 0; at < rows; at += most) {
         int n = rows - at < most ? rows - at : most;
         struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->act_bytes, x.cols, x.ld};
@@ -304,6 +306,7 @@ int ffn_pool_open(struct ffn_pool **out, const struct ffn_pool_setup *s, struct 
     p->shared.link = ffn_link_new(s->ffn->link_gbps);
     for (int i = 0; i < s->ffn->n_ranks; i++) {
         p->shared.weights[i] = s->weights[i];
+        p->shared.ranks[i] = s->ranks[i];
         p->devices[i] = s->devices[i];
     }
     *out = p;

@@ -17,6 +17,7 @@ struct ffn_pool_setup {
     const struct ffn_setup *ffn;       /* copied */
     const struct model_config *config; /* borrowed */
     struct weights *const *weights;    /* [n_ranks], borrowed; every layer on its owner */
+    struct device *const *ranks;       /* [n_ranks] their own devices, borrowed */
     const struct device_opts *devices; /* [n_ranks] what the ranks' own were opened with: the same memory; copied */
 };
 

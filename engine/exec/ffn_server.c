@@ -59,23 +59,24 @@ static char *row_at(const struct ffn_server *s, struct act a, int row)
 }
 
 /* The rows of all calls into the server's memory, or back. */
-static void carry(struct ffn_server *s, const struct taken *t, bool back)
+static int carry(struct ffn_server *s, const struct taken *t, bool back, struct err *e)
 {
-    int at = 0;
-    for (int i = 0; i < t->n; i++) {
+    int at = 0, rc = 0;
+    for (int i = 0; i < t->n && !rc; i++) {
         const struct ffn_rows_call *c = t->calls[i]->what;
         size_t bytes = (size_t)c->x.cols * s->act_bytes, here = (size_t)s->x.ld * s->act_bytes,
                there = (size_t)c->x.ld * s->act_bytes;
         if (c->from != s->rank)
             ffn_link_cross(s->f->link, back ? s->rank : c->from, back ? c->from : s->rank, bytes * (size_t)c->rows);
-        s->f->ops->pull(s->device, &(struct pull){.dst = back ? c->x.data : row_at(s, s->x, at),
-                                                  .src = back ? row_at(s, s->x, at) : c->x.data,
-                                                  .bytes = bytes,
-                                                  .dst_pitch = back ? there : here,
-                                                  .src_pitch = back ? here : there,
-                                                  .runs = c->rows});
+        rc = s->f->ops->pull(s->device, &(struct pull){.dst = back ? c->x.data : row_at(s, s->x, at),
+                                                       .src = back ? row_at(s, s->x, at) : c->x.data,
+                                                       .bytes = bytes,
+                                                       .dst_pitch = back ? there : here,
+                                                       .src_pitch = back ? here : there,
+                                                       .runs = c->rows});
         at += c->rows;
     }
+    return rc ? err_set(e, rc, "rank %d: its device failed while it served others", s->rank) : 0;
 }
 
 static int multiply(struct ffn_server *s, const struct taken *t, struct err *e)
@@ -102,12 +103,12 @@ static void serve(struct ffn_server *s, const struct taken *t)
 {
     struct err e = {0};
     int rc = ffn_is_dead(s->f, s->rank) ? ffn_say_dead(s->f, t->layer, &e) : 0;
-    if (!rc) {
-        carry(s, t, false);
-        rc = multiply(s, t, &e);
-    }
     if (!rc)
-        carry(s, t, true);
+        rc = carry(s, t, false, &e);
+    if (!rc)
+        rc = multiply(s, t, &e);
+    if (!rc)
+        rc = carry(s, t, true, &e);
     for (int i = 0; i < t->n; i++) {
         t->calls[i]->rc = rc;
         t->calls[i]->err = e;

@@ -21,7 +21,7 @@ size_t ffn_server_bytes(const struct model_config *c, int max_rows, size_t act_b
 /* x becomes x + ffn(x) for `rows` rows of rank `from`, at most max_rows of them. Waits. E_PEER: the rank has failed. */
 struct ffn_rows_call {
     int layer, from, rows;
-    struct act x;
+    struct act x; /* written: the device of rank `from` is done with it */
 };
 int ffn_server_do(struct ffn_server *s, const struct ffn_rows_call *c, struct err *e);
 void ffn_server_look(struct ffn_server *s); /* a rank has failed: who waits looks again; any thread */

@@ -14,6 +14,7 @@ struct ffn_shared {
     const struct model_config *config;
     struct ffn_setup setup;
     struct weights *weights[MAX_RANKS]; /* borrowed */
+    struct device *ranks[MAX_RANKS];    /* the ranks' own devices, borrowed: to wait for what they were given */
     struct ffn_link *link;
     atomic_ullong dead; /* ranks whose device has failed */
     atomic_int n_cas;   /* ranks in a step that sends rows */
@@ -22,6 +23,18 @@ struct ffn_shared {
 static inline bool ffn_is_dead(const struct ffn_shared *f, int rank)
 {
     return atomic_load(&f->dead) >> rank & 1;
+}
+
+/* A place in the order of what the rank's device was given; 0: it has failed. The rank's thread. */
+static inline uint64_t ffn_mark(const struct ffn_shared *f, int rank)
+{
+    return f->ops->mark ? f->ops->mark(f->ranks[rank]) : 1;
+}
+
+/* Waits until the device has got there; false: it failed. Any thread. */
+static inline bool ffn_reach(const struct ffn_shared *f, int rank, uint64_t mark)
+{
+    return !f->ops->reach || f->ops->reach(f->ranks[rank], mark);
 }
 
 /* An owner of the layer, or of a share of it, that has failed; -1: none. */

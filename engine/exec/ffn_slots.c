@@ -15,8 +15,11 @@ struct slot {
     int done;                                 /* matrices that are complete */
     struct ffn_copy copy;                     /* of the next one */
     int64_t fetch_begin, fetch_end;           /* of all of them; 0: none was */
-    struct replica_task *task;                /* of a layer that stays: told when it is complete; NULL: it has been */
+    uint64_t left;             /* what was multiplied with it last: the rank's device has to have done it; 0: nothing */
+    struct replica_task *task; /* of a layer that stays: told when it is complete; NULL: it has been */
 };
+
+enum { MOST_WAITS = 2 * FFN_MAX_LAYERS };
 
 struct ffn_slots {
     struct ffn_shared *f;
@@ -26,6 +29,7 @@ struct ffn_slots {
     struct clock clock;
     struct thread *fetcher;
     bool stops, active; /* active: a step is under way */
+    bool failed;        /* its own device; nothing comes any more */
     struct slot *slots;
     int n_all;                    /* the slots of the setup, and behind them one for each layer that may stay */
     int *layers;                  /* [n_all] what lies in each, or is on its way; -1: nothing */
@@ -37,6 +41,11 @@ struct ffn_slots {
     struct span part;             /* what that is of every layer */
     struct ffn_modes passed_over; /* layers that are not to be fetched */
     struct ffn_account account;
+    /* Where ops are enqueued: when the rank's device had nothing to do until matrices came, in this step. */
+    struct {
+        uint64_t from, to;
+    } waits[MOST_WAITS];
+    int n_waits;
 };
 
 static size_t room_of(const struct ffn_shared *f, int layer)
@@ -168,6 +177,23 @@ static void drop(struct ffn_slots *s, int slot)
     tell(&s->slots[slot], E_PEER);
 }
 
+/* The copy of a tile, once nothing is multiplied with what it replaces. Without the lock; false: a device has failed.
+ */
+static bool copy_tile(struct ffn_slots *s, const struct ffn_tile *t, uint64_t left, int64_t *took)
+{
+    struct ffn_shared *f = s->f;
+    if (left && !ffn_reach(f, s->rank, left))
+        return false;
+    int64_t t0 = clock_now(&s->clock);
+    bool crosses = t->owner != s->rank;
+    int64_t begun = crosses ? ffn_link_begin(f->link, t->owner, s->rank, t->bytes) : 0;
+    bool copied = f->ops->pull(s->device, &t->pull) == 0;
+    if (crosses)
+        ffn_link_end(f->link, t->owner, begun);
+    *took = clock_now(&s->clock) - t0;
+    return copied;
+}
+
 /* The next tile of a slot, with the lock given up for the copy. A step that began meanwhile may have dropped it. */
 static void fetch_tile(struct ffn_slots *s, int i)
 {
@@ -182,17 +208,22 @@ static void fetch_tile(struct ffn_slots *s, int i)
     }
     bool more = next_tile(s, i, &slot->copy, &tile);
     ASSERT(more);
+    uint64_t left = slot->left;
+    int64_t took = 0;
+    slot->left = 0;
     monitor_unlock(s->lock);
-    int64_t t0 = clock_now(&s->clock);
     bool crosses = tile.owner != s->rank; /* of a layer in shares it may have one itself */
-    int64_t begun = crosses ? ffn_link_begin(f->link, tile.owner, s->rank, tile.bytes) : 0;
-    f->ops->pull(s->device, &tile.pull);
-    if (crosses)
-        ffn_link_end(f->link, tile.owner, begun);
-    int64_t took = clock_now(&s->clock) - t0;
+    bool copied = copy_tile(s, &tile, left, &took);
     monitor_lock(s->lock);
-    slot->fetch_begin = slot->fetch_begin ? slot->fetch_begin : t0;
-    slot->fetch_end = t0 + took;
+    if (!copied) {
+        s->failed = true;
+        drop(s, i);
+        monitor_wake(s->lock);
+        return;
+    }
+    int64_t now = clock_now(&s->clock);
+    slot->fetch_begin = slot->fetch_begin ? slot->fetch_begin : now - took;
+    slot->fetch_end = now;
     s->account.fetch_ns += took;
     s->account.bytes += crosses ? tile.bytes : 0;
     if (s->layers[i] != layer)
@@ -205,8 +236,8 @@ static void fetcher_main(void *arg)
     struct ffn_slots *s = arg;
     monitor_lock(s->lock);
     while (!s->stops) {
-        int i = s->active ? next_slot(s) : -1;
-        i = i >= 0 ? i : next_to_stay(s);
+        int i = s->active && !s->failed ? next_slot(s) : -1;
+        i = i >= 0 || s->failed ? i : next_to_stay(s);
         if (i >= 0)
             fetch_tile(s, i);
         else
@@ -242,6 +273,7 @@ void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, const s
     drop_other_parts(s);
     pass_over_dead(s);
     s->at = -1;
+    s->n_waits = 0;
     s->active = true;
     monitor_wake(s->lock);
     monitor_unlock(s->lock);
@@ -249,8 +281,12 @@ void ffn_slots_begin(struct ffn_slots *s, const struct ffn_modes *modes, const s
 
 void ffn_slots_end(struct ffn_slots *s)
 {
+    const struct backend_ops *ops = s->f->ops;
     monitor_lock(s->lock);
     s->active = false;
+    for (int i = 0; i < s->n_waits; i++)
+        s->account.wait_ns += ops->between(s->f->ranks[s->rank], s->waits[i].from, s->waits[i].to);
+    s->n_waits = 0;
     monitor_unlock(s->lock);
 }
 
@@ -263,21 +299,47 @@ static int find(const struct ffn_slots *s, int layer, int n)
     return -1;
 }
 
-int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e)
+/* With the lock, until the matrices have come or cannot come. */
+static int await(struct ffn_slots *s, int layer, int n, struct err *e)
 {
-    int64_t t0 = 0;
-    monitor_lock(s->lock);
-    s->at = layer - 1;
     while (find(s, layer, n) < 0) {
-        if (ffn_lost(s->f, layer) >= 0) {
-            monitor_unlock(s->lock);
+        if (s->failed)
+            return err_set(e, E_DEVICE, "rank %d: its device failed while it fetched FFN weights", s->rank);
+        if (ffn_lost(s->f, layer) >= 0)
             return ffn_say_dead(s->f, layer, e);
-        }
-        t0 = t0 ? t0 : clock_now(&s->clock);
         monitor_wake(s->lock);
         monitor_wait(s->lock, -1);
     }
-    s->account.wait_ns += t0 ? clock_now(&s->clock) - t0 : 0;
+    return 0;
+}
+
+/* The same, with the time that it took: of the rank's device, which may have had other work, or else of the thread. */
+static int await_timed(struct ffn_slots *s, int layer, int n, struct err *e)
+{
+    int64_t t0 = clock_now(&s->clock);
+    if (!s->f->ops->mark) {
+        TRY(await(s, layer, n, e));
+        s->account.wait_ns += clock_now(&s->clock) - t0;
+        return 0;
+    }
+    uint64_t from = ffn_mark(s->f, s->rank);
+    TRY(await(s, layer, n, e));
+    if (s->n_waits < MOST_WAITS) {
+        s->waits[s->n_waits].from = from;
+        s->waits[s->n_waits++].to = ffn_mark(s->f, s->rank);
+    }
+    return 0;
+}
+
+int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **matrices, struct err *e)
+{
+    monitor_lock(s->lock);
+    s->at = layer - 1;
+    int rc = find(s, layer, n) < 0 ? await_timed(s, layer, n, e) : 0;
+    if (rc) {
+        monitor_unlock(s->lock);
+        return rc;
+    }
     s->used = find(s, layer, n);
     s->kept[s->used] = true;
     for (int i = 0; i < n; i++)
@@ -289,6 +351,8 @@ int ffn_slots_take(struct ffn_slots *s, int layer, int n, const struct weight **
 void ffn_slots_leave(struct ffn_slots *s, int layer)
 {
     monitor_lock(s->lock);
+    if (s->used >= 0)
+        s->slots[s->used].left = ffn_mark(s->f, s->rank);
     if (s->used >= 0)
         s->kept[s->used] = is_filling(s, s->used) || (s->used >= s->f->setup.n_slots && s->layers[s->used] >= 0);
     s->used = -1;

@@ -549,6 +549,8 @@ int weights_adopt(struct weights *w, const struct model *m, const struct ffn_hol
         if (!w->matrices[h->layer][i])
             rc = load_matrix(&ld, matrix_roles[i], h->layer, &w->matrices[h->layer][i], &s, e);
     }
+    if (!rc && w->ops->upload(w->device, NULL, NULL, 0)) /* has arrived: other devices read it */
+        rc = err_set(e, E_DEVICE, "the device failed while it took the weights");
     tensor_room_free(&ld.room);
     if (rc)
         return rc;

@@ -186,15 +186,16 @@ static int cpu_weight_window(struct wview v, struct weight_runs out[WEIGHT_PLANE
     return 1;
 }
 
-static void cpu_pull(struct device *d, const struct pull *p)
+static int cpu_pull(struct device *d, const struct pull *p)
 {
     (void)d;
     if (p->dst_pitch == p->bytes && p->src_pitch == p->bytes) {
         memcpy(p->dst, p->src, p->bytes * (size_t)p->runs);
-        return;
+        return 0;
     }
     for (size_t i = 0; i < (size_t)p->runs; i++)
         memcpy((char *)p->dst + i * p->dst_pitch, (const char *)p->src + i * p->src_pitch, p->bytes);
+    return 0;
 }
 
 /* Whole pages only: their neighbours may be in use. */

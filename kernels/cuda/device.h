@@ -161,12 +161,17 @@ void cuda_gather(struct device *d, struct act x, int row0, struct act y, int fir
 int cuda_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e);
 void cuda_weight_free(struct device *d, struct weight *w);
 size_t cuda_weight_bytes(const struct weight *w);
+const void *cuda_weight_data(const struct weight *w);
+size_t cuda_weight_room(const struct weight_shape *s);
+int cuda_weight_at(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e);
+int cuda_weight_window(struct wview v, struct weight_runs out[WEIGHT_PLANES]);
 struct weight_window cuda_window(const struct wview *v);
 void loader_close(struct device *d);
 /* order.c */
 uint64_t cuda_mark(struct device *d);
 bool cuda_reach(struct device *d, uint64_t mark); /* any thread */
 int64_t cuda_between(struct device *d, uint64_t from, uint64_t to);
+int cuda_pull(struct device *d, const struct pull *p);
 void marks_close(struct device *d);
 /* linear.c */
 void cuda_linear(struct device *d, const struct linear_args *a);

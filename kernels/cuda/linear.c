@@ -7,6 +7,9 @@
 static const char *refusal(const struct linear_args *a)
 {
     const struct wview *first = &a->out[0].w;
+    for (int i = 0; i < a->n_out; i++)
+        if (!a->out[i].w.w)
+            return "these weights do not lie on this rank";
     int cols = cuda_window(first).cols;
     for (int i = 0; i < a->n_out; i++) {
         struct weight_window w = cuda_window(&a->out[i].w);

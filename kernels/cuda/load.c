@@ -14,6 +14,7 @@ struct weight {
     int rows, cols;
     void *base;
     size_t bytes;
+    bool borrows; /* base is not its own */
 };
 
 static const enum family families[DT_COUNT] = {
@@ -231,13 +232,92 @@ void cuda_weight_free(struct device *d, struct weight *w)
         return;
     gpu_use(d);
     gpu_ok(d, cudaStreamSynchronize(d->stream), "freeing weights");
-    heap_give(&d->heap, w->base);
+    if (!w->borrows)
+        heap_give(&d->heap, w->base);
     mem_free(w);
 }
 
 size_t cuda_weight_bytes(const struct weight *w)
 {
     return w->bytes;
+}
+
+/* ---- pooled */
+
+const void *cuda_weight_data(const struct weight *w)
+{
+    return w->base;
+}
+
+static struct weight shaped(const struct weight_shape *s)
+{
+    return (struct weight){.rows = s->rows,
+                           .cols = s->cols,
+                           .planes = {.family = s->like->planes.family, .scales = s->like->planes.scales}};
+}
+
+size_t cuda_weight_room(const struct weight_shape *s)
+{
+    struct weight w = shaped(s);
+    return lay_out(&w, w.planes.family, NULL);
+}
+
+int cuda_weight_at(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e)
+{
+    (void)d;
+    struct weight *w = mem_try(sizeof *w);
+    ASSERT((uintptr_t)room % HEAP_ALIGN == 0); /* a piece of the heap, or so many whole rooms into it */
+    *out = w;
+    if (!w)
+        return err_set(e, E_FULL, "no memory for a slot of the FFN pool");
+    *w = shaped(s);
+    w->borrows = true;
+    w->base = room;
+    w->bytes = lay_out(w, w->planes.family, room);
+    return 0;
+}
+
+/* Of a plane with so many bytes for every `cols` columns. */
+static void add_runs(const struct wview *v, const void *plane, int cols, int bytes, struct weight_runs *out)
+{
+    const struct weight *w = v->w;
+    size_t first = (size_t)(v->col0 / cols), end = (size_t)((v->col0 + v->cols + cols - 1) / cols),
+           pitch = (size_t)((w->cols + cols - 1) / cols) * (size_t)bytes;
+    *out = (struct weight_runs){.at = (size_t)((const char *)plane - (const char *)w->base) + (size_t)v->row0 * pitch +
+                                      first * (size_t)bytes,
+                                .bytes = (end - first) * (size_t)bytes,
+                                .pitch = pitch,
+                                .runs = v->rows};
+}
+
+/* What pads a row is read, so it comes along with the last columns. */
+static struct weight_runs plain_runs(const struct wview *v)
+{
+    const struct weight_planes *p = &v->w->planes;
+    size_t element = element_bytes(p->family), pitch = (size_t)p->stride * element;
+    int end = v->col0 + v->cols == v->w->cols ? p->stride : v->col0 + v->cols;
+    return (struct weight_runs){.at = (size_t)v->row0 * pitch + (size_t)v->col0 * element,
+                                .bytes = (size_t)(end - v->col0) * element,
+                                .pitch = pitch,
+                                .runs = v->rows};
+}
+
+int cuda_weight_window(struct wview v, struct weight_runs out[WEIGHT_PLANES])
+{
+    const struct weight_planes *p = &v.w->planes;
+    struct plane_bytes b = plane_bytes(p->family);
+    int n = 0;
+    if (is_plain(p->family)) {
+        *out = plain_runs(&v);
+        return 1;
+    }
+    add_runs(&v, p->q, BLOCK_COLS, b.q, &out[n++]);
+    if (b.h)
+        add_runs(&v, p->h, BLOCK_COLS, b.h, &out[n++]);
+    add_runs(&v, p->s, BLOCK_COLS, b.s, &out[n++]);
+    if (b.d)
+        add_runs(&v, p->d, 256, b.d, &out[n++]);
+    return n;
 }
 
 struct weight_window cuda_window(const struct wview *v)

@@ -28,6 +28,18 @@ int64_t cuda_between(struct device *d, uint64_t from, uint64_t to)
     return (int64_t)((double)ms * 1e6);
 }
 
+int cuda_pull(struct device *d, const struct pull *p)
+{
+    gpu_use(d);
+    bool one = p->runs == 1 || (p->dst_pitch == p->bytes && p->src_pitch == p->bytes);
+    cudaError_t rc = one ? cudaMemcpyAsync(p->dst, p->src, p->bytes * (size_t)p->runs, cudaMemcpyDefault, d->stream)
+                         : cudaMemcpy2DAsync(p->dst, p->dst_pitch, p->src, p->src_pitch, p->bytes, (size_t)p->runs,
+                                             cudaMemcpyDefault, d->stream);
+    if (gpu_ok(d, rc, "pulling"))
+        gpu_ok(d, cudaStreamSynchronize(d->stream), "pulling");
+    return d->broken.code;
+}
+
 void marks_close(struct device *d)
 {
     for (int i = 0; i < MARKS; i++)

@@ -3,7 +3,7 @@
 then on several under a policy that changes layouts or the partition all the time, while some clients leave. Nothing may
 be lost: every whole answer equals one rank's, token by token, the books balance, no rank died. Prints "N passed, N
 failed" last.
-usage: requests.py --binary build/moonshift --policy shift|flying [--requests 500] [--small]
+usage: requests.py --binary build/moonshift --policy shift|flying|sidp [--requests 500] [--small]
                    [--ranks-arg "--devices 0,0,0,0"] -- SERVE_ARGUMENTS   (those of both servers)"""
 
 import argparse
@@ -18,6 +18,7 @@ from own_server import Site, books, frames, post
 PARAMS = {
     "shift": ["--policy-param", "threshold=24"],
     "flying": ["--policy-param", "crowd=6", "--policy-param", "few=2", "--policy-param", "min_gap_ms=5"],
+    "sidp": ["--policy-param", "patience_ms=5"],
 }
 AT_ONCE = 24
 

@@ -96,7 +96,11 @@ static void check_model(struct model *m, int max_len, uint64_t seed)
         {2, FFN_SLICED, "layer-mod:2", ALL_FETCHED}, {8, FFN_SHIFTED, "contiguous:2", ALL_FETCHED},
         {1, FFN_PLAIN, "layer-mod:4", ALL_FETCHED},
     };
+#if defined(EMULATED)
+    static const int widths[] = {2, 0, 4};
+#else
     static const int widths[] = {2, 3, 4, 8};
+#endif
     struct rng rng;
     int compared = 0;
     size_t stride = getenv("MOONSHIFT_QUICK") && STRIDE == 1 ? 3 : STRIDE;
@@ -104,7 +108,7 @@ static void check_model(struct model *m, int max_len, uint64_t seed)
     struct subject *s = subject_new(m, max_len, &rng);
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (size_t k = 0; k < sizeof pooled / sizeof *pooled && widths[i] <= model_config(m)->n_heads; k++)
-            if ((i + k + seed) % stride == 0 && can_pool(m, widths[i], &pooled[k]))
+            if (widths[i] && (i + k + seed) % stride == 0 && can_pool(m, widths[i], &pooled[k]))
                 compared += check_way(s, &rng, widths[i], &pooled[k]);
     assert_true(compared > 0);
     subject_free(s);
@@ -532,6 +536,20 @@ int main(void)
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
         cmocka_unit_test(a_tp_group_fetches_its_shares),
     };
+#if defined(EMULATED) /* these go every way there is; copies that stay need memory that a GPU does not give back */
+    const struct CMUnitTest emulated[] = {
+        cmocka_unit_test(gqa_8_2),
+        cmocka_unit_test(mqa),
+        cmocka_unit_test(heads_9_3),
+        cmocka_unit_test(k_quants),
+        cmocka_unit_test(freed_bytes_are_the_ffn_of_others),
+        cmocka_unit_test(what_is_not_here_cannot_be_read),
+        cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
+        cmocka_unit_test(only_work_moves_bytes),
+        cmocka_unit_test(a_tp_group_fetches_its_shares),
+    };
+    return sizeof tests > sizeof few ? cmocka_run_group_tests(emulated, NULL, NULL) : 1;
+#endif
 #if defined(__SANITIZE_THREAD__)
     return sizeof tests > sizeof few ? cmocka_run_group_tests(few, NULL, NULL)
                                      : 1; /* what races does so in any model */

@@ -114,11 +114,14 @@ static inline int node_open_ffn_pool(struct node *n, const struct node_opts *o, 
     struct device_opts devices[NODE_RANKS];
     for (int r = 0; r < o->n_ranks; r++)
         devices[r] = node_device(o, r);
-    TRY(ffn_pool_open(
-        &n->ffn_pool,
-        &(struct ffn_pool_setup){
-            .ops = n->ops, .ffn = o->ffn, .config = model_config(n->model), .weights = n->own, .devices = devices},
-        e));
+    TRY(ffn_pool_open(&n->ffn_pool,
+                      &(struct ffn_pool_setup){.ops = n->ops,
+                                               .ffn = o->ffn,
+                                               .config = model_config(n->model),
+                                               .weights = n->own,
+                                               .ranks = n->devices,
+                                               .devices = devices},
+                      e));
     for (int r = 0; r < o->n_ranks; r++)
         TRY(ffn_pool_sit(n->ffn_pool, r, e));
     return 0;

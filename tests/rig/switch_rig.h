@@ -95,7 +95,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .memory_share = 0.2,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */
-    for (int rows = 16; rows > 0 && s.ops->graph_begin; rows /= 2)
+    for (int rows = 16; rows > 0 && s.ops->graph_begin && !o->ffn; rows /= 2)
         s.graph_sizes[s.n_graph_sizes++] = rows;
     s.ahead = o->waits ? 0 : 6;
     s.kv_bytes =

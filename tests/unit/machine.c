@@ -222,6 +222,17 @@ static void a_pool_is_planned(void **state)
     assert_null(s.device.pool);
 }
 
+static void pooled_steps_are_no_graphs(void **state)
+{
+    struct engine_setup s = {.ops = &full, .n_ranks = 2, .graph_sizes = {2, 1}, .n_graph_sizes = 2};
+    struct opts o = pooled();
+    struct ffn_setup p;
+    struct err e;
+    (void)state;
+    assert_int_equal(machine_pool(&o, 4, &s, &p, &e), 0);
+    assert_true(s.ffn == &p && s.n_graph_sizes == 0);
+}
+
 static void refuses_pool(struct opts o, struct engine_setup s, int n_layers, const char *says)
 {
     struct ffn_setup p;
@@ -245,7 +256,9 @@ static void what_no_pool_can_be(void **state)
     copy.copy_shards = true;
     refuses_pool(o, copy, 4, "--shift-weights copy");
     gpus.ops = &full;
-    refuses_pool(o, gpus, 4, "--weights pooled is not offered with --device cuda yet");
+    o.graph_sizes = (char *)(uintptr_t) "1,2";
+    refuses_pool(o, gpus, 4, "leave --cudagraph-capture-sizes out");
+    o.graph_sizes = NULL;
     refuses_pool(o, s, FFN_MAX_LAYERS + 1, "at most 512 can be pooled");
     o.pool_slots = 1;
     refuses_pool(o, s, 4, "at least 2");
@@ -280,6 +293,7 @@ int main(void)
                                        cmocka_unit_test(groups_leave_no_rank_idle),
                                        cmocka_unit_test(sizes_of_graphs),
                                        cmocka_unit_test(a_pool_is_planned),
+                                       cmocka_unit_test(pooled_steps_are_no_graphs),
                                        cmocka_unit_test(what_no_pool_can_be)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
