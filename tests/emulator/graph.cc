@@ -187,9 +187,9 @@ cudaError_t enqueue(cudaStream_t s, const delayed &what)
 {
     std::lock_guard<std::recursive_mutex> hold(now().lock);
     s->queue.push_back(what);
-    if (random_below(4) == 0)
+    if (random_below(64) == 0)
         drain(s, nullptr);
-    if (random_below(8) == 0) {
+    if (random_below(64) == 0) {
         std::vector<cudaStream_t> &all = now().all;
         drain(all[random_below((unsigned)all.size())], nullptr);
     }
