@@ -1,9 +1,10 @@
 /* The FFN pool of a node: the slots and the server of each rank, behind the one thing that a step asks
  * (models/forward/ffn.h): a seat. For machines that compute; a simulated machine prices the pool instead
- * (kernels/sim/cost.c). All ranks are in one process and read each other's memory (--device cpu now; GPUs by peer
- * access, for which fetchers need a stream of their own each; several processes would need handles to mapped memory
- * (cuMem*, VMM), and nothing above ops->pull would change). Opened and closed by the node; seats are used by their
- * rank's thread. Invariant: nobody waits for a rank that has failed. Source: SiDP. */
+ * (kernels/sim/cost.c). All ranks are in one process and read each other's memory, GPUs by peer access; several
+ * processes would need handles to mapped memory (cuMem*, VMM), and nothing above ops->pull would change. Fetchers and
+ * servers have devices of their own, and so streams: where ops only enqueue work, what another stream is to read or to
+ * write over is waited for on the host. Opened and closed by the node; seats are used by their rank's thread.
+ * Invariant: nobody waits for a rank that has failed. Source: SiDP. */
 #ifndef EXEC_FFN_POOL_H
 #define EXEC_FFN_POOL_H
 

@@ -3,9 +3,10 @@
  * (engine/world/ffn.h); a product that comes too early waits for its own matrices, and the wait is counted. The owner
  * does nothing. A rank whose layout has tp above 1 fetches its share of each layer. Between steps nothing moves; what
  * lies in a slot stays valid for steps that need no more than that part of the layer, weights never change. Owned by
- * the pool; the rank's thread calls what is below. Invariant: a slot is in use only while its layer is complete in it
- * as far as was asked, and nothing else comes into a slot that is in use. A layer that is to lie on every rank for a
- * while gets a slot of its own, which keeps all of it until it is given up. Source: SiDP's WaS and its peak shifting.
+ * the pool; the rank's thread calls what is below. Where ops are only enqueued, a slot is in use until the rank's
+ * device has done them. Invariant: a slot is in use only while its layer is complete in it as far as was asked, and
+ * nothing else comes into a slot that is in use. A layer that is to lie on every rank for a while gets a slot of its
+ * own, which keeps all of it until it is given up. Source: SiDP's WaS and its peak shifting.
  */
 #ifndef EXEC_FFN_SLOTS_H
 #define EXEC_FFN_SLOTS_H

@@ -37,7 +37,8 @@ static void churn_pooled(const char *config, enum dtype type, int ranks, int slo
                   (unsigned long long)c.n_modes, (unsigned long long)counters[C_WAS_BYTES],
                   (unsigned long long)counters[C_CAS_ROWS], (unsigned long long)counters[C_LAYER_COPIES],
                   (unsigned long long)c.n_replicas);
-    assert_true(c.n_modes > 0 && counters[C_LAYER_COPIES] > 0);
+    assert_true(c.n_modes > 0);
+    assert_true(counters[C_LAYER_COPIES] > 0 || !backend_cpu()->forget); /* GPUs lend no blocks */
     assert_int_equal(counters[C_CAS_ROWS] > 0, !ffn_any_shares(&ffn));   /* no rank serves a layer in shares */
     assert_true(counters[C_WAS_BYTES] > 0 || slots >= ffn.n_layers - 1); /* all may have come while it warmed up */
     engine_destroy(t.engine);
