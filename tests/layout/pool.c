@@ -535,6 +535,7 @@ int main(void)
         cmocka_unit_test(layers_on_every_rank_move_no_bytes),
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),
         cmocka_unit_test(a_tp_group_fetches_its_shares),
+        cmocka_unit_test(owners_that_are_groups_have_their_shares_at_hand),
     };
 #if defined(EMULATED) /* these go every way there is; copies that stay need memory that a GPU does not give back */
     const struct CMUnitTest emulated[] = {
