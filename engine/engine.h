@@ -113,6 +113,7 @@ enum engine_out {
     EV_END,   /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY, /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
+    EV_DOWN, /* no request can be served any more; payload: char * why (moves) */
 };
 
 struct engine_event {

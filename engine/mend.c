@@ -106,6 +106,7 @@ static void give_up(struct engine *engine, const struct err *e)
 {
     engine->beyond_mending = "a rank that held FFN weights has failed, and no other has room for them";
     log_error("engine", "%s: %s", engine->beyond_mending, e->text);
+    engine_tell_down(engine, engine->beyond_mending);
     end_all(engine, engine->beyond_mending);
 }
 

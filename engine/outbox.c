@@ -21,6 +21,11 @@ static size_t limit(const struct engine *engine)
                                        : SIZE_MAX;
 }
 
+void engine_tell_down(struct engine *engine, const char *why)
+{
+    engine_emit(engine, &(struct engine_event){.kind = EV_DOWN, .payload = mem_strdup(why), .n = strlen(why)});
+}
+
 void engine_look_at_outbox(struct engine *engine)
 {
     engine->outbox_full = queue_count(engine->outbox) >= limit(engine);

@@ -189,6 +189,8 @@ void engine_lose_rank(struct engine *engine, int rank, const char *why)
     int living = w->shape.n_ranks - __builtin_popcountll(w->partition.dead_ranks);
     if (!engine->setup.quiet)
         log_error("engine", "rank %d failed: %s; %d of %d ranks go on", rank, why, living, w->shape.n_ranks);
-    if (!living)
+    if (!living) {
+        engine_tell_down(engine, "every rank of the node has failed");
         end_all(engine, why);
+    }
 }

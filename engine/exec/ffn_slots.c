@@ -194,6 +194,14 @@ static bool copy_tile(struct ffn_slots *s, const struct ffn_tile *t, uint64_t le
     return copied;
 }
 
+/* Layers of ranks that have failed. */
+static void pass_over_dead(struct ffn_slots *s)
+{
+    for (int l = 0; l < s->f->setup.n_layers; l++)
+        if (ffn_lost(s->f, l) >= 0)
+            ffn_set(&s->passed_over, l, l + 1, FFN_CAS);
+}
+
 /* The next tile of a slot, with the lock given up for the copy. A step that began meanwhile may have dropped it. */
 static void fetch_tile(struct ffn_slots *s, int i)
 {
@@ -203,6 +211,7 @@ static void fetch_tile(struct ffn_slots *s, int i)
     int layer = s->layers[i];
     if (ffn_lost(f, layer) >= 0) {
         drop(s, i);
+        pass_over_dead(s); /* who says so next may be waiting for the lock: it must not be begun again */
         monitor_wake(s->lock);
         return;
     }
@@ -217,7 +226,9 @@ static void fetch_tile(struct ffn_slots *s, int i)
     monitor_lock(s->lock);
     if (!copied) {
         s->failed = true;
-        drop(s, i);
+        for (int k = 0; k < s->n_all; k++)
+            if (is_filling(s, k))
+                drop(s, k);
         monitor_wake(s->lock);
         return;
     }
@@ -247,13 +258,6 @@ static void fetcher_main(void *arg)
 }
 
 /* ---- the rank's side */
-
-static void pass_over_dead(struct ffn_slots *s)
-{
-    for (int l = 0; l < s->f->setup.n_layers; l++)
-        if (ffn_lost(s->f, l) >= 0)
-            ffn_set(&s->passed_over, l, l + 1, FFN_CAS);
-}
 
 /* What came for another part does not serve this one, unless it was more. */
 static void drop_other_parts(struct ffn_slots *s)
@@ -444,6 +448,8 @@ void ffn_slots_keep(struct ffn_slots *s, struct replica_task *t)
     slot->copy = (struct ffn_copy){0};
     s->layers[i] = t->layer;
     s->kept[i] = true;
+    if (s->failed)
+        drop(s, i); /* its fetcher does nothing any more */
     monitor_wake(s->lock);
     monitor_unlock(s->lock);
 }

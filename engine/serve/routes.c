@@ -14,10 +14,20 @@ enum { OPEN = 1, JSON = 2, SMALL_BODY = 65536 };
 
 /* ---- small answers */
 
+/* No Retry-After: it will not come back by itself. */
+static void say_down(struct routes *r, struct http_exchange *x)
+{
+    struct fault f;
+    fault_set(&f, 503, "overloaded", NULL, "%s", r->front->down);
+    front_fault(x, &f);
+}
+
 static void get_health(struct routes *r, struct http_exchange *x)
 {
     if (r->front->draining)
         front_refuse_busy(x, "the server is draining");
+    else if (*r->front->down)
+        say_down(r, x);
     else
         http_answer(x, 200, NULL, NULL, 0);
 }

@@ -70,6 +70,8 @@ static void take_event(struct server *s, struct engine_event *ev)
         calls_take(&s->front.calls, ev);
     else if (ev->kind == EV_DRAINED)
         s->engine_drained = true;
+    else if (ev->kind == EV_DOWN)
+        snprintf(s->front.down, sizeof s->front.down, "%s", (const char *)ev->payload);
     else
         openai_event(&s->openai, ev);
     mem_free(ev->payload);

@@ -288,6 +288,21 @@ static void edits_of_the_live_file_go_live(void **state)
     buf_free(&edited);
 }
 
+static void health_says_when_no_request_can_be_served(void **state)
+{
+    (void)state;
+    fake_emit(&site.engine, (struct engine_event){.kind = EV_DOWN, .payload = mem_strdup("every rank has failed")});
+    struct reply r = {0};
+    for (int i = 0; i < 500 && r.status != 503; i++) {
+        usleep(10000);
+        reply_free(&r);
+        r = site_do(site.port, "GET", "/health", NULL, "");
+    }
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "every rank has failed"));
+    reply_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +315,7 @@ int main(void)
         cmocka_unit_test(params_and_rollback_are_passed_on),
         cmocka_unit_test(a_policy_that_cannot_start_is_refused),
         cmocka_unit_test(edits_of_the_live_file_go_live),
+        cmocka_unit_test(health_says_when_no_request_can_be_served),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

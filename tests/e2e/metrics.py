@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import shutil
 import subprocess
 import sys
@@ -507,7 +508,10 @@ def unreadable(s):
 
 
 def slow_reader(s):
+    """Its socket holds little, so the answer waits in the server; long enough for whoever looks at the metrics."""
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
+    c.connect()
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     c.request(
         "POST",
         "/tokenize",
@@ -515,6 +519,7 @@ def slow_reader(s):
         {"Authorization": "Bearer " + KEYS["blue"]},
     )
     wait(lambda: s.metrics()[0]["http_unsent_bytes", ()] > 0)
+    time.sleep(0.5)
     c.close()
 
 

@@ -138,6 +138,7 @@ static void a_failed_owner_means_503_where_nobody_has_room(void **state)
     for (int i = 1; i <= t.n; i++)
         assert_int_equal(t.heard[i].n_ends, 1);
     assert_true(t.n_refused > 0);
+    assert_int_equal(t.n_down, 1); /* so /health answers 503, too */
     engine_destroy(t.engine);
     model_close(m);
 }

@@ -100,6 +100,8 @@ static inline void listen_to(struct rig *t)
             t->reply.ending = ev.code;
             snprintf(t->text, sizeof t->text, "%s", (char *)ev.payload);
             break;
+        case EV_DOWN:
+            break;
         case EV_DRAINED:
             t->n_drained++;
             break;

@@ -44,7 +44,7 @@ struct run {
     int n, n_ends, n_replies;
     char *reply;
     bool alike, may_refuse;
-    int n_refused;
+    int n_down, n_refused;
 };
 
 struct run_opts {
@@ -131,6 +131,8 @@ static inline void listen_to(struct run *t, int64_t wait_ns)
             h->n_ends++;
             h->ending = ev.code;
             t->n_ends++;
+        } else if (ev.kind == EV_DOWN) {
+            t->n_down++;
         } else if (ev.kind == EV_REPLY) {
             t->n_replies++;
             mem_free(t->reply);

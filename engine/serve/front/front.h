@@ -29,6 +29,7 @@ struct front {
     int n_live;   /* with the engine without an ending, or on the way there; an order that is read counts as one */
     int places, step_tokens;             /* sequences that run at once, tokens of a step; 0: unknown */
     int ping_s;                          /* SSE comments while nothing comes; 0: none */
+    char down[160];                      /* why no request can be served any more; "": they can */
     bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */
 };
 
