@@ -7,8 +7,8 @@ import http.client
 import json
 import os
 import re
-import socket
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
