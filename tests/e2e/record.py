@@ -332,6 +332,6 @@ def not_written_over(folder):
 
 CASES = [one_group_first_come, by_priority, four_ranks, switches_and_orders, known_costs, pooled, not_written_over]
 if "ASAN_OPTIONS" in os.environ:  # slow there: one server that switches, and the front's part
-    CASES = [switches_and_orders, not_written_over]
+    CASES = [switches_and_orders, pooled, not_written_over]
 
 cases.run(CASES, in_folder=True)
