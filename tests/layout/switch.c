@@ -180,7 +180,8 @@ static void fixed(const char *config, enum dtype type, struct run_opts o, int tp
     serve_all(&t, model_config(m)->vocab, NULL);
     stop_run(&t);
     compare(&t, &quiet, NULL);
-    assert_true(engine_world(t.engine)->metrics->counters[C_STEPS_AHEAD] > 0);
+    if (!o.fail_at_step) /* a rank may fail before any step could follow */
+        assert_true(engine_world(t.engine)->metrics->counters[C_STEPS_AHEAD] > 0);
     if (o.fail_at_step)
         assert_int_equal((int)engine_world(t.engine)->partition.dead_ranks, 1 << o.fail_rank);
     else
