@@ -100,7 +100,7 @@ describe("auto", function()
     local took = {}
     for _, idle in ipairs { 0.5, 1 } do -- 1: never idle enough
       h.with(pooled { idle = idle }, function(e)
-        for k = 1, 200 do e:submit { prompt = 100, max_tokens = 60, at = k * 0.05 } end
+        for k = 1, 200 do e:submit { prompt = 100, max_tokens = 300, at = k * 0.01 } end
         e:run()
         took[#took + 1] = e:now()
       end)
