@@ -47,6 +47,8 @@ static int obey(struct app *a, struct err *e)
         return command_serve(a, e);
     case CMD_RUN:
         return command_run(a, e);
+    case CMD_BATCH:
+        return command_batch(a, e);
     case CMD_POLICY_CHECK:
         return command_policy_check(a, e);
     case CMD_POLICY_TEST:

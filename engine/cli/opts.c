@@ -49,11 +49,17 @@ static char *keep(struct opts *o, const char *text, size_t n)
 
 int opts_where(enum opts_command c)
 {
-    static const int bits[] = {[CMD_SERVE] = IN_SERVE,         [CMD_RUN] = IN_RUN,
-                               [CMD_POLICY_CHECK] = IN_CHECK,  [CMD_POLICY_TEST] = IN_TEST,
-                               [CMD_LUA_PATH] = IN_PATH,       [CMD_SIMULATE] = IN_SIMULATE,
-                               [CMD_REPRODUCE] = IN_REPRODUCE, [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
-                               [CMD_HELP] = IN_CHECK,          [CMD_VERSION] = IN_CHECK};
+    static const int bits[] = {[CMD_SERVE] = IN_SERVE,
+                               [CMD_RUN] = IN_RUN,
+                               [CMD_BATCH] = IN_BATCH,
+                               [CMD_POLICY_CHECK] = IN_CHECK,
+                               [CMD_POLICY_TEST] = IN_TEST,
+                               [CMD_LUA_PATH] = IN_PATH,
+                               [CMD_SIMULATE] = IN_SIMULATE,
+                               [CMD_REPRODUCE] = IN_REPRODUCE,
+                               [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
+                               [CMD_HELP] = IN_CHECK,
+                               [CMD_VERSION] = IN_CHECK};
     return bits[c];
 }
 
@@ -223,8 +229,8 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",    "run",      "policy check", "policy test",
-                                        "lua-path", "simulate", "reproduce",    "tune"};
+    static const char *const names[] = {"serve",    "run",      "batch",     "policy check", "policy test",
+                                        "lua-path", "simulate", "reproduce", "tune"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -456,9 +462,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", CMD_SERVE},         {"run", CMD_RUN},   {"simulate", CMD_SIMULATE},
-    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK},
-    {"lua-path", CMD_LUA_PATH},   {"help", CMD_HELP}, {"version", CMD_VERSION},
+    {"serve", CMD_SERVE},         {"run", CMD_RUN},         {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
+    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},       {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
+    {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };

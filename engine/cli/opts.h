@@ -17,6 +17,7 @@
 enum opts_command {
     CMD_SERVE,
     CMD_RUN,
+    CMD_BATCH,
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
     CMD_LUA_PATH,
@@ -85,6 +86,8 @@ struct opts {
     int64_t top_k, max_tokens;
     bool raw;
     char *history; /* a file, or "off"; NULL: the usual place */
+    /* batch */
+    char *input, *output, *errors; /* errors NULL: the output with .errors behind it */
     /* policy check, policy test */
     char *file;
     bool watch;

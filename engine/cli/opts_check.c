@@ -86,7 +86,10 @@ int opts_cross_check(struct opts *o, struct err *e)
     if (dummy && o->tokenizer)
         return err_set(e, E_INPUT, "--tokenizer is not read with --load-format dummy, whose tokens are bytes");
     if (!dummy && (!o->model || !o->model[0]))
-        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", o->command == CMD_SERVE ? "serve" : "run");
+        return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", opts_command_name(o->command));
+    if (o->command == CMD_BATCH && (!o->input || !o->output))
+        return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",
+                       o->input ? "where do the answers go?" : "which lines?");
     return check_params(o, e);
 }
 

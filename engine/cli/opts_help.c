@@ -86,6 +86,7 @@ static const char overview[] =
     "\n"
     "  moonshift serve MODEL [flags]          an OpenAI-compatible server\n"
     "  moonshift run MODEL [PROMPT] [flags]   one answer, or a chat at the terminal\n"
+    "  moonshift batch MODEL -i F -o F        a file of requests, without a server\n"
     "  moonshift simulate --trace T [flags]   what would policies do to this traffic? in virtual time\n"
     "  moonshift tune --objective M [flags]   which params of a policy are best for this traffic?\n"
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
@@ -177,6 +178,15 @@ static const char test_head[] =
     "what was run has passed, but specs could not be run: busted or what it needs is missing (the output says what\n"
     "to install).\n";
 
+static const char batch_head[] =
+    "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
+    "\n"
+    "Answers a file of requests, OpenAI's batch lines for /v1/chat/completions and /v1/completions, without a server.\n"
+    "Answers come in the order of the input, those of refused requests in ANSWERS.jsonl.errors. A job that was\n"
+    "killed goes on with the same command, and no line is answered twice or lost.\n"
+    "\n"
+    "  moonshift batch model.gguf -i lines.jsonl -o answers.jsonl --max-num-seqs 256\n";
+
 static const char path_head[] = "moonshift lua-path [--cpath]\n"
                                 "\n"
                                 "Tells a shell where require(\"moonshift\") finds its module, from any folder:\n"
@@ -186,11 +196,12 @@ static const char path_head[] = "moonshift lua-path [--cpath]\n"
 
 const char *opts_head(enum opts_command command)
 {
-    static const char *const heads[] = {
-        [CMD_SERVE] = serve_head,         [CMD_RUN] = run_head,       [CMD_POLICY_CHECK] = check_head,
-        [CMD_POLICY_TEST] = test_head,    [CMD_LUA_PATH] = path_head, [CMD_SIMULATE] = simulate_head,
-        [CMD_REPRODUCE] = reproduce_head, [CMD_TUNE] = tune_head,     [CMD_HELP] = overview,
-        [CMD_VERSION] = overview};
+    static const char *const heads[] = {[CMD_SERVE] = serve_head,       [CMD_RUN] = run_head,
+                                        [CMD_BATCH] = batch_head,       [CMD_POLICY_CHECK] = check_head,
+                                        [CMD_POLICY_TEST] = test_head,  [CMD_LUA_PATH] = path_head,
+                                        [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
+                                        [CMD_TUNE] = tune_head,         [CMD_HELP] = overview,
+                                        [CMD_VERSION] = overview};
     return heads[command];
 }
 

@@ -1,7 +1,7 @@
 #include "engine/cli/opts_table.h"
 
 #define AT(field) offsetof(struct opts, field)
-#define BOTH (IN_SERVE | IN_RUN)
+#define BOTH (IN_SERVE | IN_RUN | IN_BATCH)
 #define ALL (BOTH | IN_SIMULATE)
 #define SEARCH (IN_REPRODUCE | IN_TUNE)
 #define TERA 1e12
@@ -13,7 +13,7 @@ static const struct opt_row rows[] = {
     {"tokenizer", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(tokenizer), "FILE|FOLDER", NULL, 0, 0, NULL,
      "a GGUF file, or a folder with a tokenizer.json, whose tokenizer and chat template are used (default: the model's "
      "own)"},
-    {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE, AT(names), "NAME", NULL, 0, 0, NULL,
+    {"served-model-name", "alias", 0, OPT_LIST, GROUP_MODEL, IN_SERVE | IN_BATCH, AT(names), "NAME", NULL, 0, 0, NULL,
      "what clients call it; may be given several times (default: the file's name)"},
     {"max-model-len", NULL, 'c', OPT_COUNT, GROUP_MODEL, ALL, AT(max_model_len), "N", "0", 0, 1 << 30, NULL,
      "tokens of prompt and answer together; 0: what the model was trained for"},
@@ -26,7 +26,7 @@ static const struct opt_row rows[] = {
     {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, ALL, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL,
-     "of dummy weights, of the answers of moonshift run, and of generated traffic"},
+     "of dummy weights, of the answers of moonshift run, of batch lines that ask for none, and of generated traffic"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
      "the policy that decides what runs: a Lua file, or NAME for NAME.lua in the policy folder, with its parameters; "
@@ -248,6 +248,13 @@ static const struct opt_row rows[] = {
      "continue the text as it is, without a chat template"},
     {"history", NULL, 0, OPT_TEXT, GROUP_CHAT, IN_RUN, AT(history), "FILE", NULL, 0, 0, NULL,
      "where typed lines are kept; off: nowhere (default: moonshift/history in $XDG_STATE_HOME or ~/.local/state)"},
+
+    {"input-file", NULL, 'i', OPT_TEXT, GROUP_RESULTS, IN_BATCH, AT(input), "FILE", NULL, 0, 0, NULL,
+     "requests, a line each, as for OpenAI's batches: custom_id, method, url, body"},
+    {"output-file", NULL, 'o', OPT_TEXT, GROUP_RESULTS, IN_BATCH, AT(output), "FILE", NULL, 0, 0, NULL,
+     "answers, a line each, in the order of the input; a job that was stopped goes on with the same command"},
+    {"error-file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_BATCH, AT(errors), "FILE", NULL, 0, 0, NULL,
+     "a line for each request that was refused (default: the output file's name and .errors)"},
 
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},

@@ -36,7 +36,8 @@ enum {
     IN_REPRODUCE = 32,
     IN_TUNE = 64,
     IN_TEST = 128,
-    IN_PATH = 256
+    IN_PATH = 256,
+    IN_BATCH = 512
 };
 
 struct opt_row {

@@ -60,10 +60,11 @@ int app_start_lua(struct app *a, struct err *e);
  * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
 
-/* ---- one file each: serve.c, run.c, simulate.c, search.c, policy.c */
+/* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c */
 
 int command_serve(struct app *a, struct err *e);
 int command_run(struct app *a, struct err *e);
+int command_batch(struct app *a, struct err *e);
 /* A recording has a machine of its own; any other trace needs one to be named. Before anything is opened. */
 int command_check_machine(const struct opts *o, struct err *e);
 int command_simulate(struct app *a, struct err *e);

@@ -74,13 +74,14 @@ static void every_row_works(void **state)
     (void)state;
     int n;
     const struct opt_row *rows = opts_rows(&n);
-    static const char *const commands[] = {"serve m", "run m", "policy check f", "simulate --trace t --hf-config c"};
-    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK, IN_SIMULATE};
+    static const char *const commands[] = {"serve m", "run m", "policy check f", "simulate --trace t --hf-config c",
+                                           "batch m -i a -o b"};
+    static const int bits[] = {IN_SERVE, IN_RUN, IN_CHECK, IN_SIMULATE, IN_BATCH};
     for (int i = 0; i < n; i++) {
         const struct opt_row *r = &rows[i];
         assert_true(r->kind == OPT_SWITCH ? r->value == NULL : r->value != NULL);
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
-        for (int c = 0; c < 4; c++) {
+        for (int c = 0; c < 5; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
                 !strcmp(r->name, "load-format"))
                 continue;
@@ -371,7 +372,10 @@ static void help_names_every_flag(void **state)
         struct buf b = {0};
         opts_help((enum opts_command)c, &b);
         for (int i = 0; i < n; i++)
-            if (rows[i].where & (c == CMD_SERVE ? IN_SERVE : c == CMD_RUN ? IN_RUN : IN_CHECK))
+            if (rows[i].where & (c == CMD_SERVE   ? IN_SERVE
+                                 : c == CMD_RUN   ? IN_RUN
+                                 : c == CMD_BATCH ? IN_BATCH
+                                                  : IN_CHECK))
                 assert_non_null(strstr(b.data, rows[i].name));
         size_t width = 0;
         for (char *p = b.data; *p; p++) {

@@ -1,0 +1,190 @@
+"""Batch jobs from outside: the format, the order, errors line by line, and that a job which is killed at any moment
+and begun again ends with the very bytes of one that was not. Uses made-up weights."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, "tests/rig")
+import cases
+
+BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
+DUMMY = [
+    "--load-format",
+    "dummy",
+    "--hf-config",
+    "tests/data/layout_gqa.json",
+    "--served-model-name",
+    "m",
+    "--kv-cache-memory-bytes",
+    "64MiB",
+    "-t",
+    "1",
+]
+ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
+FOLDER = tempfile.TemporaryDirectory()
+N_LINES = 40 if os.environ.get("MOONSHIFT_SLOW") else 300
+N_KILLS = 4 if os.environ.get("MOONSHIFT_SLOW") else 20
+
+
+def path(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def write(name, lines):
+    with open(path(name), "w", encoding="utf-8") as f:
+        f.write("".join(line + "\n" for line in lines))
+    return path(name)
+
+
+def line(i, body, url="/v1/completions", method="POST"):
+    return json.dumps({"custom_id": f"line {i}", "method": method, "url": url, "body": body})
+
+
+def completion(i, rng):
+    body = {"model": "m", "prompt": f"Tell {i}: " + "ab " * rng.randrange(20), "max_tokens": rng.randrange(1, 24)}
+    if i % 3 == 0:
+        body["temperature"] = 0
+    return line(i, body)
+
+
+def some_lines(n):
+    rng = random.Random(n)
+    for i in range(1, n + 1):
+        if i % 40 == 7:
+            yield "not JSON"
+        elif i % 40 == 9:
+            yield line(i, {"model": "another", "prompt": "x"})
+        else:
+            yield completion(i, rng)
+
+
+def command(source, answers, *more):
+    return [BINARY, "batch", *DUMMY, "-i", source, "-o", path(answers), *more]
+
+
+def job(source, answers, *more):
+    return subprocess.run(command(source, answers, *more), capture_output=True, text=True, timeout=120, env=ENV)
+
+
+def read(name):
+    with open(path(name), "rb") as f:
+        return f.read()
+
+
+def results(name):
+    return [json.loads(text) for text in read(name).decode("utf-8", "replace").splitlines()]
+
+
+def answers_come_in_the_order_of_the_input():
+    chat = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+    lines = [completion(i, random.Random(i)) for i in range(1, 30)] + [line(30, chat, "/v1/chat/completions")]
+    done = job(write("order.jsonl", [*lines[:10], "", "  ", *lines[10:]]), "order.out", "--chat-template", "chatml")
+    assert done.returncode == 0 and "30 answers in" in done.stderr, done
+    got = results("order.out")
+    assert [r["custom_id"] for r in got] == [f"line {i}" for i in range(1, 31)]
+    for r, asked in zip(got, lines, strict=True):
+        body = r["response"]["body"]
+        assert r["response"]["status_code"] == 200 and r["error"] is None, r
+        assert body["usage"]["completion_tokens"] <= json.loads(asked)["body"]["max_tokens"]
+    assert got[-1]["response"]["body"]["object"] == "chat.completion"
+    assert not os.path.exists(path("order.out.errors")) and not os.path.exists(path("order.out.job"))
+
+
+def each_bad_line_has_its_error_and_the_others_go_on():
+    good = {"model": "m", "prompt": "x", "max_tokens": 2}
+    wrong = {
+        "{": "invalid_json_line",
+        "7": "invalid_json_line",
+        '{"custom_id": "a\\u0000b"}': "invalid_json_line",
+        json.dumps({"method": "POST", "url": "/v1/completions", "body": good}): "missing_custom_id",
+        line(5, good, method="GET"): "invalid_method",
+        line(6, good, "/v1/embeddings"): "invalid_url",
+        line(7, [1]): "invalid_body",
+        line(8, {**good, "stream": True}): "invalid_body",
+        '{"a": "' + "x" * (17 << 20) + '"}': "line_too_long",
+    }
+    source = [text for bad in wrong for text in (bad, completion(1, random.Random(1)))]
+    source += [line(90, {**good, "model": "another"}), line(91, {**good, "temperature": -1})]
+    done = job(write("bad.jsonl", source), "bad.out", "--error-file", path("bad.errors"))
+    assert done.returncode == 0 and f"{len(wrong)} answers" in done.stderr, done
+    errors = results("bad.errors")
+    assert [e["error"]["code"] for e in errors[:-2]] == list(wrong.values()), errors
+    assert all(e["response"] is None and e["error"]["message"] for e in errors[:-2])
+    assert [e["response"]["status_code"] for e in errors[-2:]] == [404, 400]
+    numbers = sorted(int(r["id"].split("_")[-1]) for r in errors + results("bad.out"))
+    assert numbers == list(range(1, len(source) + 1))
+
+
+def kill_at_a_random_moment(source, name, rng, seconds):
+    p = subprocess.Popen(command(source, name), stderr=subprocess.DEVNULL, env=ENV)
+    time.sleep(rng.uniform(0, seconds))
+    p.send_signal(rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+    p.wait(60)
+
+
+def a_killed_job_ends_with_the_same_bytes():
+    rng = random.Random(3)
+    source = write("kill.jsonl", some_lines(N_LINES))
+    began = time.monotonic()
+    assert job(source, "whole.out").returncode == 0
+    seconds = time.monotonic() - began
+    for _ in range(N_KILLS):
+        kill_at_a_random_moment(source, "killed.out", rng, seconds)
+        under_way = os.path.exists(path("killed.out.job"))
+        if under_way and os.path.exists(path("killed.out")) and rng.random() < 0.3:  # a write that was torn, too
+            with open(path("killed.out"), "r+b") as f:
+                f.truncate(max(0, os.path.getsize(path("killed.out")) - rng.randrange(200)))
+        if os.path.exists(path("killed.out")) and not under_way:
+            for name in ("killed.out", "killed.out.errors"):  # it was done: once more from the beginning
+                assert read(name) == read(name.replace("killed", "whole"))
+                os.remove(path(name))
+    while not os.path.exists(path("killed.out")) or os.path.exists(path("killed.out.job")):
+        done = job(source, "killed.out")
+        assert done.returncode == 0, (done.returncode, done.stderr)
+    assert read("killed.out") == read("whole.out")
+    assert read("killed.out.errors") == read("whole.out.errors")
+
+
+def what_is_not_the_same_job_is_refused():
+    source = write("same.jsonl", some_lines(20))
+    write("mine.out", ["my own text"])
+    mine = job(source, "mine.out")
+    assert mine.returncode == 1 and "is there already" in mine.stderr and read("mine.out") == b"my own text\n", mine
+    p = subprocess.Popen(command(source, "same.out"), stderr=subprocess.DEVNULL, env=ENV)
+    while not os.path.exists(path("same.out.job")):
+        time.sleep(0.001)
+    p.kill()
+    p.wait()
+    before = read("same.out") if os.path.exists(path("same.out")) else b""
+    for other in (job(source, "same.out", "--seed", "5"), job(write("other.jsonl", some_lines(19)), "same.out")):
+        assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+    assert before == (read("same.out") if os.path.exists(path("same.out")) else b"")
+    assert job(source, "same.out").returncode == 0
+    missing = job(path("none.jsonl"), "none.out")
+    assert missing.returncode == 1 and "none.jsonl" in missing.stderr and not os.path.exists(path("none.out")), missing
+    folder = job(FOLDER.name, "none.out")
+    assert folder.returncode == 1 and "regular file" in folder.stderr, folder
+    asked = subprocess.run([BINARY, "batch", *DUMMY, "-i", source], capture_output=True, text=True, env=ENV)
+    assert asked.returncode == 2 and "where do the answers go?" in asked.stderr, asked
+
+
+def an_empty_file_is_done():
+    done = job(write("empty.jsonl", [""]), "empty.out")
+    assert done.returncode == 0 and "0 answers" in done.stderr and read("empty.out") == b"", done
+
+
+cases.run(
+    [
+        answers_come_in_the_order_of_the_input,
+        each_bad_line_has_its_error_and_the_others_go_on,
+        a_killed_job_ends_with_the_same_bytes,
+        what_is_not_the_same_job_is_refused,
+        an_empty_file_is_done,
+    ]
+)
