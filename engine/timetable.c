@@ -40,7 +40,7 @@ void timetable_add_move(struct timetable *t, struct move *m)
 
 void timetable_add_replica(struct timetable *t, struct replica_task *r)
 {
-    add(t, (struct timetable_entry){.done_ns = r->posted_ns + r->ns, .replica = r}, NULL, 0);
+    add(t, (struct timetable_entry){.done_ns = r->posted_ns + atomic_load(&r->ns), .replica = r}, NULL, 0);
 }
 
 void timetable_occupy(struct timetable *t, uint64_t ranks, int64_t now_ns, int64_t ns)

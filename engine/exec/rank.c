@@ -468,9 +468,10 @@ static void do_replica(struct rank *r, struct replica_task *t)
 {
     const struct backend_ops *ops = r->setup.ops;
     if (!r->seat) { /* a machine that computes nothing: all its ranks take the same time */
-        t->ns = !t->gives_up && ops->layer_copy_ns ? ops->layer_copy_ns(r->device) : 0;
+        int64_t ns = !t->gives_up && ops->layer_copy_ns ? ops->layer_copy_ns(r->device) : 0;
+        atomic_store(&t->ns, ns);
         if (r->setup.threaded)
-            sleep_ns(t->ns);
+            sleep_ns(ns);
         replica_task_end(t, 0);
     } else if (t->gives_up) {
         ffn_seat_give_up(r->seat, t->layer);

@@ -22,7 +22,7 @@ struct replica_task {
     const int32_t *lent; /* [ranks in the mask][n_blocks], by rank ascending; the world's, which has them until then */
     atomic_int left;     /* ranks yet to be done */
     atomic_int rc;       /* of one that failed */
-    int64_t ns;          /* on machines that know beforehand */
+    _Atomic int64_t ns;  /* on machines that know beforehand */
     int64_t posted_ns;
     /* On the thread of the rank, or of its fetcher, that is done last; NULL: the poster looks at `left`. */
     void (*done)(void *ctx, struct replica_task *t);

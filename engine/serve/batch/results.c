@@ -15,9 +15,8 @@
 /* One of the files while it is read again: its next whole line. */
 struct reader {
     FILE *file;
-    char *line;
-    size_t cap;
-    int64_t number, at, end; /* of the line, which lies in [at, end); 0: there is none */
+    int64_t number; /* of the line; 0: there is none, or no job has written it */
+    int64_t end;    /* of the line, in the file */
 };
 
 struct results {
@@ -31,11 +30,11 @@ void results_begin_line(struct buf *out, int64_t number)
     buf_printf(out, BEGINNING "%" PRId64 "\",", number);
 }
 
-/* Its number, or 0: no job has written it, or not to its end. */
-static int64_t number_of(const char *line, size_t n)
+/* Its number, or 0. */
+static int64_t number_of(const char *line)
 {
     char *end;
-    if (n < sizeof BEGINNING || line[n - 1] != '\n' || strncmp(line, BEGINNING, sizeof BEGINNING - 1) != 0)
+    if (strncmp(line, BEGINNING, sizeof BEGINNING - 1) != 0)
         return 0;
     int64_t number = strtoll(line + sizeof BEGINNING - 1, &end, 10);
     return number > 0 && *end == '"' ? number : 0;
@@ -43,10 +42,14 @@ static int64_t number_of(const char *line, size_t n)
 
 static void next_line(struct reader *r)
 {
-    ssize_t n = r->file ? getline(&r->line, &r->cap, r->file) : -1;
-    r->at = r->end;
-    r->number = n > 0 ? number_of(r->line, (size_t)n) : 0;
-    r->end += n > 0 ? n : 0;
+    char head[64] = "";
+    size_t n = 0;
+    int c = EOF;
+    while (r->file && (c = getc_unlocked(r->file)) != EOF && c != '\n')
+        if (n++ < sizeof head - 1)
+            head[n - 1] = (char)c;
+    r->end += (int64_t)n + (c == '\n');
+    r->number = c == '\n' ? number_of(head) : 0; /* else it is torn */
 }
 
 /* How far both files go on from line 1 without a gap. */
@@ -69,11 +72,9 @@ static void count(struct results *r, int64_t ends[2])
         next++;
         i = 0;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (files[i].file)
             fclose(files[i].file);
-        free(files[i].line);
-    }
 }
 
 static int open_one(struct results *r, int i, int64_t end, struct err *e)
