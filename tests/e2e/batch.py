@@ -152,7 +152,7 @@ def a_killed_job_ends_with_the_same_bytes():
 
 
 def what_is_not_the_same_job_is_refused():
-    source = write("same.jsonl", some_lines(20))
+    source = write("same.jsonl", some_lines(10 * N_LINES))  # so long that it is under way when it is killed
     write("mine.out", ["my own text"])
     mine = job(source, "mine.out")
     assert mine.returncode == 1 and "is there already" in mine.stderr and read("mine.out") == b"my own text\n", mine
@@ -174,6 +174,17 @@ def what_is_not_the_same_job_is_refused():
     assert asked.returncode == 2 and "where do the answers go?" in asked.stderr, asked
 
 
+def an_interrupt_ends_it():
+    source = write("long.jsonl", [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)])
+    p = subprocess.Popen(command(source, "long.out"), stderr=subprocess.PIPE, text=True, env=ENV)
+    while not os.path.exists(path("long.out.job")):
+        time.sleep(0.001)
+    time.sleep(1)
+    p.send_signal(signal.SIGINT)
+    said = p.communicate(timeout=100)[1]
+    assert p.returncode == 1 and "The same command goes on from here" in said, (p.returncode, said)
+
+
 def an_empty_file_is_done():
     done = job(write("empty.jsonl", [""]), "empty.out")
     assert done.returncode == 0 and "0 answers" in done.stderr and read("empty.out") == b"", done
@@ -185,6 +196,7 @@ cases.run(
         each_bad_line_has_its_error_and_the_others_go_on,
         a_killed_job_ends_with_the_same_bytes,
         what_is_not_the_same_job_is_refused,
+        an_interrupt_ends_it,
         an_empty_file_is_done,
     ]
 )

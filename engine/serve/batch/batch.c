@@ -130,7 +130,7 @@ static void on_answer(void *ctx, void *tag, int status, const char *body, size_t
     else if (p->tries < TRIES)
         post(p); /* the connection had gone */
     else
-        stop(b, "the server does not answer");
+        stop(b, "the server takes no more requests");
 }
 
 /* ---- progress */
@@ -264,18 +264,8 @@ static void send_more(struct batch *b)
     }
 }
 
-int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
+static int run_lines(struct batch *b, struct err *e)
 {
-    struct http_client_setup setup = {.port = s->port,
-                                      .key = s->key,
-                                      .n_connections = s->at_once,
-                                      .answer_bytes = ANSWER_BYTES,
-                                      .answered = on_answer,
-                                      .ctx = b};
-    b->begun_ns = clock_now(b->setup.clock);
-    b->n_window = 4 * (int64_t)s->at_once;
-    b->window = mem_new_array((size_t)b->n_window, sizeof *b->window);
-    TRY(http_client_open(&b->client, &setup, e));
     for (;;) {
         send_more(b);
         TRY(write_answered(b, e));
@@ -289,6 +279,24 @@ int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
     }
     say_progress(b, b->setup.terminal);
     return 0;
+}
+
+int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
+{
+    struct http_client_setup setup = {.port = s->port,
+                                      .key = s->key,
+                                      .n_connections = s->at_once,
+                                      .answer_bytes = ANSWER_BYTES,
+                                      .answered = on_answer,
+                                      .ctx = b};
+    b->begun_ns = clock_now(b->setup.clock);
+    b->n_window = 4 * (int64_t)s->at_once;
+    b->window = mem_new_array((size_t)b->n_window, sizeof *b->window);
+    TRY(http_client_open(&b->client, &setup, e));
+    int rc = run_lines(b, e);
+    http_client_close(b->client); /* what is still on its way is called off: it would keep the server from its end */
+    b->client = NULL;
+    return rc;
 }
 
 int batch_end(struct batch *b, struct err *e)
