@@ -209,11 +209,19 @@ struct step *step_follow(struct step *prev, const struct step_context *at)
     return s;
 }
 
+/* Nothing but its parts is looked at: what was before it may be gone by now. */
+static bool has_failed(const struct step *s)
+{
+    for (int i = 0; i < s->n_ranks; i++)
+        if (s->parts[i].rc)
+            return true;
+    return false;
+}
+
 int step_take_tokens(struct step *s, int share, struct err *e)
 {
-    int rank;
     ASSERT(s->prev && atomic_load(&s->prev->left) == 0);
-    if (step_failure(s->prev, &rank))
+    if (has_failed(s->prev))
         return err_set(e, E_PEER, "the step before it failed");
     for (int i = 0; i < s->n_rows; i++)
         s->parts[share].ids[i] = s->prev->results[i].token;
