@@ -193,6 +193,32 @@ static int open_engine(struct app *a, struct err *e)
     return 0;
 }
 
+void app_plan_server(struct app *a, struct server_setup *out)
+{
+    const struct opts *o = &a->opts;
+    const struct limits *l = &engine_node(a->engine)->limits;
+    *out = (struct server_setup){
+        .max_num_seqs = l->max_num_seqs,
+        .max_num_batched_tokens = l->max_num_batched_tokens,
+        .names = o->names.n ? (const char *const *)o->names.items : a->names,
+        .n_names = o->names.n ? o->names.n : 1,
+        .root = o->model ? o->model : a->served,
+        .tokenizer = a->tokenizer,
+        .chat = a->chat,
+        .chat_source = a->chat ? a->chat_source.data : NULL,
+        .n_vocab = tokenizer_n_vocab(a->tokenizer),
+        .max_model_len = l->max_model_len,
+        .clock = &a->clock,
+        .inbox = engine_inbox(a->engine),
+        .outbox = engine_outbox(a->engine),
+        .guard = a->guard,
+        .lua = &a->lua,
+        .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
+        .policy_name = a->policy_name[0] ? a->policy_name : NULL,
+        .policy_path = a->policy_path[0] ? a->policy_path : NULL,
+    };
+}
+
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);

@@ -48,6 +48,8 @@ struct app {
 int app_open(struct app *a, struct err *e);
 void app_stop_engine(struct app *a);
 void app_close(struct app *a);
+/* What a server needs of the model, the engine and the policies; where it listens, and for whom, is left open. */
+void app_plan_server(struct app *a, struct server_setup *out);
 /* What clients call the model: as asked for, else the file's name without its ending. */
 void app_name_model(struct app *a);
 /* What the settings say of the node and its limits; no policy. */

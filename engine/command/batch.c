@@ -56,35 +56,18 @@ static int open_job(struct app *a, struct job *j, struct err *e)
     return batch_open(&j->batch, &s, e);
 }
 
+/* For this process alone: no port that is known, no key that anybody else has, no policy that changes. */
 static int open_server(struct app *a, const struct job *j, const char *const *key, struct err *e)
 {
-    const struct opts *o = &a->opts;
-    const struct limits *l = &engine_node(a->engine)->limits;
-    struct server_setup s = {
-        .host = "127.0.0.1",
-        .api_keys = key,
-        .n_api_keys = 1,
-        .http = {.body = 64 << 20, .connections = j->server.at_once + 8, .per_address = j->server.at_once + 8},
-        .max_num_seqs = l->max_num_seqs,
-        .max_num_batched_tokens = l->max_num_batched_tokens,
-        .text_s = -1,
-        .names = o->names.n ? (const char *const *)o->names.items : a->names,
-        .n_names = o->names.n ? o->names.n : 1,
-        .root = o->model ? o->model : a->served,
-        .tokenizer = a->tokenizer,
-        .chat = a->chat,
-        .chat_source = a->chat ? a->chat_source.data : NULL,
-        .n_vocab = tokenizer_n_vocab(a->tokenizer),
-        .max_model_len = l->max_model_len,
-        .clock = &a->clock,
-        .inbox = engine_inbox(a->engine),
-        .outbox = engine_outbox(a->engine),
-        .guard = a->guard,
-        .lua = &a->lua,
-        .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
-        .policy_name = a->policy_name[0] ? a->policy_name : NULL,
-        .no_watch = true,
-    };
+    struct server_setup s;
+    app_plan_server(a, &s);
+    s.host = "127.0.0.1";
+    s.api_keys = key;
+    s.n_api_keys = 1;
+    s.http = (struct http_limits){
+        .body = 64 << 20, .connections = j->server.at_once + 8, .per_address = j->server.at_once + 8};
+    s.text_s = -1;
+    s.no_watch = true;
     return server_create(&a->server, &s, e);
 }
 

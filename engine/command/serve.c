@@ -43,53 +43,34 @@ static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
     const struct limits *l = &engine_node(a->engine)->limits;
-    struct server_setup doors;
+    struct server_setup s, doors;
     TRY(name_doors(a, &doors, e));
-    struct server_setup s = {
-        .host = doors.host,
-        .port = doors.port,
-        .admin_host = doors.admin_host,
-        .admin_port = doors.admin_port,
-        .api_keys = doors.api_keys,
-        .n_api_keys = doors.n_api_keys,
-        .api_key_files = doors.api_key_files,
-        .n_api_key_files = doors.n_api_key_files,
-        .admin_key = doors.admin_key,
-        .admin_key_files = doors.admin_key_files,
-        .n_admin_key_files = doors.n_admin_key_files,
-        .origins = (const char *const *)o->origins.items,
-        .n_origins = o->origins.n,
-        .admin_hosts = (const char *const *)o->admin_hosts.items,
-        .n_admin_hosts = o->admin_hosts.n,
-        .http = {.body = (size_t)o->body_bytes,
-                 .bodies = (size_t)o->bodies_bytes,
-                 .answers = (size_t)o->answers_bytes,
-                 .rate = (size_t)o->client_rate,
-                 .body_s = (int)o->body_s,
-                 .connections = (int)o->max_connections,
-                 .per_address = (int)o->connections_per_address},
-        .max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0,
-        .max_num_seqs = l->max_num_seqs,
-        .max_num_batched_tokens = l->max_num_batched_tokens,
-        .text_s = o->text_s > 0 ? o->text_s : -1,
-        .log_requests = o->log_requests,
-        .names = o->names.n ? (const char *const *)o->names.items : a->names,
-        .n_names = o->names.n ? o->names.n : 1,
-        .root = o->model ? o->model : a->served,
-        .tokenizer = a->tokenizer,
-        .chat = a->chat,
-        .chat_source = a->chat ? a->chat_source.data : NULL,
-        .n_vocab = tokenizer_n_vocab(a->tokenizer),
-        .max_model_len = l->max_model_len,
-        .clock = &a->clock,
-        .inbox = engine_inbox(a->engine),
-        .outbox = engine_outbox(a->engine),
-        .guard = a->guard,
-        .lua = &a->lua,
-        .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
-        .policy_name = a->policy_name[0] ? a->policy_name : NULL,
-        .policy_path = a->policy_path[0] ? a->policy_path : NULL,
-    };
+    app_plan_server(a, &s);
+    s.host = doors.host;
+    s.port = doors.port;
+    s.admin_host = doors.admin_host;
+    s.admin_port = doors.admin_port;
+    s.api_keys = doors.api_keys;
+    s.n_api_keys = doors.n_api_keys;
+    s.api_key_files = doors.api_key_files;
+    s.n_api_key_files = doors.n_api_key_files;
+    s.admin_key = doors.admin_key;
+    s.admin_key_files = doors.admin_key_files;
+    s.n_admin_key_files = doors.n_admin_key_files;
+    s.origins = (const char *const *)o->origins.items;
+    s.n_origins = o->origins.n;
+    s.admin_hosts = (const char *const *)o->admin_hosts.items;
+    s.n_admin_hosts = o->admin_hosts.n;
+    s.http = (struct http_limits){.body = (size_t)o->body_bytes,
+                                  .bodies = (size_t)o->bodies_bytes,
+                                  .answers = (size_t)o->answers_bytes,
+                                  .rate = (size_t)o->client_rate,
+                                  .body_s = (int)o->body_s,
+                                  .connections = (int)o->max_connections,
+                                  .per_address = (int)o->connections_per_address};
+    s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
+    s.text_s = o->text_s > 0 ? o->text_s : -1;
+    s.log_requests = o->log_requests;
     return server_create(&a->server, &s, e);
 }
 

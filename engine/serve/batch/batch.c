@@ -105,7 +105,8 @@ static void stop(struct batch *b, const char *why)
 static void post(struct pending *p)
 {
     p->tries++;
-    http_client_post(p->batch->client, p->line.path, p->line.body.data, p->line.body.len, p);
+    if (!http_client_post(p->batch->client, p->line.path, p->line.body.data, p->line.body.len, p))
+        stop(p->batch, "the server cannot be reached");
 }
 
 /* Why a server takes no more, in its words. */
@@ -289,7 +290,7 @@ int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
                                       .answer_bytes = ANSWER_BYTES,
                                       .answered = on_answer,
                                       .ctx = b};
-    b->begun_ns = clock_now(b->setup.clock);
+    b->begun_ns = b->said_ns = clock_now(b->setup.clock);
     b->n_window = 4 * (int64_t)s->at_once;
     b->window = mem_new_array((size_t)b->n_window, sizeof *b->window);
     TRY(http_client_open(&b->client, &setup, e));

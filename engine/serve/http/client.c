@@ -93,7 +93,7 @@ bool http_client_is_full(const struct http_client *c)
     return c->n_busy == c->setup.n_connections;
 }
 
-void http_client_post(struct http_client *c, const char *path, const char *body, size_t n, void *post)
+bool http_client_post(struct http_client *c, const char *path, const char *body, size_t n, void *post)
 {
     struct line *l = c->lines;
     while (l->busy)
@@ -109,7 +109,11 @@ void http_client_post(struct http_client *c, const char *path, const char *body,
     l->busy = true;
     l->post = post;
     c->n_busy++;
-    evhttp_make_request(l->connection, r, EVHTTP_REQ_POST, path);
+    if (evhttp_make_request(l->connection, r, EVHTTP_REQ_POST, path) == 0)
+        return true;
+    l->busy = false;
+    c->n_busy--;
+    return false;
 }
 
 void http_client_turn(struct http_client *c, int ms)

@@ -23,8 +23,8 @@ struct http_client_setup {
 int http_client_open(struct http_client **out, const struct http_client_setup *s, struct err *e); /* E_SYS */
 void http_client_close(struct http_client *c); /* NULL is fine; what is under way is not answered any more */
 bool http_client_is_full(const struct http_client *c);
-/* Not when full. body is copied. */
-void http_client_post(struct http_client *c, const char *path, const char *body, size_t n, void *post);
+/* Not when full. body is copied. False: it could not be sent, and is not answered. */
+bool http_client_post(struct http_client *c, const char *path, const char *body, size_t n, void *post);
 /* Waits until something has been answered, at most so long. */
 void http_client_turn(struct http_client *c, int ms);
 
