@@ -261,6 +261,17 @@ static struct buf pooled_text(const char *pool, const char *line)
     return text;
 }
 
+/* The recording of this text, and its first line. */
+static struct recording *first_of(const struct buf *text, struct recorded *x)
+{
+    struct err e = {0};
+    struct recording *r = NULL;
+    bool end = false;
+    if (recording_open_stream(&r, fmemopen(text->data, text->len, "r"), "f", &e) || recording_next(r, x, &end, &e))
+        fail_msg("%s", e.text);
+    return r;
+}
+
 static void pooled_weights_come_back(void **state)
 {
     (void)state;
@@ -317,12 +328,8 @@ static void pooled_weights_come_back(void **state)
     }
     check_wrong("{\"moonshift_recording\":1}", "cut off");
     struct buf text = pooled_text(good, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 2 3 4 5 6");
-    struct err e = {0};
-    struct recording *r = NULL;
     struct recorded x;
-    bool end = false;
-    if (recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e) || recording_next(r, &x, &end, &e))
-        fail_msg("%s", e.text);
+    struct recording *r = first_of(&text, &x);
     const struct recording_head *h = recording_head(r);
     const struct ffn_setup *f = h->facts.ffn;
     assert_true(f && f->n_ranks == 2 && f->n_layers == 3 && f->n_slots == 2 && f->order == FFN_SLICED);
@@ -343,12 +350,8 @@ static void timelines_come_back(void **state)
     static const char good[] = "{\"slots\":2,\"order\":1,\"tile_bytes\":4096,\"link_gbps\":0.5,\"layer_bytes\":9,"
                                "\"freed_bytes\":7,\"replica_blocks\":0,\"owners\":[1,0,1]}";
     struct buf text = pooled_text(good, "f 9 4 1 17 5 9000 3 w 1 2 3 4 5 -2 0 l 6 7 -"), plain = {0};
-    struct err e = {0};
-    struct recording *r = NULL;
     struct recorded x;
-    bool end = false;
-    if (recording_open_stream(&r, fmemopen(text.data, text.len, "r"), "f", &e) || recording_next(r, &x, &end, &e))
-        fail_msg("%s", e.text);
+    struct recording *r = first_of(&text, &x);
     const struct ffn_layer_times *t = x.layers;
     assert_true(x.kind == 'f' && x.t_ns == 9 && x.group == 4 && x.rank == 1 && x.rows == 17);
     assert_true(x.start_ns == 5 && x.ns == 9000);
