@@ -23,6 +23,7 @@ struct step_size {
     int pool_ranks;     /* pooled FFN weights: ranks with work at that time, this group's included; 0: not pooled */
     int cas_layers;     /* of them, layers whose rows go to their owners */
     int replica_layers; /* pooled layers that lie on every rank at that time */
+    int n_micro;        /* micro-batches that a pipeline cuts it into; 0: as many as stages */
 };
 
 /* One more sequence of `rows` rows behind `before` cached tokens. */

@@ -2,7 +2,9 @@
 
 #include <math.h>
 
+#include "engine/base/check.h"
 #include "kernels/sim/pool.h"
+#include "kernels/sim/stages.h"
 
 static double most(double a, double b)
 {
@@ -177,7 +179,7 @@ struct run {
     const struct sim_model *c;
     const struct step_size *s;
     struct layout l;
-    int g;               /* ranks */
+    int g;               /* ranks that share a layer */
     double rows;         /* that each rank multiplies: its slice, padded */
     double q, kv;        /* columns of q, and of k (or v), of a rank's tp share before the exchange */
     int heads, kv_heads; /* of a rank */
@@ -274,7 +276,7 @@ static double head(const struct run *r, int weight_shares)
 static double host(const struct run *r)
 {
     const struct sim_hardware *h = r->h;
-    return h->host_step + (r->g > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs +
+    return h->host_step + (layout_size(r->l) > 1 ? h->host_ranks : 0) + h->host_sequence * r->s->n_seqs +
            h->host_prefill_row * r->s->chunk_rows;
 }
 
@@ -359,30 +361,143 @@ struct ffn_cost cost_ffn(const struct sim_machine *m, const struct step_size *s,
                              .cas_bytes = rows * (uint64_t)m->model.hidden * 4};
 }
 
+/* ---- one stage, and all of them */
+
+/* What so many layers take. */
+static struct step_cost layers_cost(const struct run *r, double layers)
+{
+    struct step_cost c = {0};
+    bool graph = captured(r);
+    happens(r->m, layers);
+    c.linear = layers * linear(r, &c.ffn);
+    c.ffn *= layers;
+    c.attention = layers * attention(r);
+    c.exchange = layers * exchanges(r, graph);
+    c.elementwise = layers * elementwise(r);
+    happens(r->m, 2 * layers);
+    c.reduce = layers * 2 * cost_all_reduce(r->m, r->l.tp, r->rows * r->c->hidden * 2, graph);
+    happens(r->m, 1);
+    return c;
+}
+
+static double launch(const struct run *r, const struct step_cost *c, double layers)
+{
+    double device = c->linear + c->attention + c->reduce + c->exchange + c->elementwise;
+    return captured(r) ? 0 : most(0, layers * r->h->eager_layer - device);
+}
+
+static double on_device(const struct step_cost *c)
+{
+    double layers = c->linear + c->attention + c->reduce + c->exchange + c->elementwise;
+    return layers + (c->launch + c->head + c->wait + c->service + c->send);
+}
+
+/* Each rank sends its slice of the rows to the rank that has its place in the next stage. */
+static double send(const struct run *r)
+{
+    return r->h->exchange_alpha + r->rows * r->c->hidden * 2 / (r->h->link_rate * r->h->link_share) * 1e9;
+}
+
+static struct step_cost stage_cost(const struct run *r, int weight_shares, int stage)
+{
+    int layers = stages_share(r->c->n_layers, r->l.pp, stage);
+    struct step_cost c = layers_cost(r, layers);
+    c.launch = launch(r, &c, layers);
+    if (stage == r->l.pp - 1)
+        c.head = head(r, weight_shares);
+    else
+        c.send = send(r);
+    c.total = on_device(&c);
+    return c;
+}
+
+struct step_cost cost_stage(const struct sim_machine *m, struct layout l, const struct step_size *s, int stage,
+                            int micro)
+{
+    struct step_size part = stages_micro_batch(s, stages_micro_batches(s, l), micro);
+    struct run r = begin(m, l, &part);
+    return stage_cost(&r, 1, stage);
+}
+
+static void add(struct step_cost *sum, const struct step_cost *c, double times)
+{
+    sum->linear += times * c->linear;
+    sum->ffn += times * c->ffn;
+    sum->attention += times * c->attention;
+    sum->reduce += times * c->reduce;
+    sum->exchange += times * c->exchange;
+    sum->elementwise += times * c->elementwise;
+    sum->head += times * c->head;
+    sum->send += times * c->send;
+    sum->launch += times * c->launch;
+    sum->total += times * c->total;
+}
+
+/* A micro-batch in the stages of three kinds: the last, and before it those with a layer more and those without. */
+struct passage {
+    struct step_size size;
+    struct step_cost first, last;
+    double before_last; /* all stages but the last */
+};
+
+static struct passage pass(const struct sim_machine *m, struct layout l, int weight_shares, struct step_size size)
+{
+    struct passage p = {.size = size};
+    struct run r = begin(m, l, &p.size);
+    int more = m->model.n_layers % l.pp;
+    p.first = stage_cost(&r, weight_shares, 0);
+    p.last = stage_cost(&r, weight_shares, l.pp - 1);
+    double other = more && more < l.pp - 1 ? stage_cost(&r, weight_shares, more).total : 0;
+    p.before_last = more ? more * p.first.total + (l.pp - 1 - more) * other : (l.pp - 1) * p.first.total;
+    return p;
+}
+
+static bool same_size(const struct step_size *a, const struct step_size *b)
+{
+    return a->rows == b->rows && a->n_seqs == b->n_seqs && a->chunk_rows == b->chunk_rows && a->n_logits == b->n_logits;
+}
+
+/* The slowest stage, the first or the last, is never without work once it has some: before that micro-batches come to
+ * it, and after it the last one leaves. */
+static struct step_cost pipeline(const struct sim_machine *m, struct layout l, int weight_shares,
+                                 const struct step_size *s)
+{
+    struct step_cost first = {0}, last = {0};
+    struct passage p = {0};
+    int n = stages_micro_batches(s, l);
+    for (int i = 0, same = 0; i < n; i += same) {
+        struct step_size part = stages_micro_batch(s, n, i), next = part;
+        for (same = 0; i + same < n && same_size(&part, &next); same++)
+            next = stages_micro_batch(s, n, i + same + 1 < n ? i + same + 1 : i);
+        p = pass(m, l, weight_shares, part);
+        if (i == 0)
+            last.bubble = p.before_last;
+        add(&first, &p.first, same);
+        add(&last, &p.last, same);
+    }
+    first.bubble = p.before_last - p.first.total + p.last.total;
+    return first.total + first.bubble > last.total + last.bubble ? first : last;
+}
+
 static struct step_cost parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
                               const struct step_size *s, struct sim_pool_layer *pooled)
 {
     struct run r = begin(m, l, s);
     struct pool_sight pool = pool_look(&w, s->pool_ranks);
-    struct step_cost c = {0};
-    double layers = r.c->n_layers;
-    bool graph = captured(&r);
-    happens(m, layers);
-    c.linear = layers * linear(&r, &c.ffn);
-    c.ffn *= layers;
-    c.attention = layers * attention(&r);
-    c.exchange = layers * exchanges(&r, graph);
-    c.elementwise = layers * elementwise(&r);
-    happens(m, 2 * layers);
-    c.reduce = layers * 2 * cost_all_reduce(m, l.tp, r.rows * r.c->hidden * 2, graph);
-    happens(m, 1);
-    c.head = head(&r, w.shares > 1 ? w.shares : 1);
+    struct step_cost c;
+    int shares = w.shares > 1 ? w.shares : 1;
+    ASSERT(l.pp == 1 || !pool.setup);
+    if (l.pp > 1) {
+        c = pipeline(m, l, shares, s);
+    } else {
+        c = layers_cost(&r, r.c->n_layers);
+        c.head = head(&r, shares);
+        c.launch = launch(&r, &c, r.c->n_layers);
+    }
     c.host = host(&r);
-    double device = c.linear + c.attention + c.reduce + c.exchange + c.elementwise;
-    c.launch = graph ? 0 : most(0, layers * r.h->eager_layer - device);
     if (pool.setup)
         pool_parts(&r, &pool, &c, pooled);
-    device += c.launch + c.head + c.wait + c.service;
+    double device = on_device(&c) + c.bubble;
     c.total = r.h->host_overlaps ? most(device, c.host) : device + c.host;
     return c;
 }
@@ -444,21 +559,24 @@ int64_t cost_front(const struct sim_machine *m)
     return (int64_t)(m->hardware.front + 0.5);
 }
 
-static double linear_weights(const struct sim_model *c)
+static double linear_weights(const struct sim_model *c, int layers)
 {
     double qkv = ((double)c->n_heads + 2.0 * c->n_kv_heads) * c->head_dim * c->hidden,
            o = (double)c->n_heads * c->head_dim * c->hidden;
-    return (qkv + o + 3.0 * c->hidden * c->intermediate) * c->n_layers * (c->linear_bits / 8);
+    return (qkv + o + 3.0 * c->hidden * c->intermediate) * layers * (c->linear_bits / 8);
 }
 
 double cost_weight_bytes(const struct sim_model *c, struct sim_weights w)
 {
     double table = (double)c->vocab * c->hidden * (c->head_bits / 8);
-    int shares = w.shares > 1 ? w.shares : 1;
-    return (linear_weights(c) + table * (c->tied ? 1 : 2)) / shares - pool_saved_bytes(&w, cost_ffn_bytes(c, shares));
+    int shares = w.shares > 1 ? w.shares : 1, stages = w.stages > 1 ? w.stages : 1;
+    if (stages > 1) /* the first stage has the embedding and no fewer layers than the last, which has the head */
+        return (linear_weights(c, stages_share(c->n_layers, stages, 0)) + table) / shares;
+    return (linear_weights(c, c->n_layers) + table * (c->tied ? 1 : 2)) / shares -
+           pool_saved_bytes(&w, cost_ffn_bytes(c, shares));
 }
 
 double cost_copy_bytes(const struct sim_model *c, int n)
 {
-    return n > 1 ? linear_weights(c) / n : 0;
+    return n > 1 ? linear_weights(c, c->n_layers) / n : 0;
 }

@@ -14,6 +14,8 @@
 /* Where a step's time goes, in ns. */
 struct step_cost {
     double linear, attention, reduce, exchange, elementwise, head;
+    double send;          /* of activations to the next stage */
+    double bubble;        /* a pipeline: while the slowest stage has nothing to do. The parts above are that stage's */
     double launch;        /* added by launching kernels one by one, in a step that is too big for a captured graph */
     double wait;          /* pooled weights: for layers on their way */
     double fetch;         /* pooled weights: all fetches, waited for or not */
@@ -26,12 +28,18 @@ struct step_cost {
     double ffn;           /* part of linear */
 };
 
-/* pp is 1 and w.shares divides tp: the engine refuses other layouts. */
+/* w.shares divides tp, and pp is 1 where weights are pooled: the engine refuses other layouts. In stages: of one step
+ * that has the pipeline to itself. Its micro-batches follow one another through the stages, and the slowest stage takes
+ * one after the other. */
 struct step_cost cost_parts(const struct sim_machine *m, struct layout l, struct sim_weights w,
                             const struct step_size *s);
 /* What crosses between ranks in such a step, whose parts are c. Rows go as halves of two bytes, and come back so. */
 struct ffn_cost cost_ffn(const struct sim_machine *m, const struct step_size *s, const struct step_cost *c);
 int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s);
+/* What one stage takes for one micro-batch of such a step (stages.h), without the host's part. While steps follow one
+ * another without a gap the slowest stage's is all that counts. */
+struct step_cost cost_stage(const struct sim_machine *m, struct layout l, const struct step_size *s, int stage,
+                            int micro);
 int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
               struct sim_pool_layer *layers); /* as sim_machine_pool */
 /* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
@@ -56,8 +64,9 @@ double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool gr
 double cost_all_to_all(const struct sim_machine *m, int g, double bytes);
 double cost_all_gather(const struct sim_machine *m, int g, double bytes);
 
-/* Bytes of the weights on each device (embedding and head included; of a pool, of the device that holds most, and its
- * slots), and of the second copy that serves layouts of up to n devices when the shares are stored by themselves
+/* Bytes of the weights on each device (embedding and head included; of a pool or of stages, of the device that holds
+ * most, and its slots), and of the second copy that serves layouts of up to n devices when the shares are stored by
+ * themselves
  * (--shift-weights copy). */
 double cost_weight_bytes(const struct sim_model *m, struct sim_weights w);
 double cost_copy_bytes(const struct sim_model *m, int n);

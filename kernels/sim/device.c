@@ -38,7 +38,7 @@ static void sim_close(struct device *d)
 
 static struct sim_weights weights_of(const struct device *d)
 {
-    return (struct sim_weights){d->opts.sim_weight_tp, d->opts.pool};
+    return (struct sim_weights){.shares = d->opts.sim_weight_tp, .pool = d->opts.pool};
 }
 
 static void sim_facts(const struct device *d, struct device_facts *f)
@@ -50,7 +50,7 @@ static void sim_facts(const struct device *d, struct device_facts *f)
     if (!m)
         return;
     int shares = d->opts.sim_weight_tp > 1 ? d->opts.sim_weight_tp : 1;
-    double whole = cost_weight_bytes(&m->model, (struct sim_weights){shares, NULL});
+    double whole = cost_weight_bytes(&m->model, (struct sim_weights){.shares = shares, .pool = NULL});
     double freed = whole - cost_weight_bytes(&m->model, weights_of(d));
     freed = freed > 0 ? freed : 0; /* slots may take more than is freed */
     f->memory_bytes = (size_t)m->hardware.memory_bytes;

@@ -333,18 +333,29 @@ void sim_machine_account(const struct sim_machine *m, const struct sim_step *ste
     cost_outside(m, step->layout, step->weights, &step->size, sum);
 }
 
+static int check_step(const struct sim_machine *m, const struct sim_step *step, struct err *e)
+{
+    struct layout l = step->layout;
+    if (l.pp > m->model.n_layers)
+        return err_set(e, E_INPUT, "%d layers cannot be cut into %d stages", m->model.n_layers, l.pp);
+    if (l.pp > 1 && step->weights.pool)
+        return err_set(e, E_UNSUPPORTED, "pooled weights are not simulated in stages: take pp 1");
+    if (layout_size(l) > sim_machine_ranks(m) || step->size.rows < 1)
+        return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d, pp=%d} over %d rows does not fit %d devices", l.sp, l.tp,
+                       l.pp, step->size.rows, sim_machine_ranks(m));
+    return 0;
+}
+
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e)
 {
-    static const char *const names[] = {"linear", "attention", "reduce",  "exchange", "elementwise", "head",
-                                        "launch", "wait",      "service", "host",     "total",       "ffn"};
+    static const char *const names[] = {"linear", "attention", "reduce", "exchange", "elementwise", "head",  "launch",
+                                        "wait",   "service",   "send",   "bubble",   "host",        "total", "ffn"};
     enum { N = sizeof names / sizeof *names };
-    if (step->layout.pp != 1 || layout_size(step->layout) > sim_machine_ranks(m) || step->size.rows < 1)
-        return err_set(e, E_INPUT, "a step of {sp=%d, tp=%d} over %d rows does not fit %d devices", step->layout.sp,
-                       step->layout.tp, step->size.rows, sim_machine_ranks(m));
+    TRY(check_step(m, step, e));
     struct step_cost c = cost_parts(m, step->layout, step->weights, &step->size);
-    const double values[N] = {c.linear, c.attention, c.reduce,  c.exchange, c.elementwise, c.head,
-                              c.launch, c.wait,      c.service, c.host,     c.total,       c.ffn};
+    const double values[N] = {c.linear, c.attention, c.reduce, c.exchange, c.elementwise, c.head,  c.launch,
+                              c.wait,   c.service,   c.send,   c.bubble,   c.host,        c.total, c.ffn};
     for (int i = 0; i < N; i++)
         if (!strcmp(part, names[i])) {
             *ns = values[i];
@@ -352,6 +363,6 @@ int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, c
         }
     return err_set(e, E_NOTFOUND,
                    "a step has no part '%.40s' (there are: linear, attention, reduce, exchange, elementwise, head, "
-                   "launch, wait, service, host, total, ffn)",
+                   "launch, wait, service, send, bubble, host, total, ffn)",
                    part);
 }

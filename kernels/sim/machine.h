@@ -17,11 +17,13 @@
 struct sim_machine;
 struct sim_outside;
 
-/* How the weights lie: each device holds one of so many shares of them (device_opts.sim_weight_tp; 0 counts as 1) and,
- * where they are pooled, FFN matrices of its own layers only. */
+/* How the weights lie: each device holds one of so many shares of them (device_opts.sim_weight_tp; 0 counts as 1), of
+ * one stage's layers where they are cut by stage too and, where they are pooled, FFN matrices of its own layers only.
+ */
 struct sim_weights {
     int shares;
     const struct ffn_setup *pool; /* NULL: not pooled */
+    int stages;                   /* 0 counts as 1 */
 };
 
 struct sim_step {
@@ -50,8 +52,8 @@ int sim_machine_pool(const struct sim_machine *m, const struct sim_step *step,
                      struct sim_pool_layer layers[FFN_MAX_LAYERS]);
 int sim_machine_layers(const struct sim_machine *m); /* of the model */
 /* One part of what a step takes, in ns: linear, attention, reduce, exchange, elementwise, head, launch, wait, service,
- * host, or the total; and ffn, which is part of linear. E_NOTFOUND lists them; E_INPUT: the layout does not fit the
- * machine. */
+ * send, bubble, host, or the total; and ffn, which is part of linear. E_NOTFOUND lists them; E_INPUT: the layout does
+ * not fit the machine. */
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e);
 /* An account of what was priced outside of the measured tables. New ones are empty; the caller frees it. */

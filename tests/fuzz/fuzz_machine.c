@@ -26,7 +26,7 @@ static int read_tables(struct sim_machine *m, const char *text, size_t n, struct
 
 static void check_costs(const struct sim_machine *m)
 {
-    struct sim_weights whole = {1, NULL};
+    struct sim_weights whole = {.shares = 1};
     struct step_size s = {.n_logits = 2};
     step_size_add(&s, 1, 1000);
     step_size_add(&s, 300, 0);
@@ -39,7 +39,7 @@ static void check_costs(const struct sim_machine *m)
         return;
     s.pool_ranks = 2;
     for (s.cas_layers = 0; s.cas_layers <= pool.n_layers; s.cas_layers += pool.n_layers) {
-        c = cost_parts(m, (struct layout){1, 1, 1}, (struct sim_weights){1, &pool}, &s);
+        c = cost_parts(m, (struct layout){1, 1, 1}, (struct sim_weights){.shares = 1, .pool = &pool}, &s);
         ASSERT(isfinite(c.total) && c.wait >= 0 && c.total >= c.wait);
     }
 }

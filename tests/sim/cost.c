@@ -10,7 +10,7 @@
 
 #include "kernels/sim/cost.h"
 
-static const struct sim_weights whole = {1, NULL};
+static const struct sim_weights whole = {.shares = 1};
 static const struct layout alone = {1, 1, 1}, tp8 = {1, 8, 1}, sp8 = {8, 1, 1};
 
 static struct sim_machine *open_machine(const char *hardware, const char *model)

@@ -106,7 +106,7 @@ static void steps_take_what_the_model_says(void **state)
     for (int i = 0; i < OUT; i++) {
         struct step_size s = {.n_logits = 1};
         step_size_add(&s, i ? 1 : IN, i ? IN + i - 1 : 0);
-        struct sim_weights whole = {1, NULL};
+        struct sim_weights whole = {.shares = 1};
         struct layout l = {1, 8, 1}; /* what the native policy runs */
         should += cost_step(n.machine, l, whole, &s);
         assert_true(estimator_ns(&engine_world(n.t.engine)->estimate, l, s, NULL) ==

@@ -46,7 +46,7 @@ static struct step_size decodes(int n, int busy, int cas)
 
 static double ns(const struct sim_machine *m, const struct ffn_setup *p, struct step_size s)
 {
-    return cost_parts(m, alone, (struct sim_weights){1, p}, &s).total;
+    return cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = p}, &s).total;
 }
 
 static double layer_bytes(const struct sim_machine *m)
@@ -77,7 +77,7 @@ static void layers_on_every_rank_are_not_fetched(void **state)
     for (int n = 0; n <= p.n_layers; n++) {
         struct step_size s = decodes(4, 4, 0);
         s.replica_layers = n;
-        struct step_cost c = cost_parts(m, alone, (struct sim_weights){1, &p}, &s);
+        struct step_cost c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &s);
         int lacks = 0;
         for (int l = n; l < p.n_layers; l++)
             lacks += p.owner[l] != 0; /* all ranks own as many: it is the first that is judged */
@@ -86,8 +86,8 @@ static void layers_on_every_rank_are_not_fetched(void **state)
         before = c.total;
     }
     assert_true(before == local);
-    assert_true(cost_layer_copy(m, (struct sim_weights){1, &p}) > 0);
-    assert_int_equal(cost_layer_copy(m, (struct sim_weights){1, NULL}), 0);
+    assert_true(cost_layer_copy(m, (struct sim_weights){.shares = 1, .pool = &p}) > 0);
+    assert_int_equal(cost_layer_copy(m, (struct sim_weights){.shares = 1, .pool = NULL}), 0);
     sim_machine_close(m);
 }
 
@@ -203,12 +203,12 @@ static void one_rank_ships_only_its_rows(void **state)
     (void)state;
     for (int n = 1; n <= 64; n *= 4) {
         struct step_size s = decodes(n, 1, 64);
-        struct step_cost c = cost_parts(m, alone, (struct sim_weights){1, &p}, &s);
+        struct step_cost c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &s);
         double ship = m->hardware.exchange_alpha + n * 5120.0 * 2 / 360e9 * 1e9, should = 56 * 2 * ship;
         assert_true(fabs(c.service - should) < 1e-6 * should);
         assert_true(c.wait == 0);
         p.link_gbps = 1e12;
-        c = cost_parts(m, alone, (struct sim_weights){1, &p}, &s);
+        c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &s);
         assert_true(fabs(c.service - 112 * m->hardware.exchange_alpha) < 1e-3 * c.service);
         p.link_gbps = 0;
     }
@@ -230,9 +230,9 @@ static void products_over_the_rows_of_all(void **state)
     for (int rows = 1; rows <= 512; rows *= 2)
         assert_true(ns(m, &p, decodes(2 * rows, 8, 64)) > ns(m, &p, decodes(rows, 8, 64)));
     struct step_size few = decodes(1, 8, 64), many = decodes(256, 8, 64);
-    struct step_cost c = cost_parts(m, alone, (struct sim_weights){1, &p}, &few);
+    struct step_cost c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &few);
     assert_true(c.service < 64 * 2.2 * m->hardware.exchange_alpha + 0.05 * c.ffn);
-    c = cost_parts(m, alone, (struct sim_weights){1, &p}, &many);
+    c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &many);
     assert_true(c.service > 6 * c.ffn); /* of 2048 rows instead of 256, bound by arithmetic */
     sim_machine_close(m);
 }
@@ -246,7 +246,7 @@ static void layers_go_either_way(void **state)
     double wait = INFINITY, service = -1;
     for (int cas = 0; cas <= 64; cas += 16) {
         struct step_size s = decodes(4, 8, cas);
-        struct step_cost c = cost_parts(m, alone, (struct sim_weights){1, &p}, &s);
+        struct step_cost c = cost_parts(m, alone, (struct sim_weights){.shares = 1, .pool = &p}, &s);
         double sum = c.linear + c.attention + c.reduce + c.exchange + c.elementwise + c.head + c.launch + c.wait +
                      c.service + c.host;
         assert_true(fabs(sum - c.total) < 1e-6 * c.total);
@@ -265,7 +265,7 @@ static void layers_one_by_one(void **state)
     struct sim_machine *m = open_machine("h20x8-sidp", "qwen3-32b");
     struct ffn_setup p = pool_of(m, 4, 2, "layer-mod");
     struct sim_pool_layer x[FFN_MAX_LAYERS];
-    struct sim_step step = {alone, {1, &p}, decodes(64, 4, 8)};
+    struct sim_step step = {alone, {.shares = 1, .pool = &p}, decodes(64, 4, 8)};
     (void)state;
     assert_int_equal(sim_machine_pool(m, &step, x), 64);
     struct step_cost c = cost_parts(m, alone, step.weights, &step.size);
@@ -292,7 +292,7 @@ static void layers_one_by_one(void **state)
 static double sidp(const struct sim_machine *m, const struct ffn_setup *p, int n, int cas)
 {
     struct step_size s = decodes(n, 4, cas);
-    return cost_parts(m, tp2, (struct sim_weights){2, p}, &s).total;
+    return cost_parts(m, tp2, (struct sim_weights){.shares = 2, .pool = p}, &s).total;
 }
 
 static void modes_cross_as_published(void **state)
@@ -323,8 +323,8 @@ static void a_pool_frees_what_it_should(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sim_machine *m = open_machine("h200x8-fitted", cases[i].model);
         struct ffn_setup p = pool_of(m, cases[i].ranks, cases[i].slots, cases[i].owners);
-        double saved = cost_weight_bytes(&m->model, (struct sim_weights){cases[i].shares, NULL}) -
-                       cost_weight_bytes(&m->model, (struct sim_weights){cases[i].shares, &p});
+        double saved = cost_weight_bytes(&m->model, (struct sim_weights){.shares = cases[i].shares, .pool = NULL}) -
+                       cost_weight_bytes(&m->model, (struct sim_weights){.shares = cases[i].shares, .pool = &p});
         int layers = cases[i].most_owned ? m->model.n_layers - cases[i].most_owned - cases[i].slots : 0;
         assert_true(saved == layer_bytes(m) / cases[i].shares * layers);
         sim_machine_close(m);

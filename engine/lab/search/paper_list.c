@@ -222,7 +222,11 @@ static int step_part(const struct paper_list *l, const struct json *o, const cha
     const char *hardware = json_text(json_find(o, "hardware")), *model = json_text(json_find(o, "model"));
     char paths[2][PATH_MAX];
     struct sim_machine *m = NULL;
-    struct sim_step s = {{whole_of(o, "sp", 1), whole_of(o, "tp", 1), 1}, {whole_of(o, "weight_shares", 1), NULL}, {0}};
+    struct sim_step s = {.layout = {whole_of(o, "sp", 1), whole_of(o, "tp", 1), whole_of(o, "pp", 1)},
+                         .weights = {.shares = whole_of(o, "weight_shares", 1)},
+                         .size = {.n_micro = whole_of(o, "micro_batches", 0)}};
+    if (s.layout.sp < 1 || s.layout.tp < 1 || s.layout.pp < 1)
+        return err_set(e, E_INPUT, "\"sp\", \"tp\" and \"pp\" are at least 1");
     TRY(places_description(hardware ? hardware : l->hardware, "models/hardware", paths[0], e));
     TRY(places_description(model ? model : "", "models/catalog", paths[1], e));
     TRY(sim_machine_open(&m, paths[0], paths[1], e));
