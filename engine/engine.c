@@ -36,9 +36,9 @@ static int64_t look_at_clock(struct engine *engine)
 static int start_partition(struct engine *engine, struct err *e)
 {
     struct layout l = engine->setup.start;
-    int n = engine->node.n_ranks, size = l.sp && l.tp ? l.sp * l.tp : n;
+    int n = engine->node.n_ranks, pp = l.pp ? l.pp : 1, size = l.sp && l.tp ? l.sp * l.tp * pp : n;
     for (int first = 0; first + size <= n; first += size) {
-        struct switch_order o = {.mask = rank_range(first, size), .base = {size, 1, 1}, .reason = "start"};
+        struct switch_order o = {.mask = rank_range(first, size), .base = {size / pp, 1, pp}, .reason = "start"};
         const char *why = partition_refusal(&engine->world, &o);
         if (why && l.sp)
             return err_set(e, E_INPUT, "groups of %d ranks: %s", size, why);

@@ -181,6 +181,12 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
     return 0;
 }
 
+static void allow_stages(struct node_shape *shape, const struct engine_setup *s)
+{
+    shape->n_layers = model_config(s->model)->n_layers;
+    shape->no_stages = s->ffn ? "pp > 1 is not offered where FFN weights are pooled: use --weights replicated" : NULL;
+}
+
 /* Which rank sets, blocks and layouts there are. */
 static int take_shape(struct node *n, const struct engine_setup *s, struct err *e)
 {
@@ -188,6 +194,7 @@ static int take_shape(struct node *n, const struct engine_setup *s, struct err *
     const struct model_config *c = model_config(s->model);
     n->heads = (struct heads){c->n_heads, c->n_kv_heads, c->head_dim};
     shape->n_ranks = n->n_ranks;
+    allow_stages(shape, s);
     int n_comms = comm_pool_count(n->comms);
     if (n_comms + n->n_ranks > MAX_SETS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d rank sets in all", MAX_SETS);
@@ -264,9 +271,11 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
 }
 
 /* A played node is what was recorded of it: nothing is measured or sized here. */
-static void adopt(struct node *n, const struct engine_play *play)
+static void adopt(struct node *n, const struct engine_setup *s)
 {
+    const struct engine_play *play = s->play;
     n->shape = *play->facts->shape;
+    allow_stages(&n->shape, s);
     n->heads = play->facts->heads;
     n->n_blocks = play->facts->kv_blocks;
     n->kv_block_bytes = play->facts->kv_blocks ? play->facts->kv_bytes / (size_t)play->facts->kv_blocks : 0;
@@ -291,9 +300,11 @@ static int check_setup(const struct engine_setup *s, struct err *e)
         return err_set(e, E_INPUT, "--ranks %d: use 1 to %d", s->n_ranks, MAX_RANKS);
     if (s->n_ranks > 1 && s->ops->computes && !s->threaded)
         return err_set(e, E_INPUT, "several ranks that compute need threads of their own");
-    if (s->start.sp < 0 || s->start.tp < 0 || s->start.sp * s->start.tp > s->n_ranks)
-        return err_set(e, E_INPUT, "sequence parallel size %d times tensor parallel size %d is more than the %d ranks",
-                       s->start.sp, s->start.tp, s->n_ranks);
+    if (s->start.sp < 0 || s->start.tp < 0 || s->start.pp < 0 || layout_size(s->start) > s->n_ranks)
+        return err_set(e, E_INPUT,
+                       "sequence parallel size %d times tensor parallel size %d times pipeline parallel size %d is more "
+                       "than the %d ranks",
+                       s->start.sp, s->start.tp, s->start.pp, s->n_ranks);
     if (s->lockstep && (s->threaded || !s->device.sim_machine))
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "
@@ -330,7 +341,7 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     if (!rc)
         rc = take_shape(n, s, e);
     if (!rc && s->play)
-        adopt(n, s->play);
+        adopt(n, s);
     else if (!rc)
         rc = size_kv(n, s, limits, e);
     for (int i = 0; i < n->n_ranks && !rc; i++)

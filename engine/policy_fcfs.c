@@ -3,13 +3,15 @@
 
 #include <stdio.h>
 
-/* A layout that runs on this group: tensor parallel over all its ranks where that can be, else the first that can. */
+/* A layout that runs on this group: tensor parallel over all ranks of a stage where that can be, else the first that
+ * can. */
 static struct layout layout_for(const struct world *w, const struct group *g)
 {
-    for (int tp = g->n_ranks; tp >= 1; tp--)
-        if (g->n_ranks % tp == 0 && !w->shape.refusals[g->n_ranks][tp])
-            return (struct layout){g->n_ranks / tp, tp, 1};
-    return (struct layout){g->n_ranks, 1, 1};
+    int pp = g->base.pp, width = g->n_ranks / pp;
+    for (int tp = width; tp >= 1; tp--)
+        if (width % tp == 0 && !w->shape.refusals[width][tp])
+            return (struct layout){width / tp, tp, pp};
+    return (struct layout){width, 1, pp};
 }
 
 /* When there is no group, the widest that can be; when none could hold the first request in the queue, the narrowest

@@ -7,19 +7,19 @@
 #include "engine/base/log.h"
 #include "engine/engine_state.h"
 
-/* Physical blocks by share, in the move's arena. */
+/* Blocks by share, in pieces, in the move's arena. */
 static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool *p, int place, const int32_t *blocks,
                      int n)
 {
     const struct kv_place *l = kv_place(p, place);
     to->n = l->n;
-    to->tokens_per_block = l->tokens_per_block;
-    to->n_blocks = n;
-    int32_t *phys = arena_new(a, (size_t)(l->n * n + 1) * sizeof *phys);
+    to->stages = l->stages;
+    to->tokens_per_block = l->tokens_per_block / l->pieces;
+    to->n_blocks = n * l->pieces;
+    int32_t *phys = arena_new(a, (size_t)(l->n * to->n_blocks + 1) * sizeof *phys);
     for (int s = 0; s < l->n; s++) {
         to->ranks[s] = l->ranks[s];
-        for (int i = 0; i < n; i++)
-            phys[s * n + i] = kv_phys(p, place, blocks[i], s);
+        kv_fill_pieces(p, place, s, blocks, n, phys + s * to->n_blocks);
     }
     to->blocks = phys;
 }

@@ -277,13 +277,13 @@ struct kv_end {
     const struct kv_space *space;
     const int32_t *blocks; /* of the sequence */
     int tokens_per_block;
-    int head; /* first of the heads, as this side numbers them */
+    int layer, head; /* first of the layers and of the heads, as this side numbers them */
 };
 
-/* Cached tokens [first_token, end_token) of n_heads heads, all layers. */
+/* Cached tokens [first_token, end_token) of n_heads heads of n_layers layers. */
 struct kv_move {
     struct kv_end from, to;
-    int n_heads, head_dim, first_token, end_token;
+    int n_layers, n_heads, head_dim, first_token, end_token;
 };
 
 /* Identifies the captured steps of one member of one group in one layout. The addresses live as long as the ranks. */

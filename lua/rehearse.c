@@ -10,6 +10,7 @@
 /* ---- a world */
 
 /* No heads of a real model: any width of up to 16 ranks runs. */
+enum { MADE_LAYERS = 32 };
 static const struct heads made_heads = {.n_q = 16, .n_kv = 8, .head_dim = 64};
 
 static void form_groups(struct rehearsal *r, const struct rehearsal_size *size)
@@ -51,7 +52,7 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
 {
     memset(r, 0, sizeof *r);
     struct node_shape shape;
-    node_shape_uniform(&shape, size.n_ranks ? size.n_ranks : 1, &made_heads, size.tokens_per_block);
+    node_shape_uniform(&shape, size.n_ranks ? size.n_ranks : 1, &made_heads, MADE_LAYERS, size.tokens_per_block);
     struct limits l = {
         .max_num_seqs = size.max_num_seqs, .max_num_batched_tokens = size.max_num_batched_tokens, .park_ns = 100000000};
     r->metrics = mem_new(sizeof *r->metrics);

@@ -150,12 +150,13 @@ struct layout verb_layout(lua_State *L, int arg, bool *given)
     return (struct layout){.sp = width(L, arg, "sp"), .tp = width(L, arg, "tp"), .pp = width(L, arg, "pp")};
 }
 
-struct layout verb_default_layout(const struct world *w, int n_ranks)
+struct layout verb_default_layout(const struct world *w, const struct group *g)
 {
-    for (int tp = n_ranks; tp > 1; tp--)
-        if (n_ranks % tp == 0 && !w->shape.refusals[n_ranks][tp])
-            return (struct layout){n_ranks / tp, tp, 1};
-    return (struct layout){n_ranks, 1, 1};
+    int pp = g->base.pp, width = g->n_ranks / pp;
+    for (int tp = width; tp > 1; tp--)
+        if (width % tp == 0 && !w->shape.refusals[width][tp])
+            return (struct layout){width / tp, tp, pp};
+    return (struct layout){width, 1, pp};
 }
 
 const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out)
@@ -168,7 +169,7 @@ const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out)
     if (!g)
         return v ? "no such group (any more)" : "this can be asked in step, admit and finish only";
     if (!given)
-        *out = verb_default_layout(v->world, g->n_ranks);
+        *out = verb_default_layout(v->world, g);
     return shape_refusal(&v->world->shape, g->n_ranks, *out);
 }
 

@@ -35,8 +35,8 @@ struct layout verb_layout(lua_State *L, int arg, bool *given);
 void verb_check_fields(lua_State *L, int table, const char *what, const char *const *names, int n);
 /* The layout after a group, by argument, or the group's default one; NULL, or why it cannot be. */
 const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
-/* The widest tensor parallel layout that runs on this many ranks. */
-struct layout verb_default_layout(const struct world *w, int n_ranks);
+/* The widest tensor parallel layout that runs on a stage of the group. */
+struct layout verb_default_layout(const struct world *w, const struct group *g);
 
 /* The place of a text in a list of choices. Raises when it is not a text or none of them. */
 int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n);

@@ -178,7 +178,7 @@ int act_forward(lua_State *L)
     if (batch->group_id != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
-        layout = verb_default_layout(batch->plan->world, batch->group->n_ranks);
+        layout = verb_default_layout(batch->plan->world, batch->group);
     batch->ahead = ahead;
     return verb_answer(L, plan_forward(batch, layout));
 }

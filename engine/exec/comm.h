@@ -31,10 +31,11 @@ uint64_t comm_pool_mask(const struct comm_pool *p, int i);
 struct comm_set *comm_find(const struct comm_pool *p, uint64_t ranks);
 const struct comm_measure *comm_measured(const struct comm_set *c);
 void comm_set_measured(struct comm_set *c, const struct comm_measure *m); /* of another machine that is played here */
-/* The comms of one share of the set in a layout: its SP group (same t, member index s), its TP group (same s, member
- * index t), all (member index share). */
+/* The comms of one share of the set in a layout: of its stage its SP group (same t, member index s), its TP group (same
+ * s, member index t), all (member index its share in the stage; NULL: the stage is one rank); and those to the same
+ * share of the stage before (it is member 1) and of the next one (it is member 0), NULL where there is none. */
 struct comm_seat {
-    struct comm *sp, *tp, *all;
+    struct comm *sp, *tp, *all, *from, *to;
     size_t twoshot_bytes; /* all-reduces of so many bytes and more take two shots */
     size_t library_bytes; /* of so many and more, the library; 0: none do */
 };

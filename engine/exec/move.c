@@ -21,7 +21,7 @@ void move_free(struct move *m)
 static void find_spaces(struct move_end *end, struct rank *const *ranks)
 {
     for (int i = 0; i < end->n; i++)
-        end->spaces[i] = rank_kv(ranks[end->ranks[i]]);
+        end->spaces[i] = rank_kv(ranks[end->ranks[i]], end->stages);
 }
 
 void move_post(struct move *m, struct rank *const *ranks)
@@ -32,6 +32,7 @@ void move_post(struct move *m, struct rank *const *ranks)
            m->n_tokens <= m->to.n_blocks * m->to.tokens_per_block);
     find_spaces(&m->from, ranks);
     find_spaces(&m->to, ranks);
+    m->n_layers = rank_kv(ranks[m->to.ranks[0]], 1)->n_layers;
     m->element_bits = rank_kv_bits(ranks[m->to.ranks[0]]);
     atomic_store(&m->left, n);
     for (int i = 0; i < n; i++) { /* after the last of them the move may be gone */
@@ -40,13 +41,33 @@ void move_post(struct move *m, struct rank *const *ranks)
     }
 }
 
-/* The source share to copy kv head `kv` from: on the same rank when that has it, else the first that has it. */
-static int source_of(const struct move *m, int kv, int rank)
+/* What one share of an end holds: layers and kv heads. */
+struct holding {
+    struct layer_span layers;
+    struct head_span heads;
+};
+
+static struct holding holding_of(const struct move *m, const struct move_end *end, int share)
+{
+    int width = end->n / end->stages;
+    return (struct holding){stage_layers(m->n_layers, end->stages, share / width),
+                            head_span(&m->heads, width, share % width, 1)};
+}
+
+static bool holds(const struct holding *h, int layer, int kv)
+{
+    return layer >= h->layers.first && layer < h->layers.first + h->layers.n && kv >= h->heads.kv0 &&
+           kv < h->heads.kv0 + h->heads.n_kv;
+}
+
+/* The source share to copy this head of this layer from: on the same rank when that has it, else the first that has it.
+ */
+static int source_of(const struct move *m, int layer, int kv, int rank)
 {
     int found = -1;
     for (int i = 0; i < m->from.n; i++) {
-        struct head_span s = head_span(&m->heads, m->from.n, i, 1);
-        if (kv < s.kv0 || kv >= s.kv0 + s.n_kv)
+        struct holding h = holding_of(m, &m->from, i);
+        if (!holds(&h, layer, kv))
             continue;
         if (m->from.ranks[i] == rank)
             return i;
@@ -56,37 +77,50 @@ static int source_of(const struct move *m, int kv, int rank)
     return found;
 }
 
-static struct kv_end end_of(const struct move *m, const struct move_end *end, int share, int kv)
+static struct kv_end end_of(const struct move *m, const struct move_end *end, int share, int layer, int kv)
 {
+    struct holding h = holding_of(m, end, share);
     return (struct kv_end){.space = end->spaces[share],
                            .blocks = end->blocks + (size_t)share * (size_t)end->n_blocks,
                            .tokens_per_block = end->tokens_per_block,
-                           .head = kv - head_span(&m->heads, end->n, share, 1).kv0};
+                           .layer = layer - h.layers.first,
+                           .head = kv - h.heads.kv0};
+}
+
+/* The largest rectangle of layers and heads from here on that comes from one source share. */
+static struct kv_move part_at(const struct move *m, int share, int layer, int kv)
+{
+    struct holding own = holding_of(m, &m->to, share);
+    int rank = m->to.ranks[share], from = source_of(m, layer, kv, rank), layers = 1, heads = 1;
+    while (layer + layers < own.layers.first + own.layers.n && source_of(m, layer + layers, kv, rank) == from)
+        layers++;
+    while (kv + heads < own.heads.kv0 + own.heads.n_kv && source_of(m, layer, kv + heads, rank) == from)
+        heads++;
+    return (struct kv_move){.from = end_of(m, &m->from, from, layer, kv),
+                            .to = end_of(m, &m->to, share, layer, kv),
+                            .n_layers = layers,
+                            .n_heads = heads,
+                            .head_dim = m->heads.head_dim,
+                            .first_token = m->first_token,
+                            .end_token = m->n_tokens};
 }
 
 void move_run(struct move *m, int share, const struct backend_ops *ops, struct device *d)
 {
-    struct head_span own = head_span(&m->heads, m->to.n, share, 1);
-    int rank = m->to.ranks[share], end = own.kv0 + own.n_kv, n;
-    const struct kv_space *space = m->to.spaces[share];
+    struct holding own = holding_of(m, &m->to, share);
     int64_t ns = 0, slowest = atomic_load(&m->ns);
-    for (int kv = own.kv0; kv < end && m->first_token < m->n_tokens; kv += n) {
-        int from = source_of(m, kv, rank);
-        for (n = 1; kv + n < end && source_of(m, kv + n, rank) == from; n++)
-            ;
-        struct kv_move part = {.from = end_of(m, &m->from, from, kv),
-                               .to = end_of(m, &m->to, share, kv),
-                               .n_heads = n,
-                               .head_dim = m->heads.head_dim,
-                               .first_token = m->first_token,
-                               .end_token = m->n_tokens};
-        if (ops->kv_move)
-            ops->kv_move(d, &part);
-        int64_t takes = ops->kv_move_ns ? ops->kv_move_ns(d, &part) : 0;
-        ns += takes > 0 ? takes : 0;
-    }
+    struct kv_move part = {0};
+    bool any = m->first_token < m->n_tokens && own.heads.n_kv > 0;
+    for (int l = own.layers.first; any && l < own.layers.first + own.layers.n; l += part.n_layers)
+        for (int kv = own.heads.kv0; kv < own.heads.kv0 + own.heads.n_kv; kv += part.n_heads) {
+            part = part_at(m, share, l, kv);
+            if (ops->kv_move)
+                ops->kv_move(d, &part);
+            int64_t takes = ops->kv_move_ns ? ops->kv_move_ns(d, &part) : 0;
+            ns += takes > 0 ? takes : 0;
+        }
     while (ns > slowest && !atomic_compare_exchange_weak(&m->ns, &slowest, ns))
         ;
-    int64_t elements = (int64_t)own.n_kv * m->heads.head_dim * 2 * space->n_layers * (m->n_tokens - m->first_token);
+    int64_t elements = (int64_t)own.heads.n_kv * m->heads.head_dim * 2 * own.layers.n * (m->n_tokens - m->first_token);
     atomic_fetch_add(&m->bytes, elements * m->element_bits / 8);
 }

@@ -14,12 +14,12 @@
 #include "kernels/backend.h"
 
 struct move_end {
-    int n;                /* ranks */
+    int n, stages;        /* ranks; in so many stages, each of n / stages */
     int ranks[MAX_RANKS]; /* by share */
-    int tokens_per_block;
+    int tokens_per_block; /* of a piece (stage_pieces), as are the blocks here */
     int n_blocks;
-    const int32_t *blocks;                    /* [n][n_blocks] physical blocks by share, in the move's arena */
-    const struct kv_space *spaces[MAX_RANKS]; /* by share; filled by move_post */
+    const int32_t *blocks;                    /* [n][n_blocks] blocks by share, in the move's arena */
+    const struct kv_space *spaces[MAX_RANKS]; /* by share, of a rank of so many stages; filled by move_post */
 };
 
 struct move {
@@ -29,7 +29,7 @@ struct move {
     struct heads heads;
     struct move_end from, to;
     int n_tokens, first_token; /* tokens [first_token, n_tokens) */
-    int element_bits;          /* of what is cached; set by move_post */
+    int n_layers, element_bits; /* of what is cached; set by move_post */
     atomic_int left;           /* ranks yet to do their part; set by move_post */
     _Atomic int64_t bytes;     /* copied */
     _Atomic int64_t ns;        /* of its slowest part; 0 on machines that do not know beforehand */

@@ -23,7 +23,8 @@ struct rank {
     struct weights *weights;
     struct ffn_seat *seat; /* in the FFN pool; NULL: all weights lie here */
     struct forward forward;
-    struct kv_space kv;
+    struct kv_space kv;        /* of all layers */
+    struct kv_space *in_pieces; /* [n_layers + 1] the same memory as that of so many times fewer layers */
     struct heads heads;
     struct queue *inbox;     /* of struct task */
     struct queue *jobs_done; /* of struct rank_job * */
@@ -173,9 +174,9 @@ size_t rank_kv_block_bytes(const struct rank *r)
     return r->kv.block_bytes * (size_t)r->kv.n_layers;
 }
 
-const struct kv_space *rank_kv(const struct rank *r)
+const struct kv_space *rank_kv(const struct rank *r, int stages)
 {
-    return &r->kv;
+    return stages == 1 ? &r->kv : &r->in_pieces[stage_pieces(r->kv.n_layers, stages)];
 }
 
 int rank_kv_bits(const struct rank *r)
@@ -198,11 +199,14 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
     const char *why = layout_refusal(&r->heads, l);
     if (why)
         return why;
-    if (l.sp * l.tp > r->setup.n_ranks)
+    if (layout_size(l) > r->setup.n_ranks)
         return "the layout has more ranks than the node";
+    if (l.pp > r->kv.n_layers)
+        return "pp is more than the layers of the model";
     if (r->facts.budget.weight_tp > 1 && l.tp % r->facts.budget.weight_tp)
         return "each device holds a share of the weights: tp must be a multiple of the number of shares";
-    return weights_view(r->weights, l, 0) ? NULL : "there is no view of the weights for this layout";
+    bool shown = weights_view(r->weights, layout_of_stage(l), 0) != NULL;
+    return shown ? NULL : "there is no view of the weights for this layout";
 }
 
 /* ---- the work */
@@ -228,16 +232,22 @@ static uint64_t order_of(const struct team *t)
 
 static struct forward_member site_of(const struct rank *r, const struct team *t, int share)
 {
-    struct forward_member site = {.weights = weights_view(r->weights, t->layout, share),
+    struct forward_member site = {.weights = weights_view(r->weights, layout_of_stage(t->layout),
+                                                          share_in_stage(t->layout, share)),
+                                  .stage = share_stage(t->layout, share),
+                                  .n_stages = t->layout.pp,
+                                  .kv = rank_kv(r, t->layout.pp),
                                   .tokens_per_block = t->tokens_per_block,
                                   .ffn = r->seat ? ffn_seat_source(r->seat) : NULL,
                                   .group = order_of(t)};
-    ASSERT(site.weights && site.weights->shard.n == t->n && (t->comms != NULL) == (t->n > 1));
+    ASSERT(site.weights && site.weights->shard.n * t->layout.pp == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
         struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
         site.sp = seat.sp;
         site.tp = seat.tp;
         site.all = seat.all;
+        site.from = seat.from;
+        site.to = seat.to;
         site.twoshot_bytes = seat.twoshot_bytes;
         site.library_bytes = seat.library_bytes;
     }
@@ -333,11 +343,26 @@ static void take_tokens(struct work *w)
     p->rc = step_take_tokens(w->step, w->share, &p->err);
 }
 
+/* The micro-batches, one behind another: as soon as the next stage has taken one, the rank goes on with the next. */
+static void run_micro(struct rank *r, const struct work *w)
+{
+    struct step_part *p = part_of(w);
+    for (int i = 0; i < w->step->n_micro && !p->rc; i++) {
+        struct step_time t = {0};
+        p->rc = forward_run(&r->forward, &w->site, &p->micro[i], &t, &p->err);
+        p->time.ns += t.ns;
+    }
+}
+
 /* forward_run, with what the step takes from the FFN pool, and what that cost. */
 static void run_forward(struct rank *r, const struct work *w)
 {
     struct step_part *p = part_of(w);
     struct ffn_account before, after;
+    if (w->step->n_micro > 1 && r->setup.ops->computes) {
+        run_micro(r, w);
+        return;
+    }
     if (!r->seat) {
         p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
         return;
@@ -560,7 +585,14 @@ int rank_start(struct rank *r, int n_blocks, struct err *e)
     struct rank_job j = {.run = take_kv, .ctx = r};
     r->kv.n_blocks = n_blocks;
     rank_do(r, &j);
-    return rank_await(r, &j, e);
+    TRY(rank_await(r, &j, e));
+    r->in_pieces = mem_new_array((size_t)r->kv.n_layers + 1, sizeof *r->in_pieces);
+    for (int k = 1; k <= r->kv.n_layers; k++) {
+        r->in_pieces[k] = r->kv;
+        r->in_pieces[k].n_layers = r->kv.n_layers / k;
+        r->in_pieces[k].n_blocks = n_blocks * k;
+    }
+    return 0;
 }
 
 void rank_post_step(struct rank *r, struct step *s, int share)
@@ -623,6 +655,7 @@ void rank_close(struct rank *r)
     if (r->forward.ops)
         forward_free(&r->forward);
     weights_free(r->weights);
+    mem_free(r->in_pieces);
     if (r->device)
         r->setup.ops->close(r->device);
     mem_free(r);

@@ -67,7 +67,8 @@ size_t rank_kv_block_bytes(const struct rank *r); /* over all layers */
 int rank_kv_bits(const struct rank *r);           /* of a cached element */
 /* Tokens that a block of this rank's constant bytes holds when it stores n_kv heads: a multiple of 16. */
 int rank_tokens_per_block(const struct rank *r, int n_kv_heads);
-const struct kv_space *rank_kv(const struct rank *r); /* valid once started */
+/* Its KV memory as that of a rank of so many stages, whose layers it has: layer 0 is its first. Valid once started. */
+const struct kv_space *rank_kv(const struct rank *r, int stages);
 /* Why this layout cannot run on this backend with these weights, or NULL. */
 const char *rank_layout_refusal(const struct rank *r, struct layout l);
 /* Allocates n_blocks of KV. Call it for all ranks before the first step or move is posted. */

@@ -1,6 +1,7 @@
 #include "engine/exec/step.h"
 
 #include "engine/base/check.h"
+#include "engine/exec/micro.h"
 
 /* Does the client want logprobs of the prompt, and have they not been handed out? */
 static bool wants_prompt(const struct request *r)
@@ -82,7 +83,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     c->row += it->n_tokens;
 }
 
-/* The rank's own view of the sequences: the physical blocks that hold its heads. */
+/* The rank's own view of the sequences: the physical blocks that hold its heads, piece by piece. */
 static const struct batch_seq *seqs_of(struct step *s, const struct step_context *at, const struct batch_seq *all,
                                        int share)
 {
@@ -90,9 +91,9 @@ static const struct batch_seq *seqs_of(struct step *s, const struct step_context
     const struct kv_pool *kv = &at->world->kv;
     for (int i = 0; i < s->n_items; i++) {
         const struct request *r = request_find(&at->world->requests, s->items[i].id);
-        int32_t *blocks = arena_new(&s->arena, (size_t)r->n_blocks * sizeof *blocks);
-        for (int k = 0; k < r->n_blocks; k++)
-            blocks[k] = kv_phys(kv, r->place, r->blocks[k], share);
+        int pieces = kv_place(kv, r->place)->pieces;
+        int32_t *blocks = arena_new(&s->arena, (size_t)r->n_blocks * (size_t)pieces * sizeof *blocks);
+        kv_fill_pieces(kv, r->place, share, r->blocks, r->n_blocks, blocks);
         seqs[i] = all[i];
         seqs[i].blocks = blocks;
     }
@@ -108,7 +109,8 @@ static void fill_group(struct step *s, struct layout layout, const struct step_c
     s->ffn = ffn_of_step(at->world, &g->ffn, layout);
     for (int i = 0; i < g->n_ranks; i++)
         s->ranks[i] = g->ranks[i];
-    s->tokens_per_block = kv_place(&at->world->kv, g->place)->tokens_per_block;
+    const struct kv_place *place = kv_place(&at->world->kv, g->place);
+    s->tokens_per_block = place->tokens_per_block / place->pieces;
     s->comms = at->comms;
     s->algorithm = (enum comm_algorithm)partition_algorithm(at->world, at->group->mask);
     atomic_store(&s->left, g->n_ranks);
@@ -141,6 +143,15 @@ static void fill_parts(struct step *s, const struct cursor *c, const struct step
                                            .results = s->results};
 }
 
+/* A pipelined group's batch is cut; all its parts have their ids by now. */
+static void cut_parts(struct step *s, int n_micro)
+{
+    s->n_micro = s->layout.pp == 1 ? 1 : n_micro ? n_micro : s->layout.pp;
+    s->n_micro = s->n_micro < s->n_rows ? s->n_micro : s->n_rows;
+    for (int i = 0; i < s->n_ranks && s->layout.pp > 1; i++)
+        s->parts[i].micro = micro_split(&s->arena, &s->parts[i].batch, s->n_micro);
+}
+
 struct step *step_build(const struct plan_batch *b, const struct step_context *at)
 {
     struct step *s = mem_new(sizeof *s);
@@ -157,6 +168,7 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
         add_item(s, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
     fill_parts(s, &c, at);
+    cut_parts(s, b->n_micro);
     return s;
 }
 
@@ -203,6 +215,7 @@ struct step *step_follow(struct step *prev, const struct step_context *at)
     fill_parts(s, &c, at);
     for (int i = 0; i < s->n_ranks; i++)
         s->parts[i].batch.ids = s->parts[i].ids = arena_new(&s->arena, n * sizeof(int32_t));
+    cut_parts(s, prev->n_micro);
     s->prev = prev;
     s->ahead = prev->ahead - 1;
     prev->next = s;

@@ -27,6 +27,7 @@ struct step_item {
 struct step_part {
     int32_t *ids;       /* of a step that follows another: its own, filled in by the rank; else NULL */
     struct batch batch; /* the same for all but its block lists; results are shared: each row is written by one rank */
+    struct batch *micro; /* of a pipelined group: the batch, cut into n_micro */
     struct step_time time;
     /* What pooled FFN weights cost it: how long products waited for weights that were not there yet, how long its
      * fetches took, what they brought; what went to other owners and came back. */
@@ -45,7 +46,8 @@ struct step {
     struct layout layout;
     int n_ranks;
     int ranks[MAX_RANKS]; /* by share */
-    int tokens_per_block;
+    int tokens_per_block; /* of a piece (stage_pieces) */
+    int n_micro;          /* batches that go through the stages one behind another; 1: the group is not pipelined */
     const struct comm_set *comms;  /* NULL: a group of one */
     enum comm_algorithm algorithm; /* of its all-reduces, the same for all ranks: a policy may choose another one before
                                       they have begun */

@@ -35,9 +35,23 @@ int head_max_kv(const struct heads *h, int n)
 
 void share_order(struct layout base, int *share_of)
 {
-    for (int s = 0; s < base.sp; s++)
-        for (int t = 0; t < base.tp; t++)
-            share_of[s * base.tp + t] = t * base.sp + s;
+    int width = base.sp * base.tp;
+    for (int stage = 0; stage < base.pp; stage++)
+        for (int s = 0; s < base.sp; s++)
+            for (int t = 0; t < base.tp; t++)
+                share_of[stage * width + s * base.tp + t] = stage * width + t * base.sp + s;
+}
+
+struct layer_span stage_layers(int n_layers, int pp, int stage)
+{
+    ASSERT(pp >= 1 && pp <= n_layers && stage >= 0 && stage < pp);
+    int each = n_layers / pp, more = n_layers % pp;
+    return (struct layer_span){stage * each + (stage < more ? stage : more), each + (stage < more)};
+}
+
+int stage_pieces(int n_layers, int pp)
+{
+    return n_layers / stage_layers(n_layers, pp, 0).n;
 }
 
 void row_slice(int n_rows, int sp, int s, int *row0, int *n)
@@ -52,12 +66,10 @@ const char *layout_refusal(const struct heads *h, struct layout l)
 {
     if (l.sp < 1 || l.tp < 1 || l.pp < 1)
         return "sp, tp and pp are at least 1";
-    if (l.pp > 1)
-        return "pipeline parallelism is not offered yet: use pp = 1";
-    if (l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.sp * l.tp > MAX_RANKS)
+    if (l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS || l.sp * l.tp * l.pp > MAX_RANKS)
         return "a group has at most 64 ranks";
     if (l.sp * l.tp > h->n_q)
-        return "the model has fewer query heads than the group has ranks: use a smaller group";
+        return "the model has fewer query heads than the group (or a stage of it) has ranks: use a smaller group";
     if (l.tp > 1 && h->head_dim % LEAF_COLUMNS)
         return "the heads of this model are no multiple of 64 wide, so tensor parallelism would change its sums: use "
                "tp = 1 (sp works)";

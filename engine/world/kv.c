@@ -46,27 +46,32 @@ void kv_free(struct kv_pool *p)
     memset(p, 0, sizeof *p);
 }
 
-int kv_place_find(const struct kv_pool *p, const int *ranks, int n)
+int kv_place_find(const struct kv_pool *p, const int *ranks, int n, int stages)
 {
-    for (int i = 0; i < p->n_places; i++)
-        if (p->places[i]->n == n && memcmp(p->places[i]->ranks, ranks, (size_t)n * sizeof *ranks) == 0)
+    for (int i = 0; i < p->n_places; i++) {
+        const struct kv_place *l = p->places[i];
+        if (l->n == n && l->stages == stages && memcmp(l->ranks, ranks, (size_t)n * sizeof *ranks) == 0)
             return i;
+    }
     return -1;
 }
 
-int kv_place_open(struct kv_pool *p, const int *ranks, int n, int tokens_per_block)
+int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
 {
-    int found = kv_place_find(p, ranks, n);
+    int found = kv_place_find(p, s->ranks, s->n, s->stages), n = s->n;
     if (found >= 0 || p->n_places == MAX_PLACES)
         return found;
-    ASSERT(n >= 1 && n <= p->n_ranks && tokens_per_block > 0 && tokens_per_block % KV_UNIT == 0);
+    ASSERT(n >= 1 && n <= p->n_ranks && s->stages >= 1 && n % s->stages == 0);
+    ASSERT(s->pieces >= 1 && s->tokens_per_block > 0 && s->tokens_per_block % (KV_UNIT * s->pieces) == 0);
     struct kv_place *l = mem_new(sizeof *l);
     size_t blocks = (size_t)p->n_blocks;
     l->n = n;
-    l->tokens_per_block = tokens_per_block;
+    l->stages = s->stages;
+    l->pieces = s->pieces;
+    l->tokens_per_block = s->tokens_per_block;
     for (int i = 0; i < n; i++) {
-        l->ranks[i] = ranks[i];
-        l->mask |= 1ull << ranks[i];
+        l->ranks[i] = s->ranks[i];
+        l->mask |= 1ull << s->ranks[i];
     }
     l->blocks = mem_new_array(blocks, sizeof *l->blocks);
     l->phys = mem_new_array(blocks * (size_t)n, sizeof *l->phys);
@@ -91,6 +96,16 @@ int kv_available(const struct kv_pool *p, int place)
         least = r->n_free + r->n_cached < least ? r->n_free + r->n_cached : least;
     }
     return least;
+}
+
+/* The memory of a rank is its layers' blocks, layer by layer. Taken as that of fewer layers, each has so many times as
+ * many blocks: block b of the rank is b, b + n_blocks, ... of those. */
+void kv_fill_pieces(const struct kv_pool *p, int place, int share, const int32_t *blocks, int n, int32_t *out)
+{
+    int pieces = p->places[place]->pieces;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < pieces; k++)
+            *out++ = kv_phys(p, place, blocks[i], share) + k * p->n_blocks;
 }
 
 /* The physical blocks of an unreferenced block go back to their ranks; its number stands for nothing again. */

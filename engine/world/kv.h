@@ -1,8 +1,8 @@
 /* The KV blocks of a node: which are free, which a sequence holds, which only the prefix cache remembers. Bookkeeping
  * only: the bytes live on the ranks. Every rank has the same number of physical blocks of constant bytes. A place is a
  * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a placement
- * is one physical block on each of its ranks, and holds more tokens the fewer heads a rank stores. Blocks of different
- * placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted oldest
+ * is one physical block on each of its ranks, and holds more tokens the fewer heads and layers a rank stores. Blocks of
+ * different placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted oldest
  * first, whatever its placement). A rank may lend blocks, whose memory serves something else meanwhile
  * (world/replica.h). Engine thread only. Invariant, on each rank: free + held + cached + lent == total (kv_check
  * recounts). */
@@ -33,6 +33,8 @@ struct kv_block {
 
 struct kv_place {
     int n, tokens_per_block;
+    int stages; /* shares of one stage hold its layers only (headmap.h) */
+    int pieces; /* of a block, each of tokens_per_block / pieces tokens: a rank of one stage has the room of all layers */
     int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
     struct kv_block *blocks; /* [n_blocks of a rank] */
@@ -62,8 +64,12 @@ void kv_init(struct kv_pool *p, int n_ranks, int n_blocks);
 void kv_free(struct kv_pool *p);
 /* The place of these ranks in this order, made when it is new. tokens_per_block: a multiple of KV_UNIT. -1: MAX_PLACES
  * reached. */
-int kv_place_open(struct kv_pool *p, const int *ranks, int n, int tokens_per_block);
-int kv_place_find(const struct kv_pool *p, const int *ranks, int n); /* -1: never opened */
+struct kv_place_setup {
+    const int *ranks; /* [n] by share */
+    int n, stages, pieces, tokens_per_block;
+};
+int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s);
+int kv_place_find(const struct kv_pool *p, const int *ranks, int n, int stages); /* -1: never opened */
 static inline const struct kv_place *kv_place(const struct kv_pool *p, int place)
 {
     return p->places[place];
@@ -84,6 +90,9 @@ static inline int32_t kv_phys(const struct kv_pool *p, int place, int32_t block,
 {
     return p->places[place]->phys[(int64_t)block * p->places[place]->n + share];
 }
+/* The pieces of these n blocks on a share's rank, in order of their tokens: blocks of a kv_space of its stage's layers,
+ * n * pieces of them. */
+void kv_fill_pieces(const struct kv_pool *p, int place, int share, const int32_t *blocks, int n, int32_t *out);
 /* A block with refs 1 and no key; evicts the oldest cached ones where a rank has none free. -1: all are held. */
 int32_t kv_take(struct kv_pool *p, int place);
 void kv_hold(struct kv_pool *p, int place, int32_t block); /* refs + 1; a cached block becomes held */

@@ -52,7 +52,9 @@ static bool is_identity(struct layout base)
 
 static bool same_order(struct layout a, struct layout b)
 {
-    return is_identity(a) ? is_identity(b) : !is_identity(b) && a.sp == b.sp && a.tp == b.tp;
+    if (a.pp != b.pp || is_identity(a) != is_identity(b))
+        return false;
+    return is_identity(a) || (a.sp == b.sp && a.tp == b.tp);
 }
 
 const struct group *partition_match(const struct partition *p, uint64_t mask, struct layout base)
@@ -109,7 +111,7 @@ static int ranks_by_share(uint64_t mask, struct layout base, int *ranks)
         if (mask >> r & 1)
             ascending[n++] = r;
     if (is_identity(base))
-        base = (struct layout){n, 1, 1};
+        base = (struct layout){n / base.pp, 1, base.pp};
     share_order(base, share);
     for (int i = 0; i < n; i++)
         ranks[share[i]] = ascending[i];
@@ -125,12 +127,17 @@ static struct group *create(struct world *w, uint64_t mask, struct layout base, 
     g->n_ranks = ranks_by_share(mask, base, g->ranks);
     g->id = (int)(p->epoch++ % (INT32_MAX / MAX_RANKS - 1)) * MAX_RANKS + (int)(g - p->groups) + 1;
     g->mask = mask;
-    g->base = is_identity(base) ? (struct layout){g->n_ranks, 1, 1} : base;
+    g->base = is_identity(base) ? (struct layout){g->n_ranks / base.pp, 1, base.pp} : base;
     g->layout = g->base;
     g->idle = true;
     g->bound_ns = now_ns;
     g->ffn = w->ffn_usual;
-    g->place = kv_place_open(&w->kv, g->ranks, g->n_ranks, w->shape.tokens_per_block[g->n_ranks]);
+    g->place = kv_place_open(
+        &w->kv, &(struct kv_place_setup){.ranks = g->ranks,
+                                         .n = g->n_ranks,
+                                         .stages = base.pp,
+                                         .pieces = base.pp > 1 ? stage_pieces(w->shape.n_layers, base.pp) : 1,
+                                         .tokens_per_block = shape_tokens_per_block(&w->shape, g->n_ranks, base.pp)});
     ASSERT(g->place >= 0);
     p->free_ranks &= ~mask;
     p->left_out &= ~mask;
@@ -206,11 +213,18 @@ const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout
 {
     if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
         return "sp, tp and pp must be from 1 to 64";
-    if (l.pp > 1)
-        return "pipeline parallelism (pp > 1) is not supported by this build";
     if (layout_size(l) != n_ranks)
         return "sp * tp * pp is not the number of ranks of the group";
-    return s->refusals[n_ranks][l.tp];
+    if (l.pp > 1 && s->no_stages)
+        return s->no_stages;
+    if (l.pp > 1 && l.pp > s->n_layers)
+        return "pp is more than the layers of the model";
+    return s->refusals[n_ranks / l.pp][l.tp];
+}
+
+int shape_tokens_per_block(const struct node_shape *s, int n_ranks, int pp)
+{
+    return s->tokens_per_block[n_ranks / pp] * (pp > 1 ? stage_pieces(s->n_layers, pp) : 1);
 }
 
 int partition_algorithm(const struct world *w, uint64_t ranks)
@@ -249,12 +263,14 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
     if (shape_find(&w->shape, o->mask) < 0)
         return "no communicator for these ranks: aligned power-of-two ranges and the whole node have one (--comm-sets "
                "adds more)";
-    if (!is_identity(o->base) && o->base.sp * o->base.tp != n)
-        return "base: sp * tp is not the number of ranks";
-    if (!shape_runs(&w->shape, n))
-        return w->shape.refusals[n][n];
+    if (o->base.pp < 1 || n % o->base.pp || (!is_identity(o->base) && layout_size(o->base) != n))
+        return "base: sp * tp * pp is not the number of ranks";
+    if (o->base.pp > 1 && (w->shape.no_stages || o->base.pp > w->shape.n_layers))
+        return shape_refusal(&w->shape, n, (struct layout){n / o->base.pp, 1, o->base.pp});
+    if (!shape_runs(&w->shape, n / o->base.pp))
+        return w->shape.refusals[n / o->base.pp][n / o->base.pp];
     ranks_by_share(o->mask, o->base, ranks);
-    if (kv_place_find(&w->kv, ranks, n) < 0 && w->kv.n_places == MAX_PLACES)
+    if (kv_place_find(&w->kv, ranks, n, o->base.pp) < 0 && w->kv.n_places == MAX_PLACES)
         return "too many different rank orders have been used";
     return NULL;
 }

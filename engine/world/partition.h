@@ -33,9 +33,15 @@ const char *kv_fate_name(enum kv_fate f);
 struct node_shape {
     int n_ranks, n_sets;
     uint64_t sets[MAX_SETS];
-    int tokens_per_block[MAX_RANKS + 1];                /* by the number of ranks of a placement */
-    const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks][tp]: why it cannot run, or NULL; sp = ranks / tp */
+    int n_layers;
+    int tokens_per_block[MAX_RANKS + 1];                /* by the number of ranks of a stage, of a piece */
+    const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks of a stage][tp]: why it cannot run, or NULL; sp = ranks
+                                                           / tp */
+    const char *no_stages; /* why no group can be pipelined; NULL: groups can */
 };
+
+/* Tokens of a block of a group of so many ranks in pp stages. */
+int shape_tokens_per_block(const struct node_shape *s, int n_ranks, int pp);
 
 /* Does any layout run on this many ranks? */
 static inline bool shape_runs(const struct node_shape *s, int n_ranks)
@@ -55,7 +61,7 @@ struct group {
     int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
     int place;            /* its KV placement in the pool */
-    struct layout base;   /* the layout whose rank order it has; {n,1,1}: the identity */
+    struct layout base;   /* the layout whose rank order it has, {n,1,1}: the identity; and its stages, pp */
     struct layout layout; /* of its last step */
     bool idle;            /* no step under way */
     bool held;            /* takes no step: an order waits for its ranks */
@@ -74,7 +80,7 @@ struct group {
 struct switch_order {
     bool release;       /* of all groups that overlap the mask; no new group */
     uint64_t mask;      /* the ranks */
-    struct layout base; /* {n,1,1} or {1,n,1}: identity */
+    struct layout base; /* {n,1,1} or {1,n,1}: identity; pp: the stages of the group */
     enum switch_when when;
     enum kv_fate fate;
     int64_t max_wait_ns; /* drain, soft: then it becomes hard */

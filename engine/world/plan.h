@@ -30,6 +30,7 @@ struct plan_batch {
     bool anybody; /* prefill takes the queue as it comes: no routing */
     bool forwarded;
     struct layout layout;
+    int n_micro; /* of a pipelined group: micro-batches of the step; 0: as many as it has stages */
     int ahead; /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
                   engine likes */
 };
@@ -102,7 +103,7 @@ int plan_decodes(struct plan_batch *b);
 int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 /* One request with up to n tokens (0: all that remain). Returns the tokens added, 0 with a reason. */
 int plan_add(struct plan_batch *b, req_id id, int n);
-/* Runs the batch in this layout. A batch that is never forwarded is dropped. */
+/* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);
 /* The partition. An order is carried out when the ranks that it needs are ready, at the earliest after this plan; until

@@ -6,10 +6,11 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
-void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int tokens_per_block)
+void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int n_layers, int tokens_per_block)
 {
     memset(s, 0, sizeof *s);
     s->n_ranks = n_ranks;
+    s->n_layers = n_layers;
     for (int size = 1; size <= n_ranks; size *= 2)
         for (int first = 0; first + size <= n_ranks; first += size)
             s->sets[s->n_sets++] = rank_range(first, size);

@@ -33,7 +33,7 @@ static uint8_t *find(const struct head_at *h, int layer, int head, int position)
     const struct kv_end *e = h->end;
     int block = e->blocks[position / e->tokens_per_block];
     ASSERT(block >= 0 && block < e->space->n_blocks);
-    return (uint8_t *)e->space->base + (size_t)layer * h->layer_bytes + (size_t)block * e->space->block_bytes +
+    return (uint8_t *)e->space->base + (size_t)(e->layer + layer) * h->layer_bytes + (size_t)block * e->space->block_bytes +
            (size_t)(e->head + head) * h->head_bytes;
 }
 
@@ -94,10 +94,11 @@ static void move_item(void *ctx, int item, int thread)
 void cpu_kv_move(struct device *d, const struct kv_move *m)
 {
     enum dtype t = m->from.space->dtype;
-    int layers = m->from.space->n_layers;
+    int layers = m->n_layers;
     struct move_call c = {m, head_of(&m->from, m->head_dim), head_of(&m->to, m->head_dim), kv_element_bytes(t), 0};
     c.value_bytes = (size_t)kv_padded_dim(m->head_dim) * c.size;
-    ASSERT(t == m->to.space->dtype && layers == m->to.space->n_layers && m->first_token >= 0);
+    ASSERT(t == m->to.space->dtype && m->first_token >= 0);
+    ASSERT(m->from.layer + layers <= m->from.space->n_layers && m->to.layer + layers <= m->to.space->n_layers);
     ASSERT(m->from.tokens_per_block % RUN == 0 && m->to.tokens_per_block % RUN == 0);
     ASSERT((size_t)(m->from.head + m->n_heads) * c.from.head_bytes <= m->from.space->block_bytes);
     ASSERT((size_t)(m->to.head + m->n_heads) * c.to.head_bytes <= m->to.space->block_bytes);

@@ -208,8 +208,9 @@ static struct kv_move_side side_of(const struct kv_end *end, const struct kv_mov
 {
     size_t keys = (size_t)end->tokens_per_block * row_bytes(end->space->dtype, m->head_dim);
     ASSERT((size_t)(end->head + m->n_heads) * 2 * keys <= end->space->block_bytes && end->tokens_per_block % 16 == 0);
-    return (struct kv_move_side){.base = end->space->base,
-                                 .layer_bytes = (size_t)end->space->n_blocks * end->space->block_bytes,
+    size_t layer_bytes = (size_t)end->space->n_blocks * end->space->block_bytes;
+    return (struct kv_move_side){.base = (uint8_t *)end->space->base + (size_t)end->layer * layer_bytes,
+                                 .layer_bytes = layer_bytes,
                                  .block_bytes = end->space->block_bytes,
                                  .head_bytes = 2 * keys,
                                  .value_at = keys,
@@ -232,12 +233,13 @@ void cuda_kv_move(struct device *d, const struct kv_move *m)
     int n_to = (m->end_token + m->to.tokens_per_block - 1) / m->to.tokens_per_block;
     struct kv_move_job j = {.from = side_of(&m->from, m),
                             .to = side_of(&m->to, m),
-                            .n_layers = m->from.space->n_layers,
+                            .n_layers = m->n_layers,
                             .n_heads = m->n_heads,
                             .first_token = m->first_token,
                             .n_tokens = m->end_token - m->first_token,
                             .row_bytes = row_bytes(t, m->head_dim)};
-    ASSERT(t == m->to.space->dtype && j.n_layers == m->to.space->n_layers && m->first_token >= 0 && !d->batch);
+    ASSERT(t == m->to.space->dtype && m->first_token >= 0 && !d->batch);
+    ASSERT(m->from.layer + j.n_layers <= m->from.space->n_layers && m->to.layer + j.n_layers <= m->to.space->n_layers);
     gpu_use(d);
     d->lists.used = 0; /* outside of steps nothing is on its way */
     if (d->broken.code || j.n_tokens <= 0)

@@ -541,10 +541,10 @@ int64_t cost_layer_copy(const struct sim_machine *m, struct sim_weights w)
     return (int64_t)((p.n_owners - 1) * cost_ffn_bytes(r.c, p.shares) / link_rate(&r, p.setup) * 1e9);
 }
 
-int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far)
+int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far)
 {
     const struct sim_hardware *h = &m->hardware;
-    double bytes = (double)tokens * n_heads * m->model.head_dim * 2 * (m->model.kv_bits / 8) * m->model.n_layers;
+    double bytes = (double)tokens * (double)heads * m->model.head_dim * 2 * (m->model.kv_bits / 8);
     double rate = far ? h->link_rate * h->link_share : h->memory_rate * h->elementwise_share / 2;
     return (int64_t)(bytes / rate * 1e9 + 0.5);
 }

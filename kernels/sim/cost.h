@@ -45,9 +45,9 @@ int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w
 /* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
 void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
                   struct sim_outside *sum);
-/* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of n_heads kv heads of all
- * layers. */
-int64_t cost_move(const struct sim_machine *m, int64_t tokens, int n_heads, bool far);
+/* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of so many kv heads, counted
+ * over layers. */
+int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far);
 /* The time that a change of the partition costs each of its ranks. */
 int64_t cost_switch(const struct sim_machine *m);
 /* The time from the client's request to the queue, outside the engine. The caller adds it to the time to first token.

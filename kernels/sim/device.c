@@ -160,7 +160,9 @@ static int64_t sim_step_ns(const struct device *d, struct layout l, const struct
 static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
 {
     int64_t tokens = m->end_token - m->first_token;
-    return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, m->n_heads, m->from.space != m->to.space) : -1;
+    int64_t heads = (int64_t)m->n_heads * m->n_layers;
+    bool far = m->from.space->base != m->to.space->base;
+    return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, heads, far) : -1;
 }
 
 static int64_t sim_layer_copy_ns(const struct device *d)

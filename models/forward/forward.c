@@ -1,4 +1,4 @@
-/* The forward pass. One layer (run_layer), for any layout {sp, tp}:
+/* The forward pass. One layer (run_layer), for any layout {sp, tp} of a stage:
  *
  *   qkv_proj       q, k, v = W norm(x): the member's rows, the heads of its tp share
  *   rows_to_heads  all-to-all when sp > 1: all rows, the member's own heads
@@ -7,7 +7,7 @@
  *   add_o_proj     x += o(attn), with an all-reduce when tp > 1
  *   add_ffn        x += down(swiglu(gate(x), up(x))), with an all-reduce when tp > 1
  *
- * In the last layer only the rows whose logits are wanted go past attention (sample_chunk). */
+ * In the last layer of the last stage only the rows whose logits are wanted go past attention (sample_chunk). */
 #include "models/forward/forward.h"
 
 #include <math.h>
@@ -59,7 +59,8 @@ struct run {
     const struct shard *sh;
     const struct batch *b;
     struct forward_scratch s;
-    struct err err; /* of the pool: what is computed after it does not count */
+    struct layer_span layers; /* of the stage */
+    struct err err;           /* of the pool: what is computed after it does not count */
     int row0, rows; /* the member's slice of the rows */
     int n_to_heads, n_to_rows;
     struct comm_rect to_heads[EXCHANGE_BUFFERS * MAX_RANKS]; /* q, k and v of all rows for the member's own heads */
@@ -95,7 +96,9 @@ static void plan_all_to_alls(struct run *r)
 
 static struct kv_view kv_view_of(const struct run *r, int layer)
 {
-    return (struct kv_view){r->f->kv, layer, r->m->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
+    const struct kv_space *kv = r->m->kv ? r->m->kv : r->f->kv;
+    int at = layer - r->layers.first;
+    return (struct kv_view){kv, at, r->m->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
 }
 
 static void rows_to_heads(struct run *r)
@@ -488,12 +491,38 @@ static void run_last_layer(struct run *r)
         sample_chunk(r, (struct span){first, n - first < chunk ? n - first : chunk});
 }
 
+/* ---- stages */
+
+static int stages_of(const struct forward_member *m)
+{
+    return m->n_stages > 1 ? m->n_stages : 1;
+}
+
+/* The residual of the member's rows, from the stage before (me: 1) or to the next one (0). The giver goes on when it has
+ * arrived: that is what the second meeting is for. */
+static void pass_rows(struct run *r, struct comm *link, int me)
+{
+    struct comm_rect all = {.peer = 0, .rows = r->rows, .cols = r->s.x.cols};
+    struct exchange_args a = {.comm = link, .me = me, .src = {r->s.x}, .dst = {r->s.x}, .rects = &all};
+    a.n_rects = me == 1 && r->rows > 0;
+    r->f->ops->exchange(r->f->device, &a);
+    r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = link, .me = me});
+}
+
 static void compute(struct run *r)
 {
-    r->f->ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
-    for (int l = 0; l < r->f->config->n_layers - 1; l++)
+    int end = r->layers.first + r->layers.n;
+    bool last = end == r->f->config->n_layers;
+    if (r->layers.first == 0)
+        r->f->ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
+    else
+        pass_rows(r, r->m->from, 1);
+    for (int l = r->layers.first; l < end - last; l++)
         run_layer(r, l);
-    run_last_layer(r);
+    if (last)
+        run_last_layer(r);
+    else
+        pass_rows(r, r->m->to, 0);
 }
 
 static void run_init(struct run *r)
@@ -501,6 +530,7 @@ static void run_init(struct run *r)
     const struct shard *sh = r->sh;
     int per_kv = sh->heads.n_q / sh->heads.n_kv;
     scratch_lay_out(&r->s, r->f, sh);
+    r->layers = stage_layers(r->f->config->n_layers, stages_of(r->m), r->m->stage);
     row_slice(r->b->n_rows, sh->layout.sp, sh->s, &r->row0, &r->rows);
     for (int h = 0; h < sh->own.n_q; h++)
         r->f->kv_head[h] = (sh->own.q0 + h) / per_kv - sh->own.kv0;
@@ -510,6 +540,10 @@ static void run_init(struct run *r)
 
 void forward_abort(const struct backend_ops *ops, const struct forward_member *m)
 {
+    if (m->from)
+        ops->comm_abort(m->from);
+    if (m->to)
+        ops->comm_abort(m->to);
     if (m->weights->shard.n == 1)
         return;
     ops->comm_abort(m->sp);
@@ -542,7 +576,8 @@ static int run_ops(struct forward *f, const struct forward_member *m, const stru
         run_init(&r);
         compute(&r);
     } else {
-        f->ops->whole_step(f->device, f->config->vocab, r.sh->layout, r.sh->share);
+        struct layout l = {r.sh->layout.sp, r.sh->layout.tp, stages_of(m)};
+        f->ops->whole_step(f->device, f->config->vocab, l, m->stage * r.sh->n + r.sh->share);
     }
     int rc = f->ops->finish(f->device, t, e);
     return rc || !r.err.code ? rc : err_set(e, r.err.code, "%s", r.err.text);
@@ -552,7 +587,7 @@ int forward_post(struct forward *f, const struct forward_member *m, const struct
 {
     struct graph_key key = graph_key_of(m);
     *posted = false;
-    if (!f->ops->graph_post)
+    if (!f->ops->graph_post || stages_of(m) > 1)
         return 0;
     int rc = f->ops->graph_post(f->device, &(struct graph_call){&key, b}, posted, e);
     if (rc)

@@ -1,5 +1,5 @@
-/* The forward pass of one rank, written once over kernels/backend.h for every layout {sp, tp} and every model family.
- * A single rank is the layout {1, 1}. Called by the rank's thread; owns only the scratch memory that forward_init
+/* The forward pass of one rank, written once over kernels/backend.h for every layout {sp, tp, pp} and every model
+ * family. A single rank is the layout {1, 1, 1}. Called by the rank's thread; owns only the scratch memory that forward_init
  * allocated on the device. Invariant: differences between backends and families are data (ops, flags, weights), and a
  * member that fails aborts its communicators, so the others of its group never wait for it.
  *
@@ -7,7 +7,11 @@
  * group turns this into all rows for its own heads, whose KV it keeps. It computes attention, and a second all-to-all
  * returns to its slice of the rows. Row-parallel products end in an all-reduce over the tp group. The hidden rows whose
  * logits are wanted go to all ranks. Each rank has a part of the vocabulary, and each row of logits goes to the one
- * rank that samples it. (Algorithm 1 of the Shift Parallelism paper.) */
+ * rank that samples it. (Algorithm 1 of the Shift Parallelism paper.)
+ *
+ * With pp > 1 the member runs the layers of its stage only: it takes the residual of its rows from the same share of the
+ * stage before, and gives it to the next one; the last stage samples. A stage is done with a batch when the next one has
+ * taken it, so that several batches, one after another, keep all stages busy. */
 #ifndef MODELS_FORWARD_FORWARD_H
 #define MODELS_FORWARD_FORWARD_H
 
@@ -34,10 +38,14 @@ struct model_weights {
     const struct reduce_order *o_order, *down_order; /* of the whole tp group; NULL when tp is 1 */
 };
 
-/* One member of the group that runs a step: its weights, which say the layout and the share, and its communicators. */
+/* One member of the group that runs a step: its weights, which say the layout of its stage and the share in it, and its
+ * communicators. */
 struct forward_member {
     const struct model_weights *weights;
-    struct comm *sp, *tp, *all; /* the member's number is s in sp, t in tp, share in all; NULL in a group of one */
+    int stage, n_stages;        /* n_stages 0 or 1: all layers are its own */
+    struct comm *sp, *tp, *all; /* the member's number is s in sp, t in tp, share in all; NULL where it is alone */
+    struct comm *from, *to;     /* of two members: with the stage before (it is 1), with the next one (0); or NULL */
+    const struct kv_space *kv;  /* of its stage's layers; NULL: the forward's */
     size_t twoshot_bytes;       /* all-reduces of this size and more are done in two shots */
     size_t library_bytes;       /* all-reduces of this size and more are done by the machine's library; 0: never */
     int tokens_per_block;
@@ -58,7 +66,7 @@ struct forward {
     const struct backend_ops *ops;
     struct device *device;
     const struct model_config *config;
-    const struct kv_space *kv;
+    const struct kv_space *kv; /* of all layers */
     /* set by forward_init */
     void *slab;
     size_t act_bytes;
@@ -80,7 +88,7 @@ size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max
  * samples. On failure the member's communicators are aborted; E_PEER: another member failed. */
 int forward_run(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                 struct err *e);
-/* forward_run in two halves, for steps that have a graph. forward_post launches the step and sets *posted; where it
+/* forward_run in two halves, for steps that have a graph; a pipelined one has none. forward_post launches the step and sets *posted; where it
  * cannot, it does nothing and *posted is false (use forward_run). forward_wait returns when the step has ended. One
  * more step may be posted before the wait for the one under way, and take its tokens from it (batch.fed). forward_ended
  * tells whether forward_wait would return at once. */

@@ -175,7 +175,7 @@ static struct move *make_move(struct host *h, const struct site *from, const str
     m->n_tokens = n_tokens;
     for (int k = 0; k < 2; k++) {
         *ends[k] =
-            (struct move_end){.n = sites[k]->n, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
+            (struct move_end){.n = sites[k]->n, .stages = 1, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
         int32_t *blocks = arena_new(&m->arena, (size_t)sites[k]->n * 4 * sizeof *blocks);
         for (int i = 0; i < sites[k]->n; i++) {
             ends[k]->ranks[i] = sites[k]->first + i;
@@ -377,7 +377,9 @@ static void simulated_groups(void **state)
     assert_true(move->bytes > 0);
     move_free(move);
     assert_non_null(rank_layout_refusal(ranks[0], (struct layout){8, 1, 1}));
-    assert_non_null(rank_layout_refusal(ranks[0], (struct layout){1, 1, 2}));
+    assert_non_null(rank_layout_refusal(ranks[0], (struct layout){2, 2, 2}));
+    assert_non_null(rank_layout_refusal(ranks[0], (struct layout){1, 1, 0}));
+    assert_null(rank_layout_refusal(ranks[0], (struct layout){1, 2, 2}));
     assert_null(rank_layout_refusal(ranks[0], (struct layout){2, 2, 1}));
     comm_pool_close(pool);
     for (int i = RANKS - 1; i >= 0; i--)

@@ -1,5 +1,5 @@
-/* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks,
- * tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own stay as they were. */
+/* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks in
+ * 1, 2 and 3 stages, tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own stay as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,12 +12,12 @@
 #include "engine/exec/move.h"
 #include "kernels/backend.h"
 
-enum { RANKS = 6, LAYERS = 3, BLOCKS = 40, TOKENS = 190, CASES = 60 };
+enum { RANKS = 6, LAYERS = 5, BLOCKS = 40, TOKENS = 190, CASES = 60 };
 
 struct host {
     const struct backend_ops *ops;
     struct device *devices[RANKS];
-    struct kv_space spaces[RANKS];
+    struct kv_space spaces[RANKS], staged[2][RANKS]; /* of all layers; by side and share, of a stage's */
     enum dtype dtype;
     struct heads heads;
     struct rng rng;
@@ -51,21 +51,30 @@ static void close_host(struct host *h)
     }
 }
 
-/* Random ranks and blocks for a placement of n. No two placements of a case share blocks: side 0 has the even ones. */
+/* Random ranks and blocks for a placement of n in some stages. No two placements of a case share blocks: side 0 has the
+ * even ones. */
 static void place(struct host *h, struct move *m, struct move_end *end, int n, int side)
 {
-    int most = head_max_kv(&h->heads, n), tokens = 16;
+    int stages = 1 + (int)rng_below(&h->rng, 3);
+    stages = n % stages ? 1 : stages;
+    int most = head_max_kv(&h->heads, n / stages), tokens = 16, pieces = stage_pieces(LAYERS, stages);
     while (h->ops->kv_block_bytes(h->dtype, tokens + 16, most, h->heads.head_dim) <= h->spaces[0].block_bytes)
         tokens += 16;
-    *end = (struct move_end){.n = n, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
+    m->n_layers = LAYERS;
+    *end = (struct move_end){.n = n, .stages = stages, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
     int32_t *blocks = arena_new(&m->arena, (size_t)(n * end->n_blocks) * sizeof *blocks);
     int first = (int)rng_below(&h->rng, RANKS);
     for (int i = 0; i < n; i++) {
         end->ranks[i] = (first + i) % RANKS;
-        end->spaces[i] = &h->spaces[end->ranks[i]];
+        struct kv_space *s = &h->staged[side][i];
+        *s = h->spaces[end->ranks[i]];
+        s->n_blocks *= pieces;
+        s->n_layers /= pieces;
+        end->spaces[i] = s;
         int start = (int)rng_below(&h->rng, BLOCKS / 2);
         for (int b = 0; b < end->n_blocks; b++)
-            blocks[i * end->n_blocks + b] = 2 * ((start + 3 * b) % (BLOCKS / 2)) + side;
+            blocks[i * end->n_blocks + b] =
+                2 * ((start + 3 * b) % (BLOCKS / 2)) + side + (int)rng_below(&h->rng, (uint64_t)pieces) * BLOCKS;
     }
     end->blocks = blocks;
 }
@@ -76,16 +85,18 @@ static uint8_t *element(const struct host *h, const struct move_end *end, int sh
     int layer = where[0], kv = where[1], token = where[2], i = where[3], tokens = end->tokens_per_block,
         dim = h->heads.head_dim;
     int padded = (dim + 15) / 16 * 16;
-    struct head_span s = head_span(&h->heads, end->n, share, 1);
+    int width = end->n / end->stages;
+    struct head_span s = head_span(&h->heads, width, share % width, 1);
+    struct layer_span l = stage_layers(LAYERS, end->stages, share / width);
     const struct kv_space *space = end->spaces[share];
-    if (kv < s.kv0 || kv >= s.kv0 + s.n_kv)
+    if (kv < s.kv0 || kv >= s.kv0 + s.n_kv || layer < l.first || layer >= l.first + l.n)
         return NULL;
     size_t head = (size_t)tokens * (size_t)(dim + padded);
     int block = end->blocks[share * end->n_blocks + token / tokens], at = token % tokens;
     size_t index =
         (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
                                              : (size_t)i * (size_t)tokens + (size_t)at);
-    return (uint8_t *)space->base + ((size_t)layer * BLOCKS + (size_t)block) * space->block_bytes +
+    return (uint8_t *)space->base + ((size_t)(layer - l.first) * (size_t)space->n_blocks + (size_t)block) * space->block_bytes +
            index * element_bytes(h);
 }
 
@@ -124,8 +135,6 @@ static void carry_out(struct host *h, struct move *m, int first, int n)
     m->bytes = 0;
     m->element_bits = (int)element_bytes(h) * 8;
     for (int i = 0; i < m->to.n; i++)
-        m->to.spaces[i] = &h->spaces[m->to.ranks[i]];
-    for (int i = 0; i < m->to.n; i++)
         move_run(m, i, h->ops, h->devices[m->to.ranks[i]]);
 }
 
@@ -133,8 +142,9 @@ static int64_t bytes_of(const struct host *h, const struct move_end *to, int tok
 {
     int64_t heads = 0;
     for (int i = 0; i < to->n; i++)
-        heads += head_span(&h->heads, to->n, i, 1).n_kv;
-    return heads * 2 * h->heads.head_dim * tokens * LAYERS * (int64_t)element_bytes(h);
+        heads += head_span(&h->heads, to->n / to->stages, i % (to->n / to->stages), 1).n_kv *
+                 stage_layers(LAYERS, to->stages, i / (to->n / to->stages)).n;
+    return heads * 2 * h->heads.head_dim * tokens * (int64_t)element_bytes(h);
 }
 
 static void random_case(struct host *h)

@@ -9,6 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "engine/exec/micro.h"
 #include "engine/exec/comm.h"
 #include "engine/exec/ffn_pool.h"
 #include "engine/exec/move.h"
@@ -47,7 +48,8 @@ struct node {
 
 /* Where sequences have their KV: ranks by share, blocks by share and sequence. */
 struct place {
-    int n, ranks[NODE_RANKS], tokens_per_block, per_seq;
+    int n, stages, ranks[NODE_RANKS], tokens_per_block, per_seq;
+    struct kv_space spaces[NODE_RANKS]; /* several stages: by share, of its stage's layers */
     int32_t *blocks; /* [share][NODE_SEQS][per_seq] */
 };
 
@@ -154,10 +156,10 @@ static inline int node_open(struct node *n, struct model *m, const struct node_o
  * first block after it. */
 static inline int place_make(struct place *p, struct layout base, int tokens_per_block, int max_len, int first)
 {
-    int share_of[MAX_RANKS], n = base.sp * base.tp, blocks;
+    int share_of[MAX_RANKS], n = layout_size(base), blocks;
     share_order(base, share_of);
     *p = (struct place){
-        .n = n, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
+        .n = n, .stages = base.pp, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
     for (int r = 0; r < n; r++)
         p->ranks[share_of[r]] = r;
     blocks = NODE_SEQS * p->per_seq;
@@ -170,6 +172,24 @@ static inline int place_make(struct place *p, struct layout base, int tokens_per
         for (int k = 0; k < blocks; k++)
             p->blocks[i * blocks + k] = first + (blocks - 1 - k + i) % blocks;
     return first + blocks;
+}
+
+/* A place of several stages: its ranks' memory is that of their layers, and its blocks are spread over all of that. */
+static inline void place_stage(struct place *p, const struct node *n)
+{
+    int n_layers = n->kv[0].n_layers, pieces = stage_pieces(n_layers, p->stages), n_blocks = n->kv[0].n_blocks;
+    for (int i = 0; i < p->n; i++) {
+        p->spaces[i] = n->kv[p->ranks[i]];
+        p->spaces[i].n_blocks = n_blocks * pieces;
+        p->spaces[i].n_layers = n_layers / pieces;
+        for (int k = 0; k < NODE_SEQS * p->per_seq; k++)
+            p->blocks[i * NODE_SEQS * p->per_seq + k] += (k + i) % pieces * n_blocks;
+    }
+}
+
+static inline const struct kv_space *place_space(const struct place *p, const struct node *n, int share)
+{
+    return p->stages > 1 ? &p->spaces[share] : &n->kv[p->ranks[share]];
 }
 
 static inline const int32_t *place_blocks(const struct place *p, int share, int seq)
@@ -192,15 +212,17 @@ static inline int64_t node_move(struct node *n, const struct place *from, const 
     const struct place *places[2] = {from, to};
     struct move_end *ends[2] = {&m->from, &m->to};
     m->heads = shard_heads(c);
+    m->n_layers = c->n_layers;
     m->first_token = tokens[0];
     m->n_tokens = tokens[1];
     for (int k = 0; k < 2; k++) {
         const struct place *p = places[k];
-        *ends[k] = (struct move_end){.n = p->n, .tokens_per_block = p->tokens_per_block, .n_blocks = p->per_seq};
+        *ends[k] = (struct move_end){
+            .n = p->n, .stages = p->stages, .tokens_per_block = p->tokens_per_block, .n_blocks = p->per_seq};
         int32_t *blocks = arena_new(&m->arena, (size_t)(p->n * p->per_seq) * sizeof *blocks);
         for (int i = 0; i < p->n; i++) {
             ends[k]->ranks[i] = p->ranks[i];
-            ends[k]->spaces[i] = &n->kv[p->ranks[i]];
+            ends[k]->spaces[i] = place_space(p, n, i);
             memcpy(blocks + i * p->per_seq, place_blocks(p, i, seq), (size_t)p->per_seq * sizeof *blocks);
         }
         ends[k]->blocks = blocks;
@@ -232,6 +254,7 @@ struct node_seq {
 struct node_step {
     const struct place *place;
     struct layout layout;
+    int n_micro; /* of a pipelined one */
     const struct node_seq *seqs;
     int n_seqs;
     int n_logits; /* the rows: of the whole step */
@@ -245,7 +268,7 @@ struct node_part {
     struct forward_member site;
     struct batch batch;
     struct step_time time;
-    int rank, rc;
+    int rank, n_micro, rc;
     struct err err;
     struct thread *thread;
 };
@@ -256,7 +279,15 @@ static inline void node_part_run(void *arg)
     struct ffn_seat *seat = p->site.ffn ? ffn_pool_seat(p->node->ffn_pool, p->rank) : NULL;
     if (seat)
         ffn_seat_begin(seat, &p->node->modes, &p->site.weights->shard);
-    p->rc = forward_run(&p->node->forwards[p->rank], &p->site, &p->batch, &p->time, &p->err);
+    struct forward *f = &p->node->forwards[p->rank];
+    struct arena a;
+    arena_init(&a);
+    struct batch *micro = p->n_micro > 1 ? micro_split(&a, &p->batch, p->n_micro) : &p->batch;
+    f->n_logits = 0;
+    for (int i = 0; i < p->n_micro && !p->rc; i++)
+        p->rc = forward_run(f, &p->site, &micro[i], &p->time, &p->err);
+    f->first_logit += (int)(micro[p->n_micro - 1].results - p->batch.results);
+    arena_free(&a);
     if (seat)
         ffn_seat_end(seat);
 }
@@ -264,8 +295,13 @@ static inline void node_part_run(void *arg)
 static inline struct forward_member node_site(const struct node *n, const struct node_step *s, int share)
 {
     int rank = s->place->ranks[share];
-    struct forward_member site = {.weights = weights_view(n->own[rank] ? n->own[rank] : n->weights, s->layout, share),
-                                  .tokens_per_block = s->place->tokens_per_block};
+    const struct weights *w = n->own[rank] ? n->own[rank] : n->weights;
+    struct forward_member site = {
+        .weights = weights_view(w, layout_of_stage(s->layout), share_in_stage(s->layout, share)),
+        .stage = share_stage(s->layout, share),
+        .n_stages = s->layout.pp,
+        .kv = place_space(s->place, n, share),
+        .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
     if (n->ffn_pool && !n->no_pool)
         site.ffn = ffn_seat_source(ffn_pool_seat(n->ffn_pool, rank));
@@ -278,6 +314,8 @@ static inline struct forward_member node_site(const struct node *n, const struct
     site.sp = seat.sp;
     site.tp = seat.tp;
     site.all = seat.all;
+    site.from = seat.from;
+    site.to = seat.to;
     site.twoshot_bytes = seat.twoshot_bytes;
     site.library_bytes = seat.library_bytes;
     return site;
@@ -301,6 +339,7 @@ static inline int node_run(struct node *n, const struct node_step *s, struct nod
             seqs[share][i] =
                 (struct batch_seq){row, s->seqs[i].n, s->seqs[i].pos, place_blocks(s->place, share, s->seqs[i].seq)};
         parts[share] = (struct node_part){.node = n, .rank = s->place->ranks[share], .site = node_site(n, s, share)};
+        parts[share].n_micro = s->layout.pp == 1 ? 1 : s->n_micro < rows ? s->n_micro : rows;
         parts[share].batch = (struct batch){.n_rows = rows,
                                             .ids = ids,
                                             .positions = positions,

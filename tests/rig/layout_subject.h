@@ -138,8 +138,8 @@ static inline int compare(const struct subject *s, const struct node *n, const s
     for (int i = 0; i < st->n_logits; i++) {
         const struct sample_result *want = &s->chosen[wants[i].seq][wants[i].pos];
         if (memcmp(&st->results[i], want, sizeof *want) != 0)
-            fail_msg("{%d,%d}: sequence %d, position %d: token %d, not %d", st->layout.sp, st->layout.tp, wants[i].seq,
-                     wants[i].pos, st->results[i].token, want->token);
+            fail_msg("{%d,%d,%d}: sequence %d, position %d: token %d, not %d", st->layout.sp, st->layout.tp,
+                     st->layout.pp, wants[i].seq, wants[i].pos, st->results[i].token, want->token);
     }
     for (int i = 0; i < st->place->n && st->n_logits; i++) {
         const struct forward *f = &n->forwards[st->place->ranks[i]];
@@ -147,8 +147,8 @@ static inline int compare(const struct subject *s, const struct node *n, const s
             struct want w = wants[f->first_logit + k];
             const float *got = (const float *)f->logits.data + (size_t)k * (size_t)f->logits.ld;
             if (memcmp(got, s->logits[w.seq] + (size_t)w.pos * (size_t)s->vocab, (size_t)s->vocab * sizeof *got) != 0)
-                fail_msg("{%d,%d}: sequence %d, position %d: logits differ", st->layout.sp, st->layout.tp, w.seq,
-                         w.pos);
+                fail_msg("{%d,%d,%d}: sequence %d, position %d: logits differ", st->layout.sp, st->layout.tp,
+                         st->layout.pp, w.seq, w.pos);
         }
     }
     if (whole)
@@ -216,6 +216,7 @@ static inline int course_step(struct subject *s, struct rng *rng, struct course 
         return 0;
     struct node_step st = {.place = c->place,
                            .layout = c->layouts[c->turn++ % c->n_layouts],
+                           .n_micro = 1 + (int)rng_below(rng, 6),
                            .seqs = seqs,
                            .n_seqs = n,
                            .logit_rows = rows};
@@ -223,7 +224,7 @@ static inline int course_step(struct subject *s, struct rng *rng, struct course 
     run(c->node, &st, wants, results);
     for (int i = 0; i < n; i++)
         c->at[seqs[i].seq] += seqs[i].n;
-    return compare(s, c->node, &st, wants, st.n_logits <= c->max_logits);
+    return compare(s, c->node, &st, wants, st.n_logits <= c->max_logits && st.layout.pp == 1);
 }
 
 static inline int layouts_of(const struct model_config *c, int n, struct layout *out)
@@ -233,6 +234,15 @@ static inline int layouts_of(const struct model_config *c, int n, struct layout 
     for (int sp = 1; sp <= n; sp++)
         if (n % sp == 0 && !layout_refusal(&h, (struct layout){sp, n / sp, 1}))
             out[count++] = (struct layout){sp, n / sp, 1};
+    return count;
+}
+
+/* The same in pp stages, each of n / pp ranks. */
+static inline int staged_layouts_of(const struct model_config *c, int n, int pp, struct layout *out)
+{
+    int count = n % pp == 0 && pp <= c->n_layers ? layouts_of(c, n / pp, out) : 0;
+    for (int i = 0; i < count; i++)
+        out[i].pp = pp;
     return count;
 }
 

@@ -200,6 +200,42 @@ static void rows_are_sliced_without_padding(void **state)
         }
 }
 
+/* Layers follow one another over the stages, as even as can be, and pieces fill a rank's memory as far as they can. */
+static void stages_share_the_layers(void **state)
+{
+    (void)state;
+    for (int layers = 1; layers <= 80; layers++)
+        for (int pp = 1; pp <= layers && pp <= MAX_RANKS; pp++) {
+            int next = 0, most = stage_layers(layers, pp, 0).n, pieces = stage_pieces(layers, pp);
+            for (int i = 0; i < pp; i++) {
+                struct layer_span s = stage_layers(layers, pp, i);
+                assert_int_equal(s.first, next);
+                assert_in_range(s.n, most - 1, most);
+                assert_true(s.n >= 1 && (i == 0 || s.n <= stage_layers(layers, pp, i - 1).n));
+                next += s.n;
+            }
+            assert_int_equal(next, layers);
+            assert_true(pieces >= 1 && pieces * most <= layers && (pieces + 1) * most > layers);
+        }
+    assert_int_equal(stage_pieces(80, 4), 4);
+    assert_int_equal(stage_pieces(30, 4), 3); /* eight layers in a stage */
+}
+
+static void stages_have_ranks_of_their_own(void **state)
+{
+    (void)state;
+    int share_of[MAX_RANKS];
+    struct layout l = {3, 2, 2};
+    share_order(l, share_of);
+    static const int expected[] = {0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11};
+    assert_memory_equal(share_of, expected, sizeof expected);
+    for (int i = 0; i < 12; i++) {
+        assert_int_equal(share_stage(l, i), i / 6);
+        assert_int_equal(share_in_stage(l, i), i % 6);
+    }
+    assert_true(layout_equal(layout_of_stage(l), (struct layout){3, 2, 1}));
+}
+
 static void what_cannot_run_is_refused(void **state)
 {
     (void)state;
@@ -210,7 +246,10 @@ static void what_cannot_run_is_refused(void **state)
             assert_int_equal(layout_refusal(&demo, l) == NULL, sp * tp <= 9);
             assert_int_equal(layout_refusal(&narrow, l) == NULL, tp == 1);
         }
-    assert_non_null(layout_refusal(&demo, (struct layout){1, 1, 2}));
+    assert_null(layout_refusal(&demo, (struct layout){3, 3, 7}));
+    assert_non_null(layout_refusal(&demo, (struct layout){3, 3, 8}));
+    assert_non_null(layout_refusal(&demo, (struct layout){1, 1, 0}));
+    assert_non_null(layout_refusal(&demo, (struct layout){1, 1, 65}));
     assert_non_null(layout_refusal(&demo, (struct layout){0, 1, 1}));
     assert_non_null(layout_refusal(&demo, (struct layout){1, -1, 1}));
     assert_non_null(layout_refusal(&(struct heads){128, 128, 64}, (struct layout){65, 1, 1}));
@@ -229,6 +268,8 @@ int main(void)
         cmocka_unit_test(orders_are_permutations_with_adjacent_tp_groups),
         cmocka_unit_test(the_orders_of_the_paper),
         cmocka_unit_test(rows_are_sliced_without_padding),
+        cmocka_unit_test(stages_share_the_layers),
+        cmocka_unit_test(stages_have_ranks_of_their_own),
         cmocka_unit_test(what_cannot_run_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

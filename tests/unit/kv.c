@@ -12,7 +12,7 @@ static void open_single(struct kv_pool *p, int n_blocks)
 {
     int rank = 0;
     kv_init(p, 1, n_blocks);
-    assert_int_equal(kv_place_open(p, &rank, 1, 16), 0);
+    assert_int_equal(kv_place_open(p, &(struct kv_place_setup){&rank, 1, 1, 1, 16}), 0);
 }
 
 static void take_and_drop(void **state)

@@ -26,7 +26,7 @@ static void set_up(struct bench *b, int blocks, int seqs, int batched)
         .max_num_seqs = seqs, .max_num_batched_tokens = batched, .max_model_len = 1024, .prefix_caching = true};
     metrics_init(&b->m);
     struct node_shape shape;
-    node_shape_uniform(&shape, 1, &(struct heads){1, 1, 64}, 16);
+    node_shape_uniform(&shape, 1, &(struct heads){1, 1, 64}, 8, 16);
     world_init(&b->w, &l, &shape, blocks, &b->m);
     partition_ask(&b->w, &(struct switch_order){.mask = 1, .base = {1, 1, 1}}, 0);
     assert_int_equal(partition_advance(&b->w, 0), 1);

@@ -40,7 +40,7 @@ static void set_up(struct bench *b, bool pooled)
     struct limits l = {.max_num_seqs = 16, .max_num_batched_tokens = 512, .max_model_len = 512};
     metrics_init(&b->m);
     struct node_shape shape;
-    node_shape_uniform(&shape, RANKS, &(struct heads){16, 8, 64}, 16);
+    node_shape_uniform(&shape, RANKS, &(struct heads){16, 8, 64}, 8, 16);
     world_init(&b->w, &l, &shape, 64, &b->m);
     b->ffn = (struct ffn_setup){.n_ranks = RANKS, .n_layers = LAYERS, .n_slots = 2};
     assert_int_equal(ffn_parse_owners(&b->ffn, "layer-mod", NULL), 0);

@@ -26,14 +26,14 @@ static void set_up(struct bench *b, int max_model_len)
     struct limits l = {.max_num_seqs = 16, .max_num_batched_tokens = 512, .max_model_len = max_model_len};
     memset(b, 0, sizeof *b);
     metrics_init(&b->m);
-    node_shape_uniform(&shape, RANKS, &(struct heads){16, 8, 64}, 16);
+    node_shape_uniform(&shape, RANKS, &(struct heads){16, 8, 64}, 8, 16);
     world_init(&b->w, &l, &shape, BLOCKS, &b->m);
     b->ffn = (struct ffn_setup){.n_ranks = RANKS, .n_layers = LAYERS, .n_slots = 2};
     assert_int_equal(ffn_parse_owners(&b->ffn, "layer-mod", NULL), 0);
     b->w.ffn = &b->ffn;
     b->w.replicas.blocks = PER_COPY;
     for (int r = 0; r < RANKS; r++) {
-        int place = kv_place_open(&b->w.kv, &r, 1, 16);
+        int place = kv_place_open(&b->w.kv, &(struct kv_place_setup){&r, 1, 1, 1, 16});
         assert_int_equal(place, r);
     }
     plan_init(&b->p, &b->w);

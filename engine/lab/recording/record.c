@@ -10,7 +10,7 @@
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
  * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [cas_layers
  *   wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
- *   estimator had said; the last six where FFN weights are pooled
+ *   estimator had said; tp of a pipelined group with its stages, as 2x4; the last six where FFN weights are pooled
  * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
  *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
@@ -349,10 +349,13 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
     struct buf *out = line(r, 's', now);
     if (out) {
         const int64_t fields[] = {
-            s->group,     s->posted_ns - r->base_ns, step_ns(s), (int64_t)predicted_ns, s->layout.sp, s->layout.tp,
-            s->size.rows, (int64_t)s->size.looked_at};
+            s->group, s->posted_ns - r->base_ns, step_ns(s), (int64_t)predicted_ns, s->layout.sp, s->layout.tp};
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
             put_i64(out, fields[i]);
+        if (s->layout.pp > 1)
+            buf_printf(out, "x%d", s->layout.pp);
+        put_i64(out, s->size.rows);
+        put_i64(out, (int64_t)s->size.looked_at);
         if (failed_rank >= 0)
             put_i64(out, failed_rank);
         else

@@ -43,6 +43,10 @@ static void put_layout(struct buf *out, struct layout l)
     put_i64(out, l.sp);
     buf_putc(out, 'x');
     put_i64(out, l.tp);
+    if (l.pp > 1) {
+        buf_putc(out, 'x');
+        put_i64(out, l.pp);
+    }
 }
 
 /* Prompts and starts by name; who merely decodes is in the digest. */
@@ -84,8 +88,10 @@ static void put_order(struct buf *out, const struct switch_order *o)
 {
     buf_puts(out, " O");
     put_hex(out, o->mask);
-    buf_printf(out, ":%s:%s:%s:%dx%d:%" PRId64, o->release ? "release" : "bind", switch_when_name(o->when),
-               kv_fate_name(o->fate), o->base.sp, o->base.tp, o->max_wait_ns);
+    buf_printf(out, ":%s:%s:%s:", o->release ? "release" : "bind", switch_when_name(o->when), kv_fate_name(o->fate));
+    put_layout(out, o->base);
+    buf_putc(out, ':');
+    put_i64(out, o->max_wait_ns);
     for (int i = 0; i < o->n_named; i++)
         buf_printf(out, "%c%" PRIu64, i ? ',' : ':', o->named[i]);
 }
@@ -163,15 +169,25 @@ static int fields_of(char *word, char *fields[8])
     return n;
 }
 
+/* "4x2" as "sp 4 tp 2", "1x2x4" as "sp 1 tp 2 pp 4". */
+static void layout_words(struct buf *out, const char *text)
+{
+    static const char *const names[] = {"sp", " tp", " pp"};
+    for (int i = 0; i < 3 && *text; i++) {
+        int n = (int)strcspn(text, "x");
+        buf_printf(out, "%s %.*s", names[i], n < 10 ? n : 10, text);
+        text += text[n] ? n + 1 : n;
+    }
+}
+
 static void batch_words(struct buf *out, char **f, int n)
 {
     if (n < 5) {
         buf_puts(out, "a batch that cannot be read");
         return;
     }
-    char *x = strchr(f[1], 'x');
-    buf_printf(out, "group %.20s runs %.20s tokens of %.20s requests (%.20s decode) as sp %.*s tp %.10s", f[0], f[2],
-               f[3], f[4], x ? (int)(x - f[1]) : 0, f[1], x ? x + 1 : "?");
+    buf_printf(out, "group %.20s runs %.20s tokens of %.20s requests (%.20s decode) as ", f[0], f[2], f[3], f[4]);
+    layout_words(out, f[1]);
     if (n > 5)
         buf_printf(out, ", prompts %.200s", f[5]);
 }

@@ -236,6 +236,16 @@ static void step_of_pool(struct recording *r, struct fields *f, struct recorded 
     out->ffn.cas_rows = (uint64_t)number(f, "cas_rows", 0, INT32_MAX);
 }
 
+/* "2", or "2x4": tp, and the stages of a pipelined group. */
+static void stages(struct fields *f, const char *text, int ranks, struct layout *l)
+{
+    char tp[16];
+    size_t n = strcspn(text, "x");
+    snprintf(tp, sizeof tp, "%.*s", (int)n, text);
+    l->tp = (int)parse_number(f, "tp", tp, 1, ranks);
+    l->pp = text[n] ? (int)parse_number(f, "pp", text + n + 1, 2, ranks) : 1;
+}
+
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
@@ -244,8 +254,7 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
     out->ns = number(f, "ns", 0, MAX_NS);
     out->predicted_ns = number(f, "estimate", 0, INT64_C(1) << 60);
     out->layout.sp = (int)number(f, "sp", 1, ranks);
-    out->layout.tp = (int)number(f, "tp", 1, ranks);
-    out->layout.pp = 1;
+    stages(f, word(f), ranks, &out->layout);
     out->rows = (int)number(f, "tokens", 1, 1 << 20);
     out->looked_at = (double)number(f, "looked_at", 1, INT64_C(1) << 52);
     out->failed_rank = (int)number_or_none(f, "failed_rank", ranks - 1);

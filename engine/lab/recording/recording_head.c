@@ -199,8 +199,8 @@ static void read_pool(struct reader *r, const struct json *root, struct recordin
 static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
 {
     struct node_facts *f = &h->facts;
-    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {&h->start.sp,
-                                                                                                &h->start.tp};
+    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {
+        &h->start.sp, &h->start.tp, &h->start.pp};
     f->n_ranks = h->shape.n_ranks = (int)member(r, root, "ranks", 1, MAX_RANKS);
     h->block_size = f->tokens_per_block = (int)member(r, root, "block_size", 16, 256);
     if (h->block_size % 16)
@@ -213,10 +213,11 @@ static void read_node(struct reader *r, const struct json *root, struct recordin
     text_member(r, root, "device", f->device, sizeof f->device);
     text_member(r, root, "version", h->version, sizeof h->version);
     read_few(r, root, "heads", heads, 3, 1 << 16);
-    read_few(r, root, "start", start, 2, MAX_RANKS);
-    h->start.pp = h->start.sp ? 1 : 0;
-    if (!h->start.sp != !h->start.tp || h->start.sp * h->start.tp > f->n_ranks)
-        wrong(r, "start", "sp and tp of a group of the node", json_find(root, "start"));
+    bool staged = json_count(json_find(root, "start")) == 3; /* the version before had no stages */
+    read_few(r, root, "start", start, staged ? 3 : 2, MAX_RANKS);
+    h->start.pp = !h->start.sp ? 0 : staged ? h->start.pp : 1;
+    if (!h->start.sp != !h->start.tp || (h->start.sp && h->start.pp < 1) || layout_size(h->start) > f->n_ranks)
+        wrong(r, "start", "sp, tp and pp of a group of the node", json_find(root, "start"));
     read_limits(r, json_find(root, "limits"), &f->limits);
     read_sets(r, json_find(root, "sets"), &h->shape);
     read_blocks(r, json_find(root, "tokens_per_block"), &h->shape);
