@@ -37,6 +37,7 @@ static int start_partition(struct engine *engine, struct err *e)
 {
     struct layout l = engine->setup.start;
     int n = engine->node.n_ranks, pp = l.pp ? l.pp : 1, size = l.sp && l.tp ? l.sp * l.tp * pp : n;
+    engine->world.partition.start_stages = pp;
     for (int first = 0; first + size <= n; first += size) {
         struct switch_order o = {.mask = rank_range(first, size), .base = {size / pp, 1, pp}, .reason = "start"};
         const char *why = partition_refusal(&engine->world, &o);

@@ -301,10 +301,11 @@ static int check_setup(const struct engine_setup *s, struct err *e)
     if (s->n_ranks > 1 && s->ops->computes && !s->threaded)
         return err_set(e, E_INPUT, "several ranks that compute need threads of their own");
     if (s->start.sp < 0 || s->start.tp < 0 || s->start.pp < 0 || layout_size(s->start) > s->n_ranks)
-        return err_set(e, E_INPUT,
-                       "sequence parallel size %d times tensor parallel size %d times pipeline parallel size %d is more "
-                       "than the %d ranks",
-                       s->start.sp, s->start.tp, s->start.pp, s->n_ranks);
+        return err_set(
+            e, E_INPUT,
+            "sequence parallel size %d times tensor parallel size %d times pipeline parallel size %d is more "
+            "than the %d ranks",
+            s->start.sp, s->start.tp, s->start.pp, s->n_ranks);
     if (s->lockstep && (s->threaded || !s->device.sim_machine))
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "

@@ -451,7 +451,18 @@ static void push_layouts(lua_State *L, const struct node_shape *s, int n)
         }
 }
 
-/* Which groups there may be: `sets`, and by their size `layouts` and `tokens_per_block`. */
+/* In how many stages a group of n ranks can keep its KV. */
+static void push_stages(lua_State *L, const struct node_shape *s, int n)
+{
+    lua_newtable(L);
+    for (int pp = 1, i = 0; pp <= n && pp <= s->n_layers; pp++)
+        if (n % pp == 0 && (pp == 1 || !s->no_stages) && shape_runs(s, n / pp)) {
+            lua_pushnumber(L, pp);
+            lua_rawseti(L, -2, ++i);
+        }
+}
+
+/* Which groups there may be: `sets`, and by their size `layouts`, `tokens_per_block` and `stages`. */
 static void put_shape(lua_State *L, const struct node_shape *s)
 {
     bool sizes[MAX_RANKS + 1] = {false};
@@ -464,14 +475,18 @@ static void put_shape(lua_State *L, const struct node_shape *s)
     lua_setfield(L, -2, "sets");
     lua_newtable(L);
     lua_newtable(L);
+    lua_newtable(L);
     for (int n = 1; n <= s->n_ranks; n++) {
         if (!sizes[n])
             continue;
         push_layouts(L, s, n);
-        lua_rawseti(L, -3, n);
+        lua_rawseti(L, -4, n);
         lua_pushnumber(L, s->tokens_per_block[n]);
+        lua_rawseti(L, -3, n);
+        push_stages(L, s, n);
         lua_rawseti(L, -2, n);
     }
+    lua_setfield(L, -4, "stages");
     lua_setfield(L, -3, "tokens_per_block");
     lua_setfield(L, -2, "layouts");
 }

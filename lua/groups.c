@@ -50,6 +50,7 @@ void groups_push_layout(lua_State *L, struct layout l)
     lua_createtable(L, 0, 4);
     set_number(L, "sp", l.sp);
     set_number(L, "tp", l.tp);
+    set_number(L, "pp", l.pp);
 }
 
 /* ---- making */

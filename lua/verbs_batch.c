@@ -150,21 +150,32 @@ void verbs_make_batches(struct bind *b, lua_State *L)
 
 /* ---- a step */
 
-/* { ahead = n } */
-static int check_ahead(lua_State *L, int arg)
+/* A field of the options; `none` where it is not there. */
+static int step_option(lua_State *L, int arg, const char *name, int most, int none)
 {
-    static const char *const names[] = {"ahead"};
-    if (lua_type(L, arg) != LUA_TTABLE)
-        luaL_error(L, "options like { ahead = 4 } are expected, not a %s", luaL_typename(L, arg));
-    verb_check_fields(L, arg, "the options of act.forward", names, 1);
-    lua_pushstring(L, "ahead");
+    lua_pushstring(L, name);
     lua_rawget(L, arg);
-    int v = lua_isnil(L, -1) ? -1 : (int)verb_whole_number(L, lua_gettop(L), "ahead", 0, MOST_AHEAD);
+    int v = lua_isnil(L, -1) ? none : (int)verb_whole_number(L, lua_gettop(L), name, 0, most);
     lua_pop(L, 1);
     return v;
 }
 
-/* act.forward(group, batch [, layout [, { ahead = n }]]) */
+/* { ahead = n, micro = n } */
+static void check_step_options(lua_State *L, int arg, struct plan_batch *b)
+{
+    static const char *const names[] = {"ahead", "micro"};
+    b->ahead = -1;
+    b->n_micro = 0;
+    if (lua_isnil(L, arg))
+        return;
+    if (lua_type(L, arg) != LUA_TTABLE)
+        luaL_error(L, "options like { ahead = 4 } are expected, not a %s", luaL_typename(L, arg));
+    verb_check_fields(L, arg, "the options of act.forward", names, 2);
+    b->ahead = step_option(L, arg, "ahead", MOST_AHEAD, -1);
+    b->n_micro = step_option(L, arg, "micro", MOST_MICRO, 0);
+}
+
+/* act.forward(group, batch [, layout [, { ahead = n, micro = n }]]) */
 int act_forward(lua_State *L)
 {
     bool given;
@@ -174,12 +185,11 @@ int act_forward(lua_State *L)
         return verb_not_now(L, "forward");
     struct plan_batch *batch = check_batch(L, 2);
     struct layout layout = verb_layout(L, 3, &given);
-    int ahead = lua_isnil(L, 4) ? -1 : check_ahead(L, 4);
     if (batch->group_id != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
         layout = verb_default_layout(batch->plan->world, batch->group);
-    batch->ahead = ahead;
+    check_step_options(L, 4, batch);
     return verb_answer(L, plan_forward(batch, layout));
 }
 

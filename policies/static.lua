@@ -1,5 +1,5 @@
--- A partition and a layout that stay: `dp` groups of `sp` times `tp` ranks. For comparison, and for who knows what is
--- best.
+-- A partition and a layout that stay: `dp` groups of `sp` times `tp` times `pp` ranks. For comparison, and for who
+-- knows what is best.
 
 local node    -- what never changes
 local ordered -- the partition that was asked for last; "wider": one for a request that no group of it could hold
@@ -19,9 +19,9 @@ local function choose(size, count, dead, all)
   return sets
 end
 
--- How wide tensor parallelism is: as asked for, or all that dp and sp leave.
+-- How wide tensor parallelism is: as asked for, or all that the others leave.
 local function tp_of(n_ranks, p)
-  return p.tp > 0 and p.tp or math.max(1, math.floor(n_ranks / (p.dp * p.sp)))
+  return p.tp > 0 and p.tp or math.max(1, math.floor(n_ranks / (p.dp * p.sp * p.pp)))
 end
 
 -- "1, 2 or 4"
@@ -51,26 +51,32 @@ local function arrange(view, act, p)
   if ordered == "wider" and view.n_waiting + view.n_running > 0 then return end
   local tp = tp_of(node.n_ranks, p)
   local dead = #view.dead_ranks
-  local same = type(ordered) == "table" and ordered.dp == p.dp and ordered.sp == p.sp and ordered.tp == tp
-    and ordered.dead == dead
-  if same then return end
-  local sets, wanted = choose(p.sp * tp, p.dp, view.dead_ranks, node.sets),
-    string.format("%d x {sp=%d, tp=%d}, %d ranks failed", p.dp, p.sp, tp, dead)
+  local stages = p.pp > 1 and string.format(", pp=%d", p.pp) or ""
+  local wanted = string.format("%d x {sp=%d, tp=%d%s}, %d ranks failed", p.dp, p.sp, tp, stages, dead)
+  if ordered == wanted then return end
+  local sets = choose(p.sp * tp * p.pp, p.dp, view.dead_ranks, node.sets)
   if #sets < p.dp then act.log(string.format("%s: there can be %d such groups", wanted, #sets)) end
-  for _, set in ipairs(sets) do act.bind(set, { when = p.when, reason = "static: " .. wanted }) end
-  ordered = { dp = p.dp, sp = p.sp, tp = tp, dead = dead }
+  for _, set in ipairs(sets) do
+    act.bind(set, { when = p.when, base = { sp = p.sp * tp, pp = p.pp }, reason = "static: " .. wanted })
+  end
+  ordered = wanted
 end
 
 return {
   api = 1,
-  doc = "A fixed partition: dp groups of sp * tp ranks, each in the layout {sp, tp}.",
+  doc = "A fixed partition: dp groups of sp * tp * pp ranks, each in the layout {sp, tp, pp}.",
 
   params = {
     dp = { default = 1, min = 1, max = 64, type = "integer", doc = "groups" },
     sp = { default = 1, min = 1, max = 64, type = "integer", doc = "sequence parallel ranks of a group" },
     tp = {
       default = 0, min = 0, max = 64, type = "integer",
-      doc = "tensor parallel ranks of a group; 0: all that dp and sp leave",
+      doc = "tensor parallel ranks of a group; 0: all that dp, sp and pp leave",
+    },
+    pp = { default = 1, min = 1, max = 64, type = "integer", doc = "pipeline stages of a group" },
+    micro = {
+      default = 0, min = 0, max = 1024, type = "integer",
+      doc = "with pp: micro-batches of a step; 0: as many as stages",
     },
     when = {
       default = "hard", choices = { "hard", "drain" },
@@ -89,20 +95,28 @@ return {
 
   fits = function(facts, p)
     local tp, n = tp_of(facts.n_ranks, p), facts.n_ranks
-    local asked = string.format("dp=%d, sp=%d, tp=%d", p.dp, p.sp, tp)
+    local stages = p.pp > 1 and string.format(", pp=%d", p.pp) or ""
+    local asked = string.format("dp=%d, sp=%d, tp=%d%s", p.dp, p.sp, tp, stages)
+    local size = p.sp * tp * p.pp
     local groups = "groups can have " .. listed(sizes_of(facts)) .. " of them"
-    if p.dp * p.sp * tp ~= n then
-      return false, string.format("%s is not the %d ranks: dp * sp * tp has to be %d, and %s", asked, n, n, groups)
+    if p.dp * size ~= n then
+      return false, string.format("%s is not the %d ranks: dp * sp * tp * pp has to be %d, and %s", asked, n, n, groups)
     end
-    if #choose(p.sp * tp, p.dp, {}, facts.sets) < p.dp then
+    if #choose(size, p.dp, {}, facts.sets) < p.dp then
       return false, string.format("%s: %d ranks, but %s (--comm-sets adds sets)", asked, n, groups)
     end
+    local staged = p.pp == 1
+    for _, pp in ipairs(facts.stages[size]) do staged = staged or pp == p.pp end
+    if not staged then
+      return false, string.format("%s: groups of %d ranks can have %s stages", asked, size, listed(facts.stages[size]))
+    end
+    if p.pp > 1 then return true end
     local runs = ""
-    for _, layout in ipairs(facts.layouts[p.sp * tp]) do
+    for _, layout in ipairs(facts.layouts[size]) do
       if layout.sp == p.sp and layout.tp == tp then return true end
       runs = runs .. string.format("%ssp=%d,tp=%d", runs == "" and ": " or "; ", layout.sp, layout.tp)
     end
-    return false, string.format("%s: the model does not run so; groups of %d ranks run%s", asked, p.sp * tp,
+    return false, string.format("%s: the model does not run so; groups of %d ranks run%s", asked, size,
       runs == "" and " nothing: take smaller ones" or runs)
   end,
 
@@ -124,8 +138,10 @@ return {
       batch:decodes()
       batch:prefill(view.waiting, p.budget)
       if batch.tokens > 0 then
-        local layout = group.size % p.sp == 0 and { sp = p.sp, tp = group.size / p.sp } or nil
-        if not act.forward(group, batch, layout) then act.forward(group, batch) end
+        local width = group.size / group.base.pp
+        local layout = width % p.sp == 0 and { sp = p.sp, tp = width / p.sp, pp = group.base.pp } or nil
+        local how = p.micro > 0 and { micro = p.micro } or nil
+        if not act.forward(group, batch, layout, how) then act.forward(group, batch, nil, how) end
       end
     end
   end,

@@ -58,26 +58,30 @@ int machine_ranks(const struct opts *o, struct engine_setup *s, struct err *e)
 {
     int n_devices;
     TRY(machine_devices(o->devices, s->devices, &n_devices, e));
-    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, dp = o->dp ? (int)o->dp : 1;
-    bool given = o->sp || o->tp || o->dp;
-    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * dp;
+    int sp = o->sp ? (int)o->sp : 1, tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1,
+        dp = o->dp ? (int)o->dp : 1;
+    bool given = o->sp || o->tp || o->pp || o->dp;
+    s->n_ranks = o->ranks ? (int)o->ranks : n_devices && !given ? n_devices : sp * tp * pp * dp;
     if (n_devices && n_devices != s->n_ranks)
         return err_set(e, E_INPUT, "--devices names %d GPUs for %d ranks: name one for each rank", n_devices,
                        s->n_ranks);
-    if (o->dp && !o->sp && !o->tp && s->n_ranks % dp == 0)
-        tp = s->n_ranks / dp;
-    if (sp * tp * dp > MAX_RANKS || (given && o->dp && sp * tp * dp != s->n_ranks) || sp * tp > s->n_ranks)
+    if (o->dp && !o->sp && !o->tp && s->n_ranks % (dp * pp) == 0)
+        tp = s->n_ranks / (dp * pp);
+    int size = sp * tp * pp;
+    if (size * dp > MAX_RANKS || (given && o->dp && size * dp != s->n_ranks) || size > s->n_ranks)
+        return err_set(
+            e, E_INPUT,
+            "data parallel %d times sequence parallel %d times tensor parallel %d times pipeline parallel %d "
+            "is not the %d ranks",
+            dp, sp, tp, pp, s->n_ranks);
+    if (s->n_ranks % size)
         return err_set(e, E_INPUT,
-                       "data parallel %d times sequence parallel %d times tensor parallel %d is not the %d ranks", dp,
-                       sp, tp, s->n_ranks);
-    if (s->n_ranks % (sp * tp))
-        return err_set(e, E_INPUT,
-                       "groups of %d ranks (tensor parallel %d times sequence parallel %d) leave %d of the %d ranks "
-                       "idle: --ranks %d or %d",
-                       sp * tp, tp, sp, s->n_ranks % (sp * tp), s->n_ranks, s->n_ranks / (sp * tp) * sp * tp,
-                       (s->n_ranks / (sp * tp) + 1) * sp * tp);
+                       "groups of %d ranks (tensor parallel %d times sequence parallel %d times pipeline parallel %d) "
+                       "leave %d of the %d ranks idle: --ranks %d or %d",
+                       size, tp, sp, pp, s->n_ranks % size, s->n_ranks, s->n_ranks / size * size,
+                       (s->n_ranks / size + 1) * size);
     if (given)
-        s->start = (struct layout){sp, tp, 1};
+        s->start = (struct layout){sp, tp, pp};
     s->copy_shards = strcmp(o->shift_weights, "copy") == 0;
     return 0;
 }

@@ -59,7 +59,7 @@ struct opts {
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;
-    int64_t ranks, sp, tp, dp; /* 0: not given */
+    int64_t ranks, sp, tp, pp, dp; /* 0: not given */
     char *shift_weights;
     char *weights, *pool_owner, *pool_order;    /* pool_order: NULL: as the slots allow */
     int64_t rank_memory, pool_slots, pool_tile; /* rank_memory 0: not given */

@@ -106,11 +106,13 @@ static const struct opt_row rows[] = {
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL,
      "cores to compute on; 0: those this process may use"},
     {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
-     "workers that share the cores and run the model in any layout; 0: as many as the three sizes below need"},
+     "workers that share the cores and run the model in any layout; 0: as many as the four sizes below need"},
     {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(tp), "N", "0", 0, 64, NULL,
      "the partition at start: each group splits heads and weights over N ranks (also -tp)"},
     {"ulysses-sequence-parallel-size", "sp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(sp), "N", "0", 0, 64, NULL,
      "the partition at start: each group splits the tokens of a step over N ranks (also -sp)"},
+    {"pipeline-parallel-size", "pp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(pp), "N", "0", 0, 64, NULL,
+     "the partition at start: each group splits the layers over N stages (also -pp)"},
     {"data-parallel-size", "dp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(dp), "N", "0", 0, 64, NULL,
      "the partition at start: N groups (also -dp)"},
     {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
@@ -299,8 +301,6 @@ static const struct opt_row rows[] = {
 #define QUANT "the types stored in the GGUF file, or in the folder, are used as they are"
 
 static const struct opt_foreign foreign[] = {
-    {"pipeline-parallel-size|-pp", true, "1",
-     "pipeline parallelism is not offered yet; use --tensor-parallel-size or --ulysses-sequence-parallel-size"},
     {"decode-context-parallel-size|-dcp", true, "1", "the KV of a sequence is split by heads, not by tokens"},
     {"enable-shift-parallel", false, NULL, "it is a policy here: --policy shift --ranks N"},
     {"shift-parallel-threshold", true, NULL,

@@ -40,7 +40,7 @@ static int choose_simulated_ranks(const struct app *a, struct engine_setup *s, s
 {
     const struct opts *o = &a->opts;
     int n = a->machine ? sim_machine_ranks(a->machine) : s->n_ranks;
-    if (!o->ranks && !o->sp && !o->tp && !o->dp) {
+    if (!o->ranks && !o->sp && !o->tp && !o->pp && !o->dp) {
         s->n_ranks = n;
         s->block_size = o->block_size ? (int)o->block_size : n > 1 ? 32 : 16;
     }
@@ -88,6 +88,7 @@ static int refuse_machine(const struct opts *o, struct err *e)
                                         "ranks",
                                         "tensor-parallel-size",
                                         "ulysses-sequence-parallel-size",
+                                        "pipeline-parallel-size",
                                         "data-parallel-size",
                                         "comm-sets",
                                         "weights",

@@ -28,11 +28,11 @@ struct move {
     uint64_t serial; /* 1, 2, ... in the order they were posted */
     struct heads heads;
     struct move_end from, to;
-    int n_tokens, first_token; /* tokens [first_token, n_tokens) */
+    int n_tokens, first_token;  /* tokens [first_token, n_tokens) */
     int n_layers, element_bits; /* of what is cached; set by move_post */
-    atomic_int left;           /* ranks yet to do their part; set by move_post */
-    _Atomic int64_t bytes;     /* copied */
-    _Atomic int64_t ns;        /* of its slowest part; 0 on machines that do not know beforehand */
+    atomic_int left;            /* ranks yet to do their part; set by move_post */
+    _Atomic int64_t bytes;      /* copied */
+    _Atomic int64_t ns;         /* of its slowest part; 0 on machines that do not know beforehand */
     int64_t posted_ns;
     void *ctx; /* the engine's */
 };

@@ -23,8 +23,7 @@ struct rank {
     struct weights *weights;
     struct ffn_seat *seat; /* in the FFN pool; NULL: all weights lie here */
     struct forward forward;
-    struct kv_space kv;        /* of all layers */
-    struct kv_space *in_pieces; /* [n_layers + 1] the same memory as that of so many times fewer layers */
+    struct kv_memory kv;
     struct heads heads;
     struct queue *inbox;     /* of struct task */
     struct queue *jobs_done; /* of struct rank_job * */
@@ -59,22 +58,17 @@ static int init_weights(struct rank *r, struct err *e)
                         e);
 }
 
-/* Bytes of a block of one layer; a described machine says itself how large a cached element is. */
-static size_t kv_bytes(const struct rank *r, int tokens, int n_kv_heads)
-{
-    const struct rank_setup *s = &r->setup;
-    size_t bytes = s->ops->kv_block_bytes(s->kv_dtype, tokens, n_kv_heads, r->heads.head_dim);
-    return bytes * (size_t)rank_kv_bits(r) / (8 * dtype_get(s->kv_dtype)->bytes);
-}
-
 static int init_forward(struct rank *r, struct err *e)
 {
     const struct model_config *c = model_config(r->setup.model);
     r->heads = shard_heads(c);
-    r->kv.block_bytes = kv_bytes(r, r->setup.block_size, c->n_kv_heads);
-    r->kv.n_layers = c->n_layers;
-    r->kv.dtype = r->setup.kv_dtype;
-    r->forward = (struct forward){.ops = r->setup.ops, .device = r->device, .config = c, .kv = &r->kv};
+    kv_memory_init(&r->kv, &(struct kv_memory_setup){.ops = r->setup.ops,
+                                                     .dtype = r->setup.kv_dtype,
+                                                     .bits = rank_kv_bits(r),
+                                                     .block_size = r->setup.block_size,
+                                                     .n_layers = c->n_layers,
+                                                     .heads = r->heads});
+    r->forward = (struct forward){.ops = r->setup.ops, .device = r->device, .config = c, .kv = &r->kv.all};
     return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, r->setup.n_ranks, e);
 }
 
@@ -171,12 +165,12 @@ size_t rank_scratch_bytes(const struct rank *r)
 
 size_t rank_kv_block_bytes(const struct rank *r)
 {
-    return r->kv.block_bytes * (size_t)r->kv.n_layers;
+    return kv_memory_block_bytes(&r->kv);
 }
 
 const struct kv_space *rank_kv(const struct rank *r, int stages)
 {
-    return stages == 1 ? &r->kv : &r->in_pieces[stage_pieces(r->kv.n_layers, stages)];
+    return kv_memory_space(&r->kv, stages);
 }
 
 int rank_kv_bits(const struct rank *r)
@@ -186,12 +180,7 @@ int rank_kv_bits(const struct rank *r)
 
 int rank_tokens_per_block(const struct rank *r, int n_kv_heads)
 {
-    const struct rank_setup *s = &r->setup;
-    int tokens = s->block_size * r->heads.n_kv / n_kv_heads / 16 * 16;
-    ASSERT(n_kv_heads > 0 && n_kv_heads <= r->heads.n_kv);
-    while (tokens > s->block_size && kv_bytes(r, tokens, n_kv_heads) > r->kv.block_bytes)
-        tokens -= 16;
-    return tokens;
+    return kv_memory_tokens(&r->kv, n_kv_heads);
 }
 
 const char *rank_layout_refusal(const struct rank *r, struct layout l)
@@ -201,7 +190,7 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
         return why;
     if (layout_size(l) > r->setup.n_ranks)
         return "the layout has more ranks than the node";
-    if (l.pp > r->kv.n_layers)
+    if (l.pp > r->kv.all.n_layers)
         return "pp is more than the layers of the model";
     if (r->facts.budget.weight_tp > 1 && l.tp % r->facts.budget.weight_tp)
         return "each device holds a share of the weights: tp must be a multiple of the number of shares";
@@ -232,14 +221,14 @@ static uint64_t order_of(const struct team *t)
 
 static struct forward_member site_of(const struct rank *r, const struct team *t, int share)
 {
-    struct forward_member site = {.weights = weights_view(r->weights, layout_of_stage(t->layout),
-                                                          share_in_stage(t->layout, share)),
-                                  .stage = share_stage(t->layout, share),
-                                  .n_stages = t->layout.pp,
-                                  .kv = rank_kv(r, t->layout.pp),
-                                  .tokens_per_block = t->tokens_per_block,
-                                  .ffn = r->seat ? ffn_seat_source(r->seat) : NULL,
-                                  .group = order_of(t)};
+    struct forward_member site = {
+        .weights = weights_view(r->weights, layout_of_stage(t->layout), share_in_stage(t->layout, share)),
+        .stage = share_stage(t->layout, share),
+        .n_stages = t->layout.pp,
+        .kv = rank_kv(r, t->layout.pp),
+        .tokens_per_block = t->tokens_per_block,
+        .ffn = r->seat ? ffn_seat_source(r->seat) : NULL,
+        .group = order_of(t)};
     ASSERT(site.weights && site.weights->shard.n * t->layout.pp == t->n && (t->comms != NULL) == (t->n > 1));
     if (t->comms) {
         struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
@@ -477,18 +466,6 @@ static void do_move(struct rank *r, struct move *m, int share)
         r->setup.move_done(r->setup.ctx, m);
 }
 
-/* The memory of the blocks that this rank has lent goes back to the machine: the copy takes as much. */
-static void forget_blocks(struct rank *r, const struct replica_task *t)
-{
-    int before = __builtin_popcountll(t->ranks & ((1ull << r->setup.index) - 1));
-    const int32_t *blocks = t->lent + (size_t)before * (size_t)t->n_blocks;
-    for (int i = 0; i < t->n_blocks; i++)
-        for (int l = 0; l < r->kv.n_layers; l++) {
-            size_t at = ((size_t)l * (size_t)r->kv.n_blocks + (size_t)blocks[i]) * r->kv.block_bytes;
-            r->setup.ops->forget(r->device, (char *)r->kv.base + at, r->kv.block_bytes);
-        }
-}
-
 static void do_replica(struct rank *r, struct replica_task *t)
 {
     const struct backend_ops *ops = r->setup.ops;
@@ -502,7 +479,8 @@ static void do_replica(struct rank *r, struct replica_task *t)
         ffn_seat_give_up(r->seat, t->layer);
         replica_task_end(t, 0);
     } else {
-        forget_blocks(r, t);
+        int before = __builtin_popcountll(t->ranks & ((1ull << r->setup.index) - 1));
+        kv_memory_forget(&r->kv, r->device, t->lent + (size_t)before * (size_t)t->n_blocks, t->n_blocks);
         ffn_seat_keep(r->seat, t);
     }
 }
@@ -573,26 +551,15 @@ int rank_await(struct rank *r, struct rank_job *j, struct err *e)
 static int take_kv(void *ctx, struct err *e)
 {
     struct rank *r = ctx;
-    size_t bytes = rank_kv_block_bytes(r) * (size_t)r->kv.n_blocks;
-    r->kv.base = r->setup.ops->alloc(r->device, bytes);
-    return r->kv.base ? 0
-                      : err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes",
-                                (double)bytes / 0x1p30);
+    return kv_memory_take(&r->kv, r->device, e);
 }
 
 int rank_start(struct rank *r, int n_blocks, struct err *e)
 {
     struct rank_job j = {.run = take_kv, .ctx = r};
-    r->kv.n_blocks = n_blocks;
+    r->kv.all.n_blocks = n_blocks;
     rank_do(r, &j);
-    TRY(rank_await(r, &j, e));
-    r->in_pieces = mem_new_array((size_t)r->kv.n_layers + 1, sizeof *r->in_pieces);
-    for (int k = 1; k <= r->kv.n_layers; k++) {
-        r->in_pieces[k] = r->kv;
-        r->in_pieces[k].n_layers = r->kv.n_layers / k;
-        r->in_pieces[k].n_blocks = n_blocks * k;
-    }
-    return 0;
+    return rank_await(r, &j, e);
 }
 
 void rank_post_step(struct rank *r, struct step *s, int share)
@@ -650,12 +617,10 @@ void rank_close(struct rank *r)
     rank_stop(r);
     queue_destroy(r->inbox);
     queue_destroy(r->jobs_done);
-    if (r->kv.base)
-        r->setup.ops->release(r->device, r->kv.base);
+    kv_memory_free(&r->kv, r->device);
     if (r->forward.ops)
         forward_free(&r->forward);
     weights_free(r->weights);
-    mem_free(r->in_pieces);
     if (r->device)
         r->setup.ops->close(r->device);
     mem_free(r);

@@ -11,6 +11,7 @@
 
 #include "engine/exec/comm.h"
 #include "engine/exec/ffn_pool.h"
+#include "engine/exec/kv_memory.h"
 #include "engine/exec/prepare.h"
 #include "engine/exec/move.h"
 #include "engine/exec/replicate.h"

@@ -25,8 +25,8 @@ struct step_item {
 
 /* What one rank of the group gets and gives. */
 struct step_part {
-    int32_t *ids;       /* of a step that follows another: its own, filled in by the rank; else NULL */
-    struct batch batch; /* the same for all but its block lists; results are shared: each row is written by one rank */
+    int32_t *ids;        /* of a step that follows another: its own, filled in by the rank; else NULL */
+    struct batch batch;  /* the same for all but its block lists; results are shared: each row is written by one rank */
     struct batch *micro; /* of a pipelined group: the batch, cut into n_micro */
     struct step_time time;
     /* What pooled FFN weights cost it: how long products waited for weights that were not there yet, how long its

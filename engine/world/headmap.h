@@ -1,9 +1,9 @@
-/* Which layers and which q and kv heads each share of a group holds, and in which order a group's ranks hold them. One rule covers every
- * layout: q heads are split into n contiguous shares, as even as possible (the first n_q % n have one more); a share
- * stores the kv heads that its q heads need, so GQA, KV replication and uneven counts need no special case. A
- * pipelined group (pp > 1) is cut into stages first: its shares 0 .. sp * tp - 1 are the first stage, which has the
- * first layers, and so on; within a stage the rule above holds. Pure arithmetic, any thread. Invariant: all layouts of
- * a group with the same pp keep each head of each layer on the same rank. Source: Shift Parallelism. */
+/* Which layers and which q and kv heads each share of a group holds, and in which order a group's ranks hold them. One
+ * rule covers every layout: q heads are split into n contiguous shares, as even as possible (the first n_q % n have one
+ * more); a share stores the kv heads that its q heads need, so GQA, KV replication and uneven counts need no special
+ * case. A pipelined group (pp > 1) is cut into stages first: its shares 0 .. sp * tp - 1 are the first stage, which has
+ * the first layers, and so on; within a stage the rule above holds. Pure arithmetic, any thread. Invariant: all layouts
+ * of a group with the same pp keep each head of each layer on the same rank. Source: Shift Parallelism. */
 #ifndef WORLD_HEADMAP_H
 #define WORLD_HEADMAP_H
 

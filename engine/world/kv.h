@@ -2,8 +2,8 @@
  * only: the bytes live on the ranks. Every rank has the same number of physical blocks of constant bytes. A place is a
  * KV placement: an ordered set of ranks (by share) that hold a sequence's heads between them; one block of a placement
  * is one physical block on each of its ranks, and holds more tokens the fewer heads and layers a rank stores. Blocks of
- * different placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted oldest
- * first, whatever its placement). A rank may lend blocks, whose memory serves something else meanwhile
+ * different placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted
+ * oldest first, whatever its placement). A rank may lend blocks, whose memory serves something else meanwhile
  * (world/replica.h). Engine thread only. Invariant, on each rank: free + held + cached + lent == total (kv_check
  * recounts). */
 #ifndef WORLD_KV_H
@@ -34,7 +34,8 @@ struct kv_block {
 struct kv_place {
     int n, tokens_per_block;
     int stages; /* shares of one stage hold its layers only (headmap.h) */
-    int pieces; /* of a block, each of tokens_per_block / pieces tokens: a rank of one stage has the room of all layers */
+    int pieces; /* of a block, each of tokens_per_block / pieces tokens: a rank of one stage has the room of all layers
+                 */
     int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
     struct kv_block *blocks; /* [n_blocks of a rank] */

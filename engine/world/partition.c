@@ -24,6 +24,7 @@ void partition_init(struct partition *p, int n_ranks)
     memset(p, 0, sizeof *p);
     p->free_ranks = rank_range(0, n_ranks);
     p->next_serial = 1;
+    p->start_stages = 1;
 }
 
 /* The slot that this id would have, or -1: it has gone. */
@@ -199,32 +200,6 @@ bool partition_stands(const struct partition *p, const struct switch_order *o)
         overlaps |= (p->pending[i].order.mask & o->mask) != 0;
     }
     return !overlaps && is_done(p, o);
-}
-
-int shape_find(const struct node_shape *s, uint64_t mask)
-{
-    for (int i = 0; i < s->n_sets; i++)
-        if (s->sets[i] == mask)
-            return i;
-    return -1;
-}
-
-const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout l)
-{
-    if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
-        return "sp, tp and pp must be from 1 to 64";
-    if (layout_size(l) != n_ranks)
-        return "sp * tp * pp is not the number of ranks of the group";
-    if (l.pp > 1 && s->no_stages)
-        return s->no_stages;
-    if (l.pp > 1 && l.pp > s->n_layers)
-        return "pp is more than the layers of the model";
-    return s->refusals[n_ranks / l.pp][l.tp];
-}
-
-int shape_tokens_per_block(const struct node_shape *s, int n_ranks, int pp)
-{
-    return s->tokens_per_block[n_ranks / pp] * (pp > 1 ? stage_pieces(s->n_layers, pp) : 1);
 }
 
 int partition_algorithm(const struct world *w, uint64_t ranks)
@@ -605,6 +580,17 @@ void partition_lose(struct world *w, int rank, int64_t now_ns)
 
 /* ---- a policy goes */
 
+/* A layout runs on any base of its number of stages only, and few policies know of stages. */
+static void order_back(struct world *w, const struct group *g, int64_t now_ns)
+{
+    int pp = g->n_ranks % w->partition.start_stages ? 1 : w->partition.start_stages;
+    struct switch_order o = {
+        .mask = g->mask, .base = {g->n_ranks / pp, 1, pp}, .when = WHEN_HARD, .fate = FATE_MIGRATE};
+    snprintf(o.reason, sizeof o.reason, "the policy that asked for %d stages has gone", g->base.pp);
+    if (g->base.pp != pp && !partition_refusal(w, &o))
+        partition_ask(w, &o, now_ns);
+}
+
 void partition_let_go(struct world *w, int64_t now_ns)
 {
     struct partition *p = &w->partition;
@@ -615,6 +601,8 @@ void partition_let_go(struct world *w, int64_t now_ns)
     memset(p->algorithms, 0, sizeof p->algorithms);
     regroup(w, p->left_out, now_ns);
     p->left_out = 0;
+    for (int i = 0; i < p->n_groups; i++)
+        order_back(w, partition_group(p, i), now_ns);
     mark_groups(p);
 }
 

@@ -17,8 +17,9 @@
 #include "engine/world/headmap.h"
 #include "engine/world/ids.h"
 #include "engine/world/layout.h"
+#include "engine/world/shape.h"
 
-enum { MAX_SETS = 192, MAX_NAMED = 16, SWITCH_EVENTS = 64 };
+enum { MAX_NAMED = 16, SWITCH_EVENTS = 64 };
 
 /* When a switch may interrupt: at the next step boundary; when the running sequences have ended; the same, but the
  * requests that it is for may start meanwhile on ranks that are free. */
@@ -27,32 +28,6 @@ enum switch_when { WHEN_HARD, WHEN_DRAIN, WHEN_SOFT };
 enum kv_fate { FATE_KEEP, FATE_MIGRATE, FATE_PARK, FATE_RECOMPUTE };
 const char *switch_when_name(enum switch_when w);
 const char *kv_fate_name(enum kv_fate f);
-
-/* What never changes about the node: which rank sets may be groups, what a block holds, which layouts run. Made by the
- * engine at start. */
-struct node_shape {
-    int n_ranks, n_sets;
-    uint64_t sets[MAX_SETS];
-    int n_layers;
-    int tokens_per_block[MAX_RANKS + 1];                /* by the number of ranks of a stage, of a piece */
-    const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks of a stage][tp]: why it cannot run, or NULL; sp = ranks
-                                                           / tp */
-    const char *no_stages; /* why no group can be pipelined; NULL: groups can */
-};
-
-/* Tokens of a block of a group of so many ranks in pp stages. */
-int shape_tokens_per_block(const struct node_shape *s, int n_ranks, int pp);
-
-/* Does any layout run on this many ranks? */
-static inline bool shape_runs(const struct node_shape *s, int n_ranks)
-{
-    return !s->refusals[n_ranks][1] || !s->refusals[n_ranks][n_ranks];
-}
-
-/* The place of a set of ranks among those that may be groups; -1: it is none of them. */
-int shape_find(const struct node_shape *s, uint64_t mask);
-/* Why a group of n_ranks cannot run this layout; NULL: it can. */
-const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout l);
 
 /* A group of ranks that runs one forward together. */
 struct group {
@@ -122,6 +97,7 @@ struct partition {
     uint64_t left_out;        /* of the free: their group went by an order, and no order has put them into another */
     int algorithms[MAX_SETS]; /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm;
                                  0: by size */
+    int start_stages;         /* of the groups that the node starts with */
     uint64_t epoch, next_serial;
     struct switch_pending pending[MAX_RANKS];
     int n_pending;
@@ -155,8 +131,9 @@ bool partition_stands(const struct partition *p, const struct switch_order *o);
  * out by partition_advance. */
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns);
 /* Whoever gave orders here has gone: those that wait are dropped, closed groups open, algorithms are by size again, and
- * ranks that were left out form groups. Groups stay as they are, with their base layouts. Undone by putting the struct
- * back as it was. */
+ * ranks that were left out form groups. Groups stay as they are, with their base layouts; only stages are no other
+ * policy's affair: groups with more or fewer than the node has started with are ordered back. Undone by putting the
+ * struct back as it was. */
 void partition_let_go(struct world *w, int64_t now_ns);
 /* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet
  * their fate, moves appear in w->copies. Returns how many. */

@@ -18,7 +18,7 @@ struct plan_item {
     struct kv_copy *copy;   /* made by plan_apply */
 };
 
-enum { MOST_AHEAD = 1024 };
+enum { MOST_AHEAD = 1024, MOST_MICRO = 1024 };
 struct plan_batch {
     struct plan *plan;
     int group_id;
@@ -31,8 +31,8 @@ struct plan_batch {
     bool forwarded;
     struct layout layout;
     int n_micro; /* of a pipelined group: micro-batches of the step; 0: as many as it has stages */
-    int ahead; /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
-                  engine likes */
+    int ahead;   /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
+                    engine likes */
 };
 
 enum plan_verb_kind {

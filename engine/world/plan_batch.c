@@ -313,7 +313,8 @@ bool plan_forward(struct plan_batch *b, struct layout l)
     if (why)
         return plan_no(b->plan, why);
     if (l.pp != g->base.pp)
-        return plan_no(b->plan, "the group keeps its KV in another number of stages: bind its ranks with a base of this pp");
+        return plan_no(b->plan,
+                       "the group keeps its KV in another number of stages: bind its ranks with a base of this pp");
     for (int i = 0; i < b->plan->n_verbs; i++) {
         const struct switch_order *o = b->plan->verbs[i].order;
         if (o && o->when == WHEN_HARD && o->mask & g->mask)

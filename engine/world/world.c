@@ -6,25 +6,6 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
-void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int n_layers, int tokens_per_block)
-{
-    memset(s, 0, sizeof *s);
-    s->n_ranks = n_ranks;
-    s->n_layers = n_layers;
-    for (int size = 1; size <= n_ranks; size *= 2)
-        for (int first = 0; first + size <= n_ranks; first += size)
-            s->sets[s->n_sets++] = rank_range(first, size);
-    if (n_ranks & (n_ranks - 1))
-        s->sets[s->n_sets++] = rank_range(0, n_ranks);
-    for (int n = 1; n <= n_ranks; n++) {
-        s->tokens_per_block[n] =
-            h->n_kv * tokens_per_block / head_max_kv(h, n < h->n_q ? n : h->n_q) / KV_UNIT * KV_UNIT;
-        for (int tp = 1; tp <= n; tp++)
-            if (n % tp == 0)
-                s->refusals[n][tp] = layout_refusal(h, (struct layout){n / tp, tp, 1});
-    }
-}
-
 void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
                 struct metrics *m)
 {

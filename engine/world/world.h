@@ -94,10 +94,6 @@ struct world {
 void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
                 struct metrics *m);
 void world_free(struct world *w);
-/* The shape of n ranks of a model: the aligned power-of-two ranges and the full set; tokens_per_block: of a block that
- * holds all kv heads of all layers. */
-void node_shape_uniform(struct node_shape *s, int n_ranks, const struct heads *h, int n_layers, int tokens_per_block);
-
 void queue_insert(struct req_queue *q, struct request *r); /* keeps the order */
 void queue_delete(struct req_queue *q, struct request *r); /* must be in it */
 

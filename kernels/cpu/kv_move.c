@@ -33,8 +33,8 @@ static uint8_t *find(const struct head_at *h, int layer, int head, int position)
     const struct kv_end *e = h->end;
     int block = e->blocks[position / e->tokens_per_block];
     ASSERT(block >= 0 && block < e->space->n_blocks);
-    return (uint8_t *)e->space->base + (size_t)(e->layer + layer) * h->layer_bytes + (size_t)block * e->space->block_bytes +
-           (size_t)(e->head + head) * h->head_bytes;
+    return (uint8_t *)e->space->base + (size_t)(e->layer + layer) * h->layer_bytes +
+           (size_t)block * e->space->block_bytes + (size_t)(e->head + head) * h->head_bytes;
 }
 
 /* Short rows of the most common lengths as single moves. */

@@ -1,7 +1,7 @@
 /* The forward pass of one rank, written once over kernels/backend.h for every layout {sp, tp, pp} and every model
- * family. A single rank is the layout {1, 1, 1}. Called by the rank's thread; owns only the scratch memory that forward_init
- * allocated on the device. Invariant: differences between backends and families are data (ops, flags, weights), and a
- * member that fails aborts its communicators, so the others of its group never wait for it.
+ * family. A single rank is the layout {1, 1, 1}. Called by the rank's thread; owns only the scratch memory that
+ * forward_init allocated on the device. Invariant: differences between backends and families are data (ops, flags,
+ * weights), and a member that fails aborts its communicators, so the others of its group never wait for it.
  *
  * A member computes its slice of the rows (sp) with its share of the weights' columns (tp). An all-to-all in the sp
  * group turns this into all rows for its own heads, whose KV it keeps. It computes attention, and a second all-to-all
@@ -9,9 +9,9 @@
  * logits are wanted go to all ranks. Each rank has a part of the vocabulary, and each row of logits goes to the one
  * rank that samples it. (Algorithm 1 of the Shift Parallelism paper.)
  *
- * With pp > 1 the member runs the layers of its stage only: it takes the residual of its rows from the same share of the
- * stage before, and gives it to the next one; the last stage samples. A stage is done with a batch when the next one has
- * taken it, so that several batches, one after another, keep all stages busy. */
+ * With pp > 1 the member runs the layers of its stage only: it takes the residual of its rows from the same share of
+ * the stage before, and gives it to the next one; the last stage samples. A stage is done with a batch when the next
+ * one has taken it, so that several batches, one after another, keep all stages busy. */
 #ifndef MODELS_FORWARD_FORWARD_H
 #define MODELS_FORWARD_FORWARD_H
 
@@ -88,10 +88,10 @@ size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max
  * samples. On failure the member's communicators are aborted; E_PEER: another member failed. */
 int forward_run(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                 struct err *e);
-/* forward_run in two halves, for steps that have a graph; a pipelined one has none. forward_post launches the step and sets *posted; where it
- * cannot, it does nothing and *posted is false (use forward_run). forward_wait returns when the step has ended. One
- * more step may be posted before the wait for the one under way, and take its tokens from it (batch.fed). forward_ended
- * tells whether forward_wait would return at once. */
+/* forward_run in two halves, for steps that have a graph; a pipelined one has none. forward_post launches the step and
+ * sets *posted; where it cannot, it does nothing and *posted is false (use forward_run). forward_wait returns when the
+ * step has ended. One more step may be posted before the wait for the one under way, and take its tokens from it
+ * (batch.fed). forward_ended tells whether forward_wait would return at once. */
 int forward_post(struct forward *f, const struct forward_member *m, const struct batch *b, bool *posted, struct err *e);
 bool forward_ended(struct forward *f);
 int forward_wait(struct forward *f, const struct forward_member *m, struct step_time *t, struct err *e);

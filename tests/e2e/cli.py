@@ -62,7 +62,6 @@ def wrong_words():
     for words, code, says in (
         (["servr"], 2, "did you mean serve?"),
         (["serve", "m", "--max-model-length", "5"], 2, "did you mean --max-model-len?"),
-        (["serve", "m", "--pipeline-parallel-size", "2"], 2, "not offered"),
         ([], 2, "moonshift serve MODEL"),
         (["run", "no/such/file.gguf", "hi"], 1, "no/such/file.gguf"),
         (["run", "README.md", "hi"], 1, "README.md"),

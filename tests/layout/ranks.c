@@ -174,8 +174,8 @@ static struct move *make_move(struct host *h, const struct site *from, const str
     m->heads = h->heads;
     m->n_tokens = n_tokens;
     for (int k = 0; k < 2; k++) {
-        *ends[k] =
-            (struct move_end){.n = sites[k]->n, .stages = 1, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
+        *ends[k] = (struct move_end){
+            .n = sites[k]->n, .stages = 1, .tokens_per_block = tokens_per_block(h, sites[k]->n), .n_blocks = 4};
         int32_t *blocks = arena_new(&m->arena, (size_t)sites[k]->n * 4 * sizeof *blocks);
         for (int i = 0; i < sites[k]->n; i++) {
             ends[k]->ranks[i] = sites[k]->first + i;

@@ -1,7 +1,7 @@
-/* Pipeline stages compute the same bits: logits and choices of every layout {sp, tp, pp} with pp > 1 on 2, 3, 4, 6 and 8
- * ranks, in both rank orders, are those of one rank, whatever the number of micro-batches; prefill and decode, chunked or
- * not, with layers that the stages do not divide; and so they are after the cached tokens have gone from one number of
- * stages to another. The truth is each sequence alone, in one piece, on one rank. */
+/* Pipeline stages compute the same bits: logits and choices of every layout {sp, tp, pp} with pp > 1 on 2, 3, 4, 6 and
+ * 8 ranks, in both rank orders, are those of one rank, whatever the number of micro-batches; prefill and decode,
+ * chunked or not, with layers that the stages do not divide; and so they are after the cached tokens have gone from one
+ * number of stages to another. The truth is each sequence alone, in one piece, on one rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,7 +100,7 @@ static void check_subject(struct model *m, int max_len, uint64_t seed)
     int compared = 0, moved = 0;
     rng_init(&rng, seed);
     struct subject *s = subject_new(m, max_len, &rng);
-    for (size_t i = 0; i < 5; i += STRIDE > 1 ? 2 : 1) {
+    for (size_t i = 0; i<5; i += STRIDE> 1 ? 2 : 1) {
         struct node node;
         int blocks, max_logits = seed % 2 ? 5 : MAX_ROWS;
         open_staged(s, &node, widths[i], max_logits, &blocks);

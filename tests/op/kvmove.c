@@ -1,5 +1,6 @@
 /* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks in
- * 1, 2 and 3 stages, tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own stay as they were. */
+ * 1, 2 and 3 stages, tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own
+ * stay as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +62,8 @@ static void place(struct host *h, struct move *m, struct move_end *end, int n, i
     while (h->ops->kv_block_bytes(h->dtype, tokens + 16, most, h->heads.head_dim) <= h->spaces[0].block_bytes)
         tokens += 16;
     m->n_layers = LAYERS;
-    *end = (struct move_end){.n = n, .stages = stages, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
+    *end = (struct move_end){
+        .n = n, .stages = stages, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
     int32_t *blocks = arena_new(&m->arena, (size_t)(n * end->n_blocks) * sizeof *blocks);
     int first = (int)rng_below(&h->rng, RANKS);
     for (int i = 0; i < n; i++) {
@@ -96,7 +98,8 @@ static uint8_t *element(const struct host *h, const struct move_end *end, int sh
     size_t index =
         (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
                                              : (size_t)i * (size_t)tokens + (size_t)at);
-    return (uint8_t *)space->base + ((size_t)(layer - l.first) * (size_t)space->n_blocks + (size_t)block) * space->block_bytes +
+    return (uint8_t *)space->base +
+           ((size_t)(layer - l.first) * (size_t)space->n_blocks + (size_t)block) * space->block_bytes +
            index * element_bytes(h);
 }
 

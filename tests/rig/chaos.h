@@ -21,9 +21,22 @@ struct chaos {
     int budget;
     uint64_t points, n_orders, n_refused, n_remaps, n_parks, n_modes, n_replicas;
     bool base_orders; /* also the paper's rank orders */
+    bool stages;      /* also pipelined groups, and micro-batches of any number */
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
+
+/* A base of some stages. */
+static inline struct layout chaos_stages(struct chaos *c, int n)
+{
+    int pp;
+    do
+        pp = 1 + (int)rng_below(&c->rng, (uint64_t)n);
+    while (n % pp);
+    int width = n / pp;
+    bool mixed = width % 2 == 0 && width > 2 && rng_below(&c->rng, 2);
+    return mixed ? (struct layout){width / 2, 2, pp} : (struct layout){width, 1, pp};
+}
 
 static inline void chaos_order(struct chaos *c, const struct view *v, struct plan *p)
 {
@@ -38,6 +51,8 @@ static inline void chaos_order(struct chaos *c, const struct view *v, struct pla
         o.base = (struct layout){n, 1, 1};
         if (c->base_orders && n % 2 == 0 && n > 2 && rng_below(&c->rng, 2))
             o.base = (struct layout){n / 2, 2, 1};
+        if (c->stages && rng_below(&c->rng, 3))
+            o.base = chaos_stages(c, n);
         o.n_named = 0;
         if (p->world->waiting.n && rng_below(&c->rng, 2))
             o.named[o.n_named++] = p->world->waiting.items[0]->id;
@@ -99,12 +114,13 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
             continue;
         plan_decodes(b);
         plan_prefill(b, NULL, 0, c->budget);
-        int n = b->group->n_ranks, tp;
+        int pp = b->group->base.pp, n = b->group->n_ranks / pp, tp;
         do
             tp = 1 + (int)rng_below(&c->rng, (uint64_t)n);
         while (n % tp);
-        if (b->n_tokens && !plan_forward(b, (struct layout){n / tp, tp, 1}))
-            plan_forward(b, (struct layout){n, 1, 1});
+        b->n_micro = c->stages ? (int)rng_below(&c->rng, 7) : 0;
+        if (b->n_tokens && !plan_forward(b, (struct layout){n / tp, tp, pp}))
+            plan_forward(b, (struct layout){n, 1, pp});
     }
     plan_wake(p, 5);
     return VERDICT_OK;

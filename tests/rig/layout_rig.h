@@ -50,7 +50,7 @@ struct node {
 struct place {
     int n, stages, ranks[NODE_RANKS], tokens_per_block, per_seq;
     struct kv_space spaces[NODE_RANKS]; /* several stages: by share, of its stage's layers */
-    int32_t *blocks; /* [share][NODE_SEQS][per_seq] */
+    int32_t *blocks;                    /* [share][NODE_SEQS][per_seq] */
 };
 
 static inline void node_close(struct node *n)
@@ -158,8 +158,10 @@ static inline int place_make(struct place *p, struct layout base, int tokens_per
 {
     int share_of[MAX_RANKS], n = layout_size(base), blocks;
     share_order(base, share_of);
-    *p = (struct place){
-        .n = n, .stages = base.pp, .tokens_per_block = tokens_per_block, .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
+    *p = (struct place){.n = n,
+                        .stages = base.pp,
+                        .tokens_per_block = tokens_per_block,
+                        .per_seq = (max_len + tokens_per_block - 1) / tokens_per_block};
     for (int r = 0; r < n; r++)
         p->ranks[share_of[r]] = r;
     blocks = NODE_SEQS * p->per_seq;
@@ -296,12 +298,12 @@ static inline struct forward_member node_site(const struct node *n, const struct
 {
     int rank = s->place->ranks[share];
     const struct weights *w = n->own[rank] ? n->own[rank] : n->weights;
-    struct forward_member site = {
-        .weights = weights_view(w, layout_of_stage(s->layout), share_in_stage(s->layout, share)),
-        .stage = share_stage(s->layout, share),
-        .n_stages = s->layout.pp,
-        .kv = place_space(s->place, n, share),
-        .tokens_per_block = s->place->tokens_per_block};
+    struct forward_member site = {.weights =
+                                      weights_view(w, layout_of_stage(s->layout), share_in_stage(s->layout, share)),
+                                  .stage = share_stage(s->layout, share),
+                                  .n_stages = s->layout.pp,
+                                  .kv = place_space(s->place, n, share),
+                                  .tokens_per_block = s->place->tokens_per_block};
     uint64_t mask = 0;
     if (n->ffn_pool && !n->no_pool)
         site.ffn = ffn_seat_source(ffn_pool_seat(n->ffn_pool, rank));

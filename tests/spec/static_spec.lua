@@ -70,17 +70,32 @@ describe("static", function()
     end)
   end)
 
+  it("binds pipelined groups, answers in them, and the next policy has plain ones again", function()
+    h.with(static { ranks = 4, params = { dp = 2, pp = 2, micro = 3 } }, function(e)
+      local ids = crowd(e, 10)
+      e:run(0.05)
+      assert.equal("2 2", h.sizes(e))
+      for _, group in ipairs(e:state().groups) do assert.equal(2, group.base.pp) end
+      assert(e:swap { policy = "policies/fcfs.lua" })
+      e:run()
+      for _, id in ipairs(ids) do assert.equal("length", e:result(id).ending) end
+      for _, group in ipairs(e:state().groups) do assert.equal(1, group.base.pp) end
+      h.clean(e)
+    end)
+  end)
+
   it("refuses what cannot be, at the start, at a swap and at a change of params, and says what can", function()
     for _, case in ipairs {
       {
         8, { sp = 3 },
-        "dp=1, sp=3, tp=2 is not the 8 ranks: dp * sp * tp has to be 8, and groups can have 1, 2, 4 or 8 of them",
+        "sp=3, tp=2 is not the 8 ranks: dp * sp * tp * pp has to be 8, and groups can have 1, 2, 4 or 8 of them",
       },
       { 8, { sp = 16 }, "sp=16, tp=1 is not the 8 ranks" },
       { 8, { dp = 3 }, "dp=3, sp=1, tp=2 is not the 8 ranks" },
       { 8, { dp = 8, tp = 2 }, "dp=8, sp=1, tp=2 is not the 8 ranks" },
       { 6, { dp = 2 }, "6 ranks, but groups can have 1, 2 or 6 of them (--comm-sets adds sets)" },
       { 8, { tp = 8 }, "dp=1, sp=1, tp=8: the model does not run so", "tests/data/sim_model.json" },
+      { 8, { pp = 8 }, "tp=1, pp=8: groups of 8 ranks can have 1 or 2 stages" },
     } do
       local ok, why = pcall(require("moonshift").engine, static { ranks = case[1], params = case[2], model = case[4] })
       assert.is_false(ok)

@@ -1,4 +1,5 @@
-/* Micro-batches have all rows and results of a batch, in order, each once, with their sequences cut at the right place. */
+/* Micro-batches have all rows and results of a batch, in order, each once, with their sequences cut at the right place.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -275,15 +275,15 @@ static void wrong_words_name_the_nearest(void **state)
 static void what_is_not_offered_says_so(void **state)
 {
     (void)state;
-    refuses("serve m --pipeline-parallel-size 2", E_UNSUPPORTED, "pipeline parallelism");
     struct opts o;
     refuses("serve m --enable-shift-parallel", E_UNSUPPORTED, "--policy shift");
+    accepts(&o, "serve m -tp 2 -pp 2");
+    assert_int_equal(o.pp, 2);
     accepts(&o, "serve m -tp 2 -dp 4 -sp 1 --comm-sets 0-2 --ranks 8");
     assert_int_equal(o.tp, 2);
     assert_int_equal(o.dp, 4);
     assert_int_equal(o.ranks, 8);
     opts_free(&o);
-    refuses("serve m -pp 2", E_UNSUPPORTED, "only 1 is accepted");
     refuses("serve m --enable-lora", E_UNSUPPORTED, "LoRA");
     refuses("serve m --uds sock", E_UNSUPPORTED, "--host and --port");
     refuses("serve m --scheduler-cls a.B", E_UNSUPPORTED, "--policy");

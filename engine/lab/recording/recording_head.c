@@ -199,8 +199,9 @@ static void read_pool(struct reader *r, const struct json *root, struct recordin
 static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
 {
     struct node_facts *f = &h->facts;
-    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {
-        &h->start.sp, &h->start.tp, &h->start.pp};
+    int *const heads[] = {&f->heads.n_q, &f->heads.n_kv, &f->heads.head_dim}, *const start[] = {&h->start.sp,
+                                                                                                &h->start.tp,
+                                                                                                &h->start.pp};
     f->n_ranks = h->shape.n_ranks = (int)member(r, root, "ranks", 1, MAX_RANKS);
     h->block_size = f->tokens_per_block = (int)member(r, root, "block_size", 16, 256);
     if (h->block_size % 16)
