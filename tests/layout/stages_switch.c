@@ -10,7 +10,7 @@ static void churn(const char *config, enum dtype type, int ranks, int kv_blocks)
     static struct run quiet, t;
     static bool cancelled[N + 1];
     struct model *m = open_model(config, type);
-    int n = N < 100 ? N : 300;
+    int n = N < 100 ? N : 150;
     struct chaos c = {.every = N < 10 ? 2 : N < 100 ? 8 : 5, .budget = 48, .base_orders = true, .stages = true};
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, &(struct run_opts){.n_requests = n});
