@@ -58,6 +58,7 @@ int opts_where(enum opts_command c)
                                [CMD_SIMULATE] = IN_SIMULATE,
                                [CMD_REPRODUCE] = IN_REPRODUCE,
                                [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
+                               [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -230,7 +231,7 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 const char *opts_command_name(enum opts_command c)
 {
     static const char *const names[] = {"serve",    "run",      "batch",     "policy check", "policy test",
-                                        "lua-path", "simulate", "reproduce", "tune"};
+                                        "lua-path", "simulate", "reproduce", "tune",         "plan"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -343,7 +344,7 @@ static int plain_word(struct parse *p, const char *word)
     }
     if (o->command == CMD_REPRODUCE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
-    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
+    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE || o->command == CMD_PLAN)
         return err_set(p->e, E_INPUT,
                        "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)",
                        word);
@@ -462,9 +463,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", CMD_SERVE},         {"run", CMD_RUN},         {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
-    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},       {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
-    {"help", CMD_HELP},           {"version", CMD_VERSION},
+    {"serve", CMD_SERVE},         {"run", CMD_RUN},   {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
+    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
+    {"plan", CMD_PLAN},           {"help", CMD_HELP}, {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };

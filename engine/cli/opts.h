@@ -24,6 +24,7 @@ enum opts_command {
     CMD_SIMULATE,
     CMD_REPRODUCE,
     CMD_TUNE,
+    CMD_PLAN,
     CMD_HELP,
     CMD_VERSION
 };
@@ -110,11 +111,13 @@ struct opts {
     struct strings only;
     bool bars;
     char *list, *markdown;
-    int64_t jobs; /* of tune too; 0: as many as there are cores */
+    int64_t jobs; /* of tune and plan too; 0: as many as there are cores */
     /* tune */
     struct strings objectives, constraints, params;
-    int64_t budget;
+    int64_t budget; /* of plan too */
     char *params_out;
+    /* plan */
+    char *shape; /* NULL: a trace */
     /* names of settings that are not at their defaults, for the start-up line; the strings above live here too */
     struct strings given, owned;
 };

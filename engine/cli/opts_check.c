@@ -13,9 +13,49 @@ static int check_params(const struct opts *o, struct err *e)
     return 0;
 }
 
+/* What a plan chooses itself, or has no use for. */
+static int check_plan(const struct opts *o, struct err *e)
+{
+    static const char *const chosen[] = {"policy",
+                                         "policy-param",
+                                         "policy-params-file",
+                                         "ranks",
+                                         "tensor-parallel-size",
+                                         "pipeline-parallel-size",
+                                         "ulysses-sequence-parallel-size",
+                                         "data-parallel-size",
+                                         "weights",
+                                         "weight-shares",
+                                         "pool-owner",
+                                         "pool-slots",
+                                         "pool-order",
+                                         "shift-weights",
+                                         "comm-sets",
+                                         "kv-cache-memory-bytes",
+                                         "plots",
+                                         "request-log",
+                                         "what-if",
+                                         "compare"};
+    if (!o->hardware || !o->model)
+        return err_set(e, E_INPUT, "which machine and model? moonshift plan --hardware NAME --model NAME");
+    if (!o->trace == !o->shape)
+        return err_set(
+            e, E_INPUT,
+            "which traffic? one of --trace FILE|GENERATOR and --shape in=4096,out=250,rate=4 (or batch=200)");
+    if (o->shape && o->trace_hashes)
+        return err_set(e, E_INPUT, "--trace-hashes belongs to a --trace that is a file");
+    for (int i = 0; i < o->given.n; i++)
+        for (size_t k = 0; k < sizeof chosen / sizeof *chosen; k++)
+            if (!strcmp(o->given.items[i], chosen[k]))
+                return err_set(e, E_INPUT, "--%s: a plan chooses that, or has no use for it; leave it away", chosen[k]);
+    return 0;
+}
+
 static int check_simulation(const struct opts *o, struct err *e)
 {
-    if (!o->trace || !o->trace[0])
+    if (o->command == CMD_PLAN)
+        TRY(check_plan(o, e));
+    if (!o->shape && (!o->trace || !o->trace[0]))
         return err_set(e, E_INPUT,
                        "which traffic? --trace FILE, or a generator like --trace poisson:rate=4,requests=1000");
     if (o->hardware && !o->model)
@@ -71,7 +111,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return 0;
     if (o->command == CMD_TUNE)
         TRY(check_search(o, e));
-    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE)
+    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE || o->command == CMD_PLAN)
         return check_simulation(o, e);
     bool dummy = !strcmp(o->load_format, "dummy");
     if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */

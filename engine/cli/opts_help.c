@@ -89,6 +89,7 @@ static const char overview[] =
     "  moonshift batch MODEL -i F -o F        a file of requests, without a server\n"
     "  moonshift simulate --trace T [flags]   what would policies do to this traffic? in virtual time\n"
     "  moonshift tune --objective M [flags]   which params of a policy are best for this traffic?\n"
+    "  moonshift plan --shape S [flags]       which layouts, weights and policy suit this traffic?\n"
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
@@ -159,6 +160,16 @@ static const char tune_head[] =
     "  moonshift tune --policy shift --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv \\\n"
     "    --objective \"p99 TTFT\" --subject-to \"p99 TPOT <= 50ms\" --budget 40 --params-out best.json\n";
 
+static const char plan_head[] =
+    "moonshift plan --hardware NAME --model NAME --trace FILE|GENERATOR|--shape in=N,out=N,rate=R|batch=N [flags]\n"
+    "\n"
+    "Tries the layouts of a node and the ways its weights can lie on this traffic: all by a closed formula, the best\n"
+    "in virtual time. Prints the best five for throughput, for the time to the first token and for that of each\n"
+    "further one, with what a rank holds and the flags that start each. The flags of moonshift simulate work here,\n"
+    "but for those that this command chooses.\n"
+    "\n"
+    "  moonshift plan --hardware h200x8 --model llama-3.3-70b-fp8 --shape in=4096,out=250,rate=4 --slo-ttft 2000\n";
+
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
     "\n"
@@ -200,8 +211,8 @@ const char *opts_head(enum opts_command command)
                                         [CMD_BATCH] = batch_head,       [CMD_POLICY_CHECK] = check_head,
                                         [CMD_POLICY_TEST] = test_head,  [CMD_LUA_PATH] = path_head,
                                         [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
-                                        [CMD_TUNE] = tune_head,         [CMD_HELP] = overview,
-                                        [CMD_VERSION] = overview};
+                                        [CMD_TUNE] = tune_head,         [CMD_PLAN] = plan_head,
+                                        [CMD_HELP] = overview,          [CMD_VERSION] = overview};
     return heads[command];
 }
 

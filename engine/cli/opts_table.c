@@ -3,7 +3,7 @@
 #define AT(field) offsetof(struct opts, field)
 #define BOTH (IN_SERVE | IN_RUN | IN_BATCH)
 #define ALL (BOTH | IN_SIMULATE)
-#define SEARCH (IN_REPRODUCE | IN_TUNE)
+#define SEARCH (IN_REPRODUCE | IN_TUNE | IN_PLAN)
 #define TERA 1e12
 
 static const struct opt_row rows[] = {
@@ -283,12 +283,16 @@ static const struct opt_row rows[] = {
      "search only these params, and within LOW..HIGH; needed where the policy declares no bounds"},
     {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_TUNE, AT(budget), "N", "48", 2, 100000, NULL,
      "simulations of the whole trace to spend"},
+    {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_PLAN, AT(budget), "N", "80", 2, 100000, NULL,
+     "simulations to spend"},
     {"params-out", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_TUNE, AT(params_out), "FILE", NULL, 0, 0, NULL,
      "where the best params go, for --policy-params-file of serve and simulate"},
+    {"shape", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_PLAN, AT(shape), "in=N,out=N,rate=R|batch=N", NULL, 0, 0, NULL,
+     "instead of a trace: tokens of prompts and answers (4096 or 2000-4000), and requests a second or all at once"},
 
-    {"slo-ttft-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
+    {"slo-ttft-ms", "slo-ttft", 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
      "goodput counts requests whose first token came within MS; 0: no limit"},
-    {"slo-tpot-ms", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_tpot_ms), "MS", "0", 0, 1e9, NULL,
+    {"slo-tpot-ms", "slo-tpot", 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_tpot_ms), "MS", "0", 0, 1e9, NULL,
      "goodput counts requests whose further tokens took at most MS each; 0: no limit"},
     {"json", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_SIMULATE, AT(json), "FILE", NULL, 0, 0, NULL,
      "write all results as JSON"},

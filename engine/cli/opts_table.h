@@ -37,7 +37,8 @@ enum {
     IN_TUNE = 64,
     IN_TEST = 128,
     IN_PATH = 256,
-    IN_BATCH = 512
+    IN_BATCH = 512,
+    IN_PLAN = 1024
 };
 
 struct opt_row {

@@ -71,6 +71,7 @@ int command_batch(struct app *a, struct err *e);
 int command_check_machine(const struct opts *o, struct err *e);
 int command_simulate(struct app *a, struct err *e);
 int command_tune(struct app *a, struct err *e);
+int command_plan(struct app *a, struct err *e);
 int command_reproduce(struct app *a, struct err *e);
 int command_policy_check(struct app *a, struct err *e);
 

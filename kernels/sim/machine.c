@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "kernels/sim/cost.h"
 #include "kernels/sim/describe.h"
+#include "kernels/sim/stages.h"
 
 enum { MAX_FILE = 4 << 20, MAX_TABLE_FILE = 16 << 20 };
 
@@ -316,6 +317,27 @@ int sim_machine_pool(const struct sim_machine *m, const struct sim_step *step,
                      struct sim_pool_layer layers[FFN_MAX_LAYERS])
 {
     return cost_pool(m, step->layout, step->weights, &step->size, layers);
+}
+
+void sim_machine_facts(const struct sim_machine *m, struct sim_facts *out)
+{
+    const struct sim_model *c = &m->model;
+    *out = (struct sim_facts){.n_layers = c->n_layers,
+                              .heads = {.n_q = c->n_heads, .n_kv = c->n_kv_heads, .head_dim = c->head_dim},
+                              .memory = m->hardware.memory_bytes,
+                              .reserve = m->hardware.reserve_bytes};
+}
+
+double sim_machine_weight_bytes(const struct sim_machine *m, struct sim_weights w)
+{
+    return cost_weight_bytes(&m->model, w);
+}
+
+double sim_machine_token_bytes(const struct sim_machine *m, struct layout l)
+{
+    const struct sim_model *c = &m->model;
+    const struct heads heads = {.n_q = c->n_heads, .n_kv = c->n_kv_heads, .head_dim = c->head_dim};
+    return 2.0 * head_max_kv(&heads, l.sp * l.tp) * c->head_dim * (c->kv_bits / 8) * stages_share(c->n_layers, l.pp, 0);
 }
 
 int sim_machine_layers(const struct sim_machine *m)

@@ -12,6 +12,7 @@
 #include "engine/base/err.h"
 #include "engine/world/estimate.h"
 #include "engine/world/ffn.h"
+#include "engine/world/headmap.h"
 #include "engine/world/layout.h"
 
 struct sim_machine;
@@ -41,6 +42,16 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
 int sim_machine_ranks(const struct sim_machine *m);
+/* What a planner has to know of memory, in bytes of each device. */
+struct sim_facts {
+    int n_layers;
+    struct heads heads;
+    double memory, reserve;
+};
+void sim_machine_facts(const struct sim_machine *m, struct sim_facts *out);
+double sim_machine_weight_bytes(const struct sim_machine *m, struct sim_weights w);
+/* Of one cached token: of a device's share of the heads, in its stage's layers. */
+double sim_machine_token_bytes(const struct sim_machine *m, struct layout l);
 /* Pooled weights: what becomes of one layer in a step, in ns from the step's beginning. */
 struct sim_pool_layer {
     enum ffn_mode mode;

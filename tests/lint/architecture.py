@@ -22,7 +22,7 @@ ROOMS = {
     "engine/lab": "simulate",
     "engine/lab/trace": "traffic",
     "engine/lab/recording": "record",
-    "engine/lab/search": "tune",
+    "engine/lab/search": "tune, plan",
     "engine/cli": "flags, help",
     "lua": "runs policies: sandbox, watchdog, view and verbs",
     "engine": "the loop: view, decide, check, post, absorb",

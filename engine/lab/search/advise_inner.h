@@ -1,0 +1,75 @@
+/* A plan under way: what advise.c (the search), advise_list.c (which ways there are), advise_load.c (what traffic it
+ * is), advise_price.c (the closed formula) and advise_report.c share. Included by these only. */
+#ifndef LAB_SEARCH_ADVISE_INNER_H
+#define LAB_SEARCH_ADVISE_INNER_H
+
+#include "engine/base/buf.h"
+#include "engine/base/json.h"
+#include "engine/lab/search/advise.h"
+#include "engine/lab/search/jobs.h"
+
+enum advise_goal { GOAL_THROUGHPUT, GOAL_TTFT, GOAL_TPOT, GOAL_COUNT };
+enum { ADVISE_SEQS = 1024, ADVISE_SMALL = 512, ADVISE_LARGE = 8192 }; /* sequences; tokens of a step */
+
+/* The traffic, as far as the formula looks at it. */
+struct advise_load {
+    char *spec;           /* for --trace */
+    struct buf words;     /* what it is */
+    int64_t n_simulated;  /* requests, the first of the trace */
+    bool cut;             /* there were more */
+    double input, output; /* tokens, the mean */
+    int longest;          /* of one request */
+    double rate;          /* requests a second; 0: all are there at once */
+};
+
+enum advise_policy { POLICY_STATIC, POLICY_SHIFT, POLICY_FLYING, POLICY_SIDP };
+
+/* One way to use the node. */
+struct candidate {
+    enum advise_policy policy;
+    struct layout layout; /* of each group; of shift: its base; of flying: of the narrow ones */
+    int groups;
+    int shares, slots;        /* of the weights; of the pool, 0: not pooled */
+    int chunk;                /* tokens of a step */
+    double weights, kv;       /* bytes of a rank */
+    double tokens;            /* of KV, of a group */
+    double price[GOAL_COUNT]; /* by the formula: requests a second; seconds; seconds */
+    /* once simulated */
+    bool known;
+    double value[GOAL_COUNT]; /* tokens a second; ms of 95 of 100; the same */
+    double mean[GOAL_COUNT], finished, requests_per_s, goodput, outside;
+    char *failure;
+};
+
+struct advise {
+    const struct advise_ask *ask;
+    struct sim_facts facts;
+    int n_ranks;
+    struct advise_load load;
+    struct candidate *items;
+    int n, n_refused; /* refused: for want of memory */
+    int n_simulated;
+    bool can_start; /* what is tried: ways to start a server, or what only a simulation knows, for want of them */
+    double most_finished;
+};
+
+/* advise_load.c */
+int advise_read_load(struct advise_load *l, const struct advise_ask *ask, struct err *e);
+void advise_load_free(struct advise_load *l);
+/* advise_list.c */
+void advise_list(struct advise *a);
+void advise_policy_words(const struct candidate *c, struct buf *out); /* static:dp=2,tp=4,budget=8192 */
+/* What starts it, but for the model: "--policy ... --max-num-seqs ...". */
+void advise_flags(const struct advise *a, const struct candidate *c, struct strings *out);
+/* False: a server cannot be started so, only a simulation. */
+bool advise_can_start(const struct candidate *c);
+/* advise_price.c. E_UNSUPPORTED: it does not fit. */
+int advise_price(const struct advise *a, struct candidate *c);
+/* advise.c: are both objectives kept, or only the one that the goal does not stand for? */
+bool advise_keeps(const struct advise *a, const struct candidate *c, enum advise_goal g);
+/* The best first; how many. */
+int advise_best(const struct advise *a, enum advise_goal g, int most, int *out);
+/* advise_report.c */
+int advise_report(const struct advise *a, struct err *e);
+
+#endif

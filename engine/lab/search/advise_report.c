@@ -1,0 +1,231 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+#include "engine/lab/search/advise_inner.h"
+
+enum { BEST = 5 };
+
+static const char *const goal_names[GOAL_COUNT] = {"throughput", "ttft", "tpot"};
+
+/* ---- words */
+
+static void put_flags(const struct advise *a, const struct candidate *c, struct buf *out)
+{
+    struct strings words = {0};
+    advise_flags(a, c, &words);
+    for (int i = 0; i < words.n; i++) {
+        buf_printf(out, "%s%s", i ? " " : "", words.items[i]);
+        mem_free(words.items[i]);
+    }
+    mem_free(words.items);
+}
+
+static void put_residency(const struct candidate *c, struct buf *out)
+{
+    if (c->slots)
+        buf_printf(out, "pooled, %d slots", c->slots);
+    else if (c->shares > 1)
+        buf_printf(out, "1/%d of them", c->shares);
+    else
+        buf_puts(out, "whole");
+}
+
+static void put_layout(const struct advise *a, const struct candidate *c, struct buf *out)
+{
+    struct layout l = c->layout;
+    buf_printf(out, "%d x {sp=%d, tp=%d, pp=%d}", c->groups, l.sp, l.tp, l.pp);
+    if (c->policy == POLICY_SHIFT)
+        buf_printf(out, ", small steps {tp=%d}", a->n_ranks);
+    else if (c->policy == POLICY_FLYING)
+        buf_printf(out, ", few requests 1 x {tp=%d}", a->n_ranks);
+}
+
+static void put_candidate(const struct advise *a, int place, const struct candidate *c, struct buf *out)
+{
+    struct buf layout = {0}, weights = {0};
+    put_layout(a, c, &layout);
+    put_residency(c, &weights);
+    buf_printf(out, "  %d  %8.0f tok/s  TTFT %9.1f ms  TPOT %7.2f ms  %s%s\n", place, c->value[GOAL_THROUGHPUT],
+               c->value[GOAL_TTFT], c->value[GOAL_TPOT], layout.data, c->outside >= SIM_OUTSIDE_MARK ? "  ~" : "");
+    buf_printf(out, "     a rank holds weights %.1f GiB (%s), KV %.1f GiB, reserve %.1f GiB\n     ",
+               c->weights / 0x1p30, weights.data, c->kv / 0x1p30, a->facts.reserve / 0x1p30);
+    put_flags(a, c, out);
+    buf_puts(out, advise_can_start(c) ? "\n" : "\n     not startable yet: a server has no --weight-shares\n");
+    buf_free(&layout);
+    buf_free(&weights);
+}
+
+static void put_bound(struct buf *out, const char *name, double ms)
+{
+    if (ms > 0)
+        buf_printf(out, ", %s at most %g ms", name, ms);
+}
+
+static void put_goal(const struct advise *a, enum advise_goal g, const int *best, int n, struct buf *out)
+{
+    static const char *const titles[GOAL_COUNT] = {"Throughput", "Time to the first token",
+                                                   "Time of each further token"};
+    buf_printf(out, "\n%s", titles[g]);
+    if (g != GOAL_TTFT)
+        put_bound(out, "TTFT", a->ask->slo_ttft_ms);
+    if (g != GOAL_TPOT)
+        put_bound(out, "TPOT", a->ask->slo_tpot_ms);
+    buf_puts(out, !n                                       ? ": nothing came to an end\n"
+                  : advise_keeps(a, &a->items[best[0]], g) ? "\n"
+                                                           : ": nothing keeps that; nearest first\n");
+    for (int i = 0; i < n; i++)
+        put_candidate(a, i + 1, &a->items[best[i]], out);
+}
+
+static int count_failures(const struct advise *a, const struct candidate **first)
+{
+    int n = 0;
+    for (int i = 0; i < a->n; i++)
+        if (a->items[i].failure && !n++)
+            *first = &a->items[i];
+    return n;
+}
+
+static void put_head(const struct advise *a, struct buf *out)
+{
+    const struct advise_load *l = &a->load;
+    const struct candidate *failed = NULL;
+    int n = count_failures(a, &failed);
+    buf_printf(out, "Machine  %s, %d ranks; model %s\nTraffic  %s\n", a->ask->hardware, a->n_ranks, a->ask->model,
+               l->words.data ? l->words.data : l->spec);
+    buf_printf(out, "         %s %lld requests: %.0f tokens in and %.0f out on average, %s",
+               l->cut ? "the first" : "all", (long long)l->n_simulated, l->input, l->output,
+               l->rate > 0 ? "" : "all at once\n");
+    if (l->rate > 0)
+        buf_printf(out, "%.3g a second\n", l->rate);
+    buf_printf(
+        out,
+        "Plans    %d fit into the memory (%d do not), %d of them were simulated: predictions of a fitted model,\n"
+        "         never measurements. TTFT and TPOT: of 95 of 100 requests at most.\n",
+        a->n, a->n_refused, a->n_simulated);
+    int left = 0, could = 0;
+    for (int i = 0; i < a->n; i++) {
+        left += !advise_can_start(&a->items[i]);
+        could += advise_can_start(&a->items[i]);
+    }
+    if (left && could)
+        buf_printf(out, "Left out %d whose weights lie in shares: a server cannot be started with them yet\n", left);
+    if (n)
+        buf_printf(out, "Refused  %d that cannot be run; the first: %.300s\n", n, failed->failure);
+}
+
+/* ---- JSON */
+
+static void put_text(struct buf *out, const char *key, const char *s)
+{
+    buf_printf(out, ",\"%s\":", key);
+    buf_put_json(out, s, strlen(s));
+}
+
+static void put_number(struct buf *out, const char *key, double v)
+{
+    buf_printf(out, ",\"%s\":", key);
+    json_put_double(out, v);
+}
+
+static void json_flags(const struct advise *a, const struct candidate *c, struct buf *out)
+{
+    struct strings words = {0};
+    advise_flags(a, c, &words);
+    buf_puts(out, ",\"flags\":[");
+    for (int i = 0; i < words.n; i++) {
+        buf_puts(out, i ? "," : "");
+        buf_put_json(out, words.items[i], strlen(words.items[i]));
+        mem_free(words.items[i]);
+    }
+    buf_putc(out, ']');
+    mem_free(words.items);
+}
+
+static void json_candidate(const struct advise *a, const struct candidate *c, struct buf *out)
+{
+    struct buf words = {0};
+    advise_policy_words(c, &words);
+    buf_printf(out, "{\"groups\":%d,\"sp\":%d,\"tp\":%d,\"pp\":%d,\"weight_shares\":%d,\"pool_slots\":%d,\"chunk\":%d",
+               c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->shares, c->slots, c->chunk);
+    put_text(out, "policy", words.data);
+    json_flags(a, c, out);
+    buf_printf(out, ",\"can_start\":%s", advise_can_start(c) ? "true" : "false");
+    put_number(out, "weight_bytes", c->weights);
+    put_number(out, "kv_bytes", c->kv);
+    put_number(out, "reserve_bytes", a->facts.reserve);
+    put_number(out, "formula_requests_per_s", c->price[GOAL_THROUGHPUT]);
+    put_number(out, "formula_ttft_ms", c->price[GOAL_TTFT] * 1e3);
+    put_number(out, "formula_tpot_ms", c->price[GOAL_TPOT] * 1e3);
+    if (c->known) {
+        put_number(out, "throughput", c->value[GOAL_THROUGHPUT]);
+        put_number(out, "requests_per_s", c->requests_per_s);
+        put_number(out, "goodput", c->goodput);
+        put_number(out, "p95_ttft_ms", c->value[GOAL_TTFT]);
+        put_number(out, "p95_tpot_ms", c->value[GOAL_TPOT]);
+        put_number(out, "mean_ttft_ms", c->mean[GOAL_TTFT]);
+        put_number(out, "mean_tpot_ms", c->mean[GOAL_TPOT]);
+        put_number(out, "finished", c->finished);
+        put_number(out, "outside", c->outside);
+    }
+    if (c->failure)
+        put_text(out, "failure", c->failure);
+    buf_putc(out, '}');
+    buf_free(&words);
+}
+
+static void json_plan(const struct advise *a, int best[GOAL_COUNT][BEST], const int n[GOAL_COUNT], struct buf *out)
+{
+    const struct advise_load *l = &a->load;
+    buf_puts(out, "{\"format\":\"moonshift-plan-1\"");
+    put_text(out, "hardware", a->ask->hardware);
+    put_text(out, "model", a->ask->model);
+    put_text(out, "trace", l->spec);
+    buf_printf(out, ",\"ranks\":%d,\"requests\":%lld,\"cut\":%s", a->n_ranks, (long long)l->n_simulated,
+               l->cut ? "true" : "false");
+    put_number(out, "mean_input", l->input);
+    put_number(out, "mean_output", l->output);
+    put_number(out, "rate", l->rate);
+    put_number(out, "slo_ttft_ms", a->ask->slo_ttft_ms);
+    put_number(out, "slo_tpot_ms", a->ask->slo_tpot_ms);
+    buf_printf(out, ",\"simulated\":%d,\"without_room\":%d,\"best\":{", a->n_simulated, a->n_refused);
+    for (int g = 0; g < GOAL_COUNT; g++) {
+        buf_printf(out, "%s\"%s\":[", g ? "," : "", goal_names[g]);
+        for (int i = 0; i < n[g]; i++)
+            buf_printf(out, "%s%d", i ? "," : "", best[g][i]);
+        buf_putc(out, ']');
+    }
+    buf_puts(out, "},\"plans\":[");
+    for (int i = 0; i < a->n; i++) {
+        buf_puts(out, i ? ",\n" : "\n");
+        json_candidate(a, &a->items[i], out);
+    }
+    buf_puts(out, "\n]}\n");
+}
+
+int advise_report(const struct advise *a, struct err *e)
+{
+    struct buf out = {0};
+    int best[GOAL_COUNT][BEST], n[GOAL_COUNT], rc = 0;
+    put_head(a, &out);
+    for (int g = 0; g < GOAL_COUNT; g++) {
+        n[g] = advise_best(a, (enum advise_goal)g, BEST, best[g]);
+        put_goal(a, (enum advise_goal)g, best[g], n[g], &out);
+    }
+    fputs(out.data, stdout);
+    if (a->ask->json) {
+        buf_clear(&out);
+        json_plan(a, best, n, &out);
+        rc = file_replace(a->ask->json, out.data, out.len, e);
+    }
+    buf_free(&out);
+    if (rc)
+        return rc;
+    if (!n[GOAL_THROUGHPUT])
+        return err_set(e, E_NOTFOUND, "none of the %d simulations came to an end", a->n_simulated);
+    if (!advise_keeps(a, &a->items[best[GOAL_THROUGHPUT][0]], GOAL_THROUGHPUT))
+        return err_set(e, E_NOTFOUND, "no plan keeps the objectives; the nearest are shown first");
+    return 0;
+}
