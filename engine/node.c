@@ -184,6 +184,7 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
 static void allow_stages(struct node_shape *shape, const struct engine_setup *s)
 {
     shape->n_layers = model_config(s->model)->n_layers;
+    shape->weight_stages = s->device.sim_weight_pp;
     shape->no_stages = s->ffn ? "pp > 1 is not offered where FFN weights are pooled: use --weights replicated" : NULL;
 }
 
@@ -306,6 +307,12 @@ static int check_setup(const struct engine_setup *s, struct err *e)
             "sequence parallel size %d times tensor parallel size %d times pipeline parallel size %d is more "
             "than the %d ranks",
             s->start.sp, s->start.tp, s->start.pp, s->n_ranks);
+    if (s->device.sim_weight_pp > 1 && s->start.pp != s->device.sim_weight_pp)
+        return err_set(
+            e, E_INPUT,
+            "--weight-stages %d: each device holds the layers of one stage, so all groups have as many: give "
+            "--pipeline-parallel-size %d, too",
+            s->device.sim_weight_pp, s->device.sim_weight_pp);
     if (s->lockstep && (s->threaded || !s->device.sim_machine))
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "

@@ -52,6 +52,7 @@ struct device_opts {
     const struct ffn_setup *pool; /* how the FFN weights of its node are pooled, borrowed until close; NULL: not */
     int sim_weight_tp; /* sim with a machine: each device holds one of so many shares of the weights, so only layouts
                           whose tp is a multiple can run; 0 or 1: all of them */
+    int sim_weight_pp; /* the same of stages: it holds those layers only; 0 or 1: all of them */
 };
 
 struct device_facts {
@@ -171,7 +172,7 @@ struct batch {
     const struct sample_row *samples; /* [n_logits] */
     struct sample_result *results;    /* [n_logits] out */
     bool fed; /* graph_post only: ids are not known here; row i's is what row i of the step posted before it samples */
-    int pool_ranks, cas_layers, replica_layers; /* sim: as in struct step_size */
+    int pool_ranks, cas_layers, replica_layers, n_micro; /* sim: as in struct step_size */
 };
 
 struct rope {

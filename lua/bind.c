@@ -456,7 +456,7 @@ static void push_stages(lua_State *L, const struct node_shape *s, int n)
 {
     lua_newtable(L);
     for (int pp = 1, i = 0; pp <= n && pp <= s->n_layers; pp++)
-        if (n % pp == 0 && (pp == 1 || !s->no_stages) && shape_runs(s, n / pp)) {
+        if (!shape_stages_refusal(s, n, pp) && shape_runs(s, n / pp)) {
             lua_pushnumber(L, pp);
             lua_rawseti(L, -2, ++i);
         }

@@ -96,7 +96,7 @@ struct opts {
     bool cpath;
     /* simulate */
     char *hardware; /* NULL: fixed costs */
-    int64_t weight_tp;
+    int64_t weight_tp, weight_pp;
     bool lockstep;
     char *trace, *trace_hashes;      /* a file or a generator; NULL: no hashes beside it */
     struct strings policies;         /* NAME|FILE[:param=value,...] */

@@ -26,6 +26,7 @@ static int check_plan(const struct opts *o, struct err *e)
                                          "data-parallel-size",
                                          "weights",
                                          "weight-shares",
+                                         "weight-stages",
                                          "pool-owner",
                                          "pool-slots",
                                          "pool-order",
@@ -74,8 +75,9 @@ static int check_simulation(const struct opts *o, struct err *e)
                                fixed[k]);
     if (!o->hardware && o->lockstep)
         return err_set(e, E_INPUT, "--lockstep needs a described machine: --hardware and --model");
-    if (!o->hardware && o->weight_tp > 1)
-        return err_set(e, E_INPUT, "--weight-shares needs a machine with a memory: --hardware and --model");
+    if (!o->hardware && (o->weight_tp > 1 || o->weight_pp > 1))
+        return err_set(e, E_INPUT, "--weight-%s needs a machine with a memory: --hardware and --model",
+                       o->weight_tp > 1 ? "shares" : "stages");
     return check_params(o, e);
 }
 

@@ -153,6 +153,10 @@ static const struct opt_row rows[] = {
     {"weight-shares", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SIMULATE, AT(weight_tp), "N", "1", 1, 64, NULL,
      "with --hardware: each device holds one of N shares of the weights, so only layouts whose tp is a multiple of N "
      "run, and there is more room for KV"},
+    {"weight-stages", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SIMULATE, AT(weight_pp), "N", "1", 1, 64, NULL,
+     "with --hardware: each device holds the layers of one of N stages, so all groups have N (-pp N), and there is "
+     "more "
+     "room for KV"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL,
      "sim: time of a step"},
     {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_row_us), "US", "1", 0, 1e9, NULL,

@@ -140,6 +140,7 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.device.sim_machine = a->machine;
     s.lockstep = o->lockstep;
     s.device.sim_weight_tp = a->machine ? (int)o->weight_tp : 0;
+    s.device.sim_weight_pp = a->machine ? (int)o->weight_pp : 0;
     s.limits = (struct limits){.max_num_seqs = (int)o->max_num_seqs,
                                .max_num_batched_tokens = (int)o->max_num_batched_tokens,
                                .max_model_len = (int)o->max_model_len,

@@ -161,7 +161,8 @@ int command_simulate(struct app *a, struct err *e)
                                .json = o->json,
                                .plots = o->plots,
                                .request_log = o->request_log,
-                               .weight_tp = (int)o->weight_tp};
+                               .weight_tp = (int)o->weight_tp,
+                               .weight_pp = (int)o->weight_pp};
     struct simulate_setup sim = {.ask = &ask,
                                  .engine = &s,
                                  .recorded = as_recorded ? &a->recorded : NULL,

@@ -386,6 +386,7 @@ static void run_part(struct rank *r, struct work *w)
     p->batch.pool_ranks = w->step->size.pool_ranks;
     p->batch.cas_layers = w->step->size.cas_layers;
     p->batch.replica_layers = w->step->size.replica_layers;
+    p->batch.n_micro = w->step->n_micro;
     run_forward(r, w);
     if (!r->setup.ops->computes)
         step_part_take_ffn(p, &p->time.ffn);

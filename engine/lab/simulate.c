@@ -53,7 +53,8 @@ static void account(void *ctx, struct layout l, const struct step_size *size)
 {
     const struct simulation *m = ctx;
     const struct simulate_setup *s = m->report.setup;
-    struct sim_step step = {l, {.shares = s->ask->weight_tp, .pool = s->engine->device.pool}, *size};
+    struct sim_step step = {
+        l, {.shares = s->ask->weight_tp, .pool = s->engine->device.pool, .stages = s->ask->weight_pp}, *size};
     sim_machine_account(s->described, &step, m->run->outside);
     if (size->n_chunks || !s->engine->ffn)
         return;

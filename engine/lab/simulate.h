@@ -22,6 +22,7 @@ struct simulate_ask {
     double slo_ttft_ms, slo_tpot_ms;        /* 0: none */
     const char *json, *plots, *request_log; /* files to write; NULL: none */
     int weight_tp;                          /* over how many ranks the machine's weights are sharded; 0: by layout */
+    int weight_pp;                          /* in how many stages they are cut */
 };
 
 struct simulate_setup {

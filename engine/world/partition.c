@@ -240,8 +240,8 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
                "adds more)";
     if (o->base.pp < 1 || n % o->base.pp || (!is_identity(o->base) && layout_size(o->base) != n))
         return "base: sp * tp * pp is not the number of ranks";
-    if (o->base.pp > 1 && (w->shape.no_stages || o->base.pp > w->shape.n_layers))
-        return shape_refusal(&w->shape, n, (struct layout){n / o->base.pp, 1, o->base.pp});
+    if (shape_stages_refusal(&w->shape, n, o->base.pp))
+        return shape_stages_refusal(&w->shape, n, o->base.pp);
     if (!shape_runs(&w->shape, n / o->base.pp))
         return w->shape.refusals[n / o->base.pp][n / o->base.pp];
     ranks_by_share(o->mask, o->base, ranks);

@@ -31,17 +31,27 @@ int shape_find(const struct node_shape *s, uint64_t mask)
     return -1;
 }
 
+const char *shape_stages_refusal(const struct node_shape *s, int n_ranks, int pp)
+{
+    if (pp < 1 || n_ranks % pp)
+        return "sp * tp * pp is not the number of ranks of the group";
+    if (pp > 1 && s->no_stages)
+        return s->no_stages;
+    if (pp > 1 && pp > s->n_layers)
+        return "pp is more than the layers of the model";
+    if (s->weight_stages > 1 && pp != s->weight_stages)
+        return "each device holds the layers of one stage: pp must be the number of stages of the weights";
+    return NULL;
+}
+
 const char *shape_refusal(const struct node_shape *s, int n_ranks, struct layout l)
 {
     if (l.sp < 1 || l.tp < 1 || l.pp < 1 || l.sp > MAX_RANKS || l.tp > MAX_RANKS || l.pp > MAX_RANKS)
         return "sp, tp and pp must be from 1 to 64";
     if (layout_size(l) != n_ranks)
         return "sp * tp * pp is not the number of ranks of the group";
-    if (l.pp > 1 && s->no_stages)
-        return s->no_stages;
-    if (l.pp > 1 && l.pp > s->n_layers)
-        return "pp is more than the layers of the model";
-    return s->refusals[n_ranks / l.pp][l.tp];
+    const char *why = shape_stages_refusal(s, n_ranks, l.pp);
+    return why ? why : s->refusals[n_ranks / l.pp][l.tp];
 }
 
 int shape_tokens_per_block(const struct node_shape *s, int n_ranks, int pp)

@@ -21,6 +21,7 @@ struct node_shape {
     const char *refusals[MAX_RANKS + 1][MAX_RANKS + 1]; /* [ranks of a stage][tp]: why it cannot run, or NULL; sp =
                                                            ranks / tp */
     const char *no_stages;                              /* why no group can be pipelined; NULL: groups can */
+    int weight_stages; /* a rank holds the layers of one of so many stages: all groups have as many; 0, 1: all layers */
 };
 
 /* Tokens of a block of a group of so many ranks in pp stages. */
@@ -31,6 +32,9 @@ static inline bool shape_runs(const struct node_shape *s, int n_ranks)
 {
     return !s->refusals[n_ranks][1] || !s->refusals[n_ranks][n_ranks];
 }
+
+/* Can a group of n ranks have its KV in pp stages? NULL, or why not. */
+const char *shape_stages_refusal(const struct node_shape *s, int n_ranks, int pp);
 
 /* The place of a set of ranks among those that may be groups; -1: it is none of them. */
 int shape_find(const struct node_shape *s, uint64_t mask);

@@ -24,8 +24,11 @@ static int sim_open(struct device **out, const struct device_opts *o, struct err
 {
     if (o->sim_step_ns < 0 || o->sim_row_ns < 0)
         return err_set(e, E_INPUT, "the cost of a simulated step cannot be negative");
-    if (o->sim_weight_tp < 0 || (o->sim_weight_tp > 1 && !o->sim_machine))
+    if (o->sim_weight_tp < 0 || o->sim_weight_pp < 0 ||
+        ((o->sim_weight_tp > 1 || o->sim_weight_pp > 1) && !o->sim_machine))
         return err_set(e, E_INPUT, "shares of the weights need a machine that is described");
+    if (o->sim_weight_pp > 1 && o->pool)
+        return err_set(e, E_UNSUPPORTED, "weights that are pooled cannot be cut by stage, too");
     *out = mem_new(sizeof **out);
     (*out)->opts = *o;
     return 0;
@@ -38,7 +41,7 @@ static void sim_close(struct device *d)
 
 static struct sim_weights weights_of(const struct device *d)
 {
-    return (struct sim_weights){.shares = d->opts.sim_weight_tp, .pool = d->opts.pool};
+    return (struct sim_weights){.shares = d->opts.sim_weight_tp, .pool = d->opts.pool, .stages = d->opts.sim_weight_pp};
 }
 
 static void sim_facts(const struct device *d, struct device_facts *f)
@@ -178,7 +181,8 @@ static int64_t cost_of(struct device *d, struct layout l, int share)
     struct step_size s = {.n_logits = b->n_logits,
                           .pool_ranks = b->pool_ranks,
                           .cas_layers = b->cas_layers,
-                          .replica_layers = b->replica_layers};
+                          .replica_layers = b->replica_layers,
+                          .n_micro = b->n_micro};
     if (!d->opts.sim_machine)
         return d->opts.sim_step_ns + b->n_rows * d->opts.sim_row_ns / layout_size(l);
     for (int i = 0; share == 0 && i < b->n_seqs; i++)

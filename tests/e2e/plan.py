@@ -10,17 +10,18 @@ BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
 H200 = ["--hardware", "h200x8-fitted"]
 # Of a hundred bursty requests the 95th is chance; of three hundred it is not.
 WORKLOADS = {
-    "chat": ["--model", "llama-3.3-70b-fp8", "--shape", "in=200-2000,out=50-250,rate=6", "--requests", "60"],
-    "long prompts": ["--model", "qwen3-32b-fp8", "--shape", "in=16000,out=100,rate=1.5", "--requests", "30"],
-    "offline": ["--model", "llama-3.3-70b-fp8", "--shape", "in=1000-3000,out=150,batch=100"],
+    "chat": ["--model", "llama-3.3-70b-fp8", "--shape", "in=200-2000,out=50-250,rate=6", "--requests", "40"],
+    "long prompts": ["--model", "qwen3-32b-fp8", "--shape", "in=16000,out=100,rate=1.5", "--requests", "20"],
+    "offline": ["--model", "llama-3.3-70b-fp8", "--shape", "in=1000-3000,out=100,batch=60"],
     "bursts": [
         "--model",
         "qwen3-32b-fp8",
         "--trace",
         "gamma:rate=20,burstiness=0.2,requests=300,input=1500,output=100",
     ],
-    "long answers": ["--model", "qwen3-32b", "--shape", "in=100-500,out=300,batch=60"],
+    "long answers": ["--model", "qwen3-32b", "--shape", "in=100-500,out=200,batch=40"],
 }
+FEW = ["--budget", "20"]
 GOALS = {"throughput": "throughput", "ttft": "p95_ttft_ms", "tpot": "p95_tpot_ms"}
 
 
@@ -73,8 +74,8 @@ def first_choices():
 def flags_give_the_numbers():
     """The second witness: moonshift simulate, with the flags as they are printed."""
     with tempfile.TemporaryDirectory() as folder:
-        found, text = plan(folder, *WORKLOADS["chat"], "--slo-ttft", "5000", "--slo-tpot-ms", "100")
-        again, text2 = plan(folder, *WORKLOADS["chat"], "--slo-ttft", "5000", "--slo-tpot-ms", "100", "-j", "1")
+        found, text = plan(folder, *WORKLOADS["chat"], "--slo-ttft", "5000", "--slo-tpot-ms", "100", *FEW)
+        again, text2 = plan(folder, *WORKLOADS["chat"], "--slo-ttft", "5000", "--slo-tpot-ms", "100", *FEW, "-j", "1")
         assert found == again and text == text2
         best = first(found, "tpot")
         assert " ".join(best["flags"]) in text
@@ -83,7 +84,7 @@ def flags_give_the_numbers():
         r = call("simulate", *H200, *common, *best["flags"], "--json", out)
         assert r.returncode == 0, r.stderr
         run = json.load(open(out))["runs"][0]
-        assert run["throughput"] == best["throughput"] and run["finished"] == best["finished"] == 60
+        assert run["throughput"] == best["throughput"] and run["finished"] == best["finished"] == 40
         assert run["ttft_ms"]["p95"] == best["p95_ttft_ms"] and run["tpot_ms"]["p95"] == best["p95_tpot_ms"]
         assert best["p95_ttft_ms"] <= 5000
         kv = json.load(open(out))["kv_bytes"]
@@ -95,14 +96,14 @@ def flags_give_the_numbers():
 
 def objectives():
     with tempfile.TemporaryDirectory() as folder:
-        free, _ = plan(folder, *WORKLOADS["offline"])
+        free, _ = plan(folder, *WORKLOADS["offline"], *FEW)
         fastest = first(free, "tpot")["p95_tpot_ms"]
         bound = fastest * 1.2
-        found, text = plan(folder, *WORKLOADS["offline"], "--slo-tpot", str(bound))
+        found, text = plan(folder, *WORKLOADS["offline"], "--slo-tpot", str(bound), *FEW)
         best = first(found, "throughput")
         assert best["p95_tpot_ms"] <= bound and "TPOT at most" in text
         assert best["throughput"] <= first(free, "throughput")["throughput"] * 1.01
-        r = call("plan", *H200, *WORKLOADS["offline"], "--slo-tpot", str(fastest / 2))
+        r = call("plan", *H200, *WORKLOADS["offline"], "--slo-tpot", str(fastest / 2), *FEW)
         assert r.returncode == 1 and "no plan keeps the objectives" in r.stderr and "nearest first" in r.stdout
 
 

@@ -21,6 +21,7 @@ struct choice {
     int ranks, weight_tp;
     struct layout start;
     bool copy, lockstep;
+    int weight_pp;
 };
 
 static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
@@ -29,22 +30,23 @@ static int try_node(struct node_rig *n, const struct choice *c, struct err *e)
     clock_init_virtual(&n->t.clock, 1000000000);
     TRY(sim_machine_open(&n->machine, c->hardware, c->model, e));
     TRY(model_open_dummy(&n->t.model, sim_machine_config(n->machine), DT_BF16, 1, e));
-    struct engine_setup s = {.ops = backend_sim(),
-                             .device = {.sim_machine = n->machine, .sim_weight_tp = c->weight_tp},
-                             .model = n->t.model,
-                             .limits = {.max_num_seqs = 64,
-                                        .max_num_batched_tokens = 8192,
-                                        .max_model_len = 8192,
-                                        .max_num_queued_reqs = 1024},
-                             .n_ranks = c->ranks,
-                             .start = c->start,
-                             .memory_share = 0.9,
-                             .kv_dtype = DT_BF16,
-                             .block_size = 16,
-                             .copy_shards = c->copy,
-                             .lockstep = c->lockstep,
-                             .clock = &n->t.clock,
-                             .quiet = true};
+    struct engine_setup s = {
+        .ops = backend_sim(),
+        .device = {.sim_machine = n->machine, .sim_weight_tp = c->weight_tp, .sim_weight_pp = c->weight_pp},
+        .model = n->t.model,
+        .limits = {.max_num_seqs = 64,
+                   .max_num_batched_tokens = 8192,
+                   .max_model_len = 8192,
+                   .max_num_queued_reqs = 1024},
+        .n_ranks = c->ranks,
+        .start = c->start,
+        .memory_share = 0.9,
+        .kv_dtype = DT_BF16,
+        .block_size = 16,
+        .copy_shards = c->copy,
+        .lockstep = c->lockstep,
+        .clock = &n->t.clock,
+        .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     return engine_create(&n->t.engine, &s, e);
 }
@@ -82,14 +84,14 @@ static void kv_follows_from_the_memory(void **state)
     (void)state;
     double gib = 139.8 * 0x1p30 * 0.9 - 3221225472.0, weights = 70.55e9 + 2.1e9; /* FP8, but for embedding and head */
     double full = 8 * (gib - weights) / 327680, shared = 8 * (gib - weights / 8) / 327680;
-    double is = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, false, false});
+    double is = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, false, false, 0});
     assert_true(is > full * 0.99 && is < full * 1.01);
-    is = capacity(&(struct choice){fitted, llama, 8, 8, {1, 8, 1}, false, false});
+    is = capacity(&(struct choice){fitted, llama, 8, 8, {1, 8, 1}, false, false, 0});
     assert_true(is > shared * 0.99 && is < shared * 1.01);
-    double copy = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, true, false});
+    double copy = capacity(&(struct choice){fitted, llama, 8, 1, {8, 1, 1}, true, false, 0});
     assert_true(copy < full * 0.99 && copy > full - 8 * 68.5e9 / 8 / 327680 * 1.01);
-    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false, false}),
-           narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false, false});
+    double wide = capacity(&(struct choice){fitted, qwen, 8, 1, {8, 1, 1}, false, false, 0}),
+           narrow = capacity(&(struct choice){fitted, qwen8, 8, 1, {8, 1, 1}, false, false, 0});
     assert_true(narrow > wide * 1.999 && narrow < wide * 2.001);
 }
 
@@ -99,7 +101,7 @@ static void steps_take_what_the_model_says(void **state)
     static struct node_rig n;
     int64_t should = 0;
     (void)state;
-    open_node(&n, &(struct choice){measured, llama, 8, 1, {8, 1, 1}, false, false});
+    open_node(&n, &(struct choice){measured, llama, 8, 1, {8, 1, 1}, false, false, 0});
     int64_t t0 = clock_now(&n.t.clock);
     submit(&n.t, spec_new(&n.t, 1, IN, OUT));
     run_until(&n.t, INT64_MAX);
@@ -118,15 +120,54 @@ static void steps_take_what_the_model_says(void **state)
     close_node(&n);
 }
 
+/* The same in four stages whose devices hold their own layers: a prompt in micro-batches, then one row a step. */
+static void steps_in_stages(void **state)
+{
+    static struct node_rig n;
+    const struct layout l = {1, 2, 4};
+    const struct sim_weights cut = {.shares = 2, .stages = 4};
+    int64_t should = 0;
+    (void)state;
+    open_node(&n, &(struct choice){fitted, llama, 8, 2, l, false, false, 4});
+    int64_t t0 = clock_now(&n.t.clock);
+    submit(&n.t, spec_new(&n.t, 1, IN, OUT));
+    run_until(&n.t, INT64_MAX);
+    for (int i = 0; i < OUT; i++) {
+        struct step_size s = {.n_logits = 1};
+        step_size_add(&s, i ? 1 : IN, i ? IN + i - 1 : 0);
+        should += cost_step(n.machine, l, cut, &s);
+        assert_true(cost_parts(n.machine, l, cut, &s).bubble > 0);
+    }
+    assert_int_equal(n.t.heard[1].n_tokens, OUT);
+    assert_int_equal(clock_now(&n.t.clock) - t0, should);
+    check_books(&n.t);
+    close_node(&n);
+}
+
+/* What stages leave away of the weights holds KV: a device has a quarter of the layers, and half of their heads. */
+static void stages_make_room(void **state)
+{
+    struct err e = {0};
+    static struct node_rig n;
+    double gib = 139.8 * 0x1p30 * 0.9 - 3221225472.0, layers = 68.45e9 / 8, table = 2.1e9 / 2;
+    double should = 8 * (gib - layers - table) / 327680;
+    (void)state;
+    double is = capacity(&(struct choice){fitted, llama, 8, 2, {1, 2, 4}, false, false, 4});
+    assert_true(is > should * 0.99 && is < should * 1.01);
+    assert_int_equal(try_node(&n, &(struct choice){fitted, llama, 8, 2, {1, 4, 2}, false, false, 4}, &e), E_INPUT);
+    assert_non_null(strstr(e.text, "--weight-stages 4"));
+    close_node(&n);
+}
+
 static void shares_of_weights_limit_the_layouts(void **state)
 {
     static struct node_rig n;
     struct err e = {0};
     (void)state;
-    assert_int_not_equal(try_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 2, 1}, false, false}, &e), 0);
+    assert_int_not_equal(try_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 2, 1}, false, false, 0}, &e), 0);
     model_close(n.t.model);
     sim_machine_close(n.machine);
-    open_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 4, 1}, false, false});
+    open_node(&n, &(struct choice){fitted, llama, 8, 4, {1, 4, 1}, false, false, 0});
     const struct node_shape *s = &engine_world(n.t.engine)->shape;
     assert_null(s->refusals[8][8]);
     assert_null(s->refusals[8][4]);
@@ -166,7 +207,7 @@ static enum verdict merge_step(void *ctx, const struct view *v, struct plan *p, 
 static void begin_merge(struct node_rig *n, struct merger *m, const struct policy_ops *ops)
 {
     struct engine_message swap = {.kind = IN_POLICY};
-    open_node(n, &(struct choice){measured, llama, 2, 1, {1, 1, 1}, false, false});
+    open_node(n, &(struct choice){measured, llama, 2, 1, {1, 1, 1}, false, false, 0});
     struct policy *p = swap.payload = mem_new(sizeof *p);
     *p = (struct policy){.ops = ops, .ctx = m, .name = "merge", .sha256 = "merge"};
     queue_post(engine_inbox(n->t.engine), &swap);
@@ -255,7 +296,7 @@ static void ends_in_the_middle(void **state)
 static int64_t four(bool lockstep, const int in[4], const int out[4])
 {
     static struct node_rig n;
-    open_node(&n, &(struct choice){fitted, qwen, 4, 1, {1, 1, 1}, false, lockstep});
+    open_node(&n, &(struct choice){fitted, qwen, 4, 1, {1, 1, 1}, false, lockstep, 0});
     int64_t t0 = clock_now(&n.t.clock);
     for (int i = 0; i < 4; i++)
         submit(&n.t, spec_new(&n.t, (uint64_t)i + 1, in[i], out[i]));
@@ -302,6 +343,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kv_follows_from_the_memory),
                                        cmocka_unit_test(steps_take_what_the_model_says),
+                                       cmocka_unit_test(steps_in_stages),
+                                       cmocka_unit_test(stages_make_room),
                                        cmocka_unit_test(shares_of_weights_limit_the_layouts),
                                        cmocka_unit_test(copies_and_switches_take_time),
                                        cmocka_unit_test(ends_in_the_middle),

@@ -22,7 +22,7 @@ static bool costs_less(const struct candidate *a, const struct candidate *b, int
 static bool same_use(const struct candidate *x, const struct candidate *y)
 {
     return x->policy == y->policy && layout_equal(x->layout, y->layout) && x->shares == y->shares &&
-           x->slots == y->slots;
+           x->stages == y->stages && x->slots == y->slots;
 }
 
 static bool is_open(const struct advise *a, int i, const int *chosen, int n)

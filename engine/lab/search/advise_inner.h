@@ -29,11 +29,11 @@ struct candidate {
     enum advise_policy policy;
     struct layout layout; /* of each group; of shift: its base; of flying: of the narrow ones */
     int groups;
-    int shares, slots;        /* of the weights; of the pool, 0: not pooled */
-    int chunk;                /* tokens of a step */
-    double weights, kv;       /* bytes of a rank */
-    double tokens;            /* of KV, of a group */
-    double price[GOAL_COUNT]; /* by the formula: requests a second; seconds; seconds */
+    int shares, stages, slots; /* of the weights; of the pool, 0: not pooled */
+    int chunk;                 /* tokens of a step */
+    double weights, kv;        /* bytes of a rank */
+    double tokens;             /* of KV, of a group */
+    double price[GOAL_COUNT];  /* by the formula: requests a second; seconds; seconds */
     /* once simulated */
     bool known;
     double value[GOAL_COUNT]; /* tokens a second; ms of 95 of 100; the same */

@@ -47,13 +47,14 @@ static void put_pools(struct advise *a, struct candidate c)
 static void put_layout(struct advise *a, struct layout l)
 {
     int size = layout_size(l);
-    struct candidate c = {.layout = l, .groups = a->n_ranks / size, .shares = 1};
+    struct candidate c = {.layout = l, .groups = a->n_ranks / size, .shares = 1, .stages = 1};
     bool plain = l.sp == 1 && l.pp == 1;
     put_chunks(a, c);
-    if (l.tp > 1) {
+    if (l.tp > 1 || l.pp > 1) {
         c.shares = l.tp;
+        c.stages = l.pp;
         put_chunks(a, c);
-        c.shares = 1;
+        c.shares = c.stages = 1;
     }
     if (c.groups == 1 && l.sp > 1 && l.pp == 1) {
         c.policy = POLICY_SHIFT;
@@ -101,7 +102,7 @@ void advise_policy_words(const struct candidate *c, struct buf *out)
 
 bool advise_can_start(const struct candidate *c)
 {
-    return c->shares == 1;
+    return c->shares == 1 && c->stages == 1;
 }
 
 static void add(struct strings *out, struct buf *word)
@@ -132,6 +133,11 @@ void advise_flags(const struct advise *a, const struct candidate *c, struct stri
         add_number(out, "--max-num-seqs", ADVISE_SEQS);
     if (!a->ask->max_model_len)
         add_number(out, "--max-model-len", (a->load.longest + 1023) / 1024 * 1024);
+    if (c->layout.pp > 1) { /* from the start: the weights may lie so */
+        add_number(out, "--pipeline-parallel-size", c->layout.pp);
+        add_number(out, "--tensor-parallel-size", c->layout.tp);
+        add_number(out, "--ulysses-sequence-parallel-size", c->layout.sp);
+    }
     if (c->slots) {
         buf_puts(&b, "--weights");
         add(out, &b);
@@ -141,4 +147,6 @@ void advise_flags(const struct advise *a, const struct candidate *c, struct stri
     }
     if (c->shares > 1)
         add_number(out, "--weight-shares", c->shares);
+    if (c->stages > 1)
+        add_number(out, "--weight-stages", c->stages);
 }

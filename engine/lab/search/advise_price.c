@@ -66,7 +66,7 @@ static bool fits(struct pricing *p, struct candidate *c)
 {
     const struct advise *a = p->a;
     struct err e;
-    p->weights = (struct sim_weights){.shares = c->shares};
+    p->weights = (struct sim_weights){.shares = c->shares, .stages = c->stages};
     if (c->slots) {
         p->pool = (struct ffn_setup){.n_ranks = a->n_ranks,
                                      .n_layers = a->facts.n_layers,

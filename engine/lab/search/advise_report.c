@@ -26,8 +26,8 @@ static void put_residency(const struct candidate *c, struct buf *out)
 {
     if (c->slots)
         buf_printf(out, "pooled, %d slots", c->slots);
-    else if (c->shares > 1)
-        buf_printf(out, "1/%d of them", c->shares);
+    else if (c->shares * c->stages > 1)
+        buf_printf(out, "1/%d of them", c->shares * c->stages);
     else
         buf_puts(out, "whole");
 }
@@ -52,7 +52,7 @@ static void put_candidate(const struct advise *a, int place, const struct candid
     buf_printf(out, "     a rank holds weights %.1f GiB (%s), KV %.1f GiB, reserve %.1f GiB\n     ",
                c->weights / 0x1p30, weights.data, c->kv / 0x1p30, a->facts.reserve / 0x1p30);
     put_flags(a, c, out);
-    buf_puts(out, advise_can_start(c) ? "\n" : "\n     not startable yet: a server has no --weight-shares\n");
+    buf_puts(out, advise_can_start(c) ? "\n" : "\n     not startable yet: a server holds whole or pooled weights\n");
     buf_free(&layout);
     buf_free(&weights);
 }
@@ -148,8 +148,10 @@ static void json_candidate(const struct advise *a, const struct candidate *c, st
 {
     struct buf words = {0};
     advise_policy_words(c, &words);
-    buf_printf(out, "{\"groups\":%d,\"sp\":%d,\"tp\":%d,\"pp\":%d,\"weight_shares\":%d,\"pool_slots\":%d,\"chunk\":%d",
-               c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->shares, c->slots, c->chunk);
+    buf_printf(out,
+               "{\"groups\":%d,\"sp\":%d,\"tp\":%d,\"pp\":%d,\"weight_shares\":%d,\"weight_stages\":%d,\"pool_slots\":%"
+               "d,\"chunk\":%d",
+               c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->shares, c->stages, c->slots, c->chunk);
     put_text(out, "policy", words.data);
     json_flags(a, c, out);
     buf_printf(out, ",\"can_start\":%s", advise_can_start(c) ? "true" : "false");
