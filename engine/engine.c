@@ -62,6 +62,8 @@ static int open_world(struct engine *engine, struct err *e)
     struct node_callbacks c = {step_done, move_done, engine};
     TRY(node_open(&engine->node, &engine->setup, &engine->setup.limits, &c, e));
     world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
+    if (engine->node.host.n_blocks)
+        kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     engine->world.ffn = engine->setup.ffn;
     engine->replica_done = replica_done;
     look_at_clock(engine);

@@ -232,7 +232,8 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
         int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
-        if (!g->held && (!r->parked || r->place == g->place) && need <= plan_blocks(p, g->id))
+        bool lies_well = !r->parked || r->place == g->place || world_in_host(p->world, r);
+        if (!g->held && lies_well && need <= plan_blocks(p, g->id))
             return true;
     }
     return false;
@@ -248,7 +249,8 @@ static bool fits_no_group(const struct world *w, const struct request *r)
     for (int i = 0; i < t->n_pending; i++) {
         const struct switch_order *o = &t->pending[i].order;
         if (!o->release &&
-            r->n_tokens <= (int64_t)w->kv.n_blocks * w->shape.tokens_per_block[__builtin_popcountll(o->mask)])
+            r->n_tokens <= (int64_t)w->kv.n_blocks *
+                               shape_tokens_per_block(&w->shape, __builtin_popcountll(o->mask), o->base.pp))
             return false;
     }
     return true;

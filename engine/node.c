@@ -271,6 +271,34 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
     return 0;
 }
 
+/* Blocks as the ranks have them, of all heads and layers: so any rank copies its part there as it is. */
+static int open_host(struct node *n, const struct engine_setup *s, struct err *e)
+{
+    if (!s->host_kv_bytes)
+        return 0;
+    if (n->n_ranks == MAX_RANKS)
+        return err_set(e, E_INPUT, "--host-kv-memory is for at most %d ranks", MAX_RANKS - 1);
+    size_t blocks = s->host_kv_bytes / n->kv_block_bytes;
+    if (blocks < 1)
+        return err_set(e, E_INPUT, "--host-kv-memory %zu: a block of %d tokens takes %zu bytes", s->host_kv_bytes,
+                       s->block_size, n->kv_block_bytes);
+    n->host = *rank_kv(n->ranks[0], 1);
+    n->host.n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
+    n->host.base = s->ops->alloc(rank_device(n->ranks[0]), n->kv_block_bytes * (size_t)n->host.n_blocks);
+    if (!n->host.base)
+        return err_set(e, E_FULL, "no memory for %.2f GiB of KV: lower --host-kv-memory",
+                       (double)n->kv_block_bytes * n->host.n_blocks / 0x1p30);
+    if (!s->quiet)
+        log_info("node", "Host memory for KV: %d blocks of %zu bytes, %lld tokens", n->host.n_blocks, n->kv_block_bytes,
+                 (long long)n->host.n_blocks * s->block_size);
+    return 0;
+}
+
+const struct kv_space *node_host_kv(const struct node *n)
+{
+    return n->host.base ? &n->host : NULL;
+}
+
 /* A played node is what was recorded of it: nothing is measured or sized here. */
 static void adopt(struct node *n, const struct engine_setup *s)
 {
@@ -279,6 +307,7 @@ static void adopt(struct node *n, const struct engine_setup *s)
     allow_stages(&n->shape, s);
     n->heads = play->facts->heads;
     n->n_blocks = play->facts->kv_blocks;
+    n->host.n_blocks = play->facts->host_kv_blocks;
     n->kv_block_bytes = play->facts->kv_blocks ? play->facts->kv_bytes / (size_t)play->facts->kv_blocks : 0;
     for (int i = 0; play->comms && i < comm_pool_count(n->comms); i++)
         comm_set_measured(comm_find(n->comms, comm_pool_mask(n->comms, i)), &play->comms[i]);
@@ -354,6 +383,8 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
         rc = size_kv(n, s, limits, e);
     for (int i = 0; i < n->n_ranks && !rc; i++)
         rc = rank_start(n->ranks[i], n->n_blocks, e);
+    if (!rc && !s->play)
+        rc = open_host(n, s, e);
     if (!rc)
         rc = prepare_ranks(&(struct prepare_setup){.ranks = n->ranks,
                                                    .comms = n->comms,
@@ -378,6 +409,8 @@ void node_close(struct node *n)
     for (int i = 0; i < n->n_ranks; i++)
         rank_stop(n->ranks[i]);
     ffn_pool_close(n->pool);
+    if (n->host.base)
+        rank_release(n->ranks[0], n->host.base);
     for (int i = n->n_ranks - 1; i >= 0; i--) /* the first last: others may use its weights */
         rank_close(n->ranks[i]);
     comm_pool_close(n->comms);
@@ -399,6 +432,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
                                .weight_bytes = rank_weight_bytes(n->ranks[0]),
                                .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks,
                                .kv_blocks = n->n_blocks,
+                               .host_kv_blocks = n->host.n_blocks,
                                .tokens_per_block = s->block_size,
                                .shape = &n->shape,
                                .heads = n->heads,

@@ -16,6 +16,7 @@ struct node {
     struct heads heads;
     size_t kv_block_bytes; /* of a physical block, over all layers */
     int n_blocks;          /* of each rank */
+    struct kv_space host;  /* memory of the machine for KV of all ranks; n_blocks 0: none */
 };
 
 struct node_callbacks {
@@ -28,6 +29,8 @@ struct node_callbacks {
 int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c,
               struct err *e);
 void node_close(struct node *n); /* does what was posted first; a zeroed node is fine */
+/* Its memory for KV of all ranks; NULL: there is none, or nothing is computed here. */
+const struct kv_space *node_host_kv(const struct node *n);
 void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out);
 
 #endif

@@ -60,6 +60,7 @@ struct node_facts {
     int n_ranks;
     size_t memory_bytes, weight_bytes, kv_bytes; /* of a rank */
     int kv_blocks, tokens_per_block;             /* of a rank; of a block that holds all kv heads */
+    int host_kv_blocks;                          /* of host memory, each of tokens_per_block tokens; 0: there is none */
     const struct node_shape *shape; /* which rank sets may be groups, which layouts run, what a block holds */
     struct heads heads;
     const struct comm_pool *comms; /* what the node's communicators measured; NULL: there are none */

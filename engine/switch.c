@@ -13,6 +13,7 @@ static void fill_end(struct move_end *to, struct arena *a, const struct kv_pool 
 {
     const struct kv_place *l = kv_place(p, place);
     to->n = l->n;
+    to->host = place == p->host_place;
     to->stages = l->stages;
     to->tokens_per_block = l->tokens_per_block / l->pieces;
     to->n_blocks = n * l->pieces;
@@ -61,7 +62,7 @@ void engine_post_moves(struct engine *engine)
             play_move(engine, m);
             continue;
         }
-        move_post(m, engine->node.ranks);
+        move_post(m, engine->node.ranks, node_host_kv(&engine->node));
         if (!engine->setup.threaded && atomic_load(&m->ns))
             timetable_add_move(&engine->under_way, m);
         else if (!engine->setup.threaded)
@@ -80,8 +81,11 @@ void engine_move_done(struct engine *engine, struct move *m)
     if (e)
         e->bytes += (uint64_t)bytes;
     metrics_add(&engine->metrics, C_MOVED_BYTES, (uint64_t)bytes);
+    if (m->to.host || m->from.host)
+        metrics_add(&engine->metrics, m->to.host ? C_SWAPPED_OUT_BYTES : C_SWAPPED_IN_BYTES, (uint64_t)bytes);
+    double *cost = m->to.host || m->from.host ? &w->cost.swap_ns_per_token : &w->cost.move_ns_per_token;
     if (n > 0)
-        w->cost.move_ns_per_token += 0.1 * ((double)took / n - w->cost.move_ns_per_token);
+        *cost += 0.1 * ((double)took / n - *cost);
     engine->n_moving--;
     engine_note_change(engine);
     if (engine->setup.witness && engine->setup.witness->moved)

@@ -34,8 +34,9 @@ void timetable_add_step(struct timetable *t, struct step *s)
 
 void timetable_add_move(struct timetable *t, struct move *m)
 {
-    int64_t done = begin(t, m->to.ranks, m->to.n, m->posted_ns) + atomic_load(&m->ns);
-    add(t, (struct timetable_entry){.done_ns = done, .move = m}, m->to.ranks, m->to.n);
+    const struct move_end *mover = move_mover(m);
+    int64_t done = begin(t, mover->ranks, mover->n, m->posted_ns) + atomic_load(&m->ns);
+    add(t, (struct timetable_entry){.done_ns = done, .move = m}, mover->ranks, mover->n);
 }
 
 void timetable_add_replica(struct timetable *t, struct replica_task *r)

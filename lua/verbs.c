@@ -337,8 +337,9 @@ void verbs_create(struct bind *b, lua_State *L)
                                      {"refuse", act_refuse},   {"hold", act_hold},       {"wake", act_wake},
                                      {"log", act_log},         {"bind", act_bind},       {"release", act_release},
                                      {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
-                                     {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn}};
-    static const char *const absent[] = {"swap_out", "swap_in", "reshard", "draft"};
+                                     {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn},
+                                     {"swap_out", act_swap_out}, {"swap_in", act_swap_in}};
+    static const char *const absent[] = {"reshard", "draft"};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

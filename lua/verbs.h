@@ -57,6 +57,8 @@ int act_bind(lua_State *L);
 int act_widen(lua_State *L);
 int act_release(lua_State *L);
 int act_remap(lua_State *L);
+int act_swap_out(lua_State *L);
+int act_swap_in(lua_State *L);
 int act_open(lua_State *L);
 int act_comm(lua_State *L);
 int act_weights(lua_State *L);

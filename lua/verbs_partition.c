@@ -30,16 +30,15 @@ static uint64_t check_ranks(lua_State *L, int arg, const char **why)
 }
 
 /* A kv fate by its name. false: one that this build does not have. */
-static bool check_fate(lua_State *L, int arg, enum kv_fate *out)
+/* NULL, or why it cannot be. */
+static const char *check_fate(lua_State *L, int arg, enum kv_fate *out)
 {
     static const char *const names[] = {"keep", "migrate", "park", "recompute", "host"};
-    int i = verb_choice(L, arg, "kv", names, 5);
-    *out = i == 4 ? FATE_RECOMPUTE : (enum kv_fate)i;
-    return i < 4;
+    *out = (enum kv_fate)verb_choice(L, arg, "kv", names, 5);
+    const struct plan *p = verb_orders(L);
+    bool none = p && p->world->kv.host_place < 0;
+    return *out == FATE_HOST && none ? "there is no host memory for KV: --host-kv-memory gives some" : NULL;
 }
-
-static const char no_host[] =
-    "kv = \"host\" is not offered by this build, which has no host tier: migrate, park or recompute";
 
 /* ---- options of an order */
 
@@ -108,7 +107,7 @@ static const char *read_order(lua_State *L, int opts, struct switch_order *o)
         lua_pop(L, 1);
     }
     if (option(L, opts, "kv")) {
-        why = check_fate(L, lua_gettop(L), &o->fate) ? NULL : no_host;
+        why = check_fate(L, lua_gettop(L), &o->fate);
         lua_pop(L, 1);
     }
     if (option(L, opts, "max_wait_ms")) {
@@ -169,7 +168,7 @@ int act_release(lua_State *L)
     int id = verb_group(L, 1);
     struct switch_order o = new_order(true, 0);
     if (lua_type(L, 2) == LUA_TSTRING)
-        why = check_fate(L, 2, &o.fate) ? NULL : no_host;
+        why = check_fate(L, 2, &o.fate);
     else
         why = read_order(L, 2, &o);
     if (!verb_orders(L))
@@ -182,20 +181,46 @@ int act_release(lua_State *L)
     return give(L, &o);
 }
 
-/* act.remap(id, group, "keep" | "migrate" | "park" | "recompute"); the group may be nil for the last two. */
+/* act.remap(id, group, "keep" | "migrate" | "park" | "recompute" | "host"); the group may be nil for the last three. */
 int act_remap(lua_State *L)
 {
     enum kv_fate fate = FATE_MIGRATE;
     lua_settop(L, 3);
     req_id id = verb_request(L, 1);
-    bool offered = lua_isnil(L, 3) || check_fate(L, 3, &fate);
-    bool stays = fate == FATE_PARK || fate == FATE_RECOMPUTE;
+    const char *why = lua_isnil(L, 3) ? NULL : check_fate(L, 3, &fate);
+    bool stays = fate >= FATE_PARK;
     int group = stays && lua_isnil(L, 2) ? 0 : verb_group(L, 2);
-    if (!offered)
-        return verb_refused(L, no_host);
     if (!verb_plan(L))
         return verb_not_now(L, "remap");
+    if (why)
+        return verb_refused(L, why);
     return verb_answer(L, plan_remap(verb_plan(L), id, group, fate));
+}
+
+/* act.swap_out(id): its KV goes to host memory, and it waits there until a group takes it. */
+int act_swap_out(lua_State *L)
+{
+    lua_settop(L, 1);
+    req_id id = verb_request(L, 1);
+    if (!verb_plan(L))
+        return verb_not_now(L, "swap_out");
+    return verb_answer(L, plan_remap(verb_plan(L), id, 0, FATE_HOST));
+}
+
+/* act.swap_in(id, group): the KV of a request that waits in host memory moves to the group, where it starts when its
+ * turn comes. */
+int act_swap_in(lua_State *L)
+{
+    lua_settop(L, 2);
+    req_id id = verb_request(L, 1);
+    int group = verb_group(L, 2);
+    if (!verb_plan(L))
+        return verb_not_now(L, "swap_in");
+    const struct world *w = verb_plan(L)->world;
+    const struct request *r = request_find(&w->requests, id);
+    if (r && !world_in_host(w, r))
+        return verb_refused(L, "its KV does not lie in host memory");
+    return verb_answer(L, plan_remap(verb_plan(L), id, group, FATE_MIGRATE));
 }
 
 /* From act.preempt: a group's table and how. */

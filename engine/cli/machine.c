@@ -100,6 +100,8 @@ static int check_pool(const struct opts *o, int n_layers, const struct engine_se
     for (size_t i = 0; i < sizeof fine / sizeof *fine && !pooled; i++)
         if (opts_given(o, fine[i]))
             return err_set(e, E_INPUT, "--%s says how weights are pooled: give --weights pooled, too", fine[i]);
+    if (s->ops->n_devices && o->host_kv)
+        return err_set(e, E_UNSUPPORTED, "--host-kv-memory is not offered with --device %s yet", s->ops->name);
     if (s->ops->n_devices && o->rank_memory)
         return err_set(e, E_UNSUPPORTED, "--rank-memory is not offered with --device %s: GPUs have memory of their own",
                        s->ops->name);
@@ -143,6 +145,7 @@ static enum ffn_order order_of(const struct opts *o, const struct engine_setup *
 
 int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, struct ffn_setup *pool, struct err *e)
 {
+    s->host_kv_bytes = (size_t)o->host_kv;
     s->rank_memory = (size_t)o->rank_memory;
     TRY(check_pool(o, n_layers, s, e));
     if (strcmp(o->weights, "pooled") != 0)

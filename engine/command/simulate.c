@@ -93,6 +93,7 @@ static int refuse_machine(const struct opts *o, struct err *e)
                                         "comm-sets",
                                         "weights",
                                         "rank-memory",
+                                        "host-kv-memory",
                                         "kv-cache-dtype",
                                         "sim-step-us",
                                         "sim-row-us"};

@@ -136,6 +136,11 @@ struct device *rank_device(const struct rank *r)
     return r->device;
 }
 
+void rank_release(struct rank *r, void *p)
+{
+    r->setup.ops->release(r->device, p);
+}
+
 size_t rank_weight_bytes(const struct rank *r)
 {
     const struct device_budget *b = &r->facts.budget;

@@ -11,19 +11,32 @@ static bool keyed(const struct kv_block *b)
     return b->key.h[0] | b->key.h[1];
 }
 
+static void open_store(struct kv_rank *r, int n_blocks)
+{
+    r->free_list = mem_new_array((size_t)n_blocks, sizeof(int32_t));
+    r->n_blocks = r->n_free = n_blocks;
+    for (int i = 0; i < n_blocks; i++)
+        r->free_list[i] = n_blocks - 1 - i; /* the lowest block is taken first */
+}
+
 void kv_init(struct kv_pool *p, int n_ranks, int n_blocks)
 {
     memset(p, 0, sizeof *p);
-    p->n_ranks = n_ranks;
+    p->n_ranks = p->n_stores = n_ranks;
     p->n_blocks = n_blocks;
+    p->host_place = -1;
     p->hasher = hasher_create();
-    p->ranks = mem_new_array((size_t)n_ranks, sizeof *p->ranks);
-    for (int r = 0; r < n_ranks; r++) {
-        p->ranks[r].free_list = mem_new_array((size_t)n_blocks, sizeof(int32_t));
-        p->ranks[r].n_free = n_blocks;
-        for (int i = 0; i < n_blocks; i++)
-            p->ranks[r].free_list[i] = n_blocks - 1 - i; /* the lowest block is taken first */
-    }
+    p->ranks = mem_new_array((size_t)n_ranks + 1, sizeof *p->ranks);
+    for (int r = 0; r < n_ranks; r++)
+        open_store(&p->ranks[r], n_blocks);
+}
+
+void kv_open_host(struct kv_pool *p, int n_blocks, int tokens_per_block)
+{
+    int store = p->n_ranks;
+    ASSERT(p->n_places == 0 && store < MAX_RANKS && n_blocks > 0);
+    open_store(&p->ranks[p->n_stores++], n_blocks);
+    p->host_place = kv_place_open(p, &(struct kv_place_setup){&store, 1, 1, 1, tokens_per_block});
 }
 
 static void place_close(struct kv_place *l)
@@ -39,7 +52,7 @@ void kv_free(struct kv_pool *p)
 {
     for (int i = 0; i < p->n_places; i++)
         place_close(p->places[i]);
-    for (int r = 0; r < p->n_ranks; r++)
+    for (int r = 0; r < p->n_stores; r++)
         mem_free(p->ranks[r].free_list);
     mem_free(p->ranks);
     hasher_destroy(p->hasher);
@@ -61,11 +74,12 @@ int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
     int found = kv_place_find(p, s->ranks, s->n, s->stages), n = s->n;
     if (found >= 0 || p->n_places == MAX_PLACES)
         return found;
-    ASSERT(n >= 1 && n <= p->n_ranks && s->stages >= 1 && n % s->stages == 0);
+    ASSERT(n >= 1 && n <= p->n_stores && s->stages >= 1 && n % s->stages == 0);
     ASSERT(s->pieces >= 1 && s->tokens_per_block > 0 && s->tokens_per_block % (KV_UNIT * s->pieces) == 0);
     struct kv_place *l = mem_new(sizeof *l);
-    size_t blocks = (size_t)p->n_blocks;
+    size_t blocks = (size_t)p->ranks[s->ranks[0]].n_blocks;
     l->n = n;
+    l->n_blocks = (int)blocks;
     l->stages = s->stages;
     l->pieces = s->pieces;
     l->tokens_per_block = s->tokens_per_block;
@@ -76,9 +90,9 @@ int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
     l->blocks = mem_new_array(blocks, sizeof *l->blocks);
     l->phys = mem_new_array(blocks * (size_t)n, sizeof *l->phys);
     l->unused = mem_new_array(blocks, sizeof *l->unused);
-    l->n_unused = p->n_blocks;
-    for (int i = 0; i < p->n_blocks; i++) {
-        l->unused[i] = p->n_blocks - 1 - i;
+    l->n_unused = l->n_blocks;
+    for (int i = 0; i < l->n_blocks; i++) {
+        l->unused[i] = l->n_blocks - 1 - i;
         list_init(&l->blocks[i].lru);
     }
     list_init(&l->cached);
@@ -90,7 +104,7 @@ int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
 int kv_available(const struct kv_pool *p, int place)
 {
     const struct kv_place *l = p->places[place];
-    int least = p->n_blocks;
+    int least = l->n_blocks;
     for (int i = 0; i < l->n; i++) {
         const struct kv_rank *r = &p->ranks[l->ranks[i]];
         least = r->n_free + r->n_cached < least ? r->n_free + r->n_cached : least;
@@ -185,7 +199,7 @@ int32_t kv_take(struct kv_pool *p, int place)
 void kv_hold(struct kv_pool *p, int place, int32_t id)
 {
     struct kv_place *l = p->places[place];
-    ASSERT(id >= 0 && id < p->n_blocks);
+    ASSERT(id >= 0 && id < l->n_blocks);
     struct kv_block *b = &l->blocks[id];
     if (b->refs++ == 0) {
         ASSERT(keyed(b));
@@ -197,7 +211,7 @@ void kv_hold(struct kv_pool *p, int place, int32_t id)
 void kv_drop(struct kv_pool *p, int place, int32_t id)
 {
     struct kv_place *l = p->places[place];
-    ASSERT(id >= 0 && id < p->n_blocks);
+    ASSERT(id >= 0 && id < l->n_blocks);
     struct kv_block *b = &l->blocks[id];
     ASSERT(b->refs > 0);
     if (--b->refs)
@@ -274,17 +288,17 @@ void kv_forget_rank(struct kv_pool *p, int rank)
         if (!(l->mask >> rank & 1))
             continue;
         forget_all_cached(p, l);
-        for (int b = 0; b < p->n_blocks; b++)
+        for (int b = 0; b < l->n_blocks; b++)
             if (keyed(&l->blocks[b]))
                 forget_key(l, &l->blocks[b]);
     }
 }
 
 /* Counts what a place has on each rank; false when its own books do not agree. */
-static bool check_place(const struct kv_pool *p, const struct kv_place *l, int *held, int *cached, unsigned char *seen)
+static bool check_place(const struct kv_place *l, int *held, int *cached, unsigned char *const *seen)
 {
     int keys = 0, n_cached = 0, listed = 0, used = 0;
-    for (int i = 0; i < p->n_blocks; i++) {
+    for (int i = 0; i < l->n_blocks; i++) {
         const struct kv_block *b = &l->blocks[i];
         uint64_t id;
         if (b->refs < 0 || (keyed(b) && (!map_find(&l->index, b->key.h[0], &id) || (int)id != i)))
@@ -296,7 +310,7 @@ static bool check_place(const struct kv_pool *p, const struct kv_place *l, int *
         n_cached += b->refs == 0;
         for (int k = 0; k < l->n; k++) {
             int32_t phys = l->phys[(int64_t)i * l->n + k];
-            if (phys < 0 || phys >= p->n_blocks || seen[(int64_t)l->ranks[k] * p->n_blocks + phys]++)
+            if (phys < 0 || phys >= l->n_blocks || seen[l->ranks[k]][phys]++)
                 return false;
             (b->refs ? held : cached)[l->ranks[k]]++;
         }
@@ -304,23 +318,26 @@ static bool check_place(const struct kv_pool *p, const struct kv_place *l, int *
     LIST_EACH(n, &l->cached)
     listed++;
     return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count &&
-           used + l->n_unused == p->n_blocks;
+           used + l->n_unused == l->n_blocks;
 }
 
 bool kv_check(const struct kv_pool *p)
 {
     int held[MAX_RANKS] = {0}, cached[MAX_RANKS] = {0};
-    unsigned char *seen = mem_new_array((size_t)p->n_ranks, (size_t)p->n_blocks);
+    unsigned char *seen[MAX_RANKS];
     bool good = true;
+    for (int r = 0; r < p->n_stores; r++)
+        seen[r] = mem_new((size_t)p->ranks[r].n_blocks);
     for (int i = 0; i < p->n_places && good; i++)
-        good = check_place(p, p->places[i], held, cached, seen);
-    for (int r = 0; r < p->n_ranks && good; r++) {
+        good = check_place(p->places[i], held, cached, seen);
+    for (int r = 0; r < p->n_stores && good; r++) {
         const struct kv_rank *k = &p->ranks[r];
-        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free + k->n_lent == p->n_blocks;
+        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free + k->n_lent == k->n_blocks;
         for (int i = 0; i < k->n_free && good; i++)
-            good = !seen[(int64_t)r * p->n_blocks + k->free_list[i]]++;
+            good = !seen[r][k->free_list[i]]++;
     }
-    mem_free(seen);
+    for (int r = 0; r < p->n_stores; r++)
+        mem_free(seen[r]);
     return good;
 }
 

@@ -4,8 +4,9 @@
  * is one physical block on each of its ranks, and holds more tokens the fewer heads and layers a rank stores. Blocks of
  * different placements live side by side. A block is held (refs > 0) or cached (refs == 0, found by its key, evicted
  * oldest first, whatever its placement). A rank may lend blocks, whose memory serves something else meanwhile
- * (world/replica.h). Engine thread only. Invariant, on each rank: free + held + cached + lent == total (kv_check
- * recounts). */
+ * (world/replica.h). Host memory, where there is a tier of it, counts as one more store behind the ranks, with one
+ * placement of its own that has all heads of all layers: so cached blocks are found there too. Engine thread only.
+ * Invariant, on each rank and in the host's store: free + held + cached + lent == total (kv_check recounts). */
 #ifndef WORLD_KV_H
 #define WORLD_KV_H
 
@@ -33,6 +34,7 @@ struct kv_block {
 
 struct kv_place {
     int n, tokens_per_block;
+    int n_blocks; /* of each of its stores */
     int stages; /* shares of one stage hold its layers only (headmap.h) */
     int pieces; /* of a block, each of tokens_per_block / pieces tokens: a rank of one stage has the room of all layers
                  */
@@ -46,16 +48,18 @@ struct kv_place {
     struct map index;   /* key.h[0] -> block; the whole key is compared on a hit */
 };
 
-struct kv_rank {
+struct kv_rank { /* or the host's memory */
+    int n_blocks;
     int32_t *free_list;   /* physical blocks */
     int n_free, n_cached; /* n_cached: of cached blocks of any place */
     int n_lent;           /* in nobody's hands here */
 };
 
 struct kv_pool {
-    struct kv_rank *ranks;
+    struct kv_rank *ranks; /* [n_stores] the ranks, and the host's memory behind them */
     struct kv_place *places[MAX_PLACES];
-    int n_ranks, n_places;
+    int n_ranks, n_stores, n_places;
+    int host_place; /* -1: there is no host tier */
     int n_blocks; /* physical blocks of each rank */
     uint64_t clock, n_evicted;
     struct hasher *hasher; /* of the prefix keys */
@@ -65,6 +69,8 @@ void kv_init(struct kv_pool *p, int n_ranks, int n_blocks);
 void kv_free(struct kv_pool *p);
 /* The place of these ranks in this order, made when it is new. tokens_per_block: a multiple of KV_UNIT. -1: MAX_PLACES
  * reached. */
+/* Host memory of so many blocks, for good; before any place is opened. At most MAX_RANKS - 1 ranks then. */
+void kv_open_host(struct kv_pool *p, int n_blocks, int tokens_per_block);
 struct kv_place_setup {
     const int *ranks; /* [n] by share */
     int n, stages, pieces, tokens_per_block;

@@ -70,6 +70,8 @@ static const struct {
     [C_KV_EVICTED] = {"moonshift:kv_blocks_evicted_total", NULL, "Cached KV blocks reused for something else."},
     [C_SWITCHES] = {"moonshift:switches_total", NULL, "Changes of the partition carried out."},
     [C_MOVES] = {"moonshift:kv_moves_total", NULL, "Sequences whose KV was copied to another placement."},
+    [C_SWAPPED_OUT_BYTES] = {"moonshift:kv_swapped_out_bytes_total", NULL, "KV bytes copied to host memory."},
+    [C_SWAPPED_IN_BYTES] = {"moonshift:kv_swapped_in_bytes_total", NULL, "KV bytes copied back from host memory."},
     [C_MOVED_BYTES] = {"moonshift:kv_moved_bytes_total", NULL, "KV bytes copied from rank to rank."},
     [C_UNPARKED] = {"moonshift:kv_park_expired_total", NULL,
                     "Parked requests that gave their KV back at the age bound."},

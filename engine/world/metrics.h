@@ -30,6 +30,8 @@ enum counter {
     C_SWITCHES,
     C_MOVES,
     C_MOVED_BYTES,
+    C_SWAPPED_OUT_BYTES,
+    C_SWAPPED_IN_BYTES,
     C_UNPARKED,
     C_RANK_FAILURES,
     C_STEPS_AHEAD,

@@ -15,7 +15,7 @@ const char *switch_when_name(enum switch_when w)
 
 const char *kv_fate_name(enum kv_fate f)
 {
-    static const char *const names[] = {"keep", "migrate", "park", "recompute"};
+    static const char *const names[] = {"keep", "migrate", "park", "recompute", "host"};
     return names[f];
 }
 
@@ -438,7 +438,7 @@ static void settle(struct round *u, struct request *r, struct switch_event *ev)
     } else if (home) {
         bool moved = world_migrate(w, r, home, ev->serial);
         ASSERT(moved);
-    } else {
+    } else if (fate != FATE_HOST || !r->n_blocks || r->n_moving || !world_swap_out(w, r, ev->serial, u->now_ns)) {
         world_preempt(w, r, fate != FATE_RECOMPUTE,
                       u->now_ns); /* no room to move: parked, until there is or its time is up */
     }

@@ -1,7 +1,7 @@
 /* The partition of the node: which ranks form which groups, and the changes that are asked for and wait (for running
  * steps to end, or for sequences to finish). A switch is an order to bind ranks into one group, or to release a group's
  * ranks; groups that overlap it are dissolved when it is carried out, and each of their sequences meets the fate that
- * the order names: it stays (same placement), moves, is parked with its KV, or is recomputed. Everything here is
+ * the order names: it stays (same placement), moves, is parked with its KV, goes to host memory, or is recomputed. Everything here is
  * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only. What a policy
  * has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
  * Invariants: a rank is in at most one group; a group takes no step while an order holds it; a waiting order has a
@@ -25,7 +25,7 @@ enum { MAX_NAMED = 16, SWITCH_EVENTS = 64 };
  * requests that it is for may start meanwhile on ranks that are free. */
 enum switch_when { WHEN_HARD, WHEN_DRAIN, WHEN_SOFT };
 /* What becomes of a sequence whose group goes. */
-enum kv_fate { FATE_KEEP, FATE_MIGRATE, FATE_PARK, FATE_RECOMPUTE };
+enum kv_fate { FATE_KEEP, FATE_MIGRATE, FATE_PARK, FATE_RECOMPUTE, FATE_HOST };
 const char *switch_when_name(enum switch_when w);
 const char *kv_fate_name(enum kv_fate f);
 

@@ -28,8 +28,8 @@ void plan_begin(struct plan *p, int64_t now_ns)
     p->verbs = NULL;
     p->ffn = NULL;
     p->pressed = false;
-    p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_ranks * sizeof *p->blocks_free);
-    for (int r = 0; r < w->kv.n_ranks; r++)
+    p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_stores * sizeof *p->blocks_free);
+    for (int r = 0; r < w->kv.n_stores; r++)
         p->blocks_free[r] = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
     p->n_running = w->running.n;
     route_count(w);
@@ -176,6 +176,25 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
     return true;
 }
 
+/* The blocks that it leaves count when the copy has ended: not in this plan. */
+static bool swap_out(struct plan *p, struct request *r)
+{
+    const struct kv_pool *kv = &p->world->kv;
+    if (kv->host_place < 0)
+        return plan_no(p, "there is no host memory for KV: --host-kv-memory gives some");
+    if (r->place == kv->host_place)
+        return true;
+    if (!r->n_blocks || !r->n_computed)
+        return plan_no(p, "it has no KV yet");
+    int need = kv_blocks_for(kv, kv->host_place, r->n_computed);
+    if (plan_available(p, kv->host_place) < need)
+        return plan_no(p, "the host memory for KV is full");
+    plan_take(p, kv->host_place, need);
+    p->n_running -= r->state == REQ_RUNNING;
+    plan_add_verb(p, PLAN_REMAP, r)->fate = FATE_HOST;
+    return true;
+}
+
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
 {
     struct request *r = plan_usable(p, id);
@@ -188,6 +207,8 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
         return plan_no(p, "the request is not running");
     if (fate == FATE_PARK || fate == FATE_RECOMPUTE)
         return plan_preempt(p, id, fate == FATE_PARK ? PREEMPT_HARD : PREEMPT_RECOMPUTE);
+    if (fate == FATE_HOST)
+        return swap_out(p, r);
     if (!g)
         return plan_no(p, "no such group (any more)");
     if (!partition_admits(&p->world->partition, g, r))
@@ -360,7 +381,10 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
         world_preempt(w, v->request, v->how == PREEMPT_HARD, p->now_ns);
         break;
     case PLAN_REMAP:
-        world_regroup(w, v->request, g);
+        if (v->fate != FATE_HOST)
+            world_regroup(w, v->request, g);
+        else if (!world_swap_out(w, v->request, 0, p->now_ns)) /* what was there has been taken meanwhile */
+            world_preempt(w, v->request, true, p->now_ns);
         break;
     case PLAN_CLOSE:
         g->shut = v->closed;
@@ -388,6 +412,8 @@ static void start_items(struct plan *p, const struct plan_batch *b)
         struct plan_item *it = &b->items[k];
         if (!it->starts)
             continue;
+        if (it->from_host)
+            it->copy = world_swap_in(p->world, it->request, b->group);
         world_start(p->world, it->request, b->group, p->now_ns);
         if (it->n_from)
             it->copy = world_hold_prefix(p->world, it->request, it->from_place, it->n_from);

@@ -15,6 +15,7 @@ struct plan_item {
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
+    bool from_host;         /* it is parked in host memory */
     struct kv_copy *copy;   /* made by plan_apply */
 };
 
@@ -111,7 +112,8 @@ bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);
  * takes the place of waiting ones that overlap it. */
 bool plan_switch(struct plan *p, const struct switch_order *o);
 /* A running or parked request that is in no step: its KV moves to the group's placement and it runs on there; or it is
- * parked where it is; or begins again. FATE_KEEP: only where the group has its placement already. */
+ * parked where it is, or in host memory; or begins again. FATE_KEEP: only where the group has its placement already.
+ * What is parked in host memory starts by itself in any group that has room, when its turn comes. */
 bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate);
 /* Hard: all of an idle group's requests are parked. Drain or soft: it admits no request until it is opened again
  * or bound again. */

@@ -132,13 +132,15 @@ struct entry {
     int done;                          /* tokens it need not compute */
     int hits, hit_cost;                /* blocks of the group's place, and what holding them takes */
     int from_place, n_from, from_cost; /* the same of another place, to be copied; n_from 0: none */
+    int own;   /* blocks of the group's place that it has */
     int whole; /* blocks of the group's place that its whole timeline takes from those available */
 };
 
 /* Is it cheaper to copy this many cached tokens from another placement than to compute them? */
-static bool worth_copying(const struct world *w, int tokens)
+static bool worth_copying(const struct world *w, int place, int tokens)
 {
-    return tokens * w->cost.move_ns_per_token + w->cost.move_ns_fixed < tokens * w->cost.prefill_ns_per_token;
+    double each = place == w->kv.host_place ? w->cost.swap_ns_per_token : w->cost.move_ns_per_token;
+    return tokens * each + w->cost.move_ns_fixed < tokens * w->cost.prefill_ns_per_token;
 }
 
 static struct entry look_at(struct plan_batch *b, struct request *r)
@@ -157,12 +159,13 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
     if (e.n_from) {
         int more = e.n_from * kv_place(&w->kv, e.from_place)->tokens_per_block - e.done;
         e.from_cost = hold_cost(p, r, e.from_place, e.n_from);
-        if (!worth_copying(w, more) || plan_available(p, e.from_place) < e.from_cost)
+        if (!worth_copying(w, e.from_place, more) || plan_available(p, e.from_place) < e.from_cost)
             e.n_from = 0;
         else
             e.done += more;
     }
-    e.whole = kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks - e.hits + e.hit_cost;
+    e.own = world_in_host(w, r) ? 0 : r->n_blocks;
+    e.whole = kv_blocks_for(&w->kv, place, r->n_tokens) - e.own - e.hits + e.hit_cost;
     return e;
 }
 
@@ -182,7 +185,7 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     if (!world_eligible(w, r))
         return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go"
                                 : "it waits for the prompt it shares with a sibling";
-    if (r->parked && r->place != b->group->place)
+    if (r->parked && r->place != b->group->place && !world_in_host(w, r))
         return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
     if (r->n_moving)
         return "its KV is being copied";
@@ -215,7 +218,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
     if (e.n_from)
         plan_take(p, e.from_place, e.from_cost);
-    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - r->n_blocks - e.hits + e.hit_cost;
+    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
     if (e.n_from && plan_available(p, place) < blocks) {
         plan_take(p, e.from_place, -e.from_cost); /* both placements share ranks that have no room for the copy */
         return plan_no(p, "the KV cache has no room to copy its prefix");
@@ -224,6 +227,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     add_item(b, r, want, e.done);
     b->items[b->n_items - 1].from_place = e.from_place;
     b->items[b->n_items - 1].n_from = e.n_from;
+    b->items[b->n_items - 1].from_host = world_in_host(w, r);
     return want;
 }
 
@@ -291,7 +295,7 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
         if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is not an error */
-        bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place);
+        bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place || world_in_host(w, r));
         if (!fits || r->n_moving || !partition_admits(&w->partition, b->group, r))
             continue; /* it is not for this group now: those behind it may well be */
         if (!b->anybody && !route_here(b, r))

@@ -24,12 +24,13 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
 {
     const struct world *w = p->world;
     int place = g->place, tpb = kv_place(&w->kv, place)->tokens_per_block;
-    if (g->held || !partition_admits(&w->partition, g, r) || (r->parked && r->place != place))
+    if (g->held || !partition_admits(&w->partition, g, r) || (r->parked && r->place != place && !world_in_host(w, r)))
         return INT64_MAX;
     int hits = r->parked ? 0 : world_prefix(w, r, place);
     int64_t need = r->n_tokens - (r->parked ? r->n_computed : hits * tpb);
     int spare = p->n_running ? kv_reserve(&w->kv) : 0;
-    if (kv_blocks_for(&w->kv, place, r->n_tokens) - r->n_blocks + spare > plan_blocks(p, g->id))
+    int own = world_in_host(w, r) ? 0 : r->n_blocks;
+    if (kv_blocks_for(&w->kv, place, r->n_tokens) - own + spare > plan_blocks(p, g->id))
         return INT64_MAX;
     for (int i = 0; i < p->n_batches; i++)
         if (p->batches[i]->group == g)

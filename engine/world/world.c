@@ -14,7 +14,7 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     w->shape = *shape;
     w->metrics = m;
     w->cost = (struct world_cost){
-        .prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4}; /* until measured */
+        .prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4, .swap_ns_per_token = 1e4}; /* until measured */
     kv_init(&w->kv, shape->n_ranks, n_blocks);
     partition_init(&w->partition, shape->n_ranks);
     estimator_init(&w->estimate);
@@ -405,6 +405,50 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
     return true;
 }
 
+/* ---- host memory */
+
+bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t now_ns)
+{
+    int host = w->kv.host_place, from_place = r->place, n_from = r->n_blocks;
+    ASSERT(!r->busy && !r->n_moving && n_from && from_place != host);
+    if (host < 0 || !r->n_computed || kv_available(&w->kv, host) < kv_blocks_for(&w->kv, host, r->n_computed))
+        return false;
+    struct kv_copy *m = add_copy(w, r, from_place, n_from);
+    memcpy(m->from, r->blocks, (size_t)n_from * sizeof *m->from);
+    m->n_tokens = r->n_computed;
+    m->event = event;
+    m->out = true;
+    r->n_blocks = r->n_published = 0; /* the copy holds them now */
+    r->place = host;
+    bool room = world_reserve(w, r, r->n_computed);
+    ASSERT(room);
+    world_aim_copy(w, m, r);
+    for (int i = 0; i < m->n_to; i++) /* nobody else may get them while ranks write there, whatever becomes of r */
+        kv_hold(&w->kv, host, m->to[i]);
+    world_preempt(w, r, true, now_ns);
+    return true;
+}
+
+struct kv_copy *world_swap_in(struct world *w, struct request *r, const struct group *g)
+{
+    ASSERT(world_in_host(w, r) && !r->n_moving);
+    struct kv_copy *m = add_copy(w, r, r->place, r->n_blocks);
+    memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
+    m->n_tokens = r->n_computed;
+    r->n_blocks = r->n_published = 0;
+    r->place = g->place;
+    return m;
+}
+
+/* What has arrived in host memory can be found there. */
+static void swapped_out(struct world *w, const struct kv_copy *m, struct request *r)
+{
+    if (r && world_in_host(w, r) && w->limits.prefix_caching)
+        world_commit(w, r, r->n_computed);
+    for (int i = m->n_to - 1; i >= 0; i--)
+        kv_drop(&w->kv, m->to_place, m->to[i]);
+}
+
 void world_regroup(struct world *w, struct request *r, struct group *g)
 {
     if (r->place != g->place || !r->n_blocks) {
@@ -424,6 +468,8 @@ void world_copy_done(struct world *w, struct kv_copy *m)
     struct request *r = request_find(&w->requests, m->id);
     for (int i = m->n_from - 1; i >= 0; i--)
         kv_drop(&w->kv, m->from_place, m->from[i]);
+    if (m->out)
+        swapped_out(w, m, r);
     if (r && --r->n_moving == 0)
         r->moving_from = 0;
     free_copy(m);
@@ -465,7 +511,7 @@ bool world_strands(const struct world *w, const struct request *r)
     for (int i = 0; i < p->n_groups && r->parked; i++)
         if (p->groups[p->order[i]].place == r->place)
             return false;
-    return r->parked;
+    return r->parked && !world_in_host(w, r);
 }
 
 void world_leave_behind(struct world *w)
@@ -480,7 +526,7 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
     *next_ns = INT64_MAX;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!r->parked || r->n_moving)
+        if (!r->parked || r->n_moving || world_in_host(w, r))
             continue;
         int64_t due = w->limits.park_ns ? r->waiting_since_ns + w->limits.park_ns : INT64_MAX;
         bool alone = r->left_behind && world_strands(w, r);

@@ -50,11 +50,13 @@ struct kv_copy {
     int32_t *from, *to; /* block numbers */
     int n_from, n_to;
     int first_token, n_tokens; /* tokens [first_token, n_tokens) */
+    bool out;                  /* to host memory: `to` is held until it has ended, and found by others afterwards */
 };
 
 /* What copying and computing cost, as measured by the engine: to choose between a migration and a recompute. */
 struct world_cost {
     double prefill_ns_per_token, move_ns_per_token, move_ns_fixed;
+    double swap_ns_per_token; /* between a rank and host memory, one way */
 };
 
 /* What fetching pooled FFN weights costs a step that fetches all that its ranks do not own, as measured: averages over
@@ -122,6 +124,18 @@ void world_aim_copy(struct world *w, struct kv_copy *m, struct request *r);
 /* Its KV moves to that group's place and it runs there (or waits there, parked, when it was parked). false: no room,
  * nothing changed. */
 bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event);
+/* Host memory. A request whose KV lies there is parked and holds no block of a rank; it starts in any group that has
+ * room. */
+static inline bool world_in_host(const struct world *w, const struct request *r)
+{
+    return r->parked && r->place == w->kv.host_place;
+}
+/* Its KV goes there, and it waits. False: there is no tier, or no room in it (nothing changed). It is running or
+ * parked, in no step and in no copy, and has KV. */
+bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t now_ns);
+/* One that lies there is about to start in the group: its blocks are the copy's now, and those to come are the
+ * group's. Aim the copy when they are reserved. */
+struct kv_copy *world_swap_in(struct world *w, struct request *r, const struct group *g);
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
 void world_copy_done(struct world *w,

@@ -225,7 +225,7 @@ static void steps_and_moves_in_the_order_posted(void **state)
             struct step *s = make_step(&h, here, ids, at, n);
             if (k > 0 && (here->block0 != before->block0 || here->first != before->first)) {
                 m = make_move(&h, before, here, at);
-                move_post(m, h.ranks);
+                move_post(m, h.ranks, NULL);
             }
             post(&h, s); /* not waiting for the move: the inboxes keep the order */
             for (int left = m ? 2 : 1; left > 0; left--) {
@@ -372,7 +372,7 @@ static void simulated_groups(void **state)
         step_free(s);
     }
     struct move *move = make_move(&h, &sites[0], &sites[2], 4);
-    move_post(move, h.ranks);
+    move_post(move, h.ranks, NULL);
     assert_int_equal(move->left, 0);
     assert_true(move->bytes > 0);
     move_free(move);

@@ -1,5 +1,5 @@
 /* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks in
- * 1, 2 and 3 stages, tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own
+ * 1, 2 and 3 stages, and host memory; tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own
  * stay as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +19,7 @@ struct host {
     const struct backend_ops *ops;
     struct device *devices[RANKS];
     struct kv_space spaces[RANKS], staged[2][RANKS]; /* of all layers; by side and share, of a stage's */
+    struct kv_space host;
     enum dtype dtype;
     struct heads heads;
     struct rng rng;
@@ -42,14 +43,30 @@ static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t
                                          .dtype = t};
         h->spaces[r].base = mem_new((size_t)LAYERS * BLOCKS * h->spaces[r].block_bytes);
     }
+    h->host = h->spaces[0];
+    h->host.base = mem_new((size_t)LAYERS * BLOCKS * h->host.block_bytes);
 }
 
 static void close_host(struct host *h)
 {
+    mem_free(h->host.base);
     for (int r = 0; r < RANKS; r++) {
         mem_free(h->spaces[r].base);
         h->ops->close(h->devices[r]);
     }
+}
+
+/* Host memory instead: all heads of all layers. */
+static void place_host(struct host *h, struct move *m, struct move_end *end, int side)
+{
+    int n = (TOKENS + 15) / 16, start = (int)rng_below(&h->rng, BLOCKS / 2);
+    int32_t *blocks = arena_new(&m->arena, (size_t)n * sizeof *blocks);
+    m->n_layers = LAYERS;
+    *end = (struct move_end){.n = 1, .stages = 1, .host = true, .tokens_per_block = 16, .n_blocks = n};
+    for (int b = 0; b < n; b++)
+        blocks[b] = 2 * ((start + 3 * b) % (BLOCKS / 2)) + side;
+    end->blocks = blocks;
+    end->spaces[0] = &h->host;
 }
 
 /* Random ranks and blocks for a placement of n in some stages. No two placements of a case share blocks: side 0 has the
@@ -137,8 +154,8 @@ static void carry_out(struct host *h, struct move *m, int first, int n)
     m->n_tokens = n;
     m->bytes = 0;
     m->element_bits = (int)element_bytes(h) * 8;
-    for (int i = 0; i < m->to.n; i++)
-        move_run(m, i, h->ops, h->devices[m->to.ranks[i]]);
+    for (int i = 0; i < move_mover(m)->n; i++)
+        move_run(m, i, h->ops, h->devices[move_mover(m)->ranks[i]]);
 }
 
 static int64_t bytes_of(const struct host *h, const struct move_end *to, int tokens)
@@ -156,8 +173,11 @@ static void random_case(struct host *h)
     struct move *m = move_new();
     int first = (int)rng_below(&h->rng, TOKENS), n = first + (int)rng_below(&h->rng, (uint64_t)(TOKENS - first) + 1);
     m->heads = h->heads;
+    int tier = (int)rng_below(&h->rng, 4); /* 0: out of host memory; 1: into it */
     place(h, m, &m->from, widths[rng_below(&h->rng, 5)], 0);
     place(h, m, &m->to, widths[rng_below(&h->rng, 5)], 1);
+    if (tier < 2)
+        place_host(h, m, tier ? &m->to : &m->from, tier);
     each_element(h, &m->from, (const int[2]){0, TOKENS}, 1, false);
     each_element(h, &m->to, (const int[2]){0, TOKENS}, 2, false);
     carry_out(h, m, first, n);

@@ -22,6 +22,8 @@ struct chaos {
     uint64_t points, n_orders, n_refused, n_remaps, n_parks, n_modes, n_replicas;
     bool base_orders; /* also the paper's rank orders */
     bool stages;      /* also pipelined groups, and micro-batches of any number */
+    bool host;        /* also KV that goes to host memory and comes back */
+    uint64_t n_out, n_in;
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
@@ -42,7 +44,7 @@ static inline void chaos_order(struct chaos *c, const struct view *v, struct pla
 {
     const uint64_t *masks = c->partitions[rng_below(&c->rng, (uint64_t)c->n_partitions)];
     struct switch_order o = {.when = c->only_hard ? WHEN_HARD : (enum switch_when)rng_below(&c->rng, 3),
-                             .fate = (enum kv_fate)(1 + rng_below(&c->rng, 3)),
+                             .fate = (enum kv_fate)(1 + rng_below(&c->rng, c->host ? 4 : 3)),
                              .max_wait_ns = 50000000};
     (void)v;
     for (int i = 0; masks[i]; i++) {
@@ -87,6 +89,18 @@ static inline void chaos_meddle(struct chaos *c, const struct view *v, struct pl
         c->n_parks += plan_preempt_group(p, v->idle[0], WHEN_HARD);
 }
 
+/* Some go to host memory; of those that wait there some are brought back, the others start by themselves. */
+static inline void chaos_swap(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    for (int i = 0; i < w->running.n; i++)
+        if (rng_below(&c->rng, 12) == 0)
+            c->n_out += plan_remap(p, w->running.items[i]->id, 0, FATE_HOST);
+    for (int i = 0; i < w->waiting.n && v->n_idle; i++)
+        if (world_in_host(w, w->waiting.items[i]) && rng_below(&c->rng, 6) == 0)
+            c->n_in += plan_remap(p, w->waiting.items[i]->id, v->idle[0], FATE_MIGRATE);
+}
+
 /* What nobody undoes. Returns whether the call fails. */
 static inline bool chaos_misbehave(struct chaos *c, const struct view *v, struct plan *p)
 {
@@ -108,6 +122,8 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
     if (c->points++ % (uint64_t)c->every == 0)
         chaos_order(c, v, p);
     chaos_meddle(c, v, p);
+    if (c->host)
+        chaos_swap(c, v, p);
     for (int i = 0; i < v->n_idle; i++) {
         struct plan_batch *b = plan_batch(p, v->idle[i]);
         if (!b)
