@@ -53,7 +53,7 @@ struct engine_setup {
     bool copy_shards;            /* --shift-weights copy */
     const struct ffn_setup *ffn; /* --weights pooled: how, borrowed until engine_destroy; NULL: every rank can read all
                                     weights */
-    size_t host_kv_bytes; /* memory of the machine for KV of all ranks; 0: none */
+    size_t host_kv_bytes;        /* memory of the machine for KV of all ranks; 0: none */
     size_t rank_memory; /* each rank has so many bytes of its own for weights, slots, working memory and KV; 0: ranks of
                            one device share its memory (pooled weights: an even part of it) */
     int fail_rank;      /* tests: this rank fails in its step number fail_at_step (0: never) */

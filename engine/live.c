@@ -249,8 +249,8 @@ static bool fits_no_group(const struct world *w, const struct request *r)
     for (int i = 0; i < t->n_pending; i++) {
         const struct switch_order *o = &t->pending[i].order;
         if (!o->release &&
-            r->n_tokens <= (int64_t)w->kv.n_blocks *
-                               shape_tokens_per_block(&w->shape, __builtin_popcountll(o->mask), o->base.pp))
+            r->n_tokens <=
+                (int64_t)w->kv.n_blocks * shape_tokens_per_block(&w->shape, __builtin_popcountll(o->mask), o->base.pp))
             return false;
     }
     return true;

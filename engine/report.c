@@ -52,6 +52,11 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
     put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
     put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, kv.cached);
     put_gauge(out, "moonshift:kv_blocks", "All KV blocks.", label, kv.total);
+    const struct kv_rank *host = w->kv.host_place < 0 ? NULL : &w->kv.ranks[w->kv.n_ranks];
+    put_gauge(out, "moonshift:host_kv_blocks", "Blocks of host memory for KV.", label, host ? host->n_blocks : 0);
+    put_gauge(out, "moonshift:host_kv_blocks_free", "Of them, free.", label, host ? host->n_free : 0);
+    put_gauge(out, "moonshift:host_kv_blocks_cached", "Of them, those that only the prefix cache keeps.", label,
+              host ? host->n_cached : 0);
     put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
               w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));
@@ -265,6 +270,15 @@ static void put_switches(struct buf *out, const struct world *w, int64_t now)
     buf_putc(out, ']');
 }
 
+static void put_host(struct buf *out, const struct world *w)
+{
+    if (w->kv.host_place < 0)
+        return;
+    const struct kv_rank *h = &w->kv.ranks[w->kv.n_ranks];
+    buf_printf(out, ",\"host_kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}", h->n_free,
+               h->n_blocks - h->n_free - h->n_cached, h->n_cached, h->n_blocks);
+}
+
 char *engine_state_json(struct engine *engine, size_t *n)
 {
     const struct world *w = &engine->world;
@@ -280,6 +294,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
         ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
         kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, engine->setup.block_size,
         engine->node.kv_block_bytes);
+    put_host(&out, w);
     buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted,
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");

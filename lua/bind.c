@@ -28,6 +28,8 @@ static const char *const scalar_names[SCALAR_COUNT] = {
     "fetch_ms",
     "was_wait_ms",
     "replicas",
+    "host_free",
+    "host_total",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
@@ -221,6 +223,9 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
     out[S_REPLICAS] = wanted_replicas(w);
+    int host = w->kv.host_place;
+    out[S_HOST_FREE] = host < 0 ? 0 : kv_available(&w->kv, host);
+    out[S_HOST_TOTAL] = host < 0 ? 0 : kv_place(&w->kv, host)->n_blocks;
 }
 
 /* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */
@@ -538,6 +543,7 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
         {"weight_bytes", (double)n->weight_bytes},
         {"kv_bytes", (double)n->kv_bytes},
         {"kv_blocks", n->kv_blocks},
+        {"host_kv_blocks", n->host_kv_blocks},
         {"max_num_seqs", n->limits.max_num_seqs},
         {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
         {"max_model_len", n->limits.max_model_len},

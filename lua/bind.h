@@ -33,6 +33,8 @@ enum scalar {
     S_FETCH_MS,
     S_WAS_WAIT_MS,
     S_REPLICAS,
+    S_HOST_FREE,
+    S_HOST_TOTAL,
     SCALAR_COUNT
 };
 

@@ -13,9 +13,9 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",        "tenant",        "priority", "arrival",    "prompt", "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
-    "preempted", "waiting_since", "started",  "open_ended", "key",    "computed",   "output",      "remaining",
-    "blocks",    "group",         "home",     "parked",     "held",   "first",      "last",
+    "id",        "tenant",        "priority", "arrival",    "prompt",  "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
+    "preempted", "waiting_since", "started",  "open_ended", "key",     "computed",   "output",      "remaining",
+    "blocks",    "group",         "home",     "parked",     "in_host", "held",       "first",       "last",
 };
 
 /* ---- needs */
@@ -171,6 +171,8 @@ static double cell_of(const struct world *w, const struct request *r, int column
         return home_of(w, r);
     case COL_PARKED:
         return r->parked;
+    case COL_IN_HOST:
+        return world_in_host(w, r);
     case COL_HELD:
         return (double)r->held_until_ns * 1e-9;
     default:
@@ -205,7 +207,7 @@ static void push_tables(struct sync *s)
 
 static bool is_flag(int column)
 {
-    return column == COL_PARKED || column == COL_OPEN_ENDED;
+    return column == COL_PARKED || column == COL_IN_HOST || column == COL_OPEN_ENDED;
 }
 
 /* Any cell but a tenant. */

@@ -32,6 +32,7 @@ enum column {
     COL_GROUP,
     COL_HOME,
     COL_PARKED,
+    COL_IN_HOST,
     COL_HELD,
     COLUMN_COUNT,
     COL_FIRST = COLUMN_COUNT,

@@ -333,11 +333,11 @@ void verbs_add_queries(lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {{"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt},
-                                     {"refuse", act_refuse},   {"hold", act_hold},       {"wake", act_wake},
-                                     {"log", act_log},         {"bind", act_bind},       {"release", act_release},
-                                     {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
-                                     {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn},
+    static const luaL_Reg verbs[] = {{"batch", act_batch},       {"forward", act_forward}, {"preempt", act_preempt},
+                                     {"refuse", act_refuse},     {"hold", act_hold},       {"wake", act_wake},
+                                     {"log", act_log},           {"bind", act_bind},       {"release", act_release},
+                                     {"remap", act_remap},       {"open", act_open},       {"comm", act_comm},
+                                     {"weights", act_weights},   {"widen", act_widen},     {"ffn", act_ffn},
                                      {"swap_out", act_swap_out}, {"swap_in", act_swap_in}};
     static const char *const absent[] = {"reshard", "draft"};
     verbs_make_batches(b, L);

@@ -63,7 +63,7 @@ struct opts {
     int64_t ranks, sp, tp, pp, dp; /* 0: not given */
     char *shift_weights;
     char *weights, *pool_owner, *pool_order;    /* pool_order: NULL: as the slots allow */
-    int64_t host_kv; /* bytes */
+    int64_t host_kv;                            /* bytes */
     int64_t rank_memory, pool_slots, pool_tile; /* rank_memory 0: not given */
     double link_gbps;                           /* 0: no bound; a described machine: its own */
     struct strings comm_sets;

@@ -70,7 +70,8 @@ static const struct opt_row rows[] = {
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
     {"host-kv-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(host_kv), "BYTES", "0", 0, 1e15, NULL,
-     "memory of the machine where policies put KV that is not in use now, of all ranks together; it comes back into any "
+     "memory of the machine where policies put KV that is not in use now, of all ranks together; it comes back into "
+     "any "
      "group, in any layout (like 8GiB)"},
     {"rank-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(rank_memory), "BYTES", "0", 0, 1e15, NULL,
      "each rank has so much memory of its own for weights, working memory and KV cache, as on a GPU; 0: ranks share "

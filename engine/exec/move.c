@@ -33,7 +33,8 @@ void move_post(struct move *m, struct rank *const *ranks, const struct kv_space 
 {
     const struct move_end *mover = move_mover(m);
     int n = mover->n;
-    ASSERT(n > 0 && m->from.n > 0 && m->to.n > 0 && !mover->host && m->first_token >= 0 && m->first_token <= m->n_tokens);
+    ASSERT(n > 0 && m->from.n > 0 && m->to.n > 0 && !mover->host && m->first_token >= 0 &&
+           m->first_token <= m->n_tokens);
     ASSERT(m->n_tokens <= m->from.n_blocks * m->from.tokens_per_block &&
            m->n_tokens <= m->to.n_blocks * m->to.tokens_per_block);
     find_spaces(&m->from, ranks, host);

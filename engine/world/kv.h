@@ -35,7 +35,7 @@ struct kv_block {
 struct kv_place {
     int n, tokens_per_block;
     int n_blocks; /* of each of its stores */
-    int stages; /* shares of one stage hold its layers only (headmap.h) */
+    int stages;   /* shares of one stage hold its layers only (headmap.h) */
     int pieces; /* of a block, each of tokens_per_block / pieces tokens: a rank of one stage has the room of all layers
                  */
     int ranks[MAX_RANKS]; /* by share */
@@ -60,7 +60,7 @@ struct kv_pool {
     struct kv_place *places[MAX_PLACES];
     int n_ranks, n_stores, n_places;
     int host_place; /* -1: there is no host tier */
-    int n_blocks; /* physical blocks of each rank */
+    int n_blocks;   /* physical blocks of each rank */
     uint64_t clock, n_evicted;
     struct hasher *hasher; /* of the prefix keys */
 };

@@ -1,11 +1,12 @@
 /* The partition of the node: which ranks form which groups, and the changes that are asked for and wait (for running
  * steps to end, or for sequences to finish). A switch is an order to bind ranks into one group, or to release a group's
  * ranks; groups that overlap it are dissolved when it is carried out, and each of their sequences meets the fate that
- * the order names: it stays (same placement), moves, is parked with its KV, goes to host memory, or is recomputed. Everything here is
- * bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread only. What a policy
- * has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it: partition_let_go.
- * Invariants: a rank is in at most one group; a group takes no step while an order holds it; a waiting order has a
- * request or a policy that wants it, and ends at its deadline. Source: bind and release are Flying Serving's. */
+ * the order names: it stays (same placement), moves, is parked with its KV, goes to host memory, or is recomputed.
+ * Everything here is bookkeeping: bytes are copied by moves that the engine posts. Owned by the world, engine thread
+ * only. What a policy has set going here (orders that wait, closed groups, ranks left out, algorithms) ends with it:
+ * partition_let_go. Invariants: a rank is in at most one group; a group takes no step while an order holds it; a
+ * waiting order has a request or a policy that wants it, and ends at its deadline. Source: bind and release are Flying
+ * Serving's. */
 #ifndef WORLD_PARTITION_H
 #define WORLD_PARTITION_H
 

@@ -132,7 +132,7 @@ struct entry {
     int done;                          /* tokens it need not compute */
     int hits, hit_cost;                /* blocks of the group's place, and what holding them takes */
     int from_place, n_from, from_cost; /* the same of another place, to be copied; n_from 0: none */
-    int own;   /* blocks of the group's place that it has */
+    int own;                           /* blocks of the group's place that it has */
     int whole; /* blocks of the group's place that its whole timeline takes from those available */
 };
 

@@ -13,8 +13,10 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     w->limits = *l;
     w->shape = *shape;
     w->metrics = m;
-    w->cost = (struct world_cost){
-        .prefill_ns_per_token = 1e6, .move_ns_per_token = 1e4, .move_ns_fixed = 5e4, .swap_ns_per_token = 1e4}; /* until measured */
+    w->cost = (struct world_cost){.prefill_ns_per_token = 1e6,
+                                  .move_ns_per_token = 1e4,
+                                  .move_ns_fixed = 5e4,
+                                  .swap_ns_per_token = 1e4}; /* until measured */
     kv_init(&w->kv, shape->n_ranks, n_blocks);
     partition_init(&w->partition, shape->n_ranks);
     estimator_init(&w->estimate);

@@ -773,6 +773,7 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
     s.kv_bytes = (size_t)blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.device.sim_machine = r->machine;
+    s.host_kv_bytes = (size_t)read_whole(L, 1, "host_kv_blocks", 0, 0, MAX_BLOCKS) * (s.kv_bytes / (size_t)blocks);
     read_pool(L, r, &s);
     return s;
 }
@@ -840,7 +841,7 @@ static int l_engine(lua_State *L)
     read_names(
         L, 1,
         " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
-        "max_num_queued_tokens kv_blocks step_us "
+        "max_num_queued_tokens kv_blocks host_kv_blocks step_us "
         "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s hardware pooled "
         "pool_slots link_gbps ");
     struct rig *r = new_rig(L);

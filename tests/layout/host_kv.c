@@ -1,7 +1,7 @@
-/* KV in host memory, live: the engine with ranks that really compute, in threads, while a policy swaps running sequences
- * out at random, brings some back into another group, and changes partition, layouts and stages all the time. Each text
- * is the one that the request has on a single rank; the books of ranks and host memory balance; cancels and ranks that
- * fail, with copies under way in either direction, lose nothing. */
+/* KV in host memory, live: the engine with ranks that really compute, in threads, while a policy swaps running
+ * sequences out at random, brings some back into another group, and changes partition, layouts and stages all the time.
+ * Each text is the one that the request has on a single rank; the books of ranks and host memory balance; cancels and
+ * ranks that fail, with copies under way in either direction, lose nothing. */
 #include "engine/engine.h"
 #include "tests/rig/switch_rig.h"
 
@@ -13,8 +13,8 @@ struct case_of {
 
 static void say(const struct case_of *k, const struct world *w, const struct chaos *c)
 {
-    print_message("%s, %d ranks: %llu swapped out by order, %llu in; %llu bytes out, %llu in; %llu switches\n", k->config,
-                  k->ranks, (unsigned long long)c->n_out, (unsigned long long)c->n_in,
+    print_message("%s, %d ranks: %llu swapped out by order, %llu in; %llu bytes out, %llu in; %llu switches\n",
+                  k->config, k->ranks, (unsigned long long)c->n_out, (unsigned long long)c->n_in,
                   (unsigned long long)w->metrics->counters[C_SWAPPED_OUT_BYTES],
                   (unsigned long long)w->metrics->counters[C_SWAPPED_IN_BYTES],
                   (unsigned long long)w->partition.n_switches);
@@ -26,8 +26,7 @@ static void churn(const struct case_of *k)
     static bool cancelled[N + 1];
     struct model *m = open_model(k->config, k->type);
     int n = N < 100 ? N : 300;
-    struct chaos c = {
-        .every = N < 100 ? 8 : 20, .budget = 48, .base_orders = true, .stages = true, .host = true};
+    struct chaos c = {.every = N < 100 ? 8 : 20, .budget = 48, .base_orders = true, .stages = true, .host = true};
     memset(cancelled, 0, sizeof cancelled);
     one_rank(&quiet, m, &(struct run_opts){.n_requests = n});
     rng_init(&c.rng, (uint64_t)k->ranks);

@@ -1,6 +1,6 @@
 /* Moves of cached tokens against a reference that finds each element by itself: placements of 1, 2, 3, 4 and 6 ranks in
- * 1, 2 and 3 stages, and host memory; tokens per block that follow from them, parts of blocks, cycles. Bytes that a move does not own
- * stay as they were. */
+ * 1, 2 and 3 stages, and host memory; tokens per block that follow from them, parts of blocks, cycles. Bytes that a
+ * move does not own stay as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

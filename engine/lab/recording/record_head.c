@@ -130,11 +130,12 @@ void record_head(struct buf *out, const struct recorder_start *s, const struct p
     put_text(out, "model_name", n->model);
     put_text(out, "device", n->device);
     buf_printf(out,
-               "\"ranks\":%d,\"block_size\":%d,\"kv_blocks\":%d,\"kv_bytes\":%zu,\"memory_bytes\":%zu,\"weight_bytes\":"
+               "\"ranks\":%d,\"block_size\":%d,\"kv_blocks\":%d,\"host_kv_blocks\":%d,\"kv_bytes\":%zu,\"memory_"
+               "bytes\":%zu,\"weight_bytes\":"
                "%zu,\"heads\":[%d,%d,%d],"
                "\"start\":[%d,%d,%d],",
-               n->n_ranks, s->block_size, n->kv_blocks, n->kv_bytes, n->memory_bytes, n->weight_bytes, n->heads.n_q,
-               n->heads.n_kv, n->heads.head_dim, s->start.sp, s->start.tp, s->start.pp);
+               n->n_ranks, s->block_size, n->kv_blocks, n->host_kv_blocks, n->kv_bytes, n->memory_bytes,
+               n->weight_bytes, n->heads.n_q, n->heads.n_kv, n->heads.head_dim, s->start.sp, s->start.tp, s->start.pp);
     put_limits(out, &n->limits);
     put_shape(out, n->shape);
     put_comms(out, n->comms);

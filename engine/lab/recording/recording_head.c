@@ -207,6 +207,8 @@ static void read_node(struct reader *r, const struct json *root, struct recordin
     if (h->block_size % 16)
         wrong(r, "block_size", "a multiple of 16", json_find(root, "block_size"));
     f->kv_blocks = (int)member(r, root, "kv_blocks", 1, 1 << 24);
+    if (json_find(root, "host_kv_blocks")) /* the version before had no such memory */
+        f->host_kv_blocks = (int)member(r, root, "host_kv_blocks", 0, 1 << 24);
     f->kv_bytes = (size_t)member(r, root, "kv_bytes", 0, INT64_C(1) << 60);
     f->memory_bytes = (size_t)member(r, root, "memory_bytes", 0, INT64_C(1) << 60);
     f->weight_bytes = (size_t)member(r, root, "weight_bytes", 0, INT64_C(1) << 60);
