@@ -505,7 +505,7 @@ def mistakes(folder):
         (
             [*NODE, *base, "--policy", "static:sp=3"],
             1,
-            "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp has to be 4, and groups can have 1, 2 or 4 of them",
+            "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp * pp has to be 4, and groups can have 1, 2 or 4 of them",
         ),
         ([*NODE, *base, "--policy", "static:sp=16"], 1, "sp=16, tp=1 is not the 4 ranks"),
         (
