@@ -1,9 +1,11 @@
 """Batch jobs from outside: the format, the order, errors line by line, and that a job which is killed at any moment
 and begun again ends with the very bytes of one that was not. Uses made-up weights."""
 
+import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +40,7 @@ def path(name):
 
 def write(name, lines):
     with open(path(name), "w", encoding="utf-8") as f:
-        f.write("".join(line + "\n" for line in lines))
+        f.writelines(text + "\n" for text in lines)
     return path(name)
 
 
@@ -174,6 +176,86 @@ def what_is_not_the_same_job_is_refused():
     assert asked.returncode == 2 and "where do the answers go?" in asked.stderr, asked
 
 
+def begin_and_kill(source, name, *more):
+    p = subprocess.Popen(command(source, name, *more), stderr=subprocess.DEVNULL, env=ENV)
+    while not os.path.exists(path(name + ".job")):
+        time.sleep(0.001)
+    p.kill()
+    p.wait()
+
+
+def a_model_that_was_replaced_is_another_one():
+    source = write("model.jsonl", some_lines(10 * N_LINES))
+    for kept in (path("config.json"), path("folder/config.json")):
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        shutil.copyfile("tests/data/layout_gqa.json", kept)
+    for model in (path("config.json"), path("folder")):
+        config = model if os.path.isfile(model) else os.path.join(model, "config.json")
+        name = "model." + os.path.basename(model)
+        begin_and_kill(source, name, "--hf-config", model)
+        was = os.stat(config)
+        os.utime(config, ns=(was.st_atime_ns, was.st_mtime_ns + 1000000000))
+        other = job(source, name, "--hf-config", model)
+        assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+        os.utime(config, ns=(was.st_atime_ns, was.st_mtime_ns))
+        again = job(source, name, "--hf-config", model)
+        assert "another input, model or seed" not in again.stderr, again
+        assert again.returncode == (0 if os.path.isfile(model) else 1), again  # dummy weights want a file
+
+
+def port_of(pid):
+    """Where this process listens: the one socket of its own that does."""
+    while True:
+        links = [os.path.join(f"/proc/{pid}/fd", fd) for fd in os.listdir(f"/proc/{pid}/fd")]
+        own = {os.readlink(link) for link in links if os.path.islink(link)}
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            for row in [text.split() for text in table][1:]:
+                if row[3] == "0A" and f"socket:[{row[9]}]" in own:
+                    return row[1].split(":")
+        time.sleep(0.01)
+
+
+def asked_by_a_stranger(port, method, where, headers):
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = json.dumps({"model": "m", "prompt": "x", "max_tokens": 1}) if method == "POST" else None
+    c.request(method, where, body, {"Content-Type": "application/json", **headers})
+    status = c.getresponse().status
+    c.close()
+    return status
+
+
+def its_server_refuses_strangers():
+    long = [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)]
+    p = subprocess.Popen(command(write("own.jsonl", long), "own.out"), stderr=subprocess.DEVNULL, env=ENV)
+    try:
+        address, port = port_of(p.pid)
+        assert address == "0100007F", address  # 127.0.0.1
+        for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer " + "0" * 32}):
+            for method, where in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/tokenize")):
+                status = asked_by_a_stranger(int(port, 16), method, where, headers)
+                assert status == 401, (method, where, headers, status)
+    finally:
+        p.kill()
+        p.wait()
+
+
+def wide_lines():
+    yield line(1, {"model": "m", "prompt": "x", "max_tokens": 400, "ignore_eos": True})
+    for i in range(2, 202):
+        yield line(i, {"model": "another", "prompt": "x" * (4 << 20)})
+
+
+def long_lines_take_no_more_memory_than_is_allowed():
+    """The first line keeps 200 of 4 MiB waiting: what is read ahead of it is bounded in bytes, not only in lines. All
+    at once they would be more than the server takes, and take more than 2 GiB."""
+    source = write("wide.jsonl", wide_lines())  # one at a time: a child is said to have used what its parent had
+    p = subprocess.Popen(command(source, "wide.out"), stderr=subprocess.DEVNULL, env=ENV)
+    _, status, used = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 0 and len(results("wide.out.errors")) == 200
+    assert used.ru_maxrss < 1 << 20 or os.environ.get("MOONSHIFT_SLOW"), f"{used.ru_maxrss >> 10} MiB"
+
+
 def an_interrupt_ends_it():
     source = write("long.jsonl", [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)])
     p = subprocess.Popen(command(source, "long.out"), stderr=subprocess.PIPE, text=True, env=ENV)
@@ -196,6 +278,9 @@ cases.run(
         each_bad_line_has_its_error_and_the_others_go_on,
         a_killed_job_ends_with_the_same_bytes,
         what_is_not_the_same_job_is_refused,
+        a_model_that_was_replaced_is_another_one,
+        its_server_refuses_strangers,
+        long_lines_take_no_more_memory_than_is_allowed,
         an_interrupt_ends_it,
         an_empty_file_is_done,
     ]

@@ -14,7 +14,7 @@
 #include "engine/serve/batch/results.h"
 #include "engine/serve/http/client.h"
 
-enum { ANSWER_BYTES = 256 << 20, TRIES = 3 };
+enum { ANSWER_BYTES = 256 << 20, AHEAD_BYTES = 64 << 20, TRIES = 3 };
 
 /* A line on its way, or answered and waiting for those before it. */
 struct pending {
@@ -33,12 +33,18 @@ struct batch {
     char *journal;                   /* path */
     struct pending *window;          /* the line of number k is at k % n_window; from the next to be written on */
     int64_t n_window, next, read_to; /* numbers: the next to be written; the last that was read */
+    size_t held;                     /* bytes of requests and results in the window */
     bool at_end;                     /* of the input */
     bool gone;                       /* the server takes no more */
     char why[200];
     int64_t begun_ns, said_ns, begun_at; /* begun_at: lines that were done then */
     int64_t tokens;
 };
+
+static size_t weight(const struct pending *p)
+{
+    return p->line.id.len + p->line.body.len + p->result.len;
+}
 
 /* ---- what came of a line */
 
@@ -91,6 +97,7 @@ static void note_answer(struct pending *p, int status, const char *body, size_t 
     else
         buf_put(&p->result, body, n);
     buf_puts(&p->result, "},\"error\":null}");
+    buf_free(&p->line.body); /* it is not sent again */
     p->batch->tokens += usage < end ? strtoll(usage, NULL, 10) : 0;
     p->answered = true;
     p->error = status != 200;
@@ -122,6 +129,7 @@ static void on_answer(void *ctx, void *tag, int status, const char *body, size_t
 {
     struct batch *b = ctx;
     struct pending *p = tag;
+    size_t before = weight(p);
     if (b->gone)
         return; /* nothing is written any more */
     if (status == 503)
@@ -132,6 +140,7 @@ static void on_answer(void *ctx, void *tag, int status, const char *body, size_t
         post(p); /* the connection had gone */
     else
         stop(b, "the server takes no more requests");
+    b->held += weight(p) - before; /* modulo 2^64: it may have become less */
 }
 
 /* ---- progress */
@@ -237,6 +246,7 @@ static int write_answered(struct batch *b, struct err *e)
 {
     while (b->next <= b->read_to && pending_of(b, b->next)->answered) {
         struct pending *p = pending_of(b, b->next);
+        b->held -= weight(p);
         TRY(results_put(b->results, p->error, &p->result, e));
         batch_line_free(&p->line);
         buf_free(&p->result);
@@ -246,10 +256,17 @@ static int write_answered(struct batch *b, struct err *e)
     return 0;
 }
 
+/* Lines may be 16 MiB long: it is their bytes that fill the memory, not their number. One is read in any case. */
+static bool may_read(const struct batch *b)
+{
+    int64_t n = b->read_to + 1 - b->next;
+    return !b->gone && !http_client_is_full(b->client) && n < b->n_window && (n == 0 || b->held < AHEAD_BYTES);
+}
+
 /* Sends lines until as many are on their way, or wait for others, as may. */
 static void send_more(struct batch *b)
 {
-    while (!b->gone && !http_client_is_full(b->client) && b->read_to + 1 - b->next < b->n_window) {
+    while (may_read(b)) {
         struct batch_line line;
         if (!input_next(b->input, b->setup.seed, &line)) {
             b->at_end = true;
@@ -262,6 +279,7 @@ static void send_more(struct batch *b)
             note_refused(p);
         else
             post(p);
+        b->held += weight(p);
     }
 }
 

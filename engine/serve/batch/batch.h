@@ -16,7 +16,7 @@ struct batch;
 
 struct batch_setup {
     const char *input, *output, *errors; /* paths; borrowed until batch_close */
-    const char *model;                   /* that answers: a job is not gone on with by another one */
+    const char *model;                   /* what tells it from another one, as text: a job ends with the same */
     uint64_t seed;                       /* of requests that ask for none */
     struct clock *clock;
     bool terminal; /* progress is one line, written over */
