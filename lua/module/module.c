@@ -532,6 +532,7 @@ static int m_schedule(lua_State *L)
         set_text(L, "ffn", ffn_way_name(s->ffn));
         set_number(L, "sp", s->layout.sp);
         set_number(L, "tp", s->layout.tp);
+        set_number(L, "pp", s->layout.pp);
         groups_push_ranks(L, s->ranks);
         lua_setfield(L, -2, "ranks");
         lua_createtable(L, s->n_items, 0);
@@ -584,6 +585,7 @@ static int m_groups(lua_State *L)
         set_text(L, "ffn", ffn_way_name(ffn_way(w, g)));
         set_number(L, "sp", g->layout.sp);
         set_number(L, "tp", g->layout.tp);
+        set_number(L, "pp", g->base.pp);
         groups_push_ranks(L, g->mask);
         lua_setfield(L, -2, "ranks");
         lua_rawseti(L, -2, i + 1);

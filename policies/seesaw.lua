@@ -1,0 +1,157 @@
+-- Seesaw. Prompts are computed in pipeline stages, which need no all-reduce; tokens are made in tensor parallelism, which
+-- reads the weights fastest. The KV of prompts that are done goes to host memory, so that a phase is long and changes are
+-- few. A phase ends when it has no more work or no more room, and at the latest when those whom it keeps waiting have
+-- waited for `turn_s`: the paper has only "full" and "empty".
+
+local node           -- what never changes
+local phase          -- "prefill" or "decode"
+local since = 0      -- when it began
+local full = false   -- the last prompt found no room
+
+-- Stages of a group of this size: as asked for where that can be, else the most that can be.
+local function stages_of(size, wanted)
+  local most = 1
+  for _, pp in ipairs(node.stages[size] or {}) do
+    if pp == wanted then return pp end
+    most = pp > most and pp or most
+  end
+  return wanted > 0 and 1 or most
+end
+
+-- The waiting, in their order: ids of new prompts, and of those whose KV lies in host memory; who has waited longest of
+-- each for its first token, or for its next. At most 64 new ones.
+local function sorted(view)
+  local new, kept, waiting, new_since, kept_since = {}, {}, view.waiting, view.now, view.now
+  for k = 1, waiting.n do
+    local row = view.row(waiting, k)
+    if waiting.in_host[row] then
+      kept[#kept + 1] = waiting.id[row]
+      kept_since = math.min(kept_since, waiting.waiting_since[row])
+    elseif #new < 64 then
+      new[#new + 1] = waiting.id[row]
+      new_since = math.min(new_since, waiting.waiting_since[row])
+    else
+      break
+    end
+  end
+  return new, kept, view.now - new_since, view.now - kept_since
+end
+
+-- Who runs: how many compute their prompt still, and how many make tokens.
+local function count(running)
+  local prompts = 0
+  for row = 1, running.n do prompts = prompts + (running.output[row] == 0 and 1 or 0) end
+  return prompts, running.n - prompts
+end
+
+-- The phase that should be, and why.
+local function wanted(view, p, new, kept, new_age, kept_age)
+  local prompts, makers = count(view.running)
+  local fresh, ready = #new + prompts, #kept + makers
+  if fresh == 0 then return ready > 0 and "decode" or phase, "no prompt is left" end
+  if ready == 0 then return "prefill", "nobody makes tokens" end
+  if phase == "prefill" then
+    if full then return "decode", "there is no room for more prompts" end
+    if kept_age > p.turn_s then return "decode", "tokens have waited long" end
+  elseif view.now - since > p.least_s then
+    if new_age > p.turn_s then return "prefill", "first tokens have waited long" end
+    if #kept == 0 and makers <= p.few then return "prefill", "few make tokens" end
+  end
+  return phase, "as it was"
+end
+
+-- Binds every group as the phase wants it. KV goes to host memory where all of it has room there; else it moves.
+local function arrange(view, act, p, why)
+  for _, group in ipairs(view.groups) do
+    local pp = phase == "prefill" and stages_of(group.size, p.pp) or 1
+    if group.base.pp ~= pp and #view.pending == 0 then
+      local held = 0
+      for row = 1, view.running.n do held = held + view.running.blocks[row] * group.size end
+      act.bind(group.ranks, {
+        base = { sp = group.size / pp, pp = pp }, kv = view.host_free > held and "host" or "migrate",
+        reason = string.format("seesaw: %s, %s", phase, why),
+      })
+    end
+  end
+end
+
+-- Prompts that are done make room for others. Where host memory is full they wait where they are.
+local function swap_out_done(view, act)
+  local running = view.running
+  for row = 1, running.n do
+    if running.output[row] > 0 and not act.swap_out(running.id[row]) and view.host_free == 0 then return end
+  end
+end
+
+-- Decodes grow: when the ranks are nearly full the last of them goes to host memory, before it has to begin again.
+local function make_room(view, act)
+  local last = view.running.last[1]
+  if last and view.kv_free < view.n_running and view.n_running > 1 then act.swap_out(view.running.id[last]) end
+end
+
+return {
+  api = 1,
+  doc = "Prompts in pipeline stages, tokens in tensor parallelism, KV in host memory in between.",
+
+  params = {
+    pp = { default = 0, min = 0, max = 64, type = "integer", doc = "stages for prompts; 0: the most that can be" },
+    micro = {
+      default = 0, min = 0, max = 1024, type = "integer",
+      doc = "micro-batches of a step of prompts; 0: four for each stage",
+    },
+    turn_s = {
+      default = 10, min = 0.01, max = 3600,
+      doc = "a phase ends when those whom it keeps waiting have waited for so many seconds",
+    },
+    least_s = { default = 0.2, min = 0, max = 3600, doc = "seconds that a decode phase lasts at least" },
+    few = {
+      default = 0, min = 0, type = "integer",
+      doc = "prompts go on when at most so many make tokens, and nobody waits in host memory",
+    },
+    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+  },
+
+  needs = {
+    "waiting.id", "waiting.in_host", "waiting.waiting_since", "running.id", "running.output", "running.blocks",
+    "running.last",
+  },
+
+  start = function(facts, act, p, view)
+    node, phase, since, full = facts, "prefill", view and view.now or 0, false
+  end,
+
+  step = function(view, act, p)
+    local new, kept, new_age, kept_age = sorted(view)
+    local next_phase, why = wanted(view, p, new, kept, new_age, kept_age)
+    if next_phase ~= phase then phase, since, full = next_phase, view.now, false end
+    arrange(view, act, p, why)
+    if phase == "prefill" then swap_out_done(view, act) else make_room(view, act) end
+    for _, group in ipairs(view.idle) do
+      local batch, pp = act.batch(group), group.base.pp
+      if phase == "prefill" then
+        batch:prefill(new, p.budget)
+        full = batch.tokens == 0 and #new > 0
+      end
+      if batch.tokens == 0 then
+        batch:decodes()
+        batch:prefill(kept, p.budget)
+      end
+      if batch.tokens == 0 then batch:prefill(view.waiting, p.budget) end
+      if batch.tokens > 0 then
+        act.forward(group, batch, nil, pp > 1 and { micro = p.micro > 0 and p.micro or 4 * pp } or nil)
+      end
+    end
+  end,
+
+  tests = {
+    ["prompts are computed in stages"] = function(t)
+      local plan = t.step { ranks = 4, waiting = { { prompt = 100 }, { prompt = 200 } } }
+      assert(plan.orders[1].base.pp == 4 and #plan.orders[1].bind == 4)
+    end,
+
+    ["tokens are made in tensor parallelism"] = function(t)
+      local plan = t.step { ranks = 4, running = { { prompt = 100, output = 5 }, { prompt = 200, output = 3 } } }
+      assert(#plan.orders == 0 and plan.forwards[1].tp == 4 and plan.forwards[1].n == 2)
+    end,
+  },
+}
