@@ -279,6 +279,7 @@ struct kv_end {
     const int32_t *blocks; /* of the sequence */
     int tokens_per_block;
     int layer, head; /* first of the layers and of the heads, as this side numbers them */
+    bool host;       /* memory of the machine, not of a device */
 };
 
 /* Cached tokens [first_token, end_token) of n_heads heads of n_layers layers. */

@@ -30,6 +30,7 @@ static const char *const scalar_names[SCALAR_COUNT] = {
     "replicas",
     "host_free",
     "host_total",
+    "copies",
 };
 
 /* Fields of the request table, after the scalars in the list of keys. */
@@ -224,6 +225,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
     out[S_REPLICAS] = wanted_replicas(w);
     int host = w->kv.host_place;
+    out[S_COPIES] = w->n_copying;
     out[S_HOST_FREE] = host < 0 ? 0 : kv_available(&w->kv, host);
     out[S_HOST_TOTAL] = host < 0 ? 0 : kv_place(&w->kv, host)->n_blocks;
 }

@@ -35,6 +35,7 @@ enum scalar {
     S_REPLICAS,
     S_HOST_FREE,
     S_HOST_TOTAL,
+    S_COPIES,
     SCALAR_COUNT
 };
 

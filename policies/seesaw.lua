@@ -1,7 +1,7 @@
 -- Seesaw. Prompts are computed in pipeline stages, which need no all-reduce; tokens are made in tensor parallelism, which
 -- reads the weights fastest. The KV of prompts that are done goes to host memory, so that a phase is long and changes are
--- few. A phase ends when it has no more work or no more room, and at the latest when those whom it keeps waiting have
--- waited for `turn_s`: the paper has only "full" and "empty".
+-- few. A phase ends when it has no more work or no more room, and after `turn_s` if it keeps others waiting: the paper
+-- has only "full" and "empty".
 
 local node           -- what never changes
 local phase          -- "prefill" or "decode"
@@ -18,23 +18,16 @@ local function stages_of(size, wanted)
   return wanted > 0 and 1 or most
 end
 
--- The waiting, in their order: ids of new prompts, and of those whose KV lies in host memory; who has waited longest of
--- each for its first token, or for its next. At most 64 new ones.
+-- The waiting, in their order: ids of new prompts, at most 64, and of those whose KV lies in host memory.
 local function sorted(view)
-  local new, kept, waiting, new_since, kept_since = {}, {}, view.waiting, view.now, view.now
+  local new, kept, waiting = {}, {}, view.waiting
   for k = 1, waiting.n do
     local row = view.row(waiting, k)
-    if waiting.in_host[row] then
-      kept[#kept + 1] = waiting.id[row]
-      kept_since = math.min(kept_since, waiting.waiting_since[row])
-    elseif #new < 64 then
-      new[#new + 1] = waiting.id[row]
-      new_since = math.min(new_since, waiting.waiting_since[row])
-    else
-      break
-    end
+    local list = waiting.in_host[row] and kept or new
+    list[#list + 1] = waiting.id[row]
+    if #new == 64 then break end
   end
-  return new, kept, view.now - new_since, view.now - kept_since
+  return new, kept
 end
 
 -- Who runs: how many compute their prompt still, and how many make tokens.
@@ -45,16 +38,17 @@ local function count(running)
 end
 
 -- The phase that should be, and why.
-local function wanted(view, p, new, kept, new_age, kept_age)
+local function wanted(view, p, new, kept)
   local prompts, makers = count(view.running)
   local fresh, ready = #new + prompts, #kept + makers
   if fresh == 0 then return ready > 0 and "decode" or phase, "no prompt is left" end
   if ready == 0 then return "prefill", "nobody makes tokens" end
+  local age = view.now - since
   if phase == "prefill" then
     if full then return "decode", "there is no room for more prompts" end
-    if kept_age > p.turn_s then return "decode", "tokens have waited long" end
-  elseif view.now - since > p.least_s then
-    if new_age > p.turn_s then return "prefill", "first tokens have waited long" end
+    if age > p.turn_s then return "decode", "tokens have waited long" end
+  elseif age > p.least_s then
+    if age > p.turn_s then return "prefill", "first tokens have waited long" end
     if #kept == 0 and makers <= p.few then return "prefill", "few make tokens" end
   end
   return phase, "as it was"
@@ -101,7 +95,7 @@ return {
     },
     turn_s = {
       default = 10, min = 0.01, max = 3600,
-      doc = "a phase ends when those whom it keeps waiting have waited for so many seconds",
+      doc = "seconds after which a phase ends that keeps others waiting",
     },
     least_s = { default = 0.2, min = 0, max = 3600, doc = "seconds that a decode phase lasts at least" },
     few = {
@@ -111,18 +105,15 @@ return {
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
   },
 
-  needs = {
-    "waiting.id", "waiting.in_host", "waiting.waiting_since", "running.id", "running.output", "running.blocks",
-    "running.last",
-  },
+  needs = { "waiting.id", "waiting.in_host", "running.id", "running.output", "running.blocks", "running.last" },
 
   start = function(facts, act, p, view)
     node, phase, since, full = facts, "prefill", view and view.now or 0, false
   end,
 
   step = function(view, act, p)
-    local new, kept, new_age, kept_age = sorted(view)
-    local next_phase, why = wanted(view, p, new, kept, new_age, kept_age)
+    local new, kept = sorted(view)
+    local next_phase, why = wanted(view, p, new, kept)
     if next_phase ~= phase then phase, since, full = next_phase, view.now, false end
     arrange(view, act, p, why)
     if phase == "prefill" then swap_out_done(view, act) else make_room(view, act) end
@@ -130,13 +121,13 @@ return {
       local batch, pp = act.batch(group), group.base.pp
       if phase == "prefill" then
         batch:prefill(new, p.budget)
-        full = batch.tokens == 0 and #new > 0
-      end
-      if batch.tokens == 0 then
+        full = batch.tokens == 0 and view.copies == 0
+        if full then act.wake(1) end
+      else
         batch:decodes()
-        batch:prefill(kept, p.budget)
+        if view.kv_free > view.kv_total / 8 or batch.tokens == 0 then batch:prefill(kept, p.budget) end
+        if batch.tokens == 0 then batch:prefill(view.waiting, p.budget) end
       end
-      if batch.tokens == 0 then batch:prefill(view.waiting, p.budget) end
       if batch.tokens > 0 then
         act.forward(group, batch, nil, pp > 1 and { micro = p.micro > 0 and p.micro or 4 * pp } or nil)
       end

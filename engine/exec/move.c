@@ -90,6 +90,7 @@ static struct kv_end end_of(const struct move *m, const struct move_end *end, in
     return (struct kv_end){.space = end->spaces[share],
                            .blocks = end->blocks + (size_t)share * (size_t)end->n_blocks,
                            .tokens_per_block = end->tokens_per_block,
+                           .host = end->host,
                            .layer = layer - h.layers.first,
                            .head = kv - h.heads.kv0};
 }

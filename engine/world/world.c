@@ -262,8 +262,7 @@ static void own_block(struct request *r, int32_t block)
     r->blocks[r->n_blocks++] = block;
 }
 
-/* Gives the blocks from `keep` on back, the last first: the tail of a chain is the least likely to be asked for again.
- */
+/* Gives the blocks from `keep` on back, the last first: the tail of a chain is the last to be asked for again. */
 static void drop_blocks(struct world *w, struct request *r, int keep)
 {
     while (r->n_blocks > keep)
@@ -352,8 +351,20 @@ static struct kv_copy *add_copy(struct world *w, struct request *r, int from_pla
         w->copies = mem_resize(w->copies, (size_t)w->cap_copies, sizeof *w->copies);
     }
     w->copies[w->n_copies++] = m;
+    w->n_copying++;
     r->n_moving++;
     r->moving_from |= kv_place(&w->kv, from_place)->mask;
+    return m;
+}
+
+/* All of its KV is to go to another placement: the copy holds its blocks from now on. */
+static struct kv_copy *leave(struct world *w, struct request *r, int to_place)
+{
+    struct kv_copy *m = add_copy(w, r, r->place, r->n_blocks);
+    memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
+    m->n_tokens = r->n_computed;
+    r->n_blocks = r->n_published = 0;
+    r->place = to_place;
     return m;
 }
 
@@ -387,16 +398,11 @@ struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place,
 bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t event)
 {
     ASSERT(!r->busy && !r->n_moving && r->n_blocks);
-    int n = kv_blocks_for(&w->kv, g->place, r->n_computed), from_place = r->place;
+    int n = kv_blocks_for(&w->kv, g->place, r->n_computed);
     if (kv_available(&w->kv, g->place) < n)
         return false;
-    struct kv_copy *m = add_copy(w, r, from_place, r->n_blocks);
-    memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
-    m->n_tokens = r->n_computed;
+    struct kv_copy *m = leave(w, r, g->place);
     m->event = event;
-    r->n_blocks = 0; /* the move holds them now */
-    r->n_published = 0;
-    r->place = g->place;
     bool room = world_reserve(w, r, r->n_computed);
     ASSERT(room);
     world_aim_copy(w, m, r);
@@ -411,21 +417,17 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
 
 bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t now_ns)
 {
-    int host = w->kv.host_place, from_place = r->place, n_from = r->n_blocks;
-    ASSERT(!r->busy && !r->n_moving && n_from && from_place != host);
+    int host = w->kv.host_place;
+    ASSERT(!r->busy && !r->n_moving && r->n_blocks && r->place != host);
     if (host < 0 || !r->n_computed || kv_available(&w->kv, host) < kv_blocks_for(&w->kv, host, r->n_computed))
         return false;
-    struct kv_copy *m = add_copy(w, r, from_place, n_from);
-    memcpy(m->from, r->blocks, (size_t)n_from * sizeof *m->from);
-    m->n_tokens = r->n_computed;
+    struct kv_copy *m = leave(w, r, host);
     m->event = event;
     m->out = true;
-    r->n_blocks = r->n_published = 0; /* the copy holds them now */
-    r->place = host;
     bool room = world_reserve(w, r, r->n_computed);
     ASSERT(room);
     world_aim_copy(w, m, r);
-    for (int i = 0; i < m->n_to; i++) /* nobody else may get them while ranks write there, whatever becomes of r */
+    for (int i = 0; i < m->n_to; i++) /* nobody may get them while ranks write there, whatever becomes of r */
         kv_hold(&w->kv, host, m->to[i]);
     world_preempt(w, r, true, now_ns);
     return true;
@@ -434,12 +436,7 @@ bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t 
 struct kv_copy *world_swap_in(struct world *w, struct request *r, const struct group *g)
 {
     ASSERT(world_in_host(w, r) && !r->n_moving);
-    struct kv_copy *m = add_copy(w, r, r->place, r->n_blocks);
-    memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
-    m->n_tokens = r->n_computed;
-    r->n_blocks = r->n_published = 0;
-    r->place = g->place;
-    return m;
+    return leave(w, r, g->place);
 }
 
 /* What has arrived in host memory can be found there. */
@@ -470,6 +467,7 @@ void world_copy_done(struct world *w, struct kv_copy *m)
     struct request *r = request_find(&w->requests, m->id);
     for (int i = m->n_from - 1; i >= 0; i--)
         kv_drop(&w->kv, m->from_place, m->from[i]);
+    w->n_copying--;
     if (m->out)
         swapped_out(w, m, r);
     if (r && --r->n_moving == 0)

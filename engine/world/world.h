@@ -83,6 +83,7 @@ struct world {
     struct partition partition;
     struct kv_copy **copies; /* made and not yet taken by the engine */
     int n_copies, cap_copies;
+    int n_copying; /* made and not ended */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */

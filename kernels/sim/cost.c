@@ -541,12 +541,22 @@ int64_t cost_layer_copy(const struct sim_machine *m, struct sim_weights w)
     return (int64_t)((p.n_owners - 1) * cost_ffn_bytes(r.c, p.shares) / link_rate(&r, p.setup) * 1e9);
 }
 
+static double kv_bytes(const struct sim_machine *m, int64_t tokens, int64_t heads)
+{
+    return (double)tokens * (double)heads * m->model.head_dim * 2 * (m->model.kv_bits / 8);
+}
+
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far)
 {
     const struct sim_hardware *h = &m->hardware;
-    double bytes = (double)tokens * (double)heads * m->model.head_dim * 2 * (m->model.kv_bits / 8);
     double rate = far ? h->link_rate * h->link_share : h->memory_rate * h->elementwise_share / 2;
-    return (int64_t)(bytes / rate * 1e9 + 0.5);
+    return (int64_t)(kv_bytes(m, tokens, heads) / rate * 1e9 + 0.5);
+}
+
+int64_t cost_swap(const struct sim_machine *m, int64_t tokens, int64_t heads)
+{
+    const struct sim_hardware *h = &m->hardware;
+    return (int64_t)(kv_bytes(m, tokens, heads) / (h->host_link_rate * h->link_share) * 1e9 + 0.5);
 }
 
 int64_t cost_switch(const struct sim_machine *m)

@@ -48,6 +48,8 @@ void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weigh
 /* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of so many kv heads, counted
  * over layers. */
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far);
+/* The same between a device and the machine's memory; every device has a link of its own to that. */
+int64_t cost_swap(const struct sim_machine *m, int64_t tokens, int64_t heads);
 /* The time that a change of the partition costs each of its ranks. */
 int64_t cost_switch(const struct sim_machine *m);
 /* The time from the client's request to the queue, outside the engine. The caller adds it to the time to first token.

@@ -21,6 +21,7 @@ struct sim_hardware {
     double small_bytes, small_alpha[SIM_GROUPS], small_rate[SIM_GROUPS]; /* all-reduces up to so many bytes */
     double exchange_alpha, exchange_rate;                                /* all-to-all and all-gather, per device */
     double link_rate, link_share, switch_fixed;                          /* moves of KV; a change of the partition */
+    double host_link_rate; /* of each device to the machine's memory, one way */
     double host_step, host_ranks, host_sequence, host_prefill_row, host_overlaps;
     double front, sampler, graph_rows, eager_layer, eager_exchange, head_on_base;
 };

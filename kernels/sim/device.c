@@ -165,6 +165,8 @@ static int64_t sim_kv_move_ns(const struct device *d, const struct kv_move *m)
     int64_t tokens = m->end_token - m->first_token;
     int64_t heads = (int64_t)m->n_heads * m->n_layers;
     bool far = m->from.space->base != m->to.space->base;
+    if (d->opts.sim_machine && (m->from.host || m->to.host))
+        return cost_swap(d->opts.sim_machine, tokens, heads);
     return d->opts.sim_machine ? cost_move(d->opts.sim_machine, tokens, heads, far) : -1;
 }
 

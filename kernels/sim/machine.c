@@ -48,6 +48,7 @@ static const struct constant constants[] = {
     {"all_to_all_bytes_per_s", AT(exchange_rate), 1, 1e6, 1e15},
     {"link_bytes_per_s", AT(link_rate), 1, 1e6, 1e15},
     {"link_share", AT(link_share), 1, 0.01, 1},
+    {"host_link_bytes_per_s", AT(host_link_rate), 1, 1e6, 1e15},
     {"switch_ns", AT(switch_fixed), 1, 0, 1e13},
     {"host_step_ns", AT(host_step), 1, 0, 1e10},
     {"host_ranks_ns", AT(host_ranks), 1, 0, 1e10},

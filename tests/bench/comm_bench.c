@@ -195,8 +195,8 @@ static int bench_move(int from_ranks, int to_ranks, struct err *e)
     TRY(make_store(&from, ops, e));
     TRY(make_store(&to, ops, e));
     int heads = KV_HEADS / (from_ranks > to_ranks ? from_ranks : to_ranks);
-    struct kv_move m = {.from = {&from.space, from.blocks, BLOCK * from_ranks, 0, 0},
-                        .to = {&to.space, to.blocks, BLOCK * to_ranks, 0, 0},
+    struct kv_move m = {.from = {&from.space, from.blocks, BLOCK * from_ranks, 0, 0, false},
+                        .to = {&to.space, to.blocks, BLOCK * to_ranks, 0, 0, false},
                         .n_layers = LAYERS,
                         .n_heads = heads,
                         .head_dim = HEAD_DIM,

@@ -168,6 +168,10 @@ static void laws(void **state)
     }
     assert_true(cost_move(m, 1000, 8, true) > cost_move(m, 1000, 8, false));
     assert_int_equal(cost_move(m, 0, 8, true), 0);
+    assert_int_equal(cost_swap(m, 0, 8), 0);
+    double ratio = m->hardware.link_rate / m->hardware.host_link_rate;
+    double apart = (double)cost_swap(m, 100000, 640) - ratio * (double)cost_move(m, 100000, 640, true);
+    assert_true(apart < 100 && apart > -100); /* both are so many bytes at a rate */
     sim_machine_close(m);
 }
 
