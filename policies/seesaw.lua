@@ -1,7 +1,7 @@
--- Seesaw. Prompts are computed in pipeline stages, which need no all-reduce; tokens are made in tensor parallelism, which
--- reads the weights fastest. The KV of prompts that are done goes to host memory, so that a phase is long and changes are
--- few. A phase ends when it has no more work or no more room, and after `turn_s` if it keeps others waiting: the paper
--- has only "full" and "empty".
+-- Seesaw. Prompts are computed in pipeline stages, which need no all-reduce; tokens are made in tensor parallelism,
+-- which reads the weights fastest. The KV of prompts that are done goes to host memory, so that a phase is long and
+-- changes are few. A phase ends when it has no more work or no more room, and after `turn_s` if it keeps others
+-- waiting: the paper has only "full" and "empty".
 
 local node           -- what never changes
 local phase          -- "prefill" or "decode"

@@ -101,7 +101,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
     s.ahead = o->waits ? 0 : 6;
     s.kv_bytes =
         (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
-    s.host_kv_bytes = (size_t)o->host_blocks * (s.kv_bytes / (size_t)o->kv_blocks);
+    s.host_kv_bytes = o->host_blocks ? (size_t)o->host_blocks * (s.kv_bytes / (size_t)o->kv_blocks) : 0;
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
     if (thread_start(&t->thread, "engine", engine_run, t->engine, &e))

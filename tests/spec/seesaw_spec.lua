@@ -1,5 +1,5 @@
--- Seesaw in virtual time: both phases are seen and everything ends, with the texts of one rank; and what the paper leaves
--- open, hole by hole.
+-- Seesaw in virtual time: both phases are seen and everything ends, with the texts of one rank; and what the paper
+-- leaves open, hole by hole.
 local h = require("helper")
 
 local function seesaw(more)
