@@ -75,6 +75,8 @@ struct opts {
     double text_s;                                    /* 0: no bound */
     char *admin_listen;                               /* ADDRESS:PORT, or "off" */
     int64_t max_connections, connections_per_address; /* per address 0: half of all */
+    char *batch_dir;
+    int64_t batch_file_bytes, batch_bytes, batch_files;
     int64_t body_bytes, bodies_bytes, answers_bytes, client_rate, body_s;
     /* logs */
     char *log_level, *log_format;

@@ -6,6 +6,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
 #include "engine/command/app.h"
+#include "engine/serve/batch/files_api.h"
 #include "engine/base/version.h"
 
 /* Where it listens, and for whom. */
@@ -39,6 +40,22 @@ static int check_doors(struct app *a, struct err *e)
     return server_can_start(&s, e);
 }
 
+/* A file comes as one body and goes as one answer, so it has to be allowed as both. */
+static int check_files(const struct opts *o, struct err *e)
+{
+    if (!o->batch_dir)
+        return 0;
+    if (o->batch_file_bytes + FILES_API_FORM > o->body_bytes)
+        return err_set(e, E_INPUT,
+                       "a file of --batch-file-bytes, and 64 KiB, do not fit into --max-body-bytes: raise that one, or "
+                       "lower the other");
+    return o->batch_file_bytes <= o->answers_bytes / 4
+               ? 0
+               : err_set(e, E_INPUT,
+                         "a file of --batch-file-bytes is more than one answer may have, a quarter of "
+                         "--max-answer-memory: raise that one, or lower the other");
+}
+
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -68,6 +85,8 @@ static int open_server(struct app *a, struct err *e)
                                   .body_s = (int)o->body_s,
                                   .connections = (int)o->max_connections,
                                   .per_address = (int)o->connections_per_address};
+    s.batch_dir = o->batch_dir;
+    s.batch_files = (struct files_limits){(uint64_t)o->batch_file_bytes, (uint64_t)o->batch_bytes, (int)o->batch_files};
     s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
     s.text_s = o->text_s > 0 ? o->text_s : -1;
     s.log_requests = o->log_requests;
@@ -95,6 +114,7 @@ int command_serve(struct app *a, struct err *e)
     log_info("main", "Moonshift %s: %s", version_full, given.data ? given.data : "defaults");
     buf_free(&given);
     TRY(check_doors(a, e));
+    TRY(check_files(&a->opts, e));
     TRY(app_open(a, e));
     TRY(guard_start(&a->guard, (int)a->opts.shutdown_s, e));
     TRY(open_server(a, e));

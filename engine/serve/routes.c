@@ -7,10 +7,10 @@
 #include "engine/base/version.h"
 #include "engine/serve/openai/tokens.h"
 
-enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST };
-/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON.
- */
-enum { OPEN = 1, JSON = 2, SMALL_BODY = 65536 };
+enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST, DELETE = 1 << HTTP_DELETE };
+/* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON;
+ * FORM: has one with a file. */
+enum { OPEN = 1, JSON = 2, FORM = 4, SMALL_BODY = 65536 };
 
 /* ---- small answers */
 
@@ -162,6 +162,16 @@ static void post_completions(struct routes *r, struct http_exchange *x)
     openai_handle(r->openai, x, ROUTE_COMPLETIONS, key_of(r, x));
 }
 
+static void all_files(struct routes *r, struct http_exchange *x)
+{
+    files_api_all(&r->files, x, key_of(r, x));
+}
+
+static void one_file(struct routes *r, struct http_exchange *x)
+{
+    files_api_one(&r->files, x, key_of(r, x));
+}
+
 static void not_offered(struct routes *r, struct http_exchange *x)
 {
     (void)r;
@@ -200,7 +210,8 @@ static const struct route table[] = {
     {"/v1/score", POST, 0, not_offered},
     {"/v1/audio/", POST, 0, not_offered},
     {"/v1/images/", POST, 0, not_offered},
-    {"/v1/files", GET | POST, 0, not_offered},
+    {"/v1/files", GET | POST, FORM, all_files},
+    {"/v1/files/", GET | DELETE, 0, one_file},
     {"/v1/batches", GET | POST, 0, not_offered},
 };
 
@@ -270,6 +281,11 @@ static bool refuse(struct http_exchange *x, const struct fault *f)
     return false;
 }
 
+static size_t form_bytes(const struct routes *r)
+{
+    return r->files.files ? (size_t)files_limits_of(r->files.files)->file_bytes + FILES_API_FORM : SMALL_BODY;
+}
+
 bool routes_admit(struct routes *r, struct http_exchange *x)
 {
     struct fault f;
@@ -305,7 +321,12 @@ bool routes_admit(struct routes *r, struct http_exchange *x)
                   t->path);
         return refuse(x, &f);
     }
-    x->max_body = t->traits & JSON ? 0 : SMALL_BODY;
+    if (t->traits & FORM && x->head.method == HTTP_POST && origin && !allowed) {
+        fault_set(&f, 403, "origin_not_allowed", NULL, "pages of %.200s may not post forms here (--allowed-origins)",
+                  origin);
+        return refuse(x, &f);
+    }
+    x->max_body = t->traits & JSON ? 0 : t->traits & FORM ? form_bytes(r) : SMALL_BODY;
     return true;
 }
 

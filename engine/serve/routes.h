@@ -3,12 +3,14 @@
 #ifndef SERVE_ROUTES_H
 #define SERVE_ROUTES_H
 
+#include "engine/serve/batch/files_api.h"
 #include "engine/serve/front/auth.h"
 #include "engine/serve/openai/openai.h"
 
 struct routes {
     struct front *front;
     struct openai *openai;
+    struct files_api files;
     struct auth auth;
     const char *const *origins;
     int n_origins;

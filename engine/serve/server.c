@@ -294,6 +294,9 @@ static int start_parts(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
     TRY(take_keys(s, e));
+    s->routes.files.front = &s->front;
+    if (u->batch_dir)
+        TRY(files_open(&s->routes.files.files, u->batch_dir, &u->batch_files, e));
     TRY(loop_create(&s->loop, e));
     struct http_setup h = {.loop = s->loop,
                            .clock = u->clock,
@@ -364,6 +367,7 @@ void server_destroy(struct server *s)
     while (queue_take(s->setup.outbox, &ev))
         take_event(s, &ev);
     http_destroy(s->front.http);
+    files_close(s->routes.files.files);
     openai_free(&s->openai);
     policies_free(&s->policies);
     calls_free(&s->front.calls);

@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/err.h"
 #include "engine/base/queue.h"
+#include "engine/serve/batch/files.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/http/http.h"
 #include "models/template/chat.h"
@@ -47,8 +48,10 @@ struct server_setup {
     int ping_s;                 /* SSE comment after so many silent seconds; 0: 5; < 0: never */
     bool force_usage;           /* --enable-force-include-usage */
     bool log_requests;          /* a line for each answer */
-    struct guard *guard; /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody
-                            says so (tests) */
+    struct guard *guard;   /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody
+                              says so (tests) */
+    const char *batch_dir; /* where files of clients are kept; NULL: /v1/files is not offered */
+    struct files_limits batch_files;
     /* the model */
     const char *const *names; /* served names, at least one */
     int n_names;

@@ -49,7 +49,8 @@ static const char *find(const struct span *s, const char *word, size_t n)
 
 static bool may_be_in_boundary(char c)
 {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c && strchr("'()+_,-./:=?", c));
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c && strchr("'()+_,-./:=?", c));
 }
 
 /* mark: "\r\n--" and the boundary, as it stands behind each part. */
