@@ -186,7 +186,8 @@ static int plot_distribution(const struct simulate_report *r, enum tally_latency
 /* How many groups, and the layout of the most tokens: the colour of one is its number in a list shared by all runs. */
 struct kinds {
     struct kind {
-        int n_groups, sp, tp;
+        int n_groups;
+        struct layout layout;
     } items[CHART_MOST_ENTRIES];
     int n;
 };
@@ -198,19 +199,20 @@ static int bin_kind(struct kinds *k, const struct replay *p, size_t at) /* -1: n
     if (b->layout < 0)
         return -1;
     struct layout l = p->layouts[b->layout].layout;
-    while (i < k->n && (k->items[i].n_groups != b->layout_groups || k->items[i].sp != l.sp || k->items[i].tp != l.tp))
+    while (i < k->n && (k->items[i].n_groups != b->layout_groups || !layout_equal(k->items[i].layout, l)))
         i++;
     if (i == k->n && k->n < CHART_MOST_ENTRIES - 1)
-        k->items[k->n++] = (struct kind){b->layout_groups, l.sp, l.tp};
+        k->items[k->n++] = (struct kind){b->layout_groups, l};
     return i < k->n ? i : k->n - 1;
 }
 
 static void name_kind(const struct kind *k, int n_ranks, char out[CHART_TEXT])
 {
-    if (k->n_groups * k->sp * k->tp == n_ranks)
-        snprintf(out, CHART_TEXT, "dp %d, sp %d, tp %d", k->n_groups, k->sp, k->tp);
-    else
-        snprintf(out, CHART_TEXT, "dp %d (unlike groups), mostly sp %d, tp %d", k->n_groups, k->sp, k->tp);
+    bool alike = k->n_groups * layout_size(k->layout) == n_ranks;
+    int n = snprintf(out, CHART_TEXT, alike ? "dp %d, sp %d, tp %d" : "dp %d (unlike groups), mostly sp %d, tp %d",
+                     k->n_groups, k->layout.sp, k->layout.tp);
+    if (k->layout.pp > 1 && n < CHART_TEXT)
+        snprintf(out + n, (size_t)(CHART_TEXT - n), ", pp %d", k->layout.pp);
 }
 
 static void put_strip(struct chart *c, struct kinds *k, const struct simulate_run *run, int y)
