@@ -142,7 +142,12 @@ static int write_all(int fd, const char *p, size_t n)
     return fsync(fd);
 }
 
-int file_replace(const char *path, const void *data, size_t n, struct err *e)
+struct bytes {
+    const void *data;
+    size_t n;
+};
+
+static int replace(const char *path, const struct bytes *b, mode_t mode, struct err *e)
 {
     struct buf tmp = {0};
     buf_printf(&tmp, "%s.tmp-XXXXXX", path);
@@ -150,8 +155,8 @@ int file_replace(const char *path, const void *data, size_t n, struct err *e)
     if (fd < 0) {
         rc = fail(e, "create beside", path);
     } else {
-        fchmod(fd, 0644);
-        int bad = write_all(fd, data, n);
+        fchmod(fd, mode);
+        int bad = write_all(fd, b->data, b->n);
         if (close(fd) < 0 || bad || rename(tmp.data, path) < 0) {
             rc = fail(e, "write", path);
             unlink(tmp.data);
@@ -159,4 +164,14 @@ int file_replace(const char *path, const void *data, size_t n, struct err *e)
     }
     buf_free(&tmp);
     return rc;
+}
+
+int file_replace(const char *path, const void *data, size_t n, struct err *e)
+{
+    return replace(path, &(struct bytes){data, n}, 0644, e);
+}
+
+int file_replace_private(const char *path, const void *data, size_t n, struct err *e)
+{
+    return replace(path, &(struct bytes){data, n}, 0600, e);
 }

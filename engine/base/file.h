@@ -24,5 +24,6 @@ int file_read_within(struct buf *out, const char *dir, const char *path, size_t 
 bool file_is_within(const char *dir, const char *path); /* would that be read? */
 /* Writes a temporary beside path, fsyncs, renames: a reader sees the old file or the new one, nothing between. */
 int file_replace(const char *path, const void *data, size_t n, struct err *e);
+int file_replace_private(const char *path, const void *data, size_t n, struct err *e); /* the owner alone may read it */
 
 #endif

@@ -85,6 +85,10 @@ static void maps(void **state)
     assert_memory_equal(m.data, "abc", 3);
     file_map_close(&m);
     file_map_close(&m);
+    struct stat kept;
+    file_replace_private(path_of("own"), "abc", 3, NULL);
+    assert_int_equal(stat(path_of("own"), &kept), 0);
+    assert_int_equal(kept.st_mode & 0777, 0600);
     file_replace(path_of("empty"), "", 0, NULL);
     assert_int_equal(file_map_open(&m, path_of("empty"), &e), 0);
     assert_true(!m.data && !m.size);

@@ -223,9 +223,9 @@ int files_write(const struct files *s, struct kept_file *f, const char *p, size_
     buf_puts(&text, ",\"filename\":");
     buf_put_json(&text, f->name, strlen(f->name));
     buf_puts(&text, "}\n");
-    int rc = file_replace(data, p, n, e);
+    int rc = file_replace_private(data, p, n, e);
     if (!rc)
-        rc = file_replace(about, text.data, text.len, e);
+        rc = file_replace_private(about, text.data, text.len, e);
     if (!rc && fsync(s->dir_fd) != 0) /* their names, too, outlast the power */
         rc = err_set(e, E_SYS, "cannot write %.300s: %s", s->dir, strerror(errno));
     if (rc)
