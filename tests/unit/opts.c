@@ -281,6 +281,7 @@ static void what_is_not_offered_says_so(void **state)
     refuses("serve m --enable-shift-parallel", E_UNSUPPORTED, "--policy shift");
     accepts(&o, "serve m -tp 2 -pp 2");
     assert_int_equal(o.pp, 2);
+    opts_free(&o);
     accepts(&o, "serve m -tp 2 -dp 4 -sp 1 --comm-sets 0-2 --ranks 8");
     assert_int_equal(o.tp, 2);
     assert_int_equal(o.dp, 4);
