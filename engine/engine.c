@@ -27,6 +27,12 @@ static void replica_done(void *ctx, struct replica_task *t)
     queue_post(engine->inbox, &(struct engine_message){.kind = IN_REPLICA_DONE, .payload = t});
 }
 
+static void reshard_done(void *ctx, struct reshard_task *t)
+{
+    struct engine *engine = ctx;
+    queue_post(engine->inbox, &(struct engine_message){.kind = IN_RESHARD_DONE, .payload = t});
+}
+
 static int64_t look_at_clock(struct engine *engine)
 {
     return engine->now_ns = clock_now(engine->setup.clock);
@@ -35,9 +41,11 @@ static int64_t look_at_clock(struct engine *engine)
 /* The partition to begin with. */
 static int start_partition(struct engine *engine, struct err *e)
 {
-    struct layout l = engine->setup.start;
+    bool sharded = engine->world.residency.facts;
+    struct layout l = sharded ? engine->world.residency.facts->start : engine->setup.start;
     int n = engine->node.n_ranks, pp = l.pp ? l.pp : 1, size = l.sp && l.tp ? l.sp * l.tp * pp : n;
-    engine->world.partition.start_stages = pp;
+    engine->world.partition.start = sharded ? l : (struct layout){0, 0, pp};
+    memcpy(engine->cuts, engine->world.residency.held, sizeof engine->cuts);
     for (int first = 0; first + size <= n; first += size) {
         struct switch_order o = {.mask = rank_range(first, size), .base = {size / pp, 1, pp}, .reason = "start"};
         const char *why = partition_refusal(&engine->world, &o);
@@ -64,8 +72,15 @@ static int open_world(struct engine *engine, struct err *e)
     world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
     if (engine->node.host.n_blocks)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
+    TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
     engine->replica_done = replica_done;
+    engine->reshard_done = reshard_done;
+    if (engine->node.residency) {
+        engine->world.residency.facts = engine->node.residency;
+        memcpy(engine->world.residency.held, engine->node.cuts, sizeof engine->node.cuts);
+        engine->world.cost.load_ns_per_byte = engine->node.residency->load_ns_per_byte;
+    }
     look_at_clock(engine);
     node_facts(&engine->node, &engine->setup, &engine->facts);
     engine->world.replicas.blocks = engine->facts.ffn_replica_blocks;
@@ -130,7 +145,8 @@ static void free_message(struct engine_message *m)
         mem_free(p);
     } else if (m->kind == IN_STEP_DONE) {
         step_free(m->payload);
-    } else if (m->kind != IN_MOVE_DONE && m->kind != IN_REPLICA_DONE) { /* what is left of those is taken back below */
+    } else if (m->kind != IN_MOVE_DONE && m->kind != IN_REPLICA_DONE && m->kind != IN_RESHARD_DONE &&
+               m->kind != IN_DISK_DONE) { /* what is left of those is taken back below */
         mem_free(m->payload);
     }
 }
@@ -139,7 +155,8 @@ void engine_destroy(struct engine *engine)
 {
     if (!engine)
         return;
-    node_close(&engine->node); /* first: the ranks' threads post to the inbox */
+    disk_kv_close(engine->disk); /* before the memory that it reads */
+    node_close(&engine->node);   /* first: the ranks' threads post to the inbox */
     struct timetable_entry t;
     while (timetable_take(&engine->under_way, INT64_MAX, &t)) {
         step_free(t.step);
@@ -150,12 +167,15 @@ void engine_destroy(struct engine *engine)
     }
     timetable_free(&engine->under_way);
     engine_drop_replicas(engine);
+    engine_drop_reshards(engine);
     live_free(&engine->live);
     plan_free(&engine->plan);
     struct engine_message m;
     while (engine->inbox && queue_take(engine->inbox, &m)) {
         if (m.kind == IN_MOVE_DONE)
             engine_move_done(engine, m.payload);
+        else if (m.kind == IN_DISK_DONE)
+            engine_disk_done(engine, m.payload);
         free_message(&m);
     }
     struct engine_event ev;
@@ -395,6 +415,8 @@ void engine_take(struct engine *engine, struct engine_message *m)
         break;
     case IN_RESET_PREFIX_CACHE:
         kv_forget_cached(&engine->world.kv);
+        if (engine->disk)
+            disk_kv_clear(engine->disk);
         reply(engine, m->tag, 0, mem_strdup("{}"), 2);
         break;
     case IN_DRAIN:
@@ -411,6 +433,12 @@ void engine_take(struct engine *engine, struct engine_message *m)
         break;
     case IN_REPLICA_DONE:
         engine_replica_done(engine, m->payload);
+        break;
+    case IN_RESHARD_DONE:
+        engine_reshard_done(engine, m->payload);
+        break;
+    case IN_DISK_DONE:
+        engine_disk_done(engine, m->payload);
         break;
     case IN_POLICY_REFUSED:
         live_refused(&engine->live, m->payload);
@@ -435,8 +463,10 @@ static bool ingest(struct engine *engine)
             engine_absorb(engine, t.step);
         else if (t.move)
             engine_move_done(engine, t.move);
-        else
+        else if (t.replica)
             engine_replica_done(engine, t.replica);
+        else
+            engine_reshard_done(engine, t.reshard);
         total++;
     }
     return total > 0;
@@ -493,8 +523,10 @@ static void enact(struct engine *engine, struct plan *p)
     if (p->pressed && engine->world.ffn) /* nobody gives way for blocks that layers have borrowed */
         world_pool(&engine->world, 0, engine->ffn.n_layers);
     engine->live.wake_ns = p->wake_ns;
+    world_save_cached(&engine->world, engine->setup.limits.max_num_batched_tokens);
     engine_post_moves(engine);
     engine_post_replicas(engine);
+    engine_post_reshards(engine);
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
         if (v->kind == PLAN_LOG && !engine->setup.quiet)
@@ -512,10 +544,10 @@ static void enact(struct engine *engine, struct plan *p)
 
 static void note_idle(struct engine *engine)
 {
-    bool idle = engine->world.requests.n_live == 0;
-    if (idle && !engine->was_idle && !engine->n_moving)
+    bool idle = engine->world.requests.n_live == 0, rests = idle && !engine->n_moving;
+    if (rests && !engine->was_idle)
         ASSERT(world_check(&engine->world)); /* conservation, recounted whenever there is nothing to do */
-    engine->was_idle = idle;
+    engine->was_idle = rests;
     if (idle && engine->draining && !engine->drained_said) {
         engine->drained_said = true;
         engine_emit(engine, &(struct engine_event){.kind = EV_DRAINED});
@@ -537,6 +569,7 @@ bool engine_turn(struct engine *engine)
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
     did |= engine_switch(engine);
+    did |= engine_post_reshards(engine);
     did |= engine_post_replicas(engine);
     int64_t unpark_ns, let_go_ns;
     int n_freed = world_unpark(&engine->world, now, &unpark_ns) + world_let_go(&engine->world, now, false, &let_go_ns);
@@ -546,6 +579,7 @@ bool engine_turn(struct engine *engine)
             true; /* a request can run now that could not before: if the policy sleeps, nothing else would wake it */
     if (engine->world.partition.dead_ranks)
         engine_end_misfits(engine);
+    engine_tend_disk(engine);
     note_idle(engine);
     if (!engine_mend(engine) || !should_decide(engine, now)) {
         if (did || waited || n_freed)
@@ -563,24 +597,6 @@ bool engine_turn(struct engine *engine)
     enact(engine, &engine->plan);
     live_idle(&engine->live); /* in the shadow of the step just posted */
     return true;
-}
-
-struct step *engine_take_step(struct engine *engine, int group)
-{
-    struct timetable_entry t;
-    return timetable_release(&engine->under_way, group, 0, &t) ? t.step : NULL;
-}
-
-struct move *engine_take_move(struct engine *engine, uint64_t serial)
-{
-    struct timetable_entry t;
-    return timetable_release(&engine->under_way, 0, serial, &t) ? t.move : NULL;
-}
-
-struct replica_task *engine_take_replica(struct engine *engine, int layer)
-{
-    struct timetable_entry t;
-    return timetable_release_replica(&engine->under_way, layer, &t) ? t.replica : NULL;
 }
 
 struct request *engine_find(struct engine *engine, uint64_t tag)

@@ -6,6 +6,7 @@
 #define ENGINE_ENGINE_H
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/queue.h"
 #include "engine/exec/prepare.h"
 #include "engine/policy.h"
@@ -21,12 +22,20 @@ struct engine_play {
     const struct comm_measure
         *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
     /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move,
-     * engine_take_replica). */
+     * engine_take_replica, engine_take_reshard). */
     int64_t (*step_ns)(void *ctx, const struct step *s);
     int64_t (*move_ns)(void *ctx, const struct move *m);
     int64_t (*replica_ns)(void *ctx, const struct replica_task *t);
+    int64_t (*reshard_ns)(void *ctx, const struct reshard_task *t);
     void *ctx;
     struct ffn_cost ffn; /* with step_ns, of a step that fetches all pooled FFN layers that it lacks */
+};
+
+/* A file for KV that outlives the server. */
+struct disk_setup {
+    const char *path; /* NULL: none; borrowed until engine_destroy */
+    size_t bytes;
+    struct sha256 model; /* changes with the weights (engine/cli/model_files.h) */
 };
 
 struct engine_setup {
@@ -53,7 +62,11 @@ struct engine_setup {
     bool copy_shards;            /* --shift-weights copy */
     const struct ffn_setup *ffn; /* --weights pooled: how, borrowed until engine_destroy; NULL: every rank can read all
                                     weights */
-    size_t host_kv_bytes;        /* memory of the machine for KV of all ranks; 0: none */
+    bool sharded; /* --weights sharded: a rank holds a cut of the layers, at first that of its share of `start` */
+    size_t shard_memory;  /* of each rank for its cuts, old and new; 0: twice the largest of `start` and of the layouts
+                             that cut them most */
+    size_t host_kv_bytes; /* memory of the machine for KV of all ranks; 0: none */
+    struct disk_setup disk; /* below that */
     size_t rank_memory; /* each rank has so many bytes of its own for weights, slots, working memory and KV; 0: ranks of
                            one device share its memory (pooled weights: an even part of it) */
     int fail_rank;      /* tests: this rank fails in its step number fail_at_step (0: never) */
@@ -93,6 +106,8 @@ enum engine_in {
     IN_STEP_DONE,          /* from a rank: payload struct step * */
     IN_MOVE_DONE,          /* from a rank: payload struct move * */
     IN_REPLICA_DONE,       /* from a rank: payload struct replica_task * */
+    IN_RESHARD_DONE,       /* from a rank: payload struct reshard_task * */
+    IN_DISK_DONE,          /* from the disk: payload struct disk_job * */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };
@@ -152,11 +167,12 @@ int64_t engine_next_ns(const struct engine *engine); /* next step completion or 
  * and ended. */
 void engine_take(struct engine *engine, struct engine_message *m);
 /* A played machine: what is under way in this group, or the move of this number (NULL: there is none), leaves the
- * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE, IN_MOVE_DONE or
- * IN_REPLICA_DONE. */
+ * timetable; the driver fills in what came of it and hands it back with engine_take, IN_STEP_DONE, IN_MOVE_DONE,
+ * IN_REPLICA_DONE or IN_RESHARD_DONE. */
 struct step *engine_take_step(struct engine *engine, int group);
 struct move *engine_take_move(struct engine *engine, uint64_t serial);
-struct replica_task *engine_take_replica(struct engine *engine, int layer); /* and the copies of this layer */
+struct replica_task *engine_take_replica(struct engine *engine, int layer);      /* and the copies of this layer */
+struct reshard_task *engine_take_reshard(struct engine *engine, uint64_t ranks); /* of these ranks */
 struct request *engine_find(struct engine *engine,
                             uint64_t tag); /* NULL: gone. For drivers that know a request's prefix keys beforehand */
 const struct node_facts *engine_node(const struct engine *engine);

@@ -1,9 +1,11 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, engine.c, mend.c, outbox.c, post.c,
- * replicate.c, report.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread only. */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, engine.c, mend.c, outbox.c, post.c,
+ * replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread
+ * only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
 #include "engine/engine.h"
+#include "engine/exec/disk_kv.h"
 #include "engine/live.h"
 #include "engine/node.h"
 #include "engine/timetable.h"
@@ -34,7 +36,15 @@ struct engine {
     struct replica_task *replicas[FFN_MAX_LAYERS];           /* copies of FFN layers that ranks make or give up */
     int n_replicating;                                       /* of those */
     void (*replica_done)(void *ctx, struct replica_task *t); /* given to ranks that are threaded */
+    struct reshard_task *reshards[MAX_RANKS];                /* under way */
+    int n_reshards;
+    void (*reshard_done)(void *ctx, struct reshard_task *t);
+    struct cut cuts[MAX_RANKS];     /* what the ranks have been told to hold */
+    uint64_t staged_ranks;          /* have, or get, weights that they do not use yet */
+    size_t staged_bytes[MAX_RANKS]; /* of those */
     uint64_t n_posted_moves;
+    struct disk_kv *disk; /* NULL: none */
+    bool disk_said[2];    /* that reading failed; that writing did */
     int64_t now_ns;   /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at
                          one time */
     int64_t due_ns;   /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
@@ -98,6 +108,17 @@ void engine_reset_comms(struct engine *engine, const struct step *s); /* of a fa
 bool engine_post_replicas(struct engine *engine);                        /* what is due; true: there was something */
 void engine_replica_done(struct engine *engine, struct replica_task *t); /* frees it */
 void engine_drop_replicas(struct engine *engine);                        /* the ranks are closed */
+
+/* reshard.c */
+bool engine_post_reshards(struct engine *engine);                        /* what is due; true: there was something */
+void engine_reshard_done(struct engine *engine, struct reshard_task *t); /* frees it */
+void engine_drop_reshards(struct engine *engine);                        /* the ranks are closed */
+
+/* disk.c */
+int engine_open_disk(struct engine *engine, struct err *e);       /* once there is host memory. As disk_kv_open */
+void engine_tend_disk(struct engine *engine);                     /* brings what will be wanted, saves what is not */
+bool engine_post_disk(struct engine *engine, struct kv_copy *v);  /* false: it is not for the disk */
+void engine_disk_done(struct engine *engine, struct disk_job *j); /* frees it */
 
 /* mend.c: pooled FFN weights after a rank has failed. False: not yet whole; no step may begin. */
 bool engine_mend(struct engine *engine);

@@ -9,7 +9,7 @@ struct holding {
 
 bool holdings_are_private(const struct engine_setup *s)
 {
-    return s->rank_memory > 0 || s->ffn;
+    return s->rank_memory > 0 || s->ffn || s->sharded;
 }
 
 static size_t sum_of(const struct holding *h)
@@ -31,7 +31,21 @@ static size_t memory_of(const struct engine_setup *s, const struct device_facts 
     double all = (double)f->memory_bytes * s->memory_share;
     if (s->rank_memory)
         return s->rank_memory;
-    return (size_t)(s->ffn && !f->budget.weight_tp ? all / ranks_beside(s, rank) : all);
+    return (size_t)((s->ffn || s->sharded) && !f->budget.weight_tp ? all / ranks_beside(s, rank) : all);
+}
+
+/* Of the layers' matrices, by themselves. */
+static size_t layers_of(const struct node *n, int rank)
+{
+    size_t described = rank_facts(n->ranks[rank])->budget.layers;
+    return described ? described : weights_layers_bytes(rank_weights(n->ranks[rank]));
+}
+
+size_t holdings_weights(const struct node *n, int rank)
+{
+    struct cut all = {.layout = {1, 1, 1}};
+    size_t bytes = rank_weight_bytes(n->ranks[rank]);
+    return n->residency ? bytes - layers_of(n, rank) + residency_bytes(n->residency, &all) : bytes;
 }
 
 static struct holding holding_of(const struct node *n, const struct engine_setup *s, int rank)
@@ -39,6 +53,8 @@ static struct holding holding_of(const struct node *n, const struct engine_setup
     const struct rank *r = n->ranks[rank];
     struct holding h = {
         .memory = memory_of(s, rank_facts(r), rank), .weights = rank_weight_bytes(r), .scratch = rank_scratch_bytes(r)};
+    if (n->residency)
+        h.weights += n->residency->room - layers_of(n, rank);
     if (!n->pool)
         return h;
     h.ffn = weights_ffn_bytes(rank_weights(r));
@@ -78,7 +94,10 @@ int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *
                 "rank %d needs %zu bytes for weights (%zu), slots and working memory, and --rank-memory gives "
                 "it %zu: raise it%s",
                 i, sum_of(&h), h.weights, h.memory,
-                s->ffn || s->n_ranks == 1 ? "" : ", or pool the FFN weights with --weights pooled");
+                s->sharded                  ? ", or lower --shard-memory"
+                : s->ffn || s->n_ranks == 1 ? ""
+                                            : ", or pool the FFN weights with --weights pooled, or cut them with "
+                                              "--weights sharded");
         size_t left = h.memory > sum_of(&h) ? (h.memory - sum_of(&h)) / sharers : 0;
         *bytes = left < *bytes ? left : *bytes;
     }

@@ -14,6 +14,8 @@ bool holdings_are_private(const struct engine_setup *s);
  * help.
  */
 int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e);
+/* All weights of the model, as a rank would hold them by itself; where they are pooled, what the rank holds. */
+size_t holdings_weights(const struct node *n, int rank);
 /* What its memory has beyond what it holds and its KV cache. */
 size_t holdings_spare(const struct node *n, const struct engine_setup *s, int rank);
 /* Pooled weights: the FFN bytes of the largest layer, and what the pool frees on the rank where it frees least, less

@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
+#include "engine/cuts.h"
 #include "engine/holdings.h"
 
 enum { LEAST_TOKENS = 16 }; /* of a request */
@@ -57,6 +58,8 @@ static struct rank_setup setup_of(const struct opening *o, int i)
                                .shares_with = loader == i ? NULL : o->node->ranks[loader],
                                .copy_shards = s->copy_shards,
                                .ffn = s->ops->computes ? s->ffn : NULL,
+                               .cut = s->sharded ? &o->node->cuts[i] : NULL,
+                               .has_host = s->host_kv_bytes > 0,
                                .kv_dtype = s->kv_dtype,
                                .block_size = s->block_size,
                                .threaded = s->threaded,
@@ -90,23 +93,28 @@ static int open_some(const struct opening *o, bool loading, struct err *e)
     return 0;
 }
 
-static struct load_progress *progress_of(const struct engine_setup *s)
+static struct load_progress *progress_of(const struct node *n, const struct engine_setup *s)
 {
     double total = 0;
     for (int i = 0; i < s->n_ranks; i++)
         if (loader_of(s, i) == i)
-            total += weights_stored_bytes(s->model, s->ops->computes ? s->ffn : NULL, i);
+            total +=
+                weights_stored_bytes(s->model, s->ops->computes ? s->ffn : NULL, i, s->sharded ? &n->cuts[i] : NULL);
     return s->quiet ? NULL : load_progress_new(total, s->ops->computes);
 }
 
 static int open_ranks(struct node *n, const struct engine_setup *s, const struct node_callbacks *c, struct err *e)
 {
-    struct opening o = {.node = n, .setup = s, .callbacks = c, .progress = progress_of(s)};
+    struct clock clock;
+    clock_init_real(&clock);
+    int64_t began = clock_now(&clock);
+    struct opening o = {.node = n, .setup = s, .callbacks = c, .progress = progress_of(n, s)};
     n->n_ranks = s->n_ranks;
     int rc = open_some(&o, true, e);
     if (!rc)
         rc = open_some(&o, false, e);
     load_progress_free(o.progress);
+    n->load_ns = clock_now(&clock) - began;
     return rc;
 }
 
@@ -307,6 +315,7 @@ static void adopt(struct node *n, const struct engine_setup *s)
     allow_stages(&n->shape, s);
     n->heads = play->facts->heads;
     n->n_blocks = play->facts->kv_blocks;
+    n->residency = play->facts->residency;
     n->host.n_blocks = play->facts->host_kv_blocks;
     n->kv_block_bytes = play->facts->kv_blocks ? play->facts->kv_bytes / (size_t)play->facts->kv_blocks : 0;
     for (int i = 0; play->comms && i < comm_pool_count(n->comms); i++)
@@ -342,6 +351,12 @@ static int check_setup(const struct engine_setup *s, struct err *e)
             "--weight-stages %d: each device holds the layers of one stage, so all groups have as many: give "
             "--pipeline-parallel-size %d, too",
             s->device.sim_weight_pp, s->device.sim_weight_pp);
+    if (s->sharded && (s->ffn || s->copy_shards || s->device.sim_weight_pp > 1 || s->device.sim_weight_tp > 1))
+        return err_set(e, E_INPUT,
+                       "--weights sharded cuts the weights by itself, and a reshard changes it: it excludes "
+                       "--shift-weights copy, --weight-shares and --weight-stages");
+    if (s->sharded && s->n_graph_sizes && s->ops->graph_begin)
+        return err_set(e, E_INPUT, "--weights sharded and graphs exclude each other (--enforce-eager)");
     if (s->lockstep && (s->threaded || !s->device.sim_machine))
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "
@@ -370,7 +385,11 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     memset(n, 0, sizeof *n);
     int rc = check_setup(s, e);
     if (!rc)
+        rc = cuts_begin(n, s, e);
+    if (!rc)
         rc = open_ranks(n, s, c, e);
+    if (!rc && !s->play)
+        rc = cuts_measure(n, s, e);
     if (!rc)
         rc = open_comms(n, s, e);
     if (!rc)
@@ -414,6 +433,7 @@ void node_close(struct node *n)
     for (int i = n->n_ranks - 1; i >= 0; i--) /* the first last: others may use its weights */
         rank_close(n->ranks[i]);
     comm_pool_close(n->comms);
+    cuts_free(n);
     memset(n, 0, sizeof *n);
 }
 
@@ -429,7 +449,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
     }
     *out = (struct node_facts){.n_ranks = n->n_ranks,
                                .memory_bytes = f->memory_bytes,
-                               .weight_bytes = rank_weight_bytes(n->ranks[0]),
+                               .weight_bytes = holdings_weights(n, 0),
                                .kv_bytes = n->kv_block_bytes * (size_t)n->n_blocks,
                                .kv_blocks = n->n_blocks,
                                .host_kv_blocks = n->host.n_blocks,
@@ -438,6 +458,7 @@ void node_facts(const struct node *n, const struct engine_setup *s, struct node_
                                .heads = n->heads,
                                .comms = n->comms,
                                .ffn = s->ffn,
+                               .residency = n->residency,
                                .limits = s->limits};
     holdings_of_pool(n, &out->ffn_layer_bytes, &out->ffn_freed_bytes);
     out->ffn_replica_blocks = s->ffn ? holdings_replica_blocks(n, s) : 0;

@@ -14,9 +14,13 @@ struct node {
     struct ffn_pool *pool; /* of FFN weights; NULL: none, or nothing is computed here */
     struct node_shape shape;
     struct heads heads;
-    size_t kv_block_bytes; /* of a physical block, over all layers */
-    int n_blocks;          /* of each rank */
-    struct kv_space host;  /* memory of the machine for KV of all ranks; n_blocks 0: none */
+    size_t kv_block_bytes;                   /* of a physical block, over all layers */
+    int n_blocks;                            /* of each rank */
+    const struct residency_facts *residency; /* where ranks hold cuts of the weights; NULL: they do not */
+    struct residency_facts measured;         /* what that points to, unless it was recorded */
+    struct cut cuts[MAX_RANKS];              /* what they hold at first */
+    int64_t load_ns;                         /* what the ranks took to load that */
+    struct kv_space host;                    /* memory of the machine for KV of all ranks; n_blocks 0: none */
 };
 
 struct node_callbacks {

@@ -63,12 +63,13 @@ struct node_facts {
     int host_kv_blocks;                          /* of host memory, each of tokens_per_block tokens; 0: there is none */
     const struct node_shape *shape; /* which rank sets may be groups, which layouts run, what a block holds */
     struct heads heads;
-    const struct comm_pool *comms; /* what the node's communicators measured; NULL: there are none */
-    const struct ffn_setup *ffn;   /* how FFN weights are pooled; NULL: every rank has all weights */
-    size_t ffn_layer_bytes;        /* FFN matrices of the largest layer */
-    size_t ffn_freed_bytes;        /* by pooling, of the rank on which it is least: those of the layers that it does not
-                                      hold, less its slots. Both are 0 on simulated devices */
-    int ffn_replica_blocks;        /* KV blocks that a rank lends for a copy of one layer */
+    const struct comm_pool *comms;           /* what the node's communicators measured; NULL: there are none */
+    const struct residency_facts *residency; /* where ranks hold cuts of the weights; NULL: they do not */
+    const struct ffn_setup *ffn;             /* how FFN weights are pooled; NULL: every rank has all weights */
+    size_t ffn_layer_bytes;                  /* FFN matrices of the largest layer */
+    size_t ffn_freed_bytes; /* by pooling, of the rank on which it is least: those of the layers that it does not
+                               hold, less its slots. Both are 0 on simulated devices */
+    int ffn_replica_blocks; /* KV blocks that a rank lends for a copy of one layer */
     struct limits limits;
     char model[128], device[96];
 };

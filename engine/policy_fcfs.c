@@ -3,17 +3,6 @@
 
 #include <stdio.h>
 
-/* A layout that runs on this group: tensor parallel over all ranks of a stage where that can be, else the first that
- * can. */
-static struct layout layout_for(const struct world *w, const struct group *g)
-{
-    int pp = g->base.pp, width = g->n_ranks / pp;
-    for (int tp = width; tp >= 1; tp--)
-        if (width % tp == 0 && !w->shape.refusals[width][tp])
-            return (struct layout){width / tp, tp, pp};
-    return (struct layout){width, 1, pp};
-}
-
 /* When there is no group, the widest that can be; when none could hold the first request in the queue, the narrowest
  * that could. */
 static void widen(const struct view *v, struct plan *p)
@@ -37,6 +26,8 @@ static void widen(const struct view *v, struct plan *p)
         }
     }
     o.base = (struct layout){best, 1, 1};
+    if (w->residency.facts)
+        residency_usual(w, best, 1, &o.weights);
     if (o.mask)
         plan_switch(p, &o);
 }
@@ -71,7 +62,7 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
         plan_decodes(b);
         plan_prefill(b, NULL, 0, v->world->limits.max_num_batched_tokens);
         if (b->n_tokens)
-            plan_forward(b, layout_for(v->world, b->group));
+            plan_forward(b, group_usual_layout(v->world, b->group));
     }
     return VERDICT_OK;
 }

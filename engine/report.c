@@ -57,6 +57,10 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
     put_gauge(out, "moonshift:host_kv_blocks_free", "Of them, free.", label, host ? host->n_free : 0);
     put_gauge(out, "moonshift:host_kv_blocks_cached", "Of them, those that only the prefix cache keeps.", label,
               host ? host->n_cached : 0);
+    const struct kv_rank *disk = w->kv.disk_place < 0 ? NULL : &w->kv.ranks[w->kv.n_ranks + 1];
+    put_gauge(out, "moonshift:disk_kv_blocks", "Blocks of the disk for KV.", label, disk ? disk->n_blocks : 0);
+    put_gauge(out, "moonshift:disk_kv_blocks_cached", "Of them, those that the prefix cache keeps.", label,
+              disk ? disk->n_cached : 0);
     put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
               w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));
@@ -162,6 +166,35 @@ static void put_ranks(struct buf *out, const struct world *w)
     buf_putc(out, ']');
 }
 
+/* What each rank holds of the layers, and how far those are that it gets. */
+static void put_cuts(struct buf *out, const struct engine *engine)
+{
+    const struct residency *x = &engine->world.residency;
+    if (!x->facts) {
+        buf_puts(out, ",\"sharded\":null");
+        return;
+    }
+    buf_printf(out, ",\"sharded\":{\"room_bytes\":%zu,\"load_ns_per_byte\":%.4f,\"coming\":[", x->facts->room,
+               engine->world.cost.load_ns_per_byte);
+    for (int i = 0; i < engine->n_reshards; i++) {
+        const struct reshard_task *t = engine->reshards[i];
+        static const char *const kinds[] = {"stage", "take", "drop"};
+        buf_printf(out, "%s{\"what\":\"%s\",\"bytes\":%lld,\"of\":%zu,\"ranks\":", i ? "," : "", kinds[t->kind],
+                   (long long)atomic_load(&t->bytes), t->expected);
+        put_mask(out, t->ranks);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "],\"ranks\":[");
+    for (int i = 0; i < engine->node.n_ranks; i++) {
+        const struct cut *c = &x->held[i];
+        buf_printf(out, "%s{\"bytes\":%zu,\"staged\":%zu,\"stage\":%d,\"share\":%d", i ? "," : "",
+                   residency_bytes(x->facts, c), engine->staged_bytes[i], c->stage, c->t);
+        put_layout(out, "layout", c->layout);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
+}
+
 /* How FFN weights are pooled, and what fetching them costs. */
 static void put_pool(struct buf *out, const struct engine *engine)
 {
@@ -201,6 +234,9 @@ static void put_group(struct buf *out, const struct world *w, const struct group
     buf_printf(out, ",\"ffn\":\"%s\"", ffn_way_name(ffn_way(w, grp)));
     put_layout(out, "layout", grp->layout);
     put_layout(out, "base", grp->base);
+    if (grp->weights.tp)
+        put_layout(out, "weights", grp->weights);
+    buf_printf(out, ",\"loading\":%s", grp->loading ? "true" : "false");
     buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}",
                l->tokens_per_block, w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
 }
@@ -270,12 +306,13 @@ static void put_switches(struct buf *out, const struct world *w, int64_t now)
     buf_putc(out, ']');
 }
 
-static void put_host(struct buf *out, const struct world *w)
+/* Host memory, or the disk. */
+static void put_tier(struct buf *out, const struct world *w, int place, const char *name)
 {
-    if (w->kv.host_place < 0)
+    if (place < 0)
         return;
-    const struct kv_rank *h = &w->kv.ranks[w->kv.n_ranks];
-    buf_printf(out, ",\"host_kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}", h->n_free,
+    const struct kv_rank *h = &w->kv.ranks[kv_place(&w->kv, place)->ranks[0]];
+    buf_printf(out, ",\"%s\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d}", name, h->n_free,
                h->n_blocks - h->n_free - h->n_cached, h->n_cached, h->n_blocks);
 }
 
@@ -294,12 +331,14 @@ char *engine_state_json(struct engine *engine, size_t *n)
         ",\"kv\":{\"free\":%d,\"held\":%d,\"cached\":%d,\"total\":%d,\"tokens_per_block\":%d,\"block_bytes\":%zu}",
         kv.free, kv.total - kv.free - kv.cached, kv.cached, kv.total, engine->setup.block_size,
         engine->node.kv_block_bytes);
-    put_host(&out, w);
+    put_tier(&out, w, w->kv.host_place, "host_kv");
+    put_tier(&out, w, w->kv.disk_place, "disk_kv");
     buf_printf(&out, ",\"requests\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"live\":%d}", w->n_submitted,
                w->n_ended, w->requests.n_live);
     buf_printf(&out, ",\"conserved\":%s", world_check(w) ? "true" : "false");
     put_ranks(&out, w);
     put_pool(&out, engine);
+    put_cuts(&out, engine);
     buf_puts(&out, ",\"groups\":[");
     for (int i = 0; i < w->partition.n_groups; i++) {
         if (i)

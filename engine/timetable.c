@@ -32,11 +32,40 @@ void timetable_add_step(struct timetable *t, struct step *s)
     add(t, (struct timetable_entry){.done_ns = s->done_ns, .step = s}, s->ranks, s->n_ranks);
 }
 
+/* When the links of these ranks are free; then they are taken for so long. Returns when that ends. */
+static int64_t take_links(struct timetable *t, uint64_t ranks, int64_t from_ns, int64_t ns)
+{
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (ranks >> i & 1 && t->link_ns[i] > from_ns)
+            from_ns = t->link_ns[i];
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (ranks >> i & 1)
+            t->link_ns[i] = from_ns + ns;
+    return from_ns + ns;
+}
+
 void timetable_add_move(struct timetable *t, struct move *m)
 {
     const struct move_end *mover = move_mover(m);
-    int64_t done = begin(t, mover->ranks, mover->n, m->posted_ns) + atomic_load(&m->ns);
-    add(t, (struct timetable_entry){.done_ns = done, .move = m}, mover->ranks, mover->n);
+    int64_t ns = atomic_load(&m->ns), at = m->beside ? m->posted_ns : begin(t, mover->ranks, mover->n, m->posted_ns);
+    bool far = m->to.host || m->from.host;
+    uint64_t ranks = 0;
+    for (int i = 0; i < mover->n; i++)
+        ranks |= 1ull << mover->ranks[i];
+    int64_t done = far ? take_links(t, ranks, at, ns) : at + ns;
+    add(t, (struct timetable_entry){.done_ns = done, .move = m}, mover->ranks, m->beside ? 0 : mover->n);
+}
+
+void timetable_add_reshard(struct timetable *t, struct reshard_task *r)
+{
+    int ranks[MAX_RANKS], n = 0;
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (r->ranks >> i & 1)
+            ranks[n++] = i;
+    bool waits = r->kind == RESHARD_TAKE;
+    int64_t at = waits ? begin(t, ranks, n, r->posted_ns) : r->posted_ns, ns = atomic_load(&r->ns);
+    int64_t done = ns ? take_links(t, r->ranks, at, ns) : at;
+    add(t, (struct timetable_entry){.done_ns = done, .reshard = r}, ranks, waits ? n : 0);
 }
 
 void timetable_add_replica(struct timetable *t, struct replica_task *r)
@@ -79,6 +108,16 @@ bool timetable_release_replica(struct timetable *t, int layer, struct timetable_
 {
     for (int i = 0; i < t->n; i++)
         if (t->entries[i].replica && t->entries[i].replica->layer == layer) {
+            release(t, i, out);
+            return true;
+        }
+    return false;
+}
+
+bool timetable_release_reshard(struct timetable *t, uint64_t ranks, struct timetable_entry *out)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entries[i].reshard && t->entries[i].reshard->ranks == ranks) {
             release(t, i, out);
             return true;
         }

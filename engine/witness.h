@@ -8,6 +8,7 @@
 
 #include "engine/exec/move.h"
 #include "engine/exec/replicate.h"
+#include "engine/exec/reshard.h"
 #include "engine/exec/step.h"
 #include "engine/policy.h"
 
@@ -30,6 +31,8 @@ struct witness {
     void (*moved)(void *ctx, int64_t now_ns, const struct move *m);
     /* The copies of an FFN layer are whole, could not be made, or are gone. */
     void (*replicated)(void *ctx, int64_t now_ns, const struct replica_task *t);
+    /* Weights have come, beside the steps or for a group that waited; or were dropped. */
+    void (*resharded)(void *ctx, int64_t now_ns, const struct reshard_task *t);
     void (*ended)(void *ctx, int64_t now_ns, const struct request *r, enum ending how);
     /* A turn of the engine that did something. p: what was decided, before it is carried out; NULL: nothing was. */
     void (*turned)(void *ctx, int64_t now_ns, const struct plan *p);

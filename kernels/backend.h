@@ -65,6 +65,7 @@ struct device_facts {
      * its own. */
     struct device_budget {
         size_t weights, copy;        /* the weights it holds; what --shift-weights copy adds */
+        size_t layers;               /* the matrices of all layers, uncut */
         size_t ffn_layer, ffn_freed; /* pooled: the FFN matrices of a layer; what the pool frees, less its slots */
         size_t reserve;              /* activations and all else */
         int kv_bits;                 /* of a cached element, whatever kv_dtype says */
@@ -311,6 +312,7 @@ struct step_time {
 struct backend_ops {
     const char *name;
     bool computes;      /* false: forward is skipped for `whole_step` (sim) */
+    bool loads_beside;  /* weight_load and weight_free may run beside the device's ops, on another thread */
     bool shares_memory; /* ranks of one process whose devices have the same index may use one rank's weights */
 
     /* Devices of this kind here, for those that may be absent; NULL: there is always one. */
@@ -409,6 +411,8 @@ struct backend_ops {
     int64_t (*kv_move_ns)(const struct device *d, const struct kv_move *m);
     /* Of a pooled FFN layer, onto every rank. */
     int64_t (*layer_copy_ns)(const struct device *d);
+    /* Of weights, from the machine's memory. */
+    int64_t (*host_copy_ns)(const struct device *d, size_t bytes);
 
     /* Collectives. A member whose device failed aborts the comm instead of taking part, and a member that finds its
      * comm aborted fails with E_PEER for the rest of the step, so no member waits for ever. A comm stays aborted until

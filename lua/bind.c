@@ -42,6 +42,7 @@ enum field {
     F_PROMPT,
     F_MAX_TOKENS,
     F_OPEN_ENDED,
+    F_OFFLINE,
     F_ARRIVAL,
     F_SLO_TTFT,
     F_SLO_TPOT,
@@ -56,8 +57,9 @@ enum field {
     F_FIELD_COUNT
 };
 static const char *const field_names[F_FIELD_COUNT] = {
-    "id",          "name",     "tenant", "priority",  "prompt", "max_tokens", "open_ended", "arrival", "slo_ttft_ms",
-    "slo_tpot_ms", "computed", "output", "preempted", "key",    "again",      "ending",     "cached",  "ttft_ms",
+    "id",      "name",    "tenant",      "priority",    "prompt",   "max_tokens", "open_ended",
+    "offline", "arrival", "slo_ttft_ms", "slo_tpot_ms", "computed", "output",     "preempted",
+    "key",     "again",   "ending",      "cached",      "ttft_ms",
 };
 
 struct bind *bind_of(lua_State *L)
@@ -427,6 +429,7 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     put_number(L, keys, F_KEY, r->key);
     put_flag(L, keys, F_AGAIN, admitted_before(b, r));
     put_flag(L, keys, F_OPEN_ENDED, s->open_ended);
+    put_flag(L, keys, F_OFFLINE, s->offline);
     put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
     if (how == END_NONE) { /* what only finish knows */
         put_text(L, keys, F_CACHED, NULL);
@@ -546,6 +549,7 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
         {"kv_bytes", (double)n->kv_bytes},
         {"kv_blocks", n->kv_blocks},
         {"host_kv_blocks", n->host_kv_blocks},
+        {"shard_bytes", n->residency ? (double)n->residency->room : 0},
         {"max_num_seqs", n->limits.max_num_seqs},
         {"max_num_batched_tokens", n->limits.max_num_batched_tokens},
         {"max_model_len", n->limits.max_model_len},
@@ -557,7 +561,7 @@ void bind_push_node(lua_State *L, const struct node_facts *n)
     lua_setfield(L, -2, "model");
     lua_pushstring(L, n->device);
     lua_setfield(L, -2, "device");
-    lua_pushstring(L, n->ffn ? "pooled" : "replicated");
+    lua_pushstring(L, n->ffn ? "pooled" : n->residency ? "sharded" : "replicated");
     lua_setfield(L, -2, "residency");
     push_ffn(L, n);
     lua_setfield(L, -2, "ffn");

@@ -13,9 +13,10 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",        "tenant",        "priority", "arrival",    "prompt",  "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
-    "preempted", "waiting_since", "started",  "open_ended", "key",     "computed",   "output",      "remaining",
-    "blocks",    "group",         "home",     "parked",     "in_host", "held",       "first",       "last",
+    "id",          "tenant",    "priority",      "arrival", "prompt",     "max_tokens", "slo_ttft_ms",
+    "slo_tpot_ms", "preempted", "waiting_since", "started", "open_ended", "offline",    "key",
+    "computed",    "output",    "remaining",     "blocks",  "group",      "home",       "parked",
+    "in_host",     "held",      "first",         "last",
 };
 
 /* ---- needs */
@@ -155,6 +156,8 @@ static double cell_of(const struct world *w, const struct request *r, int column
         return (double)r->first_scheduled_ns * 1e-9;
     case COL_OPEN_ENDED:
         return r->spec->open_ended;
+    case COL_OFFLINE:
+        return r->spec->offline;
     case COL_KEY:
         return r->key;
     case COL_COMPUTED:
@@ -207,7 +210,7 @@ static void push_tables(struct sync *s)
 
 static bool is_flag(int column)
 {
-    return column == COL_PARKED || column == COL_IN_HOST || column == COL_OPEN_ENDED;
+    return column == COL_PARKED || column == COL_IN_HOST || column == COL_OPEN_ENDED || column == COL_OFFLINE;
 }
 
 /* Any cell but a tenant. */

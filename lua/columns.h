@@ -24,6 +24,7 @@ enum column {
     COL_WAITING_SINCE,
     COL_STARTED,
     COL_OPEN_ENDED,
+    COL_OFFLINE,
     COL_KEY /* changes only by leaving and entering the queue */,
     COL_COMPUTED /* from here on at any time */,
     COL_OUTPUT,

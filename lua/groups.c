@@ -170,7 +170,7 @@ static void make_table(const struct groups *all, struct group_table *t, lua_Stat
 {
     int tpb = kv_place(&w->kv, g->place)->tokens_per_block;
     drop_table(t, L);
-    lua_createtable(L, 0, GROUP_FACT_COUNT + 8);
+    lua_createtable(L, 0, GROUP_FACT_COUNT + 9);
     set_number(L, "id", g->id);
     set_number(L, "size", g->n_ranks);
     set_number(L, "tokens_per_block", tpb);
@@ -179,6 +179,11 @@ static void make_table(const struct groups *all, struct group_table *t, lua_Stat
     lua_setfield(L, -2, "ranks");
     groups_push_layout(L, g->base);
     lua_setfield(L, -2, "base");
+    if (g->weights.tp)
+        groups_push_layout(L, g->weights);
+    else
+        lua_pushboolean(L, false); /* its ranks have all of them */
+    lua_setfield(L, -2, "weights");
     lua_createtable(L, 0, 4);
     lua_pushvalue(L, -1);
     t->layout_ref = keep(L);

@@ -54,7 +54,7 @@ static void sync_ranks(lua_State *L, int ref, uint64_t mask, int *had)
 
 static void push_pending(lua_State *L, const struct switch_pending *s, int64_t now_ns)
 {
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     groups_push_ranks(L, s->order.mask);
     lua_setfield(L, -2, "ranks");
     lua_pushstring(L, s->forced ? "hard" : switch_when_name(s->order.when));
@@ -63,6 +63,10 @@ static void push_pending(lua_State *L, const struct switch_pending *s, int64_t n
     lua_setfield(L, -2, "release");
     lua_pushnumber(L, (double)(now_ns - s->since_ns) * 1e-6);
     lua_setfield(L, -2, "age_ms");
+    if (s->order.weights.tp) {
+        groups_push_layout(L, s->order.weights);
+        lua_setfield(L, -2, "weights");
+    }
     lua_pushstring(L, s->order.reason);
     lua_setfield(L, -2, "reason");
 }

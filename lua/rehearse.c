@@ -170,6 +170,7 @@ struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
     s->prompt = mem_new_array((size_t)s->n_prompt, sizeof *s->prompt);
     s->max_tokens = m->max_tokens > 0 ? m->max_tokens : 16;
     s->open_ended = m->open_ended;
+    s->offline = m->offline;
     s->arrival_ns = (int64_t)(m->arrival_s * 1e9);
     s->slo_ttft_ms = m->slo_ttft_ms;
     s->sampling.n_logprobs = s->sampling.n_prompt_logprobs = -1;

@@ -32,6 +32,7 @@ struct made_request {
     int priority, n_prompt, max_tokens, n_output;
     double arrival_s, slo_ttft_ms;
     bool running;    /* its prompt and n_output tokens are computed, if there is KV for them */
+    bool offline;    /* a line of a batch */
     bool open_ended; /* the client gave no max_tokens */
     bool parked;     /* and then it was preempted with its KV kept */
     int group;       /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */

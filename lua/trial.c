@@ -74,9 +74,9 @@ static uint64_t rank_list(lua_State *L, int index, const char *what)
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
     static const char *const names[] = {"name",    "tenant",      "priority", "prompt", "max_tokens", "output",
-                                        "arrival", "slo_ttft_ms", "group",    "parked", "open_ended"};
+                                        "arrival", "slo_ttft_ms", "group",    "parked", "open_ended", "offline"};
     luaL_checktype(L, table, LUA_TTABLE);
-    verb_check_fields(L, table, "a request of a test", names, 11);
+    verb_check_fields(L, table, "a request of a test", names, 12);
     double order = (double)t->world.next_tag;
     struct made_request m = {.name = text(L, table, "name"),
                              .tenant = text(L, table, "tenant"),
@@ -89,7 +89,8 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
                              .running = running,
                              .group = (int)number(L, table, "group", 0, 1, MAX_MADE_GROUPS),
                              .parked = flag(L, table, "parked"),
-                             .open_ended = flag(L, table, "open_ended")};
+                             .open_ended = flag(L, table, "open_ended"),
+                             .offline = flag(L, table, "offline")};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");

@@ -150,15 +150,6 @@ struct layout verb_layout(lua_State *L, int arg, bool *given)
     return (struct layout){.sp = width(L, arg, "sp"), .tp = width(L, arg, "tp"), .pp = width(L, arg, "pp")};
 }
 
-struct layout verb_default_layout(const struct world *w, const struct group *g)
-{
-    int pp = g->base.pp, width = g->n_ranks / pp;
-    for (int tp = width; tp > 1; tp--)
-        if (width % tp == 0 && !w->shape.refusals[width][tp])
-            return (struct layout){width / tp, tp, pp};
-    return (struct layout){width, 1, pp};
-}
-
 const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out)
 {
     bool given;
@@ -169,7 +160,7 @@ const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out)
     if (!g)
         return v ? "no such group (any more)" : "this can be asked in step, admit and finish only";
     if (!given)
-        *out = verb_default_layout(v->world, g);
+        *out = group_usual_layout(v->world, g);
     return shape_refusal(&v->world->shape, g->n_ranks, *out);
 }
 
@@ -324,6 +315,8 @@ void verbs_add_queries(lua_State *L)
 {
     lua_pushcfunction(L, view_estimate);
     lua_setfield(L, -2, "estimate");
+    lua_pushcfunction(L, view_estimate_reshard);
+    lua_setfield(L, -2, "estimate_reshard");
     lua_pushcfunction(L, view_narrowest);
     lua_setfield(L, -2, "narrowest");
     lua_pushcfunction(L, view_cover);
@@ -338,8 +331,8 @@ void verbs_create(struct bind *b, lua_State *L)
                                      {"log", act_log},           {"bind", act_bind},       {"release", act_release},
                                      {"remap", act_remap},       {"open", act_open},       {"comm", act_comm},
                                      {"weights", act_weights},   {"widen", act_widen},     {"ffn", act_ffn},
-                                     {"swap_out", act_swap_out}, {"swap_in", act_swap_in}};
-    static const char *const absent[] = {"reshard", "draft"};
+                                     {"swap_out", act_swap_out}, {"swap_in", act_swap_in}, {"reshard", act_reshard}};
+    static const char *const absent[] = {"draft"};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

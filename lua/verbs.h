@@ -36,7 +36,6 @@ void verb_check_fields(lua_State *L, int table, const char *what, const char *co
 /* The layout after a group, by argument, or the group's default one; NULL, or why it cannot be. */
 const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
 /* The widest tensor parallel layout that runs on a stage of the group. */
-struct layout verb_default_layout(const struct world *w, const struct group *g);
 
 /* The place of a text in a list of choices. Raises when it is not a text or none of them. */
 int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n);
@@ -59,11 +58,13 @@ int act_release(lua_State *L);
 int act_remap(lua_State *L);
 int act_swap_out(lua_State *L);
 int act_swap_in(lua_State *L);
+int act_reshard(lua_State *L);
 int act_open(lua_State *L);
 int act_comm(lua_State *L);
 int act_weights(lua_State *L);
 int act_preempt_group(lua_State *L);
 int view_narrowest(lua_State *L);
 int view_cover(lua_State *L);
+int view_estimate_reshard(lua_State *L);
 
 #endif

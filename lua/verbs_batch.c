@@ -188,7 +188,7 @@ int act_forward(lua_State *L)
     if (batch->group_id != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
-        layout = verb_default_layout(batch->plan->world, batch->group);
+        layout = group_usual_layout(batch->plan->world, batch->group);
     check_step_options(L, 4, batch);
     return verb_answer(L, plan_forward(batch, layout));
 }

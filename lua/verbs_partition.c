@@ -91,19 +91,34 @@ static void read_reason(lua_State *L, int opts, struct switch_order *o)
     lua_pop(L, 1);
 }
 
-/* What bind and release have in common. NULL, or why it is refused. */
-static const char *read_order(lua_State *L, int opts, struct switch_order *o)
+enum order_verb { ORDER_BIND, ORDER_RELEASE, ORDER_RESHARD };
+
+static const char *read_weights(lua_State *L, int opts, struct switch_order *o)
 {
-    static const char *const names[] = {"when", "kv", "base", "max_wait_ms", "requests", "reason"};
-    static const char *const whens[] = {"hard", "drain", "soft"};
+    bool given;
+    if (option(L, opts, "weights")) {
+        o->weights = verb_layout(L, lua_gettop(L), &given);
+        lua_pop(L, 1);
+    }
+    bool ready = o->when == WHEN_READY && !o->weights.tp;
+    return ready ? "when = \"ready\" is for orders that move weights" : NULL;
+}
+
+/* What bind, release and reshard have in common. NULL, or why it is refused. */
+static const char *read_order(lua_State *L, int opts, enum order_verb verb, struct switch_order *o)
+{
+    static const char *const names[] = {"when", "kv", "max_wait_ms", "requests", "reason", "base", "weights"};
+    static const char *const whens[] = {"hard", "drain", "soft", "ready"};
+    static const char *const what[] = {"the options of act.bind", "the options of act.release",
+                                       "the options of act.reshard"};
     const char *why = NULL;
     if (lua_isnoneornil(L, opts))
         return NULL;
     if (lua_type(L, opts) != LUA_TTABLE)
         luaL_error(L, "options like { when = \"drain\" } are expected, not a %s", luaL_typename(L, opts));
-    verb_check_fields(L, opts, o->release ? "the options of act.release" : "the options of act.bind", names, 6);
+    verb_check_fields(L, opts, what[verb], names, verb == ORDER_BIND ? 7 : verb == ORDER_RESHARD ? 6 : 5);
     if (option(L, opts, "when")) {
-        o->when = (enum switch_when)verb_choice(L, lua_gettop(L), "when", whens, 3);
+        o->when = (enum switch_when)verb_choice(L, lua_gettop(L), "when", whens, verb == ORDER_RELEASE ? 3 : 4);
         lua_pop(L, 1);
     }
     if (option(L, opts, "kv")) {
@@ -116,8 +131,8 @@ static const char *read_order(lua_State *L, int opts, struct switch_order *o)
     }
     read_reason(L, opts, o);
     const char *base = read_base(L, opts, __builtin_popcountll(o->mask), &o->base);
-    const char *named = read_named(L, opts, o);
-    return why ? why : base ? base : named;
+    const char *named = read_named(L, opts, o), *weights = read_weights(L, opts, o);
+    return why ? why : base ? base : named ? named : weights;
 }
 
 static int give(lua_State *L, const struct switch_order *o)
@@ -145,14 +160,14 @@ static int not_an_order_time(lua_State *L, const char *verb)
 
 /* ---- the verbs */
 
-/* act.bind(ranks [, { when =, kv =, base =, max_wait_ms =, requests =, reason = }]) */
+/* act.bind(ranks [, { when =, kv =, base =, weights =, max_wait_ms =, requests =, reason = }]) */
 int act_bind(lua_State *L)
 {
     const char *why;
     lua_settop(L, 2);
     uint64_t mask = check_ranks(L, 1, &why);
     struct switch_order o = new_order(false, mask);
-    const char *bad = read_order(L, 2, &o);
+    const char *bad = read_order(L, 2, ORDER_BIND, &o);
     if (why || bad)
         return verb_refused(L, why ? why : bad);
     if (!verb_orders(L))
@@ -170,7 +185,7 @@ int act_release(lua_State *L)
     if (lua_type(L, 2) == LUA_TSTRING)
         why = check_fate(L, 2, &o.fate);
     else
-        why = read_order(L, 2, &o);
+        why = read_order(L, 2, ORDER_RELEASE, &o);
     if (!verb_orders(L))
         return not_an_order_time(L, "release");
     const struct group *g = partition_find(&verb_orders(L)->world->partition, id);
@@ -179,6 +194,61 @@ int act_release(lua_State *L)
     o.mask = g->mask;
     o.base = (struct layout){g->n_ranks, 1, 1};
     return give(L, &o);
+}
+
+/* act.reshard(group, layout [, { when =, kv =, base =, max_wait_ms =, requests =, reason = }]): its ranks are to hold
+ * the weights of this layout. */
+int act_reshard(lua_State *L)
+{
+    bool given;
+    lua_settop(L, 3);
+    int id = verb_group(L, 1);
+    struct layout l = verb_layout(L, 2, &given);
+    const struct plan *p = verb_orders(L);
+    const struct group *g = p ? partition_find(&p->world->partition, id) : NULL;
+    if (!given)
+        return luaL_error(L, "act.reshard(group, layout): a layout like { tp = 4 } is expected");
+    struct switch_order o = new_order(false, g ? g->mask : 1);
+    o.weights = l;
+    o.when = WHEN_READY;
+    if (g)
+        o.base = (struct layout){g->n_ranks / (g->n_ranks % l.pp ? 1 : l.pp), 1, l.pp};
+    const char *why = read_order(L, 3, ORDER_RESHARD, &o);
+    if (!p)
+        return not_an_order_time(L, "reshard");
+    if (!g || why)
+        return verb_refused(L, why ? why : "no such group (any more)");
+    return give(L, &o);
+}
+
+/* view.estimate_reshard(group, layout): what it would move, and how long that takes, as the last ones did. */
+int view_estimate_reshard(lua_State *L)
+{
+    bool given;
+    lua_settop(L, 2);
+    const struct view *v = bind_of(L)->facts;
+    const struct group *g = v ? view_group(v, verb_group(L, 1)) : NULL;
+    struct layout l = verb_layout(L, 2, &given);
+    if (!g)
+        return verb_refused(L, v ? "no such group (any more)" : "view.estimate_reshard can be called in a hook only");
+    if (!v->world->residency.facts)
+        return verb_refused(L, "every rank has the weights of all layouts: nothing has to move");
+    const char *why = shape_refusal(&v->world->shape, g->n_ranks, l);
+    int ranks[MAX_RANKS];
+    if (why)
+        return verb_refused(L, why);
+    struct layout base = l.pp == g->base.pp ? g->base : (struct layout){g->n_ranks / l.pp, 1, l.pp};
+    int n = partition_ranks(g->mask, base, ranks);
+    struct reshard_cost cost;
+    residency_cost(v->world, ranks, n, l, &cost);
+    lua_createtable(L, 0, 4);
+    lua_pushnumber(L, (double)cost.bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_pushnumber(L, cost.ns * 1e-6);
+    lua_setfield(L, -2, "ms");
+    lua_pushnumber(L, cost.stop_ns * 1e-6);
+    lua_setfield(L, -2, "stop_ms");
+    return 1;
 }
 
 /* act.remap(id, group, "keep" | "migrate" | "park" | "recompute" | "host"); the group may be nil for the last three. */
@@ -320,12 +390,18 @@ int act_weights(lua_State *L)
     const char *why = verb_layout_of_group(L, 1, &l);
     if (why)
         return verb_refused(L, why);
+    const struct view *v = bind_of(L)->facts;
+    const struct group *g = view_group(v, verb_group(L, 1));
+    struct reshard_cost cost = {0};
+    bool here = residency_runs(v->world, g, l);
+    if (!here)
+        residency_cost(v->world, g->ranks, g->n_ranks, l, &cost);
     lua_createtable(L, 0, 4);
-    lua_pushnumber(L, 0); /* replicated: a layout is a view of what every rank holds */
+    lua_pushnumber(L, (double)cost.bytes);
     lua_setfield(L, -2, "bytes");
-    lua_pushboolean(L, 1);
+    lua_pushboolean(L, here); /* a layout is a view of what the ranks hold */
     lua_setfield(L, -2, "zero_copy");
-    lua_pushboolean(L, 1);
+    lua_pushboolean(L, here && !g->loading);
     lua_setfield(L, -2, "ready");
     return 1;
 }
@@ -403,6 +479,8 @@ int act_widen(lua_State *L)
     if (!ranks)
         return verb_refused(L, no_group_caches);
     struct switch_order o = new_order(false, ranks);
+    if (p->world->residency.facts)
+        residency_usual(p->world, o.base.sp, 1, &o.weights);
     snprintf(o.reason, sizeof o.reason, "no group can hold the first request");
     return give(L, &o);
 }

@@ -4,6 +4,7 @@
 
 local counter, guess = {}, {} -- by tenant: tokens charged / weight; output tokens to expect of a request
 local clock = 0
+local offline = 1e15 -- added to the keys of lines of batches, so that they come behind all others
 
 local function weight(tenant, p)
   return p.weights[tenant] or 1
@@ -30,12 +31,15 @@ return {
     if request.again then return request.key end -- it was charged when it came
     local key = math.max(counter[request.tenant] or 0, clock)
     counter[request.tenant] = key + cost(request, p)
-    return key
+    return request.offline and key + offline or key
   end,
 
   step = function(view, act, p)
     local head = view.waiting.first[1]
-    if head then clock = math.max(clock, view.waiting.key[head]) end
+    if head then
+      local key = view.waiting.key[head]
+      clock = math.max(clock, key >= offline and key - offline or key)
+    end
     act.widen() -- where no group can hold the first request
     for _, group in ipairs(view.idle) do
       local batch = act.batch(group)

@@ -120,7 +120,7 @@ return {
     if request.priority <= p.premium and not premium[request.id] then
       premium[request.id], n_premium = true, n_premium + 1
     end
-    return request.arrival + request.priority * p.ageing
+    return request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0)
   end,
 
   finish = function(request)

@@ -16,7 +16,7 @@ return {
   },
 
   admit = function(request, view, act, p)
-    return request.arrival + request.priority * p.ageing
+    return request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0)
   end,
 
   step = function(view, act, p)

@@ -54,15 +54,25 @@ local function wanted(view, p, new, kept)
   return phase, "as it was"
 end
 
--- Binds every group as the phase wants it. KV goes to host memory where all of it has room there; else it moves.
+-- The layout that a phase takes: so many stages, and tensor parallelism as wide as can be within one.
+local function layout_of(size, pp)
+  local all = node.layouts[size / pp]
+  local tp = all and #all > 0 and all[#all].tp or 1
+  return { sp = size / pp / tp, tp = tp, pp = pp }
+end
+
+-- Binds every group as the phase wants it. KV goes to host memory where all of it has room there; else it moves. Where
+-- ranks hold their share of the weights only, new shares come while the group goes on, as many as there is room for.
 local function arrange(view, act, p, why)
+  local moves = node.residency == "sharded"
   for _, group in ipairs(view.groups) do
-    local pp = phase == "prefill" and stages_of(group.size, p.pp) or 1
+    local pp = stages_of(group.size, phase == "prefill" and p.pp or p.tokens_pp)
     if group.base.pp ~= pp and #view.pending == 0 then
       local held = 0
       for row = 1, view.running.n do held = held + view.running.blocks[row] * group.size end
       act.bind(group.ranks, {
         base = { sp = group.size / pp, pp = pp }, kv = view.host_free > held and "host" or "migrate",
+        weights = moves and layout_of(group.size, pp) or nil, when = moves and "ready" or "hard",
         reason = string.format("seesaw: %s, %s", phase, why),
       })
     end
@@ -83,19 +93,30 @@ local function make_room(view, act)
   if last and view.kv_free < view.n_running and view.n_running > 1 then act.swap_out(view.running.id[last]) end
 end
 
+-- Nothing can run, and some are parked where no group has the placement of their KV: they move, or begin again.
+local function bring_home(view, act, group)
+  local waiting = view.waiting
+  for row = 1, waiting.n do
+    local id = waiting.id[row]
+    local stranded = waiting.parked[row] and not waiting.in_host[row] and waiting.home[row] == 0
+    if stranded and not act.remap(id, group) then act.preempt(id, "recompute") end
+  end
+end
+
 return {
   api = 1,
   doc = "Prompts in pipeline stages, tokens in tensor parallelism, KV in host memory in between.",
 
   params = {
     pp = { default = 0, min = 0, max = 64, type = "integer", doc = "stages for prompts; 0: the most that can be" },
+    tokens_pp = { default = 1, min = 1, max = 64, type = "integer", doc = "stages for tokens" },
     micro = {
       default = 0, min = 0, max = 1024, type = "integer",
       doc = "micro-batches of a step of prompts; 0: four for each stage",
     },
     turn_s = {
       default = 10, min = 0.01, max = 3600,
-      doc = "seconds after which a phase ends that keeps others waiting",
+      doc = "seconds after which a phase ends that keeps others waiting (offline: many, with --starvation-seconds 0)",
     },
     least_s = { default = 0.2, min = 0, max = 3600, doc = "seconds that a decode phase lasts at least" },
     few = {
@@ -105,7 +126,10 @@ return {
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
   },
 
-  needs = { "waiting.id", "waiting.in_host", "running.id", "running.output", "running.blocks", "running.last" },
+  needs = {
+    "waiting.id", "waiting.in_host", "waiting.parked", "waiting.home", "running.id", "running.output", "running.blocks",
+    "running.last",
+  },
 
   start = function(facts, act, p, view)
     node, phase, since, full = facts, "prefill", view and view.now or 0, false
@@ -122,13 +146,15 @@ return {
       if phase == "prefill" then
         batch:prefill(new, p.budget)
         full = batch.tokens == 0 and view.copies == 0
-        if full then act.wake(1) end
       else
         batch:decodes()
         if view.kv_free > view.kv_total / 8 or batch.tokens == 0 then batch:prefill(kept, p.budget) end
         if batch.tokens == 0 then batch:prefill(view.waiting, p.budget) end
       end
-      if batch.tokens > 0 then
+      if batch.tokens == 0 then
+        if view.copies == 0 then bring_home(view, act, group) end
+        if view.n_waiting > 0 then act.wake(1) end -- copies end, and phases change
+      else
         act.forward(group, batch, nil, pp > 1 and { micro = p.micro > 0 and p.micro or 4 * pp } or nil)
       end
     end

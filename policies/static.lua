@@ -126,7 +126,7 @@ return {
   end,
 
   admit = function(request, view, act, p)
-    return p.preempt and request.arrival + request.priority * p.ageing or nil
+    return p.preempt and request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0) or nil
   end,
 
   step = function(view, act, p)

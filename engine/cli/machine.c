@@ -105,6 +105,12 @@ static int check_pool(const struct opts *o, int n_layers, const struct engine_se
     if (s->ops->n_devices && o->rank_memory)
         return err_set(e, E_UNSUPPORTED, "--rank-memory is not offered with --device %s: GPUs have memory of their own",
                        s->ops->name);
+    if (opts_given(o, "shard-memory") && strcmp(o->weights, "sharded") != 0)
+        return err_set(e, E_INPUT,
+                       "--shard-memory is for ranks that hold shares of the weights: give --weights "
+                       "sharded, too");
+    if (strcmp(o->weights, "sharded") == 0 && s->n_ranks < 2)
+        return err_set(e, E_INPUT, "--weights sharded: one rank holds all of them in any case, give --ranks 2 or more");
     if (!pooled)
         return 0;
     if (o->graph_sizes)
@@ -148,6 +154,10 @@ int machine_pool(const struct opts *o, int n_layers, struct engine_setup *s, str
     s->host_kv_bytes = (size_t)o->host_kv;
     s->rank_memory = (size_t)o->rank_memory;
     TRY(check_pool(o, n_layers, s, e));
+    s->sharded = strcmp(o->weights, "sharded") == 0;
+    s->shard_memory = (size_t)o->shard_memory;
+    if (s->sharded && !o->graph_sizes)
+        s->n_graph_sizes = 0;
     if (strcmp(o->weights, "pooled") != 0)
         return 0;
     s->n_graph_sizes = 0;

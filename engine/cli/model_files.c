@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/log.h"
+#include "models/load/identity.h"
 #include "models/tokenizer/hf_words.h"
 
 int opts_cache_type(const char *name, enum dtype *out, struct err *e)
@@ -78,4 +79,17 @@ int model_files_open(struct model_files *f, const struct opts *o, struct err *e)
     TRY(opts_matrix_type(o->dummy_dtype, &type, e));
     TRY(model_open_dummy(&f->model, o->hf_config, type, o->seed, e));
     return tokenizer_bytes(&f->tokenizer, model_config(f->model)->vocab, e);
+}
+
+int model_files_identity(const struct opts *o, const struct model *m, struct sha256 *out, struct err *e)
+{
+    struct buf text = {0};
+    bool dummy = !strcmp(o->load_format, "dummy");
+    identity_of_tensors(&text, m);
+    if (dummy)
+        buf_printf(&text, "seed %llu\n", (unsigned long long)o->seed);
+    int rc = identity_of_files(&text, dummy ? o->hf_config : o->model, e);
+    *out = hash_sha256(text.data, text.len);
+    buf_free(&text);
+    return rc;
 }

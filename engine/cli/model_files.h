@@ -3,6 +3,7 @@
 #ifndef CLI_MODEL_FILES_H
 #define CLI_MODEL_FILES_H
 
+#include "engine/base/hash.h"
 #include "engine/cli/opts.h"
 #include "models/load/model.h"
 #include "models/tokenizer/tokenizer.h"
@@ -15,6 +16,8 @@ struct model_files {
 
 /* The caller closes what is not NULL, also after a failure. */
 int model_files_open(struct model_files *out, const struct opts *o, struct err *e);
+/* Of the model that was opened so: changes with its weights. */
+int model_files_identity(const struct opts *o, const struct model *m, struct sha256 *out, struct err *e);
 /* --kv-cache-dtype; --dummy-dtype, whose fp8 has scales. */
 int opts_cache_type(const char *name, enum dtype *out, struct err *e);
 int opts_matrix_type(const char *name, enum dtype *out, struct err *e);

@@ -64,6 +64,8 @@ struct opts {
     char *shift_weights;
     char *weights, *pool_owner, *pool_order;    /* pool_order: NULL: as the slots allow */
     int64_t host_kv;                            /* bytes */
+    char *disk_kv;                              /* PATH[:BYTES] */
+    int64_t shard_memory;                       /* 0: not given */
     int64_t rank_memory, pool_slots, pool_tile; /* rank_memory 0: not given */
     double link_gbps;                           /* 0: no bound; a described machine: its own */
     struct strings comm_sets;
@@ -150,5 +152,9 @@ void opts_show(const struct opts *o, struct buf *out);
 /* A count with an optional suffix, as vLLM reads it: 32k = 32,000, 32K = 32,768 (also m M g G t T, and KiB MiB GiB TiB,
  * kB MB GB TB); a fraction is allowed before a decimal suffix. E_INPUT for anything else, E_INPUT when past int64. */
 int opts_human(const char *text, int64_t *out);
+/* The BYTES of PATH[:BYTES], and how long the path is; DISK_GIB where there are none; -1: what begins with a digit
+ * behind the last colon is no size. */
+enum { DISK_GIB = 16 };
+int64_t opts_disk_bytes(const char *text, size_t *path_len);
 
 #endif

@@ -3,6 +3,24 @@
 
 #include "engine/cli/opts_table.h"
 
+static int check_disk(const struct opts *o, struct err *e)
+{
+    size_t path;
+    if (!o->disk_kv)
+        return 0;
+    if (opts_disk_bytes(o->disk_kv, &path) < 0)
+        return err_set(e, E_INPUT, "--disk-kv: '%.60s' is no size: use one like 2GiB or 500MB", o->disk_kv + path + 1);
+    if (!o->host_kv)
+        return err_set(e, E_INPUT,
+                       "--disk-kv is the tier below host memory: give that some, like --host-kv-memory 2GiB");
+    if (!o->prefix_caching)
+        return err_set(e, E_INPUT, "--disk-kv keeps cached prefixes: leave --no-enable-prefix-caching out");
+    return o->record ? err_set(e, E_INPUT,
+                               "--disk-kv and --record exclude each other: what the disk has from before "
+                               "is in no recording")
+                     : 0;
+}
+
 static int check_params(const struct opts *o, struct err *e)
 {
     if (o->block_size % 16)
@@ -132,6 +150,7 @@ int opts_cross_check(struct opts *o, struct err *e)
     if (o->command == CMD_BATCH && (!o->input || !o->output))
         return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",
                        o->input ? "where do the answers go?" : "which lines?");
+    TRY(check_disk(o, e));
     return check_params(o, e);
 }
 

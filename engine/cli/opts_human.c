@@ -37,3 +37,12 @@ int opts_human(const char *text, int64_t *out)
     }
     return E_INPUT;
 }
+
+int64_t opts_disk_bytes(const char *text, size_t *path_len)
+{
+    const char *colon = strrchr(text, ':');
+    bool given = colon && strchr("0123456789", colon[1]) && colon[1] && !strchr(colon, '/');
+    int64_t bytes = (int64_t)DISK_GIB << 30;
+    *path_len = given ? (size_t)(colon - text) : strlen(text);
+    return given && opts_human(colon + 1, &bytes) ? -1 : bytes;
+}

@@ -70,9 +70,11 @@ static const struct opt_row rows[] = {
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
      "memory for the KV cache of each rank (2GiB, 500MB, ...); 0: by --memory-utilization"},
     {"host-kv-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(host_kv), "BYTES", "0", 0, 1e15, NULL,
-     "memory of the machine where policies put KV that is not in use now, of all ranks together; it comes back into "
-     "any "
-     "group, in any layout (like 8GiB)"},
+     "memory of the machine for KV that is not in use now, of all ranks together: where policies put it, and cached "
+     "prefixes that ranks have no room for; it comes back into any group, in any layout (like 8GiB)"},
+    {"disk-kv", NULL, 0, OPT_TEXT, GROUP_MEMORY, IN_SERVE, AT(disk_kv), "FILE[:BYTES]", NULL, 0, 0, NULL,
+     "below host memory: cached prefixes go to this file, too, and survive a restart; of at most BYTES (16GiB unless "
+     "given). Not with --record"},
     {"rank-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(rank_memory), "BYTES", "0", 0, 1e15, NULL,
      "each rank has so much memory of its own for weights, working memory and KV cache, as on a GPU; 0: ranks share "
      "the machine's memory, and the one copy of what each of them holds"},
@@ -122,9 +124,15 @@ static const struct opt_row rows[] = {
     {"shift-weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(shift_weights), "HOW", "view", 0, 0, "view|copy",
      "view: tensor-parallel shards are views of the one copy; copy: a second, sharded copy, as in the Shift "
      "Parallelism paper"},
-    {"weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(weights), "HOW", "replicated", 0, 0, "replicated|pooled",
+    {"weights", NULL, 0, OPT_CHOICE, GROUP_MACHINE, ALL, AT(weights), "HOW", "replicated", 0, 0,
+     "replicated|pooled|sharded",
      "replicated: every rank has all weights; pooled: the feed-forward matrices of a layer lie on one rank, which the "
-     "others fetch them from or send their rows to, and what that saves holds KV"},
+     "others fetch them from or send their rows to, and what that saves holds KV; sharded: a rank holds its share of "
+     "the "
+     "layout that its group runs, and a policy changes that"},
+    {"shard-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(shard_memory), "BYTES", "0", 0, 1e15, NULL,
+     "with --weights sharded: what each rank has for its share of the layers, the old and the new one together; 0: "
+     "twice the larger of the start's and of the layouts that cut the layers most"},
     {"pool-owner", NULL, 0, OPT_TEXT, GROUP_MACHINE, ALL, AT(pool_owner), "layer-mod[:N]|contiguous[:N]|LIST",
      "layer-mod", 0, 0, NULL,
      "with --weights pooled: layer l on rank l mod ranks; ranges of layers; or the rank of each layer, 0,0,1,1. With "

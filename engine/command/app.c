@@ -175,6 +175,20 @@ int app_plan_pool(struct app *a, struct engine_setup *s, struct err *e)
     return machine_pool(&a->opts, model_config(a->model)->n_layers, s, &a->pool, e);
 }
 
+static int plan_disk(struct app *a, struct engine_setup *s, struct err *e)
+{
+    const char *text = a->opts.disk_kv;
+    size_t n;
+    if (!text || a->opts.dry_run)
+        return 0;
+    s->disk.bytes = (size_t)opts_disk_bytes(text, &n);
+    if (n >= sizeof a->disk_path)
+        return err_set(e, E_INPUT, "--disk-kv: the path is too long");
+    memcpy(a->disk_path, text, n);
+    s->disk.path = a->disk_path;
+    return model_files_identity(&a->opts, a->model, &s->disk.model, e);
+}
+
 static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
@@ -184,6 +198,7 @@ static int open_engine(struct app *a, struct err *e)
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);
     }
+    TRY(plan_disk(a, &s, e));
     s.policy = a->policy;
     a->policy = (struct policy){0};
     TRY(engine_create(&a->engine, &s, e));

@@ -25,6 +25,7 @@ int command_plan(struct app *a, struct err *e)
                              .chunk = opts_given(o, "max-num-batched-tokens") ? o->max_num_batched_tokens : 0,
                              .max_model_len = o->max_model_len,
                              .memory_share = o->memory_share,
+                             .host_kv = o->host_kv,
                              .slo_ttft_ms = o->slo_ttft_ms,
                              .slo_tpot_ms = o->slo_tpot_ms,
                              .budget = o->budget,

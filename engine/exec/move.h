@@ -3,7 +3,7 @@
  * hold them) or, when it goes to host memory, of the source's (each copies its own heads there), handed back when the
  * last has done. The engine holds both block lists until then, and nobody writes the
  * source's blocks meanwhile. Ordered before every step that is posted to those ranks afterwards, so a sequence may run
- * right away. Invariant: running a move allocates nothing. */
+ * right away, unless it is made beside the steps. Invariant: running a move allocates nothing. */
 #ifndef EXEC_MOVE_H
 #define EXEC_MOVE_H
 
@@ -33,9 +33,10 @@ struct move {
     struct move_end from, to;
     int n_tokens, first_token;  /* tokens [first_token, n_tokens) */
     int n_layers, element_bits; /* of what is cached; set by move_post */
-    atomic_int left;            /* ranks yet to do their part; set by move_post */
-    _Atomic int64_t bytes;      /* copied */
-    _Atomic int64_t ns;         /* of its slowest part; 0 on machines that do not know beforehand */
+    bool beside; /* nobody waits for it in a step: it is done beside them, and not ordered before those posted later */
+    atomic_int left;       /* ranks yet to do their part; set by move_post */
+    _Atomic int64_t bytes; /* copied */
+    _Atomic int64_t ns;    /* of its slowest part; 0 on machines that do not know beforehand */
     int64_t posted_ns;
     void *ctx; /* the engine's */
 };

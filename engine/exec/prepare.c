@@ -19,21 +19,32 @@ static int count_ranks(uint64_t set)
     return __builtin_popcountll(set);
 }
 
-/* The next layout that this many ranks can run; none: it was the last. */
-static struct layout next_layout(const struct node_shape *s, int n, int after_tp)
+/* Do all members hold what they multiply with? */
+static bool runs(const struct prepare_setup *s, uint64_t set, struct layout l)
 {
-    for (int tp = after_tp + 1; tp <= n; tp++)
-        if (n % tp == 0 && !s->refusals[n][tp])
-            return (struct layout){n / tp, tp, 1};
+    for (int i = 0, share = 0; i < s->shape->n_ranks; i++)
+        if (set >> i & 1 && !rank_runs(s->ranks[i], l, share++))
+            return false;
+    return true;
+}
+
+/* The next layout that this set can run; none: it was the last. */
+static struct layout next_layout(const struct prepare_setup *s, uint64_t set, int after_tp)
+{
+    int n = count_ranks(set);
+    for (int tp = after_tp + 1; tp <= n; tp++) {
+        struct layout l = {n / tp, tp, 1};
+        if (n % tp == 0 && !s->shape->refusals[n][tp] && runs(s, set, l))
+            return l;
+    }
     return none;
 }
 
-static int count_layouts(const struct node_shape *s)
+static int count_layouts(const struct prepare_setup *s)
 {
     int n = 0;
-    for (int i = 0; i < s->n_sets; i++)
-        for (struct layout l = next_layout(s, count_ranks(s->sets[i]), 0); l.tp;
-             l = next_layout(s, count_ranks(s->sets[i]), l.tp))
+    for (int i = 0; i < s->shape->n_sets; i++)
+        for (struct layout l = next_layout(s, s->shape->sets[i], 0); l.tp; l = next_layout(s, s->shape->sets[i], l.tp))
             n++;
     return n;
 }
@@ -92,7 +103,7 @@ static struct prepare_task *post_rehearsals(const struct preparer *r)
     for (int i = 0; i < s->shape->n_sets; i++) {
         int n = count_ranks(s->shape->sets[i]);
         int64_t room = (int64_t)s->n_blocks * s->shape->tokens_per_block[n];
-        for (struct layout l = next_layout(s->shape, n, 0); l.tp; l = next_layout(s->shape, n, l.tp))
+        for (struct layout l = next_layout(s, s->shape->sets[i], 0); l.tp; l = next_layout(s, s->shape->sets[i], l.tp))
             for (int k = 0; k < REHEARSALS; k++, t++) {
                 const int sizes[REHEARSALS] = {s->step_rows, 64,
                                                1}; /* as a prompt, by kernels for some rows, as a decode */
@@ -162,8 +173,7 @@ static void record_all(struct preparer *r, const struct clock *clock)
     int64_t began = clock_now(clock);
     r->n_all = r->n_layouts * s->n_sizes;
     for (int i = 0; i < shape->n_sets; i++)
-        for (struct layout l = next_layout(shape, count_ranks(shape->sets[i]), 0); l.tp;
-             l = next_layout(shape, count_ranks(shape->sets[i]), l.tp))
+        for (struct layout l = next_layout(s, s->shape->sets[i], 0); l.tp; l = next_layout(s, s->shape->sets[i], l.tp))
             record_layout(r, shape->sets[i], l);
     if (!s->quiet)
         log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes,
@@ -172,9 +182,8 @@ static void record_all(struct preparer *r, const struct clock *clock)
 
 int prepare_ranks(const struct prepare_setup *s, struct err *e)
 {
-    struct preparer r = {.setup = s,
-                         .n_layouts = count_layouts(s->shape),
-                         .ended = s->threaded ? queue_create(sizeof(int), 0, false) : NULL};
+    struct preparer r = {
+        .setup = s, .n_layouts = count_layouts(s), .ended = s->threaded ? queue_create(sizeof(int), 0, false) : NULL};
     struct clock clock;
     clock_init_real(&clock);
     int rc = s->step_rows > 0 ? rehearse(&r, &clock, e) : 0;

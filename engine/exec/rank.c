@@ -1,4 +1,4 @@
-#include "engine/exec/rank.h"
+#include "engine/exec/rank_inner.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,35 +8,6 @@
 #include "engine/base/log.h"
 #include "engine/base/queue.h"
 #include "engine/base/thread.h"
-
-/* What lies in the inbox. */
-struct task {
-    enum { TASK_END, TASK_STEP, TASK_MOVE, TASK_PREPARE, TASK_REPLICA, TASK_JOB } kind;
-    int share;
-    void *what;
-};
-
-struct rank {
-    struct rank_setup setup;
-    struct device *device;
-    struct device_facts facts;
-    struct weights *weights;
-    struct ffn_seat *seat; /* in the FFN pool; NULL: all weights lie here */
-    struct forward forward;
-    struct kv_memory kv;
-    struct heads heads;
-    struct queue *inbox;     /* of struct task */
-    struct queue *jobs_done; /* of struct rank_job * */
-    struct rank_job opening;
-    const struct step
-        *on_device;   /* the step done last, if the device has what it sampled: the next can be fed with it there */
-    struct task held; /* taken from the inbox and not begun */
-    bool holds;
-    struct thread *thread;
-    uint64_t n_steps;
-    int poisoned; /* a device error: every later step fails with it */
-    struct err err;
-};
 
 static int init_weights(struct rank *r, struct err *e)
 {
@@ -54,6 +25,7 @@ static int init_weights(struct rank *r, struct err *e)
                                                 .copy_shards = s->copy_shards,
                                                 .ffn = s->ffn,
                                                 .rank = s->index,
+                                                .cut = s->cut,
                                                 .progress = s->progress},
                         e);
 }
@@ -72,6 +44,20 @@ static int init_forward(struct rank *r, struct err *e)
     return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, r->setup.n_ranks, e);
 }
 
+static int open_transfer(struct rank *r, struct err *e)
+{
+    const struct rank_setup *s = &r->setup;
+    return transfer_open(&r->transfer,
+                         &(struct transfer_setup){.ops = s->ops,
+                                                  .device = s->device,
+                                                  .model = s->model,
+                                                  .weights = r->weights,
+                                                  .rank = s->index,
+                                                  .move_done = s->move_done,
+                                                  .ctx = s->ctx},
+                         e);
+}
+
 static int open_parts(void *ctx, struct err *e)
 {
     struct rank *r = ctx;
@@ -81,7 +67,8 @@ static int open_parts(void *ctx, struct err *e)
     if (!s->quiet)
         log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
     TRY(init_weights(r, e));
-    return init_forward(r, e);
+    TRY(init_forward(r, e));
+    return s->threaded && (s->cut || s->has_host) ? open_transfer(r, e) : 0;
 }
 
 static void body(void *arg);
@@ -188,6 +175,17 @@ int rank_tokens_per_block(const struct rank *r, int n_kv_heads)
     return kv_memory_tokens(&r->kv, n_kv_heads);
 }
 
+/* Could ranks hold the shares of this layout one by one? */
+static const char *cut_refusal(const struct rank *r, struct layout l)
+{
+    const char *why = NULL;
+    for (int i = 0; i < l.sp * l.tp && !why; i++) {
+        struct cut c = cut_of(layout_of_stage(l), i);
+        why = weights_cut_refusal(r->weights, r->setup.model, &c);
+    }
+    return why;
+}
+
 const char *rank_layout_refusal(const struct rank *r, struct layout l)
 {
     const char *why = layout_refusal(&r->heads, l);
@@ -199,275 +197,30 @@ const char *rank_layout_refusal(const struct rank *r, struct layout l)
         return "pp is more than the layers of the model";
     if (r->facts.budget.weight_tp > 1 && l.tp % r->facts.budget.weight_tp)
         return "each device holds a share of the weights: tp must be a multiple of the number of shares";
+    if (r->setup.cut)
+        return cut_refusal(r, l);
     bool shown = weights_view(r->weights, layout_of_stage(l), 0) != NULL;
     return shown ? NULL : "there is no view of the weights for this layout";
 }
 
-/* ---- the work */
-
-/* The ranks that run something together. */
-struct team {
-    struct layout layout;
-    int n;
-    const int *ranks; /* by share */
-    int tokens_per_block;
-    const struct comm_set *comms;
-    enum comm_algorithm algorithm;
-};
-
-/* Tells teams apart whose members find the same views and comms: all of them say the same. */
-static uint64_t order_of(const struct team *t)
+bool rank_runs(const struct rank *r, struct layout l, int share)
 {
-    uint64_t h = 14695981039346656037ull;
-    for (int i = 0; i < t->n; i++)
-        h = (h ^ (uint64_t)(t->ranks[i] + 1)) * 1099511628211ull;
-    return h;
-}
-
-static struct forward_member site_of(const struct rank *r, const struct team *t, int share)
-{
-    struct forward_member site = {
-        .weights = weights_view(r->weights, layout_of_stage(t->layout), share_in_stage(t->layout, share)),
-        .stage = share_stage(t->layout, share),
-        .n_stages = t->layout.pp,
-        .kv = rank_kv(r, t->layout.pp),
-        .tokens_per_block = t->tokens_per_block,
-        .ffn = r->seat ? ffn_seat_source(r->seat) : NULL,
-        .group = order_of(t)};
-    ASSERT(site.weights && site.weights->shard.n * t->layout.pp == t->n && (t->comms != NULL) == (t->n > 1));
-    if (t->comms) {
-        struct comm_seat seat = comm_seat(t->comms, t->layout, share, t->algorithm);
-        site.sp = seat.sp;
-        site.tp = seat.tp;
-        site.all = seat.all;
-        site.from = seat.from;
-        site.to = seat.to;
-        site.twoshot_bytes = seat.twoshot_bytes;
-        site.library_bytes = seat.library_bytes;
-    }
-    return site;
-}
-
-static void poison(struct rank *r, int rc, const struct err *err)
-{
-    r->poisoned = rc;
-    r->err = *err;
-    if (r->seat)
-        ffn_seat_fail(r->seat);
-}
-
-/* A device that has failed, or is told to: the part ends before it begins. */
-static bool is_out(struct rank *r, struct step_part *p, const struct forward_member *site)
-{
-    r->n_steps++;
-    if (!r->poisoned && r->n_steps == r->setup.fail_at_step) {
-        struct err injected;
-        err_set(&injected, E_DEVICE, "rank %d: its device failed in step %llu (injected)", r->setup.index,
-                (unsigned long long)r->n_steps);
-        poison(r, E_DEVICE, &injected);
-    }
-    if (!r->poisoned && r->seat && ffn_seat_is_dead(r->seat)) {
-        struct err served;
-        err_set(&served, E_DEVICE, "rank %d: its device failed while it served others", r->setup.index);
-        poison(r, E_DEVICE, &served);
-    }
-    if (!r->poisoned)
-        return false;
-    p->rc = r->poisoned;
-    p->err = r->err;
-    forward_abort(r->setup.ops, site);
-    return true;
-}
-
-/* What one part of a step is at. */
-struct work {
-    struct step *step;
-    int share;
-    struct forward_member site;
-    enum { WORK_NEW, WORK_POSTED, WORK_ENDED } state;
-};
-
-static struct work work_on(const struct rank *r, struct step *s, int share)
-{
-    return (struct work){
-        .step = s,
-        .share = share,
-        .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm},
-                        share)};
-}
-
-static struct step_part *part_of(const struct work *w)
-{
-    return &w->step->parts[w->share];
-}
-
-static void note_failure(struct rank *r, const struct step_part *p)
-{
-    if (p->rc && p->rc != E_PEER)
-        poison(r, p->rc, &p->err);
+    return weights_hold(r->weights, l, share);
 }
 
 /* A simulated device in a threaded engine takes its time for real. */
-static void sleep_ns(int64_t ns)
+void rank_sleep_ns(int64_t ns)
 {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     while (ns > 0 && clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
         ;
 }
 
-/* On its way, where the device takes it whole; fed by the step under way. */
-static void post_part(struct rank *r, struct work *w, bool fed)
-{
-    struct step_part *p = part_of(w);
-    bool posted;
-    p->batch.fed = fed;
-    p->rc = forward_post(&r->forward, &w->site, &p->batch, &posted, &p->err);
-    note_failure(r, p);
-    w->state = p->rc ? WORK_ENDED : posted ? WORK_POSTED : WORK_NEW;
-    r->on_device = posted && !p->rc ? w->step : r->on_device;
-}
-
-/* All members have ended the step before, or soon will: it was made of ops by all of them, and they wait for nobody by
- * now. */
-static void take_tokens(struct work *w)
-{
-    struct step_part *p = part_of(w);
-    while (atomic_load(&w->step->prev->left) > 0)
-        sleep_ns(5000);
-    p->rc = step_take_tokens(w->step, w->share, &p->err);
-}
-
-/* The micro-batches, one behind another: as soon as the next stage has taken one, the rank goes on with the next. */
-static void run_micro(struct rank *r, const struct work *w)
-{
-    struct step_part *p = part_of(w);
-    for (int i = 0; i < w->step->n_micro && !p->rc; i++) {
-        struct step_time t = {0};
-        p->rc = forward_run(&r->forward, &w->site, &p->micro[i], &t, &p->err);
-        p->time.ns += t.ns;
-    }
-}
-
-/* forward_run, with what the step takes from the FFN pool, and what that cost. */
-static void run_forward(struct rank *r, const struct work *w)
-{
-    struct step_part *p = part_of(w);
-    struct ffn_account before, after;
-    if (w->step->n_micro > 1 && r->setup.ops->computes) {
-        run_micro(r, w);
-        return;
-    }
-    if (!r->seat) {
-        p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
-        return;
-    }
-    ffn_seat_account(r->seat, &before);
-    ffn_seat_watch(r->seat, p->timeline);
-    ffn_seat_begin(r->seat, &w->step->ffn, &w->site.weights->shard);
-    p->rc = forward_run(&r->forward, &w->site, &p->batch, &p->time, &p->err);
-    ffn_seat_end(r->seat);
-    ffn_seat_watch(r->seat, NULL);
-    ffn_seat_account(r->seat, &after);
-    p->lost_owner = p->rc == E_PEER ? ffn_seat_lost(r->seat) + 1 : 0;
-    p->ffn_wait_ns = after.wait_ns - before.wait_ns;
-    p->ffn_fetch_ns = after.fetch_ns - before.fetch_ns;
-    p->ffn_bytes = after.bytes - before.bytes;
-    p->cas_bytes = after.cas_bytes - before.cas_bytes;
-    p->cas_rows = (int)(after.cas_rows - before.cas_rows);
-}
-
-/* By ops, from tokens that the host knows. */
-static void run_part(struct rank *r, struct work *w)
-{
-    struct step_part *p = part_of(w);
-    w->state = WORK_ENDED;
-    if (w->step->prev)
-        take_tokens(w);
-    if (p->rc) {
-        forward_abort(r->setup.ops, &w->site);
-        return;
-    }
-    p->batch.fed = false;
-    p->batch.pool_ranks = w->step->size.pool_ranks;
-    p->batch.cas_layers = w->step->size.cas_layers;
-    p->batch.replica_layers = w->step->size.replica_layers;
-    p->batch.n_micro = w->step->n_micro;
-    run_forward(r, w);
-    if (!r->setup.ops->computes)
-        step_part_take_ffn(p, &p->time.ffn);
-    r->on_device = NULL;
-    note_failure(r, p);
-}
-
-/* Who feeds it on the device must not wait for the others to have ended the step before: one of them may wait for this
- * member to post, too. */
-static void begin_part(struct rank *r, struct work *w)
-{
-    bool fed = w->step->prev != NULL;
-    w->state = WORK_ENDED;
-    if (is_out(r, part_of(w), &w->site))
-        return;
-    w->state = WORK_NEW;
-    if (!fed || r->on_device == w->step->prev)
-        post_part(r, w, fed);
-    if (w->state == WORK_NEW)
-        run_part(r, w);
-}
-
-static void finish_part(struct rank *r, struct work *w)
-{
-    struct step_part *p = part_of(w);
-    struct step *s = w->step;
-    if (w->state == WORK_POSTED) {
-        p->rc = forward_wait(&r->forward, &w->site, &p->time, &p->err);
-        note_failure(r, p);
-    }
-    if (r->setup.threaded && !r->setup.ops->computes)
-        sleep_ns(p->time.ns);
-    if (atomic_fetch_sub(&s->left, 1) == 1 && r->setup.threaded)
-        r->setup.step_done(r->setup.ctx, s);
-}
-
-/* The step behind the one under way is put behind it on the device, too. True: it has begun. Whatever else comes waits.
- */
-static bool begin_next(struct rank *r, const struct work *now, struct work *next)
-{
-    enum { LOOK_NS = 20000 };
-    while (now->step->ahead > 0 && !r->holds && !forward_ended(&r->forward)) {
-        if (!queue_take(r->inbox, &r->held)) {
-            queue_wait(r->inbox, LOOK_NS);
-            continue;
-        }
-        r->holds = true;
-        if (r->held.kind != TASK_STEP || ((struct step *)r->held.what)->prev != now->step)
-            return false;
-        *next = work_on(r, r->held.what, r->held.share);
-        next->state = WORK_ENDED;
-        if (!is_out(r, part_of(next), &next->site))
-            post_part(r, next, true);
-        r->holds = next->state == WORK_NEW; /* that one runs by ops, once its tokens are known */
-        r->n_steps -= r->holds;             /* and is counted then */
-        return !r->holds;
-    }
-    return false;
-}
-
-static void do_step(struct rank *r, struct step *s, int share)
-{
-    struct work now = work_on(r, s, share), next;
-    begin_part(r, &now);
-    while (now.state == WORK_POSTED && begin_next(r, &now, &next)) {
-        finish_part(r, &now);
-        now = next;
-    }
-    finish_part(r, &now);
-}
-
 static void do_move(struct rank *r, struct move *m, int share)
 {
     move_run(m, share, r->setup.ops, r->device);
     if (r->setup.threaded && !r->setup.ops->computes)
-        sleep_ns(atomic_load(&m->ns));
+        rank_sleep_ns(atomic_load(&m->ns));
     if (atomic_fetch_sub(&m->left, 1) == 1 && r->setup.threaded)
         r->setup.move_done(r->setup.ctx, m);
 }
@@ -479,7 +232,7 @@ static void do_replica(struct rank *r, struct replica_task *t)
         int64_t ns = !t->gives_up && ops->layer_copy_ns ? ops->layer_copy_ns(r->device) : 0;
         atomic_store(&t->ns, ns);
         if (r->setup.threaded)
-            sleep_ns(ns);
+            rank_sleep_ns(ns);
         replica_task_end(t, 0);
     } else if (t->gives_up) {
         ffn_seat_give_up(r->seat, t->layer);
@@ -491,20 +244,23 @@ static void do_replica(struct rank *r, struct replica_task *t)
     }
 }
 
-static void do_prepare(struct rank *r, struct prepare_task *t, int share)
+/* One that could not load what it is to hold is of no use any more. */
+static void do_reshard(struct rank *r, struct reshard_task *t)
 {
-    struct prepare_part *p = &t->parts[share];
-    struct forward_member site =
-        site_of(r, &(struct team){t->layout, t->n_ranks, t->ranks, t->tokens_per_block, t->comms, COMM_AUTO}, share);
-    static const struct ffn_modes fetched;
-    if (r->seat)
-        ffn_seat_begin(r->seat, &fetched, &site.weights->shard);
-    p->rc = t->what == PREPARE_GRAPH ? forward_capture(&r->forward, &site, t->rows, &p->err)
-                                     : forward_warm_up(&r->forward, &site, t->rows, &p->err);
-    if (r->seat)
-        ffn_seat_end(r->seat);
-    if (atomic_fetch_sub(&t->left, 1) == 1 && t->ended)
-        queue_post(t->ended, &t->rows);
+    struct err e = {0};
+    int rc = 0;
+    int64_t before = atomic_load(&t->bytes);
+    struct weights_change c = {
+        .model = r->setup.model, .to = &t->to[r->setup.index], .room = t->room, .stop = &t->stop, .bytes = &t->bytes};
+    if (t->kind == RESHARD_DROP)
+        weights_unstage(r->weights);
+    else
+        rc = weights_change_cut(r->weights, &c, &e);
+    if (rc)
+        rank_poison(r, rc, &e);
+    if (r->setup.threaded && !r->setup.ops->computes && r->setup.ops->host_copy_ns)
+        rank_sleep_ns(r->setup.ops->host_copy_ns(r->device, (size_t)(atomic_load(&t->bytes) - before)));
+    reshard_task_end(t, r->setup.index, rc, &e);
 }
 
 static void do_job(struct rank *r, struct rank_job *j)
@@ -525,13 +281,15 @@ static void body(void *arg)
         if (t.kind == TASK_END)
             return;
         if (t.kind == TASK_STEP)
-            do_step(r, t.what, t.share);
+            rank_do_step(r, t.what, t.share);
         else if (t.kind == TASK_MOVE)
             do_move(r, t.what, t.share);
         else if (t.kind == TASK_REPLICA)
             do_replica(r, t.what);
+        else if (t.kind == TASK_RESHARD)
+            do_reshard(r, t.what);
         else if (t.kind == TASK_PREPARE)
-            do_prepare(r, t.what, t.share);
+            rank_do_prepare(r, t.what, t.share);
         else
             do_job(r, t.what);
     }
@@ -574,12 +332,14 @@ void rank_post_step(struct rank *r, struct step *s, int share)
     if (r->setup.threaded)
         queue_post(r->inbox, &(struct task){TASK_STEP, share, s});
     else
-        do_step(r, s, share);
+        rank_do_step(r, s, share);
 }
 
 void rank_post_move(struct rank *r, struct move *m, int share)
 {
-    if (r->setup.threaded)
+    if (r->transfer && m->beside)
+        transfer_post_move(r->transfer, m, share);
+    else if (r->setup.threaded)
         queue_post(r->inbox, &(struct task){TASK_MOVE, share, m});
     else
         do_move(r, m, share);
@@ -593,13 +353,25 @@ void rank_post_replica(struct rank *r, struct replica_task *t)
         do_replica(r, t);
 }
 
+void rank_post_reshard(struct rank *r, struct reshard_task *t)
+{
+    if (r->transfer && t->kind == RESHARD_STAGE)
+        transfer_post_stage(r->transfer, t);
+    else if (r->setup.threaded)
+        queue_post(r->inbox, &(struct task){TASK_RESHARD, 0, t});
+    else if (t->kind == RESHARD_STAGE) /* a machine in virtual time stages nothing, and says what that takes */
+        reshard_task_end(t, r->setup.index, 0, NULL);
+    else
+        do_reshard(r, t);
+}
+
 void rank_prepare(struct rank *r, struct prepare_task *t, int share)
 {
     ASSERT(r->setup.threaded || t->n_ranks == 1);
     if (r->setup.threaded)
         queue_post(r->inbox, &(struct task){TASK_PREPARE, share, t});
     else
-        do_prepare(r, t, share);
+        rank_do_prepare(r, t, share);
 }
 
 bool rank_has_graphs(const struct rank *r)
@@ -614,6 +386,8 @@ void rank_stop(struct rank *r)
     queue_post(r->inbox, &(struct task){.kind = TASK_END});
     thread_join(r->thread);
     r->thread = NULL;
+    transfer_close(r->transfer);
+    r->transfer = NULL;
 }
 
 void rank_close(struct rank *r)
@@ -621,6 +395,7 @@ void rank_close(struct rank *r)
     if (!r)
         return;
     rank_stop(r);
+    transfer_close(r->transfer); /* where opening failed */
     queue_destroy(r->inbox);
     queue_destroy(r->jobs_done);
     kv_memory_free(&r->kv, r->device);

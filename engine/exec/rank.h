@@ -15,6 +15,7 @@
 #include "engine/exec/prepare.h"
 #include "engine/exec/move.h"
 #include "engine/exec/replicate.h"
+#include "engine/exec/reshard.h"
 #include "engine/exec/step.h"
 #include "engine/exec/weights.h"
 
@@ -23,12 +24,14 @@ struct rank;
 struct rank_setup {
     const struct backend_ops *ops;
     struct device_opts device;
-    const struct model *model; /* borrowed while opening; its config until close */
+    const struct model *model; /* borrowed while opening; its config, and with a cut all of it, until close */
     int index, n_ranks;
     struct rank *shares_with; /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
     bool copy_shards;         /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */
     const struct ffn_setup
-        *ffn; /* pooled: it loads the FFN matrices of its own layers only; NULL: all. While opening */
+        *ffn;              /* pooled: it loads the FFN matrices of its own layers only; NULL: all. While opening */
+    const struct cut *cut; /* it holds this of the layers, and may change to another; NULL: all. Borrowed until close */
+    bool has_host;         /* KV may lie in the machine's memory */
     enum dtype kv_dtype;
     int block_size;                 /* tokens of a block that holds all kv heads */
     struct load_progress *progress; /* while opening; NULL: nothing is said */
@@ -73,6 +76,8 @@ int rank_tokens_per_block(const struct rank *r, int n_kv_heads);
 const struct kv_space *rank_kv(const struct rank *r, int stages);
 /* Why this layout cannot run on this backend with these weights, or NULL. */
 const char *rank_layout_refusal(const struct rank *r, struct layout l);
+/* Does what it holds now serve this share of the layout? */
+bool rank_runs(const struct rank *r, struct layout l, int share);
 /* Allocates n_blocks of KV. Call it for all ranks before the first step or move is posted. */
 int rank_start(struct rank *r, int n_blocks, struct err *e);
 /* To all ranks of s->ranks, each with its share, before any other step or move is posted to one of them: so all see one
@@ -81,6 +86,8 @@ void rank_post_step(struct rank *r, struct step *s, int share);
 void rank_post_move(struct rank *r, struct move *m, int share);
 /* To all ranks of t->ranks; the steps that were posted before may still use the copy. */
 void rank_post_replica(struct rank *r, struct replica_task *t);
+/* To all ranks of t->ranks. */
+void rank_post_reshard(struct rank *r, struct reshard_task *t);
 /* To all ranks of t->ranks, before anything else is posted to one of them; t stays until its `left` is 0. */
 void rank_prepare(struct rank *r, struct prepare_task *t, int share);
 bool rank_has_graphs(const struct rank *r);

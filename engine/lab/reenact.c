@@ -232,6 +232,7 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     s->n_prompt = x->n_prompt;
     s->max_tokens = x->max_tokens;
     s->open_ended = x->open_ended;
+    s->offline = x->offline;
     s->prompt = mem_new_array((size_t)x->n_prompt, sizeof *s->prompt);
     s->stop_ids = mem_new(sizeof *s->stop_ids);
     s->stop_ids[0] = STOP_ID;
@@ -342,6 +343,21 @@ static void play_replica(struct reenactor *r, const struct recorded *x)
         return;
     atomic_store(&t->rc, x->failed ? E_PEER : 0);
     engine_take(r->d.engine, &(struct engine_message){.kind = IN_REPLICA_DONE, .payload = t});
+}
+
+static void play_reshard(struct reenactor *r, const struct recorded *x)
+{
+    struct reshard_task *t = engine_take_reshard(r->d.engine, x->ranks);
+    if (!t) {
+        differ_because(r, "ranks %" PRId64 " (as a mask) have weights, which get none in the replay",
+                       (int64_t)x->ranks);
+        return;
+    }
+    atomic_store(&t->bytes, x->bytes);
+    atomic_store(&t->failed, x->failed_rank + 1);
+    if (x->failed_rank >= 0)
+        err_set(&t->err, E_SYS, "as recorded");
+    engine_take(r->d.engine, &(struct engine_message){.kind = IN_RESHARD_DONE, .payload = t});
 }
 
 /* ---- what the operator did */
@@ -458,6 +474,9 @@ static int play(struct reenactor *r, struct err *e)
     case 'm':
         play_move(r, x);
         break;
+    case 'h':
+        play_reshard(r, x);
+        break;
     case 'w':
         play_replica(r, x);
         break;
@@ -524,6 +543,7 @@ void reenact_engine(struct engine_setup *out, struct engine_play *play, const st
                                  .comm_sets = h->shape.sets + h->facts.n_ranks,
                                  .n_comm_sets = h->shape.n_sets - h->facts.n_ranks,
                                  .ffn = h->facts.ffn,
+                                 .sharded = h->facts.residency != NULL,
                                  .play = play,
                                  .quiet = true};
     snprintf(out->model_name, sizeof out->model_name, "%s", h->facts.model);

@@ -32,6 +32,13 @@ static int64_t modelled_replica(void *ctx, const struct replica_task *t)
     return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
 }
 
+static int64_t modelled_reshard(void *ctx, const struct reshard_task *t)
+{
+    const struct recorded_machine *m = ctx;
+    double ns = m->head->residency.load_ns_per_byte * (double)t->most;
+    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
+}
+
 static bool same_limits(const struct limits *a, const struct limits *b)
 {
     return a->max_num_seqs == b->max_num_seqs && a->max_num_batched_tokens == b->max_num_batched_tokens &&
@@ -56,6 +63,7 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     m->modelled.step_ns = modelled_step;
     m->modelled.move_ns = modelled_move;
     m->modelled.replica_ns = modelled_replica;
+    m->modelled.reshard_ns = modelled_reshard;
     m->modelled.ctx = m;
     m->modelled.ffn = (struct ffn_cost){.wait_ns = (int64_t)m->digest.fetches.wait_ns,
                                         .fetch_ns = (int64_t)m->digest.fetches.fetch_ns};

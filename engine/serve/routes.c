@@ -98,6 +98,7 @@ static void get_model(struct routes *r, struct http_exchange *x)
 
 struct metrics_wait {
     struct front *front;
+    struct jobs *jobs;
     struct http_exchange *x;
     uint64_t tag;
 };
@@ -109,6 +110,22 @@ static void metrics_gone(struct http_exchange *x)
     mem_free(w);
 }
 
+/* j: NULL: there are none. */
+static void put_batches(struct jobs *j, struct buf *out)
+{
+    struct jobs_counts n = {0};
+    if (j)
+        jobs_count(j, &n);
+    buf_puts(out,
+             "# HELP moonshift:batches Batches that the server keeps, by status.\n# TYPE moonshift:batches gauge\n");
+    for (int s = 0; s < JOB_STATUSES; s++)
+        buf_printf(out, "moonshift:batches{status=\"%s\"} %d\n", job_status_name((enum job_status)s), n.by_status[s]);
+    buf_puts(out, "# HELP moonshift:batch_lines_total Lines of batches that came to an end.\n"
+                  "# TYPE moonshift:batch_lines_total counter\n");
+    buf_printf(out, "moonshift:batch_lines_total{result=\"answer\"} %lld\n", (long long)n.done);
+    buf_printf(out, "moonshift:batch_lines_total{result=\"error\"} %lld\n", (long long)n.failed);
+}
+
 static void metrics_came(void *ctx, const struct call_reply *reply)
 {
     struct metrics_wait *w = ctx;
@@ -118,6 +135,7 @@ static void metrics_came(void *ctx, const struct call_reply *reply)
     struct buf out = {0};
     buf_put(&out, reply->text, reply->n);
     counts_render(&f->counts, &now, &out);
+    put_batches(w->jobs, &out);
     http_answer(w->x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
     buf_free(&out);
     mem_free(w);
@@ -126,7 +144,7 @@ static void metrics_came(void *ctx, const struct call_reply *reply)
 static void get_metrics(struct routes *r, struct http_exchange *x)
 {
     struct metrics_wait *w = mem_new(sizeof *w);
-    *w = (struct metrics_wait){.front = r->front, .x = x};
+    *w = (struct metrics_wait){.front = r->front, .jobs = r->jobs.jobs, .x = x};
     x->user = w;
     x->gone = metrics_gone;
     w->tag = calls_send(&r->front->calls, IN_METRICS, NULL, 0, metrics_came, w);
@@ -149,7 +167,9 @@ static void get_tokenizer_info(struct routes *r, struct http_exchange *x)
 
 static const struct auth_key *key_of(const struct routes *r, const struct http_exchange *x)
 {
-    return auth_find(&r->auth, http_head_find(&x->head, "authorization"));
+    const char *authorization = http_head_find(&x->head, "authorization");
+    const struct auth_key *line = r->jobs.jobs ? jobs_key(r->jobs.jobs, authorization) : NULL;
+    return line ? line : auth_find(&r->auth, authorization);
 }
 
 static void post_chat(struct routes *r, struct http_exchange *x)
@@ -170,6 +190,16 @@ static void all_files(struct routes *r, struct http_exchange *x)
 static void one_file(struct routes *r, struct http_exchange *x)
 {
     files_api_one(&r->files, x, key_of(r, x));
+}
+
+static void all_batches(struct routes *r, struct http_exchange *x)
+{
+    jobs_api_all(&r->jobs, x, key_of(r, x));
+}
+
+static void one_batch(struct routes *r, struct http_exchange *x)
+{
+    jobs_api_one(&r->jobs, x, key_of(r, x));
 }
 
 static void not_offered(struct routes *r, struct http_exchange *x)
@@ -212,7 +242,8 @@ static const struct route table[] = {
     {"/v1/images/", POST, 0, not_offered},
     {"/v1/files", GET | POST, FORM, all_files},
     {"/v1/files/", GET | DELETE, 0, one_file},
-    {"/v1/batches", GET | POST, 0, not_offered},
+    {"/v1/batches", GET | POST, JSON, all_batches},
+    {"/v1/batches/", GET | POST, 0, one_batch},
 };
 
 static const struct route *find_route(const char *path)

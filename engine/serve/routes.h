@@ -4,6 +4,7 @@
 #define SERVE_ROUTES_H
 
 #include "engine/serve/batch/files_api.h"
+#include "engine/serve/batch/jobs_api.h"
 #include "engine/serve/front/auth.h"
 #include "engine/serve/openai/openai.h"
 
@@ -11,6 +12,7 @@ struct routes {
     struct front *front;
     struct openai *openai;
     struct files_api files;
+    struct jobs_api jobs;
     struct auth auth;
     const char *const *origins;
     int n_origins;

@@ -12,7 +12,7 @@
 #include "engine/serve/admin.h"
 #include "engine/serve/routes.h"
 
-enum { EVENT_BATCH = 512, BATCHES_PER_TURN = 8 };
+enum { EVENT_BATCH = 512, BATCHES_PER_TURN = 8, MOST_BATCH_LINES = 64 };
 
 struct server {
     struct server_setup setup;
@@ -116,6 +116,7 @@ void server_drain(struct server *s)
 {
     if (s->drain_ns)
         return;
+    jobs_interrupt(s->routes.jobs.jobs);
     s->drain_ns = clock_now(s->setup.clock);
     s->front.draining = true;
     log_info("server", "draining: %d sequences are under way", s->front.n_live);
@@ -136,6 +137,7 @@ static void push_drain(struct server *s)
 
 static void stop_now(struct server *s)
 {
+    jobs_interrupt(s->routes.jobs.jobs);
     s->stopped_hard = s->front.stopped = s->front.draining = true;
     log_warn("server", "stopping at once: %d sequences are cut off", s->front.n_live);
     openai_fail_all(&s->openai, "the server is stopping");
@@ -290,13 +292,58 @@ static int listen_all(struct server *s, struct err *e)
     return 0;
 }
 
+static bool has_owner(void *ctx, const char *owner)
+{
+    const struct auth *a = ctx;
+    static const struct auth_key everyone;
+    char name[FILES_OWNER];
+    for (int i = 0; i < (a->n ? a->n : 1); i++) {
+        files_api_owner(a->n ? &a->keys[i] : &everyone, name);
+        if (strcmp(name, owner) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Lines of batches have half of the places, at most: the rest is for who waits for an answer. */
+static int open_batches(struct server *s, struct err *e)
+{
+    const struct server_setup *u = &s->setup;
+    struct routes *r = &s->routes;
+    int at_once = u->max_num_seqs / 2 < MOST_BATCH_LINES ? u->max_num_seqs / 2 : MOST_BATCH_LINES;
+    TRY(files_open(&r->files.files, u->batch_dir, &u->batch_files, e));
+    TRY(jobs_open(&r->jobs.jobs,
+                  &(struct jobs_setup){.dir = u->batch_dir,
+                                       .files = r->files.files,
+                                       .model = u->root ? u->root : u->names[0],
+                                       .clock = u->clock,
+                                       .at_once = at_once > 0 ? at_once : 1},
+                  e));
+    r->files.jobs = r->jobs.jobs;
+    r->jobs.files = r->files.files;
+    jobs_drop_strangers(r->jobs.jobs, has_owner, &r->auth);
+    return 0;
+}
+
+/* Its lines come over the server's own port. */
+static int start_batches(struct server *s, struct err *e)
+{
+    if (!s->routes.jobs.jobs)
+        return 0;
+    if (s->setup.host && !http_is_loopback(s->front.http, false) && !http_is_any(s->front.http))
+        return err_set(
+            e, E_INPUT,
+            "--batch-dir needs a server that hears itself: listen on 127.0.0.1, or on all addresses (--host)");
+    return jobs_start(s->routes.jobs.jobs, http_port(s->front.http, false), e);
+}
+
 static int start_parts(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
     TRY(take_keys(s, e));
-    s->routes.files.front = &s->front;
+    s->routes.files.front = s->routes.jobs.front = &s->front;
     if (u->batch_dir)
-        TRY(files_open(&s->routes.files.files, u->batch_dir, &u->batch_files, e));
+        TRY(open_batches(s, e));
     TRY(loop_create(&s->loop, e));
     struct http_setup h = {.loop = s->loop,
                            .clock = u->clock,
@@ -322,7 +369,8 @@ static int start_parts(struct server *s, struct err *e)
     loop_arm(s->on_text);
     if (s->on_guard)
         loop_arm(s->on_guard);
-    return listen_all(s, e);
+    TRY(listen_all(s, e));
+    return start_batches(s, e);
 }
 
 int server_create(struct server **out, const struct server_setup *u, struct err *e)
@@ -361,12 +409,14 @@ void server_destroy(struct server *s)
     if (!s)
         return;
     s->front.stopped = true;
+    jobs_stop(s->routes.jobs.jobs);
     text_destroy(s->front.text); /* what it brings back is answered, not submitted */
     s->front.text = NULL;
     struct engine_event ev;
     while (queue_take(s->setup.outbox, &ev))
         take_event(s, &ev);
     http_destroy(s->front.http);
+    jobs_close(s->routes.jobs.jobs);
     files_close(s->routes.files.files);
     openai_free(&s->openai);
     policies_free(&s->policies);

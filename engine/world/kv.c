@@ -24,9 +24,9 @@ void kv_init(struct kv_pool *p, int n_ranks, int n_blocks)
     memset(p, 0, sizeof *p);
     p->n_ranks = p->n_stores = n_ranks;
     p->n_blocks = n_blocks;
-    p->host_place = -1;
+    p->host_place = p->disk_place = -1;
     p->hasher = hasher_create();
-    p->ranks = mem_new_array((size_t)n_ranks + 1, sizeof *p->ranks);
+    p->ranks = mem_new_array((size_t)n_ranks + 2, sizeof *p->ranks);
     for (int r = 0; r < n_ranks; r++)
         open_store(&p->ranks[r], n_blocks);
 }
@@ -44,6 +44,7 @@ static void place_close(struct kv_place *l)
     mem_free(l->blocks);
     mem_free(l->phys);
     mem_free(l->unused);
+    mem_free(l->below_keys);
     map_free(&l->index);
     mem_free(l);
 }
@@ -67,6 +68,16 @@ int kv_place_find(const struct kv_pool *p, const int *ranks, int n, int stages)
             return i;
     }
     return -1;
+}
+
+/* Its blocks can be saved when their bounds are bounds of those below wherever a sequence begins. */
+static void open_saving(const struct kv_pool *p, struct kv_place *l, int below)
+{
+    l->below = below;
+    if (below < 0 || l->tokens_per_block % p->places[below]->tokens_per_block)
+        return;
+    l->n_below = l->tokens_per_block / p->places[below]->tokens_per_block;
+    l->below_keys = mem_new_array((size_t)l->n_blocks * (size_t)l->n_below, sizeof *l->below_keys);
 }
 
 int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
@@ -94,11 +105,27 @@ int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
     for (int i = 0; i < l->n_blocks; i++) {
         l->unused[i] = l->n_blocks - 1 - i;
         list_init(&l->blocks[i].lru);
+        list_init(&l->blocks[i].loss);
     }
     list_init(&l->cached);
+    list_init(&l->saved);
+    list_init(&l->unsaved);
+    l->below = -1;
+    if (s->ranks[0] < p->n_ranks)
+        open_saving(p, l, p->host_place);
     map_init(&l->index);
     p->places[p->n_places] = l;
     return p->n_places++;
+}
+
+void kv_open_disk(struct kv_pool *p, int n_blocks)
+{
+    int store = p->n_stores;
+    ASSERT(p->n_places == 1 && p->host_place == 0 && store < MAX_RANKS && n_blocks > 0);
+    struct kv_place *host = p->places[p->host_place];
+    open_store(&p->ranks[p->n_stores++], n_blocks);
+    p->disk_place = kv_place_open(p, &(struct kv_place_setup){&store, 1, 1, 1, host->tokens_per_block});
+    open_saving(p, host, p->disk_place);
 }
 
 int kv_available(const struct kv_pool *p, int place)
@@ -119,7 +146,7 @@ void kv_fill_pieces(const struct kv_pool *p, int place, int share, const int32_t
     int pieces = p->places[place]->pieces;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < pieces; k++)
-            *out++ = kv_phys(p, place, blocks[i], share) + k * p->n_blocks;
+            *out++ = blocks[i] < 0 ? -1 : kv_phys(p, place, blocks[i], share) + k * p->n_blocks;
 }
 
 /* The physical blocks of an unreferenced block go back to their ranks; its number stands for nothing again. */
@@ -139,6 +166,42 @@ static void count_cached(struct kv_pool *p, struct kv_place *l, int by)
         p->ranks[l->ranks[i]].n_cached += by;
 }
 
+static void count_unsaved(struct kv_pool *p, struct kv_place *l, int by)
+{
+    for (int i = 0; i < l->n; i++)
+        p->ranks[l->ranks[i]].n_unsaved += by;
+}
+
+/* Does the tier below lack any of it? */
+static bool would_be_lost(const struct kv_pool *p, const struct kv_place *l, const struct kv_block *b)
+{
+    for (int i = 0; i < l->n_below; i++)
+        if (kv_lookup(p, l->below, l->below_keys[(int64_t)(b - l->blocks) * l->n_below + i]) < 0)
+            return true;
+    return false;
+}
+
+/* A block becomes cached, or is so no more. */
+static void enter_cached(struct kv_pool *p, struct kv_place *l, struct kv_block *b, struct list *list)
+{
+    list_push_back(list, &b->lru);
+    count_cached(p, l, 1);
+    if (would_be_lost(p, l, b)) {
+        list_push_back(&l->unsaved, &b->loss);
+        count_unsaved(p, l, 1);
+    }
+}
+
+static void leave_cached(struct kv_pool *p, struct kv_place *l, struct kv_block *b)
+{
+    list_remove(&b->lru);
+    count_cached(p, l, -1);
+    if (!list_empty(&b->loss)) {
+        list_remove(&b->loss);
+        count_unsaved(p, l, -1);
+    }
+}
+
 static void forget_key(struct kv_place *l, struct kv_block *b)
 {
     map_remove(&l->index, b->key.h[0]);
@@ -147,10 +210,42 @@ static void forget_key(struct kv_place *l, struct kv_block *b)
 
 static void forget_cached(struct kv_pool *p, struct kv_place *l, struct kv_block *b)
 {
-    list_remove(&b->lru);
-    count_cached(p, l, -1);
+    leave_cached(p, l, b);
     forget_key(l, b);
     let_go(p, l, (int32_t)(b - l->blocks));
+}
+
+/* NULL: none is cached. */
+static struct kv_block *oldest_cached(const struct kv_place *l)
+{
+    struct kv_block *a = LIST_ENTRY(l->cached.next, struct kv_block, lru);
+    struct kv_block *b = LIST_ENTRY(l->saved.next, struct kv_block, lru);
+    if (list_empty(&l->cached) || list_empty(&l->saved))
+        return !list_empty(&l->cached) ? a : !list_empty(&l->saved) ? b : NULL;
+    return a->cached_at < b->cached_at ? a : b;
+}
+
+void kv_adopt_disk(struct kv_pool *p, const int32_t *phys, const struct kv_key *keys, int n)
+{
+    struct kv_place *l = p->places[p->disk_place];
+    struct kv_rank *r = &p->ranks[l->ranks[0]];
+    ASSERT(r->n_free == r->n_blocks && n <= r->n_blocks);
+    unsigned char *taken = mem_new((size_t)r->n_blocks);
+    for (int i = 0; i < n; i++) {
+        int32_t id = l->unused[--l->n_unused];
+        ASSERT(!taken[phys[i]]);
+        taken[phys[i]] = 1;
+        l->phys[id] = phys[i];
+        l->blocks[id].key = keys[i];
+        l->blocks[id].cached_at = ++p->clock;
+        map_set(&l->index, keys[i].h[0], (uint64_t)id);
+        enter_cached(p, l, &l->blocks[id], &l->cached);
+    }
+    r->n_free = 0;
+    for (int32_t b = r->n_blocks - 1; b >= 0; b--)
+        if (!taken[b])
+            r->free_list[r->n_free++] = b;
+    mem_free(taken);
 }
 
 /* The oldest cached block that lies on this rank becomes free. */
@@ -160,10 +255,8 @@ static bool evict(struct kv_pool *p, int rank)
     struct kv_block *b = NULL;
     for (int i = 0; i < p->n_places; i++) {
         struct kv_place *l = p->places[i];
-        if (!l->n_cached || !(l->mask >> rank & 1))
-            continue;
-        struct kv_block *first = LIST_ENTRY(l->cached.next, struct kv_block, lru);
-        if (!b || first->cached_at < b->cached_at) {
+        struct kv_block *first = l->mask >> rank & 1 ? oldest_cached(l) : NULL;
+        if (first && (!b || first->cached_at < b->cached_at)) {
             b = first;
             oldest = l;
         }
@@ -203,26 +296,37 @@ void kv_hold(struct kv_pool *p, int place, int32_t id)
     struct kv_block *b = &l->blocks[id];
     if (b->refs++ == 0) {
         ASSERT(keyed(b));
-        list_remove(&b->lru);
-        count_cached(p, l, -1);
+        leave_cached(p, l, b);
     }
+}
+
+/* True: it is in nobody's hands now, and has a key. */
+static bool drop(struct kv_pool *p, struct kv_place *l, int32_t id)
+{
+    ASSERT(id >= 0 && id < l->n_blocks);
+    struct kv_block *b = &l->blocks[id];
+    ASSERT(b->refs > 0);
+    if (--b->refs)
+        return false;
+    if (!keyed(b))
+        let_go(p, l, id);
+    return keyed(b);
 }
 
 void kv_drop(struct kv_pool *p, int place, int32_t id)
 {
     struct kv_place *l = p->places[place];
-    ASSERT(id >= 0 && id < l->n_blocks);
-    struct kv_block *b = &l->blocks[id];
-    ASSERT(b->refs > 0);
-    if (--b->refs)
+    if (!drop(p, l, id))
         return;
-    if (keyed(b)) {
-        b->cached_at = ++p->clock;
-        list_push_back(&l->cached, &b->lru);
-        count_cached(p, l, 1);
-    } else {
-        let_go(p, l, id);
-    }
+    l->blocks[id].cached_at = ++p->clock;
+    enter_cached(p, l, &l->blocks[id], &l->cached);
+}
+
+void kv_drop_unused(struct kv_pool *p, int place, int32_t id)
+{
+    struct kv_place *l = p->places[place];
+    if (drop(p, l, id))
+        enter_cached(p, l, &l->blocks[id], &l->saved);
 }
 
 void kv_publish(struct kv_pool *p, int place, int32_t id, struct kv_key key)
@@ -234,6 +338,30 @@ void kv_publish(struct kv_pool *p, int place, int32_t id, struct kv_key key)
         return;
     b->key = key;
     map_set(&l->index, key.h[0], (uint64_t)id);
+    if (l->n_below == 1)
+        l->below_keys[id] = key;
+}
+
+void kv_publish_units(struct kv_pool *p, int place, int32_t id, const struct kv_key *units)
+{
+    const struct kv_place *l = p->places[place];
+    int n = l->tokens_per_block / KV_UNIT;
+    for (int i = 0; i < l->n_below; i++)
+        l->below_keys[(int64_t)id * l->n_below + i] = units[(i + 1) * (n / l->n_below) - 1];
+    kv_publish(p, place, id, units[n - 1]);
+}
+
+void kv_unpublish(struct kv_pool *p, int place, int32_t id)
+{
+    struct kv_block *b = &p->places[place]->blocks[id];
+    ASSERT(b->refs > 0);
+    if (keyed(b))
+        forget_key(p->places[place], b);
+}
+
+bool kv_is_keyed(const struct kv_pool *p, int place, int32_t id)
+{
+    return keyed(&p->places[place]->blocks[id]);
 }
 
 int32_t kv_lookup(const struct kv_pool *p, int place, struct kv_key key)
@@ -243,6 +371,33 @@ int32_t kv_lookup(const struct kv_pool *p, int place, struct kv_key key)
     if (!map_find(&l->index, key.h[0], &id) || l->blocks[id].key.h[1] != key.h[1])
         return -1;
     return (int32_t)id;
+}
+
+static bool is_short(const struct kv_pool *p, const struct kv_place *l, int safe)
+{
+    for (int i = 0; i < l->n; i++) {
+        const struct kv_rank *r = &p->ranks[l->ranks[i]];
+        if (r->n_free + r->n_cached - r->n_unsaved < safe)
+            return true;
+    }
+    return false;
+}
+
+int32_t kv_next_unsaved(const struct kv_pool *p, int below, int safe, int *place)
+{
+    const struct kv_block *oldest = NULL;
+    *place = -1;
+    for (int i = 0; i < p->n_places; i++) {
+        const struct kv_place *l = p->places[i];
+        if (l->below != below || list_empty(&l->unsaved) || !is_short(p, l, safe))
+            continue;
+        const struct kv_block *b = LIST_ENTRY(l->unsaved.next, struct kv_block, loss);
+        if (!oldest || b->cached_at < oldest->cached_at) {
+            oldest = b;
+            *place = i;
+        }
+    }
+    return oldest ? (int32_t)(oldest - p->places[*place]->blocks) : -1;
 }
 
 bool kv_lend(struct kv_pool *p, int rank, int n, int32_t *blocks)
@@ -272,11 +427,12 @@ void kv_take_back(struct kv_pool *p, int rank, int n, const int32_t *blocks)
 static void forget_all_cached(struct kv_pool *p, struct kv_place *l)
 {
     while (l->n_cached)
-        forget_cached(p, l, LIST_ENTRY(l->cached.next, struct kv_block, lru));
+        forget_cached(p, l, oldest_cached(l));
 }
 
 void kv_forget_cached(struct kv_pool *p)
 {
+    p->n_resets++;
     for (int i = 0; i < p->n_places; i++)
         forget_all_cached(p, p->places[i]);
 }
@@ -294,8 +450,14 @@ void kv_forget_rank(struct kv_pool *p, int rank)
     }
 }
 
+/* What places have on each rank. */
+struct recount {
+    int held[MAX_RANKS], cached[MAX_RANKS], unsaved[MAX_RANKS];
+    unsigned char *seen[MAX_RANKS]; /* [blocks of the rank] */
+};
+
 /* Counts what a place has on each rank; false when its own books do not agree. */
-static bool check_place(const struct kv_place *l, int *held, int *cached, unsigned char *const *seen)
+static bool check_place(const struct kv_place *l, struct recount *c)
 {
     int keys = 0, n_cached = 0, listed = 0, used = 0;
     for (int i = 0; i < l->n_blocks; i++) {
@@ -308,14 +470,19 @@ static bool check_place(const struct kv_place *l, int *held, int *cached, unsign
             continue;
         used++;
         n_cached += b->refs == 0;
+        if (b->refs && !list_empty(&b->loss))
+            return false;
         for (int k = 0; k < l->n; k++) {
             int32_t phys = l->phys[(int64_t)i * l->n + k];
-            if (phys < 0 || phys >= l->n_blocks || seen[l->ranks[k]][phys]++)
+            if (phys < 0 || phys >= l->n_blocks || c->seen[l->ranks[k]][phys]++)
                 return false;
-            (b->refs ? held : cached)[l->ranks[k]]++;
+            (b->refs ? c->held : c->cached)[l->ranks[k]]++;
+            c->unsaved[l->ranks[k]] += !list_empty(&b->loss);
         }
     }
     LIST_EACH(n, &l->cached)
+    listed++;
+    LIST_EACH(n, &l->saved)
     listed++;
     return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count &&
            used + l->n_unused == l->n_blocks;
@@ -323,21 +490,21 @@ static bool check_place(const struct kv_place *l, int *held, int *cached, unsign
 
 bool kv_check(const struct kv_pool *p)
 {
-    int held[MAX_RANKS] = {0}, cached[MAX_RANKS] = {0};
-    unsigned char *seen[MAX_RANKS];
+    struct recount c = {0};
     bool good = true;
     for (int r = 0; r < p->n_stores; r++)
-        seen[r] = mem_new((size_t)p->ranks[r].n_blocks);
+        c.seen[r] = mem_new((size_t)p->ranks[r].n_blocks);
     for (int i = 0; i < p->n_places && good; i++)
-        good = check_place(p->places[i], held, cached, seen);
+        good = check_place(p->places[i], &c);
     for (int r = 0; r < p->n_stores && good; r++) {
         const struct kv_rank *k = &p->ranks[r];
-        good = cached[r] == k->n_cached && held[r] + cached[r] + k->n_free + k->n_lent == k->n_blocks;
+        good = c.cached[r] == k->n_cached && c.unsaved[r] == k->n_unsaved &&
+               c.held[r] + c.cached[r] + k->n_free + k->n_lent == k->n_blocks;
         for (int i = 0; i < k->n_free && good; i++)
-            good = !seen[r][k->free_list[i]]++;
+            good = !c.seen[r][k->free_list[i]]++;
     }
     for (int r = 0; r < p->n_stores; r++)
-        mem_free(seen[r]);
+        mem_free(c.seen[r]);
     return good;
 }
 

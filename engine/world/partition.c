@@ -1,4 +1,4 @@
-#include "engine/world/partition.h"
+#include "engine/world/partition_inner.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 const char *switch_when_name(enum switch_when w)
 {
-    static const char *const names[] = {"hard", "drain", "soft"};
+    static const char *const names[] = {"hard", "drain", "soft", "ready"};
     return names[w];
 }
 
@@ -24,7 +24,7 @@ void partition_init(struct partition *p, int n_ranks)
     memset(p, 0, sizeof *p);
     p->free_ranks = rank_range(0, n_ranks);
     p->next_serial = 1;
-    p->start_stages = 1;
+    p->start = (struct layout){0, 0, 1};
 }
 
 /* The slot that this id would have, or -1: it has gone. */
@@ -68,6 +68,17 @@ const struct group *partition_match(const struct partition *p, uint64_t mask, st
     return NULL;
 }
 
+struct layout group_usual_layout(const struct world *w, const struct group *g)
+{
+    int pp = g->base.pp, width = g->n_ranks / pp;
+    if (g->weights.tp > 1)
+        return g->weights;
+    for (int tp = width; tp > 1; tp--)
+        if (width % tp == 0 && !w->shape.refusals[width][tp])
+            return (struct layout){width / tp, tp, pp};
+    return (struct layout){width, 1, pp};
+}
+
 void group_note_step(struct group *g, int n_tokens, int64_t ns)
 {
     g->mean_tokens += (n_tokens - g->mean_tokens) / (g->n_steps ? 16 : 1);
@@ -104,8 +115,7 @@ static struct group *free_slot(struct partition *p)
     return NULL;
 }
 
-/* The ranks of the mask by share, in the order that the base layout asks for. */
-static int ranks_by_share(uint64_t mask, struct layout base, int *ranks)
+int partition_ranks(uint64_t mask, struct layout base, int *ranks)
 {
     int n = 0, share[MAX_RANKS], ascending[MAX_RANKS];
     for (int r = 0; r < MAX_RANKS; r++)
@@ -119,18 +129,38 @@ static int ranks_by_share(uint64_t mask, struct layout base, int *ranks)
     return n;
 }
 
-static struct group *create(struct world *w, uint64_t mask, struct layout base, int64_t now_ns)
+/* Where ranks hold cuts: what the ranks of a new group are to hold. */
+static struct layout weights_of(const struct world *w, const struct group *g, struct layout asked)
+{
+    struct layout l = {0, 0, 0};
+    if (!w->residency.facts || asked.tp)
+        return asked;
+    if (!residency_match(w, g->ranks, g->n_ranks, g->base.pp, &l))
+        residency_usual(w, g->n_ranks, g->base.pp, &l);
+    return l;
+}
+
+static void give_weights(struct world *w, struct group *g, struct layout asked)
+{
+    g->weights = weights_of(w, g, asked);
+    if (g->weights.tp)
+        g->loading = residency_take(w, g->ranks, g->n_ranks, g->weights);
+    g->idle = !g->loading;
+}
+
+struct group *partition_create(struct world *w, uint64_t mask, const struct switch_order *o, int64_t now_ns)
 {
     struct partition *p = &w->partition;
     struct group *g = free_slot(p);
+    struct layout base = o->base;
     ASSERT((mask & ~p->free_ranks) == 0);
     memset(g, 0, sizeof *g);
-    g->n_ranks = ranks_by_share(mask, base, g->ranks);
+    g->n_ranks = partition_ranks(mask, base, g->ranks);
     g->id = (int)(p->epoch++ % (INT32_MAX / MAX_RANKS - 1)) * MAX_RANKS + (int)(g - p->groups) + 1;
     g->mask = mask;
     g->base = is_identity(base) ? (struct layout){g->n_ranks / base.pp, 1, base.pp} : base;
     g->layout = g->base;
-    g->idle = true;
+    give_weights(w, g, o->weights);
     g->bound_ns = now_ns;
     g->ffn = w->ffn_usual;
     g->place = kv_place_open(
@@ -149,7 +179,7 @@ static struct group *create(struct world *w, uint64_t mask, struct layout base, 
     return g;
 }
 
-static void dissolve(struct partition *p, struct group *g)
+void partition_dissolve(struct partition *p, struct group *g)
 {
     int i = 0, slot = (int)(g - p->groups);
     while (p->order[i] != slot)
@@ -162,7 +192,7 @@ static void dissolve(struct partition *p, struct group *g)
 
 /* ---- orders */
 
-static bool is_named(const struct switch_order *o, req_id id)
+bool partition_is_named(const struct switch_order *o, req_id id)
 {
     for (int i = 0; i < o->n_named; i++)
         if (o->named[i] == id)
@@ -173,7 +203,7 @@ static bool is_named(const struct switch_order *o, req_id id)
 static bool same_named(const struct switch_order *a, const struct switch_order *b)
 {
     for (int i = 0; i < a->n_named; i++)
-        if (!is_named(b, a->named[i]))
+        if (!partition_is_named(b, a->named[i]))
             return false;
     return a->n_named == b->n_named;
 }
@@ -182,13 +212,18 @@ static bool same_named(const struct switch_order *a, const struct switch_order *
 static bool same_order_given(const struct switch_order *a, const struct switch_order *b)
 {
     return a->release == b->release && a->mask == b->mask && a->when == b->when && a->fate == b->fate &&
-           a->max_wait_ns == b->max_wait_ns && same_order(a->base, b->base) && same_named(a, b);
+           a->max_wait_ns == b->max_wait_ns && same_order(a->base, b->base) && layout_equal(a->weights, b->weights) &&
+           same_named(a, b);
 }
 
 /* Is what the order asks for the case already? */
 static bool is_done(const struct partition *p, const struct switch_order *o)
 {
-    return o->release ? (o->mask & ~p->free_ranks) == 0 : partition_match(p, o->mask, o->base) != NULL;
+    if (o->release)
+        return (o->mask & ~p->free_ranks) == 0;
+    const struct group *g = partition_match(p, o->mask, o->base);
+    bool whole = g && g->weights.tp == 1 && o->weights.tp == 1; /* whatever the sp is */
+    return g && (!o->weights.tp || whole || layout_equal(g->weights, o->weights));
 }
 
 bool partition_stands(const struct partition *p, const struct switch_order *o)
@@ -215,12 +250,36 @@ void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm)
     w->partition.algorithms[i] = algorithm;
 }
 
-static bool has_no_request(const struct world *w, const struct switch_order *o)
+bool partition_has_no_request(const struct world *w, const struct switch_order *o)
 {
     for (int i = 0; i < o->n_named; i++)
         if (request_find(&w->requests, o->named[i]))
             return false;
     return o->n_named > 0;
+}
+
+/* Ranks by share. */
+static const char *weights_refusal(struct world *w, const struct switch_order *o, const int *ranks, int n)
+{
+    struct layout l = o->weights;
+    if (!w->residency.facts)
+        return l.tp ? "every rank has the weights of all layouts: nothing has to move" : NULL;
+    if (!l.tp && residency_match(w, ranks, n, o->base.pp, &l))
+        return NULL;
+    if (!l.tp) {
+        struct reshard_cost cost = {0};
+        if (residency_usual(w, n, o->base.pp, &l))
+            residency_cost(w, ranks, n, l, &cost);
+        snprintf(w->residency.why, sizeof w->residency.why,
+                 "these ranks do not hold the weights of a layout of %d stages: %.1f MiB would have to move "
+                 "(act.reshard)",
+                 o->base.pp, (double)cost.bytes / 0x1p20);
+        return w->residency.why;
+    }
+    if (l.pp != o->base.pp)
+        return "a reshard's base has as many stages as its layout";
+    const char *why = shape_refusal(&w->shape, n, l);
+    return why ? why : residency_refusal(w, n, l);
 }
 
 const char *partition_refusal(struct world *w, const struct switch_order *o)
@@ -231,7 +290,7 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return "no such ranks";
     if (o->mask & p->dead_ranks)
         return "one of these ranks has failed";
-    if (has_no_request(w, o))
+    if (partition_has_no_request(w, o))
         return "none of the requests that the order is for is here (any more)";
     if (o->release)
         return NULL;
@@ -244,32 +303,36 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
         return shape_stages_refusal(&w->shape, n, o->base.pp);
     if (!shape_runs(&w->shape, n / o->base.pp))
         return w->shape.refusals[n / o->base.pp][n / o->base.pp];
-    ranks_by_share(o->mask, o->base, ranks);
+    partition_ranks(o->mask, o->base, ranks);
+    const char *why = weights_refusal(w, o, ranks, n);
+    if (why)
+        return why;
     if (kv_place_find(&w->kv, ranks, n, o->base.pp) < 0 && w->kv.n_places == MAX_PLACES)
         return "too many different rank orders have been used";
     return NULL;
 }
 
-static void record(struct partition *p, const struct switch_pending *s, int64_t now_ns, bool superseded)
+void partition_record(struct partition *p, const struct switch_pending *s, int64_t now_ns, bool superseded)
 {
     p->events[s->serial % SWITCH_EVENTS] = (struct switch_event){
         .order = s->order, .serial = s->serial, .asked_ns = s->since_ns, .done_ns = now_ns, .superseded = superseded};
 }
 
-static void remove_pending(struct partition *p, int i)
+void partition_remove(struct partition *p, int i)
 {
     p->n_pending--;
     memmove(&p->pending[i], &p->pending[i + 1], (size_t)(p->n_pending - i) * sizeof *p->pending);
 }
 
 /* Which groups wait for an order, and how. */
-static void mark_groups(struct partition *p)
+void partition_mark(struct partition *p)
 {
     for (int i = 0; i < p->n_groups; i++) {
         struct group *g = partition_slot(p, i);
         g->held = g->closed = false;
         for (int k = 0; k < p->n_pending; k++) {
-            if (!(p->pending[k].order.mask & g->mask))
+            if (!(p->pending[k].order.mask & g->mask) ||
+                (p->pending[k].order.when == WHEN_READY && !p->pending[k].forced))
                 continue;
             g->closed = true;
             g->held |= p->pending[k].forced;
@@ -278,12 +341,12 @@ static void mark_groups(struct partition *p)
 }
 
 /* Nobody is left who wants it. */
-static void drop_order(struct partition *p, int i, int64_t now_ns)
+void partition_drop(struct partition *p, int i, int64_t now_ns)
 {
     uint64_t serial = p->pending[i].serial;
-    record(p, &p->pending[i], now_ns, true);
+    partition_record(p, &p->pending[i], now_ns, true);
     partition_event_slot(p, serial)->dropped = true;
-    remove_pending(p, i);
+    partition_remove(p, i);
 }
 
 void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns)
@@ -297,15 +360,16 @@ void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns
         if (p->pending[i].order.mask &
             o->mask) { /* a request that waits for these ranks does not wait longer because the order changes */
             s.deadline_ns = p->pending[i].deadline_ns < s.deadline_ns ? p->pending[i].deadline_ns : s.deadline_ns;
-            record(p, &p->pending[i], now_ns, true);
-            remove_pending(p, i);
+            partition_record(p, &p->pending[i], now_ns, true);
+            partition_remove(p, i);
         }
+    s.weights = o->weights.tp && !s.forced ? WEIGHTS_WANTED : WEIGHTS_THERE;
     if (!is_done(p, o)) {
         ASSERT(p->n_pending < MAX_RANKS);
         s.serial = p->next_serial++;
         p->pending[p->n_pending++] = s;
     }
-    mark_groups(p);
+    partition_mark(p);
 }
 
 int64_t partition_next_ns(const struct partition *p)
@@ -324,286 +388,9 @@ bool partition_admits(const struct partition *p, const struct group *g, const st
     for (int i = 0; i < p->n_pending; i++) {
         const struct switch_pending *s = &p->pending[i];
         if (s->order.mask & g->mask)
-            return s->order.when == WHEN_SOFT && !s->forced && is_named(&s->order, r->id);
+            return s->order.when == WHEN_SOFT && !s->forced && partition_is_named(&s->order, r->id);
     }
     return false;
-}
-
-/* ---- carrying out */
-
-/* Does anything of this group keep the order waiting? */
-static bool group_ready(const struct world *w, const struct group *g, const struct switch_pending *s)
-{
-    if (!g->idle)
-        return false;
-    for (int i = 0; i < w->running.n; i++) {
-        const struct request *r = w->running.items[i];
-        if (r->group == g->id && (r->busy || r->n_moving || (!s->forced && !is_named(&s->order, r->id))))
-            return false;
-    }
-    return true;
-}
-
-static bool is_ready(struct world *w, const struct switch_pending *s)
-{
-    struct partition *p = &w->partition;
-    for (int i = 0; i < p->n_groups; i++)
-        if (partition_slot(p, i)->mask & s->order.mask && !group_ready(w, partition_slot(p, i), s))
-            return false;
-    return true;
-}
-
-/* One round of switches that are carried out together, so that sequences of a group that goes find all groups that
- * come. */
-struct round {
-    struct world *w;
-    int64_t now_ns;
-    struct switch_pending done[MAX_RANKS];
-    int n_done;
-    req_id *orphans;
-    uint64_t *events; /* [n_orphans] of the switch that took its group */
-    int n_orphans;
-    int created[MAX_RANKS], n_created;
-};
-
-static void take_orphans(struct round *u, struct group *g, uint64_t serial)
-{
-    struct world *w = u->w;
-    for (int i = 0; i < w->running.n; i++) {
-        struct request *r = w->running.items[i];
-        if (r->group != g->id)
-            continue;
-        r->group = 0;
-        u->orphans[u->n_orphans] = r->id;
-        u->events[u->n_orphans++] = serial;
-    }
-}
-
-static void begin_switch(struct round *u, const struct switch_pending *s)
-{
-    struct partition *p = &u->w->partition;
-    record(p, s, u->now_ns, false);
-    for (int i = p->n_groups - 1; i >= 0; i--) {
-        struct group *g = partition_slot(p, i);
-        if (g->mask & s->order.mask) {
-            take_orphans(u, g, s->serial);
-            p->left_out |= g->mask;
-            dissolve(p, g);
-        }
-    }
-}
-
-/* Where a sequence whose group went may run on: among the new groups (all, when there is none) the one that shares most
- * of its ranks, then the emptiest. */
-static struct group *best_home(struct round *u, const struct request *r)
-{
-    struct world *w = u->w;
-    struct partition *p = &w->partition;
-    uint64_t from = kv_place(&w->kv, r->place)->mask;
-    struct group *best = NULL;
-    int best_shared = -1, n = u->n_created ? u->n_created : p->n_groups;
-    for (int i = 0; i < n; i++) {
-        struct group *g = u->n_created ? partition_find_slot(p, u->created[i]) : partition_slot(p, i);
-        int shared = __builtin_popcountll(g->mask & from) > 0;
-        if (g->held || g->closed || g->shut ||
-            kv_available(&w->kv, g->place) < kv_blocks_for(&w->kv, g->place, r->n_computed + 1))
-            continue;
-        if (shared > best_shared || (shared == best_shared && g->n_running < best->n_running)) {
-            best = g;
-            best_shared = shared;
-        }
-    }
-    return best;
-}
-
-static struct group *group_at(struct partition *p, int place)
-{
-    for (int i = 0; i < p->n_groups; i++)
-        if (partition_slot(p, i)->place == place)
-            return partition_slot(p, i);
-    return NULL;
-}
-
-static void settle(struct round *u, struct request *r, struct switch_event *ev)
-{
-    struct world *w = u->w;
-    bool for_it = ev && is_named(&ev->order,
-                                 r->id); /* a request that the switch is for moves to the group that was made for it */
-    enum kv_fate fate = for_it ? FATE_MIGRATE : ev ? ev->order.fate : FATE_RECOMPUTE;
-    struct group *same = r->n_blocks ? group_at(&w->partition, r->place) : NULL;
-    struct group *home = !same && r->n_blocks && fate == FATE_MIGRATE ? best_home(u, r) : NULL;
-    if (same) {
-        r->group = same->id;
-        same->n_running++;
-    } else if (home) {
-        bool moved = world_migrate(w, r, home, ev->serial);
-        ASSERT(moved);
-    } else if (fate != FATE_HOST || !r->n_blocks || r->n_moving || !world_swap_out(w, r, ev->serial, u->now_ns)) {
-        world_preempt(w, r, fate != FATE_RECOMPUTE,
-                      u->now_ns); /* no room to move: parked, until there is or its time is up */
-    }
-    if (!ev)
-        return;
-    ev->n_kept += same != NULL;
-    ev->n_moved += home != NULL;
-    ev->n_parked += !same && !home && r->parked;
-    ev->n_recomputed += !same && !home && !r->parked;
-    if (r->last_token_ns && !r->switched_by) {
-        r->switched_by = ev->serial;
-        ev->n_open++;
-    }
-}
-
-static void finish_round(struct round *u)
-{
-    struct partition *p = &u->w->partition;
-    for (int i = 0; i < u->n_done; i++) {
-        const struct switch_order *o = &u->done[i].order;
-        if (!o->release)
-            u->created[u->n_created++] = create(u->w, o->mask, o->base, u->now_ns)->id;
-    }
-    for (int i = 0; i < u->n_orphans; i++)
-        settle(u, request_find(&u->w->requests, u->orphans[i]), partition_event_slot(p, u->events[i]));
-    p->n_switches += (uint64_t)u->n_done;
-    mark_groups(p);
-}
-
-int partition_advance(struct world *w, int64_t now_ns)
-{
-    struct partition *p = &w->partition;
-    for (int i = p->n_pending - 1; i >= 0; i--)
-        if (has_no_request(w, &p->pending[i].order))
-            drop_order(p, i, now_ns);
-    mark_groups(p);
-    if (!p->n_pending)
-        return 0;
-    struct round *u = mem_new(sizeof *u);
-    u->w = w;
-    u->now_ns = now_ns;
-    u->orphans = mem_new_array((size_t)w->running.n + 1, sizeof *u->orphans);
-    u->events = mem_new_array((size_t)w->running.n + 1, sizeof *u->events);
-    for (int i = 0; i < p->n_pending; i++)
-        p->pending[i].forced |= now_ns >= p->pending[i].deadline_ns;
-    mark_groups(p);
-    for (int i = 0; i < p->n_pending; i++)
-        if (is_ready(w, &p->pending[i]))
-            u->done[u->n_done++] = p->pending[i];
-    for (int i = p->n_pending - 1; i >= 0; i--)
-        for (int k = 0; k < u->n_done; k++)
-            if (p->pending[i].serial == u->done[k].serial) {
-                remove_pending(p, i);
-                break;
-            }
-    mark_groups(p);
-    for (int i = 0; i < u->n_done; i++)
-        begin_switch(u, &u->done[i]);
-    int n = u->n_done;
-    if (n)
-        finish_round(u);
-    mem_free(u->orphans);
-    mem_free(u->events);
-    mem_free(u);
-    return n;
-}
-
-/* ---- a rank fails */
-
-/* Everybody whose KV lay on the rank begins again. */
-static void lose_kv(struct world *w, int rank, int64_t now_ns)
-{
-    for (int i = 0; i < w->requests.n_slots; i++) {
-        struct request *r = w->requests.slots[i];
-        if (!r)
-            continue;
-        bool copied = r->n_moving && r->moving_from >> rank & 1; /* a copy may have read what was lost */
-        bool touched = copied || (r->n_blocks && kv_place(&w->kv, r->place)->mask >> rank & 1);
-        if (r->busy)
-            r->lost |= copied;
-        else if (touched || (r->state == REQ_RUNNING && !r->group))
-            world_preempt(w, r, false, now_ns);
-    }
-}
-
-/* These free ranks, of a lost group or left out, form the largest groups there may be. */
-static void regroup(struct world *w, uint64_t ranks, int64_t now_ns)
-{
-    while (ranks) {
-        uint64_t best = 0;
-        for (int i = 0; i < w->shape.n_sets; i++) {
-            uint64_t s = w->shape.sets[i];
-            int n = __builtin_popcountll(s);
-            if ((s & ~ranks) == 0 && shape_runs(&w->shape, n) && n > __builtin_popcountll(best))
-                best = s;
-        }
-        if (!best)
-            return;
-        create(w, best, (struct layout){1, 1, 1}, now_ns);
-        ranks &= ~best;
-    }
-}
-
-void partition_lose(struct world *w, int rank, int64_t now_ns)
-{
-    struct partition *p = &w->partition;
-    uint64_t living = 0, bit = 1ull << rank;
-    p->dead_ranks |= bit;
-    p->free_ranks &= ~bit;
-    p->left_out &= ~bit;
-    for (int i = p->n_pending - 1; i >= 0; i--)
-        if (p->pending[i].order.mask & bit) {
-            record(p, &p->pending[i], now_ns, true);
-            remove_pending(p, i);
-        }
-    for (int i = 0; i < p->n_groups; i++) {
-        struct group *g = partition_slot(p, i);
-        if (!(g->mask & bit))
-            continue;
-        ASSERT(g->idle);
-        living = g->mask & ~bit;
-        for (int k = 0; k < w->running.n; k++)
-            if (w->running.items[k]->group == g->id)
-                w->running.items[k]->group = 0;
-        dissolve(p, g);
-        break;
-    }
-    lose_kv(w, rank, now_ns);
-    kv_forget_rank(&w->kv, rank);
-    regroup(w, living, now_ns);
-    mark_groups(p);
-    struct switch_pending s = {.order = {.mask = bit, .release = true, .fate = FATE_RECOMPUTE},
-                               .serial = p->next_serial++,
-                               .since_ns = now_ns};
-    snprintf(s.order.reason, sizeof s.order.reason, "rank %d failed", rank);
-    record(p, &s, now_ns, false);
-    p->events[s.serial % SWITCH_EVENTS].failure = true;
-}
-
-/* ---- a policy goes */
-
-/* A layout runs on any base of its number of stages only, and few policies know of stages. */
-static void order_back(struct world *w, const struct group *g, int64_t now_ns)
-{
-    int pp = g->n_ranks % w->partition.start_stages ? 1 : w->partition.start_stages;
-    struct switch_order o = {
-        .mask = g->mask, .base = {g->n_ranks / pp, 1, pp}, .when = WHEN_HARD, .fate = FATE_MIGRATE};
-    snprintf(o.reason, sizeof o.reason, "the policy that asked for %d stages has gone", g->base.pp);
-    if (g->base.pp != pp && !partition_refusal(w, &o))
-        partition_ask(w, &o, now_ns);
-}
-
-void partition_let_go(struct world *w, int64_t now_ns)
-{
-    struct partition *p = &w->partition;
-    for (int i = p->n_pending - 1; i >= 0; i--)
-        drop_order(p, i, now_ns);
-    for (int i = 0; i < p->n_groups; i++)
-        partition_slot(p, i)->shut = false;
-    memset(p->algorithms, 0, sizeof p->algorithms);
-    regroup(w, p->left_out, now_ns);
-    p->left_out = 0;
-    for (int i = 0; i < p->n_groups; i++)
-        order_back(w, partition_group(p, i), now_ns);
-    mark_groups(p);
 }
 
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns)

@@ -23,8 +23,9 @@
 enum { MAX_NAMED = 16, SWITCH_EVENTS = 64 };
 
 /* When a switch may interrupt: at the next step boundary; when the running sequences have ended; the same, but the
- * requests that it is for may start meanwhile on ranks that are free. */
-enum switch_when { WHEN_HARD, WHEN_DRAIN, WHEN_SOFT };
+ * requests that it is for may start meanwhile on ranks that are free; at the next step boundary after the weights have
+ * come that it asks for, as many as there is room for, and until then the groups go on as before. */
+enum switch_when { WHEN_HARD, WHEN_DRAIN, WHEN_SOFT, WHEN_READY };
 /* What becomes of a sequence whose group goes. */
 enum kv_fate { FATE_KEEP, FATE_MIGRATE, FATE_PARK, FATE_RECOMPUTE, FATE_HOST };
 const char *switch_when_name(enum switch_when w);
@@ -36,17 +37,20 @@ struct group {
     int n_ranks;
     int ranks[MAX_RANKS]; /* by share */
     uint64_t mask;
-    int place;            /* its KV placement in the pool */
-    struct layout base;   /* the layout whose rank order it has, {n,1,1}: the identity; and its stages, pp */
-    struct layout layout; /* of its last step */
-    bool idle;            /* no step under way */
-    bool held;            /* takes no step: an order waits for its ranks */
-    bool closed;          /* finishes what it has: admits only the requests that the waiting order is for */
-    bool shut;            /* the policy closed it: finishes what it has */
-    int n_running;        /* requests of it */
-    int64_t load;         /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
+    int place;             /* its KV placement in the pool */
+    struct layout base;    /* the layout whose rank order it has, {n,1,1}: the identity; and its stages, pp */
+    struct layout layout;  /* of its last step */
+    struct layout weights; /* which its ranks hold, where a rank holds a cut of them (residency.h); else all 0 */
+    uint64_t loading;      /* ranks whose weights are still to come: it takes no step */
+    bool idle;             /* no step under way, nothing loading */
+    bool held;             /* takes no step: an order waits for its ranks */
+    bool closed;           /* finishes what it has: admits only the requests that the waiting order is for */
+    bool shut;             /* the policy closed it: finishes what it has */
+    int n_running;         /* requests of it */
+    int64_t load;          /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
     int64_t busy_since_ns, last_step_ns, bound_ns; /* last_step_ns: measured duration of its last step */
     int last_step_tokens;
+    bool told;          /* the ranks that load have been */
     double mean_tokens; /* of its steps, averaged over about 16 */
     uint64_t n_steps;
     struct ffn_modes ffn; /* where weights are pooled: of its next step */
@@ -54,9 +58,10 @@ struct group {
 };
 
 struct switch_order {
-    bool release;       /* of all groups that overlap the mask; no new group */
-    uint64_t mask;      /* the ranks */
-    struct layout base; /* {n,1,1} or {1,n,1}: identity; pp: the stages of the group */
+    bool release;          /* of all groups that overlap the mask; no new group */
+    uint64_t mask;         /* the ranks */
+    struct layout base;    /* {n,1,1} or {1,n,1}: identity; pp: the stages of the group */
+    struct layout weights; /* a reshard: the ranks are to hold those of this layout; all 0: what they hold */
     enum switch_when when;
     enum kv_fate fate;
     int64_t max_wait_ns; /* drain, soft: then it becomes hard */
@@ -70,6 +75,11 @@ struct switch_pending {
     uint64_t serial;
     int64_t since_ns, deadline_ns;
     bool forced; /* past its deadline, or hard from the start */
+    enum weights_state {
+        WEIGHTS_WANTED, /* they are to come beside the steps; nobody was told yet */
+        WEIGHTS_COMING, /* the ranks have been told */
+        WEIGHTS_THERE,  /* as many as there is room for; or none are wanted beforehand */
+    } weights;
 };
 
 /* What a switch was and what it cost; the last SWITCH_EVENTS are kept. */
@@ -98,7 +108,7 @@ struct partition {
     uint64_t left_out;        /* of the free: their group went by an order, and no order has put them into another */
     int algorithms[MAX_SETS]; /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm;
                                  0: by size */
-    int start_stages;         /* of the groups that the node starts with */
+    struct layout start; /* of the groups that the node starts with: stages, and where ranks hold cuts the layout */
     uint64_t epoch, next_serial;
     struct switch_pending pending[MAX_RANKS];
     int n_pending;
@@ -119,6 +129,11 @@ static inline struct group *partition_slot(struct partition *p, int i)
 }
 const struct group *partition_find(const struct partition *p, int id); /* NULL: no such group (any more) */
 struct group *partition_find_slot(struct partition *p, int id);
+/* The layout that it runs when nobody says which: the one whose weights its ranks hold; else tensor parallel over all
+ * ranks of a stage where that can be, or as wide as can be. */
+struct layout group_usual_layout(const struct world *w, const struct group *g);
+/* The ranks of a group by share, in the order that its base asks for. Returns how many. */
+int partition_ranks(uint64_t mask, struct layout base, int *ranks);
 /* One more step of the group has ended. */
 void group_note_step(struct group *g, int n_tokens, int64_t ns);
 /* The group of exactly these ranks in this order, or NULL. */
@@ -150,6 +165,10 @@ bool partition_admits(const struct partition *p, const struct group *g, const st
 /* The all-reduces of these ranks (enum comm_algorithm; 0: by size), and from now on. They are a set of the shape. */
 int partition_algorithm(const struct world *w, uint64_t ranks);
 void partition_set_algorithm(struct world *w, uint64_t ranks, int algorithm);
+/* The weights of a waiting order are there, as many as there is room for. False: it waits no more. */
+bool partition_weights_there(struct world *w, uint64_t serial);
+/* The ranks of a group that loaded have all they need, or one of them never will. */
+void partition_loaded(struct world *w, int group);
 /* A stream had a token (or ended) after a switch that touched it. */
 void partition_note_token(struct partition *p, struct request *r, int64_t gap_ns);
 const struct switch_event *partition_event(const struct partition *p, uint64_t serial); /* NULL: forgotten */

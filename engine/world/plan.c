@@ -28,6 +28,9 @@ void plan_begin(struct plan *p, int64_t now_ns)
     p->verbs = NULL;
     p->ffn = NULL;
     p->pressed = false;
+    p->leaving = 0;
+    for (int r = 0; r < w->kv.n_ranks; r++)
+        p->leaving |= (uint64_t)(w->n_leaving[r] > 0) << r;
     p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_stores * sizeof *p->blocks_free);
     for (int r = 0; r < w->kv.n_stores; r++)
         p->blocks_free[r] = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
@@ -177,7 +180,7 @@ bool plan_switch(struct plan *p, const struct switch_order *o)
 }
 
 /* The blocks that it leaves count when the copy has ended: not in this plan. */
-static bool swap_out(struct plan *p, struct request *r)
+bool plan_swap_out(struct plan *p, struct request *r)
 {
     const struct kv_pool *kv = &p->world->kv;
     if (kv->host_place < 0)
@@ -192,6 +195,7 @@ static bool swap_out(struct plan *p, struct request *r)
     plan_take(p, kv->host_place, need);
     p->n_running -= r->state == REQ_RUNNING;
     plan_add_verb(p, PLAN_REMAP, r)->fate = FATE_HOST;
+    p->leaving |= kv_place(kv, r->place)->mask;
     return true;
 }
 
@@ -208,7 +212,7 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
     if (fate == FATE_PARK || fate == FATE_RECOMPUTE)
         return plan_preempt(p, id, fate == FATE_PARK ? PREEMPT_HARD : PREEMPT_RECOMPUTE);
     if (fate == FATE_HOST)
-        return swap_out(p, r);
+        return plan_swap_out(p, r);
     if (!g)
         return plan_no(p, "no such group (any more)");
     if (!partition_admits(&p->world->partition, g, r))

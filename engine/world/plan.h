@@ -83,6 +83,7 @@ struct plan {
     struct ffn_modes *ffn; /* the same of groups by slot, and of groups to come; NULL: no verb was about them */
     int64_t wake_ns;       /* 0: none; else absolute */
     int n_logs;
+    uint64_t leaving;   /* ranks from which KV is on its way to host memory, or will be by this plan */
     bool pressed;       /* a request gave way because KV ran out: no new one starts in this plan */
     const char *reason; /* why the last verb was refused */
 };

@@ -25,20 +25,40 @@ static struct request *find_victim(const struct plan *p, const struct request *r
             struct request *v = queues[q]->items[i];
             if (request_compare(v, r) <= 0)
                 break;
+            if (v->n_moving)
+                continue; /* what is on its way to its blocks holds them, too */
             if (!v->busy && v->n_blocks && !plan_touched(p, v) && lies_on_scarce(p, v, place, blocks))
                 return v;
         }
     return NULL;
 }
 
+/* Room is being made where this placement lies: nobody else gives way before that has ended. */
+static bool is_coming(struct plan *p, int place)
+{
+    return p->leaving & kv_place(&p->world->kv, place)->mask &&
+           !plan_no(p, "room in the KV cache is being made: some of it goes to host memory");
+}
+
+/* To host memory and back, or computed again: whichever costs less. A copy's blocks are to be had when it has ended. */
+static void give_way(struct plan *p, struct request *v)
+{
+    const struct world_cost *c = &p->world->cost;
+    double n = v->n_computed, copied = 2 * (c->move_ns_fixed + n * c->swap_ns_per_token);
+    p->pressed |= v->state == REQ_RUNNING;
+    if (p->world->kv.host_place < 0 || v->n_moving || copied >= n * c->prefill_ns_per_token || !plan_swap_out(p, v))
+        plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
+}
+
 static bool make_room(struct plan *p, const struct request *r, int place, int blocks)
 {
     while (plan_available(p, place) < blocks) {
+        if (is_coming(p, place))
+            return false;
         struct request *v = find_victim(p, r, place, blocks);
         if (!v)
             return plan_no(p, "the KV cache is full");
-        p->pressed |= v->state == REQ_RUNNING;
-        plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
+        give_way(p, v);
     }
     return true;
 }
@@ -115,12 +135,12 @@ static int add_running(struct plan_batch *b, struct request *r, int n)
     return want;
 }
 
-/* What holding n cached blocks of a place costs: those that count as available now and will not any more. A block held
- * once may belong to a request that this plan preempts, and was then counted as coming back. */
-static int hold_cost(struct plan *p, struct request *r, int place, int n)
+/* What holding cached blocks [first, n) of a place costs: those that count as available now and will not any more. A
+ * block held once may belong to a request that this plan preempts, and was then counted as coming back. */
+static int hold_cost(struct plan *p, struct request *r, int place, int first, int n)
 {
     int cost = 0, at_most = p->n_verbs ? 1 : 0, units = kv_place(&p->world->kv, place)->tokens_per_block / KV_UNIT;
-    for (int i = 0; i < n; i++) {
+    for (int i = first; i < n; i++) {
         int32_t block = kv_lookup(&p->world->kv, place, r->keys[(i + 1) * units - 1]);
         cost += kv_place(&p->world->kv, place)->blocks[block].refs <= at_most;
     }
@@ -151,14 +171,14 @@ static struct entry look_at(struct plan_batch *b, struct request *r)
     struct entry e = {.done = r->n_computed};
     if (!r->parked) {
         e.hits = world_prefix(w, r, place);
-        e.hit_cost = hold_cost(p, r, place, e.hits);
+        e.hit_cost = hold_cost(p, r, place, 0, e.hits);
         e.done = e.hits * tpb;
         if (w->kv.n_places > 1)
             e.from_place = world_prefix_elsewhere(w, r, place, e.done, &e.n_from);
     }
     if (e.n_from) {
-        int more = e.n_from * kv_place(&w->kv, e.from_place)->tokens_per_block - e.done;
-        e.from_cost = hold_cost(p, r, e.from_place, e.n_from);
+        int each = kv_place(&w->kv, e.from_place)->tokens_per_block, more = e.n_from * each - e.done;
+        e.from_cost = hold_cost(p, r, e.from_place, e.done / each, e.n_from);
         if (!worth_copying(w, e.from_place, more) || plan_available(p, e.from_place) < e.from_cost)
             e.n_from = 0;
         else
@@ -209,10 +229,12 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     struct entry e = look_at(b, r);
     int spare = p->n_running ? kv_reserve(&w->kv) : 0;
     while (plan_available(p, place) < e.whole + spare) {
+        if (is_coming(p, place))
+            return 0;
         struct request *v = find_victim(p, r, place, e.whole + spare);
         if (!v || v->state != REQ_WAITING) /* a parked one behind it gives way, running ones do not */
             return plan_no(p, "the KV cache has no room for its prompt");
-        plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
+        give_way(p, v);
         e = look_at(b, r);
     }
     int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
@@ -260,10 +282,11 @@ int plan_decodes(struct plan_batch *b)
         struct request *r = q->items[i];
         if (r->group != b->group_id || plan_touched(p, r) || r->busy || !request_decoding(r))
             continue;
-        if (!add_running(b, r, 1) && !plan_touched(p, r)) {
-            plan_do_preempt(p, r, PREEMPT_RECOMPUTE); /* no request behind it holds KV: it gives way itself */
-            p->pressed = true;
-        }
+        if (add_running(b, r, 1) || plan_touched(p, r))
+            continue;
+        p->pressed = true;
+        if (!is_coming(p, r->place))
+            give_way(p, r); /* no request behind it holds KV: it gives way itself */
     }
     b->n_decodes += b->n_items - before;
     return b->n_items - before;
@@ -314,6 +337,9 @@ bool plan_forward(struct plan_batch *b, struct layout l)
     if (b->n_tokens == 0)
         return plan_no(b->plan, "the batch is empty");
     const char *why = shape_refusal(&b->plan->world->shape, g->n_ranks, l);
+    if (why)
+        return plan_no(b->plan, why);
+    why = residency_lacks(b->plan->world, g, l);
     if (why)
         return plan_no(b->plan, why);
     if (l.pp != g->base.pp)

@@ -16,6 +16,7 @@ int plan_available(const struct plan *p, int place);   /* what the plan may stil
 void plan_take(struct plan *p, int place, int blocks); /* negative: they come back */
 void plan_apply_ffn(struct world *w, const struct plan_verb *v);
 void plan_apply_weights(struct world *w, const struct plan_verb *v);
+bool plan_swap_out(struct plan *p, struct request *r); /* one that may be used, and is in no copy */
 void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how);
 
 #endif

@@ -24,6 +24,11 @@ enum ending {
     END_REFUSED, /* never admitted: capacity, or the policy said no */
 };
 
+/* Lines of batches come behind all others, unless a policy has another order: their keys are seconds, and this is
+ * added.
+ */
+#define OFFLINE_BEHIND_S 1e9
+
 /* What a front hands in: heap, freed with request_spec_free, moved to the engine by IN_SUBMIT. */
 struct request_spec {
     uint64_t tag; /* the front's own name for it, given back in every event; unique, not 0 */
@@ -39,6 +44,7 @@ struct request_spec {
     int32_t *prompt;
     int n_prompt;    /* >= 1 */
     int max_tokens;  /* >= 0; 0 only with prompt logprobs (echo) */
+    bool offline;    /* nobody waits for its answer: a line of a batch */
     bool open_ended; /* the client gave no max_tokens: it is all that there is room for */
     int min_tokens;
     int32_t *stop_ids; /* end ids of the model (unless ignore_eos) and the client's */
@@ -83,6 +89,7 @@ struct request {
     int place;            /* of its blocks; means nothing while n_blocks is 0 */
     int group;            /* id of the group it runs in; 0: waiting */
     int n_moving;         /* copies of its KV under way */
+    bool sought;          /* on the disk: what was there is, or was, on its way to host memory */
     uint64_t moving_from; /* the ranks that those copies read */
     bool lost;            /* busy, and one of these ranks has failed: what the step computes does not count */
     int n_published;      /* full blocks already offered to the prefix cache */

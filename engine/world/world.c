@@ -16,7 +16,8 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     w->cost = (struct world_cost){.prefill_ns_per_token = 1e6,
                                   .move_ns_per_token = 1e4,
                                   .move_ns_fixed = 5e4,
-                                  .swap_ns_per_token = 1e4}; /* until measured */
+                                  .swap_ns_per_token = 1e4,
+                                  .disk_ns_per_token = 1e4}; /* until measured */
     kv_init(&w->kv, shape->n_ranks, n_blocks);
     partition_init(&w->partition, shape->n_ranks);
     estimator_init(&w->estimate);
@@ -27,6 +28,7 @@ static void free_copy(struct kv_copy *m)
 {
     mem_free(m->from);
     mem_free(m->to);
+    mem_free(m->keys);
     mem_free(m);
 }
 
@@ -91,59 +93,6 @@ static void note_arrival(struct world *w, int64_t now_ns)
     w->last_arrival_ns = now_ns;
 }
 
-/* Tokens that the widest group of these ranks can cache. */
-static int64_t capacity_without(const struct world *w, uint64_t dead)
-{
-    int most = 0;
-    for (int i = 0; i < w->shape.n_sets; i++) {
-        int n = __builtin_popcountll(w->shape.sets[i]);
-        bool may_be = !(w->shape.sets[i] & dead) && shape_runs(&w->shape, n);
-        most = may_be && w->shape.tokens_per_block[n] > most ? w->shape.tokens_per_block[n] : most;
-    }
-    return (int64_t)w->kv.n_blocks * most;
-}
-
-int64_t world_capacity(const struct world *w)
-{
-    return capacity_without(w, w->partition.dead_ranks);
-}
-
-int64_t world_group_capacity(const struct world *w)
-{
-    int most = 0;
-    for (int i = 0; i < w->partition.n_groups; i++) {
-        int tpb = kv_place(&w->kv, partition_group(&w->partition, i)->place)->tokens_per_block;
-        most = tpb > most ? tpb : most;
-    }
-    return (int64_t)w->kv.n_blocks * most;
-}
-
-bool world_suffices(const struct world *w, const struct request *r)
-{
-    int need = request_output(r) ? r->n_tokens : r->spec->n_prompt + r->spec->max_tokens;
-    return need <= world_capacity(w);
-}
-
-/* Can this request ever run here? */
-static int check_fits(const struct world *w, const struct request_spec *s, struct err *e)
-{
-    const struct limits *l = &w->limits;
-    int64_t all = capacity_without(w, 0), left = world_capacity(w);
-    if (s->n_prompt >= l->max_model_len + (s->max_tokens == 0))
-        return err_set(e, E_INPUT, "the prompt has %d tokens; the model's context is %d tokens", s->n_prompt,
-                       l->max_model_len);
-    int n =
-        s->n_prompt + (s->max_tokens < l->max_model_len - s->n_prompt ? s->max_tokens : l->max_model_len - s->n_prompt);
-    if (n > all)
-        return err_set(e, E_INPUT, "the request needs KV cache for %d tokens; the whole cache holds %lld", n,
-                       (long long)all);
-    if (n > left)
-        return err_set(e, E_DEVICE,
-                       "the request needs KV cache for %d tokens; ranks have failed, and those that are left hold %lld",
-                       n, (long long)left);
-    return 0;
-}
-
 /* One more that waits, or one less; its tokens do not change while it does. */
 static void count_waiting(struct world *w, struct request *r, int sign)
 {
@@ -155,13 +104,7 @@ static void count_waiting(struct world *w, struct request *r, int sign)
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e)
 {
     const struct limits *l = &w->limits;
-    TRY(check_fits(w, s, e));
-    int max_waiting = l->max_num_queued_reqs ? l->max_num_queued_reqs : MAX_REQUESTS;
-    if (w->waiting.n >= max_waiting)
-        return err_set(e, E_FULL, "the queue is full: %d requests are waiting (--max-num-queued-reqs)", w->waiting.n);
-    if (l->max_num_queued_tokens && w->waiting.n && w->waiting_tokens + s->n_prompt > l->max_num_queued_tokens)
-        return err_set(e, E_FULL, "the queue is full: %lld prompt tokens are waiting (--max-num-queued-tokens)",
-                       (long long)w->waiting_tokens);
+    TRY(world_may_take(w, s, e));
     struct request *r = request_add(&w->requests, s);
     if (!r)
         return err_set(e, E_FULL, "the server holds %d requests, its limit", MAX_REQUESTS);
@@ -169,7 +112,7 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
         s->max_tokens = l->max_model_len - s->n_prompt;
     r->state = REQ_WAITING;
     r->order = w->next_order++;
-    r->key = (double)s->arrival_ns * 1e-9;
+    r->key = (double)s->arrival_ns * 1e-9 + (s->offline ? OFFLINE_BEHIND_S : 0);
     r->waiting_since_ns = r->progress_ns = now_ns;
     r->tenant = tenants_enter(&w->tenants, s->tenant);
     count_waiting(w, r, 1);
@@ -219,31 +162,43 @@ static struct kv_key block_key(const struct world *w, struct request *r, int pla
     return unit_key(&w->kv, r, (i + 1) * (kv_place(&w->kv, place)->tokens_per_block / KV_UNIT) - 1);
 }
 
-static bool may_share(const struct world *w, const struct request *r)
+static const struct kv_key *block_units(const struct world *w, struct request *r, int place, int i)
+{
+    block_key(w, r, place, i);
+    return r->keys + i * (kv_place(&w->kv, place)->tokens_per_block / KV_UNIT);
+}
+
+bool world_may_share(const struct world *w, const struct request *r)
 {
     return w->limits.prefix_caching && !r->n_blocks &&
            !(r->spec->sampling.n_prompt_logprobs >= 0 && !r->prompt_lp_sent);
 }
 
-int world_prefix(const struct world *w, struct request *r, int place)
+/* The same where somebody else has its first `had` tokens. */
+static int prefix_from(const struct world *w, struct request *r, int place, int had)
 {
-    if (!may_share(w, r) || !kv_place(&w->kv, place)->index.count)
+    if (!world_may_share(w, r) || !kv_place(&w->kv, place)->index.count)
         return 0;
     int whole = (r->n_tokens - 1) /
                 kv_place(&w->kv, place)->tokens_per_block; /* one token at least is computed: its logits are wanted */
-    int n = 0;
+    int n = had / kv_place(&w->kv, place)->tokens_per_block;
     while (n < whole && kv_lookup(&w->kv, place, block_key(w, r, place, n)) >= 0)
         n++;
     return n;
 }
 
+int world_prefix(const struct world *w, struct request *r, int place)
+{
+    return prefix_from(w, r, place, 0);
+}
+
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks)
 {
-    int best = -1;
+    int best = -1, had = min_tokens;
     for (int p = 0; p < w->kv.n_places; p++) {
-        if (p == but || kv_place(&w->kv, p)->mask & w->partition.dead_ranks)
+        if (p == but || p == w->kv.disk_place || kv_place(&w->kv, p)->mask & w->partition.dead_ranks)
             continue;
-        int n = world_prefix(w, r, p), tokens = n * kv_place(&w->kv, p)->tokens_per_block;
+        int n = prefix_from(w, r, p, had), tokens = n * kv_place(&w->kv, p)->tokens_per_block;
         if (tokens > min_tokens) {
             min_tokens = tokens;
             *n_blocks = n;
@@ -339,10 +294,9 @@ bool world_reserve(struct world *w, struct request *r, int n_tokens)
 
 /* ---- copies between placements */
 
-static struct kv_copy *add_copy(struct world *w, struct request *r, int from_place, int n_from)
+struct kv_copy *world_add_copy(struct world *w, int from_place, int n_from)
 {
     struct kv_copy *m = mem_new(sizeof *m);
-    m->id = r->id;
     m->from_place = from_place;
     m->from = mem_new_array((size_t)(n_from ? n_from : 1), sizeof *m->from);
     m->n_from = n_from;
@@ -351,6 +305,14 @@ static struct kv_copy *add_copy(struct world *w, struct request *r, int from_pla
         w->copies = mem_resize(w->copies, (size_t)w->cap_copies, sizeof *w->copies);
     }
     w->copies[w->n_copies++] = m;
+    return m;
+}
+
+/* Of a request. */
+static struct kv_copy *add_copy(struct world *w, struct request *r, int from_place, int n_from)
+{
+    struct kv_copy *m = world_add_copy(w, from_place, n_from);
+    m->id = r->id;
     w->n_copying++;
     r->n_moving++;
     r->moving_from |= kv_place(&w->kv, from_place)->mask;
@@ -370,23 +332,30 @@ static struct kv_copy *leave(struct world *w, struct request *r, int to_place)
 
 void world_aim_copy(struct world *w, struct kv_copy *m, struct request *r)
 {
-    (void)w;
     m->to_place = r->place;
     m->n_to = r->n_blocks;
     m->to = mem_new_array((size_t)r->n_blocks, sizeof *m->to);
     memcpy(m->to, r->blocks, (size_t)r->n_blocks * sizeof *m->to);
+    for (int i = 0; i < m->n_to; i++)
+        kv_hold(&w->kv, m->to_place, m->to[i]);
 }
 
 struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks)
 {
     struct kv_copy *m = add_copy(w, r, place, n_blocks);
+    int first = r->n_computed / kv_place(&w->kv, place)->tokens_per_block;
     for (int i = 0; i < n_blocks; i++) {
+        m->from[i] = -1;
+        if (i < first)
+            continue; /* not read, and perhaps not there */
         m->from[i] = kv_lookup(&w->kv, place, block_key(w, r, place, i));
         kv_hold(&w->kv, place, m->from[i]);
     }
     m->first_token = r->n_computed;
     m->n_tokens = n_blocks * kv_place(&w->kv, place)->tokens_per_block;
     metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
+    if (place == w->kv.host_place)
+        metrics_add(w->metrics, C_HOST_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
     if (!r->n_preempted) { /* its first admission: what usage reports */
         metrics_add(w->metrics, C_PROMPT_CACHED, (uint64_t)(m->n_tokens - r->n_prefix_first));
         r->n_prefix_first = m->n_tokens;
@@ -406,6 +375,7 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
     bool room = world_reserve(w, r, r->n_computed);
     ASSERT(room);
     world_aim_copy(w, m, r);
+    m->beside = m->from_place == w->kv.host_place && r->state == REQ_WAITING;
     if (r->state == REQ_RUNNING) {
         leave_group(w, r);
         join_group(r, g);
@@ -414,6 +384,13 @@ bool world_migrate(struct world *w, struct request *r, struct group *g, uint64_t
 }
 
 /* ---- host memory */
+
+static void count_leaving(struct world *w, const struct kv_copy *m, int by)
+{
+    const struct kv_place *l = kv_place(&w->kv, m->from_place);
+    for (int i = 0; i < l->n; i++)
+        w->n_leaving[l->ranks[i]] += by;
+}
 
 bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t now_ns)
 {
@@ -424,11 +401,11 @@ bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t 
     struct kv_copy *m = leave(w, r, host);
     m->event = event;
     m->out = true;
+    count_leaving(w, m, 1);
     bool room = world_reserve(w, r, r->n_computed);
     ASSERT(room);
     world_aim_copy(w, m, r);
-    for (int i = 0; i < m->n_to; i++) /* nobody may get them while ranks write there, whatever becomes of r */
-        kv_hold(&w->kv, host, m->to[i]);
+    m->beside = true;
     world_preempt(w, r, true, now_ns);
     return true;
 }
@@ -437,15 +414,6 @@ struct kv_copy *world_swap_in(struct world *w, struct request *r, const struct g
 {
     ASSERT(world_in_host(w, r) && !r->n_moving);
     return leave(w, r, g->place);
-}
-
-/* What has arrived in host memory can be found there. */
-static void swapped_out(struct world *w, const struct kv_copy *m, struct request *r)
-{
-    if (r && world_in_host(w, r) && w->limits.prefix_caching)
-        world_commit(w, r, r->n_computed);
-    for (int i = m->n_to - 1; i >= 0; i--)
-        kv_drop(&w->kv, m->to_place, m->to[i]);
 }
 
 void world_regroup(struct world *w, struct request *r, struct group *g)
@@ -465,11 +433,24 @@ void world_regroup(struct world *w, struct request *r, struct group *g)
 void world_copy_done(struct world *w, struct kv_copy *m)
 {
     struct request *r = request_find(&w->requests, m->id);
+    if (m->keys) {
+        world_saved(w, m);
+        w->n_copying -= m->id != 0;
+        if (r && m->id)
+            r->n_moving--;
+        free_copy(m);
+        return;
+    }
     for (int i = m->n_from - 1; i >= 0; i--)
-        kv_drop(&w->kv, m->from_place, m->from[i]);
+        if (m->from[i] >= 0)
+            kv_drop(&w->kv, m->from_place, m->from[i]);
     w->n_copying--;
     if (m->out)
-        swapped_out(w, m, r);
+        count_leaving(w, m, -1);
+    if (m->out && r && world_in_host(w, r) && w->limits.prefix_caching)
+        world_commit(w, r, r->n_computed);
+    for (int i = m->n_to - 1; i >= 0; i--)
+        kv_drop(&w->kv, m->to_place, m->to[i]);
     if (r && --r->n_moving == 0)
         r->moving_from = 0;
     free_copy(m);
@@ -552,7 +533,7 @@ void world_commit(struct world *w, struct request *r, int n_computed)
     if (!w->limits.prefix_caching)
         return;
     for (int full = n_computed / kv_place(&w->kv, r->place)->tokens_per_block; r->n_published < full; r->n_published++)
-        kv_publish(&w->kv, r->place, r->blocks[r->n_published], block_key(w, r, r->place, r->n_published));
+        kv_publish_units(&w->kv, r->place, r->blocks[r->n_published], block_units(w, r, r->place, r->n_published));
 }
 
 void world_end(struct world *w, struct request *r, enum ending how)

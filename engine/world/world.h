@@ -14,6 +14,7 @@
 #include "engine/world/partition.h"
 #include "engine/world/replica.h"
 #include "engine/world/request.h"
+#include "engine/world/residency.h"
 #include "engine/world/tenants.h"
 
 struct limits {
@@ -42,7 +43,9 @@ struct req_queue {
     uint64_t n_changes;
 };
 
-/* Cached tokens of a request on their way from one placement to another. The source's blocks are held by the move. */
+/* Cached tokens of a request on their way from one placement to another. The blocks at both ends are held until it has
+ * ended, whatever becomes of the request: else a copy that still waits in a rank's inbox would write into blocks that
+ * another one, beside the steps, has written for somebody else meanwhile. */
 struct kv_copy {
     req_id id;
     uint64_t event; /* serial of the switch that caused it; 0: none */
@@ -50,13 +53,19 @@ struct kv_copy {
     int32_t *from, *to; /* block numbers */
     int n_from, n_to;
     int first_token, n_tokens; /* tokens [first_token, n_tokens) */
-    bool out;                  /* to host memory: `to` is held until it has ended, and found by others afterwards */
+    int n_landed;              /* to or from the disk: blocks that were moved and are whole, the first ones */
+    bool out;                  /* to a lower tier: `to` is found by others when it has ended */
+    bool beside;               /* no step waits for it, or is behind it in a rank's inbox */
+    struct kv_key *keys;       /* [n_to] of cached blocks, which nobody has (tiers.c); else NULL */
+    uint64_t n_resets;         /* of the pool when it was made: what was forgotten since is not to be found again */
 };
 
 /* What copying and computing cost, as measured by the engine: to choose between a migration and a recompute. */
 struct world_cost {
     double prefill_ns_per_token, move_ns_per_token, move_ns_fixed;
     double swap_ns_per_token; /* between a rank and host memory, one way */
+    double disk_ns_per_token; /* from the disk to host memory */
+    double load_ns_per_byte;  /* of weights, into each of several ranks at the same time */
 };
 
 /* What fetching pooled FFN weights costs a step that fetches all that its ranks do not own, as measured: averages over
@@ -74,6 +83,7 @@ struct world {
     struct ffn_modes ffn_usual;  /* of groups to come */
     struct ffn_measured ffn_measured;
     struct replicas replicas; /* pooled FFN layers that lie on every rank for a while */
+    struct residency residency;
     struct request_table requests;
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting */
@@ -83,7 +93,11 @@ struct world {
     struct partition partition;
     struct kv_copy **copies; /* made and not yet taken by the engine */
     int n_copies, cap_copies;
-    int n_copying; /* made and not ended */
+    int n_copying;             /* made and not ended, of sequences */
+    int n_leaving[MAX_RANKS];  /* by rank: copies of sequences under way from it to host memory: its blocks come back */
+    int n_saving;              /* blocks of host memory that copies of cached blocks are under way to, from ranks */
+    int n_fetching, n_writing; /* the same from the disk; blocks of host memory under way to it */
+    bool disk_is_read_only;    /* it failed to take some */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */
@@ -103,20 +117,26 @@ void queue_delete(struct req_queue *q, struct request *r); /* must be in it */
 /* Takes a spec into the waiting queue with this key. E_FULL (queue bound) or E_INPUT (can never fit) with the reason;
  * the spec is then still the caller's. */
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e);
+/* Could it be taken in now? E_INPUT: it can never fit; E_DEVICE: not on the ranks that are left; E_FULL. */
+int world_may_take(const struct world *w, const struct request_spec *s, struct err *e);
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
 /* Longest cached prefix of a waiting request in a place, in blocks of that place; 0 when it still holds some of its
  * own. */
 int world_prefix(const struct world *w, struct request *r, int place);
+/* May it begin with cached blocks? Not when it has some of its own, or wants logprobs of its prompt. */
+bool world_may_share(const struct world *w, const struct request *r);
 /* The prefix keys of its n_tokens / KV_UNIT whole units, made where they are not yet; valid until the request changes.
  */
 const struct kv_key *world_keys(const struct world *w, struct request *r);
-/* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than
- * min_tokens. */
+/* The place other than `but` with the longest cached prefix, and its length in blocks; -1: none is longer than the
+ * min_tokens that `but` has of it, of which a place may lack the whole blocks. */
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks);
 /* waiting -> running in this group; cached prefix blocks of its place become its own. */
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns);
-/* A started request takes n_blocks cached blocks of another place as its beginning: they are held now;
- * world_move_prefix, once the request has its own blocks, makes the move. */
+/* One more copy for the engine to take, of n_from blocks that are yet to be named and held. */
+struct kv_copy *world_add_copy(struct world *w, int from_place, int n_from);
+/* A started request takes n_blocks cached blocks of another place as its beginning, less the whole ones of what it has:
+ * they are held now; world_aim_copy, once the request has its own blocks, makes the move. */
 struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place, int n_blocks);
 /* Blocks for tokens up to n_tokens of its timeline. false: none left (nothing changed). */
 bool world_reserve(struct world *w, struct request *r, int n_tokens);
@@ -137,6 +157,13 @@ bool world_swap_out(struct world *w, struct request *r, uint64_t event, int64_t 
 /* One that lies there is about to start in the group: its blocks are the copy's now, and those to come are the
  * group's. Aim the copy when they are reserved. */
 struct kv_copy *world_swap_in(struct world *w, struct request *r, const struct group *g);
+/* tiers.c: cached blocks that ranks may soon evict are copied to host memory, as many at once as `most` tokens take;
+ * there they are found when the ranks have evicted them. With a disk all of them go there and from there to it. */
+void world_save_cached(struct world *w, int most);
+/* Where there is a disk: what the next waiting requests would find there is on its way to host memory, and they wait
+ * for it. */
+void world_fetch(struct world *w);
+void world_saved(struct world *w, struct kv_copy *m); /* one of those copies has ended; frees no m */
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
 void world_copy_done(struct world *w,

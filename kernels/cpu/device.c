@@ -255,6 +255,7 @@ const struct backend_ops *backend_cpu(void)
     static const struct backend_ops ops = {
         .name = "cpu",
         .computes = true,
+        .loads_beside = true,
         .shares_memory = true,
         .open = cpu_open,
         .close = cpu_close,

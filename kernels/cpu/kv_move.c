@@ -1,12 +1,18 @@
 /* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A
  * head of a block is its keys [element][position] and then its values [position][element] (kv.c), so a run of positions
- * is one copy of values and one short row of keys for each element. */
+ * is one copy of values and one short row of keys for each element. Between placements of as many tokens per block
+ * whole blocks are copied, all their heads at once, and past the caches where there are many of them: nobody reads so
+ * much soon, and a plain store would read the destination first. */
+#include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
-enum { RUN = 16 };
+enum { RUN = 16, LARGE = 1 << 20 };
 
 /* Where one head of one layer lies on one side. */
 struct head_at {
@@ -18,6 +24,8 @@ struct move_call {
     const struct kv_move *m;
     struct head_at from, to;
     size_t size, value_bytes; /* of one element; of one position's values */
+    int heads;                /* of one item */
+    bool streams;             /* more than caches would keep */
 };
 
 static struct head_at head_of(const struct kv_end *end, int head_dim)
@@ -56,16 +64,23 @@ static void copy_keys(const struct move_call *c, const uint8_t *from, uint8_t *t
             memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, bytes);
 }
 
+/* Past the caches: the caller fences. */
+static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+#ifdef __SSE2__
+    for (; (uintptr_t)to % 16 == 0 && bytes >= 64; to += 64, from += 64, bytes -= 64)
+        for (int i = 0; i < 64; i += 16)
+            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+#endif
+    memcpy(to, from, bytes);
+}
+
 static void copy_run(const struct move_call *c, int layer, int head, int position, int n)
 {
     const struct kv_move *m = c->m;
     const uint8_t *from = find(&c->from, layer, head, position);
     uint8_t *to = find(&c->to, layer, head, position);
     size_t from_at = (size_t)(position % m->from.tokens_per_block), to_at = (size_t)(position % m->to.tokens_per_block);
-    if (n == m->from.tokens_per_block && n == m->to.tokens_per_block) {
-        memcpy(to, from, c->to.head_bytes);
-        return;
-    }
     copy_keys(c, from + from_at * c->size, to + to_at * c->size, (size_t)n * c->size);
     memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes,
            (size_t)n * c->value_bytes);
@@ -80,28 +95,53 @@ static int run_at(const struct kv_move *m, int position)
     return a < left ? a : left;
 }
 
+/* Heads of one block that is whole on both sides. */
+static void copy_block(const struct move_call *c, int layer, int head, int position)
+{
+    const uint8_t *from = find(&c->from, layer, head, position);
+    uint8_t *to = find(&c->to, layer, head, position);
+    size_t bytes = (size_t)c->heads * c->to.head_bytes;
+    if (c->streams)
+        stream(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
 static void move_item(void *ctx, int item, int thread)
 {
     const struct move_call *c = ctx;
-    int layer = item / c->m->n_heads, head = item % c->m->n_heads;
+    const struct kv_move *m = c->m;
+    int each = m->n_heads / c->heads, layer = item / each, head = item % each * c->heads;
     (void)thread;
-    for (int p = c->m->first_token, n; p < c->m->end_token; p += n) {
-        n = run_at(c->m, p);
-        copy_run(c, layer, head, p, n);
+    for (int p = m->first_token, n; p < m->end_token; p += n) {
+        n = run_at(m, p);
+        if (n == m->from.tokens_per_block && n == m->to.tokens_per_block)
+            copy_block(c, layer, head, p);
+        else
+            for (int h = head; h < head + c->heads; h++)
+                copy_run(c, layer, h, p, n);
     }
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
 }
 
 void cpu_kv_move(struct device *d, const struct kv_move *m)
 {
     enum dtype t = m->from.space->dtype;
     int layers = m->n_layers;
-    struct move_call c = {m, head_of(&m->from, m->head_dim), head_of(&m->to, m->head_dim), kv_element_bytes(t), 0};
+    struct move_call c = {.m = m,
+                          .from = head_of(&m->from, m->head_dim),
+                          .to = head_of(&m->to, m->head_dim),
+                          .size = kv_element_bytes(t)};
     c.value_bytes = (size_t)kv_padded_dim(m->head_dim) * c.size;
     ASSERT(t == m->to.space->dtype && m->first_token >= 0);
     ASSERT(m->from.layer + layers <= m->from.space->n_layers && m->to.layer + layers <= m->to.space->n_layers);
     ASSERT(m->from.tokens_per_block % RUN == 0 && m->to.tokens_per_block % RUN == 0);
     ASSERT((size_t)(m->from.head + m->n_heads) * c.from.head_bytes <= m->from.space->block_bytes);
     ASSERT((size_t)(m->to.head + m->n_heads) * c.to.head_bytes <= m->to.space->block_bytes);
-    int64_t tokens = m->end_token - m->first_token;
-    device_run(d, layers * m->n_heads, tokens * layers * m->n_heads * (int64_t)c.value_bytes / 4, move_item, &c);
+    int64_t tokens = m->end_token - m->first_token, bytes = 2 * tokens * layers * m->n_heads * (int64_t)c.value_bytes;
+    c.heads = m->from.tokens_per_block == m->to.tokens_per_block ? m->n_heads : 1;
+    c.streams = bytes >= LARGE;
+    device_run(d, layers * (m->n_heads / c.heads), bytes / 8, move_item, &c);
 }

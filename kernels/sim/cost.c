@@ -559,6 +559,12 @@ int64_t cost_swap(const struct sim_machine *m, int64_t tokens, int64_t heads)
     return (int64_t)(kv_bytes(m, tokens, heads) / (h->host_link_rate * h->link_share) * 1e9 + 0.5);
 }
 
+int64_t cost_host_copy(const struct sim_machine *m, double bytes)
+{
+    const struct sim_hardware *h = &m->hardware;
+    return (int64_t)(bytes / (h->host_link_rate * h->link_share) * 1e9 + 0.5);
+}
+
 int64_t cost_switch(const struct sim_machine *m)
 {
     return (int64_t)(m->hardware.switch_fixed + 0.5);
@@ -584,6 +590,11 @@ double cost_weight_bytes(const struct sim_model *c, struct sim_weights w)
         return (linear_weights(c, stages_share(c->n_layers, stages, 0)) + table) / shares;
     return (linear_weights(c, c->n_layers) + table * (c->tied ? 1 : 2)) / shares -
            pool_saved_bytes(&w, cost_ffn_bytes(c, shares));
+}
+
+double cost_layers_bytes(const struct sim_model *c)
+{
+    return linear_weights(c, c->n_layers);
 }
 
 double cost_copy_bytes(const struct sim_model *c, int n)

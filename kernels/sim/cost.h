@@ -50,6 +50,8 @@ void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weigh
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far);
 /* The same between a device and the machine's memory; every device has a link of its own to that. */
 int64_t cost_swap(const struct sim_machine *m, int64_t tokens, int64_t heads);
+/* Weights from the machine's memory to a device, over the same link. */
+int64_t cost_host_copy(const struct sim_machine *m, double bytes);
 /* The time that a change of the partition costs each of its ranks. */
 int64_t cost_switch(const struct sim_machine *m);
 /* The time from the client's request to the queue, outside the engine. The caller adds it to the time to first token.
@@ -71,6 +73,7 @@ double cost_all_gather(const struct sim_machine *m, int g, double bytes);
  * themselves
  * (--shift-weights copy). */
 double cost_weight_bytes(const struct sim_model *m, struct sim_weights w);
+double cost_layers_bytes(const struct sim_model *m); /* of the matrices of all layers */
 double cost_copy_bytes(const struct sim_model *m, int n);
 /* A layer of the pool, onto every device at the same time: they share its owner's link. ns */
 int64_t cost_layer_copy(const struct sim_machine *m, struct sim_weights w);

@@ -58,6 +58,7 @@ static void sim_facts(const struct device *d, struct device_facts *f)
     freed = freed > 0 ? freed : 0; /* slots may take more than is freed */
     f->memory_bytes = (size_t)m->hardware.memory_bytes;
     f->budget = (struct device_budget){.weights = (size_t)cost_weight_bytes(&m->model, weights_of(d)),
+                                       .layers = (size_t)cost_layers_bytes(&m->model),
                                        .copy = (size_t)cost_copy_bytes(&m->model, (int)m->hardware.devices),
                                        .ffn_layer = d->opts.pool ? (size_t)cost_ffn_bytes(&m->model, shares) : 0,
                                        .ffn_freed = (size_t)freed,
@@ -175,6 +176,11 @@ static int64_t sim_layer_copy_ns(const struct device *d)
     return d->opts.sim_machine ? cost_layer_copy(d->opts.sim_machine, weights_of(d)) : 0;
 }
 
+static int64_t sim_host_copy_ns(const struct device *d, size_t bytes)
+{
+    return d->opts.sim_machine ? cost_host_copy(d->opts.sim_machine, (double)bytes) : 0;
+}
+
 /* Of a machine's group the first member alone counts: all take the same time. Fixed costs: the group shares the rows
  * evenly. */
 static int64_t cost_of(struct device *d, struct layout l, int share)
@@ -244,6 +250,7 @@ const struct backend_ops *backend_sim(void)
     static const struct backend_ops ops = {
         .name = "sim",
         .computes = false,
+        .loads_beside = true,
         .shares_memory = true,
         .open = sim_open,
         .close = sim_close,
@@ -262,6 +269,7 @@ const struct backend_ops *backend_sim(void)
         .step_ns = sim_step_ns,
         .kv_move_ns = sim_kv_move_ns,
         .layer_copy_ns = sim_layer_copy_ns,
+        .host_copy_ns = sim_host_copy_ns,
         .comm_open = sim_comm_open,
         .comm_close = sim_comm_close,
         .comm_abort = sim_comm_ignore,

@@ -326,7 +326,8 @@ void sim_machine_facts(const struct sim_machine *m, struct sim_facts *out)
     *out = (struct sim_facts){.n_layers = c->n_layers,
                               .heads = {.n_q = c->n_heads, .n_kv = c->n_kv_heads, .head_dim = c->head_dim},
                               .memory = m->hardware.memory_bytes,
-                              .reserve = m->hardware.reserve_bytes};
+                              .reserve = m->hardware.reserve_bytes,
+                              .layers = cost_layers_bytes(c)};
 }
 
 double sim_machine_weight_bytes(const struct sim_machine *m, struct sim_weights w)

@@ -47,6 +47,7 @@ struct sim_facts {
     int n_layers;
     struct heads heads;
     double memory, reserve;
+    double layers; /* bytes of the matrices of all layers */
 };
 void sim_machine_facts(const struct sim_machine *m, struct sim_facts *out);
 double sim_machine_weight_bytes(const struct sim_machine *m, struct sim_weights w);

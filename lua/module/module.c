@@ -350,6 +350,7 @@ static void read_request(lua_State *L, struct request_spec *s, const struct rig 
     s->priority = (int)read_whole(L, 2, "priority", 0, INT_MIN, INT_MAX);
     s->max_tokens = (int)read_whole(L, 2, "max_tokens", 16, 1, MAX_PROMPT);
     s->open_ended = read_flag(L, 2, "open_ended", false);
+    s->offline = read_flag(L, 2, "offline", false);
     s->slo_ttft_ms = read_number(L, 2, "slo_ttft_ms", 0, 0, 1e9);
     s->slo_tpot_ms = read_number(L, 2, "slo_tpot_ms", 0, 0, 1e9);
     s->leader = (uint64_t)read_whole(L, 2, "leader", 0, 0, r->n_results);
@@ -373,7 +374,7 @@ static int m_submit(lua_State *L)
 {
     struct rig *r = check_rig(L);
     luaL_checktype(L, 2, LUA_TTABLE);
-    read_names(L, 2, " prompt max_tokens open_ended tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
+    read_names(L, 2, " prompt max_tokens open_ended offline tenant priority at name slo_ttft_ms slo_tpot_ms leader ");
     struct request_spec fields = {0};
     double now = (double)(clock_now(&r->clock) - START_NS) * 1e-9, at = read_number(L, 2, "at", now, 0, MAX_SECONDS);
     int n_prompt = check_prompt(L, r);
@@ -746,6 +747,21 @@ static void read_pool(lua_State *L, struct rig *r, struct engine_setup *s)
     s->ffn = s->device.pool = &r->pool;
 }
 
+/* sharded = true, shard_share =: ranks hold their share of the weights of a layout of all ranks with `start_tp` and
+ * `start_pp`; shard_share is the room for such shares as a part of all layers. */
+static void read_cuts(lua_State *L, struct engine_setup *s)
+{
+    int tp = (int)read_whole(L, 1, "start_tp", 1, 1, s->n_ranks),
+        pp = (int)read_whole(L, 1, "start_pp", 1, 1, s->n_ranks);
+    s->sharded = read_flag(L, 1, "sharded", false);
+    s->shard_memory = (size_t)read_whole(L, 1, "shard_memory", 0, 0, INT64_C(1) << 50);
+    if (!s->sharded)
+        return;
+    if (s->n_ranks % (tp * pp))
+        luaL_error(L, "start_tp * start_pp does not divide the ranks");
+    s->start = (struct layout){s->n_ranks / tp / pp, tp, pp};
+}
+
 static struct engine_setup read_setup(lua_State *L, struct rig *r)
 {
     struct engine_setup s = {.ops = backend_sim(),
@@ -776,6 +792,7 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.device.sim_machine = r->machine;
     s.host_kv_bytes = (size_t)read_whole(L, 1, "host_kv_blocks", 0, 0, MAX_BLOCKS) * (s.kv_bytes / (size_t)blocks);
+    read_cuts(L, &s);
     read_pool(L, r, &s);
     return s;
 }
@@ -845,7 +862,7 @@ static int l_engine(lua_State *L)
         " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
         "max_num_queued_tokens kv_blocks host_kv_blocks step_us "
         "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s hardware pooled "
-        "pool_slots link_gbps ");
+        "pool_slots link_gbps sharded shard_memory start_tp start_pp ");
     struct rig *r = new_rig(L);
     struct err e = {0};
     r->n_ranks = (int)read_whole(L, 1, "ranks", 1, 1, MAX_RANKS);

@@ -2,87 +2,19 @@
 moment loses no file that it had answered for and keeps no half of one. Uses made-up weights."""
 
 import http.client
-import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, "tests/rig")
 import cases
+from file_site import ENV, FOLDER, KEYS, TYPE, B, Site, command, form
 
-BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
-DUMMY = ["--load-format", "dummy", "--hf-config", "tests/data/layout_gqa.json", "--served-model-name", "m", "-t", "1"]
-DUMMY += ["--port", "0", "--kv-cache-memory-bytes", "64MiB", "--admin-listen", "off"]
-KEYS = ["--api-key", "one", "--api-key", "two"]
-ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
-FOLDER = tempfile.TemporaryDirectory()
 N_KILLS = 3 if os.environ.get("MOONSHIFT_SLOW") else 12
-B = "boundary"
-
-
-def command(folder, *more):
-    where = ["--batch-dir", os.path.join(FOLDER.name, folder)] if folder else []
-    return [BINARY, "serve", *DUMMY, *where, *more]
-
-
-class Site:
-    def __init__(self, folder, *more):
-        self.p = subprocess.Popen(command(folder, *more), stderr=subprocess.PIPE, text=True, env=ENV)
-        said = ""
-        for text in self.p.stderr:
-            said += text
-            if found := re.search(r" on http://127.0.0.1:(\d+)", text):
-                self.port = int(found.group(1))
-                break
-        else:
-            raise AssertionError(said)
-        self.rest = threading.Thread(target=self.p.stderr.read, daemon=True)
-        self.rest.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.end(signal.SIGKILL)
-
-    def end(self, how):
-        if self.p.poll() is None:
-            self.p.send_signal(how)
-        code = self.p.wait(60)
-        self.rest.join()
-        self.p.stderr.close()
-        return code
-
-    def ask(self, method, where, body=None, key="one", **headers):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            c.request(method, where, body, {"Authorization": f"Bearer {key}", **headers})
-            r = c.getresponse()
-            return r.status, r.read()
-        finally:
-            c.close()
-
-    def json(self, method, where, body=None, key="one", **headers):
-        status, text = self.ask(method, where, body, key, **headers)
-        return status, json.loads(text)
-
-    def upload(self, data, name="lines.jsonl", key="one", purpose="batch"):
-        return self.json("POST", "/v1/files", form(data, name, purpose), key, **{"Content-Type": TYPE})
-
-
-TYPE = f"multipart/form-data; boundary={B}"
-
-
-def form(data, name="lines.jsonl", purpose="batch", more=""):
-    head = f'--{B}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n{more}'
-    head += f'--{B}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-    return head.encode() + b"Content-Type: application/octet-stream\r\n\r\n" + data + f"\r\n--{B}--\r\n".encode()
 
 
 def ids(answer):

@@ -1,5 +1,5 @@
-# How the models of tests/formal are searched: read by switch.sh and pool.sh, from the repository's root. With
-# MOONSHIFT_QUICK the budgets are smaller.
+# How the models of tests/formal are searched: read by switch.sh, pool.sh, reshard.sh and tiers.sh, from the
+# repository's root. With MOONSHIFT_QUICK the budgets are smaller.
 # shellcheck shell=bash
 
 for tool in spin gcc; do

@@ -50,6 +50,8 @@ static void stages_never_show_on_4_ranks(void **state)
 static void stages_never_show_on_8_ranks(void **state)
 {
     (void)state;
+    if (N < 100) /* eight threads that wait for each other on a few cores take a sanitizer minutes */
+        skip();
     churn("tests/data/layout_deep.json", DT_Q8_0, 8, 64);
 }
 
@@ -90,7 +92,7 @@ static void fixed(struct layout l, int n_micro, struct run_opts o)
     o.start = l;
     o.kv_blocks = 256;
     o.policy = (struct policy){.ops = &ops, .ctx = &c, .name = "pipe", .sha256 = "pipe"};
-    o.n_requests = SOME < 60 ? SOME : 60;
+    o.n_requests = N < 100 && N > 10 ? 8 : SOME < 60 ? SOME : 60;
     one_rank(&quiet, m, &o);
     start_run(&t, m, &o);
     serve_all(&t, model_config(m)->vocab, NULL);
@@ -125,9 +127,9 @@ static void a_rank_fails_while_stages_change(void **state)
     (void)state;
     static struct run quiet, t;
     struct model *m = open_model("tests/data/layout_deep.json", DT_F32);
-    int n = SOME < 60 ? SOME : 60;
+    int n = N < 100 && N > 10 ? 8 : SOME < 60 ? SOME : 60;
     one_rank(&quiet, m, &(struct run_opts){.n_requests = n});
-    for (int rank = 0; rank < 4; rank++) {
+    for (int rank = 0; rank < 4; rank += N < 100 ? 2 : 1) {
         struct chaos c = {.every = 10, .budget = 48, .stages = true};
         rng_init(&c.rng, (uint64_t)rank);
         chaos_partitions(&c, 4);

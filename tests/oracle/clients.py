@@ -5,9 +5,11 @@ usage: clients.py BASE_URL ADMIN_URL   e.g. http://127.0.0.1:8000 http://127.0.0
    or: clients.py --binary build/moonshift -- SERVE_ARGUMENTS   (a server of its own)"""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 
@@ -19,7 +21,9 @@ import httpx
 import openai
 from own_server import Site
 
-SITE = Site(sys.argv[2], sys.argv[4:]) if sys.argv[1] == "--binary" else None
+FOLDER = tempfile.TemporaryDirectory()
+OWN = ["--batch-dir", FOLDER.name]
+SITE = Site(sys.argv[2], sys.argv[4:] + OWN) if sys.argv[1] == "--binary" else None
 BASE, ADMIN = (SITE.base, SITE.admin) if SITE else (sys.argv[1].rstrip("/"), sys.argv[2].rstrip("/"))
 client = openai.OpenAI(base_url=BASE + "/v1", api_key="any", max_retries=0)
 http = httpx.Client(base_url=BASE, timeout=120)
@@ -387,6 +391,46 @@ def lm_eval_generate():
 def open_webui_listing():
     r = http.get("/v1/models", headers={"Authorization": "Bearer none", "Accept": "application/json"})
     assert r.status_code == 200 and all("id" in m for m in r.json()["data"]) and r.json()["object"] == "list"
+
+
+def openai_files_and_batches():
+    if http.get("/v1/batches").status_code == 501:
+        return  # a server without --batch-dir
+    chat = [{"role": "user", "content": "Say one."}]
+    body = {"model": MODEL, "messages": chat, "max_tokens": 6, "temperature": 0}
+    lines = [{"custom_id": f"c{i}", "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(6)]
+    data = "".join(json.dumps(x) + "\n" for x in lines).encode()
+    f = client.files.create(file=("lines.jsonl", data), purpose="batch")
+    assert client.files.retrieve(f.id).bytes == len(data) and client.files.content(f.id).read() == data
+    b = client.batches.create(
+        input_file_id=f.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"of": "a test"},
+    )
+    for _ in range(600):
+        if b.status in ("completed", "failed"):
+            break
+        time.sleep(0.1)
+        b = client.batches.retrieve(b.id)
+    assert b.status == "completed" and b.request_counts.completed == 6 and b.metadata == {"of": "a test"}, b
+    out = [json.loads(x) for x in client.files.content(b.output_file_id).text.splitlines()]
+    asked = client.chat.completions.create(**body)
+    assert [x["custom_id"] for x in out] == [f"c{i}" for i in range(6)]
+    assert all(
+        x["response"]["body"]["choices"][0]["message"]["content"] == asked.choices[0].message.content for x in out
+    )
+    assert b.id in [x.id for x in client.batches.list(limit=5)] and f.id in [x.id for x in client.files.list()]
+    other = client.batches.create(input_file_id=f.id, endpoint="/v1/chat/completions", completion_window="24h")
+    with contextlib.suppress(openai.ConflictError):  # it may be sooner
+        assert client.batches.cancel(other.id).status in ("cancelling", "cancelled")
+    for _ in range(600):
+        other = client.batches.retrieve(other.id)
+        if other.status in ("cancelled", "completed"):
+            break
+        time.sleep(0.1)
+    assert other.status in ("cancelled", "completed")
+    assert client.files.delete(f.id).deleted
 
 
 def http_keeps_alive():

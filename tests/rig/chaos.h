@@ -23,7 +23,8 @@ struct chaos {
     bool base_orders; /* also the paper's rank orders */
     bool stages;      /* also pipelined groups, and micro-batches of any number */
     bool host;        /* also KV that goes to host memory and comes back */
-    uint64_t n_out, n_in;
+    bool shards;      /* also other weights than the ranks hold */
+    uint64_t n_out, n_in, n_reshards;
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
@@ -38,6 +39,20 @@ static inline struct layout chaos_stages(struct chaos *c, int n)
     int width = n / pp;
     bool mixed = width % 2 == 0 && width > 2 && rng_below(&c->rng, 2);
     return mixed ? (struct layout){width / 2, 2, pp} : (struct layout){width, 1, pp};
+}
+
+/* Weights of some layout for the order, nearly always: what the ranks hold is seldom what its base needs. */
+static inline void chaos_shards(struct chaos *c, struct switch_order *o)
+{
+    int n = __builtin_popcountll(o->mask), pp = o->base.pp, width = n / pp, tp;
+    if (!c->shards || rng_below(&c->rng, 8) == 0)
+        return;
+    do
+        tp = 1 + (int)rng_below(&c->rng, (uint64_t)width);
+    while (width % tp);
+    o->weights = (struct layout){width / tp, tp, pp};
+    if (rng_below(&c->rng, 2) && !c->only_hard)
+        o->when = WHEN_READY;
 }
 
 static inline void chaos_order(struct chaos *c, const struct view *v, struct plan *p)
@@ -58,6 +73,9 @@ static inline void chaos_order(struct chaos *c, const struct view *v, struct pla
         o.n_named = 0;
         if (p->world->waiting.n && rng_below(&c->rng, 2))
             o.named[o.n_named++] = p->world->waiting.items[0]->id;
+        o.weights = (struct layout){0, 0, 0};
+        chaos_shards(c, &o);
+        c->n_reshards += o.weights.tp > 0;
         snprintf(o.reason, sizeof o.reason, "chaos %llu", (unsigned long long)c->points);
         if (plan_switch(p, &o))
             c->n_orders++;
@@ -136,7 +154,7 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
         while (n % tp);
         b->n_micro = c->stages ? (int)rng_below(&c->rng, 7) : 0;
         if (b->n_tokens && !plan_forward(b, (struct layout){n / tp, tp, pp}))
-            plan_forward(b, (struct layout){n, 1, pp});
+            plan_forward(b, c->shards ? group_usual_layout(v->world, b->group) : (struct layout){n, 1, pp});
     }
     plan_wake(p, 5);
     return VERDICT_OK;

@@ -243,6 +243,8 @@ static bool fake_take(struct fake *f, struct engine_message *m)
     case IN_STEP_DONE:
     case IN_MOVE_DONE:
     case IN_REPLICA_DONE:
+    case IN_RESHARD_DONE:
+    case IN_DISK_DONE:
         break;
     case IN_POLICY_REFUSED:
         mem_free(m->payload);

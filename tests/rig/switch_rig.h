@@ -56,7 +56,11 @@ struct run_opts {
     bool copy_shards, thirds;    /* thirds: sets of three ranks have communicators too */
     const struct ffn_setup *ffn; /* pooled FFN weights */
     size_t rank_memory;
-    int host_blocks; /* of host memory for KV, each of 16 tokens */
+    bool sharded; /* a rank holds a cut of the weights */
+    size_t shard_memory;
+    int host_blocks;  /* of host memory for KV, each of 16 tokens */
+    const char *disk; /* a file for KV below that; NULL: none */
+    size_t disk_bytes;
     bool may_refuse; /* endings of 503 are what is tested */
     struct policy policy;
 };
@@ -93,6 +97,9 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .copy_shards = o->copy_shards,
                              .ffn = o->ffn,
                              .rank_memory = o->rank_memory,
+                             .sharded = o->sharded,
+                             .shard_memory = o->shard_memory,
+                             .disk = {.path = o->disk, .bytes = o->disk_bytes},
                              .memory_share = 0.2,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */

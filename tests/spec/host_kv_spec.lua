@@ -149,6 +149,40 @@ describe("host memory for KV", function()
     end)
   end)
 
+  it("keeps prefixes that ranks evict, whatever the policy", function()
+    -- One prompt of 700 tokens, others that push it out of the ranks, and the first again.
+    local function prompts(e)
+      local ids = {}
+      local function add(which, at)
+        local tokens = {}
+        for i = 1, 700 do tokens[i] = (which * 7 + i * i) % 1000 end
+        ids[#ids + 1] = e:submit { prompt = tokens, max_tokens = 4, at = at }
+      end
+      add(1, 0)
+      for i = 2, 9 do add(i, 0.5 * i) end
+      add(1, 5)
+      return ids
+    end
+    local hits, texts = {}, {}
+    for _, host in ipairs { 0, 1000 } do
+      local options = { policy = "policies/fcfs.lua", kv_blocks = 120, host_kv_blocks = host, prefix_caching = true }
+      h.with(options, function(e)
+        local ids = prompts(e)
+        e:run()
+        h.clean(e)
+        texts[host] = {}
+        for i, id in ipairs(ids) do texts[host][i] = table.concat(e:result(id).tokens, " ") end
+        local cached = e:result(ids[#ids]).cached -- what one prompt of a third of the ranks evicts at once may be lost
+        if host > 0 then assert.is_true(cached >= 350) else assert.equal(0, cached) end
+        hits[host] = h.metric(e, "moonshift:prefix_cache_host_hits_total")
+        assert.equal(host > 0, h.metric(e, "moonshift:kv_saved_tokens_total") > 0)
+      end)
+    end
+    assert.equal(0, hits[0])
+    assert.is_true(hits[1000] > 0)
+    assert.same(texts[0], texts[1000])
+  end)
+
   it("takes who runs where ranks are bound anew with kv = host", function()
     h.with(options(policy([[
       if not seen.bound and running.n > 0 and running.output[1] >= 5 then

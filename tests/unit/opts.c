@@ -83,7 +83,7 @@ static void every_row_works(void **state)
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
         for (int c = 0; c < 5; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
-                !strcmp(r->name, "load-format"))
+                !strcmp(r->name, "load-format") || !strcmp(r->name, "disk-kv"))
                 continue;
             if (bits[c] == IN_SIMULATE &&
                 (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") || !strcmp(r->name, "weight-shares") ||
@@ -306,9 +306,36 @@ static void settings_that_do_not_fit_together(void **state)
     refuses("serve m n", E_INPUT, "a word too many");
     refuses("serve m --port", E_INPUT, "--port needs a value (N)");
     refuses("serve m --no-dry-run=true", E_INPUT, "takes no value");
+    refuses("serve m --disk-kv f:2Gib --host-kv-memory 1GiB", E_INPUT, "'2Gib' is no size");
+    refuses("serve m --disk-kv f", E_INPUT, "--host-kv-memory 2GiB");
+    refuses("serve m --disk-kv f --host-kv-memory 1GiB --record r", E_INPUT, "exclude each other");
+    refuses("serve m --disk-kv f --host-kv-memory 1GiB --no-enable-prefix-caching", E_INPUT, "keeps cached prefixes");
     struct opts o;
     accepts(&o, "serve --load-format dummy --hf-config c.json");
     opts_free(&o);
+    accepts(&o, "serve m --disk-kv f:1GiB --host-kv-memory 1GiB");
+    opts_free(&o);
+}
+
+static void a_path_and_its_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int path;
+        int64_t bytes;
+    } cases[] = {{"kv:2GiB", 2, 2ll << 30},
+                 {"kv", 2, (int64_t)DISK_GIB << 30},
+                 {"a:b/kv", 6, (int64_t)DISK_GIB << 30},
+                 {"a:b:500MB", 3, 500000000},
+                 {"kv:2GiBB", 2, -1},
+                 {"a:b", 3, (int64_t)DISK_GIB << 30},
+                 {"kv:", 3, (int64_t)DISK_GIB << 30}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n;
+        assert_int_equal(opts_disk_bytes(cases[i].text, &n), cases[i].bytes);
+        assert_int_equal(n, cases[i].path);
+    }
 }
 
 static char config_path[40];
@@ -472,6 +499,7 @@ int main(void)
         cmocka_unit_test(wrong_words_name_the_nearest),
         cmocka_unit_test(what_is_not_offered_says_so),
         cmocka_unit_test(settings_that_do_not_fit_together),
+        cmocka_unit_test(a_path_and_its_bytes),
         cmocka_unit_test(line_over_environment_over_file),
         cmocka_unit_test(variables_are_flags_or_mistakes),
         cmocka_unit_test(config_files_are_checked),

@@ -34,7 +34,7 @@ static void set_up(struct bench *b, int ranks, int blocks)
     metrics_init(&b->m);
     node_shape_uniform(&shape, ranks, &nine, 8, 32);
     world_init(&b->w, &l, &shape, blocks, &b->m);
-    b->w.cost = (struct world_cost){1000, 1, 0, 1}; /* copying is cheap */
+    b->w.cost = (struct world_cost){.prefill_ns_per_token = 1000, .move_ns_per_token = 1, .swap_ns_per_token = 1};
     plan_init(&b->p, &b->w);
 }
 

@@ -5,7 +5,7 @@
  *
  * - a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...: a request
  * is handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 when the client gave no max_tokens (then
- *   it is all that fits)
+ *   it is all that fits), 4 for a line of a batch
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
  * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [cas_layers
@@ -16,6 +16,8 @@
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
  *   world/ffn_timeline.h), or '-': it was not reached
  * - m time number start bytes: a copy of KV has landed, posted at start
+ * - h time ranks start bytes failed_rank: weights have come to these ranks (a mask, as 16 hexadecimal digits), beside
+ *   their steps or for a group that waits; or what had come was dropped
  * - w time layer start gives_up rc: the copies of a pooled FFN layer are whole, could not be made, or are gone
  * - g time name sha256 params: another policy goes live
  * - j time params: its params change
@@ -33,6 +35,7 @@
  * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
 #include "engine/lab/recording/record.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -232,7 +235,7 @@ static void submitted(void *ctx, int64_t now, const struct request_spec *s, stru
     put_i64(out, s->max_tokens);
     put_i64(out, s->priority);
     put_leader(r, out, s);
-    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1);
+    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1 | s->offline << 2);
     put_number(out, s->slo_ttft_ms);
     put_number(out, s->slo_tpot_ms);
     buf_putc(out, ' ');
@@ -400,6 +403,23 @@ static void replicated(void *ctx, int64_t now, const struct replica_task *t)
     end_line(r);
 }
 
+static void resharded(void *ctx, int64_t now, const struct reshard_task *t)
+{
+    struct recorder *r = ctx;
+    struct buf *out = line(r, 'h', now);
+    if (!out)
+        return;
+    buf_putc(out, ' ');
+    buf_printf(out, "%016" PRIx64, t->ranks);
+    put_i64(out, t->posted_ns - r->base_ns);
+    put_i64(out, atomic_load(&t->bytes));
+    if (atomic_load(&t->failed))
+        put_i64(out, atomic_load(&t->failed) - 1);
+    else
+        buf_puts(out, " -");
+    end_line(r);
+}
+
 static void ended(void *ctx, int64_t now, const struct request *q, enum ending how)
 {
     struct recorder *r = ctx;
@@ -469,6 +489,7 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
                                   .stepped = stepped,
                                   .moved = moved,
                                   .replicated = replicated,
+                                  .resharded = resharded,
                                   .ended = ended,
                                   .turned = turned,
                                   .rests = rests,

@@ -61,6 +61,35 @@ static void put_pool(struct buf *out, const struct node_facts *n)
     buf_puts(out, "},");
 }
 
+/* A list as [value, how often, value, ...]. */
+static void put_runs(struct buf *out, const size_t *v, int n)
+{
+    buf_putc(out, '[');
+    for (int i = 0, run; i < n; i += run) {
+        for (run = 1; i + run < n && v[i + run] == v[i]; run++)
+            ;
+        buf_printf(out, "%s%zu,%d", i ? "," : "", v[i], run);
+    }
+    buf_putc(out, ']');
+}
+
+/* How the weights are cut, where they are. */
+static void put_cuts(struct buf *out, const struct residency_facts *f)
+{
+    if (!f)
+        return;
+    buf_printf(out,
+               "\"sharded\":{\"start\":[%d,%d,%d],\"room\":%zu,\"load_ns_per_byte\":%.17g,\"layers\":%d,\"sizes\":[",
+               f->start.sp, f->start.tp, f->start.pp, f->room, f->load_ns_per_byte, f->n_layers);
+    for (int i = 0; i < f->n_sizes; i++) {
+        const struct cut_size *c = &f->sizes[i];
+        buf_printf(out, "%s{\"cut\":[%d,%d,%d],\"bytes\":", i ? "," : "", c->sp, c->tp, c->t);
+        put_runs(out, c->layers, f->n_layers);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]},");
+}
+
 static void put_times(struct buf *out, const char *name, const int64_t ns[COMM_SIZES])
 {
     buf_printf(out, ",\"%s\":[", name);
@@ -140,6 +169,7 @@ void record_head(struct buf *out, const struct recorder_start *s, const struct p
     put_shape(out, n->shape);
     put_comms(out, n->comms);
     put_pool(out, n);
+    put_cuts(out, n->residency);
     put_model(out, s->model);
     buf_puts(out, "\"policy\":{");
     put_text(out, "name", p->name);

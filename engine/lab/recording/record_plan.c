@@ -92,6 +92,10 @@ static void put_order(struct buf *out, const struct switch_order *o)
     put_layout(out, o->base);
     buf_putc(out, ':');
     put_i64(out, o->max_wait_ns);
+    if (o->weights.tp) {
+        buf_putc(out, '~');
+        put_layout(out, o->weights);
+    }
     for (int i = 0; i < o->n_named; i++)
         buf_printf(out, "%c%" PRIu64, i ? ',' : ':', o->named[i]);
 }

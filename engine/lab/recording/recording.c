@@ -201,9 +201,10 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
     out->max_tokens = (int)number(f, "max_tokens", 0, INT32_MAX);
     out->priority = (int)number(f, "priority", INT32_MIN, INT32_MAX);
     out->leader = number_or_none(f, "leader", r->n_admitted - 1);
-    int asked = (int)number(f, "asked", 0, 3);
+    int asked = (int)number(f, "asked", 0, 7);
     out->logprobs = asked & 1;
     out->open_ended = asked & 2;
+    out->offline = asked & 4;
     out->slo_ttft_ms = milliseconds(f, "ttft_ms");
     out->slo_tpot_ms = milliseconds(f, "tpot_ms");
     name(f, "name", out->name);
@@ -281,6 +282,19 @@ static void replica(struct recording *r, struct fields *f, struct recorded *out)
     out->start_ns = number(f, "start", 0, MAX_NS);
     out->gives_up = number(f, "gives_up", 0, 1);
     out->failed = number(f, "rc", 0, 1);
+}
+
+static void reshard(struct recording *r, struct fields *f, struct recorded *out)
+{
+    int n = r->head.facts.n_ranks;
+    if (!r->head.facts.residency)
+        wrong(f, "the line", "of a node whose ranks hold cuts of the weights", r->lines.line.data);
+    out->ranks = key(f);
+    if (!out->ranks || out->ranks & ~rank_range(0, n))
+        wrong(f, "ranks", "a mask of the node's ranks in hexadecimal", r->lines.line.data);
+    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
+    out->failed_rank = (int)number_or_none(f, "failed_rank", n - 1);
 }
 
 /* A point in the step, in us from its start; never before the last one that was read. Times that are 0 are never, so
@@ -380,6 +394,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 'w':
         replica(r, f, out);
+        break;
+    case 'h':
+        reshard(r, f, out);
         break;
     case 'g':
         live_policy(f, out);

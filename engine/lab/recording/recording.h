@@ -19,8 +19,9 @@ struct recording_head {
     struct node_shape shape;
     struct comm_measure comms[MAX_SETS]; /* of the rank sets of two ranks and more, in their order */
     int n_comms;
-    struct ffn_setup ffn; /* how FFN weights are pooled, where facts.ffn is this one */
-    struct layout start;  /* the partition to begin with; 0: one group of all */
+    struct ffn_setup ffn;             /* how FFN weights are pooled, where facts.ffn is this one */
+    struct residency_facts residency; /* how the weights are cut, where facts.residency is this one */
+    struct layout start;              /* the partition to begin with; 0: one group of all */
     int block_size;
     int64_t clock_ns; /* the engine's clock at time 0 */
     int64_t began;    /* Unix seconds */
@@ -40,7 +41,7 @@ struct recorded {
     /* a */
     int64_t arrival_ns, leader; /* leader: -1: none */
     int n_prompt, max_tokens, priority;
-    bool logprobs, open_ended;
+    bool logprobs, open_ended, offline;
     double slo_ttft_ms, slo_tpot_ms;
     char name[NAME_BYTES], tenant[NAME_BYTES]; /* g: name of the policy */
     /* c e */
@@ -48,7 +49,7 @@ struct recorded {
     int n_output, n_cached;
     /* s */
     int group, failed_rank;             /* -1: none */
-    int64_t start_ns, ns, predicted_ns; /* start: m w, too */
+    int64_t start_ns, ns, predicted_ns; /* start: m w h, too */
     struct layout layout;
     int rows;
     double looked_at;
@@ -67,9 +68,11 @@ struct recorded {
     /* w */
     int layer;
     bool gives_up, failed;
+    /* h */
+    uint64_t ranks;
     /* m */
     uint64_t serial;
-    int64_t bytes;
+    int64_t bytes; /* h, too */
     /* g j q */
     const char *text; /* params, or the plan as record_plan wrote it */
     char sha256[65];

@@ -196,6 +196,61 @@ static void read_pool(struct reader *r, const struct json *root, struct recordin
     h->facts.ffn = f;
 }
 
+/* [value, how often, value, ...] as a list of n. */
+static size_t *read_runs(struct reader *r, const struct json *list, int n)
+{
+    size_t *out = mem_new_array((size_t)n, sizeof *out);
+    int at = 0;
+    for (const struct json *j = json_first(list); j && !r->rc; j = json_next(j)) {
+        int64_t value = whole(r, j, "bytes", 0, INT64_C(1) << 50);
+        j = json_next(j);
+        int64_t run = whole(r, j, "bytes", 1, n - at);
+        for (int64_t i = 0; i < run && !r->rc; i++)
+            out[at++] = (size_t)value;
+        if (!j)
+            break;
+    }
+    if (at != n)
+        wrong(r, "bytes", "sizes and how many layers have them, one after the other", list);
+    return out;
+}
+
+static void read_cut(struct reader *r, const struct json *j, struct residency_facts *f)
+{
+    struct cut_size *c = &f->sizes[f->n_sizes++];
+    int *const cut[] = {&c->sp, &c->tp, &c->t};
+    read_few(r, j, "cut", cut, 3, MAX_RANKS);
+    if (c->sp < 1 || c->tp < 1 || c->t >= c->tp)
+        wrong(r, "cut", "sp, tp and the place of a share in tp", json_find(j, "cut"));
+    c->layers = read_runs(r, json_find(j, "bytes"), f->n_layers);
+}
+
+/* Not there: every rank has all weights, or they are pooled. */
+static void read_cuts(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    const struct json *o = json_find(root, "sharded"), *list = json_find(o, "sizes"), *rate;
+    struct residency_facts *f = &h->residency;
+    int *const start[] = {&f->start.sp, &f->start.tp, &f->start.pp};
+    if (!o)
+        return;
+    read_few(r, o, "start", start, 3, MAX_RANKS);
+    f->n_layers = (int)member(r, o, "layers", 1, 1 << 12);
+    f->room = (size_t)member(r, o, "room", 1, INT64_C(1) << 60);
+    rate = json_find(o, "load_ns_per_byte");
+    f->load_ns_per_byte = json_number(rate);
+    if (json_type(rate) != JSON_NUMBER || !(f->load_ns_per_byte >= 0 && f->load_ns_per_byte <= 1e9))
+        wrong(r, "load_ns_per_byte", "a number from 0 to 1e9", rate);
+    if (f->start.sp < 1 || f->start.tp < 1 || f->start.pp < 1 || f->start.pp > f->n_layers ||
+        layout_size(f->start) > h->facts.n_ranks)
+        wrong(r, "start", "sp, tp and pp of a group of the node", json_find(o, "start"));
+    if (r->rc)
+        return;
+    f->sizes = mem_new_array(json_count(list) + 1, sizeof *f->sizes);
+    for (const struct json *j = json_first(list); j && !r->rc; j = json_next(j))
+        read_cut(r, j, f);
+    h->facts.residency = f;
+}
+
 static void read_node(struct reader *r, const struct json *root, struct recording_head *h)
 {
     struct node_facts *f = &h->facts;
@@ -227,6 +282,7 @@ static void read_node(struct reader *r, const struct json *root, struct recordin
     read_refusals(r, json_find(root, "refusals"), &h->shape);
     read_comms(r, json_find(root, "comms"), h);
     read_pool(r, root, h);
+    read_cuts(r, root, h);
     f->shape = &h->shape;
 }
 
@@ -266,6 +322,9 @@ void recording_free_head(struct recording_head *h)
     for (int n = 1; n <= MAX_RANKS; n++)
         for (int tp = 1; tp <= MAX_RANKS; tp++)
             mem_free((char *)(uintptr_t)h->shape.refusals[n][tp]);
+    for (int i = 0; i < h->residency.n_sizes; i++)
+        mem_free(h->residency.sizes[i].layers);
+    mem_free(h->residency.sizes);
     mem_free(h->params);
     mem_free(h->config);
 }

@@ -21,13 +21,13 @@ static bool costs_less(const struct candidate *a, const struct candidate *b, int
 /* The same use of the node, but for the size of a step. */
 static bool same_use(const struct candidate *x, const struct candidate *y)
 {
-    return x->policy == y->policy && layout_equal(x->layout, y->layout) && x->shares == y->shares &&
-           x->stages == y->stages && x->slots == y->slots;
+    return x->policy == y->policy && layout_equal(x->layout, y->layout) && layout_equal(x->second, y->second) &&
+           x->sharded == y->sharded && x->slots == y->slots;
 }
 
 static bool is_open(const struct advise *a, int i, const int *chosen, int n)
 {
-    if (a->items[i].known || a->items[i].failure || advise_can_start(&a->items[i]) != a->can_start)
+    if (a->items[i].known || a->items[i].failure)
         return false;
     for (int k = 0; k < n; k++)
         if (chosen[k] == i)
@@ -245,8 +245,6 @@ static int search(struct advise *a, struct err *e)
                        "no layout of %s leaves room for a request of %d tokens on %s beside its weights; take a "
                        "machine with more memory, fewer bits, or a smaller --max-model-len",
                        a->ask->model, a->load.longest, a->ask->hardware);
-    for (int i = 0; i < a->n; i++)
-        a->can_start = a->can_start || advise_can_start(&a->items[i]);
     TRY(job_signals_open(&signals, e));
     int rc = simulate_best(a, &signals, e);
     job_signals_close(&signals);

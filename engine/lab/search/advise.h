@@ -23,6 +23,7 @@ struct advise_ask {
     int64_t max_num_seqs, chunk; /* 0: as it suits; chunk: tokens of a step, 0: several are tried */
     int64_t max_model_len;       /* 0: what the traffic needs */
     double memory_share;
+    int64_t host_kv;                 /* bytes of the machine for KV; 0: none, so Seesaw is not tried */
     double slo_ttft_ms, slo_tpot_ms; /* of 95 of 100 requests; 0: none */
     struct strings args;             /* words of `moonshift simulate` that hold for all runs */
     int64_t budget, jobs;            /* simulations in all; at once, 0: as many as there are cores */

@@ -22,18 +22,21 @@ struct advise_load {
     double rate;          /* requests a second; 0: all are there at once */
 };
 
-enum advise_policy { POLICY_STATIC, POLICY_SHIFT, POLICY_FLYING, POLICY_SIDP };
+enum advise_policy { POLICY_STATIC, POLICY_SHIFT, POLICY_FLYING, POLICY_SIDP, POLICY_SEESAW };
 
 /* One way to use the node. */
 struct candidate {
     enum advise_policy policy;
-    struct layout layout; /* of each group; of shift: its base; of flying: of the narrow ones */
+    struct layout layout; /* of each group; of shift: its base; of flying: of the narrow ones; of seesaw: for prompts */
+    struct layout second; /* of seesaw: for tokens */
     int groups;
-    int shares, stages, slots; /* of the weights; of the pool, 0: not pooled */
-    int chunk;                 /* tokens of a step */
-    double weights, kv;        /* bytes of a rank */
-    double tokens;             /* of KV, of a group */
-    double price[GOAL_COUNT];  /* by the formula: requests a second; seconds; seconds */
+    bool sharded;             /* a rank holds its share of the weights */
+    int slots;                /* of the pool, 0: not pooled */
+    double shard;             /* bytes of such a share, at most */
+    int chunk;                /* tokens of a step */
+    double weights, kv;       /* bytes of a rank */
+    double tokens;            /* of KV, of a group */
+    double price[GOAL_COUNT]; /* by the formula: requests a second; seconds; seconds */
     /* once simulated */
     bool known;
     double value[GOAL_COUNT]; /* tokens a second; ms of 95 of 100; the same */
@@ -49,7 +52,6 @@ struct advise {
     struct candidate *items;
     int n, n_refused; /* refused: for want of memory */
     int n_simulated;
-    bool can_start; /* what is tried: ways to start a server, or what only a simulation knows, for want of them */
     double most_finished;
 };
 
@@ -61,8 +63,6 @@ void advise_list(struct advise *a);
 void advise_policy_words(const struct candidate *c, struct buf *out); /* static:dp=2,tp=4,budget=8192 */
 /* What starts it, but for the model: "--policy ... --max-num-seqs ...". */
 void advise_flags(const struct advise *a, const struct candidate *c, struct strings *out);
-/* False: a server cannot be started so, only a simulation. */
-bool advise_can_start(const struct candidate *c);
 /* advise_price.c. E_UNSUPPORTED: it does not fit. */
 int advise_price(const struct advise *a, struct candidate *c);
 /* advise.c: are both objectives kept, or only the one that the goal does not stand for? */

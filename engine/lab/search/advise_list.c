@@ -43,19 +43,28 @@ static void put_pools(struct advise *a, struct candidate c)
     }
 }
 
-/* One layout: its weights whole, in shares, pooled; with the policies that make something of it. */
+/* Prompts in stages, tokens in tensor parallelism as wide as the group. */
+static void put_seesaw(struct advise *a, struct candidate c)
+{
+    int size = layout_size(c.layout);
+    c.policy = POLICY_SEESAW;
+    c.sharded = true;
+    c.second = (struct layout){1, size, 1};
+    if (!layout_refusal(&a->facts.heads, c.second))
+        put_chunks(a, c);
+}
+
+/* One layout: its weights whole, in shares, pooled; with the policies that make something of it. A static layout with
+ * shares has more room for KV than with whole weights, and is as fast. */
 static void put_layout(struct advise *a, struct layout l)
 {
     int size = layout_size(l);
-    struct candidate c = {.layout = l, .groups = a->n_ranks / size, .shares = 1, .stages = 1};
+    struct candidate c = {.layout = l, .groups = a->n_ranks / size, .sharded = l.tp > 1 || l.pp > 1};
     bool plain = l.sp == 1 && l.pp == 1;
     put_chunks(a, c);
-    if (l.tp > 1 || l.pp > 1) {
-        c.shares = l.tp;
-        c.stages = l.pp;
-        put_chunks(a, c);
-        c.shares = c.stages = 1;
-    }
+    c.sharded = false;
+    if (a->ask->host_kv && l.sp == 1 && l.pp > 1 && l.tp == 1)
+        put_seesaw(a, c);
     if (c.groups == 1 && l.sp > 1 && l.pp == 1) {
         c.policy = POLICY_SHIFT;
         put_chunks(a, c);
@@ -94,15 +103,12 @@ void advise_policy_words(const struct candidate *c, struct buf *out)
         buf_printf(out, "shift:base_sp=%d,base_tp=%d", l.sp, l.tp);
     } else if (c->policy == POLICY_FLYING) {
         buf_printf(out, "flying:narrow=%d", l.tp);
+    } else if (c->policy == POLICY_SEESAW) {
+        buf_printf(out, "seesaw:pp=%d", l.pp);
     } else {
         buf_puts(out, "sidp:");
     }
     buf_printf(out, "%sbudget=%d", c->policy == POLICY_SIDP ? "" : ",", c->chunk);
-}
-
-bool advise_can_start(const struct candidate *c)
-{
-    return c->shares == 1 && c->stages == 1;
 }
 
 static void add(struct strings *out, struct buf *word)
@@ -133,7 +139,7 @@ void advise_flags(const struct advise *a, const struct candidate *c, struct stri
         add_number(out, "--max-num-seqs", ADVISE_SEQS);
     if (!a->ask->max_model_len)
         add_number(out, "--max-model-len", (a->load.longest + 1023) / 1024 * 1024);
-    if (c->layout.pp > 1) { /* from the start: the weights may lie so */
+    if (c->layout.pp > 1 || c->sharded) { /* from the start: the weights lie so */
         add_number(out, "--pipeline-parallel-size", c->layout.pp);
         add_number(out, "--tensor-parallel-size", c->layout.tp);
         add_number(out, "--ulysses-sequence-parallel-size", c->layout.sp);
@@ -145,8 +151,18 @@ void advise_flags(const struct advise *a, const struct candidate *c, struct stri
         add(out, &b);
         add_number(out, "--pool-slots", c->slots);
     }
-    if (c->shares > 1)
-        add_number(out, "--weight-shares", c->shares);
-    if (c->stages > 1)
-        add_number(out, "--weight-stages", c->stages);
+    if (c->sharded) {
+        buf_puts(&b, "--weights");
+        add(out, &b);
+        buf_puts(&b, "sharded");
+        add(out, &b);
+        add_number(out, "--shard-memory", (int64_t)c->shard);
+    }
+    if (c->policy == POLICY_SEESAW && a->load.rate <= 0) { /* nobody waits for a first token */
+        buf_puts(&b, "--policy-param");
+        add(out, &b);
+        buf_puts(&b, "turn_s=3600");
+        add(out, &b);
+        add_number(out, "--starvation-seconds", 0);
+    }
 }

@@ -61,12 +61,25 @@ static double mean_step_s(const struct pricing *p, double n)
     return share * step_s(p, n, chunk) + (1 - share) * step_s(p, n, 0);
 }
 
+/* Bytes of the layers that the rank holds which has most of them; a hundredth for what is not even. */
+static double shard(const struct advise *a, struct layout l)
+{
+    const struct heads *h = &a->facts.heads;
+    double stage = stage_layers(a->facts.n_layers, l.pp, 0).n / (double)a->facts.n_layers;
+    double share = head_span(h, l.tp * l.sp, 0, l.sp).n_q / (double)h->n_q;
+    bool even = h->n_kv % l.tp == 0;
+    return ceil(a->facts.layers * stage * share * (even ? 1.01 : 1.15));
+}
+
 /* KV is what the weights and the reserve leave of the memory. */
 static bool fits(struct pricing *p, struct candidate *c)
 {
     const struct advise *a = p->a;
     struct err e;
-    p->weights = (struct sim_weights){.shares = c->shares, .stages = c->stages};
+    p->weights = (struct sim_weights){.shares = 1, .stages = 1};
+    c->shard = c->sharded ? shard(a, c->layout) : 0;
+    if (c->sharded && c->policy == POLICY_SEESAW)
+        c->shard = most(c->shard, shard(a, c->second));
     if (c->slots) {
         p->pool = (struct ffn_setup){.n_ranks = a->n_ranks,
                                      .n_layers = a->facts.n_layers,
@@ -77,6 +90,8 @@ static bool fits(struct pricing *p, struct candidate *c)
         p->weights.pool = &p->pool;
     }
     c->weights = sim_machine_weight_bytes(a->ask->machine, p->weights);
+    if (c->sharded)
+        c->weights += c->shard - a->facts.layers;
     c->kv = a->facts.memory * a->ask->memory_share - a->facts.reserve - c->weights;
     c->tokens = c->kv / sim_machine_token_bytes(a->ask->machine, c->layout);
     return c->tokens >= a->load.longest;
@@ -102,6 +117,20 @@ static void price_latency(const struct pricing *p, struct candidate *c, double n
     c->price[GOAL_TPOT] = step;
 }
 
+/* Prompts by themselves in one layout, then tokens in the other, with as many answers at once as have room. */
+static double seesaw_rate(const struct pricing *p, struct candidate *c)
+{
+    const struct advise_load *l = &p->a->load;
+    double prompts = step_s(p, 0, c->chunk) * l->input / c->chunk;
+    struct layout first = c->layout;
+    c->layout = c->second;
+    c->tokens = c->kv / sim_machine_token_bytes(p->a->ask->machine, c->layout);
+    double n = most(1, least(c->tokens / p->context, (double)l->n_simulated / c->groups));
+    double tokens = step_s(p, n, 0) * l->output / n;
+    c->layout = first;
+    return c->groups / (prompts + tokens);
+}
+
 int advise_price(const struct advise *a, struct candidate *c)
 {
     const struct advise_load *l = &a->load;
@@ -112,6 +141,8 @@ int advise_price(const struct advise *a, struct candidate *c)
     double n = least(c->tokens / p.context, least(seqs, (double)l->n_simulated) / c->groups);
     n = most(1, least(n, c->chunk / (1 + l->input / l->output)));
     double rate = c->groups * n / (l->output * mean_step_s(&p, n));
+    if (c->policy == POLICY_SEESAW)
+        rate = seesaw_rate(&p, c);
     if (!isfinite(rate))
         return E_UNSUPPORTED;
     c->price[GOAL_THROUGHPUT] = rate;

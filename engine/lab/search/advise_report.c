@@ -26,8 +26,8 @@ static void put_residency(const struct candidate *c, struct buf *out)
 {
     if (c->slots)
         buf_printf(out, "pooled, %d slots", c->slots);
-    else if (c->shares * c->stages > 1)
-        buf_printf(out, "1/%d of them", c->shares * c->stages);
+    else if (c->sharded)
+        buf_printf(out, "its share, %.1f GiB of the layers", c->shard / 0x1p30);
     else
         buf_puts(out, "whole");
 }
@@ -40,6 +40,8 @@ static void put_layout(const struct advise *a, const struct candidate *c, struct
         buf_printf(out, ", small steps {tp=%d}", a->n_ranks);
     else if (c->policy == POLICY_FLYING)
         buf_printf(out, ", few requests 1 x {tp=%d}", a->n_ranks);
+    else if (c->policy == POLICY_SEESAW)
+        buf_printf(out, ", tokens {tp=%d}", c->second.tp);
 }
 
 static void put_candidate(const struct advise *a, int place, const struct candidate *c, struct buf *out)
@@ -52,7 +54,7 @@ static void put_candidate(const struct advise *a, int place, const struct candid
     buf_printf(out, "     a rank holds weights %.1f GiB (%s), KV %.1f GiB, reserve %.1f GiB\n     ",
                c->weights / 0x1p30, weights.data, c->kv / 0x1p30, a->facts.reserve / 0x1p30);
     put_flags(a, c, out);
-    buf_puts(out, advise_can_start(c) ? "\n" : "\n     not startable yet: a server holds whole or pooled weights\n");
+    buf_putc(out, '\n');
     buf_free(&layout);
     buf_free(&weights);
 }
@@ -105,13 +107,6 @@ static void put_head(const struct advise *a, struct buf *out)
         "Plans    %d fit into the memory (%d do not), %d of them were simulated: predictions of a fitted model,\n"
         "         never measurements. TTFT and TPOT: of 95 of 100 requests at most.\n",
         a->n, a->n_refused, a->n_simulated);
-    int left = 0, could = 0;
-    for (int i = 0; i < a->n; i++) {
-        left += !advise_can_start(&a->items[i]);
-        could += advise_can_start(&a->items[i]);
-    }
-    if (left && could)
-        buf_printf(out, "Left out %d whose weights lie in shares: a server cannot be started with them yet\n", left);
     if (n)
         buf_printf(out, "Refused  %d that cannot be run; the first: %.300s\n", n, failed->failure);
 }
@@ -149,12 +144,12 @@ static void json_candidate(const struct advise *a, const struct candidate *c, st
     struct buf words = {0};
     advise_policy_words(c, &words);
     buf_printf(out,
-               "{\"groups\":%d,\"sp\":%d,\"tp\":%d,\"pp\":%d,\"weight_shares\":%d,\"weight_stages\":%d,\"pool_slots\":%"
-               "d,\"chunk\":%d",
-               c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->shares, c->stages, c->slots, c->chunk);
+               "{\"groups\":%d,\"sp\":%d,\"tp\":%d,\"pp\":%d,\"sharded\":%s,\"tokens_tp\":%d,\"pool_slots\":%d,"
+               "\"chunk\":%d",
+               c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->sharded ? "true" : "false", c->second.tp,
+               c->slots, c->chunk);
     put_text(out, "policy", words.data);
     json_flags(a, c, out);
-    buf_printf(out, ",\"can_start\":%s", advise_can_start(c) ? "true" : "false");
     put_number(out, "weight_bytes", c->weights);
     put_number(out, "kv_bytes", c->kv);
     put_number(out, "reserve_bytes", a->facts.reserve);

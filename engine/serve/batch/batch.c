@@ -22,6 +22,7 @@ struct pending {
     struct batch_line line;
     struct buf result;
     bool answered, error;
+    bool again; /* it is to be sent once more, a little later */
     int tries;
 };
 
@@ -36,6 +37,10 @@ struct batch {
     size_t held;                     /* bytes of requests and results in the window */
     bool at_end;                     /* of the input */
     bool gone;                       /* the server takes no more */
+    bool expired;                    /* lines without an answer get none */
+    struct batch_server server;      /* while it runs */
+    int n_again;
+    int64_t again_ns; /* since then */
     char why[200];
     int64_t begun_ns, said_ns, begun_at; /* begun_at: lines that were done then */
     int64_t tokens;
@@ -112,6 +117,8 @@ static void stop(struct batch *b, const char *why)
 static void post(struct pending *p)
 {
     p->tries++;
+    p->batch->n_again -= p->again;
+    p->again = false;
     if (!http_client_post(p->batch->client, p->line.path, p->line.body.data, p->line.body.len, p))
         stop(p->batch, "the server cannot be reached");
 }
@@ -125,6 +132,14 @@ static void stop_with(struct batch *b, const char *body, size_t n)
     json_free(root);
 }
 
+static void put_off(struct pending *p)
+{
+    struct batch *b = p->batch;
+    if (!b->n_again++)
+        b->again_ns = clock_now(b->setup.clock);
+    p->again = true;
+}
+
 static void on_answer(void *ctx, void *tag, int status, const char *body, size_t n)
 {
     struct batch *b = ctx;
@@ -132,7 +147,9 @@ static void on_answer(void *ctx, void *tag, int status, const char *body, size_t
     size_t before = weight(p);
     if (b->gone)
         return; /* nothing is written any more */
-    if (status == 503)
+    if (b->server.word && (status == 503 || status == 429 || status == 0))
+        put_off(p);
+    else if (status == 503)
         stop_with(b, body, n);
     else if (status && n && !memchr(body, '\n', n))
         note_answer(p, status, body, n);
@@ -148,7 +165,7 @@ static void on_answer(void *ctx, void *tag, int status, const char *body, size_t
 static void say_progress(struct batch *b, bool now)
 {
     int64_t t = clock_now(b->setup.clock), every = b->setup.terminal ? 1000000000 : 30000000000;
-    if (!now && t - b->said_ns < every)
+    if (b->setup.quiet || (!now && t - b->said_ns < every))
         return;
     b->said_ns = t;
     int64_t done = results_count(b->results), all = input_count(b->input);
@@ -256,11 +273,59 @@ static int write_answered(struct batch *b, struct err *e)
     return 0;
 }
 
+static void expire(struct pending *p)
+{
+    p->line.code = "batch_expired";
+    snprintf(p->line.why, sizeof p->line.why, "this line was not answered within 24 hours");
+    note_refused(p);
+}
+
+/* What is on its way is called off, too. */
+static void expire_all(struct batch *b)
+{
+    http_client_close(b->client);
+    b->client = NULL;
+    b->expired = true;
+    for (int64_t n = b->next; n <= b->read_to; n++) {
+        struct pending *p = pending_of(b, n);
+        size_t before = weight(p);
+        if (!p->answered)
+            expire(p);
+        b->held += weight(p) - before;
+    }
+}
+
+/* What the server would not take is offered again after a while. */
+static void send_again(struct batch *b)
+{
+    enum { LATER_NS = 250000000 };
+    if (!b->n_again || clock_now(b->setup.clock) - b->again_ns < LATER_NS)
+        return;
+    b->again_ns = clock_now(b->setup.clock);
+    for (int64_t n = b->next; n <= b->read_to && !http_client_is_full(b->client) && !b->gone; n++)
+        if (pending_of(b, n)->again)
+            post(pending_of(b, n));
+}
+
+/* False: it stops here. */
+static bool heed_word(struct batch *b)
+{
+    enum batch_word w = b->server.word && !b->expired
+                            ? b->server.word(b->server.ctx, results_count(b->results), results_errors(b->results))
+                            : BATCH_GO;
+    if (w == BATCH_EXPIRE)
+        expire_all(b);
+    if (w == BATCH_STOP)
+        stop(b, "it is called off");
+    return w != BATCH_STOP;
+}
+
 /* Lines may be 16 MiB long: it is their bytes that fill the memory, not their number. One is read in any case. */
 static bool may_read(const struct batch *b)
 {
     int64_t n = b->read_to + 1 - b->next;
-    return !b->gone && !http_client_is_full(b->client) && n < b->n_window && (n == 0 || b->held < AHEAD_BYTES);
+    bool full = b->client && (b->n_again || http_client_is_full(b->client));
+    return !b->gone && !full && n < b->n_window && (n == 0 || b->held < AHEAD_BYTES);
 }
 
 /* Sends lines until as many are on their way, or wait for others, as may. */
@@ -275,7 +340,9 @@ static void send_more(struct batch *b)
         struct pending *p = pending_of(b, line.number);
         *p = (struct pending){.batch = b, .line = line};
         b->read_to = line.number;
-        if (line.code)
+        if (b->expired && !line.code)
+            expire(p);
+        else if (line.code)
             note_refused(p);
         else
             post(p);
@@ -285,19 +352,23 @@ static void send_more(struct batch *b)
 
 static int run_lines(struct batch *b, struct err *e)
 {
-    for (;;) {
+    while (heed_word(b)) {
         send_more(b);
         TRY(write_answered(b, e));
         if (b->gone)
-            return err_set(e, E_GONE, "stopped: %.150s. The same command goes on from here", b->why);
-        if (b->next > b->read_to && b->at_end)
             break;
+        if (b->next > b->read_to && b->at_end) {
+            say_progress(b, b->setup.terminal);
+            heed_word(b); /* whoever counts has it all */
+            return 0;
+        }
         if (b->next <= b->read_to && !pending_of(b, b->next)->answered)
-            http_client_turn(b->client, 500);
+            http_client_turn(b->client, b->n_again ? 250 : 500);
+        if (b->client)
+            send_again(b);
         say_progress(b, false);
     }
-    say_progress(b, b->setup.terminal);
-    return 0;
+    return err_set(e, E_GONE, "stopped: %.150s. The same command goes on from here", b->why);
 }
 
 int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
@@ -308,6 +379,7 @@ int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
                                       .answer_bytes = ANSWER_BYTES,
                                       .answered = on_answer,
                                       .ctx = b};
+    b->server = *s;
     b->begun_ns = b->said_ns = clock_now(b->setup.clock);
     b->n_window = 4 * (int64_t)s->at_once;
     b->window = mem_new_array((size_t)b->n_window, sizeof *b->window);
@@ -318,15 +390,21 @@ int batch_run(struct batch *b, const struct batch_server *s, struct err *e)
     return rc;
 }
 
+static void say_end(const struct batch *b, int64_t errors)
+{
+    fprintf(stderr, "%" PRId64 " answers in %s", results_count(b->results) - errors, b->setup.output);
+    if (errors)
+        fprintf(stderr, ", %" PRId64 " errors in %s", errors, b->setup.errors);
+    fputc('\n', stderr);
+}
+
 int batch_end(struct batch *b, struct err *e)
 {
     int64_t errors = results_errors(b->results);
     if (batch_left(b) != 0)
         return err_set(e, E_INPUT, "the input has changed: it had %" PRId64 " lines, and %" PRId64 " were found",
                        input_count(b->input), results_count(b->results));
-    fprintf(stderr, "%" PRId64 " answers in %s", results_count(b->results) - errors, b->setup.output);
-    if (errors)
-        fprintf(stderr, ", %" PRId64 " errors in %s", errors, b->setup.errors);
-    fputc('\n', stderr);
+    if (!b->setup.quiet)
+        say_end(b, errors);
     return unlink(b->journal) == 0 ? 0 : err_set(e, E_SYS, "cannot remove %.300s", b->journal);
 }

@@ -20,6 +20,7 @@ struct batch_setup {
     uint64_t seed;                       /* of requests that ask for none */
     struct clock *clock;
     bool terminal; /* progress is one line, written over */
+    bool quiet;    /* nothing is said */
 };
 
 /* Reads what there is. E_INPUT: the output is another job's, or no job's; E_NOTFOUND, E_SYS. */
@@ -27,10 +28,19 @@ int batch_open(struct batch **out, const struct batch_setup *s, struct err *e);
 void batch_close(struct batch *b);         /* NULL is fine */
 int64_t batch_left(const struct batch *b); /* lines without a result */
 
+enum batch_word {
+    BATCH_GO,
+    BATCH_STOP,   /* as if the server took no more */
+    BATCH_EXPIRE, /* lines without an answer get none: they are errors */
+};
 struct batch_server {
     int port;
     const char *key;
     int at_once; /* lines on their way at most */
+    /* NULL: the job goes on to its end, and ends where the server takes no more. Else it is asked now and then, and a
+     * server that takes no more for now is asked again. */
+    enum batch_word (*word)(void *ctx, int64_t done, int64_t errors);
+    void *ctx;
 };
 /* Until every line has its result, or the server takes no more: E_GONE then, and what is written stays. */
 int batch_run(struct batch *b, const struct batch_server *s, struct err *e);

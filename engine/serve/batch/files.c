@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -185,20 +186,27 @@ const struct files_limits *files_limits_of(const struct files *s)
 
 /* ---- a new one */
 
-int files_begin(struct files *s, uint64_t bytes, struct kept_file *out, struct err *e)
+static bool name_file(struct kept_file *f)
 {
     unsigned char random[ID_RANDOM];
+    int at = snprintf(f->id, sizeof f->id, "file-");
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return false;
+    for (int i = 0; i < ID_RANDOM; i++)
+        at += snprintf(f->id + at, sizeof f->id - (size_t)at, "%02x", random[i]);
+    return true;
+}
+
+int files_begin(struct files *s, uint64_t bytes, struct kept_file *out, struct err *e)
+{
     if (s->n + s->n_begun >= s->limits.n)
         return err_set(e, E_FULL, "there are %d files (--batch-files): delete some", s->limits.n);
     if (s->bytes + s->begun_bytes + bytes > s->limits.bytes)
         return err_set(e, E_FULL, "all files together have at most %" PRIu64 " bytes (--batch-bytes): delete some",
                        s->limits.bytes);
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return err_set(e, E_SYS, "no random bytes");
     *out = (struct kept_file){.number = s->next++, .created_s = clock_wall_seconds()};
-    int at = snprintf(out->id, sizeof out->id, "file-");
-    for (int i = 0; i < ID_RANDOM; i++)
-        at += snprintf(out->id + at, sizeof out->id - (size_t)at, "%02x", random[i]);
+    if (!name_file(out))
+        return err_set(e, E_SYS, "no random bytes");
     s->n_begun++;
     s->begun_bytes += bytes;
     return 0;
@@ -213,27 +221,79 @@ static void unlink_both(const struct files *s, const char *id)
     mem_free(data);
 }
 
-int files_write(const struct files *s, struct kept_file *f, const char *p, size_t n, struct err *e)
+/* What it is; its data is there. From then on it is. */
+static int write_about(const struct files *s, const struct kept_file *f, struct err *e)
 {
-    char *about = path_of(s, f->id, "json"), *data = path_of(s, f->id, "data");
+    char *about = path_of(s, f->id, "json");
     struct buf text = {0};
-    f->bytes = n;
-    buf_printf(&text, "{\"number\":%" PRIu64 ",\"id\":\"%s\",\"owner\":\"%s\",\"bytes\":%zu,\"created_at\":%" PRId64,
-               f->number, f->id, f->owner, n, f->created_s);
+    buf_printf(&text,
+               "{\"number\":%" PRIu64 ",\"id\":\"%s\",\"owner\":\"%s\",\"bytes\":%" PRIu64 ",\"created_at\":%" PRId64,
+               f->number, f->id, f->owner, f->bytes, f->created_s);
     buf_puts(&text, ",\"filename\":");
     buf_put_json(&text, f->name, strlen(f->name));
     buf_puts(&text, "}\n");
-    int rc = file_replace_private(data, p, n, e);
-    if (!rc)
-        rc = file_replace_private(about, text.data, text.len, e);
+    int rc = file_replace_private(about, text.data, text.len, e);
     if (!rc && fsync(s->dir_fd) != 0) /* their names, too, outlast the power */
         rc = err_set(e, E_SYS, "cannot write %.300s: %s", s->dir, strerror(errno));
-    if (rc)
-        unlink_both(s, f->id);
     buf_free(&text);
     mem_free(about);
+    return rc;
+}
+
+int files_write(const struct files *s, struct kept_file *f, const char *p, size_t n, struct err *e)
+{
+    char *data = path_of(s, f->id, "data");
+    f->bytes = n;
+    int rc = file_replace_private(data, p, n, e);
+    if (!rc)
+        rc = write_about(s, f, e);
+    if (rc)
+        unlink_both(s, f->id);
     mem_free(data);
     return rc;
+}
+
+void files_name(struct kept_file *out)
+{
+    bool named = name_file(out);
+    ASSERT(named); /* the system has random bytes, or no server had come so far */
+}
+
+/* A second name first: a server that is killed in between sweeps out a data file that nothing says anything of. */
+int files_adopt(const struct files *s, struct kept_file *f, const char *path, struct err *e)
+{
+    char *data = path_of(s, f->id, "data");
+    struct stat st;
+    int rc = 0;
+    if (access(path, F_OK) == 0) {
+        unlink(data);
+        if (link(path, data) != 0 || chmod(data, 0600) != 0)
+            rc = err_set(e, E_SYS, "cannot name %.300s: %s", data, strerror(errno));
+    }
+    if (!rc && stat(data, &st) != 0)
+        rc = err_set(e, E_SYS, "cannot read %.300s: %s", data, strerror(errno));
+    if (!rc) {
+        f->bytes = (uint64_t)st.st_size;
+        rc = write_about(s, f, e);
+    }
+    if (!rc)
+        unlink(path);
+    mem_free(data);
+    return rc;
+}
+
+void files_take(struct files *s, const struct kept_file *f)
+{
+    struct kept_file mine = *f;
+    if (is_known(s, f->id))
+        return;
+    mine.number = s->next;
+    keep(s, &mine);
+}
+
+char *files_path(const struct files *s, const char *id)
+{
+    return path_of(s, id, "data");
 }
 
 static void end_place(struct files *s, uint64_t begun_bytes)

@@ -41,6 +41,14 @@ int files_write(const struct files *s, struct kept_file *f, const char *p, size_
 void files_add(struct files *s, const struct kept_file *f, uint64_t begun_bytes); /* it is there for all to find */
 void files_give_up(struct files *s, const struct kept_file *f, uint64_t begun_bytes);
 
+/* A file of ours that is not from a client: out->id, owner, name. path, in the same folder, becomes its data (nothing
+ * happens where it is one already); any thread. files_take shows it to all. */
+void files_name(struct kept_file *out);
+int files_adopt(const struct files *s, struct kept_file *f, const char *path, struct err *e);
+void files_take(struct files *s, const struct kept_file *f);
+/* Where its data lies; the caller's. */
+char *files_path(const struct files *s, const char *id);
+
 int files_count(const struct files *s);
 const struct kept_file *files_at(const struct files *s, int i); /* in the order in which they came */
 const struct kept_file *files_find(const struct files *s, const char *id, const char *owner); /* NULL: none of theirs */

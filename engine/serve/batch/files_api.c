@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/serve/batch/jobs.h"
 #include "engine/serve/batch/multipart.h"
 
 enum { LIST_MOST = 10000 };
@@ -24,8 +25,7 @@ struct file_job {
     bool done; /* run() came to its end, well */
 };
 
-/* Whose files a key finds: a hash of its digest, so that the folder tells nothing about the key. */
-static void name_owner(const struct auth_key *key, char out[FILES_OWNER])
+void files_api_owner(const struct auth_key *key, char out[FILES_OWNER])
 {
     struct buf text = {0};
     char hex[65];
@@ -299,7 +299,8 @@ void files_api_all(struct files_api *a, struct http_exchange *x, const struct au
     char owner[FILES_OWNER];
     if (refuse_all(a, x))
         return;
-    name_owner(key, owner);
+    files_api_owner(key, owner);
+    jobs_settle(a->jobs);
     if (x->head.method == HTTP_POST)
         upload(a, x, owner);
     else
@@ -312,7 +313,11 @@ static void delete_file(struct files_api *a, struct http_exchange *x, const stru
     struct fault fault;
     struct buf out = {0};
     buf_printf(&out, "{\"id\":\"%s\",\"object\":\"file\",\"deleted\":true}", f->id);
-    if (files_remove(a->files, f, &e)) {
+    if (jobs_use(a->jobs, f->id)) {
+        fault_set(&fault, 409, "file_in_use", NULL, "a batch reads this file: cancel it, or wait for its end");
+        http_add_header(x, "x-should-retry", "false");
+        front_fault(x, &fault);
+    } else if (files_remove(a->files, f, &e)) {
         fault_set(&fault, 500, "not_deleted", NULL, "%s", e.text);
         front_fault(x, &fault);
     } else {
@@ -327,7 +332,8 @@ void files_api_one(struct files_api *a, struct http_exchange *x, const struct au
     struct fault f;
     if (refuse_all(a, x))
         return;
-    name_owner(key, owner);
+    files_api_owner(key, owner);
+    jobs_settle(a->jobs);
     const char *rest = x->head.path + strlen("/v1/files/"), *behind = rest + strcspn(rest, "/");
     snprintf(id, sizeof id, "%.*s", (int)(behind - rest < FILES_ID ? behind - rest : 0), rest);
     bool content = strcmp(behind, "/content") == 0, get = x->head.method != HTTP_DELETE;

@@ -14,6 +14,7 @@ struct auth_key {
     struct sha256 digest;
     char tenant[NAME_BYTES]; /* "": none was named */
     char salt[NAME_BYTES];   /* whose prefix cache: the tenant's; without one, of this key alone */
+    bool offline;            /* of a batch: nobody waits for its answers */
 };
 
 struct auth {

@@ -211,17 +211,28 @@ int http_port(const struct http *h, bool admin)
     return 0;
 }
 
-bool http_is_loopback(const struct http *h, bool admin)
+/* The address of a listener. False: there is none. */
+static bool name_of(const struct http *h, bool admin, char host[HOST_BYTES])
 {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
-    char host[HOST_BYTES];
     for (int i = 0; i < h->n_listeners; i++)
         if (h->listeners[i].admin == admin)
             return getsockname(h->listeners[i].fd, (struct sockaddr *)&a, &n) == 0 &&
-                   getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST) == 0 &&
-                   hosts_is_loopback(host);
+                   getnameinfo((struct sockaddr *)&a, n, host, HOST_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
     return false;
+}
+
+bool http_is_loopback(const struct http *h, bool admin)
+{
+    char host[HOST_BYTES];
+    return name_of(h, admin, host) && hosts_is_loopback(host);
+}
+
+bool http_is_any(const struct http *h)
+{
+    char host[HOST_BYTES];
+    return name_of(h, false, host) && (!strcmp(host, "0.0.0.0") || !strcmp(host, "::"));
 }
 
 void http_close_listeners(struct http *h)

@@ -75,6 +75,7 @@ int http_listen(struct http *h, const char *host, int port, bool admin, struct e
 /* Whether this address could be had now; takes nothing. The same errors. */
 int http_can_listen(const char *host, int port, struct err *e);
 int http_port(const struct http *h, bool admin); /* 0: none */
+bool http_is_any(const struct http *h);          /* does the public listener hear every address? */
 bool http_is_loopback(const struct http *h,
                       bool admin);             /* the address that is listened on; false also when there is none */
 void http_close_after_answers(struct http *h); /* draining: idle connections close, the others after their answer */

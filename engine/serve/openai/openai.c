@@ -284,6 +284,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     r->max_specs = f->max_live && f->max_live < MAX_SPECS ? f->max_live : MAX_SPECS;
     snprintf(r->tenant, sizeof r->tenant, "%s", *key->tenant ? key->tenant : "default");
     snprintf(r->salt, sizeof r->salt, "%s", key->salt);
+    r->offline = key->offline;
     char id[NAME_BYTES];
     choose_id(o, x, r, id);
     http_add_header(x, "X-Request-Id", id);

@@ -74,6 +74,7 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
     snprintf(s->salt, sizeof s->salt, "%s\x1f%s", o->salt, p->salt);
     s->n_siblings = p->n;
     s->priority = p->priority;
+    s->offline = o->offline;
     s->arrival_ns = o->arrival_ns;
     s->slo_ttft_ms = o->slo_ttft_ms;
     s->slo_tpot_ms = o->slo_tpot_ms;

@@ -18,6 +18,7 @@ struct openai_order {
     struct buf body;
     char tenant[NAME_BYTES], id[NAME_BYTES + 16]; /* id: "chatcmpl-...", with the client's own word where it gave one */
     char name[NAME_BYTES];                        /* the engine's: no two are alike */
+    bool offline;                                 /* nobody waits for it: a line of a batch */
     char salt[NAME_BYTES];                        /* whose prefix cache */
     int64_t arrival_ns;
     double slo_ttft_ms, slo_tpot_ms;
