@@ -63,8 +63,10 @@ static void compute(struct run *r)
         r->f->ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
     else
         pass_rows(r, r->m->from, 1);
-    for (int l = r->layers.first; l < end - last; l++)
+    for (int l = r->layers.first; l < end - last && !r->err.code; l++)
         run_layer(r, l);
+    if (r->err.code) /* its group meets no more: what it wrote now, others might still be reading */
+        return;
     if (last)
         run_last_layer(r);
     else

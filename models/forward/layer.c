@@ -245,7 +245,7 @@ static bool fetch(struct run *r, struct ffn_rows *f, int n)
     return true;
 }
 
-/* Each product waits for its own matrices. After a failure the members of the group still meet, and nothing counts. */
+/* Each product waits for its own matrices. */
 static void add_fetched_ffn(struct run *r, struct ffn_rows *f)
 {
     if (fetch(r, f, FFN_UP + 1))
@@ -262,7 +262,7 @@ void run_add_ffn(struct run *r, int layer, struct act x, int rows)
     const struct layer_weights *w = &r->w->layers[layer];
     const struct ffn_source *from = r->m->ffn;
     struct ffn_rows f = {.layer = layer, .rows = rows, .x = x, .gate = w->gate, .up = w->up};
-    if (r->err.code || rows == 0) /* no rows: so it is at all members of the tp group */
+    if (rows == 0) /* so it is at all members of the tp group */
         return;
     for (int i = 0; i < r->w->n_down; i++)
         f.down[i] = w->down[i];

@@ -95,6 +95,8 @@ static void sample_chunk(struct run *r, struct span chunk)
     ops->gather(r->f->device, s->x, r->row0, s->last, mine.first, mine.n);
     run_add_o_proj(r, last, s->q_in, s->last, mine.n);
     run_add_ffn(r, last, s->last, mine.n);
+    if (r->err.code)
+        return;
     if (sp)
         all_gather_hidden(r, chunk);
     struct linear_args head = {.in = LINEAR_NORM,
@@ -122,6 +124,6 @@ void run_last_layer(struct run *r)
         return;
     }
     run_attend(r, last);
-    for (int first = 0; first < n; first += chunk)
+    for (int first = 0; first < n && !r->err.code; first += chunk)
         sample_chunk(r, (struct span){first, n - first < chunk ? n - first : chunk});
 }
