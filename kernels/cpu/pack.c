@@ -5,9 +5,11 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
+enum { WORDS = BLOCK_COLS / 4 };
+
 /* One block of 32 columns of one row, taken apart: the weights as stored, their scales as bits. */
 struct row_block {
-    uint8_t q[BLOCK_COLS]; /* unsigned weight, or the int8 of 8-bit types */
+    uint32_t q[WORDS];     /* four weights a word, the first one lowest: unsigned, or the int8 of 8-bit types */
     uint16_t d, m;         /* f16 */
     uint8_t scale[2], min; /* K types; 6 bits: two int8 */
 };
@@ -23,18 +25,28 @@ static uint16_t u16_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-static void nibbles(const uint8_t *p, uint8_t *q)
+static uint32_t word_at(const uint8_t *p, int i)
 {
-    for (int i = 0; i < 16; i++) {
-        q[i] = p[i] & 15;
-        q[i + 16] = p[i] >> 4;
-    }
+    uint32_t v;
+    memcpy(&v, p + 4 * i, 4);
+    return v;
 }
 
-static void fifth_bits(const uint8_t *p, uint8_t *q)
+/* The lower or the upper four bits of each of its bytes. */
+static uint32_t low_nibbles(uint32_t v)
 {
-    for (int i = 0; i < 32; i++)
-        q[i] |= (uint8_t)((p[i / 8] >> i % 8 & 1) << 4);
+    return v & 0x0f0f0f0f;
+}
+
+static uint32_t high_nibbles(uint32_t v)
+{
+    return v >> 4 & 0x0f0f0f0f;
+}
+
+/* Bits 0..3 of v, each as the fifth bit of a byte. */
+static uint32_t fifth_bits(uint32_t v)
+{
+    return ((v & 1) | (v & 2) << 7 | (v & 4) << 14 | (v & 8) << 21) << 4;
 }
 
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
@@ -48,12 +60,15 @@ static void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
         p += 2;
     }
     if (t == DT_Q8_0) {
-        memcpy(b->q, p, 32);
+        memcpy(b->q, p, BLOCK_COLS);
         return;
     }
-    nibbles(p + (five ? 4 : 0), b->q);
-    if (five)
-        fifth_bits(p, b->q);
+    uint32_t fifth = five ? word_at(p, 0) : 0;
+    p += five ? 4 : 0;
+    for (int i = 0; i < WORDS / 2; i++) {
+        b->q[i] = low_nibbles(word_at(p, i)) | fifth_bits(fifth >> 4 * i);
+        b->q[i + WORDS / 2] = high_nibbles(word_at(p, i)) | fifth_bits(fifth >> (16 + 4 * i));
+    }
 }
 
 /* Sub-block j of Q4_K or Q5_K; dtype.c describes the bytes. */
@@ -64,10 +79,10 @@ static void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
     b->m = u16_at(p + 2);
     b->scale[0] = (uint8_t)(j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
     b->min = (uint8_t)(j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4);
-    for (int i = 0; i < 32; i++) {
-        b->q[i] = j % 2 ? q[i] >> 4 : q[i] & 15;
+    for (int i = 0; i < WORDS; i++) {
+        b->q[i] = j % 2 ? high_nibbles(word_at(q, i)) : low_nibbles(word_at(q, i));
         if (t == DT_Q5_K)
-            b->q[i] |= (uint8_t)((p[16 + i] >> j & 1) << 4);
+            b->q[i] |= (word_at(p + 16, i) >> j & 0x01010101) << 4;
     }
 }
 
@@ -78,8 +93,10 @@ static void read_k6(const uint8_t *p, int j, struct row_block *b)
     b->d = u16_at(p + 208);
     b->scale[0] = p[192 + 2 * j];
     b->scale[1] = p[192 + 2 * j + 1];
-    for (int i = 0; i < 32; i++)
-        b->q[i] = (uint8_t)((r < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> 2 * r & 3) << 4);
+    for (int i = 0; i < WORDS; i++) {
+        uint32_t l = word_at(low, i);
+        b->q[i] = (r < 2 ? low_nibbles(l) : high_nibbles(l)) | (word_at(high, i) >> 2 * r & 0x03030303) << 4;
+    }
 }
 
 static void read_block(enum dtype t, const uint8_t *row, int b, struct row_block *out)
@@ -101,19 +118,33 @@ static void put_u16(uint8_t *p, int i, uint16_t v)
     memcpy(p + 2 * i, &v, 2);
 }
 
-/* Weight i (of 32) of lane `row` into a packed block. */
-static void put_weight(int bits, uint8_t *w, int row, int i, uint8_t q)
+static void put_u32(uint8_t *p, uint32_t v)
 {
-    int c = i / 4, j = row * 4 + i % 4;
+    memcpy(p, &v, 4);
+}
+
+/* The weights of lane `row` into a packed block. A word is four columns: chunks hold the lanes' words side by side. */
+static void put_weights(int bits, uint8_t *block, int row, const uint32_t q[WORDS])
+{
+    uint8_t *w = block + 4 * row, *upper = w + 256;
+    uint32_t fifth = 0, two[2] = {0};
     if (bits == 8) {
-        w[64 * c + j] = q;
+        for (int c = 0; c < WORDS; c++)
+            put_u32(w + 64 * c, q[c]);
         return;
     }
-    w[64 * (c % 4) + j] |= (uint8_t)((q & 15) << (c < 4 ? 0 : 4));
+    for (int c = 0; c < WORDS / 2; c++)
+        put_u32(w + 64 * c, low_nibbles(q[c]) | low_nibbles(q[c + WORDS / 2]) << 4);
+    for (int c = 0; c < WORDS; c++) {
+        fifth |= (q[c] >> 4 & 0x01010101) << c;
+        two[c / 4] |= (q[c] >> 4 & 0x03030303) << 2 * (c % 4);
+    }
     if (bits == 5)
-        w[256 + j] |= (uint8_t)((q >> 4) << c);
-    if (bits == 6)
-        w[256 + 64 * (c / 4) + j] |= (uint8_t)((q >> 4) << 2 * (c % 4));
+        put_u32(upper, fifth);
+    if (bits == 6) {
+        put_u32(upper, two[0]);
+        put_u32(upper + 64, two[1]);
+    }
 }
 
 static int get_weight(int bits, const uint8_t *w, int row, int i)
@@ -131,8 +162,7 @@ static int get_weight(int bits, const uint8_t *w, int row, int i)
 
 static void put_block(enum family f, uint8_t *block, uint8_t *head, int row, const struct row_block *b)
 {
-    for (int i = 0; i < BLOCK_COLS; i++)
-        put_weight(family_bits(f), block, row, i, b->q[i]);
+    put_weights(family_bits(f), block, row, b->q);
     uint8_t *scales = block + family_weight_bytes(f);
     if (!family_is_k(f)) {
         put_u16(scales, row, b->d);
@@ -147,38 +177,66 @@ static void put_block(enum family f, uint8_t *block, uint8_t *head, int row, con
         put_u16(head + 32, row, b->m);
 }
 
-static void pack_f8_row(uint8_t *group, int lane, int cols, const uint8_t *src)
+/* A leaf of one row of scaled fp8. */
+static void pack_f8(uint8_t *group, int lane, int leaf, const uint8_t *row)
 {
-    for (int leaf = 0; leaf < cols / LEAF_COLS; leaf++, src += 4 + LEAF_COLS) {
-        uint8_t *to = (uint8_t *)family_leaf(FAM_F8, group, leaf);
-        memcpy(to + 4 * lane, src, 4);
-        to += family_leaf_head(FAM_F8);
-        for (int c = 0; c < LEAF_COLS; c++)
-            to[c * GROUP_ROWS + lane] = src[4 + c];
-    }
+    const uint8_t *src = row + (size_t)leaf * (4 + LEAF_COLS);
+    uint8_t *to = (uint8_t *)family_leaf(FAM_F8, group, leaf);
+    memcpy(to + 4 * lane, src, 4);
+    to += family_leaf_head(FAM_F8);
+    for (int c = 0; c < LEAF_COLS; c++)
+        to[c * GROUP_ROWS + lane] = src[4 + c];
 }
 
-static void pack_row(struct weight *w, int row, const uint8_t *src)
+/* A row's elements, each GROUP_ROWS behind the one before. */
+static void spread_words(uint8_t *to, const uint8_t *src, int n)
 {
-    uint8_t *group = w->data + (size_t)(row / GROUP_ROWS) * w->group_bytes;
-    int lane = row % GROUP_ROWS;
-    if (w->family == FAM_F8) {
-        pack_f8_row(group, lane, w->cols, src);
-        return;
-    }
-    if (family_is_float(w->family)) {
-        size_t size = (size_t)family_element_bytes(w->family);
-        for (int c = 0; c < w->cols; c++)
-            memcpy(group + ((size_t)c * GROUP_ROWS + (size_t)lane) * size, src + (size_t)c * size, size);
-        return;
-    }
-    for (int b = 0; b < w->cols / BLOCK_COLS; b++) {
-        struct row_block rb = {0};
-        const uint8_t *head;
-        uint8_t *block = (uint8_t *)family_block(w->family, group, b, &head);
-        read_block(w->type, src, b, &rb);
-        put_block(w->family, block, (uint8_t *)head, lane, &rb);
-    }
+    for (int c = 0; c < n; c++)
+        memcpy(to + (size_t)c * GROUP_ROWS * 4, src + (size_t)c * 4, 4);
+}
+
+static void spread_halves(uint8_t *to, const uint8_t *src, int n)
+{
+    for (int c = 0; c < n; c++)
+        memcpy(to + (size_t)c * GROUP_ROWS * 2, src + (size_t)c * 2, 2);
+}
+
+static void pack_floats(const struct weight *w, uint8_t *group, int lane, int col, const uint8_t *row)
+{
+    size_t size = (size_t)family_element_bytes(w->family);
+    uint8_t *to = group + ((size_t)col * GROUP_ROWS + (size_t)lane) * size;
+    int n = w->cols - col < LEAF_COLS ? w->cols - col : LEAF_COLS;
+    if (w->family == FAM_F32)
+        spread_words(to, row + (size_t)col * size, n);
+    else
+        spread_halves(to, row + (size_t)col * size, n);
+}
+
+static void pack_block(const struct weight *w, uint8_t *group, int lane, int b, const uint8_t *row)
+{
+    struct row_block rb = {0};
+    const uint8_t *head;
+    uint8_t *block = (uint8_t *)family_block(w->family, group, b, &head);
+    read_block(w->type, row, b, &rb);
+    put_block(w->family, block, (uint8_t *)head, lane, &rb);
+}
+
+/* A few columns of all its rows at a time: what is written stays in the L1 cache until it is whole. */
+static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t row_bytes)
+{
+    uint8_t *group = w->data + (size_t)g * w->group_bytes;
+    int left = w->rows - g * GROUP_ROWS, lanes = left < GROUP_ROWS ? left : GROUP_ROWS;
+    int tile = family_is_float(w->family) ? LEAF_COLS : BLOCK_COLS;
+    for (int col = 0; col < w->cols; col += tile)
+        for (int lane = 0; lane < lanes; lane++) {
+            const uint8_t *row = src + ((size_t)g * GROUP_ROWS + (size_t)lane) * row_bytes;
+            if (w->family == FAM_F8)
+                pack_f8(group, lane, col / LEAF_COLS, row);
+            else if (family_is_float(w->family))
+                pack_floats(w, group, lane, col, row);
+            else
+                pack_block(w, group, lane, col / BLOCK_COLS, row);
+        }
 }
 
 static size_t group_bytes(enum family f, int cols)
@@ -235,8 +293,8 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d (%s)", src->rows, src->cols, info->name);
     }
     size_t row_bytes = dtype_row_bytes(src->type, src->cols);
-    for (int r = 0; r < w->rows; r++)
-        pack_row(w, r, (const uint8_t *)src->data + (size_t)r * row_bytes);
+    for (int g = 0; g < w->groups; g++)
+        pack_group(w, g, src->data, row_bytes);
     *out = w;
     return 0;
 }

@@ -1,7 +1,8 @@
 /* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32)
- * multiply-adds, GB/s of their weights and of cached keys and values beside an in-run probe of memory reads. One row a
- * line; probes before every row. usage: kernels_bench [-t THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c]
- * [linear|attention|all] -c  count processor time instead of wall time: for one thread on a busy machine */
+ * multiply-adds, GB/s of their weights and of cached keys and values beside an in-run probe of memory reads; GB/s at
+ * which matrices are loaded beside copying them. One row a line; probes before every row. usage: kernels_bench [-t
+ * THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c] [linear|attention|load|all] -c  count processor time instead of wall time:
+ * for one thread on a busy machine */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,6 +276,47 @@ static void attention_table(struct bench *b)
     }
 }
 
+/* ---- loading matrices, as one thread does, memory included */
+
+static void load_once(struct bench *b, void *ctx)
+{
+    struct weight *w;
+    ASSERT(b->ops->weight_load(b->device, &w, ctx, NULL) == 0);
+    b->ops->weight_free(b->device, w);
+}
+
+static void copy_once(struct bench *b, void *ctx)
+{
+    const struct weight_src *src = ctx;
+    size_t n = (size_t)src->rows * dtype_row_bytes(src->type, src->cols);
+    void *p = mem_try_aligned(n, 64);
+    (void)b;
+    ASSERT(p);
+    memcpy(p, src->data, n);
+    __asm__ volatile("" ::"r"(p) : "memory");
+    mem_free(p);
+}
+
+static void load_table(struct bench *b)
+{
+    enum { ROWS = 4096, COLS = 4096 };
+    for (int t = 0; t < DT_MATRICES; t++) {
+        struct weight_src src = {.type = (enum dtype)t, .rows = ROWS, .cols = COLS};
+        double bytes = (double)dtype_row_bytes(src.type, COLS) * ROWS;
+        if (b->only_type && strcmp(b->only_type, dtype_get(src.type)->name) != 0)
+            continue;
+        uint8_t *data = mem_try((size_t)bytes);
+        ASSERT(data);
+        memset(data, 0x3b, (size_t)bytes);
+        src.data = data;
+        double load = bytes / measure(b, load_once, &src), copy = bytes / measure(b, copy_once, &src);
+        printf("%-5s load  %6.2f GB/s  copy %6.2f GB/s  (%.2f of it)\n", dtype_get(src.type)->name, load * 1e-9,
+               copy * 1e-9, load / copy);
+        fflush(stdout);
+        mem_free(data);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.ops = backend_cpu(), .n_threads = thread_cores()};
@@ -306,10 +348,13 @@ int main(int argc, char **argv)
     struct device_facts f;
     b.ops->facts(b.device, &f);
     printf("%s\n", f.name);
-    if (strcmp(what, "attention") != 0)
+    bool all = strcmp(what, "all") == 0;
+    if (all || strcmp(what, "linear") == 0)
         linear_table(&b);
-    if (strcmp(what, "linear") != 0)
+    if (all || strcmp(what, "attention") == 0)
         attention_table(&b);
+    if (all || strcmp(what, "load") == 0)
+        load_table(&b);
     pool_close(b.pool);
     b.ops->close(b.device);
     mem_free(b.memory);
