@@ -18,16 +18,18 @@ local function stages_of(size, wanted)
   return wanted > 0 and 1 or most
 end
 
--- The waiting, in their order: ids of new prompts, at most 64, and of those whose KV lies in host memory.
+-- The waiting, in their order: ids of new prompts, at most 64, of those whose KV lies in host memory, with its tokens,
+-- and of those whose KV has come back.
 local function sorted(view)
-  local new, kept, waiting = {}, {}, view.waiting
+  local new, kept, back, waiting = {}, { tokens = {} }, {}, view.waiting
   for k = 1, waiting.n do
     local row = view.row(waiting, k)
-    local list = waiting.in_host[row] and kept or new
+    local list = waiting.in_host[row] and kept or waiting.parked[row] and back or new
     list[#list + 1] = waiting.id[row]
+    if list == kept then kept.tokens[#kept] = waiting.computed[row] end
     if #new == 64 then break end
   end
-  return new, kept
+  return new, kept, back
 end
 
 -- Who runs: how many compute their prompt still, and how many make tokens.
@@ -38,9 +40,9 @@ local function count(running)
 end
 
 -- The phase that should be, and why.
-local function wanted(view, p, new, kept)
+local function wanted(view, p, new, n_kept)
   local prompts, makers = count(view.running)
-  local fresh, ready = #new + prompts, #kept + makers
+  local fresh, ready = #new + prompts, n_kept + makers
   if fresh == 0 then return ready > 0 and "decode" or phase, "no prompt is left" end
   if ready == 0 then return "prefill", "nobody makes tokens" end
   local age = view.now - since
@@ -49,7 +51,7 @@ local function wanted(view, p, new, kept)
     if age > p.turn_s then return "decode", "tokens have waited long" end
   elseif age > p.least_s then
     if age > p.turn_s then return "prefill", "first tokens have waited long" end
-    if #kept == 0 and makers <= p.few then return "prefill", "few make tokens" end
+    if n_kept == 0 and makers <= p.few then return "prefill", "few make tokens" end
   end
   return phase, "as it was"
 end
@@ -79,11 +81,24 @@ local function arrange(view, act, p, why)
   end
 end
 
--- Prompts that are done make room for others. Where host memory is full they wait where they are.
-local function swap_out_done(view, act)
-  local running = view.running
+-- Prompts that are done make room for others, and so do those that had come back. Where host memory is full they wait
+-- where they are. Returns how many go.
+local function swap_out_done(view, act, back)
+  local running, n = view.running, 0
   for row = 1, running.n do
-    if running.output[row] > 0 and not act.swap_out(running.id[row]) and view.host_free == 0 then return end
+    if running.output[row] > 0 and act.swap_out(running.id[row]) then n = n + 1 end
+  end
+  for _, id in ipairs(back) do n = n + (act.swap_out(id) and 1 or 0) end
+  return n
+end
+
+-- The next come back from host memory while others make tokens, so that no step waits for their copies: as many as find
+-- room beside those that grow.
+local function fetch_ahead(view, act, p, group, kept)
+  local size, free = node.tokens_per_block[group.size], view.kv_free - view.kv_total / 32
+  for k = 1, math.min(#kept, p.ahead - view.copies) do
+    free = free - math.ceil(kept.tokens[k] / size)
+    if free < 0 or not act.swap_in(kept[k], group) then return end
   end
 end
 
@@ -118,6 +133,10 @@ return {
       default = 10, min = 0.01, max = 3600,
       doc = "seconds after which a phase ends that keeps others waiting (offline: many, with --starvation-seconds 0)",
     },
+    ahead = {
+      default = 4, min = 1, max = 1024, type = "integer",
+      doc = "sequences that come back from host memory at once while others make tokens",
+    },
     least_s = { default = 0.2, min = 0, max = 3600, doc = "seconds that a decode phase lasts at least" },
     few = {
       default = 0, min = 0, type = "integer",
@@ -127,8 +146,8 @@ return {
   },
 
   needs = {
-    "waiting.id", "waiting.in_host", "waiting.parked", "waiting.home", "running.id", "running.output", "running.blocks",
-    "running.last",
+    "waiting.id", "waiting.in_host", "waiting.parked", "waiting.home", "waiting.computed", "running.id",
+    "running.output", "running.blocks", "running.last",
   },
 
   start = function(facts, act, p, view)
@@ -136,19 +155,25 @@ return {
   end,
 
   step = function(view, act, p)
-    local new, kept = sorted(view)
-    local next_phase, why = wanted(view, p, new, kept)
+    local new, kept, back = sorted(view)
+    local next_phase, why = wanted(view, p, new, #kept + #back)
     if next_phase ~= phase then phase, since, full = next_phase, view.now, false end
     arrange(view, act, p, why)
-    if phase == "prefill" then swap_out_done(view, act) else make_room(view, act) end
+    local leave = view.copies
+    if phase == "prefill" then leave = leave + swap_out_done(view, act, back) else make_room(view, act) end
     for _, group in ipairs(view.idle) do
       local batch, pp = act.batch(group), group.base.pp
       if phase == "prefill" then
         batch:prefill(new, p.budget)
-        full = batch.tokens == 0 and view.copies == 0
+        full = batch.tokens == 0 and leave == 0
       else
         batch:decodes()
-        if view.kv_free > view.kv_total / 8 or batch.tokens == 0 then batch:prefill(kept, p.budget) end
+        batch:prefill(back, p.budget)
+        if view.kv_free > view.kv_total / 2 or batch.tokens == 0 then
+          batch:prefill(kept, p.budget) -- hardly anybody is there who could go on meanwhile
+        else
+          fetch_ahead(view, act, p, group, kept)
+        end
         if batch.tokens == 0 then batch:prefill(view.waiting, p.budget) end
       end
       if batch.tokens == 0 then

@@ -247,6 +247,7 @@ static void run(struct world *w, struct request *r, struct group *g)
     queue_insert(&w->running, r);
     join_group(r, g);
     r->parked = r->left_behind = false;
+    r->parked_ns = 0;
 }
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
@@ -507,9 +508,12 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
     *next_ns = INT64_MAX;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!r->parked || r->n_moving || world_in_host(w, r))
+        if (!r->parked || r->n_moving || world_in_host(w, r)) {
+            r->parked_ns = 0; /* once it is back it has its time */
             continue;
-        int64_t due = w->limits.park_ns ? r->waiting_since_ns + w->limits.park_ns : INT64_MAX;
+        }
+        r->parked_ns = r->parked_ns ? r->parked_ns : now_ns;
+        int64_t due = w->limits.park_ns ? r->parked_ns + w->limits.park_ns : INT64_MAX;
         bool alone = r->left_behind && world_strands(w, r);
         if (due > now_ns && !alone) {
             *next_ns = due < *next_ns ? due : *next_ns;

@@ -68,6 +68,17 @@ describe("seesaw", function()
     assert.is_true(much < little, much .. " and " .. little)
   end)
 
+  it("brings sequences back beside the steps of others, and none of them begins again", function()
+    h.with(seesaw { kv_blocks = 100, host_kv_blocks = 4000, max_num_seqs = 256, park_s = 0.05 }, function(e)
+      for i = 1, 80 do e:submit { name = "r" .. i, prompt = 200 + 13 * (i % 7), max_tokens = 10 + 17 * (i % 11) } end
+      e:run()
+      h.clean(e)
+      assert.is_true(h.metric(e, "moonshift:kv_swapped_in_bytes_total") > 0)
+      assert.equal(0, h.metric(e, "moonshift:kv_park_expired_total"))
+      assert.equal(0, h.metric(e, "moonshift:recomputed_tokens_total"))
+    end)
+  end)
+
   it("makes tokens when arrivals stop with a pool that is partly full", function()
     serves(seesaw(), crowd(3))
   end)

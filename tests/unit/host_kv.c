@@ -210,6 +210,34 @@ static void nor_those_that_an_inbox_has_a_copy_for(void **state)
     tear_down(&b);
 }
 
+/* However long it was away: its time to be parked begins when it is back. */
+static void who_comes_back_has_its_time_to_start(void **state)
+{
+    (void)state;
+    struct bench b;
+    int64_t due;
+    set_up(&b, 1, HOST);
+    b.w.limits.park_ns = 1000;
+    struct request *r = submit(&b, 8 * 16, 1000);
+    start(&b, r);
+    assert_true(world_swap_out(&b.w, r, 0, ++b.now));
+    land(&b);
+    b.now += 100000;
+    assert_int_equal(world_unpark(&b.w, b.now, &due), 0);
+    assert_true(due == INT64_MAX);
+    assert_true(world_migrate(&b.w, r, partition_slot(&b.w.partition, 0), 0));
+    assert_int_equal(world_unpark(&b.w, b.now += 5000, &due), 0);
+    land(&b);
+    assert_int_equal(world_unpark(&b.w, b.now, &due), 0);
+    assert_int_equal(due - b.now, 1000);
+    assert_int_equal(world_unpark(&b.w, b.now + 999, &due), 0);
+    assert_true(r->parked && r->n_computed == 8 * 16);
+    assert_int_equal(world_unpark(&b.w, b.now + 1000, &due), 1);
+    assert_false(r->parked);
+    world_end(&b.w, r, END_ABORT);
+    tear_down(&b);
+}
+
 /* One token for each that can have one. Returns how many. */
 static int decode(struct bench *b)
 {
@@ -317,6 +345,7 @@ int main(void)
         cmocka_unit_test(nobody_gets_the_blocks_that_are_written),
         cmocka_unit_test(nor_those_that_an_inbox_has_a_copy_for),
         cmocka_unit_test(who_gives_way_does_what_costs_less),
+        cmocka_unit_test(who_comes_back_has_its_time_to_start),
         cmocka_unit_test(random_traffic_conserves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
