@@ -317,6 +317,8 @@ void verbs_add_queries(lua_State *L)
     lua_setfield(L, -2, "estimate");
     lua_pushcfunction(L, view_estimate_reshard);
     lua_setfield(L, -2, "estimate_reshard");
+    lua_pushcfunction(L, view_estimate_move);
+    lua_setfield(L, -2, "estimate_move");
     lua_pushcfunction(L, view_narrowest);
     lua_setfield(L, -2, "narrowest");
     lua_pushcfunction(L, view_cover);

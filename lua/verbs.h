@@ -10,7 +10,7 @@
 
 /* Sets act_ref and the metatable of batches; the global log. */
 void verbs_create(struct bind *b, lua_State *L);
-/* Puts view.estimate, view.narrowest and view.cover into the view table on top of the stack. */
+/* Puts the questions of view (estimate, narrowest, cover and others) into the view table on top of the stack. */
 void verbs_add_queries(lua_State *L);
 
 /* ---- what the verbs share */
@@ -66,5 +66,6 @@ int act_preempt_group(lua_State *L);
 int view_narrowest(lua_State *L);
 int view_cover(lua_State *L);
 int view_estimate_reshard(lua_State *L);
+int view_estimate_move(lua_State *L);
 
 #endif

@@ -202,8 +202,21 @@ static struct step_size check_size(lua_State *L, int arg)
     return (struct step_size){.rows = (int)n};
 }
 
-/* view.estimate(group, layout, batch | tokens [, { ffn = }]): ms, and the number of steps of the layout (that treat FFN
- * layers so) that this rests on; or nil and why the layout cannot run. */
+/* { ffn = "was" or "cas", micro = n }. NULL, or why it is refused. */
+static const char *check_estimate_options(lua_State *L, int arg, const struct world *w, struct step_size *size)
+{
+    static const char *const names[] = {"ffn", "micro"};
+    if (lua_isnil(L, arg))
+        return NULL;
+    if (lua_type(L, arg) != LUA_TTABLE)
+        luaL_error(L, "options like { ffn = \"cas\" } are expected, not a %s", luaL_typename(L, arg));
+    verb_check_fields(L, arg, "the options of view.estimate", names, 2);
+    size->n_micro = step_option(L, arg, "micro", MOST_MICRO, 0);
+    return verb_ffn_option(L, arg, w, size);
+}
+
+/* view.estimate(group, layout, batch | tokens [, { ffn =, micro = }]): ms, and the number of steps of the layout (that
+ * treat FFN layers so) that this rests on; or nil and why the layout cannot run. */
 int view_estimate(lua_State *L)
 {
     struct layout l;
@@ -215,7 +228,7 @@ int view_estimate(lua_State *L)
         return verb_refused(L, why);
     const struct world *w = b->facts->world;
     plan_size_ffn(w, b->plan, view_group(b->facts, verb_group(L, 1)), l, &size);
-    why = verb_ffn_option(L, 4, w, &size);
+    why = check_estimate_options(L, 4, w, &size);
     if (why)
         return verb_refused(L, why);
     uint64_t seen;

@@ -57,16 +57,11 @@ int verb_residency(lua_State *L)
     return verb_answer(L, plan_weights(p, from, to, residency == 1));
 }
 
-/* The options of view.estimate: { ffn = "was" or "cas" } asks about a step that treats all layers so. NULL, or why it
- * is refused. */
+/* In the options of view.estimate: ffn = "was" or "cas" asks about a step that treats all layers so. NULL, or why it is
+ * refused. */
 const char *verb_ffn_option(lua_State *L, int opts, const struct world *w, struct step_size *size)
 {
-    static const char *const names[] = {"ffn"}, *const ways[] = {"was", "cas"};
-    if (lua_isnil(L, opts))
-        return NULL;
-    if (lua_type(L, opts) != LUA_TTABLE)
-        luaL_error(L, "options like { ffn = \"cas\" } are expected, not a %s", luaL_typename(L, opts));
-    verb_check_fields(L, opts, "the options of view.estimate", names, 1);
+    static const char *const ways[] = {"was", "cas"};
     lua_pushliteral(L, "ffn");
     lua_rawget(L, opts);
     int way = lua_isnil(L, -1) ? -1 : verb_choice(L, lua_gettop(L), "ffn", ways, 2);

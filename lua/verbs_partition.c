@@ -251,6 +251,23 @@ int view_estimate_reshard(lua_State *L)
     return 1;
 }
 
+/* view.estimate_move(tokens [, "host"]): what KV of so many tokens takes from ranks to others, or to host memory, in
+ * ms, as the last ones did. */
+int view_estimate_move(lua_State *L)
+{
+    static const char *const places[] = {"host"};
+    lua_settop(L, 2);
+    const struct view *v = bind_of(L)->facts;
+    double n = verb_whole_number(L, 1, "the number of tokens", 0, 1 << 30);
+    bool host = !lua_isnil(L, 2) && !verb_choice(L, 2, "the place", places, 1);
+    if (!v)
+        return verb_refused(L, "view.estimate_move can be called in a hook only");
+    const struct world_cost *c = &v->world->cost;
+    double each = host ? c->swap_ns_per_token : c->move_ns_per_token;
+    lua_pushnumber(L, (c->move_ns_fixed + n * each) * 1e-6);
+    return 1;
+}
+
 /* act.remap(id, group, "keep" | "migrate" | "park" | "recompute" | "host"); the group may be nil for the last three. */
 int act_remap(lua_State *L)
 {

@@ -107,4 +107,51 @@ describe("auto", function()
     end
     assert.is_true(took[1] < 0.9 * took[2], took[1] .. " s, and " .. took[2] .. " s all pooled")
   end)
+
+  -- A burst of prompts that are long beside their answers, then answers that are long beside their prompts.
+  local function drift(e)
+    local ids = {}
+    for k = 1, 200 do ids[k] = e:submit { name = "p" .. k, prompt = 2000 + k, max_tokens = 4 } end
+    for k = 1, 40 do ids[200 + k] = e:submit { name = "t" .. k, prompt = 60 + k, max_tokens = 300, at = 30 } end
+    return ids
+  end
+
+  -- Ranks hold shares of the weights, so that a layout is for good, unless the policy changes it.
+  local function serve_drift(more)
+    local o = {
+      hardware = "a10x8", model = "llama-3.1-8b", ranks = 4, sharded = true, start_pp = 4, kv_blocks = 2000,
+      host_kv_blocks = 30000, max_num_batched_tokens = 4096, max_num_seqs = 128,
+    }
+    for k, v in pairs(more) do o[k] = v end
+    local seconds, reasons, texts = nil, {}, {}
+    h.with(o, function(e)
+      local ids = drift(e)
+      e:run()
+      h.clean(e)
+      for i, id in ipairs(ids) do texts[i] = table.concat(e:result(id).tokens, " ") end
+      for _, s in ipairs(h.switches(e)) do reasons[#reasons + 1] = s.reason end
+      seconds = e:now()
+      assert.equal(0, e:state().host_kv.held)
+    end)
+    return { seconds = seconds, reasons = reasons, texts = texts }
+  end
+
+  it("learns phases of prompts and of tokens, sooner than any layout that stays, and no text changes", function()
+    local auto_, fastest = serve_drift { policy = "policies/auto.lua" }, math.huge
+    local fixed_ones = {
+      { start_pp = 4 }, { start_pp = 2, start_tp = 2 }, { start_pp = 1, start_tp = 4 }, { start_pp = 1, start_tp = 2 },
+    }
+    for _, o in ipairs(fixed_ones) do
+      o.policy = "policies/fcfs.lua"
+      local fixed = serve_drift(o)
+      fastest = math.min(fastest, fixed.seconds)
+      assert.same(fixed.texts, auto_.texts)
+    end
+    assert.is_true(auto_.seconds < fastest, auto_.seconds .. " s, fixed " .. fastest)
+    assert.is_truthy(table.concat(auto_.reasons, "; "):match("would have saved"))
+  end)
+
+  it("keeps its stages when told so", function()
+    assert.equal(0, #serve_drift { policy = "policies/auto.lua", params = { phases = false } }.reasons)
+  end)
 end)
