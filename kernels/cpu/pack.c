@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "kernels/cpu/inline.h"
 
 enum { WORDS = BLOCK_COLS / 4 };
 
@@ -50,7 +51,7 @@ static uint32_t fifth_bits(uint32_t v)
 }
 
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
-static void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
+INLINE void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
 {
     bool with_min = t == DT_Q4_1 || t == DT_Q5_1, five = t == DT_Q5_0 || t == DT_Q5_1;
     b->d = u16_at(p);
@@ -72,7 +73,7 @@ static void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
 }
 
 /* Sub-block j of Q4_K or Q5_K; dtype.c describes the bytes. */
-static void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
+INLINE void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
 {
     const uint8_t *s = p + 4, *q = p + (t == DT_Q4_K ? 16 : 48) + (j / 2) * 32;
     b->d = u16_at(p);
@@ -86,7 +87,7 @@ static void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
     }
 }
 
-static void read_k6(const uint8_t *p, int j, struct row_block *b)
+INLINE void read_k6(const uint8_t *p, int j, struct row_block *b)
 {
     const uint8_t *low = p + (j / 4) * 64 + (j % 2) * 32, *high = p + 128 + (j / 4) * 32;
     int r = j % 4;
@@ -99,14 +100,13 @@ static void read_k6(const uint8_t *p, int j, struct row_block *b)
     }
 }
 
-static void read_block(enum dtype t, const uint8_t *row, int b, struct row_block *out)
+INLINE void read_block(enum dtype t, size_t bytes, const uint8_t *row, int b, struct row_block *out)
 {
-    const struct dtype_info *info = dtype_get(t);
-    if (info->block == BLOCK_COLS) {
-        read_simple(t, row + (size_t)b * (size_t)info->bytes, out);
+    if (!family_is_k(families[t])) {
+        read_simple(t, row + (size_t)b * bytes, out);
         return;
     }
-    const uint8_t *super = row + (size_t)(b / SUPER_BLOCKS) * (size_t)info->bytes;
+    const uint8_t *super = row + (size_t)(b / SUPER_BLOCKS) * bytes;
     if (t == DT_Q6_K)
         read_k6(super, b % SUPER_BLOCKS, out);
     else
@@ -124,7 +124,7 @@ static void put_u32(uint8_t *p, uint32_t v)
 }
 
 /* The weights of lane `row` into a packed block. A word is four columns: chunks hold the lanes' words side by side. */
-static void put_weights(int bits, uint8_t *block, int row, const uint32_t q[WORDS])
+INLINE void put_weights(int bits, uint8_t *block, int row, const uint32_t q[WORDS])
 {
     uint8_t *w = block + 4 * row, *upper = w + 256;
     uint32_t fifth = 0, two[2] = {0};
@@ -160,7 +160,7 @@ static int get_weight(int bits, const uint8_t *w, int row, int i)
     return q;
 }
 
-static void put_block(enum family f, uint8_t *block, uint8_t *head, int row, const struct row_block *b)
+INLINE void put_block(enum family f, uint8_t *block, uint8_t *head, int row, const struct row_block *b)
 {
     put_weights(family_bits(f), block, row, b->q);
     uint8_t *scales = block + family_weight_bytes(f);
@@ -212,31 +212,56 @@ static void pack_floats(const struct weight *w, uint8_t *group, int lane, int co
         spread_halves(to, row + (size_t)col * size, n);
 }
 
-static void pack_block(const struct weight *w, uint8_t *group, int lane, int b, const uint8_t *row)
+/* A few columns of all rows of a group at a time: what is written stays in the L1 cache until it is whole. */
+static void pack_float_group(const struct weight *w, uint8_t *group, int lanes, const uint8_t *src, size_t row_bytes)
 {
-    struct row_block rb = {0};
-    const uint8_t *head;
-    uint8_t *block = (uint8_t *)family_block(w->family, group, b, &head);
-    read_block(w->type, row, b, &rb);
-    put_block(w->family, block, (uint8_t *)head, lane, &rb);
+    for (int col = 0; col < w->cols; col += LEAF_COLS)
+        for (int lane = 0; lane < lanes; lane++) {
+            const uint8_t *row = src + (size_t)lane * row_bytes;
+            if (w->family == FAM_F8)
+                pack_f8(group, lane, col / LEAF_COLS, row);
+            else
+                pack_floats(w, group, lane, col, row);
+        }
 }
 
-/* A few columns of all its rows at a time: what is written stays in the L1 cache until it is whole. */
+/* Inlined for each type, so that nothing is asked about it in the loops. */
+INLINE void pack_group_of(enum dtype t, uint8_t *group, int lanes, int blocks, const uint8_t *src, size_t row_bytes)
+{
+    const enum family f = families[t];
+    size_t bytes = (size_t)dtype_get(t)->bytes;
+    for (int b = 0; b < blocks; b++) {
+        const uint8_t *head;
+        uint8_t *block = (uint8_t *)family_block(f, group, b, &head);
+        for (int lane = 0; lane < lanes; lane++) {
+            struct row_block rb = {0};
+            read_block(t, bytes, src + (size_t)lane * row_bytes, b, &rb);
+            put_block(f, block, (uint8_t *)head, lane, &rb);
+        }
+    }
+}
+
 static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t row_bytes)
 {
     uint8_t *group = w->data + (size_t)g * w->group_bytes;
-    int left = w->rows - g * GROUP_ROWS, lanes = left < GROUP_ROWS ? left : GROUP_ROWS;
-    int tile = family_is_float(w->family) ? LEAF_COLS : BLOCK_COLS;
-    for (int col = 0; col < w->cols; col += tile)
-        for (int lane = 0; lane < lanes; lane++) {
-            const uint8_t *row = src + ((size_t)g * GROUP_ROWS + (size_t)lane) * row_bytes;
-            if (w->family == FAM_F8)
-                pack_f8(group, lane, col / LEAF_COLS, row);
-            else if (family_is_float(w->family))
-                pack_floats(w, group, lane, col, row);
-            else
-                pack_block(w, group, lane, col / BLOCK_COLS, row);
-        }
+    int left = w->rows - g * GROUP_ROWS, lanes = left < GROUP_ROWS ? left : GROUP_ROWS, n = w->cols / BLOCK_COLS;
+#define OF(t)                                                                                                          \
+    case t:                                                                                                            \
+        pack_group_of(t, group, lanes, n, src, row_bytes);                                                             \
+        break
+    switch (w->type) {
+        OF(DT_Q4_0);
+        OF(DT_Q4_1);
+        OF(DT_Q5_0);
+        OF(DT_Q5_1);
+        OF(DT_Q8_0);
+        OF(DT_Q4_K);
+        OF(DT_Q5_K);
+        OF(DT_Q6_K);
+    default:
+        pack_float_group(w, group, lanes, src, row_bytes);
+    }
+#undef OF
 }
 
 static size_t group_bytes(enum family f, int cols)
@@ -294,7 +319,7 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     }
     size_t row_bytes = dtype_row_bytes(src->type, src->cols);
     for (int g = 0; g < w->groups; g++)
-        pack_group(w, g, src->data, row_bytes);
+        pack_group(w, g, (const uint8_t *)src->data + (size_t)g * GROUP_ROWS * row_bytes, row_bytes);
     *out = w;
     return 0;
 }

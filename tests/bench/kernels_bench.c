@@ -3,6 +3,7 @@
  * which matrices are loaded beside copying them. One row a line; probes before every row. usage: kernels_bench [-t
  * THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c] [linear|attention|load|all] -c  count processor time instead of wall time:
  * for one thread on a busy machine */
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -276,7 +277,7 @@ static void attention_table(struct bench *b)
     }
 }
 
-/* ---- loading matrices, as one thread does, memory included */
+/* ---- loading matrices, as one thread does, into memory that is fresh from the system each time */
 
 static void load_once(struct bench *b, void *ctx)
 {
@@ -300,6 +301,7 @@ static void copy_once(struct bench *b, void *ctx)
 static void load_table(struct bench *b)
 {
     enum { ROWS = 4096, COLS = 4096 };
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
     for (int t = 0; t < DT_MATRICES; t++) {
         struct weight_src src = {.type = (enum dtype)t, .rows = ROWS, .cols = COLS};
         double bytes = (double)dtype_row_bytes(src.type, COLS) * ROWS;
