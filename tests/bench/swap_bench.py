@@ -44,9 +44,8 @@ def main():
                 seconds, swaps, rate = simulate(folder, model, flags, share)
                 copies = 2 * swaps * TOKENS * token_bytes / ranks / rate
                 hidden = 1 - (seconds - free) / copies
-                print(
-                    f"  {rate / 1e9:5.1f} GB/s: {seconds:.1f} s, {swaps} out and in, {copies:.1f} s of copies, {hidden:.0%} hidden"
-                )
+                print(f"  {rate / 1e9:5.1f} GB/s: {seconds:.1f} s, {swaps} out and in, ", end="")
+                print(f"{copies:.1f} s of copies, {hidden:.0%} hidden")
     return 0
 
 
