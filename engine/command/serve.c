@@ -40,11 +40,21 @@ static int check_doors(struct app *a, struct err *e)
     return server_can_start(&s, e);
 }
 
-/* A file comes as one body and goes as one answer, so it has to be allowed as both. */
+static struct files_limits limits_of_files(const struct opts *o)
+{
+    return (struct files_limits){(uint64_t)o->batch_file_bytes, (uint64_t)o->batch_bytes, (int)o->batch_files};
+}
+
+/* A file comes as one body and goes as one answer, so it has to be allowed as both. The folder is looked at now: the
+ * model may take minutes. */
 static int check_files(const struct opts *o, struct err *e)
 {
+    struct files_limits limits = limits_of_files(o);
+    struct files *files = NULL;
     if (!o->batch_dir)
         return 0;
+    TRY(files_open(&files, o->batch_dir, &limits, e));
+    files_close(files);
     if (o->batch_file_bytes + FILES_API_FORM > o->body_bytes)
         return err_set(e, E_INPUT,
                        "a file of --batch-file-bytes, and 64 KiB, do not fit into --max-body-bytes: raise that one, or "
@@ -86,7 +96,7 @@ static int open_server(struct app *a, struct err *e)
                                   .connections = (int)o->max_connections,
                                   .per_address = (int)o->connections_per_address};
     s.batch_dir = o->batch_dir;
-    s.batch_files = (struct files_limits){(uint64_t)o->batch_file_bytes, (uint64_t)o->batch_bytes, (int)o->batch_files};
+    s.batch_files = limits_of_files(o);
     s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
     s.text_s = o->text_s > 0 ? o->text_s : -1;
     s.log_requests = o->log_requests;

@@ -189,6 +189,8 @@ static void run_read(struct text_job *job)
 static void read_done(struct text_job *job)
 {
     struct file_job *j = (struct file_job *)job;
+    if (!j->done && !files_find(j->files, j->file.id, j->file.owner)) /* it was deleted meanwhile */
+        fault_set(&j->fault, 404, "not_found", NULL, "there is no file '%s'", j->file.id);
     if (j->x && j->done)
         http_answer(j->x, 200, "application/octet-stream", j->bytes.data, j->bytes.len);
     else if (j->x && j->fault.status)
