@@ -58,6 +58,8 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
     world_init(&r->world, &l, &shape, size.kv_blocks, r->metrics);
+    if (size.n_host)
+        kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
     r->world.limits.max_model_len = most < INT_MAX ? (int)most : INT_MAX;
     r->world.step = 1;
@@ -89,12 +91,14 @@ struct view rehearsal_view(const struct rehearsal *r)
 
 struct node_facts rehearsal_node(const struct rehearsal *r)
 {
+    int host = r->world.kv.host_place;
     struct node_facts n = {.n_ranks = r->world.shape.n_ranks,
                            .memory_bytes = (size_t)16 << 30,
                            .weight_bytes = (size_t)1 << 30,
                            .kv_bytes = (size_t)8 << 30,
                            .kv_blocks = r->world.kv.n_blocks,
                            .tokens_per_block = r->world.shape.tokens_per_block[1],
+                           .host_kv_blocks = host < 0 ? 0 : kv_place(&r->world.kv, host)->n_blocks,
                            .shape = &r->world.shape,
                            .heads = made_heads,
                            .ffn = r->world.ffn,
@@ -131,6 +135,13 @@ void rehearsal_lose(struct rehearsal *r, int rank)
     land_moves(&r->world);
 }
 
+bool rehearsal_swap_out(struct rehearsal *r, struct request *q)
+{
+    bool out = world_swap_out(&r->world, q, 0, r->now_ns);
+    land_moves(&r->world);
+    return out;
+}
+
 /* The n-th group, or the one with the fewest requests. */
 static struct group *pick_group(struct partition *p, int nth)
 {
@@ -155,7 +166,9 @@ static void start_running(struct rehearsal *r, struct request *q, const struct m
     bool ok = world_reserve(w, q, q->n_tokens);
     ASSERT(ok);
     world_commit(w, q, m->n_output ? q->n_tokens - 1 : q->n_tokens / 2);
-    if (m->parked)
+    if (m->in_host)
+        rehearsal_swap_out(r, q);
+    else if (m->parked)
         world_preempt(w, q, true, r->now_ns);
 }
 
@@ -179,7 +192,7 @@ struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
         request_spec_free(s);
         return NULL;
     }
-    if (m->running || m->parked)
+    if (m->running || m->parked || m->in_host)
         start_running(r, q, m);
     return q;
 }

@@ -24,6 +24,7 @@ struct rehearsal_size {
     uint64_t groups[MAX_MADE_GROUPS]; /* rank sets; none: one group of all ranks */
     uint64_t no_group;                /* ranks that are in no group: left out of the one group of all */
     int n_pooled;                     /* so many FFN layers are pooled, layer l on rank l mod n_ranks; 0: none */
+    int n_host;                       /* blocks of host memory for KV, counted as those of a rank; 0: there is none */
 };
 
 /* One request to be; zeroed fields get small defaults. */
@@ -35,6 +36,7 @@ struct made_request {
     bool offline;    /* a line of a batch */
     bool open_ended; /* the client gave no max_tokens */
     bool parked;     /* and then it was preempted with its KV kept */
+    bool in_host;    /* in host memory, where there is room */
     int group;       /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
 };
 
@@ -53,6 +55,8 @@ void rehearsal_transcribe(const struct rehearsal *r, struct buf *out);
 struct node_facts rehearsal_node(const struct rehearsal *r);
 /* An order is given, and carried out where it can be at once. */
 void rehearsal_order(struct rehearsal *r, const struct switch_order *o);
+/* The KV of a running request goes to host memory. False: there is no room. */
+bool rehearsal_swap_out(struct rehearsal *r, struct request *q);
 /* This rank has failed. */
 void rehearsal_lose(struct rehearsal *r, int rank);
 

@@ -12,6 +12,7 @@ enum twist {
     ORDER_WAITS,       /* all ranks are to be one group, when what runs has ended */
     ORDER_CARRIED_OUT, /* the ranks have just become one group: everybody who ran is parked */
     RANK_FAILED,
+    SOME_IN_HOST, /* half of those that ran are in host memory */
 };
 
 struct scene {
@@ -24,9 +25,10 @@ struct scene {
     enum twist twist;
 };
 
-#define SIZE(blocks) .size = {blocks, 16, 256, 2048, 1, {0}, 0, 0}
-#define PLAIN(blocks, ranks, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, 0}
-#define POOLED(blocks, ranks, layers, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, layers}
+#define SIZE(blocks) .size = {blocks, 16, 256, 2048, 1, {0}, 0, 0, 0}
+#define PLAIN(blocks, ranks, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, 0, 0}
+#define POOLED(blocks, ranks, layers, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, layers, 0}
+#define HOSTED(blocks, ranks, host, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, 0, host}
 
 static const struct scene one_rank[] = {
     {"no request", SIZE(1024), 100, 0, 2, false, false, AS_IT_IS},
@@ -34,8 +36,9 @@ static const struct scene one_rank[] = {
     {"8 requests", SIZE(1024), 100, 8, 8, false, true, AS_IT_IS},
     {"512 requests", SIZE(8192), 100, 512, 4, false, true, AS_IT_IS},
     {"512 requests and a full KV cache", SIZE(256), 100, 512, 6, false, false, AS_IT_IS},
+    {"host memory for KV, some of it there", HOSTED(256, 1, 512, {0}), 100, 64, 8, false, true, SOME_IN_HOST},
     {"64 requests that have waited for years", SIZE(1024), 1e9, 64, 3, true, true, AS_IT_IS},
-    {"64 requests at the limits of their fields, at time 0", .size = {1024, 16, 8, 64, 1, {0}, 0, 0}, 0, 64, 3, true,
+    {"64 requests at the limits of their fields, at time 0", .size = {1024, 16, 8, 64, 1, {0}, 0, 0, 0}, 0, 64, 3, true,
      true, AS_IT_IS},
 };
 
@@ -49,11 +52,11 @@ static const struct scene several_ranks[] = {
     {"4 ranks, just bound, with requests parked elsewhere", PLAIN(512, 4, {1, 2, 4, 8}), 100, 32, 8, false, false,
      ORDER_CARRIED_OUT},
     {"4 ranks, one has failed", PLAIN(512, 4, {0}), 100, 32, 6, false, false, RANK_FAILED},
-    {"3 ranks in no group", .size = {512, 16, 256, 2048, 3, {0}, 7, 0}, 100, 8, 4, false, false, AS_IT_IS},
+    {"3 ranks in no group", .size = {512, 16, 256, 2048, 3, {0}, 7, 0, 0}, 100, 8, 4, false, false, AS_IT_IS},
     {"8 ranks, one group", PLAIN(512, 8, {0}), 100, 64, 6, false, true, AS_IT_IS},
     {"8 ranks, a group each", PLAIN(512, 8, {1, 2, 4, 8, 16, 32, 64, 128}), 100, 128, 6, false, true, AS_IT_IS},
     {"8 ranks, groups of 4, 2 and 1, one free", PLAIN(512, 8, {15, 48, 64}), 100, 64, 6, false, true, AS_IT_IS},
-    {"8 ranks, requests at the limits of their fields", .size = {256, 16, 8, 64, 8, {15, 240}, 0, 0}, 0, 64, 3, true,
+    {"8 ranks, requests at the limits of their fields", .size = {256, 16, 8, 64, 8, {15, 240}, 0, 0, 0}, 0, 64, 3, true,
      false, AS_IT_IS},
     {"2 ranks, pooled weights, one group", POOLED(512, 2, 80, {0}), 100, 8, 6, false, true, AS_IT_IS},
     {"4 ranks, pooled weights, a group each", POOLED(512, 4, 80, {1, 2, 4, 8}), 100, 48, 12, false, true, AS_IT_IS},
@@ -61,6 +64,9 @@ static const struct scene several_ranks[] = {
      true, AS_IT_IS},
     {"4 ranks, pooled weights, one has failed", POOLED(512, 4, 80, {1, 2, 4, 8}), 100, 32, 6, false, false,
      RANK_FAILED},
+    {"4 ranks, host memory for KV, some of it there", HOSTED(256, 4, 2048, {0}), 100, 64, 10, false, true,
+     SOME_IN_HOST},
+    {"4 ranks in two groups, little host memory", HOSTED(64, 4, 32, {3, 12}), 100, 64, 8, false, false, SOME_IN_HOST},
 };
 
 static void fill(struct rehearsal *r, const struct scene *scene)
@@ -99,6 +105,8 @@ static void twist(struct rehearsal *r, enum twist t)
         rehearsal_order(r, &o);
     if (t == RANK_FAILED)
         rehearsal_lose(r, 1);
+    for (int i = r->world.running.n - 1; t == SOME_IN_HOST && i >= 0; i -= 2)
+        rehearsal_swap_out(r, r->world.running.items[i]);
 }
 
 /* Calls of each hook; those that executed too much, and what the first of them did. */

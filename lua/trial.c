@@ -73,10 +73,11 @@ static uint64_t rank_list(lua_State *L, int index, const char *what)
 
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
-    static const char *const names[] = {"name",    "tenant",      "priority", "prompt", "max_tokens", "output",
-                                        "arrival", "slo_ttft_ms", "group",    "parked", "open_ended", "offline"};
+    static const char *const names[] = {"name",    "tenant",     "priority",    "prompt", "max_tokens",
+                                        "output",  "arrival",    "slo_ttft_ms", "group",  "parked",
+                                        "in_host", "open_ended", "offline"};
     luaL_checktype(L, table, LUA_TTABLE);
-    verb_check_fields(L, table, "a request of a test", names, 12);
+    verb_check_fields(L, table, "a request of a test", names, sizeof names / sizeof *names);
     double order = (double)t->world.next_tag;
     struct made_request m = {.name = text(L, table, "name"),
                              .tenant = text(L, table, "tenant"),
@@ -89,12 +90,15 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
                              .running = running,
                              .group = (int)number(L, table, "group", 0, 1, MAX_MADE_GROUPS),
                              .parked = flag(L, table, "parked"),
+                             .in_host = flag(L, table, "in_host"),
                              .open_ended = flag(L, table, "open_ended"),
                              .offline = flag(L, table, "offline")};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
-    if (m.parked ? !r->parked : running && r->state != REQ_RUNNING)
+    if (m.in_host && !world_in_host(&t->world.world, r))
+        luaL_error(L, "a request of the test is not in host memory: raise host_kv_blocks, or kv_blocks");
+    if (m.parked || m.in_host ? !r->parked : running && r->state != REQ_RUNNING)
         luaL_error(L, "a running request of the test finds no room (raise kv_blocks or max_num_seqs)");
     return r;
 }
@@ -223,7 +227,8 @@ static void make_world(lua_State *L, struct trial *t, int table)
                                   .max_num_batched_tokens =
                                       (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20),
                                   .n_ranks = (int)number(L, table, "ranks", 1, 1, MAX_MADE_RANKS),
-                                  .n_pooled = (int)number(L, table, "pooled", 0, 0, FFN_MAX_LAYERS)};
+                                  .n_pooled = (int)number(L, table, "pooled", 0, 0, FFN_MAX_LAYERS),
+                                  .n_host = (int)number(L, table, "host_kv_blocks", 0, 0, 1 << 20)};
     if (size.tokens_per_block % KV_UNIT)
         luaL_error(L, "tokens_per_block must be a multiple of %d", KV_UNIT);
     read_groups(L, table, &size);
@@ -369,11 +374,12 @@ static void add_list(lua_State *L, struct trial *t, int table, const char *list,
 /* t.start{ ranks =, groups =, ... }: what the policy orders when it takes over. */
 static int t_start(lua_State *L)
 {
-    static const char *const names[] = {"ranks", "groups", "dead", "now", "kv_blocks", "tokens_per_block", "pooled"};
+    static const char *const names[] = {"ranks",     "groups",           "dead",   "now",
+                                        "kv_blocks", "tokens_per_block", "pooled", "host_kv_blocks"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.start", names, 7);
+    verb_check_fields(L, 1, "t.start", names, sizeof names / sizeof *names);
     make_world(L, t, 1);
     make_history(L, t, 1);
     call_start(L, t);
@@ -399,6 +405,7 @@ static int t_step(lua_State *L)
                                         "steps",
                                         "max_num_batched_tokens",
                                         "pooled",
+                                        "host_kv_blocks",
                                         "fetch_ms",
                                         "was_wait_ms",
                                         "replicas",
@@ -409,7 +416,7 @@ static int t_step(lua_State *L)
     struct bind *b = &s->bind;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    verb_check_fields(L, 1, "t.step", names, 18);
+    verb_check_fields(L, 1, "t.step", names, sizeof names / sizeof *names);
     make_world(L, t, 1);
     started(L, t);
     lua_newtable(L);

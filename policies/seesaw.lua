@@ -191,6 +191,26 @@ return {
       assert(plan.orders[1].base.pp == 4 and #plan.orders[1].bind == 4)
     end,
 
+    ["prompts that are done make room for others in host memory"] = function(t)
+      local now = { kv_blocks = 64, host_kv_blocks = 512, waiting = { { name = "new", prompt = 500 } } }
+      now.running = { { name = "done", prompt = 400, output = 1 } }
+      local plan = t.step(now)
+      assert(plan.remapped.done == "host" and plan[1] and plan[1].name == "new")
+    end,
+
+    ["sequences come back while others make tokens"] = function(t)
+      local now = { kv_blocks = 64, host_kv_blocks = 512, running = { { name = "runs", prompt = 500, output = 5 } } }
+      now.waiting = { { name = "back", prompt = 200, output = 2, in_host = true } }
+      local plan = t.step(now)
+      assert(#plan == 1 and plan[1].name == "runs" and plan.remapped.back == "migrate")
+    end,
+
+    ["where nobody makes tokens the first one is fetched at once"] = function(t)
+      local back = { name = "back", prompt = 200, output = 2, in_host = true }
+      local plan = t.step { host_kv_blocks = 512, waiting = { back } }
+      assert(#plan == 1 and plan[1].name == "back" and plan[1].tokens == 1)
+    end,
+
     ["tokens are made in tensor parallelism"] = function(t)
       local plan = t.step { ranks = 4, running = { { prompt = 100, output = 5 }, { prompt = 200, output = 3 } } }
       assert(#plan.orders == 0 and plan.forwards[1].tp == 4 and plan.forwards[1].n == 2)

@@ -168,6 +168,12 @@ static void syntax_and_shape(void **state)
         {POLICY("tests = { a = function(t) assert(false, 'so it is') end }, "), "test 'a' fails: x.lua:1: so it is"},
         {POLICY("tests = { a = function(t) t.step { wating = {} } end }, "),
          "t.step has no field 'wating'; did you mean 'waiting'?"},
+        {POLICY("tests = { a = function(t) t.step { waiting = { { in_host = true } } } end }, "),
+         "is not in host memory: raise host_kv_blocks, or kv_blocks"},
+        {POLICY(
+             "tests = { a = function(t) t.step { host_kv_blocks = 1, waiting = { { prompt = 40, in_host = true } } } "
+             "end }, "),
+         "is not in host memory: raise host_kv_blocks, or kv_blocks"},
         {"local kept return { api = 1, doc = 'x', tests = { a = function(t) for i = 1, 3 do t.step { waiting "
          "= { {} } } end end },\n"
          " step = function(view, act) if kept then kept:decodes() end kept = kept or act.batch(1) end }",

@@ -78,8 +78,8 @@ describe("host memory for KV", function()
     h.with(options(policy([[
       for row = 1, running.n do
         assert(not running.in_host[row])
-        if running.output[row] == 5 and view.host_total > 0 then
-          assert(view.host_total == 100 and view.host_free == 100)
+        if running.output[row] == 5 and view.host_total == 100 then -- dry runs have other worlds
+          assert(view.host_free == 100)
           assert(act.swap_out(running.id[row]))
         end
       end
