@@ -1,8 +1,9 @@
 /* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A
  * head of a block is its keys [element][position] and then its values [position][element] (kv.c), so a run of positions
  * is one copy of values and one short row of keys for each element. Between placements of as many tokens per block
- * whole blocks are copied, all their heads at once, and past the caches where there are many of them: nobody reads so
- * much soon, and a plain store would read the destination first. */
+ * whole blocks are copied, all their heads at once. Where there is much to copy it goes past the caches, in whole lines
+ * if blocks of one side are parts of blocks of the other: nobody reads so much soon, and a plain store would read the
+ * destination first. */
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -11,8 +12,9 @@
 
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/inline.h"
 
-enum { RUN = 16, LARGE = 1 << 20 };
+enum { RUN = 16, LARGE = 1 << 20, MOST_PARTS = 16 };
 
 /* Where one head of one layer lies on one side. */
 struct head_at {
@@ -26,6 +28,7 @@ struct move_call {
     size_t size, value_bytes; /* of one element; of one position's values */
     int heads;                /* of one item */
     bool streams;             /* more than caches would keep */
+    int small, parts;         /* then: tokens of the smaller blocks, and how many make a larger one; 0: else */
 };
 
 static struct head_at head_of(const struct kv_end *end, int head_dim)
@@ -75,6 +78,16 @@ static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+INLINE void stream_row(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+#ifdef __SSE2__
+    for (size_t i = 0; i < bytes; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
 static void copy_run(const struct move_call *c, int layer, int head, int position, int n)
 {
     const struct kv_move *m = c->m;
@@ -84,6 +97,48 @@ static void copy_run(const struct move_call *c, int layer, int head, int positio
     copy_keys(c, from + from_at * c->size, to + to_at * c->size, (size_t)n * c->size);
     memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes,
            (size_t)n * c->value_bytes);
+}
+
+/* `parts` blocks of a side lie in one of the other. Element by element, so that what is written lies in a row, and
+ * lines of memory are whole when they go past the caches. Inlined for each length of a row. */
+INLINE void stream_keys(const struct move_call *c, const uint8_t *const from[], uint8_t *const to[], size_t bytes)
+{
+    size_t from_step = c->from.row_bytes, to_step = c->to.row_bytes;
+    int n = c->m->head_dim, parts = c->parts;
+    if (from_step < to_step)
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < parts; k++)
+                stream_row(to[0] + (size_t)i * to_step + (size_t)k * bytes, from[k] + (size_t)i * bytes, bytes);
+    else
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < parts; k++)
+                stream_row(to[k] + (size_t)i * bytes, from[0] + (size_t)i * from_step + (size_t)k * bytes, bytes);
+}
+
+/* One head of a block that is whole on the side of larger blocks: of all its blocks on the other side. */
+static void copy_parts(const struct move_call *c, int layer, int head, int position)
+{
+    const struct kv_move *m = c->m;
+    int small = c->small;
+    const uint8_t *from[MOST_PARTS];
+    uint8_t *to[MOST_PARTS];
+    for (int i = 0; i < c->parts; i++) {
+        from[i] = find(&c->from, layer, head, position + i * small);
+        to[i] = find(&c->to, layer, head, position + i * small);
+    }
+    if (small * (int)c->size == 32)
+        stream_keys(c, from, to, 32);
+    else if (small * (int)c->size == 64)
+        stream_keys(c, from, to, 64);
+    else
+        stream_keys(c, from, to, (size_t)small * c->size);
+    size_t bytes = (size_t)small * c->value_bytes;
+    for (int i = 0; i < c->parts; i++) {
+        size_t from_at = (size_t)(position + i * small) % (size_t)m->from.tokens_per_block,
+               to_at = (size_t)(position + i * small) % (size_t)m->to.tokens_per_block;
+        stream(to[i] + c->to.k_bytes + to_at * c->value_bytes, from[i] + c->from.k_bytes + from_at * c->value_bytes,
+               bytes);
+    }
 }
 
 /* Positions from here on that lie in one block on either side. */
@@ -115,7 +170,11 @@ static void move_item(void *ctx, int item, int thread)
     (void)thread;
     for (int p = m->first_token, n; p < m->end_token; p += n) {
         n = run_at(m, p);
-        if (n == m->from.tokens_per_block && n == m->to.tokens_per_block)
+        int whole = n * c->parts;
+        if (c->parts > 1 && p % whole == 0 && p + whole <= m->end_token && n == c->small) {
+            copy_parts(c, layer, head, p);
+            n = whole;
+        } else if (n == m->from.tokens_per_block && n == m->to.tokens_per_block)
             copy_block(c, layer, head, p);
         else
             for (int h = head; h < head + c->heads; h++)
@@ -124,6 +183,17 @@ static void move_item(void *ctx, int item, int thread)
 #ifdef __SSE2__
     _mm_sfence();
 #endif
+}
+
+/* Streaming wants rows that are multiples of its stores, and so aligned. */
+static void find_parts(struct move_call *c)
+{
+    int a = c->m->from.tokens_per_block, b = c->m->to.tokens_per_block, small = a < b ? a : b, large = a < b ? b : a;
+    bool aligned = (uintptr_t)c->m->to.space->base % 16 == 0 && c->to.head_bytes % 16 == 0 && c->value_bytes % 16 == 0;
+    if (large % small || large / small > MOST_PARTS || large == small || !aligned)
+        return;
+    c->small = small;
+    c->parts = large / small;
 }
 
 void cpu_kv_move(struct device *d, const struct kv_move *m)
@@ -143,5 +213,7 @@ void cpu_kv_move(struct device *d, const struct kv_move *m)
     int64_t tokens = m->end_token - m->first_token, bytes = 2 * tokens * layers * m->n_heads * (int64_t)c.value_bytes;
     c.heads = m->from.tokens_per_block == m->to.tokens_per_block ? m->n_heads : 1;
     c.streams = bytes >= LARGE;
+    if (c.streams)
+        find_parts(&c);
     device_run(d, layers * (m->n_heads / c.heads), bytes / 8, move_item, &c);
 }

@@ -13,7 +13,7 @@
 #include "engine/exec/move.h"
 #include "kernels/backend.h"
 
-enum { RANKS = 6, LAYERS = 5, BLOCKS = 40, TOKENS = 190, CASES = 60 };
+enum { RANKS = 6, LAYERS = 5, FEW = 190, MANY = 1200, CASES = 60 };
 
 struct host {
     const struct backend_ops *ops;
@@ -22,6 +22,7 @@ struct host {
     struct kv_space host;
     enum dtype dtype;
     struct heads heads;
+    int n_tokens, n_blocks;
     struct rng rng;
 };
 
@@ -30,21 +31,28 @@ static size_t element_bytes(const struct host *h)
     return h->dtype == DT_F32 ? 4 : h->dtype == DT_F8 ? 1 : 2;
 }
 
-static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t seed)
+static void open_host_of(struct host *h, enum dtype t, struct heads heads, int n_tokens, uint64_t seed)
 {
-    *h = (struct host){.ops = backend_cpu(), .dtype = t, .heads = heads};
+    *h = (struct host){.ops = backend_cpu(), .dtype = t, .heads = heads, .n_tokens = n_tokens};
+    h->n_blocks = (n_tokens / 16 + 1) * 3 + 4;
+    h->n_blocks += h->n_blocks % 2;
     rng_init(&h->rng, seed);
     for (int r = 0; r < RANKS; r++) {
         struct device_opts o = {.n_threads = 1 + r % 2, .max_rows = 1, .max_logits = 1};
         assert_int_equal(h->ops->open(&h->devices[r], &o, NULL), 0);
         h->spaces[r] = (struct kv_space){.block_bytes = h->ops->kv_block_bytes(t, 16, heads.n_kv, heads.head_dim),
-                                         .n_blocks = BLOCKS,
+                                         .n_blocks = h->n_blocks,
                                          .n_layers = LAYERS,
                                          .dtype = t};
-        h->spaces[r].base = mem_new((size_t)LAYERS * BLOCKS * h->spaces[r].block_bytes);
+        h->spaces[r].base = mem_new((size_t)LAYERS * (size_t)h->n_blocks * h->spaces[r].block_bytes);
     }
     h->host = h->spaces[0];
-    h->host.base = mem_new((size_t)LAYERS * BLOCKS * h->host.block_bytes);
+    h->host.base = mem_new((size_t)LAYERS * (size_t)h->n_blocks * h->host.block_bytes);
+}
+
+static void open_host(struct host *h, enum dtype t, struct heads heads, uint64_t seed)
+{
+    open_host_of(h, t, heads, FEW, seed);
 }
 
 static void close_host(struct host *h)
@@ -59,12 +67,12 @@ static void close_host(struct host *h)
 /* Host memory instead: all heads of all layers. */
 static void place_host(struct host *h, struct move *m, struct move_end *end, int side)
 {
-    int n = (TOKENS + 15) / 16, start = (int)rng_below(&h->rng, BLOCKS / 2);
+    int n = (h->n_tokens + 15) / 16, start = (int)rng_below(&h->rng, (uint64_t)h->n_blocks / 2);
     int32_t *blocks = arena_new(&m->arena, (size_t)n * sizeof *blocks);
     m->n_layers = LAYERS;
     *end = (struct move_end){.n = 1, .stages = 1, .host = true, .tokens_per_block = 16, .n_blocks = n};
     for (int b = 0; b < n; b++)
-        blocks[b] = 2 * ((start + 3 * b) % (BLOCKS / 2)) + side;
+        blocks[b] = 2 * ((start + 3 * b) % (h->n_blocks / 2)) + side;
     end->blocks = blocks;
     end->spaces[0] = &h->host;
 }
@@ -80,7 +88,7 @@ static void place(struct host *h, struct move *m, struct move_end *end, int n, i
         tokens += 16;
     m->n_layers = LAYERS;
     *end = (struct move_end){
-        .n = n, .stages = stages, .tokens_per_block = tokens, .n_blocks = (TOKENS + tokens - 1) / tokens};
+        .n = n, .stages = stages, .tokens_per_block = tokens, .n_blocks = (h->n_tokens + tokens - 1) / tokens};
     int32_t *blocks = arena_new(&m->arena, (size_t)(n * end->n_blocks) * sizeof *blocks);
     int first = (int)rng_below(&h->rng, RANKS);
     for (int i = 0; i < n; i++) {
@@ -90,10 +98,10 @@ static void place(struct host *h, struct move *m, struct move_end *end, int n, i
         s->n_blocks *= pieces;
         s->n_layers /= pieces;
         end->spaces[i] = s;
-        int start = (int)rng_below(&h->rng, BLOCKS / 2);
+        int start = (int)rng_below(&h->rng, (uint64_t)h->n_blocks / 2);
         for (int b = 0; b < end->n_blocks; b++)
-            blocks[i * end->n_blocks + b] =
-                2 * ((start + 3 * b) % (BLOCKS / 2)) + side + (int)rng_below(&h->rng, (uint64_t)pieces) * BLOCKS;
+            blocks[i * end->n_blocks + b] = 2 * ((start + 3 * b) % (h->n_blocks / 2)) + side +
+                                            (int)rng_below(&h->rng, (uint64_t)pieces) * h->n_blocks;
     }
     end->blocks = blocks;
 }
@@ -167,24 +175,33 @@ static int64_t bytes_of(const struct host *h, const struct move_end *to, int tok
     return heads * 2 * h->heads.head_dim * tokens * (int64_t)element_bytes(h);
 }
 
+/* All tokens but a few at both ends, where there are many. */
+static void random_range(struct host *h, int *first, int *end)
+{
+    int n = h->n_tokens, few = n == MANY ? 40 : n;
+    *first = (int)rng_below(&h->rng, (uint64_t)few);
+    *end = n == MANY ? n - (int)rng_below(&h->rng, 40) : *first + (int)rng_below(&h->rng, (uint64_t)(n - *first) + 1);
+}
+
 static void random_case(struct host *h)
 {
     static const int widths[] = {1, 2, 3, 4, 6};
     struct move *m = move_new();
-    int first = (int)rng_below(&h->rng, TOKENS), n = first + (int)rng_below(&h->rng, (uint64_t)(TOKENS - first) + 1);
+    int first, n;
+    random_range(h, &first, &n);
     m->heads = h->heads;
     int tier = (int)rng_below(&h->rng, 4); /* 0: out of host memory; 1: into it */
     place(h, m, &m->from, widths[rng_below(&h->rng, 5)], 0);
     place(h, m, &m->to, widths[rng_below(&h->rng, 5)], 1);
     if (tier < 2)
         place_host(h, m, tier ? &m->to : &m->from, tier);
-    each_element(h, &m->from, (const int[2]){0, TOKENS}, 1, false);
-    each_element(h, &m->to, (const int[2]){0, TOKENS}, 2, false);
+    each_element(h, &m->from, (const int[2]){0, h->n_tokens}, 1, false);
+    each_element(h, &m->to, (const int[2]){0, h->n_tokens}, 2, false);
     carry_out(h, m, first, n);
     each_element(h, &m->to, (const int[2]){0, first}, 2, true);
     each_element(h, &m->to, (const int[2]){first, n}, 1, true);
-    each_element(h, &m->to, (const int[2]){n, TOKENS}, 2, true);
-    each_element(h, &m->from, (const int[2]){0, TOKENS}, 1, true);
+    each_element(h, &m->to, (const int[2]){n, h->n_tokens}, 2, true);
+    each_element(h, &m->from, (const int[2]){0, h->n_tokens}, 1, true);
     assert_int_equal(m->bytes, bytes_of(h, &m->to, n - first));
     move_free(m);
 }
@@ -204,6 +221,21 @@ static void tokens_arrive_where_they_belong(void **state)
     }
 }
 
+/* More than caches keep: such moves go past them. */
+static void many_tokens_do_too(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_F8, DT_F32, DT_F16};
+    static const struct heads large[] = {{8, 4, 64}, {16, 8, 72}, {4, 2, 64}, {8, 8, 64}};
+    for (int k = 0; k < 4; k++) {
+        struct host h;
+        open_host_of(&h, types[k], large[k], MANY, (uint64_t)k);
+        for (int i = 0; i < 3; i++)
+            random_case(&h);
+        close_host(&h);
+    }
+}
+
 /* 1 -> 2 -> 4 -> 1 -> 4 -> 2 -> 1: every element as it was at the start. */
 static void cycles_of_widths_change_nothing(void **state)
 {
@@ -215,13 +247,13 @@ static void cycles_of_widths_change_nothing(void **state)
         open_host(&h, DT_F16, shapes[k], 9);
         m->heads = h.heads;
         place(&h, m, &m->from, 1, 0);
-        each_element(&h, &m->from, (const int[2]){0, TOKENS}, 7, false);
+        each_element(&h, &m->from, (const int[2]){0, FEW}, 7, false);
         for (int i = 0; i < 7; i++) {
             place(&h, m, &m->to, widths[i], (i + 1) % 2);
-            carry_out(&h, m, 0, TOKENS);
+            carry_out(&h, m, 0, FEW);
             m->from = m->to;
         }
-        each_element(&h, &m->from, (const int[2]){0, TOKENS}, 7, true);
+        each_element(&h, &m->from, (const int[2]){0, FEW}, 7, true);
         move_free(m);
         close_host(&h);
     }
@@ -246,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_arrive_where_they_belong),
+        cmocka_unit_test(many_tokens_do_too),
         cmocka_unit_test(cycles_of_widths_change_nothing),
         cmocka_unit_test(a_move_of_nothing),
     };
