@@ -42,7 +42,8 @@ static int check_doors(struct app *a, struct err *e)
 
 static struct files_limits limits_of_files(const struct opts *o)
 {
-    return (struct files_limits){(uint64_t)o->batch_file_bytes, (uint64_t)o->batch_bytes, (int)o->batch_files};
+    return (struct files_limits){
+        .file_bytes = (uint64_t)o->batch_file_bytes, .bytes = (uint64_t)o->batch_bytes, .n = (int)o->batch_files};
 }
 
 /* A file comes as one body and goes as one answer, so it has to be allowed as both. The folder is looked at now: the

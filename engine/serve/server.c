@@ -310,8 +310,12 @@ static int open_batches(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
     struct routes *r = &s->routes;
-    int at_once = u->max_num_seqs / 2 < MOST_BATCH_LINES ? u->max_num_seqs / 2 : MOST_BATCH_LINES;
-    TRY(files_open(&r->files.files, u->batch_dir, &u->batch_files, e));
+    struct files_limits limits = u->batch_files;
+    int at_once = u->max_num_seqs / 2 < MOST_BATCH_LINES ? u->max_num_seqs / 2 : MOST_BATCH_LINES, clients = 0;
+    for (int i = 0; i < r->auth.n; i++)
+        clients += !r->auth.keys[i].offline;
+    limits.shared = clients > 1;
+    TRY(files_open(&r->files.files, u->batch_dir, &limits, e));
     TRY(jobs_open(&r->jobs.jobs,
                   &(struct jobs_setup){.dir = u->batch_dir,
                                        .files = r->files.files,

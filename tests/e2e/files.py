@@ -109,6 +109,19 @@ def limits_hold_and_a_deleted_file_makes_room():
         assert s.upload(b"x" * 600)[0] == 200
 
 
+def one_key_of_several_has_at_most_half():
+    with Site("shared", *KEYS, "--batch-bytes", "4000", "--batch-files", "4") as s:
+        kept = s.upload(b"x" * 1000)[1]["id"]
+        status, said = s.upload(b"x" * 1000)
+        assert status == 507 and "half of --batch-bytes" in said["error"]["message"], said
+        assert s.upload(b"x")[0] == 200
+        status, said = s.upload(b"x")
+        assert status == 507 and "2 files" in said["error"]["message"], said
+        assert s.upload(b"x" * 1000, key="two")[0] == 200
+        assert s.json("DELETE", "/v1/files/" + kept)[0] == 200
+        assert s.upload(b"x" * 1000)[0] == 200
+
+
 def a_folder_has_one_server_and_flags_are_checked():
     with Site("one"):
         second = subprocess.run(command("one"), capture_output=True, text=True, timeout=60, env=ENV)
@@ -163,6 +176,7 @@ cases.run(
         files_belong_to_a_key,
         bad_uploads_say_what_is_wrong,
         limits_hold_and_a_deleted_file_makes_room,
+        one_key_of_several_has_at_most_half,
         a_folder_has_one_server_and_flags_are_checked,
         a_killed_server_loses_nothing_that_it_answered_for,
     ]

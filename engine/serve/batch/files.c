@@ -21,12 +21,19 @@
 
 enum { ABOUT_BYTES = 4096, ID_RANDOM = 12 };
 
+/* An upload under way. */
+struct begun {
+    char owner[FILES_OWNER];
+    uint64_t bytes;
+};
+
 struct files {
     struct files_limits limits;
     char *dir;
     int dir_fd, lock_fd;
     struct kept_file *list;
-    int n, n_begun;
+    struct begun *begun;
+    int n, n_begun, cap_begun;
     uint64_t bytes, begun_bytes, next;
 };
 
@@ -175,6 +182,7 @@ void files_close(struct files *s)
     if (s->dir_fd >= 0)
         close(s->dir_fd);
     mem_free(s->list);
+    mem_free(s->begun);
     mem_free(s->dir);
     mem_free(s);
 }
@@ -197,17 +205,49 @@ static bool name_file(struct kept_file *f)
     return true;
 }
 
-int files_begin(struct files *s, uint64_t bytes, struct kept_file *out, struct err *e)
+/* One owner of several leaves half of it to the others. */
+static int check_share(const struct files *s, const char *owner, uint64_t bytes, struct err *e)
+{
+    uint64_t held = bytes;
+    int n = 1;
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->list[i].owner, owner) == 0) {
+            held += s->list[i].bytes;
+            n++;
+        }
+    for (int i = 0; i < s->n_begun; i++)
+        if (strcmp(s->begun[i].owner, owner) == 0) {
+            held += s->begun[i].bytes;
+            n++;
+        }
+    if (held > s->limits.bytes / 2 || n > (s->limits.n + 1) / 2)
+        return err_set(e, E_FULL,
+                       "the files of one key have at most half of --batch-bytes and of --batch-files, %" PRIu64
+                       " bytes and %d files: delete some",
+                       s->limits.bytes / 2, (s->limits.n + 1) / 2);
+    return 0;
+}
+
+int files_begin(struct files *s, const char *owner, uint64_t bytes, struct kept_file *out, struct err *e)
 {
     if (s->n + s->n_begun >= s->limits.n)
         return err_set(e, E_FULL, "there are %d files (--batch-files): delete some", s->limits.n);
     if (s->bytes + s->begun_bytes + bytes > s->limits.bytes)
         return err_set(e, E_FULL, "all files together have at most %" PRIu64 " bytes (--batch-bytes): delete some",
                        s->limits.bytes);
+    if (s->limits.shared)
+        TRY(check_share(s, owner, bytes, e));
     *out = (struct kept_file){.number = s->next++, .created_s = clock_wall_seconds()};
+    snprintf(out->owner, sizeof out->owner, "%s", owner);
     if (!name_file(out))
         return err_set(e, E_SYS, "no random bytes");
-    s->n_begun++;
+    if (s->n_begun == s->cap_begun) {
+        s->cap_begun = s->cap_begun ? 2 * s->cap_begun : 8;
+        s->begun = mem_resize(s->begun, (size_t)s->cap_begun, sizeof *s->begun);
+    }
+    struct begun *b = &s->begun[s->n_begun++];
+    memcpy(b->owner, out->owner, sizeof b->owner);
+    b->bytes = bytes;
     s->begun_bytes += bytes;
     return 0;
 }
@@ -296,22 +336,26 @@ char *files_path(const struct files *s, const char *id)
     return path_of(s, id, "data");
 }
 
-static void end_place(struct files *s, uint64_t begun_bytes)
+static void end_place(struct files *s, const char *owner, uint64_t begun_bytes)
 {
-    s->n_begun--;
+    int i = 0;
+    while (i < s->n_begun && (s->begun[i].bytes != begun_bytes || strcmp(s->begun[i].owner, owner) != 0))
+        i++;
+    ASSERT(i < s->n_begun);
+    s->begun[i] = s->begun[--s->n_begun];
     s->begun_bytes -= begun_bytes;
 }
 
 void files_add(struct files *s, const struct kept_file *f, uint64_t begun_bytes)
 {
-    end_place(s, begun_bytes);
+    end_place(s, f->owner, begun_bytes);
     keep(s, f);
     qsort(s->list, (size_t)s->n, sizeof *s->list, by_number); /* uploads end in any order */
 }
 
 void files_give_up(struct files *s, const struct kept_file *f, uint64_t begun_bytes)
 {
-    end_place(s, begun_bytes);
+    end_place(s, f->owner, begun_bytes);
     unlink_both(s, f->id);
 }
 

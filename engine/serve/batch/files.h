@@ -20,6 +20,7 @@ struct files;
 struct files_limits {
     uint64_t file_bytes, bytes; /* of one, of all together */
     int n;
+    bool shared; /* among several owners: one has at most half of bytes and of n */
 };
 
 struct kept_file {
@@ -34,8 +35,9 @@ int files_open(struct files **out, const char *dir, const struct files_limits *l
 void files_close(struct files *s); /* NULL is fine */
 const struct files_limits *files_limits_of(const struct files *s);
 
-/* A place for a file of at most so many bytes, with an id. It ends with files_add or files_give_up. E_FULL. */
-int files_begin(struct files *s, uint64_t bytes, struct kept_file *out, struct err *e);
+/* A place for a file of this owner's of at most so many bytes, with an id. It ends with files_add or files_give_up.
+ * E_FULL. */
+int files_begin(struct files *s, const char *owner, uint64_t bytes, struct kept_file *out, struct err *e);
 /* Onto the disk; any thread. out->bytes is n. E_SYS: nothing is left of it. */
 int files_write(const struct files *s, struct kept_file *f, const char *p, size_t n, struct err *e);
 void files_add(struct files *s, const struct kept_file *f, uint64_t begun_bytes); /* it is there for all to find */

@@ -155,13 +155,12 @@ static void upload(struct files_api *a, struct http_exchange *x, const char *own
     struct err e = {0};
     struct fault f;
     const char *type = http_head_find(&x->head, "content-type");
-    if (files_begin(a->files, x->body.len, &j->file, &e)) {
+    if (files_begin(a->files, owner, x->body.len, &j->file, &e)) {
         fault_set(&f, 507, "insufficient_storage", NULL, "%s", e.text);
         answer_fault(x, &f);
         mem_free(j);
         return;
     }
-    snprintf(j->file.owner, sizeof j->file.owner, "%s", owner);
     j->begun_bytes = x->body.len;
     j->type = mem_strdup(type ? type : "");
     j->bytes = x->body;
