@@ -138,6 +138,6 @@ void engine_disk_done(struct engine *engine, struct disk_job *j)
     v->n_landed = j->n_done;
     engine->n_moving--;
     engine_note_change(engine);
-    world_copy_done(w, v);
+    world_copy_done(w, v, engine->now_ns);
     disk_job_free(j);
 }

@@ -93,7 +93,7 @@ void engine_move_done(struct engine *engine, struct move *m)
     engine_note_change(engine);
     if (engine->setup.witness && engine->setup.witness->moved)
         engine->setup.witness->moved(engine->setup.witness->ctx, engine->now_ns, m);
-    world_copy_done(w, v);
+    world_copy_done(w, v, engine->now_ns);
     move_free(m);
 }
 

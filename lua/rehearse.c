@@ -112,12 +112,12 @@ struct node_facts rehearsal_node(const struct rehearsal *r)
 }
 
 /* Copies between placements are done at once. */
-static void land_moves(struct world *w)
+static void land_moves(struct world *w, int64_t now_ns)
 {
     int n = w->n_copies;
     w->n_copies = 0;
     for (int i = 0; i < n; i++)
-        world_copy_done(w, w->copies[i]);
+        world_copy_done(w, w->copies[i], now_ns);
 }
 
 void rehearsal_order(struct rehearsal *r, const struct switch_order *o)
@@ -126,19 +126,19 @@ void rehearsal_order(struct rehearsal *r, const struct switch_order *o)
         return;
     partition_ask(&r->world, o, r->now_ns);
     partition_advance(&r->world, r->now_ns);
-    land_moves(&r->world);
+    land_moves(&r->world, r->now_ns);
 }
 
 void rehearsal_lose(struct rehearsal *r, int rank)
 {
     partition_lose(&r->world, rank, r->now_ns);
-    land_moves(&r->world);
+    land_moves(&r->world, r->now_ns);
 }
 
 bool rehearsal_swap_out(struct rehearsal *r, struct request *q)
 {
     bool out = world_swap_out(&r->world, q, 0, r->now_ns);
-    land_moves(&r->world);
+    land_moves(&r->world, r->now_ns);
     return out;
 }
 
@@ -281,7 +281,7 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
     struct plan *p = &r->plan;
     struct world *w = &r->world;
     plan_apply(p);
-    land_moves(w);
+    land_moves(w, r->now_ns);
     r->now_ns += 20000000;
     w->step++;
     struct steps s = {.end_every = end_every, .ended = ended, .ctx = ctx, .view = rehearsal_view(r)};
@@ -292,7 +292,7 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
         if (p->batches[b]->forwarded)
             finish_batch(w, p->batches[b], &s);
     partition_advance(w, r->now_ns);
-    land_moves(w);
+    land_moves(w, r->now_ns);
     land_replicas(w);
     int64_t next;
     world_unpark(w, r->now_ns, &next);

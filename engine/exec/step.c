@@ -297,8 +297,10 @@ const struct step_part *step_failure(const struct step *s, int *rank)
             *rank = p->rc == E_PEER && p->lost_owner ? p->lost_owner - 1 : s->ranks[i];
         }
     }
-    /* where nobody here knows, the step before it failed: that one says who */
-    return found && blame(found) == 1 && s->prev ? step_failure(s->prev, rank) : found;
+    /* Where nobody here knows who, the step before it may have failed, which then says; else a rank has left for the
+     * step behind it, where it failed, before the others had come out of their last meeting. */
+    const struct step_part *before = found && blame(found) == 1 && s->prev ? step_failure(s->prev, rank) : NULL;
+    return before ? before : found;
 }
 
 void step_free(struct step *s)

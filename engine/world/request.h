@@ -104,7 +104,7 @@ struct request {
     bool finishing; /* ends as soon as it is not busy: cancelled, or its last token is there */
     enum ending finish_as;
     bool parked;           /* waiting with its KV kept (preempt hard) */
-    int64_t parked_ns;     /* since when ranks keep its KV while it waits; 0: nobody has looked yet */
+    int64_t parked_ns;     /* since when ranks keep its KV while it waits: preempted, or back from host memory */
     bool left_behind;      /* parked, and by a policy that has gone: begins again once no group has its placement */
     int64_t held_until_ns; /* the policy holds it back until then; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */

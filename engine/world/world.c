@@ -247,7 +247,6 @@ static void run(struct world *w, struct request *r, struct group *g)
     queue_insert(&w->running, r);
     join_group(r, g);
     r->parked = r->left_behind = false;
-    r->parked_ns = 0;
 }
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
@@ -431,7 +430,7 @@ void world_regroup(struct world *w, struct request *r, struct group *g)
     }
 }
 
-void world_copy_done(struct world *w, struct kv_copy *m)
+void world_copy_done(struct world *w, struct kv_copy *m, int64_t now_ns)
 {
     struct request *r = request_find(&w->requests, m->id);
     if (m->keys) {
@@ -452,6 +451,8 @@ void world_copy_done(struct world *w, struct kv_copy *m)
         world_commit(w, r, r->n_computed);
     for (int i = m->n_to - 1; i >= 0; i--)
         kv_drop(&w->kv, m->to_place, m->to[i]);
+    if (r && m->from_place == w->kv.host_place)
+        r->parked_ns = now_ns; /* it is back, and has its time to start */
     if (r && --r->n_moving == 0)
         r->moving_from = 0;
     free_copy(m);
@@ -475,7 +476,7 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         leave_group(w, r);
         queue_delete(&w->running, r);
         r->state = REQ_WAITING;
-        r->waiting_since_ns = now_ns;
+        r->waiting_since_ns = r->parked_ns = now_ns;
         r->tenant->n_running--;
         count_waiting(w, r, 1);
         queue_insert(&w->waiting, r);
@@ -508,11 +509,8 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
     *next_ns = INT64_MAX;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!r->parked || r->n_moving || world_in_host(w, r)) {
-            r->parked_ns = 0; /* once it is back it has its time */
+        if (!r->parked || r->n_moving || world_in_host(w, r))
             continue;
-        }
-        r->parked_ns = r->parked_ns ? r->parked_ns : now_ns;
         int64_t due = w->limits.park_ns ? r->parked_ns + w->limits.park_ns : INT64_MAX;
         bool alone = r->left_behind && world_strands(w, r);
         if (due > now_ns && !alone) {

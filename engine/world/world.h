@@ -166,8 +166,8 @@ void world_fetch(struct world *w);
 void world_saved(struct world *w, struct kv_copy *m); /* one of those copies has ended; frees no m */
 /* The same, where there was room when the plan was made (no move when the group has its placement). */
 void world_regroup(struct world *w, struct request *r, struct group *g);
-void world_copy_done(struct world *w,
-                     struct kv_copy *m); /* the bytes are there: the source's blocks go back. Frees m. */
+/* The bytes are there: the source's blocks go back. Frees m. */
+void world_copy_done(struct world *w, struct kv_copy *m, int64_t now_ns);
 /* running -> waiting, blocks back (its full blocks stay findable), everything to be recomputed; keep_kv: parked with
  * its blocks. */
 void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now_ns);

@@ -556,8 +556,8 @@ def bad_slow(s):
     provoke(
         s,
         bad(
-            "if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end for k in sorted_pairs(heap) "
-            "do break end"
+            "if #heap < 4000 then for i = #heap + 1, #heap + 1000 do heap[i] = i end end "
+            "for n = 1, 4 do for k in sorted_pairs(heap) do break end end"
         ),
         20,
     )

@@ -304,6 +304,19 @@ static void a_failed_step_names_the_rank_that_failed(void **state)
     assert_int_equal(rank, 2);
 }
 
+/* A rank failed in the step behind it, while the others were coming out of their last meeting: what they have is no
+ * result, though the step before was whole. */
+static void a_step_whose_members_lost_a_peer_has_failed(void **state)
+{
+    (void)state;
+    struct step_part first[2] = {{.rc = 0}, {.rc = 0}}, second[2] = {{.rc = E_PEER}, {.rc = 0}};
+    struct step prev = {.n_ranks = 2, .ranks = {2, 3}, .parts = first};
+    struct step next = {.n_ranks = 2, .ranks = {2, 3}, .parts = second, .prev = &prev};
+    int rank = -1;
+    assert_null(step_failure(&prev, &rank));
+    assert_ptr_equal(step_failure(&next, &rank), &second[0]);
+}
+
 /* Fetched alone: only what others own crosses, each layer once a step; sent alone: only rows cross; and a rank without
  * a step moves nothing. */
 static void only_work_moves_bytes(void **state)
@@ -520,6 +533,7 @@ int main(void)
         cmocka_unit_test(what_is_not_here_cannot_be_read),
         cmocka_unit_test(nobody_waits_for_a_rank_that_failed),
         cmocka_unit_test(a_failed_step_names_the_rank_that_failed),
+        cmocka_unit_test(a_step_whose_members_lost_a_peer_has_failed),
         cmocka_unit_test(only_work_moves_bytes),
         cmocka_unit_test(layers_on_every_rank_move_no_bytes),
         cmocka_unit_test(a_copy_of_a_failed_rank_is_not_waited_for),

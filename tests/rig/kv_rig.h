@@ -77,7 +77,7 @@ static inline void land(struct bench *b)
     for (int i = 0; i < n; i++) {
         struct kv_copy *m = b->w.copies[i];
         m->n_landed = b->landing >= 0 && b->landing < m->n_to ? b->landing : m->n_to;
-        world_copy_done(&b->w, m);
+        world_copy_done(&b->w, m, b->now);
     }
 }
 

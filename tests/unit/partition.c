@@ -72,7 +72,7 @@ static struct request *submit(struct bench *b, int n_prompt, int first_token)
 static void land_moves(struct bench *b)
 {
     for (int i = 0; i < b->w.n_copies; i++)
-        world_copy_done(&b->w, b->w.copies[i]);
+        world_copy_done(&b->w, b->w.copies[i], b->now);
     b->w.n_copies = 0;
 }
 
