@@ -9,13 +9,14 @@
 local node, kept     -- what never changes; by size of a group, the layout that was the best last
 local all            -- by size of a group, its layouts
 local calm, changed  -- since when KV has been idle; when layers were last pooled or copied
-local debts, barred  -- by layout: the ms that it would have saved since the last change; true: it cannot be had
+local debts          -- by group and layout: the ms that the layout would have saved it since the last change
+local barred         -- by layout, true: the last change to it was refused; until another one is not
 
 -- Every layout of a group of this size, stage by stage: lists with `pp`, and one list of all.
 local function layouts_of(size)
   if all[size] then return all[size] end
   local found = { all = {} }
-  for _, pp in ipairs(node.stages[size]) do
+  for _, pp in ipairs(node.stages[size] or {}) do
     found[pp] = {}
     for _, l in ipairs(node.layouts[size / pp] or {}) do
       local layout = { sp = l.sp, tp = l.tp, pp = pp }
@@ -34,7 +35,7 @@ end
 
 -- What the group can run now: ranks that hold a share of the weights only run one layout.
 local function runnable(group)
-  local list, w = layouts_of(group.size)[group.base.pp], group.weights
+  local list, w = layouts_of(group.size)[group.base.pp] or {}, group.weights
   if not w then return list end
   for _, l in ipairs(list) do
     if l.tp == w.tp and l.sp == w.sp then return { l } end
@@ -58,14 +59,16 @@ end
 -- To another number of stages, or to other shares of the weights. The KV of these ranks goes to host memory where it
 -- has room there; else it moves.
 local function change(view, act, group, to, why)
-  local held = 0
-  for row = 1, view.running.n do held = held + view.running.blocks[row] * group.size end
+  local running, held = view.running, 0
+  for row = 1, running.n do
+    if running.group[row] == group.id then held = held + running.blocks[row] * group.size end
+  end
   local done = act.bind(group.ranks, {
     base = { sp = group.size / to.pp, pp = to.pp }, kv = view.host_free > held and "host" or "migrate",
     weights = group.weights and { sp = to.sp, tp = to.tp, pp = to.pp } or nil,
     when = group.weights and "ready" or "hard", reason = "auto: " .. why,
   })
-  if done then debts = {} else barred[to] = true end -- its shares find no room, say
+  if done then debts[group.id], barred = nil, {} else barred[to] = true end -- its shares find no room, say
   return done
 end
 
@@ -93,17 +96,20 @@ end
 -- most about as much as it would have brought to know the future.
 local function weigh(view, act, group, batch, ms, p)
   local running, tokens = view.running, 0
-  for row = 1, running.n do tokens = tokens + running.computed[row] end
-  local list, move_ms = layouts_of(group.size).all, view.estimate_move(tokens, "host")
+  for row = 1, running.n do
+    if running.group[row] == group.id then tokens = tokens + running.computed[row] end
+  end
+  local list, move_ms, owed = layouts_of(group.size).all, view.estimate_move(tokens, "host"), debts[group.id] or {}
+  debts[group.id] = owed
   for _, layout in ipairs(#view.pending == 0 and list or {}) do
     if is_other(group, layout) then
       local shares = group.weights and view.estimate_reshard(group, layout)
       local cost = 2 * (move_ms + (shares and shares.stop_ms or 0)) + 10 * ms -- pipes and caches begin anew
       local saves = ms * (1 - p.margin) - view.estimate(group, layout, batch, options_of(layout))
-      debts[layout] = math.max(0, (debts[layout] or 0) + saves)
-      if debts[layout] > cost then
+      owed[layout] = math.max(0, (owed[layout] or 0) + saves)
+      if owed[layout] > cost then
         local why = "%d stages would have saved %.0f ms, the change takes %.0f"
-        return change(view, act, group, layout, string.format(why, layout.pp, debts[layout], cost))
+        return change(view, act, group, layout, string.format(why, layout.pp, owed[layout], cost))
       end
     end
   end
@@ -173,7 +179,7 @@ return {
     },
   },
 
-  needs = { "running.computed", "running.blocks" },
+  needs = { "running.computed", "running.blocks", "running.group" },
 
   start = function(facts, act, p, view)
     node, kept, all, debts, barred, calm, changed = facts, {}, {}, {}, {}, view.now, view.now

@@ -60,6 +60,8 @@ describe("weights that ranks hold a share of", function()
     holds [[
       assert(node.residency == "sharded" and node.shard_bytes > 6e9 and node.shard_bytes < 8e9)
       assert(group.weights.pp == 4 and group.weights.tp == 1)
+      assert(view.estimate_move(0) >= 0 and view.estimate_move(2000) > view.estimate_move(1000))
+      assert(view.estimate_move(2000, "host") > view.estimate_move(1000, "host"))
       local cost = view.estimate_reshard(group, { tp = 4 })
       assert(cost.bytes > 13.9e9 and cost.bytes < 14.1e9, cost.bytes)
       assert(cost.ms > 0 and cost.stop_ms == 0)
