@@ -27,6 +27,7 @@ static struct device_opts device_of(const struct engine_setup *s, int rank)
     o.index = s->devices[rank];
     for (int k = 0; k < s->n_ranks; k++)
         o.peers |= 1ull << (s->devices[k] & 63);
+    o.keeps_memory = s->sharded; /* what a reshard frees the next one takes */
     o.max_rows = s->limits.max_num_batched_tokens;
     o.graph_rows = s->n_graph_sizes ? s->graph_sizes[0] : 0;
     if (!o.max_logits)

@@ -43,6 +43,7 @@ struct device_opts {
                            benchmarks compare them */
     int n_threads;      /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
     const char *isa;    /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
+    bool keeps_memory;  /* cpu: memory of freed weights stays with the device, for the next ones */
     int max_rows;       /* most rows (tokens) of a step */
     int max_logits;     /* most logit rows of one sample call */
     int graph_rows;     /* most rows of a captured step; 0: none is captured */
@@ -80,7 +81,13 @@ struct weight_src {
     int rows, cols;
     const void *data;
     enum f8_scales scales; /* of DT_F8_SCALED: a promise about data */
+    size_t pitch;          /* bytes from a row to the next; 0: rows follow each other */
 };
+
+static inline size_t weight_src_pitch(const struct weight_src *s)
+{
+    return s->pitch ? s->pitch : dtype_row_bytes(s->type, s->cols);
+}
 
 /* A window of a weight: what a rank of a layout multiplies with. No bytes are copied to make one. */
 struct wview {

@@ -1,9 +1,5 @@
 #include "engine/exec/slice.h"
 
-#include <string.h>
-
-#include "engine/base/mem.h"
-
 void slice_parts(const struct model_config *c, const struct shard *sh, struct parts *p)
 {
     int dim = c->head_dim, q_cols = c->n_heads * dim;
@@ -47,34 +43,22 @@ bool slice_of_share(const struct model_config *c, const struct share_part *x, st
     return x->k < (x->matrix == M_DOWN ? p.n_down : 1);
 }
 
-int slice_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp,
-                 struct err *e)
+int slice_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, struct err *e)
 {
     const struct dtype_info *info = dtype_get(whole->type);
     bool same_blocks = x->row0 % F8_SCALE_BLOCK == 0 && x->col0 % F8_SCALE_BLOCK == 0;
     *out = (struct weight_src){.type = whole->type,
                                .rows = x->rows,
                                .cols = x->cols,
-                               .scales = whole->scales == F8_BY_BLOCK && !same_blocks ? F8_BY_64 : whole->scales};
+                               .scales = whole->scales == F8_BY_BLOCK && !same_blocks ? F8_BY_64 : whole->scales,
+                               .pitch = weight_src_pitch(whole)};
     if (x->col0 % info->block || x->cols % info->block)
         return err_set(
             e, E_UNSUPPORTED,
             "a share of these weights would cut %s blocks of %d columns at column %d: leave --shift-weights copy "
             "out (views need no copy), and give whole layers owners with --pool-owner",
             info->name, info->block, x->col0 % info->block ? x->col0 : x->col0 + x->cols);
-    if (!whole->data)
-        return 0;
-    size_t row_bytes = dtype_row_bytes(whole->type, whole->cols), part = dtype_row_bytes(whole->type, x->cols);
-    const char *from = (const char *)whole->data + (size_t)x->row0 * row_bytes;
-    out->data = from;
-    if (x->cols == whole->cols)
-        return 0;
-    *temp = mem_try((size_t)x->rows * part);
-    if (!*temp)
-        return err_set(e, E_FULL, "no memory to cut a matrix of %d x %d", x->rows, x->cols);
-    for (int r = 0; r < x->rows; r++)
-        memcpy((char *)*temp + (size_t)r * part, from + (size_t)r * row_bytes + dtype_row_bytes(whole->type, x->col0),
-               part);
-    out->data = *temp;
+    if (whole->data)
+        out->data = (const char *)whole->data + (size_t)x->row0 * out->pitch + dtype_row_bytes(whole->type, x->col0);
     return 0;
 }

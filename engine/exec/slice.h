@@ -32,9 +32,7 @@ struct share_part {
     int n, share, matrix, k;
 };
 bool slice_of_share(const struct model_config *c, const struct share_part *x, struct slice *out);
-/* Slice x of a stored matrix as a matrix by itself. Rows lie together; of columns a copy is made in *temp.
- * E_UNSUPPORTED: it would cut the type's blocks. */
-int slice_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, void **temp,
-                 struct err *e);
+/* Slice x of a stored matrix as a matrix by itself, in its place. E_UNSUPPORTED: it would cut the type's blocks. */
+int slice_source(const struct weight_src *whole, const struct slice *x, struct weight_src *out, struct err *e);
 
 #endif

@@ -118,14 +118,10 @@ static int load_slice(struct loading *ld, int layer, int i, const struct weight_
     struct weights *w = ld->w;
     struct weight **to = store_slice(w, &w->here, layer, i);
     struct weight_src s;
-    void *temp = NULL;
-    int rc = slice_source(whole, &w->slices[i], &s, &temp, e);
-    if (!rc)
-        rc = w->ops->weight_load(w->device, to, &s, e);
-    mem_free(temp);
-    if (!rc)
-        w->bytes += w->ops->weight_bytes(*to);
-    return rc;
+    TRY(slice_source(whole, &w->slices[i], &s, e));
+    TRY(w->ops->weight_load(w->device, to, &s, e));
+    w->bytes += w->ops->weight_bytes(*to);
+    return 0;
 }
 
 static int load_slices(struct loading *ld, int matrix, int layer, const struct weight_src *whole, struct err *e)

@@ -66,18 +66,11 @@ static int load_piece(struct loading *ld, struct layer_store *to, int layer, str
     struct weights *w = ld->w;
     struct weight **out = place_of(w, to, layer, p);
     struct weight_src src, part;
-    void *temp = NULL;
-    int rc = weights_get_tensor(ld, weights_matrix_role(p.matrix), layer, &src, e);
-    if (rc)
-        return rc;
+    TRY(weights_get_tensor(ld, weights_matrix_role(p.matrix), layer, &src, e));
     part = src;
     if (p.slice >= 0)
-        rc = slice_source(&src, &w->slices[p.slice], &part, &temp, e);
-    if (!rc)
-        rc = w->ops->weight_load(w->device, out, &part, e);
-    mem_free(temp);
-    if (rc)
-        return rc;
+        TRY(slice_source(&src, &w->slices[p.slice], &part, e));
+    TRY(w->ops->weight_load(w->device, out, &part, e));
     to->bytes += w->ops->weight_bytes(*out);
     weights_advance(ld, (double)piece_bytes(w, &src, p));
     return 0;
@@ -103,10 +96,9 @@ const char *weights_cut_refusal(const struct weights *w, const struct model *m, 
     for (int l = 0; l < w->n_layers; l++)
         for (int i = 0; i < n; i++) {
             struct weight_src src, part;
-            void *temp = NULL;
             if (pieces[i].slice < 0 || model_shape(m, weights_matrix_role(pieces[i].matrix), l, &src, NULL))
                 continue;
-            if (slice_source(&src, &w->slices[pieces[i].slice], &part, &temp, NULL))
+            if (slice_source(&src, &w->slices[pieces[i].slice], &part, NULL))
                 return "its shares of the weights would cut the blocks of their type: a rank cannot hold one of them "
                        "alone";
         }

@@ -89,6 +89,7 @@ static void cpu_close(struct device *d)
     if (!d)
         return;
     pool_close(d->pool);
+    slab_close(d->weights);
     mem_free(d->row_seq);
     mem_free(d->linear);
     mem_free(d->angles.data);
@@ -112,7 +113,8 @@ static int cpu_open(struct device **out, const struct device_opts *o, struct err
     }
     d->row_seq = mem_try_array((size_t)(o->max_rows > 0 ? o->max_rows : 1), sizeof *d->row_seq);
     d->linear = mem_try_aligned((size_t)n_threads * sizeof *d->linear, 64);
-    if (!d->row_seq || !d->linear) {
+    d->weights = slab_open(o->keeps_memory);
+    if (!d->row_seq || !d->linear || !d->weights) {
         cpu_close(d);
         return err_set(e, E_FULL, "no memory for %d threads and %d rows", n_threads, o->max_rows);
     }
@@ -148,14 +150,12 @@ static int cpu_copy(struct device *d, void *dst, const void *src, size_t bytes)
 
 static int cpu_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
 {
-    (void)d;
-    return pack_weight(out, src, e);
+    return pack_weight(out, src, d->weights, e);
 }
 
 static void cpu_weight_free(struct device *d, struct weight *w)
 {
-    (void)d;
-    pack_free(w);
+    pack_free(w, d->weights);
 }
 
 static size_t cpu_weight_bytes(const struct weight *w)
@@ -170,7 +170,7 @@ static const void *cpu_weight_data(const struct weight *w)
 
 static size_t cpu_weight_room(const struct weight_shape *s)
 {
-    return (pack_bytes(s->like->type, s->rows, s->cols) + PACK_TAIL + 63) & ~(size_t)63;
+    return pack_bytes(s->like->type, s->rows, s->cols);
 }
 
 static int cpu_weight_at(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e)

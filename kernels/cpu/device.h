@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/slab.h"
 
 struct attn_item;
 
@@ -20,6 +21,7 @@ struct scratch {
 struct device {
     const struct cpu_kernels *kernels;
     struct pool *pool;
+    struct slab *weights; /* where they lie */
     struct device_opts opts;
     struct device_facts facts;
     struct clock clock;

@@ -6,13 +6,11 @@
  * destination first. */
 #include <stdint.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/inline.h"
+#include "kernels/cpu/stream.h"
 
 enum { RUN = 16, LARGE = 1 << 20, MOST_PARTS = 16 };
 
@@ -67,27 +65,6 @@ static void copy_keys(const struct move_call *c, const uint8_t *from, uint8_t *t
             memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, bytes);
 }
 
-/* Past the caches: the caller fences. */
-static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-#ifdef __SSE2__
-    for (; (uintptr_t)to % 16 == 0 && bytes >= 64; to += 64, from += 64, bytes -= 64)
-        for (int i = 0; i < 64; i += 16)
-            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-#endif
-    memcpy(to, from, bytes);
-}
-
-INLINE void stream_row(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-#ifdef __SSE2__
-    for (size_t i = 0; i < bytes; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-#else
-    memcpy(to, from, bytes);
-#endif
-}
-
 static void copy_run(const struct move_call *c, int layer, int head, int position, int n)
 {
     const struct kv_move *m = c->m;
@@ -136,8 +113,8 @@ static void copy_parts(const struct move_call *c, int layer, int head, int posit
     for (int i = 0; i < c->parts; i++) {
         size_t from_at = (size_t)(position + i * small) % (size_t)m->from.tokens_per_block,
                to_at = (size_t)(position + i * small) % (size_t)m->to.tokens_per_block;
-        stream(to[i] + c->to.k_bytes + to_at * c->value_bytes, from[i] + c->from.k_bytes + from_at * c->value_bytes,
-               bytes);
+        stream_copy(to[i] + c->to.k_bytes + to_at * c->value_bytes,
+                    from[i] + c->from.k_bytes + from_at * c->value_bytes, bytes);
     }
 }
 
@@ -157,7 +134,7 @@ static void copy_block(const struct move_call *c, int layer, int head, int posit
     uint8_t *to = find(&c->to, layer, head, position);
     size_t bytes = (size_t)c->heads * c->to.head_bytes;
     if (c->streams)
-        stream(to, from, bytes);
+        stream_copy(to, from, bytes);
     else
         memcpy(to, from, bytes);
 }
@@ -180,9 +157,7 @@ static void move_item(void *ctx, int item, int thread)
             for (int h = head; h < head + c->heads; h++)
                 copy_run(c, layer, h, p, n);
     }
-#ifdef __SSE2__
-    _mm_sfence();
-#endif
+    stream_fence();
 }
 
 /* Streaming wants rows that are multiples of its stores, and so aligned. */

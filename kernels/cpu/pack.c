@@ -5,15 +5,8 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/inline.h"
-
-enum { WORDS = BLOCK_COLS / 4 };
-
-/* One block of 32 columns of one row, taken apart: the weights as stored, their scales as bits. */
-struct row_block {
-    uint32_t q[WORDS];     /* four weights a word, the first one lowest: unsigned, or the int8 of 8-bit types */
-    uint16_t d, m;         /* f16 */
-    uint8_t scale[2], min; /* K types; 6 bits: two int8 */
-};
+#include "kernels/cpu/stream.h"
+#include "kernels/cpu/transpose.h"
 
 static const enum family families[DT_COUNT] = {
     [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16, [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
@@ -21,130 +14,17 @@ static const enum family families[DT_COUNT] = {
     [DT_Q4_K] = FAM_K4,  [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,   [DT_F8_SCALED] = FAM_F8,
 };
 
-static uint16_t u16_at(const uint8_t *p)
+/* How far from the start of a group the columns from `col` on are, or with `end` where the columns before it end. */
+static size_t column_at(enum family f, int col, bool end)
 {
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-static uint32_t word_at(const uint8_t *p, int i)
-{
-    uint32_t v;
-    memcpy(&v, p + 4 * i, 4);
-    return v;
-}
-
-/* The lower or the upper four bits of each of its bytes. */
-static uint32_t low_nibbles(uint32_t v)
-{
-    return v & 0x0f0f0f0f;
-}
-
-static uint32_t high_nibbles(uint32_t v)
-{
-    return v >> 4 & 0x0f0f0f0f;
-}
-
-/* Bits 0..3 of v, each as the fifth bit of a byte. */
-static uint32_t fifth_bits(uint32_t v)
-{
-    return ((v & 1) | (v & 2) << 7 | (v & 4) << 14 | (v & 8) << 21) << 4;
-}
-
-/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
-INLINE void read_simple(enum dtype t, const uint8_t *p, struct row_block *b)
-{
-    bool with_min = t == DT_Q4_1 || t == DT_Q5_1, five = t == DT_Q5_0 || t == DT_Q5_1;
-    b->d = u16_at(p);
-    p += 2;
-    if (with_min) {
-        b->m = u16_at(p);
-        p += 2;
-    }
-    if (t == DT_Q8_0) {
-        memcpy(b->q, p, BLOCK_COLS);
-        return;
-    }
-    uint32_t fifth = five ? word_at(p, 0) : 0;
-    p += five ? 4 : 0;
-    for (int i = 0; i < WORDS / 2; i++) {
-        b->q[i] = low_nibbles(word_at(p, i)) | fifth_bits(fifth >> 4 * i);
-        b->q[i + WORDS / 2] = high_nibbles(word_at(p, i)) | fifth_bits(fifth >> (16 + 4 * i));
-    }
-}
-
-/* Sub-block j of Q4_K or Q5_K; dtype.c describes the bytes. */
-INLINE void read_k45(enum dtype t, const uint8_t *p, int j, struct row_block *b)
-{
-    const uint8_t *s = p + 4, *q = p + (t == DT_Q4_K ? 16 : 48) + (j / 2) * 32;
-    b->d = u16_at(p);
-    b->m = u16_at(p + 2);
-    b->scale[0] = (uint8_t)(j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
-    b->min = (uint8_t)(j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4);
-    for (int i = 0; i < WORDS; i++) {
-        b->q[i] = j % 2 ? high_nibbles(word_at(q, i)) : low_nibbles(word_at(q, i));
-        if (t == DT_Q5_K)
-            b->q[i] |= (word_at(p + 16, i) >> j & 0x01010101) << 4;
-    }
-}
-
-INLINE void read_k6(const uint8_t *p, int j, struct row_block *b)
-{
-    const uint8_t *low = p + (j / 4) * 64 + (j % 2) * 32, *high = p + 128 + (j / 4) * 32;
-    int r = j % 4;
-    b->d = u16_at(p + 208);
-    b->scale[0] = p[192 + 2 * j];
-    b->scale[1] = p[192 + 2 * j + 1];
-    for (int i = 0; i < WORDS; i++) {
-        uint32_t l = word_at(low, i);
-        b->q[i] = (r < 2 ? low_nibbles(l) : high_nibbles(l)) | (word_at(high, i) >> 2 * r & 0x03030303) << 4;
-    }
-}
-
-INLINE void read_block(enum dtype t, size_t bytes, const uint8_t *row, int b, struct row_block *out)
-{
-    if (!family_is_k(families[t])) {
-        read_simple(t, row + (size_t)b * bytes, out);
-        return;
-    }
-    const uint8_t *super = row + (size_t)(b / SUPER_BLOCKS) * bytes;
-    if (t == DT_Q6_K)
-        read_k6(super, b % SUPER_BLOCKS, out);
-    else
-        read_k45(t, super, b % SUPER_BLOCKS, out);
-}
-
-static void put_u16(uint8_t *p, int i, uint16_t v)
-{
-    memcpy(p + 2 * i, &v, 2);
-}
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    memcpy(p, &v, 4);
-}
-
-/* The weights of lane `row` into a packed block. A word is four columns: chunks hold the lanes' words side by side. */
-INLINE void put_weights(int bits, uint8_t *block, int row, const uint32_t q[WORDS])
-{
-    uint8_t *w = block + 4 * row, *upper = w + 256;
-    uint32_t fifth = 0, two[2] = {0};
-    if (bits == 8) {
-        for (int c = 0; c < WORDS; c++)
-            put_u32(w + 64 * c, q[c]);
-        return;
-    }
-    for (int c = 0; c < WORDS / 2; c++)
-        put_u32(w + 64 * c, low_nibbles(q[c]) | low_nibbles(q[c + WORDS / 2]) << 4);
-    for (int c = 0; c < WORDS; c++) {
-        fifth |= (q[c] >> 4 & 0x01010101) << c;
-        two[c / 4] |= (q[c] >> 4 & 0x03030303) << 2 * (c % 4);
-    }
-    if (bits == 5)
-        put_u32(upper, fifth);
-    if (bits == 6) {
-        put_u32(upper, two[0]);
-        put_u32(upper + 64, two[1]);
-    }
+    if (family_is_float(f))
+        return (size_t)col * GROUP_ROWS * (size_t)family_element_bytes(f) +
+               (size_t)(col / LEAF_COLS) * family_leaf_head(f);
+    size_t block = (size_t)family_block_bytes(f);
+    if (!family_is_k(f))
+        return (size_t)(col / BLOCK_COLS) * block;
+    int cols = BLOCK_COLS * SUPER_BLOCKS, super = (end ? col + cols - 1 : col) / cols;
+    return (size_t)super * ((size_t)family_head_bytes(f) + SUPER_BLOCKS * block);
 }
 
 static int get_weight(int bits, const uint8_t *w, int row, int i)
@@ -160,96 +40,262 @@ static int get_weight(int bits, const uint8_t *w, int row, int i)
     return q;
 }
 
-INLINE void put_block(enum family f, uint8_t *block, uint8_t *head, int row, const struct row_block *b)
+/* The rows of a group in their file. */
+struct rows {
+    const uint8_t *at;
+    size_t pitch;
+    int n; /* fewer than GROUP_ROWS at the end of a matrix */
+};
+
+/* A tile of float types has as many columns as 16 bytes have; those of rows that are not there are zero. */
+INLINE void put_tile(int size, uint8_t *to, struct rows r)
 {
-    put_weights(family_bits(f), block, row, b->q);
-    uint8_t *scales = block + family_weight_bytes(f);
-    if (!family_is_k(f)) {
-        put_u16(scales, row, b->d);
-        if (family_has_min(f))
-            put_u16(scales + 32, row, b->m);
-        return;
+    uint8_t some[TILE_ROWS * TILE_BYTES] = {0};
+    if (r.n < GROUP_ROWS) {
+        for (int i = 0; i < r.n; i++)
+            memcpy(some + (ptrdiff_t)i * TILE_BYTES, r.at + (size_t)i * r.pitch, TILE_BYTES);
+        r = (struct rows){some, TILE_BYTES, GROUP_ROWS};
     }
-    put_u16(head, row, b->d);
-    scales[row] = b->scale[0];
-    scales[16 + row] = f == FAM_K6 ? b->scale[1] : b->min;
-    if (f != FAM_K6)
-        put_u16(head + 32, row, b->m);
-}
-
-/* A leaf of one row of scaled fp8. */
-static void pack_f8(uint8_t *group, int lane, int leaf, const uint8_t *row)
-{
-    const uint8_t *src = row + (size_t)leaf * (4 + LEAF_COLS);
-    uint8_t *to = (uint8_t *)family_leaf(FAM_F8, group, leaf);
-    memcpy(to + 4 * lane, src, 4);
-    to += family_leaf_head(FAM_F8);
-    for (int c = 0; c < LEAF_COLS; c++)
-        to[c * GROUP_ROWS + lane] = src[4 + c];
-}
-
-/* A row's elements, each GROUP_ROWS behind the one before. */
-static void spread_words(uint8_t *to, const uint8_t *src, int n)
-{
-    for (int c = 0; c < n; c++)
-        memcpy(to + (size_t)c * GROUP_ROWS * 4, src + (size_t)c * 4, 4);
-}
-
-static void spread_halves(uint8_t *to, const uint8_t *src, int n)
-{
-    for (int c = 0; c < n; c++)
-        memcpy(to + (size_t)c * GROUP_ROWS * 2, src + (size_t)c * 2, 2);
-}
-
-static void pack_floats(const struct weight *w, uint8_t *group, int lane, int col, const uint8_t *row)
-{
-    size_t size = (size_t)family_element_bytes(w->family);
-    uint8_t *to = group + ((size_t)col * GROUP_ROWS + (size_t)lane) * size;
-    int n = w->cols - col < LEAF_COLS ? w->cols - col : LEAF_COLS;
-    if (w->family == FAM_F32)
-        spread_words(to, row + (size_t)col * size, n);
+    if (size == 4)
+        transpose_words(to, r.at, r.pitch);
+    else if (size == 2)
+        transpose_halves(to, r.at, r.pitch);
     else
-        spread_halves(to, row + (size_t)col * size, n);
+        transpose_bytes(to, r.at, r.pitch);
 }
 
-/* A few columns of all rows of a group at a time: what is written stays in the L1 cache until it is whole. */
-static void pack_float_group(const struct weight *w, uint8_t *group, int lanes, const uint8_t *src, size_t row_bytes)
+/* Columns of elements of so many bytes, a tile at a time; the last few one by one. */
+INLINE void put_columns(int size, uint8_t *to, struct rows r, int n)
 {
-    for (int col = 0; col < w->cols; col += LEAF_COLS)
-        for (int lane = 0; lane < lanes; lane++) {
-            const uint8_t *row = src + (size_t)lane * row_bytes;
-            if (w->family == FAM_F8)
-                pack_f8(group, lane, col / LEAF_COLS, row);
-            else
-                pack_floats(w, group, lane, col, row);
+    int col = 0, step = TILE_BYTES / size;
+    for (; col + step <= n; col += step)
+        put_tile(size, to + (ptrdiff_t)col * GROUP_ROWS * size,
+                 (struct rows){r.at + (ptrdiff_t)col * size, r.pitch, r.n});
+    for (; col < n; col++)
+        for (int i = 0; i < r.n; i++)
+            memcpy(to + ((ptrdiff_t)col * GROUP_ROWS + i) * size, r.at + (size_t)i * r.pitch + (ptrdiff_t)col * size,
+                   (size_t)size);
+}
+
+/* The rows that follow these are asked for beforehand: sixteen rows at once are more than the CPU sees coming. */
+INLINE void expect_rows(struct rows r, size_t offset, size_t bytes)
+{
+    for (int i = 0; i < GROUP_ROWS; i++)
+        for (size_t k = 0; k < bytes; k += 64)
+            __builtin_prefetch(r.at + (size_t)(GROUP_ROWS + i) * r.pitch + offset + k);
+}
+
+/* 64 columns, for scaled fp8 the rows' scales before them. */
+INLINE size_t put_leaf(int size, uint8_t *to, struct rows r, int n)
+{
+    size_t head = size == 1 ? GROUP_ROWS * sizeof(float) : 0;
+    for (int i = 0; i < r.n && head; i++)
+        memcpy(to + (ptrdiff_t)4 * i, r.at + (size_t)i * r.pitch, 4);
+    put_columns(size, to + head, (struct rows){r.at + (head ? 4 : 0), r.pitch, r.n}, n);
+    return head + (size_t)n * GROUP_ROWS * (size_t)size;
+}
+
+/* What is packed is made in the L1 cache and goes past the others from there. */
+INLINE void pack_floats(int size, uint8_t *group, int cols, struct rows r)
+{
+    _Alignas(64) uint8_t leaf[LEAF_COLS * GROUP_ROWS * sizeof(float)] = {0};
+    size_t row_bytes = (size_t)LEAF_COLS * (size_t)size + (size == 1 ? sizeof(float) : 0);
+    for (int col = 0; col < cols; col += LEAF_COLS) {
+        expect_rows(r, (size_t)(col / LEAF_COLS) * row_bytes, row_bytes);
+        struct rows from = {r.at + (size_t)(col / LEAF_COLS) * row_bytes, r.pitch, r.n};
+        size_t bytes = put_leaf(size, leaf, from, cols - col < LEAF_COLS ? cols - col : LEAF_COLS);
+        stream_copy(group, leaf, bytes);
+        group += bytes;
+    }
+}
+
+/* ---- quantised types. Their bytes are put side by side first: what is done to the bits then is the same for all rows
+ */
+
+typedef uint32_t quad __attribute__((vector_size(16)));
+typedef uint8_t octets __attribute__((vector_size(16)));
+
+/* A word of each row of a group; four columns, or the upper bits of a block. */
+struct word {
+    quad v[4];
+};
+
+static const uint32_t low4 = 0x0f0f0f0f, low2 = 0x03030303, low1 = 0x01010101;
+
+INLINE struct rows rows_at(struct rows r, size_t offset)
+{
+    return (struct rows){r.at + offset, r.pitch, r.n};
+}
+
+/* Words 0 .. 4n-1 of the rows. */
+INLINE void read_words(struct word *out, int n, struct rows r)
+{
+    for (int i = 0; i < n; i++)
+        put_tile(4, (uint8_t *)(out + (ptrdiff_t)4 * i), rows_at(r, (size_t)i * TILE_BYTES));
+}
+
+INLINE void put_word(uint8_t *to, const struct word *x)
+{
+    memcpy(to, x, sizeof *x);
+}
+
+/* The f16 at the start of each row. */
+INLINE void put_halves(uint8_t *to, struct rows r)
+{
+    for (int i = 0; i < r.n; i++)
+        memcpy(to + (ptrdiff_t)2 * i, r.at + (size_t)i * r.pitch, 2);
+}
+
+/* Eight words have the nibbles of two blocks, those of one in their lower halves. A packed word has columns of its own
+ * block only. */
+INLINE void put_nibbles(uint8_t *low, uint8_t *high, const struct word w[8])
+{
+    for (int c = 0; c < 4; c++)
+        for (int k = 0; k < 4; k++) {
+            quad a = w[c].v[k], b = w[c + 4].v[k], x = (a & low4) | (b & low4) << 4, y = (a >> 4 & low4) | (b & ~low4);
+            memcpy(low + (ptrdiff_t)64 * c + (ptrdiff_t)16 * k, &x, 16);
+            memcpy(high + (ptrdiff_t)64 * c + (ptrdiff_t)16 * k, &y, 16);
         }
 }
 
-/* Inlined for each type, so that nothing is asked about it in the loops. */
-INLINE void pack_group_of(enum dtype t, uint8_t *group, int lanes, int blocks, const uint8_t *src, size_t row_bytes)
+/* Bit 4c + j of a word becomes bit 8j + c: a rotation of the bits' numbers, four times two of these change places. */
+INLINE quad swap_bits(quad x, int by, uint32_t where)
+{
+    quad t = (x ^ x >> by) & where;
+    return x ^ t ^ t << by;
+}
+
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
+INLINE void pack_simple(enum dtype t, uint8_t *block, struct rows r)
 {
     const enum family f = families[t];
-    size_t bytes = (size_t)dtype_get(t)->bytes;
-    for (int b = 0; b < blocks; b++) {
-        const uint8_t *head;
-        uint8_t *block = (uint8_t *)family_block(f, group, b, &head);
-        for (int lane = 0; lane < lanes; lane++) {
-            struct row_block rb = {0};
-            read_block(t, bytes, src + (size_t)lane * row_bytes, b, &rb);
-            put_block(f, block, (uint8_t *)head, lane, &rb);
-        }
+    bool five = family_bits(f) == 5;
+    size_t at = family_has_min(f) ? 4 : 2;
+    uint8_t *scales = block + family_weight_bytes(f);
+    put_halves(scales, r);
+    if (family_has_min(f))
+        put_halves(scales + 32, rows_at(r, 2));
+    for (int i = 0; i < r.n && five; i++)
+        memcpy(block + 256 + (ptrdiff_t)4 * i, r.at + (size_t)i * r.pitch + at, 4);
+    for (int k = 0; k < 4 && five; k++) {
+        quad x;
+        memcpy(&x, block + 256 + (ptrdiff_t)16 * k, 16);
+        x = swap_bits(x, 7, 0x00aa00aa);  /* numbers' bits 0 and 3 */
+        x = swap_bits(x, 14, 0x0000cccc); /* 1 and 4 */
+        x = swap_bits(x, 1, 0x22222222);  /* 0 and 1 */
+        x = swap_bits(x, 3, 0x0a0a0a0a);  /* 0 and 2 */
+        memcpy(block + 256 + (ptrdiff_t)16 * k, &x, 16);
+    }
+    at += five ? 4 : 0;
+    put_tile(4, block, rows_at(r, at));
+    if (family_bits(f) == 8)
+        put_tile(4, block + 256, rows_at(r, at + TILE_BYTES));
+}
+
+/* The fifth bits of the j-th block of a super-block, of whose weights w has one bit for each block. */
+INLINE void put_fifth(uint8_t *to, const struct word w[8], int j)
+{
+    struct word out = {0};
+    for (int c = 0; c < 8; c++)
+        for (int k = 0; k < 4; k++)
+            out.v[k] |= (w[c].v[k] >> j & low1) << c;
+    put_word(to, &out);
+}
+
+/* 256 columns of Q4_K or Q5_K; dtype.c describes the bytes. */
+INLINE void pack_k45(enum dtype t, uint8_t *super, struct rows r)
+{
+    const enum family f = families[t];
+    const ptrdiff_t block = family_block_bytes(f), scales = family_weight_bytes(f);
+    uint8_t *first = super + family_head_bytes(f);
+    struct word w[8], fifth[8];
+    octets head[16], *s = head + 4;
+    put_halves(super, r);
+    put_halves(super + 32, rows_at(r, 2));
+    put_tile(1, (uint8_t *)head, r);
+    for (int j = 0; j < SUPER_BLOCKS; j++) {
+        octets scale = j < 4 ? s[j] & 63 : (s[(j + 4) % 12] & 15) | (s[(j + 8) % 12] >> 6) << 4,
+               min = j < 4 ? s[j + 4] & 63 : s[(j + 4) % 12] >> 4 | (s[j] >> 6) << 4;
+        memcpy(first + j * block + scales, &scale, 16);
+        memcpy(first + j * block + scales + 16, &min, 16);
+    }
+    if (t == DT_Q5_K)
+        read_words(fifth, 2, rows_at(r, 16));
+    for (int j = 0; j < SUPER_BLOCKS && t == DT_Q5_K; j++)
+        put_fifth(first + j * block + 256, fifth, j);
+    for (int j = 0; j < SUPER_BLOCKS; j += 2) {
+        read_words(w, 2, rows_at(r, (size_t)((t == DT_Q4_K ? 16 : 48) + j / 2 * 32)));
+        put_nibbles(first + j * block, first + (j + 1) * block, w);
     }
 }
 
-static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t row_bytes)
+/* The upper two bits of a block whose four columns of a word have them from bit `at` of each byte on. */
+INLINE void put_upper(uint8_t *to, const struct word w[8], int at)
+{
+    struct word out[2] = {0};
+    for (int c = 0; c < 8; c++)
+        for (int k = 0; k < 4; k++)
+            out[c / 4].v[k] |= (w[c].v[k] >> at & low2) << 2 * (c % 4);
+    put_word(to, out);
+    put_word(to + 64, out + 1);
+}
+
+/* 256 columns of Q6_K: each half has nibbles of blocks 0 and 2, of 1 and 3, and the upper bits of all four. */
+INLINE void pack_k6(uint8_t *super, struct rows r)
+{
+    const ptrdiff_t block = family_block_bytes(FAM_K6), scales = family_weight_bytes(FAM_K6);
+    uint8_t *first = super + family_head_bytes(FAM_K6);
+    struct word w[8];
+    octets s[16];
+    put_halves(super, rows_at(r, 208));
+    put_tile(1, (uint8_t *)s, rows_at(r, 192));
+    for (int j = 0; j < SUPER_BLOCKS; j++)
+        memcpy(first + j * block + scales, s + (ptrdiff_t)2 * j, 32);
+    for (int j = 0; j < SUPER_BLOCKS; j += 4) {
+        for (int i = 0; i < 2; i++) {
+            read_words(w, 2, rows_at(r, (size_t)(j * 16 + i * 32)));
+            put_nibbles(first + (j + i) * block, first + (j + i + 2) * block, w);
+        }
+        read_words(w, 2, rows_at(r, (size_t)(128 + j * 8)));
+        for (int i = 0; i < 4; i++)
+            put_upper(first + (j + i) * block + 256, w, 2 * i);
+    }
+}
+
+/* As pack_floats; inlined for each type, so that nothing is asked about it in the loops. */
+INLINE void pack_blocks(enum dtype t, uint8_t *group, int blocks, struct rows r)
+{
+    enum { MOST_BYTES = SUPER_BLOCKS * (512 + 64) + 64 };
+    const enum family f = families[t];
+    const size_t bytes = (size_t)dtype_get(t)->bytes, turn = family_is_k(f) ? bytes : bytes * SUPER_BLOCKS;
+    _Alignas(64) uint8_t packed[MOST_BYTES] = {0};
+    for (int b = 0; b < blocks; b += SUPER_BLOCKS) {
+        int n = blocks - b < SUPER_BLOCKS ? blocks - b : SUPER_BLOCKS;
+        struct rows here = rows_at(r, (size_t)(b / SUPER_BLOCKS) * turn);
+        expect_rows(here, 0, turn);
+        if (t == DT_Q6_K)
+            pack_k6(packed, here);
+        else if (family_is_k(f))
+            pack_k45(t, packed, here);
+        for (int i = 0; i < n && !family_is_k(f); i++)
+            pack_simple(t, packed + (ptrdiff_t)i * family_block_bytes(f), rows_at(here, (size_t)i * bytes));
+        size_t made = (size_t)family_head_bytes(f) + (size_t)n * (size_t)family_block_bytes(f);
+        stream_copy(group, packed, made);
+        group += made;
+    }
+}
+
+static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t pitch)
 {
     uint8_t *group = w->data + (size_t)g * w->group_bytes;
-    int left = w->rows - g * GROUP_ROWS, lanes = left < GROUP_ROWS ? left : GROUP_ROWS, n = w->cols / BLOCK_COLS;
+    size_t end = column_at(w->family, w->cols, true);
+    int left = w->rows - g * GROUP_ROWS;
+    struct rows r = {src, pitch, left < GROUP_ROWS ? left : GROUP_ROWS};
+    switch (w->type) {
 #define OF(t)                                                                                                          \
     case t:                                                                                                            \
-        pack_group_of(t, group, lanes, n, src, row_bytes);                                                             \
+        pack_blocks(t, group, w->cols / BLOCK_COLS, r);                                                                \
         break
-    switch (w->type) {
         OF(DT_Q4_0);
         OF(DT_Q4_1);
         OF(DT_Q5_0);
@@ -258,10 +304,17 @@ static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t
         OF(DT_Q4_K);
         OF(DT_Q5_K);
         OF(DT_Q6_K);
-    default:
-        pack_float_group(w, group, lanes, src, row_bytes);
-    }
 #undef OF
+    case DT_F32:
+        pack_floats(4, group, w->cols, r);
+        break;
+    case DT_F8_SCALED:
+        pack_floats(1, group, w->cols, r);
+        break;
+    default:
+        pack_floats(2, group, w->cols, r);
+    }
+    memset(group + end, 0, w->group_bytes - end);
 }
 
 static size_t group_bytes(enum family f, int cols)
@@ -296,7 +349,7 @@ static struct weight describe(enum dtype t, int rows, int cols)
                            .group_bytes = group_bytes(families[t], cols)};
 }
 
-int pack_weight(struct weight **out, const struct weight_src *src, struct err *e)
+int pack_weight(struct weight **out, const struct weight_src *src, struct slab *room, struct err *e)
 {
     *out = NULL;
     const struct dtype_info *info = dtype_get(src->type);
@@ -312,24 +365,25 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct err *e
     if (!w)
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d", src->rows, src->cols);
     *w = describe(src->type, src->rows, src->cols);
-    w->data = mem_try_aligned(pack_bytes(src->type, src->rows, src->cols) + PACK_TAIL, 64);
+    w->data = slab_take(room, pack_bytes(src->type, src->rows, src->cols));
     if (!w->data) {
         mem_free(w);
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d (%s)", src->rows, src->cols, info->name);
     }
-    size_t row_bytes = dtype_row_bytes(src->type, src->cols);
+    size_t pitch = weight_src_pitch(src);
     for (int g = 0; g < w->groups; g++)
-        pack_group(w, g, (const uint8_t *)src->data + (size_t)g * GROUP_ROWS * row_bytes, row_bytes);
+        pack_group(w, g, (const uint8_t *)src->data + (size_t)g * GROUP_ROWS * pitch, pitch);
+    stream_fence();
     *out = w;
     return 0;
 }
 
-void pack_free(struct weight *w)
+void pack_free(struct weight *w, struct slab *room)
 {
     if (!w)
         return;
     if (!w->borrows)
-        mem_free(w->data);
+        slab_give(room, w->data, (size_t)w->groups * w->group_bytes);
     mem_free(w);
 }
 
@@ -342,19 +396,6 @@ struct weight *pack_alias(enum dtype t, int rows, int cols, void *room)
     w->data = room;
     w->borrows = true;
     return w;
-}
-
-/* How far from the start of a group the columns from `col` on are, or with `end` where the columns before it end. */
-static size_t column_at(enum family f, int col, bool end)
-{
-    if (family_is_float(f))
-        return (size_t)col * GROUP_ROWS * (size_t)family_element_bytes(f) +
-               (size_t)(col / LEAF_COLS) * family_leaf_head(f);
-    size_t block = (size_t)family_block_bytes(f);
-    if (!family_is_k(f))
-        return (size_t)(col / BLOCK_COLS) * block;
-    int cols = BLOCK_COLS * SUPER_BLOCKS, super = (end ? col + cols - 1 : col) / cols;
-    return (size_t)super * ((size_t)family_head_bytes(f) + SUPER_BLOCKS * block);
 }
 
 struct weight_runs pack_window(const struct wview *v)

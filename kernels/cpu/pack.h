@@ -20,6 +20,7 @@
 #define CPU_PACK_H
 
 #include "kernels/backend.h"
+#include "kernels/cpu/slab.h"
 
 enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
@@ -107,11 +108,10 @@ static inline const uint8_t *family_block(enum family f, const uint8_t *group, i
     return *head + (size_t)family_head_bytes(f) + (size_t)(b % SUPER_BLOCKS) * block;
 }
 
-/* Packs src. E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's block), E_FULL without
- * memory. */
-int pack_weight(struct weight **out, const struct weight_src *src, struct err *e);
-void pack_free(struct weight *w);
-enum { PACK_TAIL = 4096 };                           /* readable bytes behind a matrix: prefetches run past the end */
+/* Packs src into memory of the slab. E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's
+ * block), E_FULL without memory. */
+int pack_weight(struct weight **out, const struct weight_src *src, struct slab *room, struct err *e);
+void pack_free(struct weight *w, struct slab *room); /* NULL is fine */
 size_t pack_bytes(enum dtype t, int rows, int cols); /* of one that can be packed */
 /* Such a one, whose bytes will lie in room. NULL without memory. */
 struct weight *pack_alias(enum dtype t, int rows, int cols, void *room);

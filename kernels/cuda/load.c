@@ -154,6 +154,19 @@ static bool place_rows(struct device *d, const struct weight *w, int slot, size_
            gpu_ok(d, launch_pack(d->stream, &j), "packing weights");
 }
 
+/* Rows of the file into a slot, without what lies between them. */
+static void fetch_rows(struct loader *l, int slot, const struct weight_src *src, const int rows[2])
+{
+    size_t row_bytes = dtype_row_bytes(src->type, src->cols), pitch = weight_src_pitch(src);
+    const char *from = (const char *)src->data + (size_t)rows[0] * pitch;
+    if (pitch == row_bytes) {
+        copier_copy(l->copier, l->host[slot], from, (size_t)rows[1] * row_bytes);
+        return;
+    }
+    for (size_t i = 0; i < (size_t)rows[1]; i++)
+        memcpy((char *)l->host[slot] + i * row_bytes, from + i * pitch, row_bytes);
+}
+
 static bool send_rows(struct device *d, const struct weight *w, const struct weight_src *src)
 {
     size_t row_bytes = dtype_row_bytes(src->type, src->cols);
@@ -164,8 +177,7 @@ static bool send_rows(struct device *d, const struct weight *w, const struct wei
         l->next = (slot + 1) % LOAD_SLOTS;
         if (!gpu_ok(d, cudaEventSynchronize(l->free[slot]), "loading weights"))
             return false;
-        copier_copy(l->copier, l->host[slot], (const char *)src->data + (size_t)first * row_bytes,
-                    (size_t)rows[1] * row_bytes);
+        fetch_rows(l, slot, src, rows);
         if (!place_rows(d, w, slot, row_bytes, rows) ||
             !gpu_ok(d, cudaEventRecord(l->free[slot], d->stream), "loading weights"))
             return false;

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""A Llama of one small layer with the tokenizer of another GGUF file and random weights: computing with it costs next
-to nothing, so that a server around it shows what its front costs. Needs the gguf package.
-usage: tiny_gguf.py SOURCE.gguf OUT.gguf"""
+"""A Llama with random weights and the tokenizer of another GGUF file. As it comes it has one small layer: computing with
+it costs next to nothing, so that a server around it shows what its front costs. Needs the gguf package.
+usage: tiny_gguf.py SOURCE.gguf OUT.gguf [--layers N] [--hidden N] [--heads N] [--ffn N] [--type F16|Q4_0|Q8_0]"""
 
-import sys
+import argparse
 
 import gguf
 import numpy
-
-HIDDEN, HEADS, FFN = 64, 1, 64
 
 
 def copy_tokenizer(reader, writer):
@@ -22,34 +20,60 @@ def copy_tokenizer(reader, writer):
             writer.add_key_value(name, value, kind)
 
 
+def arguments():
+    p = argparse.ArgumentParser(usage=__doc__.splitlines()[-1].removeprefix("usage: "))
+    p.add_argument("source")
+    p.add_argument("out")
+    for name, n in (("layers", 1), ("hidden", 64), ("heads", 1), ("ffn", 64)):
+        p.add_argument(f"--{name}", type=int, default=n)
+    p.add_argument("--type", choices=["F16", "Q4_0", "Q8_0"], default="F16")
+    return p.parse_args()
+
+
+def add_shape(writer, o, vocab):
+    writer.add_block_count(o.layers)
+    writer.add_context_length(8192)
+    writer.add_embedding_length(o.hidden)
+    writer.add_feed_forward_length(o.ffn)
+    writer.add_head_count(o.heads)
+    writer.add_head_count_kv(o.heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(o.hidden // o.heads)
+    writer.add_vocab_size(vocab)
+
+
+def shapes(o, vocab):
+    yield "token_embd.weight", (vocab, o.hidden)
+    yield "output_norm.weight", (o.hidden,)
+    for i in range(o.layers):
+        for name in ("attn_norm", "ffn_norm"):
+            yield f"blk.{i}.{name}.weight", (o.hidden,)
+        for name in ("q", "k", "v", "output"):
+            yield f"blk.{i}.attn_{name}.weight", (o.hidden, o.hidden)
+        for name in ("gate", "up"):
+            yield f"blk.{i}.ffn_{name}.weight", (o.ffn, o.hidden)
+        yield f"blk.{i}.ffn_down.weight", (o.hidden, o.ffn)
+
+
+def add_weights(writer, o, vocab):
+    rng = numpy.random.default_rng(1)
+    kind = gguf.GGMLQuantizationType[o.type]
+    for name, shape in shapes(o, vocab):
+        if len(shape) == 1:
+            writer.add_tensor(name, numpy.ones(shape, "f4"))
+        else:
+            weights = rng.standard_normal(shape, "f4") * numpy.float32(0.05)
+            writer.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
+
+
 def main():
-    reader = gguf.GGUFReader(sys.argv[1])
-    writer = gguf.GGUFWriter(sys.argv[2], "llama")
+    o = arguments()
+    reader = gguf.GGUFReader(o.source)
+    writer = gguf.GGUFWriter(o.out, "llama")
     vocab = len(reader.fields["tokenizer.ggml.tokens"].data)
     copy_tokenizer(reader, writer)
-    writer.add_block_count(1)
-    writer.add_context_length(8192)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(HIDDEN)
-    writer.add_vocab_size(vocab)
-    rng = numpy.random.default_rng(1)
-    shapes = {
-        "token_embd.weight": (vocab, HIDDEN),
-        "output_norm.weight": (HIDDEN,),
-        "blk.0.attn_norm.weight": (HIDDEN,),
-        "blk.0.ffn_norm.weight": (HIDDEN,),
-        "blk.0.ffn_gate.weight": (FFN, HIDDEN),
-        "blk.0.ffn_up.weight": (FFN, HIDDEN),
-        "blk.0.ffn_down.weight": (HIDDEN, FFN),
-    }
-    shapes |= {f"blk.0.attn_{m}.weight": (HIDDEN, HIDDEN) for m in ("q", "k", "v", "output")}
-    for name, shape in shapes.items():
-        one = len(shape) == 1
-        writer.add_tensor(name, numpy.ones(shape, "f4") if one else (rng.standard_normal(shape) * 0.05).astype("f2"))
+    add_shape(writer, o, vocab)
+    add_weights(writer, o, vocab)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
