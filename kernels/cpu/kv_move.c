@@ -149,7 +149,8 @@ static void move_item(void *ctx, int item, int thread)
         n = run_at(m, p);
         int whole = n * c->parts;
         if (c->parts > 1 && p % whole == 0 && p + whole <= m->end_token && n == c->small) {
-            copy_parts(c, layer, head, p);
+            for (int h = head; h < head + c->heads; h++)
+                copy_parts(c, layer, h, p);
             n = whole;
         } else if (n == m->from.tokens_per_block && n == m->to.tokens_per_block)
             copy_block(c, layer, head, p);
@@ -186,9 +187,9 @@ void cpu_kv_move(struct device *d, const struct kv_move *m)
     ASSERT((size_t)(m->from.head + m->n_heads) * c.from.head_bytes <= m->from.space->block_bytes);
     ASSERT((size_t)(m->to.head + m->n_heads) * c.to.head_bytes <= m->to.space->block_bytes);
     int64_t tokens = m->end_token - m->first_token, bytes = 2 * tokens * layers * m->n_heads * (int64_t)c.value_bytes;
-    c.heads = m->from.tokens_per_block == m->to.tokens_per_block ? m->n_heads : 1;
     c.streams = bytes >= LARGE;
     if (c.streams)
         find_parts(&c);
+    c.heads = c.parts || m->from.tokens_per_block == m->to.tokens_per_block ? m->n_heads : 1;
     device_run(d, layers * (m->n_heads / c.heads), bytes / 8, move_item, &c);
 }

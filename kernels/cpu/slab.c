@@ -1,12 +1,12 @@
 #include "kernels/cpu/slab.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/monitor.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -29,7 +29,7 @@ struct hole {
 };
 
 struct slab {
-    pthread_mutex_t lock;
+    struct monitor *lock;
     bool keeps;
     void **areas;
     struct hole *holes;
@@ -56,7 +56,7 @@ struct slab *slab_open(bool keeps)
     struct slab *s = mem_try(sizeof *s);
     if (!s)
         return NULL;
-    pthread_mutex_init(&s->lock, NULL);
+    s->lock = monitor_new();
     s->keeps = keeps;
     return s;
 }
@@ -71,7 +71,7 @@ void slab_close(struct slab *s)
         mem_free(s->areas[i]);
     mem_free(s->areas);
     mem_free(s->holes);
-    pthread_mutex_destroy(&s->lock);
+    monitor_free(s->lock);
     mem_free(s);
 }
 
@@ -176,14 +176,14 @@ void *slab_take(struct slab *s, size_t bytes)
     if (bytes > SIZE_MAX / 2)
         return NULL;
     size_t need = rounded(bytes);
-    pthread_mutex_lock(&s->lock);
+    monitor_lock(s->lock);
     /* each area begins as a hole, and what is taken may become one */
     bool has_lists = reserve_holes(s, s->n_holes + s->n_taken + 3);
     uint8_t *p = has_lists ? take_from_holes(s, need) : NULL;
     if (has_lists && !p && add_area(s, need))
         p = take_from_holes(s, need);
     s->n_taken += p != NULL;
-    pthread_mutex_unlock(&s->lock);
+    monitor_unlock(s->lock);
     if (p)
         watch(p, need, false);
     return p;
@@ -206,12 +206,12 @@ void slab_give(struct slab *s, void *p, size_t bytes)
 {
     if (!p)
         return;
-    pthread_mutex_lock(&s->lock);
+    monitor_lock(s->lock);
     ASSERT(s->n_taken > 0);
     s->n_taken--;
     watch(p, rounded(bytes), true);
     struct hole in = add_hole(s, (struct hole){p, rounded(bytes)});
     if (!s->keeps)
         return_pages(&in, p, rounded(bytes));
-    pthread_mutex_unlock(&s->lock);
+    monitor_unlock(s->lock);
 }

@@ -26,8 +26,10 @@ INLINE void stream_row(uint8_t *to, const uint8_t *from, size_t bytes)
 /* Anything; past the caches where `to` is aligned to 16. */
 INLINE void stream_copy(uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    size_t whole = (uintptr_t)to % 16 == 0 ? bytes & ~(size_t)15 : 0;
-    stream_row(to, from, whole);
+    size_t whole = (uintptr_t)to % 16 == 0 ? bytes & ~(size_t)15 : 0, lines = whole & ~(size_t)63;
+    for (size_t i = 0; i < lines; i += 64)
+        stream_row(to + i, from + i, 64);
+    stream_row(to + lines, from + lines, whole - lines);
     memcpy(to + whole, from + whole, bytes - whole);
 }
 

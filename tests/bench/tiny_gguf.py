@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A Llama with random weights and the tokenizer of another GGUF file. As it comes it has one small layer: computing with
-it costs next to nothing, so that a server around it shows what its front costs. Needs the gguf package.
+"""A Llama with random weights and the tokenizer of another GGUF file. As it comes it has one small layer: computing
+with it costs next to nothing, so that a server around it shows what its front costs. Needs the gguf package.
 usage: tiny_gguf.py SOURCE.gguf OUT.gguf [--layers N] [--hidden N] [--heads N] [--ffn N] [--type F16|Q4_0|Q8_0]"""
 
 import argparse

@@ -90,6 +90,42 @@ static void embedding_is_the_table(void **state)
     ops->close(d);
 }
 
+/* Rows and columns out of the middle of a matrix are packed from where they lie, to the bit. */
+static void a_share_is_packed_in_its_place(void **state)
+{
+    (void)state;
+    enum { ROWS = 61, COLS = 1024, MOST = 512 };
+    struct rng r;
+    rng_init(&r, 23);
+    struct device *d = open_device("auto", 1);
+    for (int round = 0; round < 4 * DT_MATRICES; round++) {
+        struct weight_src whole = random_matrix(&r, (enum dtype)(round % DT_MATRICES), ROWS, COLS), part = whole;
+        const struct dtype_info *info = dtype_get(whole.type);
+        int unit = info->block, col0 = unit * (int)rng_below(&r, (uint64_t)(MOST / unit)),
+            row0 = (int)rng_below(&r, ROWS - 1);
+        part.rows = 1 + (int)rng_below(&r, (uint64_t)(ROWS - row0));
+        part.cols = unit * (1 + (int)rng_below(&r, (uint64_t)(MOST / unit)));
+        part.pitch = dtype_row_bytes(whole.type, COLS);
+        part.data = (const char *)whole.data + (size_t)row0 * part.pitch + dtype_row_bytes(whole.type, col0);
+        struct weight *w = load(d, &part);
+        float *rows = dequantised(&whole);
+        static float y[ROWS][MOST];
+        int32_t ids[ROWS];
+        for (int i = 0; i < part.rows; i++)
+            ids[i] = i;
+        struct batch b = {.n_rows = part.rows, .ids = ids, .positions = ids};
+        assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
+        ops->embed(d, (struct wview){w, 0, part.rows, 0, part.cols}, act_of(&y[0][0], MOST), 0, part.rows);
+        finish(d);
+        for (int i = 0; i < part.rows; i++)
+            assert_memory_equal(y[i], rows + (size_t)(row0 + i) * COLS + col0, (size_t)part.cols * sizeof(float));
+        ops->weight_free(d, w);
+        free(rows);
+        free((void *)whole.data);
+    }
+    ops->close(d);
+}
+
 static void gather_takes_rows(void **state)
 {
     (void)state;
@@ -221,9 +257,13 @@ static void idle_helpers_sleep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widening_by_hand),       cmocka_unit_test(half_floats),
-        cmocka_unit_test(embedding_is_the_table), cmocka_unit_test(gather_takes_rows),
-        cmocka_unit_test(facts_and_memory),       cmocka_unit_test(pool_runs_each_item_once),
+        cmocka_unit_test(widening_by_hand),
+        cmocka_unit_test(half_floats),
+        cmocka_unit_test(embedding_is_the_table),
+        cmocka_unit_test(gather_takes_rows),
+        cmocka_unit_test(a_share_is_packed_in_its_place),
+        cmocka_unit_test(facts_and_memory),
+        cmocka_unit_test(pool_runs_each_item_once),
         cmocka_unit_test(idle_helpers_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
