@@ -102,6 +102,7 @@ struct opts {
     /* simulate */
     char *hardware; /* NULL: fixed costs */
     int64_t weight_tp, weight_pp;
+    double link_scale;
     bool lockstep;
     char *trace, *trace_hashes;      /* a file or a generator; NULL: no hashes beside it */
     struct strings policies;         /* NAME|FILE[:param=value,...] */

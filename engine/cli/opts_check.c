@@ -96,6 +96,8 @@ static int check_simulation(const struct opts *o, struct err *e)
     if (!o->hardware && (o->weight_tp > 1 || o->weight_pp > 1))
         return err_set(e, E_INPUT, "--weight-%s needs a machine with a memory: --hardware and --model",
                        o->weight_tp > 1 ? "shares" : "stages");
+    if (!o->hardware && o->link_scale != 1)
+        return err_set(e, E_INPUT, "--all-reduce-scale needs a described machine: --hardware and --model");
     return check_params(o, e);
 }
 

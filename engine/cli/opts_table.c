@@ -169,6 +169,8 @@ static const struct opt_row rows[] = {
      "with --hardware: each device holds the layers of one of N stages, so all groups have N (-pp N), and there is "
      "more "
      "room for KV"},
+    {"all-reduce-scale", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SIMULATE, AT(link_scale), "X", "1", 0.001, 1000, NULL,
+     "with --hardware: as if all-reduces had X times the bandwidth"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL,
      "sim: time of a step"},
     {"sim-row-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_row_us), "US", "1", 0, 1e9, NULL,

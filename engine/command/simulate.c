@@ -29,6 +29,7 @@ static int open_machine(struct app *a, char words[160], struct err *e)
     TRY(places_description(o->hardware, "models/hardware", hardware, e));
     TRY(places_description(o->model, "models/catalog", model, e));
     TRY(sim_machine_open(&a->machine, hardware, model, e));
+    sim_machine_scale_links(a->machine, o->link_scale);
     TRY(model_open_dummy(&a->model, sim_machine_config(a->machine), DT_BF16, o->seed, e));
     snprintf(words, 160, "%.50s, %.50s%s%s", o->hardware, o->model, o->lockstep ? ", groups in lockstep" : "",
              strcmp(o->weights, "pooled") ? "" : ", FFN weights pooled");

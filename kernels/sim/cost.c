@@ -145,7 +145,8 @@ static double collective(const struct sim_machine *m, enum sim_table_kind kind, 
 double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph)
 {
     const struct sim_hardware *h = &m->hardware;
-    double wire = 2.0 * (g - 1) / g * bytes, formula = h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
+    double wire = 2.0 * (g - 1) / g * bytes / m->link_scale,
+           formula = h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
     if (g < 2)
         return 0;
     if (bytes <= h->small_bytes)

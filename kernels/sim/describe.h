@@ -35,6 +35,7 @@ struct sim_model {
 struct sim_machine {
     struct sim_hardware hardware;
     struct sim_model model;
+    double link_scale;        /* how many times as much all-reduces get through */
     struct sim_tables tables; /* measured kernels; empty: the formulas alone */
     struct sim_outside
         *outside; /* where prices outside of the tables are noted; NULL: nowhere. Set only in a copy, for one call */

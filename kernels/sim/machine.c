@@ -281,6 +281,7 @@ int sim_machine_open(struct sim_machine **out, const char *hardware_path, const 
 {
     struct sim_machine *m = mem_new(sizeof *m);
     m->config_path = mem_strdup(model_path);
+    m->link_scale = 1;
     int rc = read_file(m, hardware_path, sim_hardware_read, e);
     if (!rc)
         rc = read_file(m, model_path, sim_model_read, e);
@@ -302,6 +303,11 @@ void sim_machine_close(struct sim_machine *m)
     sim_tables_free(&m->tables);
     mem_free(m->config_path);
     mem_free(m);
+}
+
+void sim_machine_scale_links(struct sim_machine *m, double times)
+{
+    m->link_scale = times;
 }
 
 const char *sim_machine_config(const struct sim_machine *m)

@@ -37,6 +37,9 @@ struct sim_step {
  * closed. */
 int sim_machine_open(struct sim_machine **out, const char *hardware_path, const char *model_path, struct err *e);
 void sim_machine_close(struct sim_machine *m); /* NULL is fine */
+/* All-reduces get so many times the bandwidth of their description or table, and wait as long for one another as there.
+ * Before the machine is used. */
+void sim_machine_scale_links(struct sim_machine *m, double times);
 
 /* The path of the model file, which is also a config.json that model_open_dummy reads. Lives as long as the machine. */
 const char *sim_machine_config(const struct sim_machine *m);

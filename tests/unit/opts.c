@@ -85,9 +85,9 @@ static void every_row_works(void **state)
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
                 !strcmp(r->name, "load-format") || !strcmp(r->name, "disk-kv"))
                 continue;
-            if (bits[c] == IN_SIMULATE &&
-                (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") || !strcmp(r->name, "weight-shares") ||
-                 !strcmp(r->name, "weight-stages") || !strcmp(r->name, "lockstep")))
+            if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") ||
+                                           !strcmp(r->name, "weight-shares") || !strcmp(r->name, "weight-stages") ||
+                                           !strcmp(r->name, "lockstep") || !strcmp(r->name, "all-reduce-scale")))
                 continue; /* settings that need one another: see what_a_simulation_needs */
             char value[60], line[300], env_line[200];
             struct opts o;
@@ -168,6 +168,7 @@ static void what_a_simulation_needs(void **state)
     refuses("simulate --trace t --model m", E_INPUT, "needs --hardware");
     refuses("simulate --trace t --hf-config c --lockstep", E_INPUT, "--lockstep needs");
     refuses("simulate --trace t --hf-config c --weight-shares 2", E_INPUT, "--weight-shares needs");
+    refuses("simulate --trace t --hf-config c --all-reduce-scale 2", E_INPUT, "--all-reduce-scale needs");
     refuses("simulate --trace t --hf-config c --weight-stages 2", E_INPUT, "--weight-stages needs");
     refuses("simulate --trace t --hardware h --model m --sim-row-us 3", E_INPUT, "--sim-row-us says what");
     refuses("simulate --trace t --hardware h --model m --kv-cache-dtype fp8", E_INPUT, "--kv-cache-dtype says what");
