@@ -54,17 +54,17 @@ static int check_files(const struct opts *o, struct err *e)
     struct files *files = NULL;
     if (!o->batch_dir)
         return 0;
-    TRY(files_open(&files, o->batch_dir, &limits, e));
-    files_close(files);
     if (o->batch_file_bytes + FILES_API_FORM > o->body_bytes)
         return err_set(e, E_INPUT,
                        "a file of --batch-file-bytes, and 64 KiB, do not fit into --max-body-bytes: raise that one, or "
                        "lower the other");
-    return o->batch_file_bytes <= o->answers_bytes / 4
-               ? 0
-               : err_set(e, E_INPUT,
-                         "a file of --batch-file-bytes is more than one answer may have, a quarter of "
-                         "--max-answer-memory: raise that one, or lower the other");
+    if (o->batch_file_bytes > o->answers_bytes / 4)
+        return err_set(e, E_INPUT,
+                       "a file of --batch-file-bytes is more than one answer may have, a quarter of "
+                       "--max-answer-memory: raise that one, or lower the other");
+    TRY(files_open(&files, o->batch_dir, &limits, e));
+    files_close(files);
+    return 0;
 }
 
 static int open_server(struct app *a, struct err *e)

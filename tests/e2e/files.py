@@ -129,6 +129,7 @@ def a_folder_has_one_server_and_flags_are_checked():
     for flags, word in (("--batch-file-bytes 64MiB", "--max-body-bytes"), ("--max-answer-memory 1MiB", "--max-answer")):
         wrong = subprocess.run(command("wrong", *flags.split()), capture_output=True, text=True, timeout=60, env=ENV)
         assert wrong.returncode == 1 and word in wrong.stderr, wrong
+        assert not os.path.exists("wrong"), "a folder was made for a server that cannot start"
     with Site(None) as s:
         for status, said in (s.upload(b"x"), s.json("GET", "/v1/files"), s.json("DELETE", "/v1/files/x")):
             assert status == 501 and "--batch-dir" in said["error"]["message"], said
