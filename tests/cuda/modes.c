@@ -127,7 +127,9 @@ static uint8_t *scaled_anew(const struct weight_src *src)
     size_t row_bytes = dtype_row_bytes(src->type, cols);
     float *x = mem_new_array((size_t)rows * (size_t)cols, sizeof *x);
     uint8_t *to = mem_new((size_t)rows * row_bytes);
-    dtype_to_f32(src->type, src->data, x, (int64_t)rows * cols);
+    for (int r = 0; r < rows; r++)
+        dtype_to_f32(src->type, (const char *)src->data + (size_t)r * weight_src_pitch(src),
+                     x + (size_t)r * (size_t)cols, cols);
     for (int r0 = 0; r0 < rows; r0 += high)
         for (int c0 = 0; c0 < cols; c0 += wide) {
             int r1 = r0 + high < rows ? r0 + high : rows, c1 = c0 + wide < cols ? c0 + wide : cols;
@@ -146,7 +148,7 @@ static int load_with(const struct backend_ops *ops, struct device *d, struct wei
     struct weight_src own = *src;
     uint8_t *made = src->type == DT_F8_SCALED && src->rows > 1 ? scaled_anew(src) : NULL;
     if (made)
-        own.data = made, own.scales = scales;
+        own.data = made, own.scales = scales, own.pitch = 0;
     int rc = ops->weight_load(d, out, &own, e);
     mem_free(made);
     return rc;

@@ -199,8 +199,7 @@ static struct {
 static float scale_of(const struct weight_src *s, int row, int col)
 {
     float d;
-    memcpy(&d, (const char *)s->data + (size_t)row * dtype_row_bytes(s->type, s->cols) + (size_t)(col / 64) * 68,
-           sizeof d);
+    memcpy(&d, (const char *)s->data + (size_t)row * weight_src_pitch(s) + (size_t)(col / 64) * 68, sizeof d);
     return d;
 }
 
