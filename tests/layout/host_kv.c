@@ -116,7 +116,7 @@ static void a_rank_fails_while_sequences_are_swapped(void **state)
     (void)state;
     static struct run quiet, t;
     struct model *m = open_model("tests/data/layout_9_3.json", DT_F32);
-    int n = SOME < 60 ? SOME : 60;
+    int n = N < 60 ? N : 60;
     one_rank(&quiet, m, &(struct run_opts){.n_requests = n});
     for (int rank = 0; rank < 4; rank++) {
         struct chaos c = {.every = 10, .budget = 48, .stages = true, .host = true};
@@ -128,7 +128,7 @@ static void a_rank_fails_while_sequences_are_swapped(void **state)
                                      .kv_blocks = 128,
                                      .host_blocks = 64,
                                      .fail_rank = rank,
-                                     .fail_at_step = 5 + 2 * (uint64_t)rank,
+                                     .fail_at_step = 3 + (uint64_t)rank,
                                      .policy = chaos_policy(&c)});
         serve_all(&t, model_config(m)->vocab, NULL);
         stop_run(&t);
