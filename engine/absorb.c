@@ -129,6 +129,29 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     return full ? END_LENGTH : END_NONE;
 }
 
+/* The token that the step sampled, and those behind its draft tokens as far as these were right. A draft token that was
+ * right has its KV computed. */
+static enum ending take_tokens(struct engine *engine, struct request *r, const struct step *s,
+                               const struct step_item *it, int64_t now)
+{
+    const struct sample_result *res = &s->results[it->first_result + it->n_given];
+    int right = 0;
+    enum ending how = take_token(engine, r, res, now);
+    while (how == END_NONE && right < it->n_drafts && res[right].token == it->drafts[right]) {
+        world_commit(&engine->world, r, r->n_computed + 1);
+        how = take_token(engine, r, &res[++right], now);
+    }
+    if (it->n_drafts) {
+        r->n_drafted += it->n_drafts;
+        r->n_accepted += right;
+        r->n_rejected += how == END_NONE && right < it->n_drafts;
+        metrics_add(&engine->metrics, C_DRAFTS, 1);
+        metrics_add(&engine->metrics, C_DRAFT_TOKENS, (uint64_t)it->n_drafts);
+        metrics_add(&engine->metrics, C_DRAFT_ACCEPTED, (uint64_t)right);
+    }
+    return how;
+}
+
 static void absorb_item(struct engine *engine, const struct step *s, const struct step_item *it, int64_t now)
 {
     struct request *r = request_find(&engine->world.requests, it->id);
@@ -153,7 +176,7 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     send_prompt_logprobs(engine, r);
     enum ending how = END_NONE;
     if (it->samples)
-        how = take_token(engine, r, &s->results[it->first_result + it->n_given], now);
+        how = take_tokens(engine, r, s, it, now);
     else if (r->spec->max_tokens == 0 && r->n_computed >= r->spec->n_prompt)
         how = END_LENGTH;
     if (how == END_NONE)

@@ -74,6 +74,8 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
+    if (engine->setup.ops->computes && !engine->setup.witness) /* recordings do not know which drafts were right */
+        engine->world.drafts = engine->setup.drafts ? engine->setup.drafts : draft_lookup();
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {

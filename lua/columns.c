@@ -13,10 +13,10 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",          "tenant",    "priority",      "arrival", "prompt",     "max_tokens", "slo_ttft_ms",
-    "slo_tpot_ms", "preempted", "waiting_since", "started", "open_ended", "offline",    "key",
-    "computed",    "output",    "remaining",     "blocks",  "group",      "home",       "parked",
-    "in_host",     "held",      "first",         "last",
+    "id",          "tenant",    "priority",      "arrival",  "prompt",     "max_tokens", "slo_ttft_ms",
+    "slo_tpot_ms", "preempted", "waiting_since", "started",  "open_ended", "offline",    "key",
+    "computed",    "output",    "remaining",     "blocks",   "group",      "home",       "parked",
+    "in_host",     "held",      "drafted",       "accepted", "rejected",   "first",      "last",
 };
 
 /* ---- needs */
@@ -178,6 +178,12 @@ static double cell_of(const struct world *w, const struct request *r, int column
         return world_in_host(w, r);
     case COL_HELD:
         return (double)r->held_until_ns * 1e-9;
+    case COL_DRAFTED:
+        return (double)r->n_drafted;
+    case COL_ACCEPTED:
+        return (double)r->n_accepted;
+    case COL_REJECTED:
+        return (double)r->n_rejected;
     default:
         return 0; /* no column */
     }

@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/world/draft.h"
 
 /* ---- a world */
 
@@ -58,6 +59,7 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
     world_init(&r->world, &l, &shape, size.kv_blocks, r->metrics);
+    r->world.drafts = draft_lookup();
     if (size.n_host)
         kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
@@ -219,12 +221,22 @@ void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed)
 
 /* ---- a step */
 
+enum { SAID = 7 }; /* what every request says */
+
 static void advance_item(struct world *w, const struct plan_item *it)
 {
     struct request *q = it->request;
+    int right = 0;
     world_commit(w, q, q->n_computed + it->n_tokens);
-    if (q->n_computed == q->n_tokens)
-        request_append(q, 7);
+    if (q->n_computed != q->n_tokens)
+        return;
+    for (request_append(q, SAID); right < it->n_drafts && it->drafts[right] == SAID; right++) {
+        world_commit(w, q, q->n_computed + 1);
+        request_append(q, SAID);
+    }
+    q->n_drafted += it->n_drafts;
+    q->n_accepted += right;
+    q->n_rejected += right < it->n_drafts;
 }
 
 /* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. Where FFN layers are

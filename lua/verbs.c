@@ -6,6 +6,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/nearest.h"
+#include "engine/world/draft.h"
 #include "lua/queries.h"
 #include "lua/sandbox.h"
 #include "lua/script.h"
@@ -301,11 +302,25 @@ static int act_log(lua_State *L)
     return 1;
 }
 
-/* Upvalue 1: the verb's name. */
-static int not_offered(lua_State *L)
+/* act.draft(id, n [, source]): how many draft tokens its step verifies, and how many tokens the guess rests on */
+static int act_draft(lua_State *L)
 {
-    lua_pushnil(L);
-    lua_pushfstring(L, "act.%s is not offered by this build", lua_tostring(L, lua_upvalueindex(1)));
+    struct plan *p = verb_plan(L);
+    req_id id = verb_request(L, 1);
+    int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS), match;
+    const char *source = luaL_optstring(L, 3, NULL);
+    if (!p)
+        return verb_not_now(L, "draft");
+    if (source && p->world->drafts && strcmp(source, p->world->drafts->name) != 0) {
+        lua_pushnil(L);
+        lua_pushfstring(L, "draft tokens come from \"%s\" here", p->world->drafts->name);
+        return 2;
+    }
+    n = plan_draft(p, id, n, &match);
+    if (n < 0)
+        return verb_refused(L, p->reason);
+    lua_pushnumber(L, n);
+    lua_pushnumber(L, match);
     return 2;
 }
 
@@ -328,23 +343,17 @@ void verbs_add_queries(lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {{"batch", act_batch},       {"forward", act_forward}, {"preempt", act_preempt},
-                                     {"refuse", act_refuse},     {"hold", act_hold},       {"wake", act_wake},
-                                     {"log", act_log},           {"bind", act_bind},       {"release", act_release},
-                                     {"remap", act_remap},       {"open", act_open},       {"comm", act_comm},
-                                     {"weights", act_weights},   {"widen", act_widen},     {"ffn", act_ffn},
-                                     {"swap_out", act_swap_out}, {"swap_in", act_swap_in}, {"reshard", act_reshard}};
-    static const char *const absent[] = {"draft"};
+    static const luaL_Reg verbs[] = {
+        {"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
+        {"hold", act_hold},       {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},
+        {"release", act_release}, {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
+        {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn},         {"swap_out", act_swap_out},
+        {"swap_in", act_swap_in}, {"reshard", act_reshard}, {"draft", act_draft}};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         lua_pushcfunction(L, verbs[i].func);
         lua_setfield(L, -2, verbs[i].name);
-    }
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        lua_pushstring(L, absent[i]);
-        lua_pushcclosure(L, not_offered, 1);
-        lua_setfield(L, -2, absent[i]);
     }
     strict_guard(L, "act");
     b->act_ref = luaL_ref(L, LUA_REGISTRYINDEX);

@@ -1,5 +1,7 @@
 #include "engine/exec/step.h"
 
+#include <string.h>
+
 #include "engine/base/check.h"
 #include "engine/exec/micro.h"
 
@@ -29,16 +31,16 @@ static bool has_penalties(const struct sampling *how)
     return how->repetition_penalty != 1.0f || how->frequency_penalty != 0.0f || how->presence_penalty != 0.0f;
 }
 
-/* n_output: tokens put out before this one. */
-static void fill_sample(struct sample_row *s, const struct request *r, int n_output)
+/* n_output: tokens put out before this one; output: those, where they are looked at. */
+static void fill_sample(struct sample_row *s, const struct request *r, const int32_t *output, int n_output)
 {
     const struct sampling *how = &r->spec->sampling;
     *s = (struct sample_row){.how = how, .given = -1, .position = (uint64_t)n_output, .n_top = how->n_logprobs};
     if (has_penalties(how)) {
         s->prompt = r->tokens;
         s->n_prompt = r->spec->n_prompt;
-        s->output = r->tokens + r->spec->n_prompt;
-        s->n_output = request_output(r);
+        s->output = output;
+        s->n_output = n_output;
     }
     if (n_output < r->spec->min_tokens) {
         s->banned = r->spec->stop_ids;
@@ -54,6 +56,34 @@ struct cursor {
     int row, seq, logit;
 };
 
+/* What the request has put out, and then its draft tokens: the penalties of a row count those before it. */
+static const int32_t *output_of(struct step *s, const struct request *r, const struct step_item *it)
+{
+    const int32_t *output = r->tokens + r->spec->n_prompt;
+    size_t n = (size_t)request_output(r), more = (size_t)it->n_drafts;
+    if (!more || !has_penalties(&r->spec->sampling))
+        return output;
+    int32_t *both = arena_new(&s->arena, (n + more) * sizeof *both);
+    memcpy(both, output, n * sizeof *both);
+    memcpy(both + n, it->drafts, more * sizeof *both);
+    return both;
+}
+
+/* The rows that sample: of its newest token, and of its draft tokens. */
+static void add_samples(struct step *s, struct cursor *c, const struct request *r, const struct step_item *it)
+{
+    const int32_t *output = output_of(s, r, it);
+    int last = c->row + it->n_tokens - 1;
+    for (int i = 0; i <= it->n_drafts; i++) {
+        if (i) {
+            c->ids[last + i] = it->drafts[i - 1];
+            c->positions[last + i] = r->n_tokens + i - 1;
+        }
+        c->logit_rows[c->logit] = last + i;
+        fill_sample(&c->samples[c->logit++], r, output, request_output(r) + i);
+    }
+}
+
 static void add_item(struct step *s, struct cursor *c, const struct plan_item *it)
 {
     const struct request *r = it->request;
@@ -61,11 +91,15 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     int given = count_given(r, it->n_tokens);
     *out = (struct step_item){.id = r->id,
                               .n_tokens = it->n_tokens,
+                              .n_drafts = it->n_drafts,
                               .first_result = c->logit,
                               .n_given = given,
                               .given_at = r->n_computed + 1,
                               .samples = samples(r, it->n_tokens)};
-    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = it->n_tokens, .pos0 = r->n_computed};
+    int rows = it->n_tokens + it->n_drafts;
+    if (it->n_drafts)
+        out->drafts = arena_copy(&s->arena, it->drafts, (size_t)it->n_drafts * sizeof *it->drafts);
+    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = rows, .pos0 = r->n_computed};
     for (int i = 0; i < it->n_tokens; i++) {
         c->ids[c->row + i] = r->tokens[r->n_computed + i];
         c->positions[c->row + i] = r->n_computed + i;
@@ -76,11 +110,9 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
                                                      .given = r->tokens[r->n_computed + i + 1],
                                                      .n_top = r->spec->sampling.n_prompt_logprobs};
     }
-    if (out->samples) {
-        c->logit_rows[c->logit] = c->row + it->n_tokens - 1;
-        fill_sample(&c->samples[c->logit++], r, request_output(r));
-    }
-    c->row += it->n_tokens;
+    if (out->samples)
+        add_samples(s, c, r, out);
+    c->row += rows;
 }
 
 /* The rank's own view of the sequences: the physical blocks that hold its heads, piece by piece. */
@@ -161,8 +193,8 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
     fill_group(s, b->layout, at);
     s->size = plan_size(b);
     for (int i = 0; i < b->n_items; i++)
-        n_logits +=
-            count_given(b->items[i].request, b->items[i].n_tokens) + samples(b->items[i].request, b->items[i].n_tokens);
+        n_logits += count_given(b->items[i].request, b->items[i].n_tokens) +
+                    samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].n_drafts;
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
@@ -179,7 +211,8 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at)
     const struct world *w = at->world;
     for (int i = 0; i < s->n_items; i++) {
         const struct request *r = request_find(&w->requests, s->items[i].id);
-        if (s->items[i].n_tokens != 1 || !s->items[i].samples || s->items[i].n_given || !r || r->finishing || r->lost)
+        const struct step_item *it = &s->items[i];
+        if (it->n_tokens != 1 || it->n_drafts || !it->samples || it->n_given || !r || r->finishing || r->lost)
             return false;
         if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
             r->n_tokens + 1 >= w->limits.max_model_len)
@@ -196,7 +229,7 @@ static void follow_item(struct step *s, struct cursor *c, const struct request *
     c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = 1, .pos0 = at};
     c->positions[c->row] = at;
     c->logit_rows[c->logit] = c->row++;
-    fill_sample(&c->samples[c->logit++], r, request_output(r) + 1);
+    fill_sample(&c->samples[c->logit++], r, NULL, request_output(r) + 1); /* it has no penalties */
     step_size_add(&s->size, 1, at);
     s->size.n_logits++;
 }

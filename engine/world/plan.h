@@ -12,6 +12,8 @@
 struct plan_item {
     struct request *request;
     int n_tokens;           /* of its timeline, from n_computed (after the prefix hit) on */
+    int n_drafts;           /* rows behind them, of tokens that may follow */
+    const int32_t *drafts;  /* [n_drafts] in the plan's arena */
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
@@ -105,6 +107,9 @@ int plan_decodes(struct plan_batch *b);
 int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 /* One request with up to n tokens (0: all that remain). Returns the tokens added, 0 with a reason. */
 int plan_add(struct plan_batch *b, req_id id, int n);
+/* Up to n draft tokens (draft.h) for a request that decodes in a batch of this plan, as far as there is room for them
+ * without anybody giving way. Returns how many; *match: the tokens that the guess rests on. -1 with a reason. */
+int plan_draft(struct plan *p, req_id id, int n, int *match);
 /* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);

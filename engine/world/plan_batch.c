@@ -98,6 +98,7 @@ static void add_item(struct plan_batch *b, struct request *r, int n_tokens, int 
     b->n_tokens += n_tokens;
     b->plan->n_running += starts;
     r->plan_serial = b->plan->serial;
+    r->plan_item = b->n_items - 1;
 }
 
 /* Blocks that a running request lacks for n more tokens. */
@@ -361,7 +362,8 @@ struct step_size plan_size(const struct plan_batch *b)
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
         double before = it->starts && !it->request->parked ? it->n_prefix : it->request->n_computed;
-        step_size_add(&s, it->n_tokens, before);
+        step_size_add(&s, it->n_tokens + it->n_drafts, before);
+        s.n_logits += it->n_drafts;
         s.n_logits += before + it->n_tokens == it->request->n_tokens && it->request->spec->max_tokens > 0;
     }
     plan_size_ffn(b->plan->world, b->plan, b->group, b->layout, &s);

@@ -98,6 +98,7 @@ struct world {
     int n_saving;              /* blocks of host memory that copies of cached blocks are under way to, from ranks */
     int n_fetching, n_writing; /* the same from the disk; blocks of host memory under way to it */
     bool disk_is_read_only;    /* it failed to take some */
+    const struct draft_source *drafts; /* NULL: nothing is drafted */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */

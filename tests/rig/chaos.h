@@ -25,6 +25,8 @@ struct chaos {
     bool host;        /* also KV that goes to host memory and comes back */
     bool shards;      /* also other weights than the ranks hold */
     uint64_t n_out, n_in, n_reshards;
+    bool drafts; /* also draft tokens, of any number */
+    uint64_t n_drafts;
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
@@ -130,6 +132,15 @@ static inline bool chaos_misbehave(struct chaos *c, const struct view *v, struct
     return rng_below(&c->rng, 40) == 0;
 }
 
+/* For some of those that decode, and some that do not. */
+static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
+{
+    int match;
+    for (int i = 0; i < b->n_items; i++)
+        if (rng_below(&c->rng, 4))
+            c->n_drafts += plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, 9), &match) > 0;
+}
+
 static inline enum verdict chaos_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct chaos *c = ctx;
@@ -147,7 +158,11 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
         if (!b)
             continue;
         plan_decodes(b);
+        if (c->drafts && rng_below(&c->rng, 2))
+            chaos_draft(c, b);
         plan_prefill(b, NULL, 0, c->budget);
+        if (c->drafts)
+            chaos_draft(c, b);
         int pp = b->group->base.pp, n = b->group->n_ranks / pp, tp;
         do
             tp = 1 + (int)rng_below(&c->rng, (uint64_t)n);

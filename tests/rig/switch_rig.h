@@ -44,7 +44,7 @@ struct run {
     struct heard heard[N + 1];
     int n, n_ends, n_replies;
     char *reply;
-    bool alike, may_refuse;
+    bool alike, may_refuse, varied;
     int n_down, n_refused;
 };
 
@@ -62,6 +62,8 @@ struct run_opts {
     int host_blocks;  /* of host memory for KV, each of 16 tokens */
     const char *disk; /* a file for KV below that; NULL: none */
     size_t disk_bytes;
+    bool varied; /* requests: penalties, stop ids, least lengths */
+    const struct draft_source *drafts;
     bool may_refuse; /* endings of 503 are what is tested */
     struct policy policy;
 };
@@ -74,6 +76,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
     t->n = o->n_requests ? o->n_requests : N;
     t->alike = o->alike;
     t->may_refuse = o->may_refuse;
+    t->varied = o->varied;
     clock_init_real(&t->clock);
     const struct model_config *c = model_config(m);
     struct engine_setup s = {.ops = backend_cpu(),
@@ -102,6 +105,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .shard_memory = o->shard_memory,
                              .disk = {.path = o->disk, .bytes = o->disk_bytes},
                              .memory_share = 0.2,
+                             .drafts = o->drafts,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */
     for (int rows = 16; rows > 0 && s.ops->graph_begin && !o->ffn; rows /= 2)
@@ -167,6 +171,21 @@ static inline void stop_run(struct run *t)
     mem_free(t->reply);
 }
 
+/* What a row's sampling depends on beside its logits. */
+static inline void vary(struct request_spec *s, struct rng *r, int vocab)
+{
+    if (rng_below(r, 3) == 0) {
+        s->sampling.repetition_penalty = 1.4f;
+        s->sampling.frequency_penalty = 0.3f;
+        s->sampling.presence_penalty = 0.2f;
+    }
+    s->n_stop_ids = vocab / 8;
+    s->stop_ids = mem_new_array((size_t)s->n_stop_ids, sizeof *s->stop_ids);
+    for (int i = 0; i < s->n_stop_ids; i++)
+        s->stop_ids[i] = (int32_t)rng_below(r, (uint64_t)vocab);
+    s->min_tokens = rng_below(r, 2) ? (int)rng_below(r, (uint64_t)s->max_tokens + 1) : 0;
+}
+
 static inline struct request_spec *spec_new(struct run *t, uint64_t tag, int vocab)
 {
     struct request_spec *s = mem_new(sizeof *s);
@@ -192,6 +211,8 @@ static inline struct request_spec *spec_new(struct run *t, uint64_t tag, int voc
                                     .repetition_penalty = 1,
                                     .n_logprobs = tag % 4 ? -1 : 0,
                                     .n_prompt_logprobs = -1};
+    if (t->varied)
+        vary(s, &r, vocab);
     return s;
 }
 
@@ -241,8 +262,12 @@ static inline struct model *open_model(const char *config, enum dtype type)
 static inline void one_rank(struct run *quiet, struct model *m, const struct run_opts *like)
 {
     start_run(quiet, m,
-              &(struct run_opts){
-                  .n_requests = like->n_requests, .alike = like->alike, .ranks = 1, .kv_blocks = 512, .waits = true});
+              &(struct run_opts){.n_requests = like->n_requests,
+                                 .alike = like->alike,
+                                 .varied = like->varied,
+                                 .ranks = 1,
+                                 .kv_blocks = 512,
+                                 .waits = true});
     serve_all(quiet, model_config(m)->vocab, NULL);
     stop_run(quiet);
     engine_destroy(quiet->engine);

@@ -1,0 +1,108 @@
+-- Drafts where they pay, else first come, first served. What a request may say next is guessed (act.draft) and verified
+-- in the same step; each guess that is right is a token that costs no step of its own. The price of a row more and what
+-- a token is worth come from view.estimate at this batch, the chance that a guess is right from the request's own
+-- record: so nothing is drafted for prose that does not repeat itself, and nothing where the batch is large enough.
+
+-- The chance that its next guess is right: by how many were, and how often one was not.
+local function chance(accepted, rejected)
+  return (accepted + 2) / (accepted + rejected + 3)
+end
+
+-- How many rows of draft tokens pay: the i-th counts when all i are right.
+local function worth(q, price, p)
+  local n, all = 0, q
+  while n < p.most and all > price do
+    n, all = n + 1, all * q
+  end
+  return n
+end
+
+-- What a row more costs, in tokens of this batch; nil: there is no telling.
+local function price_of(view, group, batch, p)
+  local now = view.estimate(group, nil, batch.tokens)
+  local more = view.estimate(group, nil, batch.tokens + p.most)
+  if not now or not more or now <= 0 then return nil end
+  return (1 + p.margin) * math.max(more - now, 0) / p.most * batch.n_decodes / now
+end
+
+local function draft(view, act, group, batch, p)
+  local running = view.running
+  local price = price_of(view, group, batch, p)
+  for i = 1, price and running.n or 0 do
+    if running.group[i] == group.id and running.remaining[i] == 1 and running.output[i] > 0 then
+      local n = worth(chance(running.accepted[i], running.rejected[i]), price, p)
+      if n == 0 and price < 1 and running.output[i] % p.probe == 0 then n = 1 end
+      if n > 0 then act.draft(running.id[i], n) end
+    end
+  end
+end
+
+return {
+  api = 1,
+  doc = "Draft tokens where guesses are right often enough for what a row costs; else first come, first served.",
+
+  needs = {
+    "running.group", "running.remaining", "running.output", "running.accepted", "running.rejected",
+  },
+
+  params = {
+    most = { default = 8, min = 1, max = 64, type = "integer", doc = "draft tokens of a request in a step" },
+    margin = {
+      default = 0.2, min = 0, max = 10,
+      doc = "share by which a draft token has to be worth more than its row costs",
+    },
+    probe = {
+      default = 32, min = 1, type = "integer",
+      doc = "one draft token every so many, for a request whose guesses are mostly wrong",
+    },
+    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+  },
+
+  step = function(view, act, p)
+    act.widen() -- where no group can hold the first request
+    for _, group in ipairs(view.idle) do
+      local batch = act.batch(group)
+      if batch:decodes() > 0 then draft(view, act, group, batch, p) end
+      batch:prefill(view.waiting, p.budget)
+      if batch.tokens > 0 then act.forward(group, batch) end
+    end
+  end,
+
+  tests = {
+    ["decodes go before prompts"] = function(t)
+      local plan = t.step {
+        max_num_batched_tokens = 10, running = { { name = "old" } }, waiting = { { name = "new", prompt = 50 } },
+      }
+      assert(plan[1].name == "old" and plan[2].name == "new" and plan[1].tokens == 1)
+    end,
+
+    ["more is drafted for whom guesses are right"] = function(t)
+      local plan = t.step {
+        measured = { { tokens = 2, ms = 10, n = 50 }, { tokens = 10, ms = 12, n = 50 } },
+        running = {
+          { name = "right", prompt = 40, max_tokens = 90, output = 9, accepted = 30, rejected = 1 },
+          { name = "wrong", prompt = 40, max_tokens = 90, output = 9, rejected = 90 },
+        },
+      }
+      assert(plan[1].drafts == 8 and plan[2].drafts == 0)
+    end,
+
+    ["nothing is drafted where a row costs as much as a token is worth"] = function(t)
+      local plan = t.step {
+        measured = { { tokens = 2, ms = 10, n = 50 }, { tokens = 10, ms = 90, n = 50 } },
+        running = {
+          { prompt = 40, max_tokens = 90, output = 32, accepted = 30 }, { prompt = 40, max_tokens = 90, output = 32 },
+        },
+      }
+      assert(plan[1].drafts == 0 and plan[2].drafts == 0)
+    end,
+
+    ["guesses that were wrong are tried again now and then"] = function(t)
+      local plan = t.step {
+        measured = { { tokens = 1, ms = 10, n = 50 }, { tokens = 9, ms = 20, n = 50 } },
+        running = { { prompt = 40, max_tokens = 90, output = 32, rejected = 99 } },
+      }
+      assert(plan[1].drafts == 1)
+    end,
+  },
+}

@@ -1,0 +1,139 @@
+/* Drafts never show: while a policy has draft tokens verified at random, right ones and wrong ones, among changes of
+ * the partition, stages, host memory, preemptions and cancels, each text is the one that the request has on a single
+ * rank without drafts, greedy or sampled, with penalties, stop ids and least lengths, and its logprobs are the same
+ * bits. */
+#include "tests/rig/switch_rig.h"
+
+/* Knows the texts, and errs now and then. */
+struct oracle {
+    const struct run *quiet;
+    struct rng rng;
+    int vocab, wrong; /* one in so many */
+};
+
+static int propose(void *ctx, struct request *r, int most, int32_t *out, int *match)
+{
+    struct oracle *o = ctx;
+    const struct heard *h = &o->quiet->heard[r->spec->tag];
+    int at = request_output(r), n = 0;
+    for (; n < most; n++) {
+        bool known = at + n < h->n_tokens && rng_below(&o->rng, (uint64_t)o->wrong);
+        out[n] = known ? h->tokens[at + n] : (int32_t)rng_below(&o->rng, (uint64_t)o->vocab);
+    }
+    *match = n;
+    return n;
+}
+
+struct trial {
+    const char *config;
+    enum dtype type;
+    int wrong; /* 0: by prompt lookup */
+    struct chaos chaos;
+    struct run_opts opts;
+};
+
+static void churn(struct trial *x)
+{
+    static struct run quiet, t;
+    static bool cancelled[N + 1];
+    struct model *m = open_model(x->config, x->type);
+    struct oracle o = {.quiet = &quiet, .vocab = model_config(m)->vocab, .wrong = x->wrong};
+    struct draft_source source = {"oracle", propose, &o};
+    memset(cancelled, 0, sizeof cancelled);
+    x->opts.varied = true;
+    x->opts.n_requests = x->opts.n_requests ? x->opts.n_requests : SOME;
+    one_rank(&quiet, m, &x->opts);
+    rng_init(&o.rng, 5);
+    rng_init(&x->chaos.rng, (uint64_t)x->opts.ranks);
+    x->chaos.drafts = true;
+    x->chaos.budget = 48;
+    x->chaos.every = x->chaos.every ? x->chaos.every : N < 100 ? 8 : 20;
+    chaos_partitions(&x->chaos, x->opts.ranks);
+    x->opts.policy = chaos_policy(&x->chaos);
+    x->opts.drafts = x->wrong ? &source : NULL;
+    start_run(&t, m, &x->opts);
+    serve_all(&t, o.vocab, cancelled);
+    stop_run(&t);
+    compare(&t, &quiet, cancelled);
+    const uint64_t *n = engine_world(t.engine)->metrics->counters;
+    print_message(
+        "%s, %d ranks: %llu steps, %llu times %llu draft tokens, %llu right; %llu switches, %llu preemptions\n",
+        x->config, x->opts.ranks, (unsigned long long)n[C_STEPS], (unsigned long long)n[C_DRAFTS],
+        (unsigned long long)n[C_DRAFT_TOKENS], (unsigned long long)n[C_DRAFT_ACCEPTED],
+        (unsigned long long)n[C_SWITCHES], (unsigned long long)n[C_PREEMPTIONS]);
+    if (x->wrong || N >= 1000) /* such texts seldom repeat themselves */
+        assert_true(n[C_DRAFT_ACCEPTED] > 0 && n[C_DRAFT_ACCEPTED] < n[C_DRAFT_TOKENS]);
+    engine_destroy(t.engine);
+    model_close(m);
+}
+
+static void drafts_never_show_on_one_rank(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .wrong = 6,
+                          .opts = {.n_requests = N, .ranks = 1, .kv_blocks = 24}});
+}
+
+static void drafts_never_show_on_4_ranks(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_9_3.json",
+                          .type = DT_F32,
+                          .wrong = 4,
+                          .chaos = {.base_orders = true},
+                          .opts = {.n_requests = N, .ranks = 4, .kv_blocks = 128}});
+}
+
+static void drafts_never_show_in_stages_and_host_memory(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_9_3.json",
+                          .type = DT_Q4_1,
+                          .wrong = 4,
+                          .chaos = {.base_orders = true, .stages = true, .host = true},
+                          .opts = {.ranks = 4, .kv_blocks = 96, .host_blocks = 96}});
+}
+
+#ifdef ON_8_RANKS
+static void drafts_never_show_on_8_ranks(void **state)
+{
+    (void)state;
+    churn(&(struct trial){
+        .config = "tests/data/layout_40_8.json", .type = DT_Q8_0, .wrong = 3, .opts = {.ranks = 8, .kv_blocks = 64}});
+}
+#endif
+
+static void by_prompt_lookup(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
+}
+
+/* What a failed step has verified does not count. */
+static void a_rank_fails_among_drafts(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_9_3.json",
+                          .type = DT_F32,
+                          .wrong = 4,
+                          .opts = {.ranks = 4, .kv_blocks = 128, .fail_rank = 2, .fail_at_step = N < 100 ? 10 : 60}});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_never_show_on_one_rank),
+        cmocka_unit_test(drafts_never_show_on_4_ranks),
+        cmocka_unit_test(drafts_never_show_in_stages_and_host_memory),
+#ifdef ON_8_RANKS
+        cmocka_unit_test(drafts_never_show_on_8_ranks),
+#endif
+        cmocka_unit_test(by_prompt_lookup),
+        cmocka_unit_test(a_rank_fails_among_drafts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
