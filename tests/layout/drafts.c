@@ -123,6 +123,48 @@ static void a_rank_fails_among_drafts(void **state)
                           .opts = {.ranks = 4, .kv_blocks = 128, .fail_rank = 2, .fail_at_step = N < 100 ? 10 : 60}});
 }
 
+static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct plan_batch *b = v->n_idle ? plan_batch(p, v->idle[0]) : NULL;
+    int match;
+    (void)ctx;
+    (void)e;
+    if (!b)
+        return VERDICT_OK;
+    plan_decodes(b);
+    for (int i = 0; i < b->n_items; i++)
+        plan_draft(p, b->items[i].request->id, 8, &match);
+    plan_prefill(b, NULL, 0, 64);
+    if (b->n_tokens)
+        plan_forward(b, (struct layout){1, 1, 1});
+    return VERDICT_OK;
+}
+
+/* 24 tokens: one with the prompt, then nine, nine and, since no more are wanted, five. */
+static void right_guesses_cost_no_steps(void **state)
+{
+    (void)state;
+    static struct run quiet, t;
+    static const struct policy_ops ops = {.step = draft_step};
+    struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
+    struct oracle o = {.quiet = &quiet, .vocab = model_config(m)->vocab, .wrong = 1 << 30};
+    struct draft_source source = {"oracle", propose, &o};
+    struct run_opts opts = {.n_requests = 1, .ranks = 1, .kv_blocks = 64, .alike = true, .drafts = &source};
+    one_rank(&quiet, m, &opts);
+    opts.policy = (struct policy){.ops = &ops, .name = "drafts", .sha256 = "drafts"};
+    start_run(&t, m, &opts);
+    serve_all(&t, o.vocab, NULL);
+    stop_run(&t);
+    compare(&t, &quiet, NULL);
+    const struct metrics *x = engine_world(t.engine)->metrics;
+    int n = t.heard[1].n_tokens - 1;
+    assert_int_equal(x->counters[C_STEPS], 1 + (n + 8) / 9);
+    assert_int_equal(x->counters[C_DRAFT_ACCEPTED], x->counters[C_DRAFT_TOKENS]);
+    assert_true(x->histograms[H_ITERATION_TOKENS].sum == n + 2); /* and the prompt */
+    engine_destroy(t.engine);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +174,7 @@ int main(void)
 #ifdef ON_8_RANKS
         cmocka_unit_test(drafts_never_show_on_8_ranks),
 #endif
+        cmocka_unit_test(right_guesses_cost_no_steps),
         cmocka_unit_test(by_prompt_lookup),
         cmocka_unit_test(a_rank_fails_among_drafts),
     };
