@@ -86,7 +86,7 @@ program() {
     case $dry$1 in
     1moonshift) echo "$tests/moonshift_emulated" ;;
     moonshift) echo "$build/moonshift" ;;
-    1test_gpu_layout_switch) echo "$tests/test_cuda_as_layout_switch" ;;
+    1test_gpu_layout_switch | 1test_gpu_layout_drafts) echo "$tests/test_cuda_as_${1#test_gpu_}" ;;
     1test_gpu_*) echo "$tests/test_${1#test_gpu_}" ;;
     1*) echo "$tests/$1_dry" ;;
     *) echo "$tests/$1" ;;
@@ -109,7 +109,8 @@ if [ -n "${GPU_BUILT:-}" ]; then
 else
     targets=(moonshift gpu)
     [ "$dry" ] && targets=(gpu_dry test_cuda_ops test_cuda_products test_cuda_f8 test_cuda_flash test_cuda_hopper
-        test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch)
+        test_cuda_modes test_cuda_forward test_cuda_graphs test_cuda_as_layout_switch
+        test_cuda_as_layout_drafts)
     check "configure" 60 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
         -DMOONSHIFT_CUDA="$([ "$dry" ] && echo off || echo on)" \
         ${GPU_ARCH:+"-DCMAKE_CUDA_ARCHITECTURES=$GPU_ARCH"} || exit 1
@@ -190,6 +191,7 @@ check "500 requests to pooled weights under sidp" 75 "$python" -B tests/gpu/requ
 [ "$dry" ] ||
     check "pooled weights never show, fetched and sent, ranks that fail" 75 "$(program test_gpu_layout_pool_switch)"
 check "switching never shows, every way to interrupt, ranks that fail" 75 "$(program test_gpu_layout_switch)"
+check "drafts never show, right ones and wrong ones, ranks that fail" 75 "$(program test_gpu_layout_drafts)"
 if [ -n "$model" ]; then
     ask() {
         timeout 60 "$moonshift" run "$model" "$@" --temperature 0 -n 48 \

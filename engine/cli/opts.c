@@ -27,7 +27,7 @@ struct parse {
     struct err *e;
 };
 
-static void list_add(struct strings *l, char *item)
+void opts_list_add(struct strings *l, char *item)
 {
     l->items = mem_resize(l->items, (size_t)l->n + 1, sizeof *l->items);
     l->items[l->n++] = item;
@@ -40,10 +40,10 @@ static void list_drop(struct strings *l)
 }
 
 /* A copy that lives as long as o. */
-static char *keep(struct opts *o, const char *text, size_t n)
+char *opts_keep(struct opts *o, const char *text, size_t n)
 {
     char *copy = mem_strndup(text, n);
-    list_add(&o->owned, copy);
+    opts_list_add(&o->owned, copy);
     return copy;
 }
 
@@ -102,7 +102,7 @@ static int set_choice(struct parse *p, const struct opt_row *r, void *at, const 
     int n = 0;
     for (const char *c = r->choices; n < 16;) {
         size_t len = strcspn(c, "|");
-        char *word = keep(p->o, c, len);
+        char *word = opts_keep(p->o, c, len);
         words[n++] = word;
         if (!strcmp(word, v)) {
             *(char **)at = word;
@@ -123,7 +123,7 @@ static int set_list(struct parse *p, struct strings *l, const char *name, const 
     if (v[0] != '[') {
         if (!v[0])
             return err_set(p->e, E_INPUT, "%s may not be empty", name);
-        list_add(l, keep(p->o, v, strlen(v)));
+        opts_list_add(l, opts_keep(p->o, v, strlen(v)));
         return 0;
     }
     for (const char *c = v + 1; *c != ']';) {
@@ -131,7 +131,7 @@ static int set_list(struct parse *p, struct strings *l, const char *name, const 
         size_t len = *c == '"' ? strcspn(c + 1, "\"\\") : 0;
         if (*c != '"' || c[1 + len] != '"')
             return err_set(p->e, E_INPUT, "%s: '%.60s' is not a list of strings", name, v);
-        list_add(l, keep(p->o, c + 1, len));
+        opts_list_add(l, opts_keep(p->o, c + 1, len));
         c += len + 2;
         c += strspn(c, " ");
     }
@@ -164,7 +164,7 @@ static int assign(struct parse *p, const struct opt_row *r, const char *name, co
             p->set_by[i] = (unsigned char)from;
     switch (r->kind) {
     case OPT_TEXT:
-        *(char **)at = keep(p->o, v, strlen(v));
+        *(char **)at = opts_keep(p->o, v, strlen(v));
         return 0;
     case OPT_LIST:
         return set_list(p, at, name, v);
@@ -339,7 +339,7 @@ static int plain_word(struct parse *p, const char *word)
     struct opts *o = p->o;
     bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST;
     if (one_file && i == 0) {
-        o->file = keep(o, word, strlen(word));
+        o->file = opts_keep(o, word, strlen(word));
         return 0;
     }
     if (o->command == CMD_REPRODUCE)
@@ -353,7 +353,7 @@ static int plain_word(struct parse *p, const char *word)
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
     }
     if (o->command == CMD_RUN && i == 1) {
-        o->prompt = keep(o, word, strlen(word));
+        o->prompt = opts_keep(o, word, strlen(word));
         return 0;
     }
     return err_set(p->e, E_INPUT, "there is a word too many: '%.60s'%s", word,
@@ -570,7 +570,7 @@ static void remember_given(struct parse *p)
     for (int i = 0; i < p->n_rows; i++)
         if (p->set_by[i] > FROM_DEFAULT && (p->rows[i].where & opts_where(p->o->command)) &&
             strcmp(p->rows[i].name, "scheduling-policy") != 0)
-            list_add(&p->o->given, keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
+            opts_list_add(&p->o->given, opts_keep(p->o, p->rows[i].name, strlen(p->rows[i].name)));
 }
 
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e)

@@ -51,6 +51,7 @@ struct opts {
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
+    char *speculative;            /* NULL: nothing is drafted unless the policy does */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */
     /* the machine */

@@ -153,6 +153,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",
                        o->input ? "where do the answers go?" : "which lines?");
     TRY(check_disk(o, e));
+    TRY(opts_take_speculative(o, e));
     return check_params(o, e);
 }
 

@@ -72,6 +72,11 @@ const char *opts_group_name(enum opt_group g);
 const char *opts_head(enum opts_command c);                   /* what --help says before the flags */
 bool opts_default_on(const struct opt_row *r);                /* a switch that is true unless --no-NAME is given */
 void opts_row_text(const struct opt_row *r, struct buf *out); /* its doc, choices, default and alias, in one line */
+char *opts_keep(struct opts *o, const char *text, size_t n);  /* a copy that lives as long as o */
+void opts_list_add(struct strings *l, char *item);
+/* --speculative-config in words of this program: --policy arctic and its parameter. E_UNSUPPORTED: a way to draft that
+ * is not offered. */
+int opts_take_speculative(struct opts *o, struct err *e);
 /* What no single row can know: settings that need or exclude one another. */
 int opts_cross_check(struct opts *o, struct err *e);
 

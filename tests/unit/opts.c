@@ -83,7 +83,8 @@ static void every_row_works(void **state)
         assert_true(r->kind == OPT_CHOICE ? r->choices != NULL : r->choices == NULL);
         for (int c = 0; c < 5; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
-                !strcmp(r->name, "load-format") || !strcmp(r->name, "disk-kv"))
+                !strcmp(r->name, "load-format") || !strcmp(r->name, "disk-kv") ||
+                !strcmp(r->name, "speculative-config"))
                 continue;
             if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") ||
                                            !strcmp(r->name, "weight-shares") || !strcmp(r->name, "weight-stages") ||
@@ -279,6 +280,7 @@ static void what_is_not_offered_says_so(void **state)
 {
     (void)state;
     struct opts o;
+    refuses("serve m --swap-space 4", E_UNSUPPORTED, "--host-kv-memory");
     refuses("serve m --enable-shift-parallel", E_UNSUPPORTED, "--policy shift");
     accepts(&o, "serve m -tp 2 -pp 2");
     assert_int_equal(o.pp, 2);
@@ -292,6 +294,32 @@ static void what_is_not_offered_says_so(void **state)
     refuses("serve m --uds sock", E_UNSUPPORTED, "--host and --port");
     refuses("serve m --scheduler-cls a.B", E_UNSUPPORTED, "--policy");
     refuses("serve m --quantization=awq", E_UNSUPPORTED, "GGUF");
+}
+
+/* Words are split at blanks, so these have none. */
+static void speculative_config_is_a_policy(void **state)
+{
+    (void)state;
+    struct opts o;
+    accepts(&o,
+            "serve m --speculative-config {\"method\":\"ngram\",\"num_speculative_tokens\":5,\"prompt_lookup_max\":4}");
+    assert_string_equal(o.policy, "arctic");
+    assert_int_equal(o.policy_params.n, 1);
+    assert_string_equal(o.policy_params.items[0], "most=5");
+    opts_free(&o);
+    accepts(&o, "run m -sc {\"model\":\"[ngram]\"} --policy arctic");
+    assert_string_equal(o.policy, "arctic");
+    assert_int_equal(o.policy_params.n, 0);
+    opts_free(&o);
+    refuses("serve m -sc {\"method\":\"eagle3\"}", E_UNSUPPORTED, "\"eagle3\" is not offered");
+    refuses("serve m -sc {\"method\":\"suffix\"}", E_UNSUPPORTED, "num_speculative_tokens");
+    refuses("serve m -sc {\"num_speculative_tokens\":4}", E_INPUT, "no \"method\"");
+    refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":65}", E_INPUT, "from 1 to 64");
+    refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":\"4\"}", E_INPUT, "from 1 to 64");
+    refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_token\":4}", E_UNSUPPORTED, "did you mean");
+    refuses("serve m -sc [1]", E_INPUT, "not an array");
+    refuses("serve m -sc {", E_INPUT, "is no JSON");
+    refuses("serve m --policy fair -sc {\"method\":\"ngram\"}", E_INPUT, "--policy says fair");
 }
 
 static void settings_that_do_not_fit_together(void **state)
@@ -499,6 +527,7 @@ int main(void)
         cmocka_unit_test(spellings),
         cmocka_unit_test(wrong_words_name_the_nearest),
         cmocka_unit_test(what_is_not_offered_says_so),
+        cmocka_unit_test(speculative_config_is_a_policy),
         cmocka_unit_test(settings_that_do_not_fit_together),
         cmocka_unit_test(a_path_and_its_bytes),
         cmocka_unit_test(line_over_environment_over_file),
