@@ -10,17 +10,27 @@
 
 static const char *const example = "{\"method\": \"ngram\", \"num_speculative_tokens\": 8}";
 
-static int check_method(const struct json *j, struct err *e)
+/* As a method, or as the model that takes its place. */
+static int check_name(const struct json *x, struct err *e)
 {
-    const struct json *method = json_find(j, "method"), *model = json_find(j, "model");
-    const char *name = json_text(method ? method : model);
+    const char *name = json_text(x);
     if (!name)
-        return err_set(e, E_INPUT, "--speculative-config names no \"method\": %s", example);
+        return err_set(e, E_INPUT, "--speculative-config: \"method\" and \"model\" are texts: %s", example);
     if (strcmp(name, "ngram") != 0 && strcmp(name, "[ngram]") != 0)
         return err_set(e, E_UNSUPPORTED,
                        "--speculative-config: \"%.40s\" is not offered; drafts come from the request's own text: %s",
                        name, example);
     return 0;
+}
+
+static int check_method(const struct json *j, struct err *e)
+{
+    const struct json *method = json_find(j, "method"), *model = json_find(j, "model");
+    if (!method && !model)
+        return err_set(e, E_INPUT, "--speculative-config names no \"method\": %s", example);
+    if (method)
+        TRY(check_name(method, e));
+    return model ? check_name(model, e) : 0;
 }
 
 /* Of an n-gram the longest counts that was found, so its bounds change nothing but how much is tried. */
@@ -50,7 +60,8 @@ static int check_config(const struct opts *o, const struct json *j, struct err *
     TRY(check_method(j, e));
     for (const struct json *f = json_first(j); f; f = json_next(f))
         TRY(check_field(f, e));
-    if (opts_given(o, "policy") && strcmp(o->policy, "arctic") != 0)
+    /* --scheduling-policy says which one, too */
+    if ((opts_given(o, "policy") || strcmp(o->policy, "fcfs") != 0) && strcmp(o->policy, "arctic") != 0)
         return err_set(e, E_INPUT,
                        "--speculative-config stands for --policy arctic, and --policy says %.60s: leave one of them "
                        "away; a policy of yours can call act.draft",

@@ -1,6 +1,4 @@
 /* Draft tokens in a plan's steps: whose rows there is room for, without anybody giving way. */
-#include <string.h>
-
 #include "engine/world/draft.h"
 #include "engine/world/lookup.h"
 #include "engine/world/plan_inner.h"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/rng.h"
+#include "engine/base/shared.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "tests/rig/chaos.h"
@@ -183,6 +184,13 @@ static inline void vary(struct request_spec *s, struct rng *r, int vocab)
     s->stop_ids = mem_new_array((size_t)s->n_stop_ids, sizeof *s->stop_ids);
     for (int i = 0; i < s->n_stop_ids; i++)
         s->stop_ids[i] = (int32_t)rng_below(r, (uint64_t)vocab);
+    if (rng_below(r, 4) == 0) { /* which says the same again and again */
+        s->sampling.n_allowed = 2;
+        s->sampling.allowed = shared_new(2, sizeof *s->sampling.allowed);
+        s->sampling.allowed[0] = (int32_t)rng_below(r, (uint64_t)vocab / 2);
+        s->sampling.allowed[1] = s->sampling.allowed[0] + 1;
+        s->n_stop_ids = 0;
+    }
     s->min_tokens = rng_below(r, 2) ? (int)rng_below(r, (uint64_t)s->max_tokens + 1) : 0;
 }
 

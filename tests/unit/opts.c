@@ -317,6 +317,9 @@ static void speculative_config_is_a_policy(void **state)
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":65}", E_INPUT, "from 1 to 64");
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":\"4\"}", E_INPUT, "from 1 to 64");
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_token\":4}", E_UNSUPPORTED, "did you mean");
+    refuses("serve m -sc {\"method\":\"ngram\",\"model\":\"a/draft\"}", E_UNSUPPORTED, "\"a/draft\" is not offered");
+    refuses("serve m -sc {\"method\":7}", E_INPUT, "are texts");
+    refuses("serve m --scheduling-policy priority -sc {\"method\":\"ngram\"}", E_INPUT, "--policy says priority");
     refuses("serve m -sc [1]", E_INPUT, "not an array");
     refuses("serve m -sc {", E_INPUT, "is no JSON");
     refuses("serve m --policy fair -sc {\"method\":\"ngram\"}", E_INPUT, "--policy says fair");
