@@ -1,8 +1,7 @@
 /* Prompt lookup: what followed the last tokens of a timeline when they stood there before. The cheapest source of draft
  * tokens (draft.h): it needs no model, and finds what an answer repeats of its prompt or of itself. An index of the
- * places of every three tokens grows with the timeline; about 20 bytes a token, made of
- * the whole timeline by the first call. Owned by a request, engine thread only.
- * Invariant: it depends on the timeline alone. */
+ * places of every three tokens, about 20 bytes a token, is made of the whole timeline by the first call and grows with
+ * it. Owned by a request, engine thread only. Invariant: it depends on the timeline alone. */
 #ifndef WORLD_LOOKUP_H
 #define WORLD_LOOKUP_H
 
