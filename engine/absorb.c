@@ -142,9 +142,9 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         how = take_token(engine, r, &res[++right], now);
     }
     if (it->n_drafts) {
-        r->n_drafted += it->n_drafts;
-        r->n_accepted += right;
-        r->n_rejected += how == END_NONE && right < it->n_drafts;
+        draft_count(r, it->source, it->n_drafts, right, how != END_NONE);
+        for (int i = 0; i < right; i++)
+            engine->metrics.draft_accepted_at[i]++;
         metrics_add(&engine->metrics, C_DRAFTS, 1);
         metrics_add(&engine->metrics, C_DRAFT_TOKENS, (uint64_t)it->n_drafts);
         metrics_add(&engine->metrics, C_DRAFT_ACCEPTED, (uint64_t)right);

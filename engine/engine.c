@@ -74,8 +74,8 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    if (engine->setup.ops->computes && !engine->setup.witness) /* recordings do not know which drafts were right */
-        engine->world.drafts = engine->setup.drafts ? engine->setup.drafts : draft_lookup();
+    if (!engine->setup.witness) /* recordings do not know which drafts were right */
+        engine->world.drafts = engine->setup.drafts;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {
@@ -98,6 +98,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     struct engine *engine = mem_new(sizeof *engine);
     engine->setup = *s;
     engine->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
+    engine->setup.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
     if (s->ffn) {
         engine->ffn = *s->ffn;
         engine->setup.ffn = &engine->ffn;
@@ -123,12 +124,11 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     } else if (first.ops && first.ops->destroy) {
         first.ops->destroy(first.ctx);
     }
-    if (rc) {
+    if (rc)
         engine_destroy(engine);
-        return rc;
-    }
-    *out = engine;
-    return 0;
+    else
+        *out = engine;
+    return rc;
 }
 
 static void free_event(const struct engine_event *ev)

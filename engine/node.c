@@ -362,6 +362,12 @@ static int check_setup(const struct engine_setup *s, struct err *e)
         return err_set(e, E_INPUT,
                        "groups step together on a simulated machine in virtual time only: give it a hardware and a "
                        "model description");
+    if (s->ffn && model_config(s->model)->kv_layers)
+        return err_set(
+            e, E_UNSUPPORTED,
+            "pooled weights are not offered with a SwiftKV model, whose rows do not all go through the layers "
+            "past %d: use --weights replicated or sharded",
+            model_config(s->model)->kv_layers);
     if (s->ffn && s->ops->computes && s->n_graph_sizes)
         return err_set(e, E_INPUT,
                        "pooled weights and graphs exclude each other: a graph has the addresses of its weights, and "

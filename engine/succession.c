@@ -76,14 +76,17 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     struct partition *before = mem_new(sizeof *before);
     *before = w->partition;
     struct ffn_modes usual = w->ffn_usual;
+    enum draft_evict evict = w->evict;
     uint64_t wanted[sizeof w->replicas.wanted / sizeof w->replicas.wanted[0]];
     memcpy(wanted, w->replicas.wanted, sizeof wanted);
     fetch_all(w);
+    world_evict_drafts(w, EVICT_OLDEST);
     partition_let_go(w, now_ns);
     int rc = call_start(l, p, w, now_ns, e);
     if (rc) {
         w->partition = *before;
         w->ffn_usual = usual;
+        world_evict_drafts(w, evict);
         memcpy(w->replicas.wanted, wanted, sizeof wanted);
     }
     mem_free(before);

@@ -183,6 +183,15 @@ struct batch {
     int pool_ranks, cas_layers, replica_layers, n_micro; /* sim: as in struct step_size */
 };
 
+/* Rows of a step that go on where its others have ended: some of the logit rows, whose keys and values are cached
+ * already. Host arrays, alive until the next part or finish. */
+struct batch_part {
+    int n_rows;
+    const int32_t *positions; /* [n_rows] */
+    int n_seqs;
+    const struct batch_seq *seqs; /* as in struct batch, over these rows: runs of neighbours in a sequence */
+};
+
 struct rope {
     bool halves;           /* true: pairs (i, i + dim/2) (NeoX, Hugging Face); false: pairs (2i, 2i+1) (GGUF llama) */
     int dim;               /* rotated elements of a head, even */
@@ -374,6 +383,9 @@ struct backend_ops {
     int (*begin)(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
     int (*finish)(struct device *d, struct step_time *t, struct err *e);
 
+    /* From here to finish, or to another part, the rows that rope and attention work on are these. gather and sample go
+     * on by the logit rows of the whole step. Not in captured steps. */
+    void (*begin_part)(struct device *d, const struct batch_part *p);
     /* y[i] = table[ids[first + i]] */
     void (*embed)(struct device *d, struct wview table, struct act y, int first, int n);
     void (*linear)(struct device *d, const struct linear_args *a);

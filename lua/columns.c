@@ -179,11 +179,11 @@ static double cell_of(const struct world *w, const struct request *r, int column
     case COL_HELD:
         return (double)r->held_until_ns * 1e-9;
     case COL_DRAFTED:
-        return (double)r->n_drafted;
+        return (double)draft_total(r).drafted;
     case COL_ACCEPTED:
-        return (double)r->n_accepted;
+        return (double)draft_total(r).accepted;
     case COL_REJECTED:
-        return (double)r->n_rejected;
+        return (double)draft_total(r).rejected;
     default:
         return 0; /* no column */
     }

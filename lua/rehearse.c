@@ -49,6 +49,13 @@ static void pool(struct rehearsal *r, const struct rehearsal_size *size)
     r->world.replicas.blocks = PER_COPY;
 }
 
+/* Nothing is kept, but a policy may say what of it goes first, as in a server. */
+static void take_rule(void *ctx, enum draft_evict rule)
+{
+    (void)ctx;
+    (void)rule;
+}
+
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
 {
     memset(r, 0, sizeof *r);
@@ -59,7 +66,10 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->metrics = mem_new(sizeof *r->metrics);
     metrics_init(r->metrics);
     world_init(&r->world, &l, &shape, size.kv_blocks, r->metrics);
-    r->world.drafts = draft_lookup();
+    draft_lookup_source(&r->drafts.items[0]);
+    r->drafts.items[0].evict = take_rule;
+    r->drafts.n = 1;
+    r->world.drafts = &r->drafts;
     if (size.n_host)
         kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
@@ -234,9 +244,8 @@ static void advance_item(struct world *w, const struct plan_item *it)
         world_commit(w, q, q->n_computed + 1);
         request_append(q, SAID);
     }
-    q->n_drafted += it->n_drafts;
-    q->n_accepted += right;
-    q->n_rejected += right < it->n_drafts;
+    if (it->n_drafts)
+        draft_count(q, it->source, it->n_drafts, right, false);
 }
 
 /* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. Where FFN layers are
@@ -318,6 +327,9 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
     switch (v->kind) {
     case PLAN_LOG:
         buf_printf(out, "log %s\n", v->text);
+        break;
+    case PLAN_EVICT:
+        buf_printf(out, "evict %d\n", (int)v->evict);
         break;
     case PLAN_PREEMPT:
         buf_printf(out, "preempt %llu %d\n", order, (int)v->how);

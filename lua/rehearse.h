@@ -8,6 +8,7 @@
 #include "lua/script.h"
 
 struct rehearsal {
+    struct draft_sources drafts;
     struct metrics *metrics;
     struct world world;
     struct plan plan;

@@ -96,8 +96,8 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
-    r->n_accepted = (int64_t)number(L, table, "accepted", 0, 0, 1e9);
-    r->n_rejected = (int64_t)number(L, table, "rejected", 0, 0, 1e9);
+    r->drafts[0].accepted = (int64_t)number(L, table, "accepted", 0, 0, 1e9);
+    r->drafts[0].rejected = (int64_t)number(L, table, "rejected", 0, 0, 1e9);
     if (m.in_host && !world_in_host(&t->world.world, r))
         luaL_error(L, "a request of the test is not in host memory: raise host_kv_blocks, or kv_blocks");
     if (m.parked || m.in_host ? !r->parked : running && r->state != REQ_RUNNING)

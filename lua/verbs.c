@@ -302,32 +302,81 @@ static int act_log(lua_State *L)
     return 1;
 }
 
-/* act.draft(id, n [, source]): how many draft tokens its step verifies, and how many tokens the guess rests on */
+/* nil, and which sources there are. */
+static int push_no_source(lua_State *L, const struct world *w, const char *name)
+{
+    lua_pushnil(L);
+    lua_pushfstring(L, "there is no source \"%s\" of draft tokens here; there is", name);
+    for (int i = 0; i < w->drafts->n; i++) {
+        lua_pushfstring(L, "%s \"%s\"", i ? " and" : "", w->drafts->items[i].name);
+        lua_concat(L, 2);
+    }
+    return 2;
+}
+
+/* act.draft(id, n [, source]): how many draft tokens its step verifies, on how many tokens the guess rests, how many of
+ * them its source expects to be right, and which source it is */
 static int act_draft(lua_State *L)
 {
     struct plan *p = verb_plan(L);
     req_id id = verb_request(L, 1);
-    int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS), match;
-    const char *source = luaL_optstring(L, 3, NULL);
+    int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS);
+    const char *name = luaL_optstring(L, 3, NULL);
     if (!p)
         return verb_not_now(L, "draft");
-    if (source && p->world->drafts && strcmp(source, p->world->drafts->name) != 0) {
-        lua_pushnil(L);
-        lua_pushfstring(L, "draft tokens come from \"%s\" here", p->world->drafts->name);
-        return 2;
-    }
-    n = plan_draft(p, id, n, &match);
-    if (n < 0)
+    int source = name ? draft_source_named(p->world->drafts, name) : -1;
+    struct draft_guess g;
+    if (name && source < 0 && p->world->drafts)
+        return push_no_source(L, p->world, name);
+    if (!plan_draft(p, id, n, source, &g))
         return verb_refused(L, p->reason);
-    lua_pushnumber(L, n);
-    lua_pushnumber(L, match);
-    return 2;
+    lua_pushnumber(L, g.n);
+    lua_pushnumber(L, g.match);
+    lua_pushnumber(L, (double)g.score);
+    if (!g.n)
+        return 3;
+    lua_pushstring(L, p->world->drafts->items[g.source].name);
+    return 4;
+}
+
+/* act.evict_drafts("oldest" | "unused" | "largest") */
+static int act_evict_drafts(lua_State *L)
+{
+    static const char *const rules[] = {"oldest", "unused", "largest"};
+    int rule = verb_choice(L, 1, "what goes first", rules, EVICT_RULES);
+    struct plan *p = verb_orders(L);
+    if (!p)
+        return verb_refused(L, "act.evict_drafts can be called in start and step only");
+    return verb_answer(L, plan_evict(p, (enum draft_evict)rule));
+}
+
+/* view.drafted(id, source): of this source, how many draft tokens steps have verified for the request, how many of them
+ * were right, and how often one was wrong */
+static int view_drafted(lua_State *L)
+{
+    const struct view *v = bind_of(L)->facts;
+    req_id id = verb_request(L, 1);
+    int source = v ? draft_source_named(v->world->drafts, luaL_checkstring(L, 2)) : 0;
+    const struct request *r = v ? request_find(&v->world->requests, id) : NULL;
+    if (!v)
+        return verb_refused(L, "view.drafted can be called in a hook only");
+    if (!r)
+        return verb_refused(L, "the request has ended");
+    if (source < 0 && v->world->drafts)
+        return push_no_source(L, v->world, lua_tostring(L, 2));
+    struct draft_counts none = {0}, c = source < 0 ? none : r->drafts[source];
+    lua_pushnumber(L, (double)c.drafted);
+    lua_pushnumber(L, (double)c.accepted);
+    lua_pushnumber(L, (double)c.rejected);
+    return 3;
 }
 
 /* ---- the tables */
 
 void verbs_add_queries(lua_State *L)
 {
+    lua_pushcfunction(L, view_drafted);
+    lua_setfield(L, -2, "drafted");
     lua_pushcfunction(L, view_estimate);
     lua_setfield(L, -2, "estimate");
     lua_pushcfunction(L, view_estimate_reshard);
@@ -343,12 +392,16 @@ void verbs_add_queries(lua_State *L)
 
 void verbs_create(struct bind *b, lua_State *L)
 {
-    static const luaL_Reg verbs[] = {
-        {"batch", act_batch},     {"forward", act_forward}, {"preempt", act_preempt}, {"refuse", act_refuse},
-        {"hold", act_hold},       {"wake", act_wake},       {"log", act_log},         {"bind", act_bind},
-        {"release", act_release}, {"remap", act_remap},     {"open", act_open},       {"comm", act_comm},
-        {"weights", act_weights}, {"widen", act_widen},     {"ffn", act_ffn},         {"swap_out", act_swap_out},
-        {"swap_in", act_swap_in}, {"reshard", act_reshard}, {"draft", act_draft}};
+    static const luaL_Reg verbs[] = {{"batch", act_batch},     {"forward", act_forward},
+                                     {"preempt", act_preempt}, {"refuse", act_refuse},
+                                     {"hold", act_hold},       {"wake", act_wake},
+                                     {"log", act_log},         {"bind", act_bind},
+                                     {"release", act_release}, {"remap", act_remap},
+                                     {"open", act_open},       {"comm", act_comm},
+                                     {"weights", act_weights}, {"widen", act_widen},
+                                     {"ffn", act_ffn},         {"swap_out", act_swap_out},
+                                     {"swap_in", act_swap_in}, {"reshard", act_reshard},
+                                     {"draft", act_draft},     {"evict_drafts", act_evict_drafts}};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

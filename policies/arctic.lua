@@ -1,11 +1,17 @@
 -- Drafts where they pay, else first come, first served. What a request may say next is guessed (act.draft) and verified
 -- in the same step; each guess that is right is a token that costs no step of its own. The price of a row more and what
--- a token is worth come from view.estimate at this batch, the chance that a guess is right from the request's own
--- record: so nothing is drafted for prose that does not repeat itself, and nothing where the batch is large enough.
+-- a token is worth come from view.estimate at this batch. The chance that a guess is right comes from how much of the
+-- text before it stood there before, from how often it went on like this, and from the request's own record: so little
+-- is drafted for prose that does not repeat itself, and nothing where the batch is large enough.
 
--- The chance that its next guess is right: by how many were, and how often one was not.
-local function chance(accepted, rejected)
-  return (accepted + 2) / (accepted + rejected + 3)
+local WEIGHT = 6 -- tokens of the record that count as much as the match does
+
+-- The chance that a token of this guess is right when all before it are. A longer match is a better one; score / n is
+-- the share of the guess that its source expects to be right.
+local function chance(n, match, score, accepted, rejected)
+  local matched = 1 - 1 / (match + 2)
+  local record = (accepted + WEIGHT * matched) / (accepted + rejected + WEIGHT)
+  return record * (1 - 2 * (1 - score / n) / (n + 1))
 end
 
 -- How many rows of draft tokens pay: the i-th counts when all i are right.
@@ -25,14 +31,25 @@ local function price_of(view, group, batch, p)
   return (1 + p.margin) * math.max(more - now, 0) / p.most * batch.n_decodes / now
 end
 
+-- Guesses, and takes back what does not pay.
+local function draft_for(running, i, most, price, act, p)
+  local n, match, score = act.draft(running.id[i], most, p.source ~= "best" and p.source or nil)
+  if not n or n == 0 then return end
+  local keep = worth(chance(n, match, score, running.accepted[i], running.rejected[i]), price, p)
+  if keep == 0 and running.output[i] % p.probe == 0 then keep = 1 end
+  if keep < n then act.draft(running.id[i], keep) end
+end
+
+-- Nobody has more than its share of the rows that are left.
 local function draft(view, act, group, batch, p)
-  local running = view.running
+  local running, left = view.running, batch.n_decodes
   local price = price_of(view, group, batch, p)
-  for i = 1, price and running.n or 0 do
+  if not price or price >= 1 then return end
+  for i = 1, running.n do
     if running.group[i] == group.id and running.remaining[i] == 1 and running.output[i] > 0 then
-      local n = worth(chance(running.accepted[i], running.rejected[i]), price, p)
-      if n == 0 and price < 1 and running.output[i] % p.probe == 0 then n = 1 end
-      if n > 0 then act.draft(running.id[i], n) end
+      local share = math.floor((p.budget - batch.tokens) / math.max(left, 1))
+      if share > 0 then draft_for(running, i, math.min(p.most, share), price, act, p) end
+      left = left - 1
     end
   end
 end
@@ -46,7 +63,11 @@ return {
   },
 
   params = {
-    most = { default = 8, min = 1, max = 64, type = "integer", doc = "draft tokens of a request in a step" },
+    most = { default = 16, min = 1, max = 64, type = "integer", doc = "draft tokens of a request in a step" },
+    source = {
+      default = "best", choices = { "best", "suffix", "lookup" },
+      doc = "where guesses come from: suffix trees of all that was said, or the request's own text",
+    },
     margin = {
       default = 0.2, min = 0, max = 10,
       doc = "share by which a draft token has to be worth more than its row costs",
@@ -84,7 +105,7 @@ return {
           { name = "wrong", prompt = 40, max_tokens = 90, output = 9, rejected = 90 },
         },
       }
-      assert(plan[1].drafts == 8 and plan[2].drafts == 0)
+      assert(plan[1].drafts == 16 and plan[2].drafts <= 1)
     end,
 
     ["nothing is drafted where a row costs as much as a token is worth"] = function(t)

@@ -41,6 +41,11 @@ void monitor_lock(struct monitor *m)
     pthread_mutex_lock(&m->lock);
 }
 
+bool monitor_try(struct monitor *m)
+{
+    return pthread_mutex_trylock(&m->lock) == 0;
+}
+
 void monitor_unlock(struct monitor *m)
 {
     pthread_mutex_unlock(&m->lock);

@@ -12,6 +12,7 @@ struct monitor;
 struct monitor *monitor_new(void);
 void monitor_free(struct monitor *m); /* NULL is fine */
 void monitor_lock(struct monitor *m);
+bool monitor_try(struct monitor *m); /* false: somebody else is inside */
 void monitor_unlock(struct monitor *m);
 void monitor_wake(struct monitor *m); /* everybody who waits; with or without the lock */
 /* Until somebody wakes it, or so many ns have passed (< 0: no bound): false. It may also return true for nothing. */

@@ -41,6 +41,9 @@ struct opts {
     struct strings names;  /* as served; empty: the model's file name */
     int64_t max_model_len; /* 0: the model's context */
     uint64_t seed;
+    /* an encoder beside it */
+    char *embedding_model, *embedding_name; /* NULL: none; the file's name */
+    int64_t embedding_replicas, embedding_threads, embedding_batch_tokens, embedding_queued_tokens;
     /* memory */
     char *kv_dtype;
     int64_t kv_bytes; /* 0: memory_share decides */
@@ -52,6 +55,9 @@ struct opts {
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
     char *speculative;            /* NULL: nothing is drafted unless the policy does */
+    double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: nothing is drafted */
+    int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
+    char *draft_from;             /* "outputs", "prompts" or "both" */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */
     /* the machine */

@@ -21,6 +21,20 @@ static int check_disk(const struct opts *o, struct err *e)
                      : 0;
 }
 
+static int check_encoder(const struct opts *o, struct err *e)
+{
+    static const char *const needed_by[] = {"embedding-name", "embedding-replicas", "embedding-threads",
+                                            "embedding-batch-tokens", "embedding-queued-tokens"};
+    for (size_t i = 0; i < sizeof needed_by / sizeof *needed_by && !o->embedding_model; i++)
+        if (opts_given(o, needed_by[i]))
+            return err_set(e, E_INPUT, "--%s: of which encoder? --embedding-model FILE|FOLDER", needed_by[i]);
+    if (o->embedding_name && (!o->embedding_name[0] || strlen(o->embedding_name) > 127))
+        return err_set(e, E_INPUT, "--embedding-name wants 1 to 127 bytes");
+    return o->embedding_model && !o->embedding_model[0]
+               ? err_set(e, E_INPUT, "--embedding-model wants a file or a folder")
+               : 0;
+}
+
 static int check_params(const struct opts *o, struct err *e)
 {
     if (o->block_size % 16)
@@ -153,6 +167,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",
                        o->input ? "where do the answers go?" : "which lines?");
     TRY(check_disk(o, e));
+    TRY(check_encoder(o, e));
     TRY(opts_take_speculative(o, e));
     return check_params(o, e);
 }

@@ -8,29 +8,54 @@
 #include "engine/cli/opts_table.h"
 #include "engine/world/draft.h"
 
-static const char *const example = "{\"method\": \"ngram\", \"num_speculative_tokens\": 8}";
+static const char *const example = "{\"method\": \"suffix\", \"num_speculative_tokens\": 16}";
+
+/* vLLM's name of a way to draft, and the source that it is here. */
+static const char *source_of(const char *name)
+{
+    if (strcmp(name, "ngram") == 0 || strcmp(name, "[ngram]") == 0)
+        return "lookup";
+    return strcmp(name, "suffix") == 0 ? "suffix" : NULL;
+}
 
 /* As a method, or as the model that takes its place. */
-static int check_name(const struct json *x, struct err *e)
+static int check_name(const struct json *x, const char **source, struct err *e)
 {
     const char *name = json_text(x);
     if (!name)
         return err_set(e, E_INPUT, "--speculative-config: \"method\" and \"model\" are texts: %s", example);
-    if (strcmp(name, "ngram") != 0 && strcmp(name, "[ngram]") != 0)
+    *source = source_of(name);
+    if (!*source)
         return err_set(e, E_UNSUPPORTED,
-                       "--speculative-config: \"%.40s\" is not offered; drafts come from the request's own text: %s",
+                       "--speculative-config: \"%.40s\" is not offered; drafts come from text, by the methods ngram "
+                       "and suffix: %s",
                        name, example);
     return 0;
 }
 
-static int check_method(const struct json *j, struct err *e)
+static int check_method(const struct json *j, const char **source, struct err *e)
 {
     const struct json *method = json_find(j, "method"), *model = json_find(j, "model");
+    const char *other;
     if (!method && !model)
         return err_set(e, E_INPUT, "--speculative-config names no \"method\": %s", example);
-    if (method)
-        TRY(check_name(method, e));
-    return model ? check_name(model, e) : 0;
+    TRY(check_name(method ? method : model, source, e));
+    return method && model ? check_name(model, &other, e) : 0;
+}
+
+/* What vLLM's suffix decoding lets one set, and who decides it here. */
+static int check_suffix_field(const char *key, struct err *e)
+{
+    static const char *const theirs[][2] = {
+        {"suffix_decoding_max_cached_requests", "--draft-memory bounds what is kept, in bytes"},
+        {"suffix_decoding_max_tree_depth", "trees are 64 tokens deep"},
+        {"suffix_decoding_max_spec_factor", "the policy decides how much is drafted"},
+        {"suffix_decoding_min_token_prob", "the policy decides how much is drafted"},
+    };
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+        if (strcmp(key, theirs[i][0]) == 0)
+            return err_set(e, E_UNSUPPORTED, "--speculative-config: leave %s away: %s", key, theirs[i][1]);
+    return 0;
 }
 
 /* Of an n-gram the longest counts that was found, so its bounds change nothing but how much is tried. */
@@ -48,16 +73,17 @@ static int check_field(const struct json *field, struct err *e)
                               : err_set(e, E_INPUT, "--speculative-config: %s must be a whole number from 1 to %d", key,
                                         MOST_DRAFTS);
     }
+    TRY(check_suffix_field(key, e));
     const char *near = nearest_word(key, names, 5);
     return err_set(e, E_UNSUPPORTED, "--speculative-config: there is no '%.40s' here%s%s%s: %s", key,
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", example);
 }
 
-static int check_config(const struct opts *o, const struct json *j, struct err *e)
+static int check_config(const struct opts *o, const struct json *j, const char **source, struct err *e)
 {
     if (json_type(j) != JSON_OBJECT)
         return err_set(e, E_INPUT, "--speculative-config wants a JSON object, not %s: %s", json_type_name(j), example);
-    TRY(check_method(j, e));
+    TRY(check_method(j, source, e));
     for (const struct json *f = json_first(j); f; f = json_next(f))
         TRY(check_field(f, e));
     /* --scheduling-policy says which one, too */
@@ -66,24 +92,34 @@ static int check_config(const struct opts *o, const struct json *j, struct err *
                        "--speculative-config stands for --policy arctic, and --policy says %.60s: leave one of them "
                        "away; a policy of yours can call act.draft",
                        o->policy);
+    if (strcmp(*source, "suffix") == 0 && !o->draft_bytes)
+        return err_set(e, E_INPUT, "--speculative-config: the method suffix needs --draft-memory");
     return 0;
+}
+
+static void add_param(struct opts *o, const char *text)
+{
+    opts_list_add(&o->policy_params, opts_keep(o, text, strlen(text)));
 }
 
 int opts_take_speculative(struct opts *o, struct err *e)
 {
     struct err why = {0};
+    const char *source = NULL;
     int64_t most;
     char param[40];
     if (!o->speculative)
         return 0;
     struct json *j = json_parse(o->speculative, strlen(o->speculative), NULL, &why);
-    int rc = j ? check_config(o, j, e)
+    int rc = j ? check_config(o, j, &source, e)
                : err_set(e, E_INPUT, "--speculative-config is no JSON (%.80s): %s", why.text, example);
     if (!rc) {
         o->policy = opts_keep(o, "arctic", 6);
+        snprintf(param, sizeof param, "source=%s", source);
+        add_param(o, param);
         if (json_i64(json_find(j, "num_speculative_tokens"), &most)) {
             snprintf(param, sizeof param, "most=%d", (int)most);
-            opts_list_add(&o->policy_params, opts_keep(o, param, strlen(param)));
+            add_param(o, param);
         }
     }
     json_free(j);

@@ -27,6 +27,19 @@ static const struct opt_row rows[] = {
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL,
      "of dummy weights, of the answers of moonshift run, of batch lines that ask for none, and of generated traffic"},
+    {"embedding-model", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_model), "FILE|FOLDER", NULL, 0, 0, NULL,
+     "an encoder beside the model, for /v1/embeddings, /rerank and /score: a GGUF file or a Hugging Face folder of the "
+     "BERT family"},
+    {"embedding-name", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_name), "NAME", NULL, 0, 0, NULL,
+     "what clients call the encoder (default: the file's name)"},
+    {"embedding-replicas", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE, AT(embedding_replicas), "N", "1", 1, 64, NULL,
+     "workers that run the encoder, each a batch at a time, over one copy of its weights"},
+    {"embedding-threads", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE, AT(embedding_threads), "N", "0", 0, 1024, NULL,
+     "cores for each of them; 0: those this process may use, shared among them"},
+    {"embedding-batch-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(embedding_batch_tokens), "N", "2048",
+     1, 1 << 20, NULL, "tokens of one batch of the encoder, but at least its longest text"},
+    {"embedding-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(embedding_queued_tokens), "N", "4M",
+     0, TERA, NULL, "tokens that may wait for the encoder; the next request gets 503 and Retry-After; 0: no limit"},
 
     {"policy", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, BOTH, AT(policy), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0, 0, NULL,
      "the policy that decides what runs: a Lua file, or NAME for NAME.lua in the policy folder, with its parameters; "
@@ -43,8 +56,13 @@ static const struct opt_row rows[] = {
      "fcfs|priority", "vLLM's name for --policy"},
     {"speculative-config", "sc", 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE | IN_RUN | IN_BATCH, AT(speculative), "JSON",
      NULL, 0, 0, NULL,
-     "vLLM's way to ask for drafts: {\"method\": \"ngram\", \"num_speculative_tokens\": 8} is "
-     "--policy arctic --policy-param most=8"},
+     "vLLM's way to ask for drafts: {\"method\": \"suffix\", \"num_speculative_tokens\": 8} is "
+     "--policy arctic --policy-param source=suffix --policy-param most=8; the method ngram is source=lookup"},
+    {"draft-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(draft_bytes), "BYTES", "64MiB", 0, 1e12, NULL,
+     "of what requests have said, for draft tokens by suffix decoding, by tenant; and as much again for the requests "
+     "that run; 0: no suffix decoding"},
+    {"draft-from", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(draft_from), "TEXT", "outputs", 0, 0,
+     "outputs|prompts|both", "what of a request that has ended goes there"},
     {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_seqs), "N", "128", 1, 4096, NULL,
      "sequences that run at once"},
     {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_batched_tokens), "N", "2048", 1,
@@ -173,6 +191,8 @@ static const struct opt_row rows[] = {
      "with --hardware: each device holds the layers of one of N stages, so all groups have N (-pp N), and there is "
      "more "
      "room for KV"},
+    {"draft-acceptance", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SIMULATE, AT(draft_acceptance), "P", "0", 0, 1, NULL,
+     "draft tokens (act.draft) are right with this chance each, as long as all before them are; 0: nothing is drafted"},
     {"all-reduce-scale", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SIMULATE, AT(link_scale), "X", "1", 0.001, 1000, NULL,
      "with --hardware: as if all-reduces had X times the bandwidth"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL,
@@ -373,7 +393,7 @@ static const struct opt_foreign foreign[] = {
     {"disable-uvicorn-access-log", false, "*", NULL},
     {"enable-sleep-mode", false, NULL, "sleep mode is not offered"},
     {"limit-mm-per-prompt", true, NULL, "only text models are offered"},
-    {"task|runner", true, "generate", "only generation is offered"},
+    {"task|runner", true, "generate", "an encoder is served beside a model that generates: --embedding-model"},
     {"ctx-size", true, NULL, "it is called --max-model-len (or -c) here"},
     {"parallel|-np", true, NULL, "it is called --max-num-seqs here"},
     {"n-gpu-layers|-ngl", true, NULL,

@@ -22,6 +22,11 @@ enum { TEMPLATE_BYTES = 1 << 20 };
 static int open_model(struct app *a, struct err *e)
 {
     struct model_files f = {0};
+    if (a->opts.model && encoder_is(a->opts.model))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s is an encoder: it writes no text. Serve it beside a model that does: moonshift serve MODEL "
+                       "--embedding-model %s",
+                       a->opts.model, a->opts.model);
     int rc = model_files_open(&f, &a->opts, e);
     a->model = f.model;
     a->tokenizer_gguf = f.tokenizer_gguf;
@@ -55,16 +60,27 @@ static int open_template(struct app *a, struct err *e)
     return rc ? err_prefix(e, rc, "the model's chat template (--chat-template chatml replaces it)") : 0;
 }
 
-void app_name_model(struct app *a)
+static void name_word(const char *base, char out[128])
 {
-    const struct opts *o = &a->opts;
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s", o->model ? o->model : model_config(a->model)->name);
-    const char *base = o->model ? basename(path) : path;
     size_t n = strlen(base);
     if (n > 5 && !strcmp(base + n - 5, ".gguf"))
         n -= 5;
-    snprintf(a->served, sizeof a->served, "%.*s", (int)n, n ? base : "model");
+    snprintf(out, 128, "%.*s", (int)n, n ? base : "model");
+}
+
+void app_name_file(const char *path, char out[128])
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    name_word(basename(copy), out);
+}
+
+void app_name_model(struct app *a)
+{
+    if (a->opts.model)
+        app_name_file(a->opts.model, a->served);
+    else
+        name_word(model_config(a->model)->name, a->served);
     a->names[0] = a->served;
 }
 
@@ -189,11 +205,26 @@ static int plan_disk(struct app *a, struct engine_setup *s, struct err *e)
     return model_files_identity(&a->opts, a->model, &s->disk.model, e);
 }
 
+static int open_drafts(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    bool prompts = strcmp(o->draft_from, "outputs") != 0, outputs = strcmp(o->draft_from, "prompts") != 0;
+    struct suffix_opts suffix = {.bytes = (size_t)o->draft_bytes, .prompts = prompts, .no_outputs = !outputs};
+    if (o->draft_bytes) {
+        TRY(suffix_open(&a->suffix, &suffix, e));
+        suffix_source(a->suffix, &a->drafts.items[a->drafts.n++]);
+    }
+    draft_lookup_source(&a->drafts.items[a->drafts.n++]);
+    return 0;
+}
+
 static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
     TRY(app_plan_engine(a, &s, e));
     TRY(app_plan_pool(a, &s, e));
+    TRY(open_drafts(a, e));
+    s.drafts = &a->drafts;
     if (a->opts.record && !a->opts.dry_run) {
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);
@@ -290,7 +321,9 @@ void app_close(struct app *a)
 {
     app_stop_engine(a);
     server_destroy(a->server);
+    encoder_close(a->encoder);
     engine_destroy(a->engine);
+    suffix_close(a->suffix);
     recorder_close(a->recorder);
     recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)

@@ -7,13 +7,16 @@
 #include <limits.h>
 
 #include "engine/cli/opts.h"
+#include "engine/draft/suffix.h"
 #include "engine/engine.h"
+#include "engine/lab/drafts.h"
 #include "engine/lab/simulate_recorded.h"
 #include "engine/lab/recording/record.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/server.h"
 #include "kernels/sim/machine.h"
 #include "lua/host.h"
+#include "models/encode/encoder.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -34,10 +37,15 @@ struct app {
     uint64_t comm_sets[MAX_RANKS];
     struct ffn_setup pool;            /* --weights pooled */
     struct policy policy;             /* until the engine takes it */
+    struct suffix *suffix;            /* NULL: no suffix decoding */
+    struct draft_sources drafts;      /* the engine borrows them */
+    struct modelled_drafts modelled;  /* simulate */
     struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
+    struct encoder *encoder; /* serve --embedding-model; NULL: none */
+    char encoder_name[128];
     struct server *server;
     struct guard *guard; /* serve: from when the model stands */
     int status;          /* of the process, when nothing is wrong with what was asked */
@@ -51,6 +59,8 @@ void app_stop_engine(struct app *a);
 void app_close(struct app *a);
 /* What a server needs of the model, the engine and the policies; where it listens, and for whom, is left open. */
 void app_plan_server(struct app *a, struct server_setup *out);
+/* What clients call a model of this path: its last word, without .gguf. */
+void app_name_file(const char *path, char out[128]);
 /* What clients call the model: as asked for, else the file's name without its ending. */
 void app_name_model(struct app *a);
 /* What the settings say of the node and its limits; no policy. */

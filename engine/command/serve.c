@@ -67,6 +67,40 @@ static int check_files(const struct opts *o, struct err *e)
     return 0;
 }
 
+/* Before the model, which may take minutes. */
+static int open_encoder(struct app *a, struct err *e)
+{
+    const struct opts *o = &a->opts;
+    if (!o->embedding_model)
+        return 0;
+    int rc = encoder_open(&a->encoder, o->embedding_model, strcmp(o->device, "sim") == 0 ? "sim" : "cpu", e);
+    if (rc)
+        return err_prefix(e, rc, "--embedding-model");
+    app_name_file(o->embedding_model, a->encoder_name);
+    if (o->embedding_name)
+        snprintf(a->encoder_name, sizeof a->encoder_name, "%s", o->embedding_name);
+    for (int i = 0; i < o->names.n; i++)
+        if (strcmp(o->names.items[i], a->encoder_name) == 0)
+            return err_set(e, E_INPUT, "the model and the encoder are both called '%s': --embedding-name NAME",
+                           a->encoder_name);
+    return 0;
+}
+
+static struct embed_plan plan_encoder(const struct app *a)
+{
+    const struct opts *o = &a->opts;
+    int replicas = (int)o->embedding_replicas, cores = thread_cores() / replicas;
+    return (struct embed_plan){.encoder = a->encoder,
+                               .name = a->encoder_name,
+                               .root = o->embedding_model,
+                               .replicas = replicas,
+                               .threads = o->embedding_threads ? (int)o->embedding_threads
+                                          : cores > 0          ? cores
+                                                               : 1,
+                               .batch_tokens = (int)o->embedding_batch_tokens,
+                               .queued_tokens = o->embedding_queued_tokens};
+}
+
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -96,6 +130,7 @@ static int open_server(struct app *a, struct err *e)
                                   .body_s = (int)o->body_s,
                                   .connections = (int)o->max_connections,
                                   .per_address = (int)o->connections_per_address};
+    s.embed = plan_encoder(a);
     s.batch_dir = o->batch_dir;
     s.batch_files = limits_of_files(o);
     s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
@@ -111,6 +146,12 @@ static void say_ready(const struct app *a)
     log_info("main", "Model '%s', up to %d tokens a request; chat template: %s",
              o->names.n ? o->names.items[0] : a->served, engine_node(a->engine)->limits.max_model_len,
              a->chat ? "yes" : "none, /v1/completions only");
+    if (a->encoder) {
+        const struct encoder_facts *f = encoder_facts(a->encoder);
+        log_info("main", "Encoder '%s', up to %d tokens a text; %s, %lld replica(s)", a->encoder_name, f->max_tokens,
+                 f->n_labels ? "a cross-encoder: /v1/rerank and /v1/score" : "/v1/embeddings, /v1/rerank, /v1/score",
+                 (long long)o->embedding_replicas);
+    }
     log_info("main", "Application startup complete.");
     log_info("main", "Moonshift %s on http://%s%s%s:%d", version_number, six ? "[" : "", o->host, six ? "]" : "",
              server_port(a->server, false));
@@ -126,6 +167,7 @@ int command_serve(struct app *a, struct err *e)
     buf_free(&given);
     TRY(check_doors(a, e));
     TRY(check_files(&a->opts, e));
+    TRY(open_encoder(a, e));
     TRY(app_open(a, e));
     TRY(guard_start(&a->guard, (int)a->opts.shutdown_s, e));
     TRY(open_server(a, e));

@@ -123,6 +123,14 @@ static int open_recording(struct app *a, struct engine_setup *s, struct err *e)
     return 0;
 }
 
+static void model_drafts(struct app *a, struct engine_setup *s)
+{
+    if (a->opts.draft_acceptance == 0)
+        return;
+    modelled_drafts_init(&a->modelled, a->opts.draft_acceptance, a->opts.seed, model_config(a->model)->vocab);
+    s->drafts = &a->modelled.sources;
+}
+
 /* ---- all of it */
 
 int command_simulate(struct app *a, struct err *e)
@@ -130,6 +138,10 @@ int command_simulate(struct app *a, struct err *e)
     struct engine_setup s;
     char machine[160];
     bool as_recorded = !a->opts.hardware && !a->opts.hf_config && recording_is_file(a->opts.trace);
+    if (as_recorded && a->opts.draft_acceptance > 0)
+        return err_set(e, E_UNSUPPORTED,
+                       "--draft-acceptance is not for a recording on its own machine, which says what became of its "
+                       "steps: name a machine (--hardware)");
     if (as_recorded) {
         TRY(open_recording(a, &s, e));
     } else {
@@ -142,6 +154,7 @@ int command_simulate(struct app *a, struct err *e)
         TRY(app_plan_engine(a, &s, e));
         TRY(choose_simulated_ranks(a, &s, e));
         TRY(app_plan_pool(a, &s, e));
+        model_drafts(a, &s);
     }
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);

@@ -92,6 +92,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     *out = (struct step_item){.id = r->id,
                               .n_tokens = it->n_tokens,
                               .n_drafts = it->n_drafts,
+                              .source = it->source,
                               .first_result = c->logit,
                               .n_given = given,
                               .given_at = r->n_computed + 1,

@@ -20,6 +20,7 @@ struct step_item {
     int n_tokens;          /* computed by this step */
     int n_drafts;          /* rows behind those, each of which samples as well */
     const int32_t *drafts; /* [n_drafts] in the step's arena */
+    int source;            /* whose they are */
     int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set,
                               and one behind each draft token */
     int n_given, given_at; /* given_at: timeline index of the token that the first of them scores */

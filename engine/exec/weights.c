@@ -297,6 +297,7 @@ static int take_vectors(struct vectors *v, struct err *e)
     for (int l = 0; l < w->n_layers; l++)
         for (int i = 0; i < N_VECTORS; i++)
             TRY(take_vector(v, vector_roles[i], l, &w->vectors[l][i], e));
+    TRY(take_vector(v, T_KV_NORM, 0, &w->kv_norm, e));
     return take_vector(v, T_OUT_NORM, 0, &w->out_norm, e);
 }
 

@@ -31,7 +31,7 @@ struct weights {
     struct model_config config;
     struct weight *embed, *head; /* head: NULL when tied */
     struct layer_store here;
-    float *out_norm;
+    float *out_norm, *kv_norm;    /* kv_norm: NULL but of SwiftKV models */
     float *(*vectors)[N_VECTORS]; /* [n_layers] in slab */
     float *slab;                  /* all norms and biases, device memory */
     struct slice *slices;

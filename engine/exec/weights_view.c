@@ -70,6 +70,7 @@ static struct model_weights share_view(const struct weights *w, const struct sha
     return (struct model_weights){
         .shard = *sh,
         .out_norm = w->out_norm,
+        .kv_norm = w->kv_norm,
         .embed = {w->embed, 0, w->config.vocab, 0, w->config.hidden},
         .head = {w->head ? w->head : w->embed, sh->vocab.first, sh->vocab.n, 0, w->config.hidden},
         .layers = to->layers + (size_t)sh->t * (size_t)w->n_layers,

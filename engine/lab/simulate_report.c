@@ -44,17 +44,26 @@ enum count {
     N_SWITCHES,
     N_PREEMPTIONS,
     N_STEPS,
-    N_DECISIONS
+    N_DECISIONS,
+    N_DRAFTED,
+    N_DRAFTS_RIGHT
 };
 
 static void cell_count(const struct simulate_run *run, int detail, char *cell)
 {
     const struct tally *t = &run->tally;
     const uint64_t *c = run->replay.counters;
-    const uint64_t values[] = {
-        [N_REQUESTS] = t->n_requests,       [N_FINISHED] = t->n_finished,     [N_REFUSED] = t->n_refused,
-        [N_FAILED] = t->n_failed,           [N_UNFINISHED] = t->n_unfinished, [N_SWITCHES] = c[C_SWITCHES],
-        [N_PREEMPTIONS] = c[C_PREEMPTIONS], [N_STEPS] = c[C_STEPS],           [N_DECISIONS] = run->replay.n_decisions};
+    const uint64_t values[] = {[N_REQUESTS] = t->n_requests,
+                               [N_FINISHED] = t->n_finished,
+                               [N_REFUSED] = t->n_refused,
+                               [N_FAILED] = t->n_failed,
+                               [N_UNFINISHED] = t->n_unfinished,
+                               [N_SWITCHES] = c[C_SWITCHES],
+                               [N_PREEMPTIONS] = c[C_PREEMPTIONS],
+                               [N_STEPS] = c[C_STEPS],
+                               [N_DECISIONS] = run->replay.n_decisions,
+                               [N_DRAFTED] = c[C_DRAFT_TOKENS],
+                               [N_DRAFTS_RIGHT] = c[C_DRAFT_ACCEPTED]};
     snprintf(cell, CELL_BYTES, "%llu", (unsigned long long)values[detail]);
 }
 
@@ -185,6 +194,10 @@ void simulate_table(const struct simulate_report *r, struct buf *out)
     put_row(r, out, "KV high water (%)", cell_rate, R_KV);
     put_row(r, out, "prompt cached (%)", cell_rate, R_CACHED);
     put_row(r, out, "steps", cell_count, N_STEPS);
+    if (r->setup->engine->drafts) {
+        put_row(r, out, "draft tokens", cell_count, N_DRAFTED);
+        put_row(r, out, "  of them right", cell_count, N_DRAFTS_RIGHT);
+    }
     struct buf notes = {0};
     put_notes(r, &notes);
     if (notes.len)
@@ -384,6 +397,9 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
                (unsigned long long)c[C_SWITCHES], (unsigned long long)c[C_PREEMPTIONS],
                (unsigned long long)c[C_RECOMPUTED], (unsigned long long)c[C_MOVED_BYTES],
                (unsigned long long)c[C_STEPS], (unsigned long long)p->n_decisions);
+    if (setup->engine->drafts)
+        buf_printf(out, ",\"draft_tokens\":%llu,\"accepted_tokens\":%llu", (unsigned long long)c[C_DRAFT_TOKENS],
+                   (unsigned long long)c[C_DRAFT_ACCEPTED]);
     if (setup->engine->ffn)
         buf_printf(out, ",\"cas_steps\":%llu", (unsigned long long)p->n_cas_steps);
     json_layouts(out, p);

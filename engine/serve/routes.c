@@ -54,24 +54,44 @@ static void get_load(struct routes *r, struct http_exchange *x)
     buf_free(&out);
 }
 
-static void put_model(const struct front *f, const char *name, struct buf *out)
+struct served {
+    const char *name, *root;
+    int max_model_len;
+};
+
+/* The i-th model: the names of the generating one, then the encoder. false: there are no more. */
+static bool served_model(const struct routes *r, int i, struct served *out)
+{
+    const struct front *f = r->front;
+    const struct embed_model *m = &r->embed->model;
+    if (i < f->n_names)
+        *out = (struct served){f->names[i], f->root, f->model_text.max_model_len};
+    else if (i == f->n_names && m->encoder)
+        *out = (struct served){m->name, m->root, m->facts->max_tokens};
+    else
+        return false;
+    return true;
+}
+
+static void put_model(const struct front *f, const struct served *m, struct buf *out)
 {
     buf_puts(out, "{\"id\":");
-    buf_put_json(out, name, strlen(name));
+    buf_put_json(out, m->name, strlen(m->name));
     buf_printf(out,
                ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"moonshift\",\"root\":", (long long)f->created_s);
-    buf_put_json(out, f->root, strlen(f->root));
-    buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", f->model_text.max_model_len);
+    buf_put_json(out, m->root, strlen(m->root));
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%d}", m->max_model_len);
 }
 
 static void get_models(struct routes *r, struct http_exchange *x)
 {
     struct buf out = {0};
     buf_puts(&out, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < r->front->n_names; i++) {
+    struct served m;
+    for (int i = 0; served_model(r, i, &m); i++) {
         if (i)
             buf_putc(&out, ',');
-        put_model(r->front, r->front->names[i], &out);
+        put_model(r->front, &m, &out);
     }
     buf_puts(&out, "]}");
     front_json(x, &out);
@@ -81,10 +101,11 @@ static void get_models(struct routes *r, struct http_exchange *x)
 static void get_model(struct routes *r, struct http_exchange *x)
 {
     const char *name = x->head.path + strlen("/v1/models/");
-    for (int i = 0; i < r->front->n_names; i++)
-        if (strcmp(name, r->front->names[i]) == 0) {
+    struct served m;
+    for (int i = 0; served_model(r, i, &m); i++)
+        if (strcmp(name, m.name) == 0) {
             struct buf out = {0};
-            put_model(r->front, name, &out);
+            put_model(r->front, &m, &out);
             front_json(x, &out);
             buf_free(&out);
             return;
@@ -99,6 +120,7 @@ static void get_model(struct routes *r, struct http_exchange *x)
 struct metrics_wait {
     struct front *front;
     struct jobs *jobs;
+    const struct embed_api *embed;
     struct http_exchange *x;
     uint64_t tag;
 };
@@ -136,6 +158,7 @@ static void metrics_came(void *ctx, const struct call_reply *reply)
     buf_put(&out, reply->text, reply->n);
     counts_render(&f->counts, &now, &out);
     put_batches(w->jobs, &out);
+    embed_api_render(w->embed, &out);
     http_answer(w->x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
     buf_free(&out);
     mem_free(w);
@@ -144,7 +167,7 @@ static void metrics_came(void *ctx, const struct call_reply *reply)
 static void get_metrics(struct routes *r, struct http_exchange *x)
 {
     struct metrics_wait *w = mem_new(sizeof *w);
-    *w = (struct metrics_wait){.front = r->front, .jobs = r->jobs.jobs, .x = x};
+    *w = (struct metrics_wait){.front = r->front, .jobs = r->jobs.jobs, .embed = r->embed, .x = x};
     x->user = w;
     x->gone = metrics_gone;
     w->tag = calls_send(&r->front->calls, IN_METRICS, NULL, 0, metrics_came, w);
@@ -180,6 +203,21 @@ static void post_chat(struct routes *r, struct http_exchange *x)
 static void post_completions(struct routes *r, struct http_exchange *x)
 {
     openai_handle(r->openai, x, ROUTE_COMPLETIONS, key_of(r, x));
+}
+
+static void post_embeddings(struct routes *r, struct http_exchange *x)
+{
+    embed_api_handle(r->embed, x, EMBED_EMBEDDINGS, key_of(r, x));
+}
+
+static void post_rerank(struct routes *r, struct http_exchange *x)
+{
+    embed_api_handle(r->embed, x, EMBED_RERANK, key_of(r, x));
+}
+
+static void post_score(struct routes *r, struct http_exchange *x)
+{
+    embed_api_handle(r->embed, x, EMBED_SCORE, key_of(r, x));
 }
 
 static void all_files(struct routes *r, struct http_exchange *x)
@@ -223,6 +261,12 @@ struct route {
 static const struct route table[] = {
     {"/v1/chat/completions", POST, JSON, post_chat},
     {"/v1/completions", POST, JSON, post_completions},
+    {"/v1/embeddings", POST, JSON, post_embeddings},
+    {"/v1/rerank", POST, JSON, post_rerank},
+    {"/v2/rerank", POST, JSON, post_rerank},
+    {"/rerank", POST, JSON, post_rerank},
+    {"/v1/score", POST, JSON, post_score},
+    {"/score", POST, JSON, post_score},
     {"/v1/models", GET, 0, get_models},
     {"/v1/models/", GET, 0, get_model},
     {"/health", GET, OPEN, get_health},
@@ -235,9 +279,6 @@ static const struct route table[] = {
     {"/load", GET, OPEN, get_load},
     {"/v1/responses", POST, 0, not_offered},
     {"/v1/messages", POST, 0, not_offered},
-    {"/v1/embeddings", POST, 0, not_offered},
-    {"/v1/rerank", POST, 0, not_offered},
-    {"/v1/score", POST, 0, not_offered},
     {"/v1/audio/", POST, 0, not_offered},
     {"/v1/images/", POST, 0, not_offered},
     {"/v1/files", GET | POST, FORM, all_files},

@@ -5,12 +5,14 @@
 
 #include "engine/serve/batch/files_api.h"
 #include "engine/serve/batch/jobs_api.h"
+#include "engine/serve/embed/embed_api.h"
 #include "engine/serve/front/auth.h"
 #include "engine/serve/openai/openai.h"
 
 struct routes {
     struct front *front;
     struct openai *openai;
+    struct embed_api *embed;
     struct files_api files;
     struct jobs_api jobs;
     struct auth auth;

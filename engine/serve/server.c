@@ -18,11 +18,12 @@ struct server {
     struct server_setup setup;
     struct front front;
     struct openai openai;
+    struct embed_api embed;
     struct routes routes;
     struct policies policies;
     struct admin admin;
     struct loop *loop;
-    struct loop_event *on_outbox, *on_text, *on_tick, *on_guard;
+    struct loop_event *on_outbox, *on_text, *on_embed, *on_tick, *on_guard;
     struct engine_event *events; /* EVENT_BATCH */
     int64_t drain_ns;            /* when draining began; 0: not */
     bool engine_drained, stopped_hard;
@@ -103,6 +104,13 @@ static void on_text(void *ctx)
     check_drained(s);
 }
 
+static void on_embed(void *ctx)
+{
+    struct server *s = ctx;
+    embed_api_collect(&s->embed);
+    check_drained(s);
+}
+
 /* ---- the end */
 
 static void check_drained(struct server *s)
@@ -141,6 +149,7 @@ static void stop_now(struct server *s)
     s->stopped_hard = s->front.stopped = s->front.draining = true;
     log_warn("server", "stopping at once: %d sequences are cut off", s->front.n_live);
     openai_fail_all(&s->openai, "the server is stopping");
+    embed_api_stop(&s->embed, "the server is stopping");
     http_close_after_answers(s->front.http);
     loop_stop(s->loop);
 }
@@ -215,7 +224,8 @@ static void init_front(struct server *s)
     counts_init(&f->counts);
     rng_init(&f->rng, seed());
     openai_init(&s->openai, f);
-    s->routes = (struct routes){.front = f, .openai = &s->openai, .origins = u->origins, .n_origins = u->n_origins};
+    s->routes = (struct routes){
+        .front = f, .openai = &s->openai, .embed = &s->embed, .origins = u->origins, .n_origins = u->n_origins};
     s->admin = (struct admin){
         .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
 }
@@ -361,6 +371,7 @@ static int start_parts(struct server *s, struct err *e)
     double text_s = u->text_s < 0 ? 0 : u->text_s > 0 ? u->text_s : 10;
     struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
     TRY(text_create(&s->front.text, &l, e));
+    TRY(embed_api_init(&s->embed, &s->front, &u->embed, e));
     struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));
     s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
@@ -371,6 +382,12 @@ static int start_parts(struct server *s, struct err *e)
         return err_set(e, E_SYS, "no events for the server");
     loop_arm(s->on_outbox);
     loop_arm(s->on_text);
+    if (s->embed.embedder) {
+        s->on_embed = loop_fd(s->loop, embedder_fd(s->embed.embedder), LOOP_READ, on_embed, s);
+        if (!s->on_embed)
+            return err_set(e, E_SYS, "no event for the embedder");
+        loop_arm(s->on_embed);
+    }
     if (s->on_guard)
         loop_arm(s->on_guard);
     TRY(listen_all(s, e));
@@ -414,11 +431,13 @@ void server_destroy(struct server *s)
         return;
     s->front.stopped = true;
     jobs_stop(s->routes.jobs.jobs);
+    embed_api_stop(&s->embed, "the server is stopping");
     text_destroy(s->front.text); /* what it brings back is answered, not submitted */
     s->front.text = NULL;
     struct engine_event ev;
     while (queue_take(s->setup.outbox, &ev))
         take_event(s, &ev);
+    embed_api_free(&s->embed);
     http_destroy(s->front.http);
     jobs_close(s->routes.jobs.jobs);
     files_close(s->routes.files.files);
@@ -430,6 +449,7 @@ void server_destroy(struct server *s)
     loop_event_free(s->on_guard);
     loop_event_free(s->on_outbox);
     loop_event_free(s->on_text);
+    loop_event_free(s->on_embed);
     loop_event_free(s->on_tick);
     loop_destroy(s->loop);
     mem_free(s->front.model_text.bos);

@@ -14,6 +14,7 @@
 #include "engine/base/err.h"
 #include "engine/base/queue.h"
 #include "engine/serve/batch/files.h"
+#include "engine/serve/embed/embed_api.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/http/http.h"
 #include "models/template/chat.h"
@@ -60,6 +61,7 @@ struct server_setup {
     const struct chat_template *chat;  /* NULL: chat is refused */
     const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
+    struct embed_plan embed; /* an encoder beside the model */
     /* the engine */
     struct clock *clock;
     struct queue *inbox, *outbox; /* engine_inbox(g), engine_outbox(g) */

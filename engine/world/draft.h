@@ -2,25 +2,69 @@
  * step samples behind every one of them, with the randomness of that position in its sequence, and the tokens count as
  * far as the guesses were right: so the text is the one that it would have been without drafts, greedy or seeded
  * (Leviathan et al. 2023, with a deterministic guess; Arctic Inference's suffix decoding verifies the same way). What
- * is guessed is the business of a source; who drafts how much is the policy's (plan_draft). Engine thread only. */
+ * is guessed is the business of sources, of which a server has a few; who drafts how much by which is the policy's
+ * (plan_draft). Engine thread only. Invariant: a source sees a request begin and end once each, and what it keeps for
+ * it in between is its own. */
 #ifndef WORLD_DRAFT_H
 #define WORLD_DRAFT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct request;
+struct world;
 
-enum { MOST_DRAFTS = 64 }; /* of a request in a step */
+enum { MOST_DRAFTS = 64 /* of a request in a step */, MOST_SOURCES = 4 };
+
+struct draft_guess {
+    int n, match; /* tokens; on how many of its timeline, up to the newest, the guess rests */
+    float score;  /* how many of them the source expects to be right */
+    int source;   /* its place among the sources */
+    int32_t tokens[MOST_DRAFTS];
+};
+
+/* What of those that have ended goes first, where there is no room for all that they said. */
+enum draft_evict {
+    EVICT_OLDEST,
+    EVICT_UNUSED,  /* who has been guessed from least lately */
+    EVICT_LARGEST, /* the oldest of the tenant that has the most tokens */
+    EVICT_RULES
+};
 
 struct draft_source {
     const char *name;
-    /* Up to `most` tokens behind the request's newest one. *match: how many tokens of its timeline, up to the newest,
-     * the guess rests on. Returns how many; 0: no idea. */
-    int (*propose)(void *ctx, struct request *r, int most, int32_t *out, int *match);
+    /* Up to `most` tokens behind the request's newest one: n, match, score and tokens of *g. *note: what this source
+     * keeps for this request, NULL before it has anything. n is 0: no idea. */
+    void (*guess)(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g);
+    void (*begin)(void *ctx, const struct request *r, void **note); /* it has come; NULL: does not matter */
+    void (*end)(void *ctx, const struct request *r, void *note);    /* it ends; note may be NULL */
+    void (*evict)(void *ctx, enum draft_evict rule);                /* from now on; NULL: it keeps nothing */
+    bool by_name; /* asked only by a policy that names it, unless it is the first */
     void *ctx;
 };
 
-/* What stood behind the request's last tokens before (lookup.h). */
-const struct draft_source *draft_lookup(void);
+struct draft_sources {
+    struct draft_source items[MOST_SOURCES];
+    int n;
+};
+
+/* What draft tokens of one source came to. */
+struct draft_counts {
+    int64_t drafted, accepted; /* that steps have verified; of them, those that were right */
+    int64_t rejected;          /* times that one was wrong, and what followed it did not count */
+};
+
+/* Prompt lookup alone: what stood behind the request's last tokens before (lookup.h). */
+const struct draft_sources *draft_lookup(void);
+void draft_lookup_source(struct draft_source *to); /* the same, as one of several */
+
+bool draft_keeps(const struct draft_sources *s); /* does any source keep what was said? */
+void draft_set_evict(const struct draft_sources *s, enum draft_evict rule);
+int draft_source_named(const struct draft_sources *s, const char *name); /* its place; -1: none */
+void draft_begin(const struct draft_sources *s, struct request *r);      /* s: NULL is fine */
+void draft_end(const struct draft_sources *s, struct request *r);
+/* A step has verified n draft tokens, of which `right` were; ended: it says nothing about the one behind them. */
+void draft_count(struct request *r, int source, int n, int right, bool ended);
+struct draft_counts draft_total(const struct request *r); /* of all sources */
 
 #endif

@@ -200,6 +200,15 @@ static void render_tenants(const struct metrics *m, const char *label, struct bu
     }
 }
 
+/* As many as were ever right, and the first one. */
+static void render_drafts(const struct metrics *m, const char *label, struct buf *out)
+{
+    static const char *const name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    put_head(out, name, "counter", "Of the draft tokens that were right, those in this place.");
+    for (int i = 0; i < METRICS_MAX_DRAFTS && (i == 0 || m->draft_accepted_at[i]); i++)
+        buf_printf(out, "%s{%s,position=\"%d\"} %llu\n", name, label, i, (unsigned long long)m->draft_accepted_at[i]);
+}
+
 void metrics_render(const struct metrics *m, const char *model_name, struct buf *out)
 {
     struct buf label = {0};
@@ -214,6 +223,7 @@ void metrics_render(const struct metrics *m, const char *model_name, struct buf 
     }
     for (int i = 0; i < HISTOGRAM_COUNT; i++)
         render_histogram(m, (enum histogram)i, label.data, out);
+    render_drafts(m, label.data, out);
     render_tenants(m, label.data, out);
     buf_free(&label);
 }

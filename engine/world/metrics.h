@@ -71,7 +71,7 @@ enum histogram {
     HISTOGRAM_COUNT
 };
 
-enum { HISTOGRAM_MAX_BUCKETS = 28, METRICS_MAX_TENANTS = 32 };
+enum { HISTOGRAM_MAX_BUCKETS = 28, METRICS_MAX_TENANTS = 32, METRICS_MAX_DRAFTS = 64 };
 
 struct tenant_counts {
     char name[NAME_BYTES];
@@ -85,6 +85,7 @@ struct metrics {
         double sum;
         uint64_t count;
     } histograms[HISTOGRAM_COUNT];
+    uint64_t draft_accepted_at[METRICS_MAX_DRAFTS]; /* draft tokens that were right, by their place behind the newest */
     struct tenant_counts tenants[METRICS_MAX_TENANTS + 1]; /* the last one is "other": label values are bounded */
     int n_tenants;
 };

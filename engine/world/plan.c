@@ -402,6 +402,9 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
     case PLAN_WEIGHTS:
         plan_apply_weights(w, v);
         break;
+    case PLAN_EVICT:
+        world_evict_drafts(w, v->evict);
+        break;
     case PLAN_HOLD:
         world_hold(w, v->request, v->until_ns, v->text, p->now_ns);
         break;

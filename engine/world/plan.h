@@ -14,6 +14,7 @@ struct plan_item {
     int n_tokens;           /* of its timeline, from n_computed (after the prefix hit) on */
     int n_drafts;           /* rows behind them, of tokens that may follow */
     const int32_t *drafts;  /* [n_drafts] in the plan's arena */
+    int source;             /* whose they are */
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
@@ -48,7 +49,8 @@ enum plan_verb_kind {
     PLAN_COMM,
     PLAN_HOLD,
     PLAN_FFN,
-    PLAN_WEIGHTS
+    PLAN_WEIGHTS,
+    PLAN_EVICT
 };
 enum { PLAN_ALL_GROUPS = -1 };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
@@ -69,6 +71,7 @@ struct plan_verb {
     int from, to;                     /* ffn, weights: layers [from, to) */
     enum ffn_mode mode;               /* ffn */
     bool replicated;                  /* weights; or pooled */
+    enum draft_evict evict;           /* evict: of what was said, for draft tokens */
 };
 
 struct plan {
@@ -108,8 +111,12 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 /* One request with up to n tokens (0: all that remain). Returns the tokens added, 0 with a reason. */
 int plan_add(struct plan_batch *b, req_id id, int n);
 /* Up to n draft tokens (draft.h) for a request that decodes in a batch of this plan, as far as there is room for them
- * without anybody giving way. Returns how many; *match: the tokens that the guess rests on. -1 with a reason. */
-int plan_draft(struct plan *p, req_id id, int n, int *match);
+ * without anybody giving way. source: its place, or -1: of all that need no name, the one with the highest score.
+ * *g: what was guessed, as far as it is verified. False with a reason; g->n is 0 where nobody has an idea. Called again
+ * for the same request it keeps the first n of those that it has. */
+bool plan_draft(struct plan *p, req_id id, int n, int source, struct draft_guess *g);
+/* What goes first of what sources of draft tokens keep, from now on, until the policy ends. */
+bool plan_evict(struct plan *p, enum draft_evict rule);
 /* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);

@@ -1,21 +1,6 @@
 /* Draft tokens in a plan's steps: whose rows there is room for, without anybody giving way. */
 #include "engine/world/draft.h"
-#include "engine/world/lookup.h"
 #include "engine/world/plan_inner.h"
-
-static int propose_lookup(void *ctx, struct request *r, int most, int32_t *out, int *match)
-{
-    (void)ctx;
-    if (!r->lookup)
-        r->lookup = lookup_new();
-    return lookup_propose(r->lookup, r->tokens, r->n_tokens, most, out, match);
-}
-
-const struct draft_source *draft_lookup(void)
-{
-    static const struct draft_source source = {"lookup", propose_lookup, NULL};
-    return &source;
-}
 
 /* The batch that this plan runs it in; its place there is r->plan_item. */
 static struct plan_batch *batch_of(const struct plan *p, const struct request *r)
@@ -39,7 +24,7 @@ static const char *why_not(const struct plan *p, const struct request *r, const 
     const struct plan_item *it = &b->items[r->plan_item];
     if (r->n_computed + it->n_tokens != r->n_tokens || !request_output(r))
         return "only a request that decodes can be drafted for";
-    return it->n_drafts ? "it has draft tokens already" : NULL;
+    return NULL;
 }
 
 /* Blocks that it has, or that the plan took for its next token. */
@@ -62,25 +47,77 @@ static int room_for(const struct plan *p, const struct request *r, const struct 
     return n > 0 ? n : 0;
 }
 
-int plan_draft(struct plan *p, req_id id, int n, int *match)
+/* Of one source, or of all that need no name the best. */
+static void guess(const struct plan *p, struct request *r, int most, int source, struct draft_guess *best)
+{
+    const struct draft_sources *s = p->world->drafts;
+    struct draft_guess g;
+    best->n = best->match = best->source = 0;
+    best->score = 0;
+    for (int i = source < 0 ? 0 : source; i < s->n && (source < 0 || i == source); i++) {
+        const struct draft_source *x = &s->items[i];
+        if (source < 0 && i > 0 && x->by_name)
+            continue;
+        g.n = 0;
+        x->guess(x->ctx, r, &r->draft_notes[i], most, &g);
+        g.source = i;
+        if (g.n && (!best->n || g.score > best->score))
+            *best = g;
+    }
+}
+
+/* Blocks for the tokens behind its newest one that the plan took beyond its own. */
+static void take_blocks(struct plan *p, const struct request *r, int n_drafts, int sign)
+{
+    int need = kv_blocks_for(&p->world->kv, r->place, r->n_tokens + n_drafts) - own_blocks(p, r);
+    plan_take(p, r->place, need > 0 ? sign * need : 0);
+}
+
+/* It has draft tokens in this plan: fewer of them. */
+static bool cut(struct plan *p, struct plan_batch *b, struct request *r, int n)
+{
+    struct plan_item *it = &b->items[r->plan_item];
+    if (n > it->n_drafts)
+        return plan_no(p, "it has draft tokens already: another call can take some of them back");
+    take_blocks(p, r, it->n_drafts, -1);
+    take_blocks(p, r, n, 1);
+    b->n_tokens -= it->n_drafts - n;
+    it->n_drafts = n;
+    return true;
+}
+
+bool plan_draft(struct plan *p, req_id id, int n, int source, struct draft_guess *g)
 {
     struct request *r = request_find(&p->world->requests, id);
     struct plan_batch *b = r ? batch_of(p, r) : NULL;
-    const struct draft_source *source = p->world->drafts;
-    int32_t drafts[MOST_DRAFTS];
+    g->n = g->match = 0;
+    g->score = 0;
     p->reason = why_not(p, r, b);
-    *match = 0;
     if (p->reason)
-        return -1;
+        return false;
+    if (b->items[r->plan_item].n_drafts) {
+        g->source = b->items[r->plan_item].source;
+        g->n = n;
+        return cut(p, b, r, n);
+    }
     n = room_for(p, r, b, n);
-    n = n ? source->propose(source->ctx, r, n, drafts, match) : 0;
-    if (!n)
-        return 0;
+    if (n)
+        guess(p, r, n, source, g);
+    if (!g->n)
+        return true;
     struct plan_item *it = &b->items[r->plan_item];
-    it->n_drafts = n;
-    it->drafts = arena_copy(&p->arena, drafts, (size_t)n * sizeof *drafts);
-    b->n_tokens += n;
-    int need = kv_blocks_for(&p->world->kv, r->place, r->n_tokens + n) - own_blocks(p, r);
-    plan_take(p, r->place, need > 0 ? need : 0);
-    return n;
+    it->n_drafts = g->n;
+    it->source = g->source;
+    it->drafts = arena_copy(&p->arena, g->tokens, (size_t)g->n * sizeof *g->tokens);
+    b->n_tokens += g->n;
+    take_blocks(p, r, g->n, 1);
+    return true;
+}
+
+bool plan_evict(struct plan *p, enum draft_evict rule)
+{
+    if (!draft_keeps(p->world->drafts))
+        return plan_no(p, "nothing that was said is kept here for draft tokens");
+    plan_add_verb(p, PLAN_EVICT, NULL)->evict = rule;
+    return true;
 }

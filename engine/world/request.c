@@ -5,7 +5,6 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "engine/base/shared.h"
-#include "engine/world/lookup.h"
 
 void request_spec_free(struct request_spec *s)
 {
@@ -111,7 +110,6 @@ void request_remove(struct request_table *t, struct request *r)
     mem_free(r->tokens);
     mem_free(r->blocks);
     mem_free(r->keys);
-    lookup_free(r->lookup);
     mem_free(r);
 }
 

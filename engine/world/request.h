@@ -9,6 +9,7 @@
 
 #include "engine/base/list.h"
 #include "engine/base/map.h"
+#include "engine/world/draft.h"
 #include "engine/world/ids.h"
 #include "engine/world/kv.h"
 #include "engine/world/sampling.h"
@@ -109,14 +110,13 @@ struct request {
     int64_t held_until_ns; /* the policy holds it back until then; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */
-    int64_t beside_ns;     /* when it was first seen to wait late with room beside it; 0: not since it got further */
-    uint64_t starved_by;   /* the policy (its generation) that let it starve; 0: none did */
-    uint64_t plan_serial;  /* the plan that touches it, for that plan's own use */
-    int plan_item;         /* the same: where in its batch it is */
-    struct lookup *lookup; /* the index of its timeline; NULL: nobody has asked for it */
-    int64_t n_drafted, n_accepted; /* draft tokens that steps have verified; of them, those that were right */
-    int64_t n_rejected;            /* times that one was wrong, and what followed it did not count */
-    uint64_t switched_by;          /* serial of the switch event that waits for its next token; 0: none */
+    int64_t beside_ns;    /* when it was first seen to wait late with room beside it; 0: not since it got further */
+    uint64_t starved_by;  /* the policy (its generation) that let it starve; 0: none did */
+    uint64_t plan_serial; /* the plan that touches it, for that plan's own use */
+    int plan_item;        /* the same: where in its batch it is */
+    void *draft_notes[MOST_SOURCES]; /* what sources of draft tokens keep for it: theirs */
+    struct draft_counts drafts[MOST_SOURCES];
+    uint64_t switched_by; /* serial of the switch event that waits for its next token; 0: none */
     /* the record */
     int n_furthest;      /* the most tokens that it ever had computed */
     int64_t progress_ns; /* when it got further than ever before; or came, or was let go */

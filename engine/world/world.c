@@ -121,6 +121,7 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     note_arrival(w, now_ns);
     queue_insert(&w->waiting, r);
     replica_make_room(w, r);
+    draft_begin(w->drafts, r);
     *out = r;
     return 0;
 }
@@ -538,6 +539,13 @@ void world_commit(struct world *w, struct request *r, int n_computed)
         kv_publish_units(&w->kv, r->place, r->blocks[r->n_published], block_units(w, r, r->place, r->n_published));
 }
 
+void world_evict_drafts(struct world *w, enum draft_evict rule)
+{
+    if (w->evict != rule)
+        draft_set_evict(w->drafts, rule);
+    w->evict = rule;
+}
+
 void world_end(struct world *w, struct request *r, enum ending how)
 {
     static const enum counter counters[] = {[END_STOP] = C_STOP,
@@ -555,6 +563,7 @@ void world_end(struct world *w, struct request *r, enum ending how)
     w->n_held -= r->held_until_ns != 0;
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);
+    draft_end(w->drafts, r);
     r->state = REQ_FREE;
     drop_blocks(w, r, 0);
     metrics_add(w->metrics, counters[how], 1);

@@ -98,7 +98,8 @@ struct world {
     int n_saving;              /* blocks of host memory that copies of cached blocks are under way to, from ranks */
     int n_fetching, n_writing; /* the same from the disk; blocks of host memory under way to it */
     bool disk_is_read_only;    /* it failed to take some */
-    const struct draft_source *drafts; /* NULL: nothing is drafted */
+    const struct draft_sources *drafts; /* NULL: nothing is drafted */
+    enum draft_evict evict;             /* of what they keep, as the policy says */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */
@@ -112,6 +113,7 @@ struct world {
 void world_init(struct world *w, const struct limits *l, const struct node_shape *shape, int n_blocks,
                 struct metrics *m);
 void world_free(struct world *w);
+void world_evict_drafts(struct world *w, enum draft_evict rule);
 void queue_insert(struct req_queue *q, struct request *r); /* keeps the order */
 void queue_delete(struct req_queue *q, struct request *r); /* must be in it */
 

@@ -275,6 +275,7 @@ const struct backend_ops *backend_cpu(void)
         .forget = cpu_forget,
         .kv_block_bytes = cpu_kv_block_bytes,
         .begin = cpu_begin,
+        .begin_part = cpu_begin_part,
         .finish = cpu_finish,
         .embed = cpu_embed,
         .linear = cpu_linear,

@@ -28,6 +28,7 @@ struct device {
     struct err error; /* sticky; code 0: none */
     int64_t begun_ns;
     const struct batch *batch; /* of the step between begin and finish */
+    struct batch part;         /* what batch is once a part has begun: the step's with other rows */
     int32_t *row_seq;          /* [max_rows] the sequence of a row */
     struct rope rope;
     struct scratch angles;           /* [n_rows][dim/2] cos, then sin */
@@ -51,6 +52,7 @@ static inline bool device_failed(const struct device *d)
 void device_run(struct device *d, int n_items, int64_t work_ns, pool_fn *fn, void *ctx);
 
 int cpu_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
+void cpu_begin_part(struct device *d, const struct batch_part *p);
 void cpu_embed(struct device *d, struct wview table, struct act y, int first, int n);
 void cpu_linear(struct device *d, const struct linear_args *a);
 void cpu_rope(struct device *d, const struct rope_args *a);

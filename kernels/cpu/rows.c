@@ -30,6 +30,25 @@ static int items_of(int rows)
     return (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
 }
 
+/* Which sequence each row of the batch is of, and its angles. False: no memory. */
+static bool begin_rows(struct device *d)
+{
+    const struct batch *b = d->batch;
+    const struct rope *rope = &d->rope;
+    for (int s = 0; s < b->n_seqs; s++) {
+        ASSERT(b->seqs[s].row0 >= 0 && b->seqs[s].row0 + b->seqs[s].n_rows <= b->n_rows);
+        for (int i = 0; i < b->seqs[s].n_rows; i++)
+            d->row_seq[b->seqs[s].row0 + i] = s;
+    }
+    ASSERT(rope->dim >= 0 && rope->dim % 2 == 0);
+    if (rope->dim == 0)
+        return true;
+    if (!device_grow(d, &d->angles, (size_t)b->n_rows * (size_t)rope->dim * sizeof(float)))
+        return false;
+    device_run(d, items_of(b->n_rows), (int64_t)b->n_rows * rope->dim * 20, angles_item, d);
+    return true;
+}
+
 int cpu_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
 {
     memset(&d->error, 0, sizeof d->error);
@@ -38,18 +57,23 @@ int cpu_begin(struct device *d, const struct batch *b, const struct rope *rope, 
         return err_set(e, E_FULL, "a step of %d rows on a device opened for %d", b->n_rows, d->opts.max_rows);
     d->batch = b;
     d->rope = rope ? *rope : (struct rope){0};
-    for (int s = 0; s < b->n_seqs; s++) {
-        ASSERT(b->seqs[s].row0 >= 0 && b->seqs[s].row0 + b->seqs[s].n_rows <= b->n_rows);
-        for (int i = 0; i < b->seqs[s].n_rows; i++)
-            d->row_seq[b->seqs[s].row0 + i] = s;
-    }
-    if (!rope)
-        return 0;
-    ASSERT(rope->dim >= 0 && rope->dim % 2 == 0);
-    if (!device_grow(d, &d->angles, (size_t)b->n_rows * (size_t)rope->dim * sizeof(float)))
-        return err_set(e, E_FULL, "no memory for the angles of %d rows", b->n_rows);
-    device_run(d, items_of(b->n_rows), (int64_t)b->n_rows * rope->dim * 20, angles_item, d);
-    return 0;
+    return begin_rows(d) ? 0 : err_set(e, E_FULL, "no memory for the angles of %d rows", b->n_rows);
+}
+
+void cpu_begin_part(struct device *d, const struct batch_part *p)
+{
+    if (device_failed(d))
+        return;
+    ASSERT(p->n_rows > 0 && p->n_rows <= d->opts.max_rows);
+    d->part = *d->batch; /* the step's, or a part's before, which has the same logit rows */
+    d->part.n_rows = p->n_rows;
+    d->part.ids = NULL;
+    d->part.positions = p->positions;
+    d->part.n_seqs = p->n_seqs;
+    d->part.seqs = p->seqs;
+    d->batch = &d->part;
+    if (!begin_rows(d))
+        device_fail(d, E_FULL, "no memory for the angles of a step");
 }
 
 struct embed_call {

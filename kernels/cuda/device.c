@@ -356,6 +356,7 @@ const struct backend_ops *backend_cuda(void)
         .between = cuda_between,
         .kv_block_bytes = cuda_kv_block_bytes,
         .begin = cuda_begin,
+        .begin_part = cuda_begin_part,
         .finish = cuda_finish,
         .embed = cuda_embed,
         .linear = cuda_linear,

@@ -95,6 +95,7 @@ struct device {
     struct loader loader;
     struct err error, broken;  /* of this step; of the device, for good */
     const struct batch *batch; /* of the step between begin and finish */
+    struct batch part;         /* what batch is once a part has begun: the step's with other rows */
     struct rope rope;
     struct step_view view;
     int block_tokens;       /* for which view.blocks is valid; 0: not yet */
@@ -144,6 +145,7 @@ void mirror_free(struct device *d, struct mirror *m);
 
 /* step.c */
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
+void cuda_begin_part(struct device *d, const struct batch_part *p);
 int cuda_finish(struct device *d, struct step_time *t, struct err *e);
 /* After the wait for what came after `begun`: the time, the results or the error. */
 int step_end(struct device *d, const cudaEvent_t between[2], const struct step_results *r, struct step_time *t,

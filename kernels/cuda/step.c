@@ -42,14 +42,34 @@ void step_angles(struct device *d, const float *inv_freq)
     gpu_ok(d, launch_angles(d->stream, &j), "angles");
 }
 
-static void put_angles(struct device *d, const struct rope *rope)
+static void put_angles(struct device *d)
 {
+    const struct rope *rope = &d->rope;
     ASSERT(rope->dim >= 0 && rope->dim % 2 == 0);
     size_t bytes = (size_t)(rope->dim / 2) * sizeof(float), at = mirror_take(&d->rows, bytes);
     if (bytes)
         memcpy(d->rows.host + at, rope->inv_freq, bytes);
     mirror_push(d, &d->rows, at);
     step_angles(d, (const float *)(d->rows.dev + at));
+}
+
+/* The rows of the batch on their way to the device, with the step's logit rows, and their angles. n_ids: 0 where no
+ * op asks for them. */
+static void put_view(struct device *d, int n_ids)
+{
+    const struct batch *b = d->batch;
+    size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim, first;
+    d->block_tokens = d->item_rows = 0;
+    d->flash.planned = false;
+    if (!mirror_room(d, &d->rows, words * sizeof(int32_t) + 8 * 16))
+        return;
+    first = mirror_take(&d->rows, 0);
+    d->view = (struct step_view){.ids = put_words(&d->rows, b->ids, n_ids), .n_rows = b->n_rows, .n_seqs = b->n_seqs};
+    d->view.positions = put_words(&d->rows, b->positions, b->n_rows);
+    d->view.logit_rows = put_words(&d->rows, b->logit_rows, b->n_logits);
+    d->view.row_seq = put_row_seqs(&d->rows, b);
+    mirror_push(d, &d->rows, first);
+    put_angles(d);
 }
 
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e)
@@ -62,29 +82,36 @@ int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope,
     gpu_use(d);
     d->batch = b;
     d->rope = rope ? *rope : (struct rope){0};
-    d->block_tokens = d->item_rows = 0;
-    d->flash.planned = false;
     d->n_sampled = 0;
     d->rows.used = d->blocks.used = d->items.used = d->lists.used = d->results.used = d->plans.used =
         0; /* finish has waited for all of it */
-    size_t words = 3 * (size_t)b->n_rows + (size_t)b->n_logits + (size_t)d->rope.dim;
     gpu_ok(d, cudaEventRecord(d->begun, d->stream), "beginning a step");
-    if (mirror_room(d, &d->rows, words * sizeof(int32_t) + 8 * 16)) {
-        d->view =
-            (struct step_view){.ids = put_words(&d->rows, b->ids, b->n_rows), .n_rows = b->n_rows, .n_seqs = b->n_seqs};
-        d->view.positions = put_words(&d->rows, b->positions, b->n_rows);
-        d->view.logit_rows = put_words(&d->rows, b->logit_rows, b->n_logits);
-        d->view.row_seq = put_row_seqs(&d->rows, b);
-        mirror_push(d, &d->rows, 0);
-        if (rope)
-            put_angles(d, rope);
-    }
+    put_view(d, b->n_rows);
     if (!gpu_failed(d))
         return 0;
     gpu_ok(d, cudaStreamSynchronize(d->stream),
            "beginning a step"); /* what is on its way is read from memory that the next step writes */
     d->batch = NULL;
     return err_set(e, d->error.code, "%s", d->error.text);
+}
+
+void cuda_begin_part(struct device *d, const struct batch_part *p)
+{
+    if (gpu_failed(d))
+        return;
+    if (d->graph) {
+        gpu_fail(d, E_UNSUPPORTED, "a captured step whose rows do not all go on");
+        return;
+    }
+    ASSERT(p->n_rows > 0 && p->n_rows <= d->opts.max_rows);
+    d->part = *d->batch; /* the step's, or a part's before, which has the same logit rows */
+    d->part.n_rows = p->n_rows;
+    d->part.ids = NULL;
+    d->part.positions = p->positions;
+    d->part.n_seqs = p->n_seqs;
+    d->part.seqs = p->seqs;
+    d->batch = &d->part;
+    put_view(d, 0);
 }
 
 static int blocks_of(const struct batch_seq *s, int tokens)

@@ -3,173 +3,13 @@
 #include <math.h>
 
 #include "engine/base/check.h"
+#include "engine/world/headmap.h"
 #include "kernels/sim/pool.h"
 #include "kernels/sim/stages.h"
 
 static double most(double a, double b)
 {
     return a > b ? a : b;
-}
-
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
-
-/* (a^3.5 + b^3.5)^(1/3.5), a smooth roofline: measured kernels (Llama-2-70B's GEMMs on H100) go from memory-bound to
- * compute-bound along such a curve. With s = (least/most)^3.5 the rest is (1 + s)^(2/7), which is nearly straight:
- * sixteen linear pieces are exact to 1e-5. */
-static double smooth_max(double a, double b)
-{
-    static const double root[] = {1.0,           1.0174722045,  1.03422493995, 1.05032545513, 1.06583155827,
-                                  1.08079334188, 1.09525452625, 1.10925351925, 1.12282426199, 1.1359969106,
-                                  1.14879839109, 1.16125285494, 1.17338205605, 1.18520566501, 1.19674153282,
-                                  1.20800591368, 1.2190136542};
-    enum { PIECES = sizeof root / sizeof *root - 1 };
-    double hi = most(a, b), r = hi > 0 ? least(a, b) / hi : 0, s = r * r * r * sqrt(r) * PIECES;
-    int i = (int)s < PIECES ? (int)s : PIECES - 1;
-    return hi * (root[i] + (s - i) * (root[i + 1] - root[i]));
-}
-
-/* A value for groups of 2, 4 and 8, between and beyond them along straight lines, not past the ends. */
-static double by_group(const double v[SIM_GROUPS], int g)
-{
-    if (g <= 2)
-        return v[0];
-    if (g <= 4)
-        return v[0] + (v[1] - v[0]) * (g - 2) / 2;
-    return g >= 8 ? v[2] : v[1] + (v[2] - v[1]) * (g - 4) / 4;
-}
-
-/* ---- kernels. With a table: the roofline of the peaks plus a fixed time, times the measured utilisation. */
-
-static double noted(const struct sim_machine *m, enum sim_table_kind kind, const double *x, double ns)
-{
-    if (m->outside)
-        sim_outside_note(m->outside, &m->tables, kind, x, ns);
-    return ns;
-}
-
-/* Past the last point of an axis the time is extrapolated linearly from the last two points; `ends` are the times at
- * these. On held-out rows this is closer than keeping the last utilisation for decode attention and FP8 GEMMs, and for
- * no other kernel (models/hardware/README.md). */
-static double beyond(const struct sim_table *t, int axis, const double ends[2], double x)
-{
-    const double *last = &t->axis[axis][t->size[axis] - 1];
-    return ends[1] + most(0, ends[1] - ends[0]) / (last[0] - last[-1]) * (x - last[0]);
-}
-
-static bool is_beyond(const struct sim_table *t, int axis, double x)
-{
-    return t->size[axis] > 1 && x > t->axis[axis][t->size[axis] - 1];
-}
-
-static double gemm_in_grid(const struct sim_machine *m, int bits, double rows, double n, double k)
-{
-    const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16];
-    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, w = bits / 8;
-    double roof = most(2 * rows * n * k / peak, ((n * k + rows * k) * w + rows * n * 2) / h->memory_rate);
-    return (roof * 1e9 + 4000) * sim_table_at(t, (double[]){n, k, rows});
-}
-
-double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, double k)
-{
-    const struct sim_hardware *h = &m->hardware;
-    enum sim_table_kind kind = bits == 8 ? TABLE_GEMM_FP8 : TABLE_GEMM_BF16;
-    const struct sim_table *t = &m->tables.of[kind];
-    double peak = bits == 8 ? h->fp8_peak : h->bf16_peak, share = bits == 8 ? h->fp8_share : h->bf16_share,
-           w = bits / 8;
-    if (t->n_axes && bits == 8 && is_beyond(t, 2, rows)) {
-        const double *last = &t->axis[2][t->size[2] - 1],
-                     ends[2] = {gemm_in_grid(m, bits, last[-1], n, k), gemm_in_grid(m, bits, last[0], n, k)};
-        return noted(m, kind, (double[]){n, k, rows}, beyond(t, 2, ends, rows));
-    }
-    if (t->n_axes)
-        return noted(m, kind, (double[]){n, k, rows}, gemm_in_grid(m, bits, rows, n, k));
-    double bytes = n * k * w / (h->memory_rate * h->gemm_memory_share), flop = 2 * rows * n * k / (peak * share);
-    return smooth_max(bytes, flop) * 1e9 + h->gemm_fixed;
-}
-
-double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads,
-                              int kv_heads)
-{
-    const struct sim_hardware *h = &m->hardware;
-    enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16;
-    const struct sim_table *t = &m->tables.of[kind];
-    double dim = m->model.head_dim, flop = 4 * looked_at * heads * dim;
-    if (t->n_axes) { /* a chunk with a past: as the whole prompt that has as much to look at */
-        double roof = flop / (h->bf16_peak * 0.65) + rows * (heads + kv_heads) * 2 * dim * 2 / h->memory_rate;
-        const double x[] = {dim, (double)heads / kv_heads, sqrt(2 * looked_at / n), n, heads};
-        return noted(m, kind, x, (roof * 1e9 + 6000) * sim_table_at(t, x));
-    }
-    return flop / (h->bf16_peak * h->prefill_share) * 1e9;
-}
-
-static double decode_in_grid(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
-{
-    const struct sim_hardware *h = &m->hardware;
-    const struct sim_table *t = &m->tables.of[m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16];
-    double dim = m->model.head_dim, bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
-    double roof = most(bytes / h->memory_rate, 4 * looked_at * heads * dim / h->bf16_peak);
-    return (roof * 1e9 + 8000) * sim_table_at(t, (double[]){dim, looked_at / n, n * kv_heads});
-}
-
-double cost_decode_attention(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
-{
-    const struct sim_hardware *h = &m->hardware;
-    enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_DECODE_FP8 : TABLE_DECODE_BF16;
-    const struct sim_table *t = &m->tables.of[kind];
-    double dim = m->model.head_dim, each = looked_at / n;
-    const double x[] = {dim, each, n * kv_heads};
-    if (t->n_axes && is_beyond(t, 2, x[2])) {
-        const double *last = &t->axis[2][t->size[2] - 1];
-        const double n0 = last[-1] / kv_heads, n1 = last[0] / kv_heads;
-        const double ends[2] = {decode_in_grid(m, n0, n0 * each, heads, kv_heads),
-                                decode_in_grid(m, n1, n1 * each, heads, kv_heads)};
-        return noted(m, kind, x, beyond(t, 2, ends, x[2]));
-    }
-    if (t->n_axes)
-        return noted(m, kind, x, decode_in_grid(m, n, looked_at, heads, kv_heads));
-    double bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
-    return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
-}
-
-static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire,
-                         double by_formula)
-{
-    const struct sim_table *t = &m->tables.of[kind];
-    return noted(m, kind, x, t->n_axes ? (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, x) : by_formula);
-}
-
-double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph)
-{
-    const struct sim_hardware *h = &m->hardware;
-    double wire = 2.0 * (g - 1) / g * bytes / m->link_scale,
-           formula = h->reduce_alpha + wire / by_group(h->reduce_rate, g) * 1e9;
-    if (g < 2)
-        return 0;
-    if (bytes <= h->small_bytes)
-        formula = by_group(h->small_alpha, g) + wire / by_group(h->small_rate, g) * 1e9;
-    return collective(m, graph ? TABLE_REDUCE : TABLE_REDUCE_EAGER, (double[]){g, bytes}, wire, formula);
-}
-
-static double exchange(const struct sim_machine *m, enum sim_table_kind kind, int g, double bytes)
-{
-    double wire = (g - 1.0) / g * bytes;
-    return g < 2 ? 0
-                 : collective(m, kind, (double[]){g, bytes}, wire,
-                              m->hardware.exchange_alpha + wire / m->hardware.exchange_rate * 1e9);
-}
-
-double cost_all_to_all(const struct sim_machine *m, int g, double bytes)
-{
-    return exchange(m, TABLE_ALL_TO_ALL, g, bytes);
-}
-
-double cost_all_gather(const struct sim_machine *m, int g, double bytes)
-{
-    return exchange(m, TABLE_ALL_GATHER, g, bytes);
 }
 
 /* ---- a step */
@@ -208,11 +48,18 @@ static double product(const struct run *r, double rows, double n, double k)
     return cost_gemm(r->m, r->c->linear_bits, rows, n, k);
 }
 
+/* What of a layer: its keys and values, and all else. They are of other rows in SwiftKV's later layers. */
+enum { KV = 1, REST = 2, ALL = KV | REST };
+
 /* *ffn: the part of the last two. */
-static double linear(const struct run *r, double *ffn)
+static double linear(const struct run *r, int what, double *ffn)
 {
     double h = r->c->hidden, inner = up(r->c->intermediate, r->l.tp);
-    double qkv = product(r, r->rows, r->q + 2 * r->kv, h), o = product(r, r->rows, h, r->q);
+    double qkv = product(r, r->rows, (what & REST ? r->q : 0) + (what & KV ? 2 * r->kv : 0), h);
+    *ffn = 0;
+    if (what == KV)
+        return qkv;
+    double o = product(r, r->rows, h, r->q);
     double in = product(r, r->rows, 2 * inner, h), out = product(r, r->rows, h, inner);
     *ffn = in + out;
     return qkv + o + in + out;
@@ -220,22 +67,23 @@ static double linear(const struct run *r, double *ffn)
 
 /* Rows of a layer's small kernels, with the bytes each row has read and written. The two norms are whole in every tp
  * share. */
-static double elementwise(const struct run *r)
+static double elementwise(const struct run *r, int what)
 {
-    double h = r->c->hidden, ffn = up(r->c->intermediate, r->l.tp), bytes = 16 * h,
-           kernels = 5; /* norms, rope, kv write, activation */
-    bytes += 4 * (r->q + r->kv) + 4 * r->kv + 6 * ffn;
+    double h = what == KV ? r->c->hidden / 2.0 : r->c->hidden, ffn = what & REST ? up(r->c->intermediate, r->l.tp) : 0;
+    double q = what & REST ? r->q : 0, kv = what & KV ? r->kv : 0, bytes = 16 * h;
+    double kernels = what == ALL ? 5 : what == KV ? 3 : 4; /* norms, rope, kv write, activation */
+    bytes += 4 * (q + kv) + 4 * kv + 6 * ffn;
     if (r->c->qk_norm) {
-        bytes += 4 * (r->q + r->kv);
-        kernels += 2;
+        bytes += 4 * (q + kv);
+        kernels += what == ALL ? 2 : 1;
     }
     if (r->c->linear_bits == 8 &&
         !r->m->tables.of[TABLE_GEMM_FP8].n_axes) { /* a measured GEMM includes the conversion of its input */
-        bytes += 3 * (2 * h / r->l.tp + r->q + ffn);
-        kernels += 4;
+        bytes += 3 * (2 * h / r->l.tp + q + ffn);
+        kernels += what == KV ? 1 : 4;
     }
     if (r->l.sp > 1) /* packing and unpacking around the two exchanges */
-        bytes += 8 * (2 * r->q + 2 * r->kv);
+        bytes += 8 * (2 * q + 2 * kv);
     return bytes * r->rows / (r->h->memory_rate * r->h->elementwise_share) * 1e9 + kernels * r->h->elementwise_fixed;
 }
 
@@ -254,21 +102,23 @@ static double attention(const struct run *r)
     return measured ? t : t + r->h->attention_fixed;
 }
 
-/* Two all-to-alls: q, k and v there (kv heads copied where there are fewer of them than ranks), attention back. */
-static double exchanges(const struct run *r, bool graph)
+/* Two all-to-alls: q, k and v there (kv heads copied where there are fewer of them than ranks), attention back. Of k
+ * and v alone the second is the wait until they have been taken. */
+static double exchanges(const struct run *r, int what, bool graph)
 {
-    double kv = most(r->kv, (double)r->c->head_dim * r->l.sp);
+    double kv = what & KV ? most(r->kv, (double)r->c->head_dim * r->l.sp) : 0, q = what & REST ? r->q : 0;
     if (r->l.sp == 1)
         return 0;
-    return cost_all_to_all(r->m, r->l.sp, r->rows * (r->q + 2 * kv) * 2) +
-           cost_all_to_all(r->m, r->l.sp, r->rows * r->q * 2) + (graph ? 0 : 2 * r->h->eager_exchange);
+    return cost_all_to_all(r->m, r->l.sp, r->rows * (q + 2 * kv) * 2) +
+           cost_all_to_all(r->m, r->l.sp, r->rows * q * 2) + (graph ? 0 : 2 * r->h->eager_exchange);
 }
 
 /* The rows that give a token: all-gather of the hidden states, product with the share of the vocabulary, sampling. */
 static double head(const struct run *r, int weight_shares)
 {
     double shares = r->h->head_on_base ? weight_shares : r->g;
-    double t = r->l.sp > 1 ? cost_all_gather(r->m, r->l.sp, r->rows * r->l.sp * r->c->hidden * 2) : 0;
+    double rows = r->c->kv_layers ? up(r->s->n_logits, r->l.sp) : r->rows;
+    double t = r->l.sp > 1 ? cost_all_gather(r->m, r->l.sp, rows * r->l.sp * r->c->hidden * 2) : 0;
     if (r->s->n_logits == 0)
         return t;
     return t + cost_gemm(r->m, r->c->head_bits, r->s->n_logits, r->c->vocab / shares, r->c->hidden) + r->h->sampler;
@@ -364,20 +214,59 @@ struct ffn_cost cost_ffn(const struct sim_machine *m, const struct step_size *s,
 
 /* ---- one stage, and all of them */
 
-/* What so many layers take. */
-static struct step_cost layers_cost(const struct run *r, double layers)
+/* What so many layers take. graph: the step is captured. */
+static void add_layers(struct step_cost *c, const struct run *r, double layers, int what, bool graph)
+{
+    double ffn;
+    if (layers == 0 || r->s->rows == 0)
+        return;
+    happens(r->m, layers);
+    c->linear += layers * linear(r, what, &ffn);
+    c->ffn += layers * ffn;
+    c->exchange += layers * exchanges(r, what, graph);
+    c->elementwise += layers * elementwise(r, what);
+    if (what & REST) {
+        c->attention += layers * attention(r);
+        happens(r->m, 2 * layers);
+        c->reduce += layers * 2 * cost_all_reduce(r->m, r->l.tp, r->rows * r->c->hidden * 2, graph);
+    }
+    happens(r->m, 1);
+}
+
+/* The logit rows of a step, as sequences of a row each: decodes, and of the chunks their last rows, unless all rows of
+ * chunks give logits. Chunks are taken as even. */
+static struct step_size logit_rows_of(const struct step_size *s)
+{
+    struct step_size x = *s;
+    int decodes = s->n_seqs - s->n_chunks, last = s->n_logits - decodes;
+    if (s->n_logits >= s->rows)
+        return x;
+    double seen = s->looked_at - s->chunk_looked_at;
+    if (last < 0)
+        seen = seen * s->n_logits / decodes;
+    if (last > 0)
+        seen += last * (s->chunk_looked_at / s->chunk_rows + ((double)s->chunk_rows / s->n_chunks - 1) / 2);
+    x.rows = x.n_seqs = s->n_logits;
+    x.n_chunks = x.chunk_rows = 0;
+    x.looked_at = seen;
+    x.chunk_looked_at = 0;
+    return x;
+}
+
+/* Of a SwiftKV model: all rows go through the layers before kv_layers, and are cached in all. */
+static struct step_cost layers_cost(const struct run *r, struct layer_span layers)
 {
     struct step_cost c = {0};
     bool graph = captured(r);
-    happens(r->m, layers);
-    c.linear = layers * linear(r, &c.ffn);
-    c.ffn *= layers;
-    c.attention = layers * attention(r);
-    c.exchange = layers * exchanges(r, graph);
-    c.elementwise = layers * elementwise(r);
-    happens(r->m, 2 * layers);
-    c.reduce = layers * 2 * cost_all_reduce(r->m, r->l.tp, r->rows * r->c->hidden * 2, graph);
-    happens(r->m, 1);
+    int end = layers.first + layers.n, own = r->c->kv_layers ? r->c->kv_layers : end;
+    int whole = own < layers.first ? 0 : own < end ? own - layers.first : layers.n;
+    add_layers(&c, r, whole, ALL, graph);
+    if (whole < layers.n) {
+        struct step_size s = logit_rows_of(r->s);
+        struct run part = begin(r->m, r->l, &s);
+        add_layers(&c, r, layers.n - whole, KV, graph);
+        add_layers(&c, &part, layers.n - whole, REST, graph);
+    }
     return c;
 }
 
@@ -393,21 +282,26 @@ static double on_device(const struct step_cost *c)
     return layers + (c->launch + c->head + c->wait + c->service + c->send);
 }
 
-/* Each rank sends its slice of the rows to the rank that has its place in the next stage. */
-static double send(const struct run *r)
+/* Each rank sends its slice of the rows to the rank that has its place in the next stage. SwiftKV's logit rows go by
+ * themselves once they are ahead of the others. */
+static double send(const struct run *r, int end)
 {
-    return r->h->exchange_alpha + r->rows * r->c->hidden * 2 / (r->h->link_rate * r->h->link_share) * 1e9;
+    double alpha = r->h->exchange_alpha, rate = r->h->link_rate * r->h->link_share;
+    double t = alpha + r->rows * r->c->hidden * 2 / rate * 1e9;
+    if (r->c->kv_layers && r->c->kv_layers < end && r->s->n_logits > 0)
+        t += alpha + (double)up(r->s->n_logits, r->l.sp) * r->c->hidden * 2 / rate * 1e9;
+    return t;
 }
 
 static struct step_cost stage_cost(const struct run *r, int weight_shares, int stage)
 {
-    int layers = stages_share(r->c->n_layers, r->l.pp, stage);
+    struct layer_span layers = stage_layers(r->c->n_layers, r->l.pp, stage);
     struct step_cost c = layers_cost(r, layers);
-    c.launch = launch(r, &c, layers);
+    c.launch = launch(r, &c, layers.n);
     if (stage == r->l.pp - 1)
         c.head = head(r, weight_shares);
     else
-        c.send = send(r);
+        c.send = send(r, layers.first + layers.n);
     c.total = on_device(&c);
     return c;
 }
@@ -450,6 +344,11 @@ static struct passage pass(const struct sim_machine *m, struct layout l, int wei
     p.last = stage_cost(&r, weight_shares, l.pp - 1);
     double other = more && more < l.pp - 1 ? stage_cost(&r, weight_shares, more).total : 0;
     p.before_last = more ? more * p.first.total + (l.pp - 1 - more) * other : (l.pp - 1) * p.first.total;
+    if (m->model.kv_layers) { /* stages of one size differ */
+        p.before_last = 0;
+        for (int i = 0; i < l.pp - 1; i++)
+            p.before_last += stage_cost(&r, weight_shares, i).total;
+    }
     return p;
 }
 
@@ -491,7 +390,7 @@ static struct step_cost parts(const struct sim_machine *m, struct layout l, stru
     if (l.pp > 1) {
         c = pipeline(m, l, shares, s);
     } else {
-        c = layers_cost(&r, r.c->n_layers);
+        c = layers_cost(&r, (struct layer_span){0, r.c->n_layers});
         c.head = head(&r, shares);
         c.launch = launch(&r, &c, r.c->n_layers);
     }

@@ -27,7 +27,9 @@ struct sim_hardware {
 };
 
 struct sim_model {
-    int n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
+    int n_layers;
+    int kv_layers; /* SwiftKV: layers from this one on take rows that give logits only, but for k and v; 0: none */
+    int hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
     bool tied, qk_norm;
     int linear_bits, head_bits, kv_bits;
 };

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "engine/base/mem.h"
-#include "engine/base/rng.h"
 #include "kernels/sim/cost.h"
+#include "kernels/sim/token.h"
 
 struct device {
     struct device_opts opts;
@@ -145,12 +145,11 @@ static int32_t make_up(const struct batch *b, int i, int vocab)
 {
     const struct sample_row *s = &b->samples[i];
     int row = b->logit_rows[i];
-    uint64_t h = rng_at((uint64_t)b->ids[row], (uint64_t)b->positions[row]);
     if (s->given >= 0)
         return s->given;
     if (s->how->n_allowed)
-        return s->how->allowed[h % (uint64_t)s->how->n_allowed];
-    int32_t token = (int32_t)(h % (uint64_t)vocab);
+        return s->how->allowed[sim_token(b->ids[row], b->positions[row], s->how->n_allowed)];
+    int32_t token = sim_token(b->ids[row], b->positions[row], vocab);
     for (int tries = 0; is_banned(s, token) && tries < vocab; tries++)
         token = (token + 1) % vocab;
     return token;

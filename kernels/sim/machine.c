@@ -226,11 +226,33 @@ static int read_bits(struct sim_model *m, const struct json *o, const char *name
     return 0;
 }
 
+/* num_key_value_layers, as models/load/config.c reads it. */
+static int read_swiftkv(struct sim_model *m, const struct json *o, const char *arch, const char *name, struct err *e)
+{
+    const struct json *n = json_find(o, "num_key_value_layers");
+    int64_t v = m->n_layers;
+    if (n && (!json_i64(n, &v) || v < 1 || v > m->n_layers))
+        return err_set(e, E_INPUT, "%s: \"num_key_value_layers\" must be a whole number from 1 to %d", name,
+                       m->n_layers);
+    if (v < m->n_layers && (!arch || strcmp(arch, "LlamaSwiftKVForCausalLM") != 0))
+        return err_set(e, E_UNSUPPORTED, "%s: \"num_key_value_layers\" is for a LlamaSwiftKVForCausalLM", name);
+    m->kv_layers = v < m->n_layers ? (int)v : 0;
+    return 0;
+}
+
 static int read_model(struct sim_model *m, const struct json *o, const char *name, struct err *e)
 {
-    static const char *const known[] = {
-        "architectures",       "model_type", "max_position_embeddings", "rms_norm_eps", "rope_theta",
-        "tie_word_embeddings", "hidden_act", "_name_or_path",           "simulation",   NULL};
+    static const char *const known[] = {"architectures",
+                                        "model_type",
+                                        "max_position_embeddings",
+                                        "rms_norm_eps",
+                                        "rope_theta",
+                                        "tie_word_embeddings",
+                                        "hidden_act",
+                                        "_name_or_path",
+                                        "simulation",
+                                        "num_key_value_layers",
+                                        NULL};
     if (json_type(o) != JSON_OBJECT)
         return err_set(e, E_INPUT, "%s must be an object, not %s", name, json_type_name(o));
     for (const struct json *f = json_first(o); f; f = json_next(f))
@@ -245,6 +267,7 @@ static int read_model(struct sim_model *m, const struct json *o, const char *nam
     const struct json *family = json_find(o, "architectures");
     const char *arch = json_type(family) == JSON_ARRAY ? json_text(json_first(family)) : NULL;
     m->qk_norm = arch && !strcmp(arch, "Qwen3ForCausalLM");
+    TRY(read_swiftkv(m, o, arch, name, e));
     m->tied = json_true(json_find(o, "tie_word_embeddings"));
     if (json_type(json_find(o, "simulation")) != JSON_OBJECT)
         return err_set(e, E_INPUT, "%s: \"simulation\" must be an object: linear_bits, head_bits, kv_bits, origin",

@@ -16,6 +16,13 @@ int forward_init(struct forward *f, int max_rows, int max_logits, int n_ranks, s
     f->max_logits = max_logits;
     f->slab = NULL;
     f->kv_head = mem_new_array((size_t)c->n_heads, sizeof *f->kv_head);
+    f->part_positions = NULL;
+    f->part_seqs = NULL;
+    if (c->kv_layers) {
+        size_t chunk = (size_t)scratch_chunk(max_rows, max_logits);
+        f->part_positions = mem_new_array(chunk, sizeof *f->part_positions);
+        f->part_seqs = mem_new_array(chunk, sizeof *f->part_seqs);
+    }
     if (!f->ops->computes)
         return 0;
     size_t bytes = forward_scratch_bytes(c, max_rows, max_logits, n_ranks, f->act_bytes);
@@ -33,8 +40,12 @@ void forward_free(struct forward *f)
     if (f->slab)
         f->ops->release(f->device, f->slab);
     mem_free(f->kv_head);
+    mem_free(f->part_positions);
+    mem_free(f->part_seqs);
     f->slab = NULL;
     f->kv_head = NULL;
+    f->part_positions = NULL;
+    f->part_seqs = NULL;
 }
 
 /* ---- stages */
@@ -44,33 +55,35 @@ static int stages_of(const struct forward_member *m)
     return m->n_stages > 1 ? m->n_stages : 1;
 }
 
-/* The residual of the member's rows, from the stage before (me: 1) or to the next one (0). The giver goes on when it
- * has arrived: that is what the second meeting is for. */
-static void pass_rows(struct run *r, struct comm *link, int me)
+/* The second meeting is what the giver waits for. */
+void run_pass_rows(struct run *r, struct comm *link, int me, struct act x, int rows)
 {
-    struct comm_rect all = {.peer = 0, .rows = r->rows, .cols = r->s.x.cols};
-    struct exchange_args a = {.comm = link, .me = me, .src = {r->s.x}, .dst = {r->s.x}, .rects = &all};
-    a.n_rects = me == 1 && r->rows > 0;
+    struct comm_rect all = {.peer = 0, .rows = rows, .cols = x.cols};
+    struct exchange_args a = {.comm = link, .me = me, .src = {x}, .dst = {x}, .rects = &all};
+    a.n_rects = me == 1 && rows > 0;
     r->f->ops->exchange(r->f->device, &a);
     r->f->ops->exchange(r->f->device, &(struct exchange_args){.comm = link, .me = me});
 }
 
 static void compute(struct run *r)
 {
-    int end = r->layers.first + r->layers.n;
-    bool last = end == r->f->config->n_layers;
+    int end = r->layers.first + r->layers.n, kv_layers = r->f->config->kv_layers;
+    bool last = end == r->f->config->n_layers, swiftkv = kv_layers && kv_layers < end;
+    int whole = swiftkv ? kv_layers : end - last; /* before it, layers that all rows go through */
     if (r->layers.first == 0)
         r->f->ops->embed(r->f->device, r->w->embed, r->s.x, r->row0, r->rows);
     else
-        pass_rows(r, r->m->from, 1);
-    for (int l = r->layers.first; l < end - last && !r->err.code; l++)
+        run_pass_rows(r, r->m->from, 1, r->s.x, r->rows);
+    for (int l = r->layers.first; l < whole && !r->err.code; l++)
         run_layer(r, l);
     if (r->err.code) /* its group meets no more: what it wrote now, others might still be reading */
         return;
-    if (last)
+    if (swiftkv)
+        run_swiftkv(r);
+    else if (last)
         run_last_layer(r);
     else
-        pass_rows(r, r->m->to, 0);
+        run_pass_rows(r, r->m->to, 0, r->s.x, r->rows);
 }
 
 static void run_init(struct run *r)

@@ -9,6 +9,9 @@
  * logits are wanted go to all ranks. Each rank has a part of the vocabulary, and each row of logits goes to the one
  * rank that samples it. (Algorithm 1 of the Shift Parallelism paper.)
  *
+ * In a SwiftKV model (arXiv 2410.03960) all rows go through the first layers only. The later ones take their keys and
+ * values from the residual between the two, and only rows whose logits are wanted go through them (swiftkv.c).
+ *
  * With pp > 1 the member runs the layers of its stage only: it takes the residual of its rows from the same share of
  * the stage before, and gives it to the next one; the last stage samples. A stage is done with a batch when the next
  * one has taken it, so that several batches, one after another, keep all stages busy. */
@@ -31,8 +34,8 @@ struct layer_weights {
 /* The weights of one share of one layout, as views. Made by engine/exec/weights.c. */
 struct model_weights {
     struct shard shard;
-    struct wview embed, head; /* head: the share's part of the vocabulary */
-    const float *out_norm;
+    struct wview embed, head;                        /* head: the share's part of the vocabulary */
+    const float *out_norm, *kv_norm;                 /* kv_norm: of SwiftKV models; else NULL */
     const struct layer_weights *layers;              /* [n_layers] */
     int n_o, n_down;                                 /* nodes of this share's window: 1 each when tp is 1 */
     const struct reduce_order *o_order, *down_order; /* of the whole tp group; NULL when tp is 1 */
@@ -71,7 +74,9 @@ struct forward {
     void *slab;
     size_t act_bytes;
     int max_rows, max_logits;
-    int *kv_head; /* host, [n_heads] */
+    int *kv_head;            /* host, [n_heads] */
+    int32_t *part_positions; /* [logits taken at a time] SwiftKV: a part of the step's rows; else NULL */
+    struct batch_seq *part_seqs;
     /* for tests: the logits that the last step sampled from last, of logit rows [first_logit, first_logit + n_logits)
      */
     struct act logits;

@@ -7,7 +7,8 @@
  *   add_o_proj     x += o(attn), with an all-reduce when tp > 1
  *   add_ffn        x += down(swiglu(gate(x), up(x))), with an all-reduce when tp > 1
  *
- * In the last layer of the last stage only the rows whose logits are wanted go past attention (sample_chunk). */
+ * In the last layer of the last stage only the rows whose logits are wanted go past attention (logits.c). SwiftKV's
+ * later layers are made of the same parts (swiftkv.c). */
 #include "models/forward/run.h"
 
 #include <math.h>
@@ -72,7 +73,7 @@ void run_qkv_proj(struct run *r, int layer)
     r->f->ops->linear(r->f->device, &qkv);
 }
 
-static struct rope_args rope_args_of(const struct run *r, int layer)
+struct rope_args run_rope_args(const struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
     const struct layer_weights *w = &r->w->layers[layer];
@@ -90,7 +91,7 @@ static struct rope_args rope_args_of(const struct run *r, int layer)
 void run_write_kv(struct run *r, int layer)
 {
     const struct backend_ops *ops = r->f->ops;
-    struct rope_args rope = rope_args_of(r, layer);
+    struct rope_args rope = run_rope_args(r, layer);
     struct kv_view kv = kv_view_of(r, layer);
     if (ops->rope_write) {
         ops->rope_write(r->f->device, &rope, r->s.v, &kv);
@@ -100,18 +101,23 @@ void run_write_kv(struct run *r, int layer)
     ops->kv_write(r->f->device, r->s.k, r->s.v, &kv);
 }
 
-void run_attend(struct run *r, int layer)
+struct attention_args run_attention_args(const struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
+    return (struct attention_args){.q = r->s.q,
+                                   .out = r->s.attn,
+                                   .n_heads = r->sh->own.n_q,
+                                   .kv_head = r->f->kv_head,
+                                   .kv = kv_view_of(r, layer),
+                                   .scale = 1.0f / sqrtf((float)c->head_dim),
+                                   .window = c->window};
+}
+
+void run_attend(struct run *r, int layer)
+{
     const struct backend_ops *ops = r->f->ops;
-    struct rope_args rope = rope_args_of(r, layer);
-    struct attention_args a = {.q = r->s.q,
-                               .out = r->s.attn,
-                               .n_heads = r->sh->own.n_q,
-                               .kv_head = r->f->kv_head,
-                               .kv = kv_view_of(r, layer),
-                               .scale = 1.0f / sqrtf((float)c->head_dim),
-                               .window = c->window};
+    struct rope_args rope = run_rope_args(r, layer);
+    struct attention_args a = run_attention_args(r, layer);
     if (ops->rope_attention) {
         ops->rope_attention(r->f->device, &rope, r->s.v, &a);
         return;

@@ -261,7 +261,7 @@ static int bind_tensor(struct checkpoint *c, const struct model_config *config, 
 {
     char name[64];
     struct bound *b = slot_at(c, role, layer);
-    tensor_hf_name(role, layer, name, sizeof name);
+    tensor_hf_name(config, role, layer, name, sizeof name);
     tensor_shape(config, role, &b->rows, &b->cols);
     b->weight = find(c, name);
     if (!b->weight)
@@ -271,7 +271,7 @@ static int bind_tensor(struct checkpoint *c, const struct model_config *config, 
 }
 
 /* What may be there and is not used: scales for quantised activations and caches, frequencies, a head that is the
- * embedding. */
+ * embedding, and what a model was distilled from. */
 static bool may_stay(const char *name, const struct model_config *config)
 {
     static const char *const tails[] = {".input_scale", ".output_scale",       ".k_scale", ".v_scale", ".kv_scale",
@@ -282,7 +282,7 @@ static bool may_stay(const char *name, const struct model_config *config)
         if (n > tail && strcmp(name + n - tail, tails[i]) == 0)
             return true;
     }
-    return config->tied && strcmp(name, "lm_head.weight") == 0;
+    return (config->tied && strcmp(name, "lm_head.weight") == 0) || tensor_is_left_over(config, name);
 }
 
 /* A tensor that the forward does not use means an unknown kind of model: ignoring it would give wrong answers. */

@@ -26,6 +26,9 @@ static int within(const char *what, int v, int max, struct err *e)
 int config_check(const struct model_config *c, struct err *e)
 {
     TRY(within("the number of layers", c->n_layers, MAX_LAYERS, e));
+    if (c->kv_layers < 0 || c->kv_layers >= c->n_layers)
+        return err_set(e, E_INPUT, "%d of %d layers with keys and values of their own are no SwiftKV model",
+                       c->kv_layers, c->n_layers);
     TRY(within("the hidden size", c->hidden, MAX_HIDDEN, e));
     TRY(within("the number of heads", c->n_heads, MAX_HEADS, e));
     TRY(within("the number of kv heads", c->n_kv_heads, c->n_heads, e));
@@ -154,6 +157,56 @@ static int read_sizes(struct model_config *c, const struct json *o, struct err *
     TRY(get_number(o, "rms_norm_eps", 1e-6, &eps, e));
     c->norm_eps = (float)eps;
     return 0;
+}
+
+/* What SwiftKV's trainer knows and its published models do not use. */
+static int refuse_kinds_of_swiftkv(const struct json *o, struct err *e)
+{
+    static const char *const tuned[] = {"mlp_tuning_enabled", "layernorm_tuning_enabled"};
+    int group;
+    bool v;
+    TRY(get_int(o, "key_value_group_size", 1, &group, e));
+    if (group > 1)
+        return err_set(
+            e, E_UNSUPPORTED,
+            "config.json: \"key_value_group_size\": %d, layers that share keys and values, is not supported (1 "
+            "is)",
+            group);
+    const struct json *map = field(o, "kv_sharing_map");
+    if (map && (json_type(map) != JSON_OBJECT || json_count(map) > 0))
+        return err_set(e, E_UNSUPPORTED, "config.json: \"kv_sharing_map\" is not supported");
+    for (size_t i = 0; i < sizeof tuned / sizeof *tuned; i++) {
+        TRY(get_bool(o, tuned[i], &v, e));
+        if (v)
+            return err_set(e, E_UNSUPPORTED, "config.json: \"%s\": true is not supported", tuned[i]);
+    }
+    TRY(get_bool(o, "swiftkv", &v, e));
+    if (field(o, "swiftkv") && !v)
+        return err_set(e, E_UNSUPPORTED,
+                       "config.json: \"swiftkv\": false asks for the model that this one was distilled from: load that "
+                       "one, or leave the field out");
+    return 0;
+}
+
+/* SwiftKV (arXiv 2410.03960): N = num_key_value_layers; N absent or all layers is an ordinary model. */
+static int read_swiftkv(struct model_config *c, const struct json *o, struct err *e)
+{
+    int n;
+    TRY(get_int(o, "num_key_value_layers", c->n_layers, &n, e));
+    if (n == c->n_layers)
+        return 0;
+    if (n < 1 || n > c->n_layers)
+        return err_set(e, E_INPUT,
+                       "config.json: \"num_key_value_layers\" is %d; 1 to the number of layers, %d, is possible", n,
+                       c->n_layers);
+    if (!c->family->swiftkv)
+        return err_set(
+            e, E_UNSUPPORTED,
+            "config.json: \"num_key_value_layers\" is not supported in a %s (LlamaSwiftKVForCausalLM may have "
+            "it)",
+            c->family->hf_arch);
+    c->kv_layers = n;
+    return refuse_kinds_of_swiftkv(o, e);
 }
 
 /* "layer_types" says per layer what the window applies to; only all or none is one window. */
@@ -307,6 +360,7 @@ static int read_config(struct model_config *c, const struct json *o, struct err 
         return err_set(e, E_INPUT, "config.json must be an object, not %s", json_type_name(o));
     TRY(read_family(c, o, e));
     TRY(read_sizes(c, o, e));
+    TRY(read_swiftkv(c, o, e));
     TRY(read_window(c, o, e));
     TRY(read_flags(c, o, e));
     TRY(config_check(c, e)); /* before anything is built from the sizes */

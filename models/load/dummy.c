@@ -31,6 +31,7 @@ static struct spread spread_of(const struct model_config *c, enum tensor_role ro
     float unit = sqrtf(3.0f / (float)cols); /* outputs as large as inputs */
     switch (role) {
     case T_OUT_NORM:
+    case T_KV_NORM:
     case T_ATTN_NORM:
     case T_FFN_NORM:
     case T_Q_NORM:
@@ -58,6 +59,16 @@ static void fill_row(struct rng *r, struct spread s, float *row, int cols)
     }
 }
 
+/* Which of the seed's streams a tensor takes. SwiftKV's norm has one apart, so that a seed makes the other tensors as
+ * it did before there was such a norm. */
+static uint64_t stream_of(enum tensor_role role, int layer)
+{
+    const uint64_t each = T_COUNT - 1;
+    if (role == T_KV_NORM)
+        return UINT64_MAX;
+    return (uint64_t)(tensor_per_layer(role) ? layer : 0) * each + (uint64_t)role - (role > T_KV_NORM);
+}
+
 void dummy_fill(const struct model_config *c, enum tensor_role role, int layer, enum dtype type, uint64_t seed,
                 void *dst, float *scratch)
 {
@@ -66,9 +77,8 @@ void dummy_fill(const struct model_config *c, enum tensor_role role, int layer, 
     enum dtype stored = tensor_is_vector(role) ? DT_F32 : type;
     size_t row_bytes = dtype_row_bytes(stored, cols);
     struct spread s = spread_of(c, role, cols);
-    uint64_t stream = (uint64_t)(tensor_per_layer(role) ? layer : 0) * T_COUNT + (uint64_t)role;
     struct rng r;
-    rng_init(&r, rng_at(seed, stream));
+    rng_init(&r, rng_at(seed, stream_of(role, layer)));
     for (int i = 0; i < rows; i++) {
         fill_row(&r, s, scratch, cols);
         quantize_row(stored, scratch, (char *)dst + (size_t)i * row_bytes, cols);

@@ -1,6 +1,7 @@
 #include "models/load/family.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -8,6 +9,7 @@
 /* Rows that share a GGUF name differ in Hugging Face's defaults only, so the first one answers for the file. */
 static const struct family families[] = {
     {.gguf_arch = "llama", .hf_arch = "LlamaForCausalLM"}, /* Llama 2 and 3, SmolLM2 */
+    {.gguf_arch = "llama", .hf_arch = "LlamaSwiftKVForCausalLM", .swiftkv = true},
     {.gguf_arch = "llama", .hf_arch = "MistralForCausalLM", .default_kv_heads = 8, .default_window = 4096},
     {.gguf_arch = "qwen2",
      .hf_arch = "Qwen2ForCausalLM",
@@ -53,29 +55,36 @@ void family_list(char *out, size_t bytes, bool hf)
             len += (size_t)snprintf(out + len, bytes - len, "%s%s", i ? ", " : "", name_of(i, hf));
 }
 
+/* SwiftKV's names are those of LlamaSwiftKVModel in Snowflake's ArcticTraining (projects/swiftkv), which writes the
+ * checkpoints, and of LlamaSwiftKVForCausalLM in its ArcticInference, which serves them with vLLM. */
 enum dim { ONE, HIDDEN, VOCAB, Q_DIM, KV_DIM, HEAD_DIM, FFN };
 
 static const struct {
     const char *name, *hf_name;
     enum dim rows, cols;
+    const char *swiftkv; /* its Hugging Face name in layers that take K and V from one hidden state; NULL: the same */
 } tensors[T_COUNT] = {
-    [T_EMBED] = {"token_embd.weight", "model.embed_tokens.weight", VOCAB, HIDDEN},
-    [T_HEAD] = {"output.weight", "lm_head.weight", VOCAB, HIDDEN},
-    [T_OUT_NORM] = {"output_norm.weight", "model.norm.weight", ONE, HIDDEN},
-    [T_ATTN_NORM] = {"blk.%d.attn_norm.weight", "model.layers.%d.input_layernorm.weight", ONE, HIDDEN},
-    [T_Q] = {"blk.%d.attn_q.weight", "model.layers.%d.self_attn.q_proj.weight", Q_DIM, HIDDEN},
-    [T_K] = {"blk.%d.attn_k.weight", "model.layers.%d.self_attn.k_proj.weight", KV_DIM, HIDDEN},
-    [T_V] = {"blk.%d.attn_v.weight", "model.layers.%d.self_attn.v_proj.weight", KV_DIM, HIDDEN},
-    [T_Q_BIAS] = {"blk.%d.attn_q.bias", "model.layers.%d.self_attn.q_proj.bias", ONE, Q_DIM},
-    [T_K_BIAS] = {"blk.%d.attn_k.bias", "model.layers.%d.self_attn.k_proj.bias", ONE, KV_DIM},
-    [T_V_BIAS] = {"blk.%d.attn_v.bias", "model.layers.%d.self_attn.v_proj.bias", ONE, KV_DIM},
-    [T_Q_NORM] = {"blk.%d.attn_q_norm.weight", "model.layers.%d.self_attn.q_norm.weight", ONE, HEAD_DIM},
-    [T_K_NORM] = {"blk.%d.attn_k_norm.weight", "model.layers.%d.self_attn.k_norm.weight", ONE, HEAD_DIM},
-    [T_O] = {"blk.%d.attn_output.weight", "model.layers.%d.self_attn.o_proj.weight", HIDDEN, Q_DIM},
-    [T_FFN_NORM] = {"blk.%d.ffn_norm.weight", "model.layers.%d.post_attention_layernorm.weight", ONE, HIDDEN},
-    [T_GATE] = {"blk.%d.ffn_gate.weight", "model.layers.%d.mlp.gate_proj.weight", FFN, HIDDEN},
-    [T_UP] = {"blk.%d.ffn_up.weight", "model.layers.%d.mlp.up_proj.weight", FFN, HIDDEN},
-    [T_DOWN] = {"blk.%d.ffn_down.weight", "model.layers.%d.mlp.down_proj.weight", HIDDEN, FFN},
+    [T_EMBED] = {"token_embd.weight", "model.embed_tokens.weight", VOCAB, HIDDEN, NULL},
+    [T_HEAD] = {"output.weight", "lm_head.weight", VOCAB, HIDDEN, NULL},
+    [T_OUT_NORM] = {"output_norm.weight", "model.norm.weight", ONE, HIDDEN, NULL},
+    [T_KV_NORM] = {"swiftkv_norm.weight", "model.norm_swiftkv.weight", ONE, HIDDEN, NULL}, /* no GGUF file has it */
+    [T_ATTN_NORM] = {"blk.%d.attn_norm.weight", "model.layers.%d.input_layernorm.weight", ONE, HIDDEN, NULL},
+    [T_Q] = {"blk.%d.attn_q.weight", "model.layers.%d.self_attn.q_proj.weight", Q_DIM, HIDDEN,
+             "model.layers.%d.self_attn.q_proj_swiftkv.weight"},
+    [T_K] = {"blk.%d.attn_k.weight", "model.layers.%d.self_attn.k_proj.weight", KV_DIM, HIDDEN,
+             "model.layers.%d.self_attn.k_proj_swiftkv.weight"},
+    [T_V] = {"blk.%d.attn_v.weight", "model.layers.%d.self_attn.v_proj.weight", KV_DIM, HIDDEN,
+             "model.layers.%d.self_attn.v_proj_swiftkv.weight"},
+    [T_Q_BIAS] = {"blk.%d.attn_q.bias", "model.layers.%d.self_attn.q_proj.bias", ONE, Q_DIM, NULL},
+    [T_K_BIAS] = {"blk.%d.attn_k.bias", "model.layers.%d.self_attn.k_proj.bias", ONE, KV_DIM, NULL},
+    [T_V_BIAS] = {"blk.%d.attn_v.bias", "model.layers.%d.self_attn.v_proj.bias", ONE, KV_DIM, NULL},
+    [T_Q_NORM] = {"blk.%d.attn_q_norm.weight", "model.layers.%d.self_attn.q_norm.weight", ONE, HEAD_DIM, NULL},
+    [T_K_NORM] = {"blk.%d.attn_k_norm.weight", "model.layers.%d.self_attn.k_norm.weight", ONE, HEAD_DIM, NULL},
+    [T_O] = {"blk.%d.attn_output.weight", "model.layers.%d.self_attn.o_proj.weight", HIDDEN, Q_DIM, NULL},
+    [T_FFN_NORM] = {"blk.%d.ffn_norm.weight", "model.layers.%d.post_attention_layernorm.weight", ONE, HIDDEN, NULL},
+    [T_GATE] = {"blk.%d.ffn_gate.weight", "model.layers.%d.mlp.gate_proj.weight", FFN, HIDDEN, NULL},
+    [T_UP] = {"blk.%d.ffn_up.weight", "model.layers.%d.mlp.up_proj.weight", FFN, HIDDEN, NULL},
+    [T_DOWN] = {"blk.%d.ffn_down.weight", "model.layers.%d.mlp.down_proj.weight", HIDDEN, FFN, NULL},
 };
 
 bool tensor_per_layer(enum tensor_role role)
@@ -93,6 +102,8 @@ bool tensor_wanted(const struct model_config *c, enum tensor_role role)
     switch (role) {
     case T_HEAD:
         return !c->tied;
+    case T_KV_NORM:
+        return c->kv_layers > 0;
     case T_Q_BIAS:
     case T_K_BIAS:
     case T_V_BIAS:
@@ -146,7 +157,33 @@ void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes)
     put_name(tensors[role].name, layer, out, bytes);
 }
 
-void tensor_hf_name(enum tensor_role role, int layer, char *out, size_t bytes)
+static bool takes_swiftkv(const struct model_config *c, int layer)
 {
-    put_name(tensors[role].hf_name, layer, out, bytes);
+    return c->kv_layers > 0 && layer >= c->kv_layers;
+}
+
+void tensor_hf_name(const struct model_config *c, enum tensor_role role, int layer, char *out, size_t bytes)
+{
+    const char *later = takes_swiftkv(c, layer) ? tensors[role].swiftkv : NULL;
+    put_name(later ? later : tensors[role].hf_name, layer, out, bytes);
+}
+
+/* Is name this matrix of a layer that takes SwiftKV, or its bias or scale? matrix: the table's name. */
+static bool is_replaced(const struct model_config *c, const char *matrix, const char *name)
+{
+    const char *number = strstr(matrix, "%d"), *tail = number + 2;
+    size_t before = (size_t)(number - matrix), after = (size_t)(strrchr(matrix, '.') + 1 - tail);
+    char *end;
+    if (strncmp(name, matrix, before) != 0 || name[before] < '0' || name[before] > '9')
+        return false;
+    long layer = strtol(name + before, &end, 10);
+    return layer >= c->kv_layers && layer < c->n_layers && strncmp(end, tail, after) == 0;
+}
+
+bool tensor_is_left_over(const struct model_config *c, const char *name)
+{
+    if (!c->kv_layers)
+        return c->family->swiftkv && strcmp(name, tensors[T_KV_NORM].hf_name) == 0;
+    return is_replaced(c, tensors[T_Q].hf_name, name) || is_replaced(c, tensors[T_K].hf_name, name) ||
+           is_replaced(c, tensors[T_V].hf_name, name);
 }

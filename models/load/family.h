@@ -19,7 +19,12 @@ bool tensor_wanted(const struct model_config *c, enum tensor_role role);
 void tensor_shape(const struct model_config *c, enum tensor_role role, int *rows, int *cols);
 /* The name a GGUF file gives it, e.g. "blk.3.attn_q.weight". */
 void tensor_gguf_name(enum tensor_role role, int layer, char *out, size_t bytes);
-/* The name a Hugging Face checkpoint gives it, e.g. "model.layers.3.self_attn.q_proj.weight". */
-void tensor_hf_name(enum tensor_role role, int layer, char *out, size_t bytes);
+/* The name a Hugging Face checkpoint gives it, e.g. "model.layers.3.self_attn.q_proj.weight", or, in a later layer of a
+ * SwiftKV model, "model.layers.3.self_attn.q_proj_swiftkv.weight". */
+void tensor_hf_name(const struct model_config *c, enum tensor_role role, int layer, char *out, size_t bytes);
+/* Is this the Hugging Face name of a tensor that such a checkpoint may hold, and that has no part in the forward? What
+ * a SwiftKV model was distilled from: q, k and v of the layers that have SwiftKV's own instead; and SwiftKV's norm
+ * where no layer takes anything from it. */
+bool tensor_is_left_over(const struct model_config *c, const char *name);
 
 #endif

@@ -68,6 +68,8 @@ void identity_of_tensors(struct buf *out, const struct model *m)
     const struct model_config *c = model_config(m);
     buf_printf(out, "%s %d %d %d %d %g\n", c->name, c->context, c->window, c->rope_dim, (int)c->rope_halves,
                (double)c->rope_scale);
+    if (c->kv_layers)
+        buf_printf(out, "swiftkv %d\n", c->kv_layers);
     for (int l = 0; l < c->n_layers; l++)
         for (int role = 0; role < T_COUNT; role++) {
             struct weight_src w;

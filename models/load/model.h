@@ -1,7 +1,7 @@
 /* A model: its hyperparameters, its family's row of the table, and the source of its tensors (a GGUF file, a Hugging
- * Face folder or a seeded generator). Covers Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3; any other family is
- * refused by name. Immutable once opened, any thread. Invariant: families differ in rows and flags of struct family
- * only. */
+ * Face folder or a seeded generator). Covers Llama 2 and 3, SmolLM2, SwiftKV's Llamas, Mistral, Qwen2 and Qwen3; any
+ * other family is refused by name. Immutable once opened, any thread. Invariant: families differ in rows and flags of
+ * struct family only. */
 #ifndef MODELS_LOAD_MODEL_H
 #define MODELS_LOAD_MODEL_H
 
@@ -18,6 +18,7 @@ struct family {
     const char *hf_arch;   /* config.json architectures[0] */
     bool rope_halves_gguf; /* which RoPE pairing the tensors of a GGUF file are laid out for */
     bool qkv_bias, qk_norm;
+    bool swiftkv;         /* config.json may give num_key_value_layers */
     int default_kv_heads; /* what transformers takes when config.json does not say; 0: as many as heads */
     int default_head_dim; /* 0: hidden / heads */
     int default_window;   /* 0: none */
@@ -28,7 +29,9 @@ enum { MODEL_MAX_ROPE = 256 };
 struct model_config {
     const struct family *family;
     char name[128];
-    int n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
+    int n_layers;
+    int kv_layers; /* SwiftKV: layers from this one on take their K and V from the residual before it; 0: none do */
+    int hidden, n_heads, n_kv_heads, head_dim, intermediate, vocab;
     int context; /* tokens the model was trained for */
     int window;  /* sliding window, 0 = none */
     float norm_eps;
@@ -43,7 +46,8 @@ struct model_config {
 enum tensor_role {
     T_EMBED,
     T_HEAD,
-    T_OUT_NORM, /* once */
+    T_OUT_NORM,
+    T_KV_NORM, /* once: SwiftKV's norm of what later layers take K and V from */
     T_ATTN_NORM,
     T_Q,
     T_K,

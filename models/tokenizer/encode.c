@@ -31,6 +31,7 @@ struct encoder {
     struct cached *cache;        /* NULL for short texts */
     uint32_t generation;         /* entries of another one point at text that is gone */
     struct buf composed, spaced; /* NFC; SentencePiece's own form */
+    struct wordpiece_text words; /* WordPiece's own form */
     struct err *e;
 };
 
@@ -199,6 +200,51 @@ static int encode_sentencepiece(struct encoder *c, const char *text, size_t n_te
     return 0;
 }
 
+/* ---- WordPiece ---- */
+
+static int encode_piece_word(struct encoder *c, const char *s, size_t n, int n_chars)
+{
+    int32_t few[SHORT_SYMBOLS], *ids = few;
+    size_t n_ids = 0;
+    TRY(cancel_check(c->cancel, n + WORD_WORK, c->e));
+    if (n_chars <= c->t->wordpiece.max_chars) {
+        ids = room_for(c, n, few);
+        if (!ids)
+            return err_set(c->e, E_FULL, "no memory to tokenise a word of %zu bytes", n);
+        n_ids = wordpiece_cut(&c->t->wordpiece, s, n, ids);
+    }
+    if (n_ids)
+        tokens_append(c->out, ids, n_ids);
+    else
+        tokens_put(c->out, c->t->unknown);
+    return check_room(c);
+}
+
+static int encode_wordpiece(struct encoder *c, const char *text, size_t n_text)
+{
+    struct wordpiece_text *t = &c->words;
+    t->classes = c->t->classes;
+    t->cancel = c->cancel;
+    TRY(wordpiece_normalise(&c->t->wordpiece, t, text, n_text, c->e));
+    const char *s = t->normal.data;
+    size_t n = t->normal.len;
+    while (n) {
+        int n_chars;
+        size_t len = wordpiece_word(t->classes, s, n, &n_chars);
+        if (len) {
+            TRY(encode_piece_word(c, s, len, n_chars));
+        } else { /* one character of a gap */
+            int step;
+            unicode_char(s, &step);
+            TRY(cancel_check(c->cancel, 1, c->e));
+            len = (size_t)step;
+        }
+        s += len;
+        n -= len;
+    }
+    return 0;
+}
+
 /* ---- the whole ---- */
 
 static int encode_bytes(struct encoder *c, const char *s, size_t n)
@@ -218,7 +264,14 @@ static int encode_plain(struct encoder *c, const char *s, size_t n, bool first)
         return 0;
     if (c->t->is_bytes)
         return encode_bytes(c, s, n);
-    return c->t->vocab.style == VOCAB_BYTE_LEVEL ? encode_byte_level(c, s, n) : encode_sentencepiece(c, s, n, first);
+    switch (c->t->vocab.style) {
+    case VOCAB_BYTE_LEVEL:
+        return encode_byte_level(c, s, n);
+    case VOCAB_WORDPIECE:
+        return encode_wordpiece(c, s, n);
+    default:
+        return encode_sentencepiece(c, s, n, first);
+    }
 }
 
 static int encode_all(struct encoder *c, const char *text, size_t n, int flags)
@@ -258,5 +311,6 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, stru
     mem_free(c.cache);
     buf_free(&c.composed);
     buf_free(&c.spaced);
+    wordpiece_text_free(&c.words);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "models/load/gguf_write.h"
 #include "models/tokenizer/hf_pretok.h"
+#include "models/tokenizer/hf_wordpiece.h"
 #include "models/tokenizer/vocab.h"
 
 enum { MOST_IDS = (1 << 21) - 1, FILE_BYTES = 64 << 20, MOST_ENDS = 3, MOST_HOLES = 4096 };
@@ -27,6 +28,8 @@ struct words {
     struct piece *pieces;
     int n;
     bool byte_level;
+    bool is_wordpiece;
+    struct hf_wordpiece wordpiece;
     const char *pre;    /* byte-level: the pre-tokenizer's name */
     const char *prefix; /* else: when a space goes before the text (tokenizer_impl.h), or NULL */
     int32_t bos, unknown, ends[MOST_ENDS];
@@ -96,6 +99,11 @@ static int put_piece(struct words *w, int32_t id, const char *text, uint8_t kind
     return 0;
 }
 
+static bool is_sentencepiece(const struct words *w)
+{
+    return !w->byte_level && !w->is_wordpiece;
+}
+
 static bool is_byte_piece(const char *s)
 {
     return strlen(s) == 6 && strncmp(s, "<0x", 3) == 0 && s[5] == '>';
@@ -138,7 +146,7 @@ static int read_pieces(struct words *w, struct err *e)
     TRY(count_ids(w, vocab, added, e));
     for (const struct json *v = json_first(vocab); v; v = json_next(v)) {
         TRY(read_id(v, json_key(v), &id, e));
-        bool unknown = is(w->model, "unk_token", json_key(v)), byte = !w->byte_level && is_byte_piece(json_key(v));
+        bool unknown = is(w->model, "unk_token", json_key(v)), byte = is_sentencepiece(w) && is_byte_piece(json_key(v));
         TRY(put_piece(w, id, json_key(v), unknown ? TOKEN_UNKNOWN : byte ? TOKEN_BYTE : TOKEN_NORMAL, e));
     }
     for (const struct json *a = json_first(added); a; a = json_next(a))
@@ -209,10 +217,15 @@ static int read_model(struct words *w, struct err *e)
 {
     const struct json *m = w->model = get(w->tokenizer, "model"), *pre = get(w->tokenizer, "pre_tokenizer");
     struct form form = {0};
+    w->is_wordpiece = hf_is_wordpiece(m);
+    if (w->is_wordpiece)
+        return hf_wordpiece_read(&w->wordpiece, w->tokenizer, e);
     if (json_type(m) != JSON_OBJECT || !get(m, "merges"))
         return err_set(e, E_INPUT, "it has no model with merges");
     if (get(m, "type") && !is(m, "type", "BPE"))
-        return err_set(e, E_UNSUPPORTED, "a model of the type \"%.40s\"; byte-pair encoding (BPE) is supported",
+        return err_set(e, E_UNSUPPORTED,
+                       "a model of the type \"%.40s\"; BPE (byte-pair encoding) and WordPiece are "
+                       "supported",
                        json_text(get(m, "type")) ? json_text(get(m, "type")) : "?");
     if (!is_empty(m, "continuing_subword_prefix") || !is_empty(m, "end_of_word_suffix") ||
         (get(m, "dropout") && json_number(get(m, "dropout")) != 0))
@@ -308,8 +321,28 @@ static int read_ends(struct words *w, struct err *e)
     return 0;
 }
 
+/* [CLS] and [SEP], as bos and eos. */
+static int read_bert_ends(struct words *w, struct err *e)
+{
+    const struct hf_wordpiece *p = &w->wordpiece;
+    const char *names[] = {p->unknown, p->cls, p->sep};
+    int32_t ids[3] = {-1, -1, -1};
+    for (int i = 0; i < 3; i++) {
+        ids[i] = find_piece(w, names[i]);
+        if (names[i] && ids[i] < 0)
+            return err_set(e, E_INPUT, "\"%s\" is none of its tokens", vocab_show(names[i], strlen(names[i])).text);
+    }
+    w->unknown = ids[0];
+    w->bos = ids[1];
+    w->add_bos = w->add_eos = p->cls;
+    add_end(w, ids[2]);
+    return 0;
+}
+
 static int read_around(struct words *w, struct err *e)
 {
+    if (w->is_wordpiece)
+        return read_bert_ends(w, e);
     const struct json *p = get(w->tokenizer, "post_processor"), *bos = get(w->config, "add_bos_token"),
                       *eos = get(w->config, "add_eos_token");
     TRY(find_named(w, "bos_token", &w->bos, e));
@@ -392,11 +425,14 @@ static int write_all(struct gguf_writer *out, const struct words *w, const struc
 {
     static const char *const ends[MOST_ENDS] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                                 "tokenizer.ggml.eom_token_id"};
-    write_text(out, "tokenizer.ggml.model", w->byte_level ? "gpt2" : "llama");
+    write_text(out, "tokenizer.ggml.model", w->is_wordpiece ? "bert" : w->byte_level ? "gpt2" : "llama");
     if (w->pre)
         write_text(out, "tokenizer.ggml.pre", w->pre);
     write_pieces(out, w);
-    TRY(write_merges(out, get(w->model, "merges"), e));
+    if (w->is_wordpiece)
+        hf_wordpiece_write(out, &w->wordpiece);
+    else
+        TRY(write_merges(out, get(w->model, "merges"), e));
     gguf_write_i32(out, "tokenizer.ggml.bos_token_id", w->bos); /* -1: none */
     if (w->n_ends == 0)
         gguf_write_i32(out, ends[0], -1);
@@ -405,7 +441,7 @@ static int write_all(struct gguf_writer *out, const struct words *w, const struc
     gguf_write_i32(out, "tokenizer.ggml.unknown_token_id", w->unknown);
     gguf_write_bool(out, "tokenizer.ggml.add_bos_token", w->add_bos);
     gguf_write_bool(out, "tokenizer.ggml.add_eos_token", w->add_eos);
-    if (!w->byte_level) {
+    if (is_sentencepiece(w)) {
         gguf_write_bool(out, "tokenizer.ggml.add_space_prefix", w->prefix != NULL);
         write_text(out, "moonshift.space_prefix", w->prefix ? w->prefix : "never");
     }

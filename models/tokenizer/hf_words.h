@@ -1,7 +1,7 @@
 /* The tokenizer and chat template of a Hugging Face folder, translated to the keys of a GGUF file, so that one reader
- * serves both: tokenizer.json (byte-pair encoding, byte-level or in SentencePiece's form), tokenizer_config.json,
- * generation_config.json, chat_template.jinja. The texts are untrusted. Pure, any thread. Invariant: a normalizer,
- * pre-tokenizer or post-processor that is not understood is refused. */
+ * serves both: tokenizer.json (byte-pair encoding, byte-level or in SentencePiece's form, and WordPiece),
+ * tokenizer_config.json, generation_config.json, chat_template.jinja. The texts are untrusted. Pure, any thread.
+ * Invariant: a normalizer, pre-tokenizer or post-processor that is not understood is refused. */
 #ifndef MODELS_TOKENIZER_HF_WORDS_H
 #define MODELS_TOKENIZER_HF_WORDS_H
 

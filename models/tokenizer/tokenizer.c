@@ -57,6 +57,14 @@ static int check_keys(const struct gguf *g, struct err *e)
         {"tokenizer.ggml.eot_token_id", ID},
         {"tokenizer.ggml.eom_token_id", ID},
         {"tokenizer.ggml.unknown_token_id", ID},
+        {"tokenizer.ggml.cls_token_id", ID},
+        {"tokenizer.ggml.seperator_token_id", ID},
+        {"moonshift.wordpiece.prefix", TEXT},
+        {"moonshift.wordpiece.clean_text", FLAG},
+        {"moonshift.wordpiece.split_chinese", FLAG},
+        {"moonshift.wordpiece.strip_accents", FLAG},
+        {"moonshift.wordpiece.lowercase", FLAG},
+        {"moonshift.wordpiece.max_chars", ID},
         {"tokenizer.ggml.add_bos_token", FLAG},
         {"tokenizer.ggml.add_eos_token", FLAG},
         {"tokenizer.ggml.add_space_prefix", FLAG},
@@ -228,20 +236,72 @@ static int load_sentencepiece(struct tokenizer *t, const struct gguf *g, struct 
     return gguf_array(g, "tokenizer.ggml.merges", &merges) ? merges_from_list(t, g, e) : merges_from_scores(t, g, e);
 }
 
+/* A special token by its key, else by its name. */
+static int find_special(const struct tokenizer *t, const struct gguf *g, const char *key, const char *name, int32_t *id,
+                        struct err *e)
+{
+    *id = -1;
+    TRY(read_id(t, g, key, id, e));
+    for (int32_t i = 0; i < t->n_vocab && *id < 0; i++) {
+        size_t n, skip;
+        const char *s = vocab_text(&t->vocab, i, &n);
+        skip = n && *s == ' ';
+        if (n - skip == strlen(name) && memcmp(s + skip, name, n - skip) == 0)
+            *id = i;
+    }
+    return 0;
+}
+
+/* GGUF files say nothing of the normalizer: it is that of the uncased models, as in llama.cpp. [CLS] and [SEP] are the
+ * tokens that go around a text: bos and eos. */
+static int load_wordpiece(struct tokenizer *t, const struct gguf *g, struct err *e)
+{
+    struct wordpiece *w = &t->wordpiece;
+    int64_t max_chars = 100;
+    t->classes = unicode_build_classes();
+    TRY(vocab_load(&t->vocab, g, VOCAB_WORDPIECE, e));
+    t->n_vocab = t->vocab.n;
+    t->space_prefix = PREFIX_ALWAYS; /* detok: the first word loses its space */
+    w->clean_text = w->split_chinese = w->strip_accents = w->lower = true;
+    gguf_bool(g, "moonshift.wordpiece.clean_text", &w->clean_text);
+    gguf_bool(g, "moonshift.wordpiece.split_chinese", &w->split_chinese);
+    gguf_bool(g, "moonshift.wordpiece.strip_accents", &w->strip_accents);
+    gguf_bool(g, "moonshift.wordpiece.lowercase", &w->lower);
+    gguf_i64(g, "moonshift.wordpiece.max_chars", &max_chars);
+    if (max_chars < 1 || max_chars > WORDPIECE_MAX_CHARS)
+        return err_set(e, E_INPUT, "a word may have at most %lld characters; 1 to %d are possible",
+                       (long long)max_chars, WORDPIECE_MAX_CHARS);
+    w->max_chars = (int)max_chars;
+    TRY(find_special(t, g, "tokenizer.ggml.unknown_token_id", "[UNK]", &t->unknown, e));
+    if (t->unknown < 0)
+        return err_set(e, E_INPUT, "the vocabulary has no unknown token: some words have no ids");
+    TRY(find_special(t, g, "tokenizer.ggml.cls_token_id", "[CLS]", &t->bos, e));
+    TRY(find_special(t, g, "tokenizer.ggml.seperator_token_id", "[SEP]", &t->eos, e));
+    t->add_bos = t->add_eos = true;
+    return wordpiece_init(w, &t->vocab, e);
+}
+
+static bool is_named(struct gguf_string s, const char *name)
+{
+    return s.len == strlen(name) && memcmp(s.data, name, s.len) == 0;
+}
+
 static int load_any(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     struct gguf_string model;
     TRY(check_keys(g, e));
     if (!gguf_string(g, "tokenizer.ggml.model", &model))
         return err_set(e, E_INPUT, "the file names no tokenizer (tokenizer.ggml.model)");
-    if (model.len == 4 && memcmp(model.data, "gpt2", 4) == 0)
+    if (is_named(model, "gpt2"))
         TRY(load_byte_level(t, g, e));
-    else if (model.len == 5 && memcmp(model.data, "llama", 5) == 0)
+    else if (is_named(model, "llama"))
         TRY(load_sentencepiece(t, g, e));
+    else if (is_named(model, "bert"))
+        TRY(load_wordpiece(t, g, e));
     else
         return err_set(e, E_UNSUPPORTED,
-                       "tokenizer \"%s\" is not supported; \"gpt2\" (byte-level BPE) and \"llama\" "
-                       "(SentencePiece BPE) are",
+                       "tokenizer \"%s\" is not supported; \"gpt2\" (byte-level BPE), \"llama\" "
+                       "(SentencePiece BPE) and \"bert\" (WordPiece) are",
                        vocab_show(model.data, model.len).text);
     TRY(read_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos, e));
     TRY(read_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, e));
@@ -297,6 +357,7 @@ void tokenizer_free(struct tokenizer *t)
     pretok_free(t->pretok);
     vocab_free(&t->vocab);
     bpe_free(&t->bpe);
+    wordpiece_free(&t->wordpiece);
     added_free(&t->added);
     mem_free(t->classes);
     mem_free(t->whole);

@@ -1,7 +1,7 @@
-/* Text to token ids and back: byte-level BPE (the GPT-2 family, with the model's pre-tokenizer) and SentencePiece BPE
- * (Llama 2, Mistral). The vocabulary is untrusted: counts, ids, merges and types are checked at creation. Owned by its
- * creator; a `struct detok` belongs to one stream. Invariant: a tokenizer is immutable once made, so any number of
- * threads may use it at once. */
+/* Text to token ids and back: byte-level BPE (the GPT-2 family, with the model's pre-tokenizer), SentencePiece BPE
+ * (Llama 2, Mistral) and WordPiece (BERT). The vocabulary is untrusted: counts, ids, merges and types are checked at
+ * creation. Owned by its creator; a `struct detok` belongs to one stream. Invariant: a tokenizer is immutable once
+ * made, so any number of threads may use it at once. */
 #ifndef MODELS_TOKENIZER_TOKENIZER_H
 #define MODELS_TOKENIZER_TOKENIZER_H
 

@@ -9,6 +9,7 @@
 #include "models/tokenizer/tokenizer.h"
 #include "models/tokenizer/unicode.h"
 #include "models/tokenizer/vocab.h"
+#include "models/tokenizer/wordpiece.h"
 
 /* SentencePiece: when a space goes before a text, or a piece of one between control tokens. */
 enum space_prefix {
@@ -23,6 +24,7 @@ struct tokenizer {
     int n_vocab;
     struct vocab vocab;
     struct bpe bpe;
+    struct wordpiece wordpiece; /* VOCAB_WORDPIECE only */
     struct added added;
     uint16_t *classes;
     struct pretok *pretok; /* byte-level only */

@@ -188,6 +188,19 @@ static void compose(struct marks *m)
     m->len = out;
 }
 
+/* Writes m out and frees it. ok: nothing failed so far, in a text of n bytes. */
+static int put_marks(struct marks *m, bool ok, size_t n, struct buf *out, struct err *e)
+{
+    if (ok)
+        buf_reserve(out, m->len * 4);
+    for (size_t i = 0; i < m->len && ok; i++) {
+        char c[4];
+        buf_put(out, c, (size_t)utf8_encode(m->at[i].cp, c));
+    }
+    mem_free(m->at);
+    return ok ? 0 : err_set(e, E_FULL, "no memory to normalise %zu bytes of text", n);
+}
+
 int unicode_nfc(const uint16_t *classes, const char *s, size_t n, struct buf *out, struct err *e)
 {
     struct marks m = {0};
@@ -204,11 +217,38 @@ int unicode_nfc(const uint16_t *classes, const char *s, size_t n, struct buf *ou
     ok = ok && order_marks(&m);
     if (ok)
         compose(&m);
-    buf_reserve(out, m.len * 4);
-    for (size_t i = 0; i < m.len && ok; i++) {
+    return put_marks(&m, ok, n, out, e);
+}
+
+int unicode_strip_accents(const uint16_t *classes, const char *s, size_t n, struct buf *out, struct err *e)
+{
+    struct marks m = {0};
+    bool ok = true;
+    int len;
+    for (size_t i = 0; i < n && ok; i += (size_t)len)
+        ok = decompose(&m, unicode_char(s + i, &len));
+    ok = ok && order_marks(&m);
+    size_t kept = 0;
+    for (size_t i = 0; i < m.len && ok; i++)
+        if (!(classes[m.at[i].cp] & CHAR_ACCENT))
+            m.at[kept++] = m.at[i];
+    m.len = kept;
+    return put_marks(&m, ok, n, out, e);
+}
+
+void unicode_to_lower(const char *s, size_t n, struct buf *out)
+{
+    int len;
+    for (size_t i = 0; i < n; i += (size_t)len) {
         char c[4];
-        buf_put(out, c, (size_t)utf8_encode(m.at[i].cp, c));
+        uint32_t cp = unicode_char(s + i, &len);
+        uint64_t low = find(unicode_lowered, n_unicode_lowered, cp, 42);
+        uint32_t second = (uint32_t)(low & 0x1FFFFF);
+        if (low)
+            buf_put(out, c, (size_t)utf8_encode((uint32_t)(low >> 21 & 0x1FFFFF), c));
+        else
+            buf_put(out, s + i, (size_t)len);
+        if (second)
+            buf_put(out, c, (size_t)utf8_encode(second, c));
     }
-    mem_free(m.at);
-    return ok ? 0 : err_set(e, E_FULL, "no memory to normalise %zu bytes of text", n);
 }

@@ -1,5 +1,5 @@
-/* What tokenizers need to know about characters: classes and canonical composition (NFC), with the meaning that the
- * `tokenizers` library gives them, whatever PCRE2 or C library is installed. Tables are constant; a class table
+/* What tokenizers need to know about characters: classes, canonical forms (NFC, NFD) and case, with the meaning that
+ * the `tokenizers` library gives them, whatever PCRE2 or C library is installed. Tables are constant; a class table
  * belongs to its tokenizer and is read-only once built; any thread. Invariant: a class table has no entry for a
  * surrogate. */
 #ifndef MODELS_TOKENIZER_UNICODE_H
@@ -20,12 +20,15 @@ enum {
     CHAR_MARK = 16,  /* \p{M} */
     CHAR_DIGIT = 32, /* what the Digits pre-tokenizer cuts: \p{N} of a newer Unicode */
     CHAR_PUNCTUATION =
-        64,             /* what the Punctuation pre-tokenizer cuts: ASCII punctuation and \p{P} of an older Unicode */
-    CHAR_CASED = 128,   /* the cased letters that the DeepSeek pre-tokenizer lists */
-    CHAR_MOVES = 256,   /* may change, or be reordered, under NFC */
-    CHAR_UPPER = 512,   /* \p{Lu} and \p{Lt} */
-    CHAR_LOWER = 1024,  /* \p{Ll} */
-    CHAR_SYMBOL = 2048, /* \p{S} */
+        64,              /* what the Punctuation pre-tokenizer cuts: ASCII punctuation and \p{P} of an older Unicode */
+    CHAR_CASED = 128,    /* the cased letters that the DeepSeek pre-tokenizer lists */
+    CHAR_MOVES = 256,    /* may change, or be reordered, under NFC */
+    CHAR_UPPER = 512,    /* \p{Lu} and \p{Lt} */
+    CHAR_LOWER = 1024,   /* \p{Ll} */
+    CHAR_SYMBOL = 2048,  /* \p{S} */
+    CHAR_CONTROL = 4096, /* what BERT's normalizer drops: \p{C} of an older Unicode but tab and line ends, U+FFFD */
+    CHAR_BLANK = 8192,   /* White_Space of a newer Unicode: ends a word of BERT's */
+    CHAR_ACCENT = 16384, /* \p{Mn} of an older Unicode, which BERT's normalizer strips */
 };
 
 /* Generated (unicode_table.c). Classes and combining orders: first code point and value of each run. */
@@ -39,6 +42,8 @@ extern const uint64_t unicode_decomposed[]; /* whole << 42 | first << 21 | secon
 extern const size_t n_unicode_decomposed;
 extern const uint64_t unicode_composed[]; /* first << 42 | second << 21 | whole, sorted */
 extern const size_t n_unicode_composed;
+extern const uint64_t unicode_lowered[]; /* capital << 42 | first << 21 | second (0: none), sorted */
+extern const size_t n_unicode_lowered;
 
 /* A flat table of class bits, indexed by code point (0x110000 entries). mem_free it. */
 uint16_t *unicode_build_classes(void);
@@ -69,5 +74,9 @@ size_t unicode_valid_prefix(const char *s, size_t n);
 bool unicode_may_move(const uint16_t *classes, const char *s, size_t n);
 /* Appends the NFC form of s[0..n) (valid UTF-8) to out. Linear. E_FULL without memory. */
 int unicode_nfc(const uint16_t *classes, const char *s, size_t n, struct buf *out, struct err *e);
+/* Appends the NFD form of s[0..n) (valid UTF-8) without its CHAR_ACCENTs. Linear. E_FULL without memory. */
+int unicode_strip_accents(const uint16_t *classes, const char *s, size_t n, struct buf *out, struct err *e);
+/* Appends s[0..n) (valid UTF-8) in lower case, each character by itself. */
+void unicode_to_lower(const char *s, size_t n, struct buf *out);
 
 #endif

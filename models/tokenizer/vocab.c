@@ -162,7 +162,23 @@ int vocab_plain_spaces(const char *s, size_t n, char *out)
     return len;
 }
 
-/* Writes the bytes that a piece stands for at out (at most s.len); returns their number. */
+/* Writes a WordPiece piece at out, at most s.len + 1 bytes. */
+static int store_wordpiece(struct vocab *v, int32_t id, struct gguf_string s, char *out)
+{
+    bool phantom = !v->prefix.data;
+    const char *mark = phantom ? "\xE2\x96\x81" : v->prefix.data;
+    size_t n_mark = phantom ? 3 : v->prefix.len;
+    bool marked = s.len >= n_mark && memcmp(s.data, mark, n_mark) == 0 && (phantom || s.len > n_mark);
+    bool begins = marked == phantom;
+    size_t skip = marked ? n_mark : 0;
+    if (begins)
+        *out = ' ';
+    memcpy(out + begins, s.data + skip, s.len - skip);
+    v->foreign[id] = !begins && s.len > skip && s.data[skip] == ' ';
+    return (int)(s.len - skip + begins);
+}
+
+/* Writes the bytes that a piece stands for at out (at most s.len, or one more in WordPiece); returns their number. */
 static int store_piece(struct vocab *v, int32_t id, struct gguf_string s, char *out, struct err *e)
 {
     uint8_t kind = v->kind[id];
@@ -183,6 +199,8 @@ static int store_piece(struct vocab *v, int32_t id, struct gguf_string s, char *
     }
     if (v->style == VOCAB_SENTENCEPIECE && (kind == TOKEN_NORMAL || kind == TOKEN_USER))
         return vocab_plain_spaces(s.data, s.len, out);
+    if (v->style == VOCAB_WORDPIECE && kind == TOKEN_NORMAL)
+        return store_wordpiece(v, id, s, out);
     memcpy(out, s.data, s.len);
     return (int)s.len;
 }
@@ -194,7 +212,7 @@ static int load_pieces(struct vocab *v, const struct gguf_array *a, struct err *
         struct gguf_string s = gguf_array_string(a, &cursor);
         if (s.len > MAX_PIECE)
             return err_set(e, E_INPUT, "token %zu is %zu bytes long; %d are possible", i, s.len, MAX_PIECE);
-        total += s.len;
+        total += s.len + (v->style == VOCAB_WORDPIECE);
     }
     if (total > UINT32_MAX)
         return err_set(e, E_INPUT, "the tokens are %zu bytes in all; 4 GiB are possible", total);
@@ -255,6 +273,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, st
     v->foreign = mem_try_array(a.count, sizeof *v->foreign);
     if (!v->start || !v->kind || !v->foreign)
         return err_set(e, E_FULL, "no memory for %d tokens", v->n);
+    gguf_string(g, "moonshift.wordpiece.prefix", &v->prefix);
     TRY(load_kinds(v, g, e));
     TRY(check_scores(v, g, e));
     TRY(load_pieces(v, &a, e));
@@ -263,6 +282,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, st
         char c = (char)b;
         v->byte_id[b] = vocab_find(v, &c, 1);
     }
+    v->prefix = (struct gguf_string){NULL, 0}; /* it lies in the file */
     return 0;
 }
 

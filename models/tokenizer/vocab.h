@@ -16,21 +16,25 @@ enum token_kind { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER, TO
 enum vocab_style {
     VOCAB_BYTE_LEVEL,    /* pieces are spelled in GPT-2's alphabet of 256 printable characters */
     VOCAB_SENTENCEPIECE, /* pieces are UTF-8 with U+2581 for a space; <0xNN> for single bytes */
+    VOCAB_WORDPIECE,     /* pieces are UTF-8 and begin with a space where a word may begin with them */
 };
 
 struct vocab {
     int n;
     enum vocab_style style;
-    char *text;      /* all pieces' bytes, one after another */
-    uint32_t *start; /* n + 1 offsets into text */
-    uint8_t *kind;   /* enum token_kind */
-    bool *foreign;   /* a normal piece with characters outside the alphabet: decodes as spelled, never merges */
+    struct gguf_string prefix; /* while it is loaded */
+    char *text;                /* all pieces' bytes, one after another */
+    uint32_t *start;           /* n + 1 offsets into text */
+    uint8_t *kind;             /* enum token_kind */
+    bool *foreign; /* a normal piece with characters outside the alphabet: decodes as spelled, never merges. WordPiece:
+                      one that goes on in a word and begins with a space */
     uint64_t *slots; /* bytes of normal pieces -> id: hash bits << 32 | id; all ones: empty */
     uint64_t mask;
     int32_t byte_id[256]; /* the token of one byte; -1: none */
 };
 
-/* Reads tokenizer.ggml.tokens and token_type. */
+/* Reads tokenizer.ggml.tokens and token_type. WordPiece is spelled as llama.cpp spells it, U+2581 before what begins a
+ * word; or, with moonshift.wordpiece.prefix, as Hugging Face does, that prefix (perhaps "##") before what does not. */
 int vocab_load(struct vocab *v, const struct gguf *g, enum vocab_style style, struct err *e);
 void vocab_free(struct vocab *v);
 /* The normal piece that stands for exactly these bytes; -1: none. Of several, the last. */

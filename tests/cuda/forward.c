@@ -149,6 +149,7 @@ LAYOUTS(mqa, DT_F16, 4)
 LAYOUTS(wide, DT_Q6_K, 1)
 LAYOUTS(narrow, DT_BF16, 2)
 LAYOUTS(mha, DT_F8_SCALED, 1)
+LAYOUTS(swiftkv, DT_Q8_0, 2)
 #undef LAYOUTS
 
 #define FAMILY(name, type)                                                                                             \
@@ -171,10 +172,10 @@ FAMILY(qwen3, DT_BF16)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_gqa),    cmocka_unit_test(layouts_9_3),    cmocka_unit_test(layouts_mqa),
-        cmocka_unit_test(layouts_wide),   cmocka_unit_test(layouts_narrow), cmocka_unit_test(family_llama3),
-        cmocka_unit_test(family_mistral), cmocka_unit_test(family_qwen2),   cmocka_unit_test(family_qwen3),
-        cmocka_unit_test(layouts_mha),
+        cmocka_unit_test(layouts_gqa),    cmocka_unit_test(layouts_9_3),     cmocka_unit_test(layouts_mqa),
+        cmocka_unit_test(layouts_wide),   cmocka_unit_test(layouts_narrow),  cmocka_unit_test(family_llama3),
+        cmocka_unit_test(family_mistral), cmocka_unit_test(family_qwen2),    cmocka_unit_test(family_qwen3),
+        cmocka_unit_test(layouts_mha),    cmocka_unit_test(layouts_swiftkv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

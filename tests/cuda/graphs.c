@@ -273,6 +273,13 @@ static void equal_to_ops_one_kv_head(void **state)
     check_model(open_dummy("mqa", DT_F16, 11), 1);
 }
 
+/* All rows of such steps go on, so nothing of them is left out of the graph. */
+static void equal_to_ops_swiftkv(void **state)
+{
+    (void)state;
+    check_model(open_dummy("swiftkv", DT_Q8_0, 11), 2);
+}
+
 /* More rows than the device was opened for, and a member that cannot: nobody has the graph, the next recording is as if
  * nothing had been. */
 static void refused(void **state)
@@ -301,6 +308,7 @@ int main(void)
         cmocka_unit_test(equal_to_ops),
         cmocka_unit_test(equal_to_ops_half),
         cmocka_unit_test(equal_to_ops_one_kv_head),
+        cmocka_unit_test(equal_to_ops_swiftkv),
         cmocka_unit_test(refused),
     };
     if (backend_cuda()->n_devices() == 0) {

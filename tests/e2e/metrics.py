@@ -95,6 +95,22 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "moonshift:weights_resharded_bytes_total": Elsewhere(("tests/layout/reshard.c", "C_RESHARDED_BYTES")),
     "moonshift:batches": Elsewhere(("tests/e2e/batches.py", "moonshift:batches")),
     "moonshift:batch_lines_total": Elsewhere(("tests/e2e/batches.py", "moonshift:batch_lines_total")),
+    "moonshift:embedding_requests_total": Fixed("every ending is seen of one route"),
+    'moonshift:embedding_requests_total{route="embeddings",result="answer"}': "vectors",
+    'moonshift:embedding_requests_total{route="embeddings",result="error"}': "vectors",
+    'moonshift:embedding_requests_total{route="embeddings",result="gone"}': "vectors_leave",
+    'moonshift:embedding_requests_total{route="rerank",result="answer"}': "vectors",
+    'moonshift:embedding_requests_total{route="score",result="answer"}': "vectors",
+    "moonshift:embedding_request_seconds": "vectors",
+    "moonshift:embedding_inputs_total": "vectors",
+    "moonshift:embedding_tokens_total": "vectors",
+    "moonshift:embedding_batches_total": "vectors",
+    "moonshift:embedding_batch_tokens_total": "vectors",
+    "moonshift:embedding_failed_batches_total": Elsewhere(("tests/unit/embedder.c", "failed_batches")),
+    "moonshift:embedding_inputs_waiting": "vectors_leave",
+    "moonshift:embedding_inputs_running": "vectors_leave",
+    "moonshift:embedding_tokens_waiting": "vectors_leave",
+    "moonshift:embedding_replicas_alive": Elsewhere(("tests/unit/embedder.c", "replicas_alive")),
     "moonshift:host_kv_blocks": Elsewhere(("tests/spec/host_kv_spec.lua", "moonshift:host_kv_blocks")),
     "moonshift:host_kv_blocks_free": Elsewhere(("tests/spec/host_kv_spec.lua", "moonshift:host_kv_blocks_free")),
     "moonshift:host_kv_blocks_cached": Elsewhere(("tests/spec/host_kv_spec.lua", "moonshift:host_kv_blocks_cached")),
@@ -102,6 +118,9 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "moonshift:rank_failures_total": Elsewhere(("tests/sim/replay.c", "C_RANK_FAILURES")),
     "vllm:spec_decode_num_drafts_total": Elsewhere(("tests/layout/drafts.c", "C_DRAFTS")),
     "vllm:spec_decode_num_draft_tokens_total": Elsewhere(("tests/layout/drafts.c", "C_DRAFT_TOKENS")),
+    'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"}': Elsewhere(
+        ("tests/layout/drafts.c", "draft_accepted_at")
+    ),
     "vllm:spec_decode_num_accepted_tokens_total": Elsewhere(("tests/layout/drafts.c", "C_DRAFT_ACCEPTED")),
     "moonshift:steps_ahead_total": Elsewhere(("tests/layout/switch.c", "C_STEPS_AHEAD")),
     "moonshift:was_bytes_total": Elsewhere(("tests/policy/ffn.c", "C_WAS_BYTES")),
@@ -270,6 +289,8 @@ class Server:
                 "1024",
                 "--kv-cache-memory-bytes",
                 "192KiB",
+                "--embedding-model",
+                "tests/data/encoder_sim",
                 "--starvation-seconds",
                 "0.5",
                 "--api-key",
@@ -545,6 +566,26 @@ def long_text(s):
     together(*[lambda: s.ask("POST", "/tokenize", {"prompt": "ab " * 4000000}) for _ in range(3)])
 
 
+def vectors(s):
+    assert s.ask("POST", "/v1/embeddings", {"input": ["red river", "dog"]})[0] == 200
+    assert s.ask("POST", "/v1/rerank", {"query": "dog", "documents": ["a", "b"]})[0] == 200
+    assert s.ask("POST", "/v1/score", {"text_1": "dog", "text_2": "cat"})[0] == 200
+    assert s.ask("POST", "/v1/embeddings", {"input": []})[0] == 400
+
+
+def vectors_leave(s):
+    """Large requests that end before their answers, and some that do not."""
+    body = json.dumps({"input": ["the dog sees the river " * 60] * 2048, "encoding_format": "base64"})
+
+    def leave_in(seconds):
+        c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
+        c.request("POST", "/v1/embeddings", body, {"Authorization": "Bearer " + KEYS["blue"]})
+        time.sleep(seconds)
+        c.close()
+
+    together(*[lambda i=i: leave_in(0.02 * i) for i in range(8)], lambda: s.ask("POST", "/v1/embeddings", body))
+
+
 def bad_error(s):
     provoke(s, bad("error('on purpose')"))
 
@@ -618,6 +659,8 @@ SCENARIO = [
     unreadable,
     slow_reader,
     long_text,
+    vectors,
+    vectors_leave,
     bad_error,
     bad_heavy,
     bad_slow,

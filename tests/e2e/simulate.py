@@ -331,6 +331,29 @@ def described_machines():
     assert blocks[1] > blocks[0] * 1.5, blocks
 
 
+def drafts_are_modelled(folder):
+    """Right draft tokens save steps, wrong ones cost rows, and the answers are as long as without; two runs are the
+    same bytes, and who drafts is not asked where nothing is modelled."""
+    args = ["--hardware", "h200x8-fitted", "--model", "llama-3.1-8b", "--ranks", "1", "--policy", "arctic"]
+    args += ["--trace", "batch:requests=4,batches=3,every=30,input=600,output=300"]
+    runs = []
+    for chance in ("0", "0.5", "0.9", "0.9"):
+        path = os.path.join(folder, "drafts.json")
+        r = good(*args, "--draft-acceptance", chance, "--json", path)
+        with open(path) as f:
+            runs.append((json.load(f)["runs"][0], rows(r.stdout)))
+    (none, plain), (half, _), (most, table), (again, _) = runs
+    assert "draft_tokens" not in none and "draft tokens" not in plain
+    assert most == again
+    assert none["output_tokens"] == half["output_tokens"] == most["output_tokens"] == 12 * 300
+    assert most["accepted_tokens"] > half["accepted_tokens"] > 0, (most, half)
+    assert most["accepted_tokens"] < most["draft_tokens"]
+    assert int(table["draft tokens"][0]) == most["draft_tokens"]
+    assert int(table["of them right"][0]) == most["accepted_tokens"]
+    assert most["steps"] < half["steps"] < none["steps"]
+    assert most["tpot_ms"]["p50"] < half["tpot_ms"]["p50"] < none["tpot_ms"]["p50"]
+
+
 def what_was_not_measured_is_flagged(folder):
     """Figures that rest on extrapolation are marked, and a line says which table was left, how far, and for how much of
     the time."""
@@ -626,6 +649,7 @@ with tempfile.TemporaryDirectory() as where:
         pictures_of_the_pages,
         what_was_not_measured_is_flagged,
         pooled_weights,
+        drafts_are_modelled,
         formats,
         mistakes,
         troubled_policies_are_told,

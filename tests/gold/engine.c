@@ -12,12 +12,14 @@
 #include "engine/base/rng.h"
 #include "engine/engine.h"
 
-enum { N = 24, MAX_OUT = 40 };
+enum { N = 24, MAX_OUT = 40, MAX_PROMPT = 120 };
 
 struct heard {
     int n, ends;
     int32_t tokens[MAX_OUT];
     float logprobs[MAX_OUT];
+    int n_prompt; /* prompt logprobs heard */
+    float prompt[MAX_PROMPT];
 };
 
 struct rig {
@@ -31,6 +33,7 @@ struct knobs {
     int seqs, batched, blocks, threads;
     bool prefix_caching;
     enum dtype type;
+    const char *model;
 };
 
 static void open_rig(struct rig *t, const struct knobs *k)
@@ -38,7 +41,7 @@ static void open_rig(struct rig *t, const struct knobs *k)
     struct err e = {0};
     memset(t, 0, sizeof *t);
     clock_init_virtual(&t->clock, 1);
-    if (model_open_dummy(&t->model, "tests/data/sim_model.json", k->type, 5, &e))
+    if (model_open_dummy(&t->model, k->model, k->type, 5, &e))
         fail_msg("%s", e.text);
     struct engine_setup s = {.ops = backend_cpu(),
                              .device = {.n_threads = k->threads},
@@ -52,7 +55,8 @@ static void open_rig(struct rig *t, const struct knobs *k)
                              .clock = &t->clock,
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "gold");
-    s.kv_bytes = (size_t)k->blocks * 2 * backend_cpu()->kv_block_bytes(DT_F16, 16, 2, 16);
+    s.kv_bytes =
+        (size_t)k->blocks * (size_t)model_config(t->model)->n_layers * backend_cpu()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
@@ -76,6 +80,8 @@ static void run_until(struct rig *t, int64_t until)
                 h->tokens[h->n] = ev.token;
                 h->logprobs[h->n++] = ((struct token_logprobs *)ev.payload)->logprob;
             }
+            for (int i = 1; ev.kind == EV_PROMPT_LOGPROBS && i < ((struct prompt_logprobs *)ev.payload)->n; i++)
+                h->prompt[h->n_prompt++] = ((struct prompt_logprobs *)ev.payload)->items[i].logprob;
             h->ends += ev.kind == EV_END;
             mem_free(ev.payload);
         }
@@ -86,7 +92,8 @@ static void run_until(struct rig *t, int64_t until)
     }
 }
 
-/* Odd tags are greedy, even ones sample with their own seed and penalties. */
+/* Odd tags are greedy, even ones sample with their own seed and penalties. Every fourth asks what its prompt's tokens
+ * are worth. */
 static void submit(struct rig *t, uint64_t tag, int n_prompt, int max_tokens)
 {
     struct request_spec *s = mem_new(sizeof *s);
@@ -104,7 +111,7 @@ static void submit(struct rig *t, uint64_t tag, int n_prompt, int max_tokens)
                                     .frequency_penalty = 0.1f,
                                     .seed = tag,
                                     .n_logprobs = 0,
-                                    .n_prompt_logprobs = -1};
+                                    .n_prompt_logprobs = tag % 4 ? -1 : 0};
     struct engine_message m = {.kind = IN_SUBMIT, .payload = s};
     queue_post(engine_inbox(t->engine), &m);
 }
@@ -115,7 +122,7 @@ enum { SEEDS = 4 };
 enum { SEEDS = 16 };
 #endif
 
-static void compare(enum dtype type, uint64_t seed)
+static void compare(const char *model, enum dtype type, uint64_t seed)
 {
     struct rig t, alone;
     struct rng r;
@@ -126,15 +133,17 @@ static void compare(enum dtype type, uint64_t seed)
                                  .blocks = 12 + (int)rng_below(&r, 12),
                                  .threads = 1 + (int)rng_below(&r, 3),
                                  .prefix_caching = rng_below(&r, 3) > 0,
-                                 .type = type});
+                                 .type = type,
+                                 .model = model});
     for (uint64_t tag = 1; tag <= N; tag++) {
-        prompts[tag] = 1 + (int)rng_below(&r, 120);
+        prompts[tag] = 1 + (int)rng_below(&r, MAX_PROMPT);
         outs[tag] = 1 + (int)rng_below(&r, MAX_OUT - 1);
         submit(&t, tag, prompts[tag], outs[tag]);
         run_until(&t, clock_now(&t.clock) + (int64_t)rng_below(&r, 400000));
     }
     run_until(&t, INT64_MAX);
-    open_rig(&alone, &(struct knobs){.seqs = 1, .batched = 256, .blocks = 16, .threads = 1, .type = type});
+    open_rig(&alone,
+             &(struct knobs){.seqs = 1, .batched = 256, .blocks = 16, .threads = 1, .type = type, .model = model});
     for (uint64_t tag = 1; tag <= N; tag++) {
         submit(&alone, tag, prompts[tag], outs[tag]);
         run_until(&alone, INT64_MAX);
@@ -142,6 +151,8 @@ static void compare(enum dtype type, uint64_t seed)
         assert_int_equal(t.heard[tag].n, outs[tag]);
         assert_memory_equal(t.heard[tag].tokens, alone.heard[tag].tokens, (size_t)outs[tag] * sizeof(int32_t));
         assert_memory_equal(t.heard[tag].logprobs, alone.heard[tag].logprobs, (size_t)outs[tag] * sizeof(float));
+        assert_int_equal(t.heard[tag].n_prompt, tag % 4 ? 0 : prompts[tag] - 1);
+        assert_memory_equal(t.heard[tag].prompt, alone.heard[tag].prompt, sizeof t.heard[tag].prompt);
     }
     close_rig(&alone);
     close_rig(&t);
@@ -152,11 +163,49 @@ static void texts_and_logprobs_are_bit_identical(void **state)
     (void)state;
     static const enum dtype types[] = {DT_BF16, DT_Q8_0, DT_Q4_1, DT_F16};
     for (uint64_t seed = 0; seed < SEEDS; seed++)
-        compare(types[seed % 4], seed);
+        compare("tests/data/sim_model.json", types[seed % 4], seed);
+}
+
+/* Rows that stop halfway, rows of prompts that do not because their logits are asked for, and cached prefixes whose
+ * rows were of either kind. */
+static void and_so_they_are_with_swiftkv(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_Q8_0, DT_F16};
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        compare("tests/data/engine_swiftkv.json", types[seed % 2], seed);
+}
+
+/* The slots of pooled weights follow the layers that all rows go through. */
+static void pooled_weights_are_refused_with_swiftkv(void **state)
+{
+    struct clock clock;
+    struct model *m;
+    struct engine *engine;
+    struct err e = {0};
+    struct ffn_setup pool = {.n_ranks = 2, .n_layers = 4};
+    (void)state;
+    clock_init_virtual(&clock, 1);
+    assert_int_equal(model_open_dummy(&m, "tests/data/engine_swiftkv.json", DT_F16, 1, &e), 0);
+    struct engine_setup s = {.ops = backend_sim(),
+                             .model = m,
+                             .n_ranks = 2,
+                             .ffn = &pool,
+                             .limits = {.max_num_seqs = 4, .max_num_batched_tokens = 64, .max_model_len = 64},
+                             .kv_dtype = DT_F16,
+                             .kv_bytes = 1 << 20,
+                             .block_size = 16,
+                             .clock = &clock,
+                             .quiet = true};
+    assert_int_equal(engine_create(&engine, &s, &e), E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "SwiftKV"));
+    model_close(m);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(texts_and_logprobs_are_bit_identical)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts_and_logprobs_are_bit_identical),
+                                       cmocka_unit_test(and_so_they_are_with_swiftkv),
+                                       cmocka_unit_test(pooled_weights_are_refused_with_swiftkv)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

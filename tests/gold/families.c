@@ -1,6 +1,6 @@
 /* Every row of the family table against a float64 forward (tests/oracle/dummy_oracle.py): Llama with linear and Llama-3
- * RoPE scaling, Mistral with its window, Qwen2 with biases, Qwen3 with QK norm and yarn. Then the same models in every
- * stored type, which must stay near. */
+ * RoPE scaling, Mistral with its window, Qwen2 with biases, Qwen3 with QK norm and yarn, SwiftKV from the middle and
+ * from the second layer on. Then the same models in every stored type, which must stay near. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 enum { TOKENS = 160, EVERY = 10, N_ROWS = TOKENS / EVERY, VOCAB = 120, SEED = 20 };
 
-static const char *const families[] = {"llama2", "llama3", "mistral", "qwen2", "qwen3"};
+static const char *const families[] = {"llama2", "llama3", "mistral", "qwen2", "qwen3", "swiftkv", "swiftkv_1"};
 
 static void read_reference(const char *family, float *out)
 {

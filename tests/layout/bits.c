@@ -125,6 +125,20 @@ static void narrow_heads(void **state)
     check_dummy("narrow", DT_BF16, 8);
 }
 
+/* Half of the layers take their keys and values from one hidden state, and other rows' end before them. */
+static void swiftkv(void **state)
+{
+    (void)state;
+    check_dummy("swiftkv", DT_Q8_0, 10);
+}
+
+/* All layers but the first, logits in chunks, heads that the ranks do not divide. */
+static void swiftkv_from_the_second(void **state)
+{
+    (void)state;
+    check_dummy("swiftkv_9_3", DT_F16, 11);
+}
+
 static void demo_model(void **state)
 {
     (void)state;
@@ -145,13 +159,22 @@ int main(void)
 #if defined(EMULATED)
     (void)heads_40_8, (void)heads_28_4, (void)k_quants, (void)demo_model; /* too long for emulated threads */
     const struct CMUnitTest tests[] = {cmocka_unit_test(mqa), cmocka_unit_test(heads_9_3),
-                                       cmocka_unit_test(narrow_heads)};
+                                       cmocka_unit_test(narrow_heads), cmocka_unit_test(swiftkv),
+                                       cmocka_unit_test(swiftkv_from_the_second)};
     (void)mha, (void)gqa_8_2;
 #else
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mha),       cmocka_unit_test(gqa_8_2),      cmocka_unit_test(mqa),
-        cmocka_unit_test(heads_9_3), cmocka_unit_test(heads_40_8),   cmocka_unit_test(heads_28_4),
-        cmocka_unit_test(k_quants),  cmocka_unit_test(narrow_heads), cmocka_unit_test(demo_model),
+        cmocka_unit_test(mha),
+        cmocka_unit_test(gqa_8_2),
+        cmocka_unit_test(mqa),
+        cmocka_unit_test(heads_9_3),
+        cmocka_unit_test(heads_40_8),
+        cmocka_unit_test(heads_28_4),
+        cmocka_unit_test(k_quants),
+        cmocka_unit_test(narrow_heads),
+        cmocka_unit_test(demo_model),
+        cmocka_unit_test(swiftkv),
+        cmocka_unit_test(swiftkv_from_the_second),
     };
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);

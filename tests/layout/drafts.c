@@ -2,6 +2,7 @@
  * the partition, stages, host memory, preemptions and cancels, each text is the one that the request has on a single
  * rank without drafts, greedy or sampled, with penalties, stop ids and least lengths, and its logprobs are the same
  * bits. */
+#include "engine/draft/suffix.h"
 #include "tests/rig/switch_rig.h"
 
 /* Knows the texts, and errs now and then. */
@@ -11,26 +12,40 @@ struct oracle {
     int vocab, wrong; /* one in so many */
 };
 
-static int propose(void *ctx, struct request *r, int most, int32_t *out, int *match)
+static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
 {
     struct oracle *o = ctx;
     const struct heard *h = &o->quiet->heard[r->spec->tag];
-    int at = request_output(r), n = 0;
-    for (; n < most; n++) {
-        bool known = at + n < h->n_tokens && rng_below(&o->rng, (uint64_t)o->wrong);
-        out[n] = known ? h->tokens[at + n] : (int32_t)rng_below(&o->rng, (uint64_t)o->vocab);
+    int at = request_output(r);
+    (void)note;
+    for (g->n = 0; g->n < most; g->n++) {
+        bool known = at + g->n < h->n_tokens && rng_below(&o->rng, (uint64_t)o->wrong);
+        g->tokens[g->n] = known ? h->tokens[at + g->n] : (int32_t)rng_below(&o->rng, (uint64_t)o->vocab);
     }
-    *match = n;
-    return n;
+    g->match = g->n;
+    g->score = (float)g->n;
 }
 
 struct trial {
     const char *config;
     enum dtype type;
-    int wrong; /* 0: by prompt lookup */
+    int wrong;   /* 0: by prompt lookup */
+    bool suffix; /* by suffix decoding instead */
     struct chaos chaos;
     struct run_opts opts;
 };
+
+/* Prompts, too: what these models say repeats little, and so do their prompts, but those of siblings are alike. */
+static struct suffix *open_suffix(struct draft_sources *to)
+{
+    struct suffix *s = NULL;
+    struct err e;
+    assert_int_equal(suffix_open(&s, &(struct suffix_opts){.bytes = 1 << 20, .prompts = true}, &e), 0);
+    suffix_source(s, &to->items[0]);
+    draft_lookup_source(&to->items[1]);
+    to->n = 2;
+    return s;
+}
 
 static void churn(struct trial *x)
 {
@@ -38,7 +53,7 @@ static void churn(struct trial *x)
     static bool cancelled[N + 1];
     struct model *m = open_model(x->config, x->type);
     struct oracle o = {.quiet = &quiet, .vocab = model_config(m)->vocab, .wrong = x->wrong};
-    struct draft_source source = {"oracle", propose, &o};
+    struct draft_sources source = {{{.name = "oracle", .guess = guess, .ctx = &o}}, 1};
     memset(cancelled, 0, sizeof cancelled);
     x->opts.varied = true;
     x->opts.n_requests = x->opts.n_requests ? x->opts.n_requests : SOME;
@@ -50,7 +65,8 @@ static void churn(struct trial *x)
     x->chaos.every = x->chaos.every ? x->chaos.every : N < 100 ? 8 : 20;
     chaos_partitions(&x->chaos, x->opts.ranks);
     x->opts.policy = chaos_policy(&x->chaos);
-    x->opts.drafts = x->wrong ? &source : NULL;
+    struct suffix *suffix = x->suffix ? open_suffix(&source) : NULL;
+    x->opts.drafts = x->wrong || suffix ? &source : NULL;
     start_run(&t, m, &x->opts);
     serve_all(&t, o.vocab, cancelled);
     stop_run(&t);
@@ -64,6 +80,7 @@ static void churn(struct trial *x)
     if (N >= 10)
         assert_true(n[C_DRAFT_ACCEPTED] > 0 && n[C_DRAFT_ACCEPTED] < n[C_DRAFT_TOKENS]);
     engine_destroy(t.engine);
+    suffix_close(suffix);
     model_close(m);
 }
 
@@ -106,11 +123,28 @@ static void drafts_never_show_on_8_ranks(void **state)
 #endif
 
 #ifndef EMULATED /* a minute each there */
+/* Rows of drafts give logits, so they go through all layers; wrong ones leave nothing behind. */
+static void drafts_never_show_with_swiftkv(void **state)
+{
+    (void)state;
+    churn(&(struct trial){
+        .config = "tests/data/layout_swiftkv.json", .type = DT_F16, .wrong = 3, .opts = {.ranks = 2, .kv_blocks = 64}});
+}
+
 static void by_prompt_lookup(void **state)
 {
     (void)state;
     churn(&(struct trial){.config = "tests/data/layout_gqa.json",
                           .type = DT_F16,
+                          .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
+}
+
+static void by_suffix_decoding(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .suffix = true,
                           .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
 }
 
@@ -125,24 +159,20 @@ static void a_rank_fails_among_drafts(void **state)
 }
 #endif
 
-/* What a request's books said when it was seen last. */
-struct record {
-    int64_t drafted, accepted, rejected;
-};
-
+/* seen: what a request's books said when it was seen last. */
 static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct plan_batch *b = v->n_idle ? plan_batch(p, v->idle[0]) : NULL;
-    struct record *seen = ctx;
-    int match;
+    struct draft_counts *seen = ctx;
+    struct draft_guess g;
     (void)e;
     if (!b)
         return VERDICT_OK;
     plan_decodes(b);
     for (int i = 0; i < b->n_items; i++) {
         const struct request *r = b->items[i].request;
-        *seen = (struct record){r->n_drafted, r->n_accepted, r->n_rejected};
-        plan_draft(p, r->id, 8, &match);
+        *seen = draft_total(r);
+        plan_draft(p, r->id, 8, -1, &g);
     }
     plan_prefill(b, NULL, 0, 64);
     if (b->n_tokens)
@@ -151,13 +181,13 @@ static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, 
 }
 
 /* One request of 24 tokens that is drafted for all the time. Returns its metrics, which live until the next call. */
-static const struct metrics *serve_one(struct model *m, int wrong, int n_tokens, struct record *seen)
+static const struct metrics *serve_one(struct model *m, int wrong, int n_tokens, struct draft_counts *seen)
 {
     static struct run quiet, t;
     static struct metrics metrics;
     static const struct policy_ops ops = {.step = draft_step};
     struct oracle o = {.quiet = &quiet, .vocab = model_config(m)->vocab, .wrong = wrong};
-    struct draft_source source = {"oracle", propose, &o};
+    struct draft_sources source = {{{.name = "oracle", .guess = guess, .ctx = &o}}, 1};
     struct run_opts opts = {.n_requests = 1, .ranks = 1, .kv_blocks = 64, .alike = true, .drafts = &source};
     one_rank(&quiet, m, &opts);
     opts.policy = (struct policy){.ops = &ops, .ctx = seen, .name = "drafts", .sha256 = "drafts"};
@@ -175,7 +205,7 @@ static const struct metrics *serve_one(struct model *m, int wrong, int n_tokens,
 static void right_guesses_cost_no_steps(void **state)
 {
     (void)state;
-    struct record seen = {0};
+    struct draft_counts seen = {0};
     struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
     const struct metrics *x = serve_one(m, 1 << 30, MAX_OUT, &seen);
     assert_int_equal(x->counters[C_STEPS], 1 + (MAX_OUT - 1 + 8) / 9);
@@ -183,6 +213,8 @@ static void right_guesses_cost_no_steps(void **state)
     assert_true(x->histograms[H_ITERATION_TOKENS].sum == MAX_OUT - 1 + 2); /* and the prompt */
     assert_true(seen.drafted == seen.accepted && seen.rejected == 0);
     assert_true(N < 10 || seen.accepted == 16);
+    for (int i = 0; i < 8 && N >= 10; i++) /* three times, of which the last one has five, of which four are verified */
+        assert_int_equal(x->draft_accepted_at[i], i < 4 ? 3 : 2);
     model_close(m);
 }
 
@@ -190,7 +222,7 @@ static void right_guesses_cost_no_steps(void **state)
 static void wrong_guesses_cost_no_tokens(void **state)
 {
     (void)state;
-    struct record seen = {0};
+    struct draft_counts seen = {0};
     struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
     const struct metrics *x = serve_one(m, 1, MAX_OUT, &seen);
     assert_true(x->counters[C_STEPS] > MAX_OUT / 2 && x->counters[C_STEPS] <= MAX_OUT);
@@ -212,6 +244,8 @@ int main(void)
         cmocka_unit_test(wrong_guesses_cost_no_tokens),
 #ifndef EMULATED
         cmocka_unit_test(by_prompt_lookup),
+        cmocka_unit_test(by_suffix_decoding),
+        cmocka_unit_test(drafts_never_show_with_swiftkv),
         cmocka_unit_test(a_rank_fails_among_drafts),
 #endif
     };

@@ -81,6 +81,12 @@ static void reshards_never_show_on_8_ranks(void **state)
     churn(&(struct case_of){"tests/data/layout_40_8.json", DT_F16, 8, 64, {1, 4, 2}, 1.1});
 }
 
+static void reshards_never_show_with_swiftkv(void **state)
+{
+    (void)state;
+    churn(&(struct case_of){"tests/data/layout_swiftkv.json", DT_F16, 4, 128, {1, 2, 2}, 1.1});
+}
+
 /* Those that live load what was lost. */
 static void a_rank_fails_and_the_others_load_what_it_held(void **state)
 {
@@ -119,6 +125,7 @@ int main(void)
         cmocka_unit_test(reshards_never_show_on_4_ranks_with_room_for_all),
         cmocka_unit_test(reshards_never_show_on_4_ranks_with_room_for_one_cut),
         cmocka_unit_test(reshards_never_show_on_8_ranks),
+        cmocka_unit_test(reshards_never_show_with_swiftkv),
         cmocka_unit_test(a_rank_fails_and_the_others_load_what_it_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,20 @@ static void narrow_heads(void **state)
     check_dummy("narrow", DT_F32, 4);
 }
 
+/* SwiftKV's fifth of eleven layers is the first, the last or in the middle of a stage, or no stage's neighbour. */
+static void swiftkv(void **state)
+{
+    (void)state;
+    check_dummy("swiftkv_deep", DT_Q8_0, 6);
+}
+
+/* Logits in chunks: several go from stage to stage. */
+static void swiftkv_in_chunks(void **state)
+{
+    (void)state;
+    check_dummy("swiftkv_9_3", DT_BF16, 7);
+}
+
 static void demo_model(void **state)
 {
     (void)state;
@@ -165,11 +179,14 @@ int main(void)
 {
 #if defined(EMULATED)
     (void)eleven_layers, (void)heads_40_8, (void)demo_model; /* too long for emulated threads */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_9_3), cmocka_unit_test(narrow_heads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_9_3), cmocka_unit_test(narrow_heads),
+                                       cmocka_unit_test(swiftkv_in_chunks)};
+    (void)swiftkv;
 #else
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eleven_layers), cmocka_unit_test(heads_9_3),  cmocka_unit_test(heads_40_8),
-        cmocka_unit_test(narrow_heads),  cmocka_unit_test(demo_model),
+        cmocka_unit_test(eleven_layers),     cmocka_unit_test(heads_9_3),  cmocka_unit_test(heads_40_8),
+        cmocka_unit_test(narrow_heads),      cmocka_unit_test(demo_model), cmocka_unit_test(swiftkv),
+        cmocka_unit_test(swiftkv_in_chunks),
     };
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);

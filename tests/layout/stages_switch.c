@@ -47,6 +47,13 @@ static void stages_never_show_on_4_ranks(void **state)
     churn("tests/data/layout_deep.json", DT_F32, 4, 128);
 }
 
+/* Switches, moves, preempts, prefixes, stages: the layers' keys and values come from elsewhere, and nobody notices. */
+static void nor_with_swiftkv(void **state)
+{
+    (void)state;
+    churn("tests/data/layout_swiftkv_deep.json", DT_Q8_0, 4, 64);
+}
+
 #if defined(ON_8_RANKS)
 static void stages_never_show_on_8_ranks(void **state)
 {
@@ -155,6 +162,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_never_show_on_2_ranks_with_little_kv),
         cmocka_unit_test(stages_never_show_on_4_ranks),
+        cmocka_unit_test(nor_with_swiftkv),
 #if defined(ON_8_RANKS)
         cmocka_unit_test(stages_never_show_on_8_ranks),
 #endif

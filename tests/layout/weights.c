@@ -149,7 +149,7 @@ static void a_sharded_copy_gives_the_same_bits(void **state)
     static const struct {
         const char *name;
         enum dtype type;
-    } subjects[] = {{"9_3", DT_Q4_1}, {"gqa", DT_F8_SCALED}, {"mqa", DT_F16}, {"40_8", DT_Q5_0}};
+    } subjects[] = {{"9_3", DT_Q4_1}, {"gqa", DT_F8_SCALED}, {"mqa", DT_F16}, {"40_8", DT_Q5_0}, {"swiftkv", DT_Q8_0}};
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
         struct rng rng;
         struct node node;

@@ -11,6 +11,7 @@ from source import Rules, files, read
 ORDER = [
     {"base"},
     {"world"},
+    {"draft"},
     {"kernels"},
     {"models"},
     {"exec"},
@@ -21,7 +22,10 @@ ORDER = [
 ]  # siblings do not know each other
 MACHINES = ("kernels/cpu/", "kernels/cuda/", "kernels/sim/")
 # What a composition root opens a machine with: that of the program, and that of the module for specs.
-DOORS = {"kernels/sim/machine.h": r"engine/(command|lab)/.*|lua/module/module\.c"}
+DOORS = {
+    "kernels/sim/machine.h": r"engine/(command|lab)/.*|lua/module/module\.c",
+    "kernels/sim/token.h": r"engine/lab/drafts\.c",
+}
 
 HOMES = {  # header pattern: pattern of the files that may include it
     r"(cjson/)?cJSON\.h": r"engine/base/json\.c",
@@ -43,8 +47,10 @@ def floor(path):
         ("engine/command/", "main"),
         ("engine/base/", "base"),
         ("engine/world/", "world"),
+        ("engine/draft/", "draft"),
         ("kernels/", "kernels"),
         ("models/", "models"),
+        ("engine/embed/", "exec"),
         ("engine/exec/", "exec"),
         ("engine/serve/", "serve"),
         ("engine/lab/", "lab"),

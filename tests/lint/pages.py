@@ -82,6 +82,18 @@ def fields():
             yield f"docs/serving.md: no field {name}"
 
 
+def embedding_fields():
+    code, page = read("engine/serve/embed/ask.c"), read("docs/embeddings.md")
+    found = re.findall(r'(?:given|read_flag|read_int|read_side)\(body, "(\w+)"', code) + table(
+        "engine/serve/embed/ask.c", r"refused\[\]", r'\{"(\w+)"'
+    )
+    if len(found) < 15:
+        yield f"only {len(found)} fields were found: does the code look different now?"
+    for name in sorted(set(found) - {"model"}):
+        if not re.search(rf"`{name}\b", page):
+            yield f"docs/embeddings.md: no field {name}"
+
+
 def headers():
     found = set()
     for path in files(".c", top=("engine/serve",)):
@@ -243,6 +255,7 @@ def metrics():
 rules = Rules()
 rules.check("routes are on the page", routes())
 rules.check("fields are on the page", fields())
+rules.check("fields of embeddings are on their page", embedding_fields())
 rules.check("headers are on the page", headers())
 rules.check("pages are at most 120 columns wide", width())
 rules.check("links lead somewhere", links())

@@ -22,6 +22,7 @@ SEED, TOKENS, EVERY = 20, 160, 10
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 ONCE = ["token_embd.weight", "output.weight", "output_norm.weight"]
+APART = "swiftkv_norm.weight"  # has the last stream
 LAYER = [
     "attn_norm.weight",
     "attn_q.weight",
@@ -81,7 +82,7 @@ def dummy(cfg, full_name):
     them."""
     parts = full_name.split(".", 2)
     layer, name = (int(parts[1]), parts[2]) if parts[0] == "blk" else (0, full_name)
-    index = LAYER.index(name) + len(ONCE) if parts[0] == "blk" else ONCE.index(name)
+    index = LAYER.index(name) + len(ONCE) if parts[0] == "blk" else MASK if name == APART else ONCE.index(name)
     rows, cols = shape_of(cfg, name)
     f = np.float32
     centre, width = f(0), np.sqrt(f(3) / f(cols))
@@ -92,7 +93,8 @@ def dummy(cfg, full_name):
     elif name in ("attn_output.weight", "ffn_down.weight"):
         width = width / np.sqrt(f(2) * f(cfg["num_hidden_layers"]))
     per_row = math.ceil(cols / 4)
-    bits = draws(stream_at(SEED, layer * (len(ONCE) + len(LAYER)) + index), rows * per_row).reshape(rows, per_row, 1)
+    stream = stream_at(SEED, layer * (len(ONCE) + len(LAYER)) + index)
+    bits = draws(stream, rows * per_row).reshape(rows, per_row, 1)
     units = (bits >> (np.arange(4, dtype=np.uint64) * np.uint64(16))) & np.uint64(0xFFFF)
     units = units.reshape(rows, per_row * 4)[:, :cols].astype(np.int64) - 0x8000
     out = (centre + width * f(2.0**-15) * units.astype(f)).astype(np.float64)

@@ -1,5 +1,6 @@
 """The forward pass in float64 numpy, written from the models' papers and independent of the engine: Llama, Mistral,
-Qwen2, Qwen3.
+Qwen2, Qwen3, and SwiftKV (arXiv 2410.03960): layers from num_key_value_layers on take keys and values from one hidden
+state, the normed residual before the first of them.
 
 A model is a config (a dict with the names of config.json) and a function get(name) -> float64 array, where names are
 GGUF's.
@@ -79,14 +80,16 @@ class Reference:
         self.dim = cfg.get("head_dim") or cfg["hidden_size"] // self.heads
         self.eps = cfg["rms_norm_eps"]
 
-    def layer(self, x, i, cos, sin):
+    def layer(self, x, i, cos, sin, shared=None):
+        """shared: what k and v are taken from; None: from what q is."""
+
         def w(name):
             return self.get(f"blk.{i}.{name}")
 
         h = rms(x, w("attn_norm.weight"), self.eps)
         parts = []
         for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
-            y = h @ w(f"attn_{name}.weight").T
+            y = (h if name == "q" or shared is None else shared) @ w(f"attn_{name}.weight").T
             if self.qkv_bias:
                 y = y + w(f"attn_{name}.bias")
             y = y.reshape(len(x), heads, self.dim)
@@ -103,8 +106,11 @@ class Reference:
         angle = np.arange(len(ids), dtype=np.float64)[:, None] * freq[None, :]
         cos, sin = np.cos(angle) * scale, np.sin(angle) * scale
         x = self.get("token_embd.weight")[ids]
+        shared, own = None, self.cfg.get("num_key_value_layers", self.cfg["num_hidden_layers"])
         for i in range(self.cfg["num_hidden_layers"]):
-            x = self.layer(x, i, cos, sin)
+            if i == own:
+                shared = rms(x, self.get("swiftkv_norm.weight"), self.eps)
+            x = self.layer(x, i, cos, sin, shared)
         return rms(x, self.get("output_norm.weight"), self.eps)
 
     def head(self):

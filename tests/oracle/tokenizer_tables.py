@@ -4,7 +4,8 @@ library works with.
 Tokenisation must not depend on the Unicode version of the system's PCRE2, and must equal that library's. So its own
 engines are asked about every code point: Oniguruma for \\p{..} and \\s, Rust for digits and punctuation, its NFC tables
 for normalisation (three different Unicode versions). The characters' combining classes come from Python where the
-library orders marks the same way, and are 0 where it knows none. The chat templates have a table of their own, of
+library orders marks the same way, and are 0 where it knows none. BERT's own classes (what its normalizer drops, what it
+takes for an accent) and lower case are asked for in the same way. The chat templates have a table of their own, of
 Python's answers: unicode_tables.py says why.
 
     python tests/oracle/tokenizer_tables.py > models/tokenizer/unicode_table.c      (rewrites the table)
@@ -82,7 +83,25 @@ def classes():
         ("CHAR_UPPER", regex_members(r"[\p{Lu}\p{Lt}]")),
         ("CHAR_LOWER", regex_members(r"\p{Ll}")),
         ("CHAR_SYMBOL", regex_members(r"\p{S}")),
+        ("CHAR_CONTROL", cleaned()),
+        ("CHAR_BLANK", removed(pre_tokenizers.BertPreTokenizer())),
+        ("CHAR_ACCENT", {c for c in CPS if bert(strip_accents=True).normalize_str(chr(c)) == ""}),
     ]
+
+
+def bert(clean_text=False, strip_accents=False):
+    return normalizers.BertNormalizer(clean_text, False, strip_accents, False)
+
+
+def cleaned():
+    """Code points that BERT's normalizer drops from a text."""
+    normal = bert(clean_text=True)
+    return {c for c in CPS if normal.normalize_str(chr(c)) == ""}
+
+
+def removed(pre):
+    """Code points that a pre-tokenizer takes for a gap between words."""
+    return {c for c in CPS if not pre.pre_tokenize_str(chr(c))}
 
 
 def combining_classes(nfd):
@@ -142,6 +161,12 @@ def write(out):
         if pair[1] and nfc.normalize_str(chr(c)) == chr(c):
             composed.append(pair[0] << 42 | pair[1] << 21 | c)
     composed.sort()
+    lower, lowered = normalizers.Lowercase(), []
+    for c in CPS:
+        low = [ord(x) for x in lower.normalize_str(chr(c))]
+        assert len(low) <= 2
+        if low != [c]:
+            lowered.append(f"0x{c << 42 | low[0] << 21 | (low[1] if len(low) > 1 else 0):x},")
     sets = sorted(set(bits))
     assert len(sets) < 256
     index = {v: i for i, v in enumerate(sets)}
@@ -155,6 +180,7 @@ def write(out):
         ("unicode_orders", "uint32_t", order, 10),
         ("unicode_decomposed", "uint64_t", decomposed, 5),
         ("unicode_composed", "uint64_t", [f"0x{v:x}," for v in composed], 5),
+        ("unicode_lowered", "uint64_t", lowered, 5),
     ):
         out.append(f"const {type_} {name}[] = {{\n{rows(items, per)}\n}};")
         out.append(f"const size_t n_{name} = sizeof {name} / sizeof *{name};")

@@ -301,6 +301,9 @@ static void orders(void **state)
         {IN_STEP, "act.draft(65536, 65)", VERDICT_ERROR, "the number of draft tokens must be a whole number"},
         {IN_STEP, "act.draft(65536, 4, {})", VERDICT_ERROR, "string expected"},
         {IN_STEP, "act.draft({}, 4)", VERDICT_ERROR, "a request id is expected"},
+        {IN_STEP, "act.evict_drafts('newest')", VERDICT_ERROR, "\"oldest\", \"unused\" or \"largest\""},
+        {IN_STEP, "view.drafted({}, 'lookup')", VERDICT_ERROR, "a request id is expected"},
+        {IN_STEP, "view.drafted(65536)", VERDICT_ERROR, "string expected"},
         {IN_STEP, "view.victims()", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt({}, 'drain')", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt(1, 'drain')", VERDICT_ERROR, "1 is not a request id"},
@@ -323,7 +326,8 @@ static void refused_verbs(void **state)
          "'hard'))\n"
          "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, "
          "'drain'))\n"
-         "refused('simulated', act.draft(65536, 4)) refused('nothing has to move', act.reshard(1, { tp = 1 })) "
+         "refused('is kept here', act.evict_drafts('unused')) refused('simulated', act.draft(65536, 4)) "
+         "refused('nothing has to move', act.reshard(1, { tp = 1 })) "
          "refused('no such group', act.reshard(9, { tp = 1 }))\n"
          "refused('no such ranks', act.bind({ 0, 1 })) refused('empty', act.bind({})) refused('twice', act.bind({ 0, 0 "
          "})) assert(act.bind({ 0 }))\n"

@@ -219,6 +219,26 @@ static void syntax_and_shape(void **state)
             expect_good(cases[i].source);
 }
 
+/* A guess is taken whole, asked for again, and part of it taken back; its record is that of the request. */
+static void drafts_say_what_they_are(void **state)
+{
+    (void)state;
+    expect(
+        "return { api = 1, doc = 'x', needs = { 'id', 'accepted' }, tests = { a = function(t) t.step { running = { { "
+        "name = 'a', prompt = 40, "
+        "max_tokens = 90, output = 20, accepted = 3, rejected = 2 } } } end },\nstep = function(view, act) local b = "
+        "act.batch(view.idle[1]) b:decodes() local id = view.running.id[1] or view.waiting.id[1]\n"
+        "local n, match, score, name = act.draft(id, 5) if not n or n == 0 or view.running.accepted[1] ~= 3 then "
+        "b:prefill() if b.tokens > 0 then act.forward(b.group, b) end return end\n"
+        "local none, why = act.draft(id, 6) local cut, had = act.draft(id, 2), b.tokens "
+        "local right, of, wrong = select(2, view.drafted(id, 'lookup'))\n"
+        "assert(match > 3 and score > 0)\n"
+        "error(n .. ' ' .. name .. ' ' .. cut .. ' ' .. had .. ' ' .. right .. ' ' .. of .. ' ' .. why .. ' ' .. "
+        "select(2, act.draft(id, 1, 'moon'))) end }",
+        "5 lookup 2 3 3 2 it has draft tokens already: another call can take some of them back there is no source "
+        "\"moon\" of draft tokens here; there is \"lookup\"");
+}
+
 static void params_are_checked(void **state)
 {
     (void)state;
@@ -590,6 +610,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(for_one_rank_only),
         cmocka_unit_test(syntax_and_shape),
         cmocka_unit_test(a_write_into_the_view_has_its_line),
+        cmocka_unit_test(drafts_say_what_they_are),
         cmocka_unit_test(params_are_checked),
         cmocka_unit_test(escapes),
         cmocka_unit_test(nothing_else_is_reachable),

@@ -480,6 +480,38 @@ static void who_rests_gives_way_to_the_next(void **state)
     assert_true(n_ends[0] == 1 && n_ends[1] == 1);
 }
 
+static void note_rule(void *ctx, enum draft_evict rule)
+{
+    *(enum draft_evict *)ctx = rule;
+}
+
+/* What of that which is kept for draft tokens goes first is a policy's word, and ends with it. */
+static void what_goes_first_is_its_word(void **state)
+{
+    (void)state;
+    static char source[4096];
+    struct rig t;
+    enum draft_evict rule = EVICT_OLDEST;
+    struct draft_sources sources = {{{.name = "kept", .evict = note_rule, .ctx = &rule}}, 1};
+    snprintf(source, sizeof source, meddler, "assert(act.evict_drafts('largest')) act.wake(5)");
+    rig_open(&t, &(struct rig_knobs){.ranks = 1, .seqs = 17});
+    ((struct world *)engine_world(t.engine))->drafts = &sources; /* virtual time has none */
+    make_live(&t, "meddler", source);
+    rig_run_until(&t, clock_now(&t.clock) + 20000000);
+    assert_int_equal(rule, EVICT_OLDEST);
+    tell(&t, IN_PARAMS, "{\"go\": true}");
+    rig_submit(&t, "", 20, 60);
+    rig_run_until(&t, clock_now(&t.clock) + 20000000);
+    assert_int_equal(rig_state(&t, "policy.strikes"), 0);
+    assert_int_equal(rule, EVICT_LARGEST);
+    make_live(&t, "plain", plain);
+    assert_int_equal(rule, EVICT_OLDEST);
+    ((struct world *)engine_world(t.engine))->drafts = NULL;
+    rig_run(&t);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -492,6 +524,7 @@ int main(void)
         cmocka_unit_test(who_comes_back_begins_again),
         cmocka_unit_test(who_cannot_begin_again_is_passed_over),
         cmocka_unit_test(keys_are_asked_for_anew),
+        cmocka_unit_test(what_goes_first_is_its_word),
         cmocka_unit_test(who_rests_gives_way_to_the_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

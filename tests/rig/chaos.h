@@ -135,10 +135,13 @@ static inline bool chaos_misbehave(struct chaos *c, const struct view *v, struct
 /* For some of those that decode, and some that do not. */
 static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
 {
-    int match;
+    struct draft_guess g;
     for (int i = 0; i < b->n_items; i++)
-        if (rng_below(&c->rng, 4))
-            c->n_drafts += plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, 9), &match) > 0;
+        if (rng_below(&c->rng, 4)) {
+            c->n_drafts += plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, 9), -1, &g) && g.n;
+            if (g.n && rng_below(&c->rng, 4) == 0) /* some of them are taken back */
+                plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, (uint64_t)g.n + 1), -1, &g);
+        }
 }
 
 static inline enum verdict chaos_step(void *ctx, const struct view *v, struct plan *p, struct err *e)

@@ -64,7 +64,7 @@ struct run_opts {
     const char *disk; /* a file for KV below that; NULL: none */
     size_t disk_bytes;
     bool varied; /* requests: penalties, stop ids, least lengths */
-    const struct draft_source *drafts;
+    const struct draft_sources *drafts;
     bool may_refuse; /* endings of 503 are what is tested */
     struct policy policy;
 };

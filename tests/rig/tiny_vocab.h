@@ -3,6 +3,7 @@
 #define RIG_TINY_VOCAB_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "engine/base/utf8.h"
 #include "tests/rig/gguf_build.h"
@@ -90,6 +91,38 @@ static inline void tiny_sentencepiece(bool bytes, struct buf *out)
         build_put(&b.keys, bits, 4);
     }
     build_u32(&b, "tokenizer.ggml.unknown_token_id", 0);
+    build_finish(&b, 3, 0, out);
+}
+
+/* WordPiece as llama.cpp spells it: [PAD] [UNK] [CLS] [SEP], printable ASCII but capitals, at the beginning of a word
+ * and inside one, and these pieces. */
+static inline void tiny_wordpiece(struct buf *out)
+{
+    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
+    static const char *const pieces[] = {
+        "\xE2\x96\x81he",           "\xE2\x96\x81hello", "llo", "ing",
+        "\xE2\x96\x81\xE4\xB8\xAD", "\xC3\xA6",          "lll", "\xE2\x96\x81\xC3\xA6"};
+    const int n_pieces = (int)(sizeof pieces / sizeof *pieces);
+    struct gguf_build b = {0};
+    int n = 4 + n_pieces;
+    for (int c = '!'; c <= '~'; c++)
+        n += (c >= 'A' && c <= 'Z') ? 0 : 2;
+    build_string(&b, "tokenizer.ggml.model", "bert");
+    build_array(&b, "tokenizer.ggml.tokens", GGUF_STRING, (uint64_t)n);
+    for (int i = 0; i < 4; i++)
+        build_text(&b.keys, special[i], 5);
+    for (int c = '!'; c <= '~'; c++) {
+        char s[4] = {'\xE2', '\x96', '\x81', (char)c};
+        if (c >= 'A' && c <= 'Z')
+            continue;
+        build_text(&b.keys, s, 4);
+        build_text(&b.keys, s + 3, 1);
+    }
+    for (int i = 0; i < n_pieces; i++)
+        build_text(&b.keys, pieces[i], strlen(pieces[i]));
+    build_array(&b, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)n);
+    for (int i = 0; i < n; i++)
+        build_put(&b.keys, i == 1 ? 2 : i < 4 ? 3 : 1, 4);
     build_finish(&b, 3, 0, out);
 }
 

@@ -84,7 +84,8 @@ static void every_row_works(void **state)
         for (int c = 0; c < 5; c++) {
             if (!(r->where & bits[c]) || !strcmp(r->name, "config") || !strcmp(r->name, "hf-config") ||
                 !strcmp(r->name, "load-format") || !strcmp(r->name, "disk-kv") ||
-                !strcmp(r->name, "speculative-config"))
+                !strcmp(r->name, "speculative-config") ||
+                (!strncmp(r->name, "embedding-", 10) && strcmp(r->name, "embedding-model") != 0))
                 continue;
             if (bits[c] == IN_SIMULATE && (!strcmp(r->name, "hardware") || !strcmp(r->name, "model") ||
                                            !strcmp(r->name, "weight-shares") || !strcmp(r->name, "weight-stages") ||
@@ -304,15 +305,21 @@ static void speculative_config_is_a_policy(void **state)
     accepts(&o,
             "serve m --speculative-config {\"method\":\"ngram\",\"num_speculative_tokens\":5,\"prompt_lookup_max\":4}");
     assert_string_equal(o.policy, "arctic");
-    assert_int_equal(o.policy_params.n, 1);
-    assert_string_equal(o.policy_params.items[0], "most=5");
+    assert_int_equal(o.policy_params.n, 2);
+    assert_string_equal(o.policy_params.items[0], "source=lookup");
+    assert_string_equal(o.policy_params.items[1], "most=5");
     opts_free(&o);
     accepts(&o, "run m -sc {\"model\":\"[ngram]\"} --policy arctic");
     assert_string_equal(o.policy, "arctic");
-    assert_int_equal(o.policy_params.n, 0);
+    assert_int_equal(o.policy_params.n, 1);
     opts_free(&o);
+    accepts(&o, "serve m -sc {\"method\":\"suffix\"}");
+    assert_string_equal(o.policy_params.items[0], "source=suffix");
+    opts_free(&o);
+    refuses("serve m -sc {\"method\":\"suffix\"} --draft-memory 0", E_INPUT, "needs --draft-memory");
+    refuses("serve m -sc {\"method\":\"suffix\",\"suffix_decoding_max_cached_requests\":9}", E_UNSUPPORTED,
+            "--draft-memory bounds");
     refuses("serve m -sc {\"method\":\"eagle3\"}", E_UNSUPPORTED, "\"eagle3\" is not offered");
-    refuses("serve m -sc {\"method\":\"suffix\"}", E_UNSUPPORTED, "num_speculative_tokens");
     refuses("serve m -sc {\"num_speculative_tokens\":4}", E_INPUT, "no \"method\"");
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":65}", E_INPUT, "from 1 to 64");
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":\"4\"}", E_INPUT, "from 1 to 64");
@@ -346,6 +353,33 @@ static void settings_that_do_not_fit_together(void **state)
     accepts(&o, "serve --load-format dummy --hf-config c.json");
     opts_free(&o);
     accepts(&o, "serve m --disk-kv f:1GiB --host-kv-memory 1GiB");
+    opts_free(&o);
+}
+
+static void an_encoder_beside_a_model(void **state)
+{
+    (void)state;
+    static const char *const alone[] = {"embedding-name n", "embedding-replicas 2", "embedding-threads 1",
+                                        "embedding-batch-tokens 512", "embedding-queued-tokens 1M"};
+    char line[200];
+    struct opts o;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        snprintf(line, sizeof line, "serve m --%s", alone[i]);
+        refuses(line, E_INPUT, "--embedding-model");
+        snprintf(line, sizeof line, "serve m --embedding-model e --%s", alone[i]);
+        accepts(&o, line);
+        opts_free(&o);
+    }
+    refuses("serve m --embedding-model=", E_INPUT, "a file or a folder");
+    refuses("serve m --embedding-model e --embedding-replicas 65", E_INPUT, "embedding-replicas");
+    refuses("serve m --embedding-model e --embedding-name=", E_INPUT, "1 to 127 bytes");
+    refuses("serve m --runner pooling", E_UNSUPPORTED, "--embedding-model");
+    accepts(&o, "serve m --embedding-model e");
+    assert_string_equal(o.embedding_model, "e");
+    assert_int_equal(o.embedding_replicas, 1);
+    assert_int_equal(o.embedding_threads, 0);
+    assert_int_equal(o.embedding_batch_tokens, 2048);
+    assert_int_equal(o.embedding_queued_tokens, 4 << 20);
     opts_free(&o);
 }
 
@@ -532,6 +566,7 @@ int main(void)
         cmocka_unit_test(what_is_not_offered_says_so),
         cmocka_unit_test(speculative_config_is_a_policy),
         cmocka_unit_test(settings_that_do_not_fit_together),
+        cmocka_unit_test(an_encoder_beside_a_model),
         cmocka_unit_test(a_path_and_its_bytes),
         cmocka_unit_test(line_over_environment_over_file),
         cmocka_unit_test(variables_are_flags_or_mistakes),

@@ -98,7 +98,8 @@ static void test_refusals(void **state)
     (void)state;
     refuse("", E_INPUT, "");
     refuse("[]", E_INPUT, "object");
-    refuse("{}", E_INPUT, "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+    refuse("{}", E_INPUT,
+           "LlamaForCausalLM, LlamaSwiftKVForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
     refuse(OF("Gemma2ForCausalLM", ""), E_UNSUPPORTED,
            "Gemma2ForCausalLM is not supported; supported: LlamaForCausalLM");
     refuse(OF("MixtralForCausalLM", ""), E_UNSUPPORTED, "MixtralForCausalLM");
@@ -130,6 +131,76 @@ static void test_refusals(void **state)
     refuse(OF("Qwen3ForCausalLM", ", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
                                   "\"full_attention\"]"),
            E_UNSUPPORTED, "1 of 4");
+}
+
+/* num_key_value_layers of four layers. */
+#define SWIFTKV(more) OF("LlamaSwiftKVForCausalLM", more)
+static void test_swiftkv(void **state)
+{
+    (void)state;
+    assert_int_equal(accept(SWIFTKV(", \"num_key_value_layers\": 1")).kv_layers, 1);
+    assert_int_equal(accept(SWIFTKV(", \"num_key_value_layers\": 3, \"swiftkv\": true")).kv_layers, 3);
+    assert_int_equal(accept(SWIFTKV(", \"num_key_value_layers\": 4")).kv_layers, 0);
+    assert_int_equal(accept(SWIFTKV(", \"num_key_value_layers\": null")).kv_layers, 0);
+    assert_int_equal(accept(SWIFTKV("")).kv_layers, 0);
+    assert_int_equal(accept(LLAMA(", \"num_key_value_layers\": 4")).kv_layers, 0);
+    assert_int_equal(
+        accept(SWIFTKV(", \"num_key_value_layers\": 2, \"key_value_group_size\": 1, \"kv_sharing_map\": {}, "
+                       "\"mlp_tuning_enabled\": false"))
+            .kv_layers,
+        2);
+    refuse(SWIFTKV(", \"num_key_value_layers\": 0"), E_INPUT,
+           "\"num_key_value_layers\" is 0; 1 to the number of layers, 4");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 5"), E_INPUT, "\"num_key_value_layers\" is 5");
+    refuse(LLAMA(", \"num_key_value_layers\": 0"), E_INPUT, "\"num_key_value_layers\" is 0");
+    refuse(SWIFTKV(", \"num_key_value_layers\": -1"), E_INPUT, "num_key_value_layers");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 1e99"), E_INPUT, "num_key_value_layers");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2147483648"), E_INPUT, "num_key_value_layers");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2.5"), E_INPUT, "whole number");
+    refuse(SWIFTKV(", \"num_key_value_layers\": \"2\""), E_INPUT, "whole number");
+    refuse(SWIFTKV(", \"num_key_value_layers\": [2]"), E_INPUT, "whole number");
+    refuse(SWIFTKV(", \"num_key_value_layers\": true"), E_INPUT, "whole number");
+    refuse(SWIFTKV(", \"num_hidden_layers\": 0, \"num_key_value_layers\": 0"), E_INPUT, "number of layers");
+    refuse(SWIFTKV(", \"num_hidden_layers\": 100000, \"num_key_value_layers\": 5"), E_INPUT, "number of layers");
+    refuse(LLAMA(", \"num_key_value_layers\": 2"), E_UNSUPPORTED, "LlamaSwiftKVForCausalLM may have it");
+    refuse(OF("Qwen3ForCausalLM", ", \"num_key_value_layers\": 2"), E_UNSUPPORTED, "a Qwen3ForCausalLM");
+    refuse(OF("Qwen3SwiftKVForCausalLM", ""), E_UNSUPPORTED, "Qwen3SwiftKVForCausalLM is not supported");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"key_value_group_size\": 2"), E_UNSUPPORTED,
+           "key_value_group_size");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"key_value_group_size\": \"1\""), E_INPUT, "key_value_group_size");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"kv_sharing_map\": {\"3\": 2}"), E_UNSUPPORTED, "kv_sharing_map");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"mlp_tuning_enabled\": true"), E_UNSUPPORTED, "mlp_tuning_enabled");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"layernorm_tuning_enabled\": true"), E_UNSUPPORTED, "layernorm");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"swiftkv\": false"), E_UNSUPPORTED, "distilled");
+    refuse(SWIFTKV(", \"num_key_value_layers\": 2, \"swiftkv\": 1"), E_INPUT, "true or false");
+}
+
+/* A dummy has the norm, and the tensors of a seed are those of a model without it. */
+static void test_swiftkv_dummy(void **state)
+{
+    (void)state;
+    struct model *with, *without;
+    struct err e;
+    struct weight_src a, b;
+    struct tensor_room ra = {0}, rb = {0};
+    assert_int_equal(model_open_described(&with, SWIFTKV(", \"num_key_value_layers\": 2"), DT_BF16, &e), 0);
+    assert_int_equal(model_open_described(&without, SWIFTKV(""), DT_BF16, &e), 0);
+    assert_int_equal(model_shape(without, T_KV_NORM, 0, &a, &e), E_NOTFOUND);
+    assert_int_equal(model_tensor(with, &ra, T_KV_NORM, 0, &a, &e), 0);
+    assert_true(a.type == DT_F32 && a.rows == 1 && a.cols == 64);
+    for (int i = 0; i < a.cols; i++)
+        assert_true(((const float *)a.data)[i] > 0.7f && ((const float *)a.data)[i] < 1.3f);
+    for (int role = 0; role < T_COUNT; role++)
+        for (int l = 0; l < (role < T_ATTN_NORM ? 1 : 4); l++)
+            if (model_tensor(without, &rb, (enum tensor_role)role, l, &b, &e) == 0) {
+                assert_int_equal(model_tensor(with, &ra, (enum tensor_role)role, l, &a, &e), 0);
+                assert_true(a.type == b.type && a.rows == b.rows && a.cols == b.cols);
+                assert_memory_equal(a.data, b.data, (size_t)a.rows * dtype_row_bytes(a.type, a.cols));
+            }
+    tensor_room_free(&ra);
+    tensor_room_free(&rb);
+    model_close(with);
+    model_close(without);
 }
 
 static void test_dummy_needs_whole_blocks(void **state)
@@ -410,7 +481,8 @@ int main(void)
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_dummy_needs_whole_blocks),
         cmocka_unit_test(test_gguf_llama),      cmocka_unit_test(test_gguf_biases),
         cmocka_unit_test(test_gguf_tensors),    cmocka_unit_test(test_gguf_keys),
-        cmocka_unit_test(test_gguf_rope_freqs),
+        cmocka_unit_test(test_gguf_rope_freqs), cmocka_unit_test(test_swiftkv),
+        cmocka_unit_test(test_swiftkv_dummy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

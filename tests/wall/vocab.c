@@ -51,8 +51,8 @@ static void test_wrong_models(void **state)
     (void)state;
     struct gguf_build b = {0};
     refuse(&b, E_INPUT, "tokenizer.ggml.model");
-    build_string(&b, "tokenizer.ggml.model", "bert");
-    refuse(&b, E_UNSUPPORTED, "\"bert\" is not supported");
+    build_string(&b, "tokenizer.ggml.model", "t5");
+    refuse(&b, E_UNSUPPORTED, "\"t5\" is not supported");
     build_string(&b, "tokenizer.ggml.model", "gpt2");
     build_string(&b, "tokenizer.ggml.pre", "made-up");
     refuse(&b, E_UNSUPPORTED, "\"made-up\" is not supported");

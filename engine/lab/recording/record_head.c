@@ -120,14 +120,16 @@ static void put_comms(struct buf *out, const struct comm_pool *p)
 /* As a Hugging Face config.json, which is what simulations read. */
 static void put_model(struct buf *out, const struct model_config *c)
 {
+    buf_puts(out, "\"model\":{");
+    if (c->kv_layers)
+        buf_printf(out, "\"num_key_value_layers\":%d,", c->kv_layers);
     buf_printf(out,
-               "\"model\":{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_"
-               "attention_heads\":%d,"
+               "\"architectures\":[\"%s\"],\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d,"
                "\"num_key_value_heads\":%d,\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_"
                "embeddings\":%d,"
                "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":%s},",
-               c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->intermediate, c->vocab, c->context,
-               c->tied ? "true" : "false");
+               c->kv_layers ? "LlamaSwiftKVForCausalLM" : "LlamaForCausalLM", c->n_layers, c->hidden, c->n_heads,
+               c->n_kv_heads, c->head_dim, c->intermediate, c->vocab, c->context, c->tied ? "true" : "false");
 }
 
 void record_params(struct buf *out, const struct policy *p)

@@ -1,6 +1,8 @@
 #include "engine/serve/front/front.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 void front_fault(struct http_exchange *x, const struct fault *f)
 {
@@ -26,4 +28,17 @@ void front_refuse_busy(struct http_exchange *x, const char *why)
 void front_json(struct http_exchange *x, const struct buf *body)
 {
     http_answer(x, 200, "application/json", body->data, body->len);
+}
+
+bool front_request_id(struct front *f, const struct http_exchange *x, char out[NAME_BYTES])
+{
+    const char *given = http_head_find(&x->head, "x-request-id");
+    size_t n = given ? strlen(given) : 0;
+    if (n && n < NAME_BYTES &&
+        strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n) {
+        memcpy(out, given, n + 1);
+        return true;
+    }
+    snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&f->rng), rng_next(&f->rng));
+    return false;
 }

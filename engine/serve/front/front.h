@@ -37,5 +37,7 @@ struct front {
 void front_fault(struct http_exchange *x, const struct fault *f);
 void front_refuse_busy(struct http_exchange *x, const char *why); /* 503 with Retry-After */
 void front_json(struct http_exchange *x, const struct buf *body);
+/* The client's request id when it is a plain word (true), else a new one. */
+bool front_request_id(struct front *f, const struct http_exchange *x, char out[NAME_BYTES]);
 
 #endif

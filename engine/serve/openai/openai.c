@@ -236,19 +236,13 @@ static void order_done(struct text_job *job)
 
 /* ---- the request */
 
-/* The client's request id when it is a plain word, else a new one. Clients may send the same word twice: the engine's
- * name gets more. */
-static void choose_id(struct openai *o, const struct http_exchange *x, struct openai_order *r, char out[NAME_BYTES])
+/* Clients may send the same word twice: the engine's name gets more. */
+static void choose_id(struct openai *o, struct http_exchange *x, struct openai_order *r, char out[NAME_BYTES])
 {
     const char *kind = r->route == ROUTE_CHAT ? "chatcmpl" : "cmpl";
-    const char *given = http_head_find(&x->head, "x-request-id");
-    size_t n = given ? strlen(given) : 0;
-    if (n && n < NAME_BYTES && strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-") == n)
-        memcpy(out, given, n + 1);
-    else
-        snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&o->front->rng), rng_next(&o->front->rng));
+    bool given = front_request_id(o->front, x, out);
     snprintf(r->id, sizeof r->id, "%s-%s", kind, out);
-    if (out[0] && given && strcmp(out, given) == 0)
+    if (given)
         snprintf(r->name, sizeof r->name, "%s-%.37s-%016" PRIx64, kind, out, rng_next(&o->front->rng));
     else
         snprintf(r->name, sizeof r->name, "%.63s", r->id);

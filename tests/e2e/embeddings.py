@@ -1,0 +1,262 @@
+"""An encoder beside a model, from outside: metrics, keys, a machine under load from both sides, clients that leave, the
+end, and what serve refuses at its start. Simulated devices."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, "tests/rig")
+import cases
+
+BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
+WAIT_S = 120
+SERVE = ["serve", "--load-format", "dummy", "--hf-config", "tests/data/sim_model.json", "--device", "sim",
+         "--kv-cache-memory-bytes", "16MiB", "--port", "0"]  # fmt: skip
+SLOW = 4 if os.environ.get("MOONSHIFT_SLOW") else 1
+
+
+class Server:
+    def __init__(self, *more, encoder="tests/data/encoder_sim"):
+        self.p = subprocess.Popen(
+            [BINARY, *SERVE, "--embedding-model", encoder, *more], stderr=subprocess.PIPE, text=True, env=ENV
+        )
+        self.log, self.port = [], None
+        while not self.port:
+            line = self.p.stderr.readline()
+            self.log.append(line)
+            assert line, "".join(self.log)
+            m = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
+            self.port = int(m.group(1)) if m else None
+        threading.Thread(target=lambda: self.log.extend(self.p.stderr), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.p.poll() is None:
+            self.p.kill()
+        self.p.wait()
+
+    def ask(self, path, body=None, key=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        c.request("POST" if body is not None else "GET", path, json.dumps(body) if body is not None else None, headers)
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, text
+
+    def embed(self, texts, **more):
+        status, text = self.ask("/v1/embeddings", {"input": texts, "encoding_format": "base64", **more})
+        assert status == 200, text
+        data = json.loads(text)["data"]
+        assert [d["index"] for d in data] == list(range(len(data)))
+        return [base64.b64decode(d["embedding"]) for d in data]
+
+    def metric(self, name):
+        return sum(
+            float(x.rsplit(" ", 1)[1]) for x in self.ask("/metrics")[1].splitlines() if re.match(name + "[ {]", x)
+        )
+
+    def drain(self):
+        self.p.send_signal(signal.SIGTERM)
+        assert self.p.wait(WAIT_S) == 0, "".join(self.log)
+
+
+def texts(n, i=0):
+    return [f"the dog {i} sees river {k} " * (1 + k % 20) for k in range(n)]
+
+
+def every_metric_moves():
+    with Server("--embedding-batch-tokens", "512") as s:
+        moved = [
+            'moonshift:embedding_requests_total{route="embeddings",result="answer"}',
+            'moonshift:embedding_requests_total{route="rerank",result="answer"}',
+            'moonshift:embedding_requests_total{route="score",result="answer"}',
+            'moonshift:embedding_requests_total{route="embeddings",result="error"}',
+            "moonshift:embedding_request_seconds_count",
+            "moonshift:embedding_inputs_total",
+            "moonshift:embedding_tokens_total",
+            "moonshift:embedding_batches_total",
+            "moonshift:embedding_batch_tokens_total",
+        ]
+        before = s.ask("/metrics")[1]
+        assert all(f"{m} 0\n" in before for m in moved), before
+        assert s.metric("moonshift:embedding_replicas_alive") == 1
+        s.embed(texts(50))
+        assert s.ask("/rerank", {"query": "dog", "documents": ["a", "b"]})[0] == 200
+        assert s.ask("/score", {"text_1": "dog", "text_2": "cat"})[0] == 200
+        assert s.ask("/v1/embeddings", {"input": []})[0] == 400
+        after = s.ask("/metrics")[1]
+        assert not any(f"{m} 0\n" in after for m in moved), after
+        assert s.metric("moonshift:embedding_inputs_total") == 50 + 3 + 2
+        assert s.metric("moonshift:embedding_batches_total") > 3
+        gauges = {"moonshift:embedding_inputs_waiting", "moonshift:embedding_inputs_running",
+                  "moonshift:embedding_tokens_waiting"}  # fmt: skip
+        body = {"input": texts(2048), "encoding_format": "base64"}
+        threads = [threading.Thread(target=s.ask, args=("/v1/embeddings", body)) for _ in range(8)]
+        for t in threads:
+            t.start()
+        seen = set()
+        while any(t.is_alive() for t in threads):
+            seen |= {g for g in gauges if s.metric(g) > 0}
+        assert seen == gauges, seen
+        assert all(s.metric(g) == 0 for g in gauges)
+        assert s.metric("moonshift:embedding_failed_batches_total") == 0  # tests/unit/embedder.c fails some
+        s.drain()
+
+
+def keys_are_wanted():
+    with Server("--api-key", "sk-one=blue") as s:
+        for path in ("/v1/embeddings", "/rerank", "/v1/score"):
+            assert s.ask(path, {"input": "a"})[0] == 401
+        assert s.ask("/v1/embeddings", {"input": "a"}, "sk-one")[0] == 200
+        s.drain()
+
+
+def a_loaded_machine_loses_no_answer_of_either_kind():
+    """Generation beside embeddings, large requests beside small ones, over more replicas than cores."""
+    with Server("--embedding-replicas", "3", "--embedding-batch-tokens", "600", "--sim-step-us", "200") as s:
+        want = {i: s.embed(texts(1 + 37 * i % 150, i)) for i in range(12)}
+        wrong, n = [], [0, 0]
+
+        def vectors(me):
+            for k in range(20 // SLOW):
+                i = (me + k) % 12
+                if s.embed(texts(1 + 37 * i % 150, i)) != want[i]:
+                    wrong.append(f"vectors of {i}")
+                n[0] += 1
+
+        def words(me):
+            for k in range(20 // SLOW):
+                status, text = s.ask("/v1/completions", {"prompt": f"{me} {k}", "max_tokens": 20, "ignore_eos": True})
+                if status != 200 or json.loads(text)["usage"]["completion_tokens"] != 20:
+                    wrong.append(text)
+                n[1] += 1
+
+        threads = [threading.Thread(target=f, args=(i,)) for i in range(8) for f in (vectors, words)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(WAIT_S)
+        assert not wrong, wrong[:3]
+        assert n == [8 * (20 // SLOW)] * 2, n
+        s.drain()
+
+
+def a_full_queue_says_when_to_come_again():
+    with Server("--embedding-queued-tokens", "2000", "--embedding-batch-tokens", "512") as s:
+        statuses, waits = [], []
+
+        def ask():
+            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=WAIT_S)
+            c.request("POST", "/v1/embeddings", json.dumps({"input": texts(1000), "encoding_format": "base64"}))
+            r = c.getresponse()
+            r.read()
+            statuses.append(r.status)
+            if r.status == 503:
+                waits.append(r.getheader("Retry-After"))
+
+        for _ in range(20):
+            threads = [threading.Thread(target=ask) for _ in range(12)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join(WAIT_S)
+            if 503 in statuses:
+                break
+        assert set(statuses) == {200, 503}, statuses
+        assert set(waits) == {"1"}, waits
+        s.embed(["still here"])
+        s.drain()
+
+
+def who_leaves_is_not_computed():
+    with Server() as s:
+        body = json.dumps({"input": texts(2048)}).encode()
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        gone = 'moonshift:embedding_requests_total{route="embeddings",result="gone"}'
+        for i in range(20):
+            c = socket.create_connection(("127.0.0.1", s.port))
+            c.sendall(head + body)
+            time.sleep(0.002 * i)
+            c.close()
+        end = time.monotonic() + 60
+        while s.metric("http_requests_in_progress") > 1 and time.monotonic() < end:
+            time.sleep(0.02)
+        left = s.metric(re.escape(gone))
+        assert left > 0, s.ask("/metrics")[1]
+        assert s.metric("moonshift:embedding_inputs_waiting") == 0
+        assert len(s.embed(["still here"])) == 1
+        s.drain()
+
+
+def the_end_answers_who_is_here():
+    with Server() as s:
+        body = {"input": texts(1500), "encoding_format": "base64"}
+        statuses = []
+
+        def ask():
+            try:
+                statuses.append(s.ask("/v1/embeddings", body)[0])
+            except ConnectionError:
+                statuses.append("refused")
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for t in threads:
+            t.start()
+        while not s.metric("moonshift:embedding_inputs_running") and any(t.is_alive() for t in threads):
+            time.sleep(0.001)
+        s.drain()
+        for t in threads:
+            t.join(WAIT_S)
+        # who came before the signal is answered; a connection that was opened after it is refused
+        assert 200 in statuses and set(statuses) <= {200, 503, "refused"} and len(statuses) == 6, statuses
+
+
+def pairs_are_scored():
+    with Server("--embedding-name", "judge", encoder="tests/data/encoder_pairs") as s:
+        status, text = s.ask("/rerank", {"model": "judge", "query": "who", "documents": ["a", "b", "c"], "top_n": 2})
+        results = json.loads(text)["results"]
+        assert status == 200 and len(results) == 2, text
+        assert 1 >= results[0]["relevance_score"] >= results[1]["relevance_score"] >= 0, text
+        status, text = s.ask("/v1/embeddings", {"input": "a"})
+        assert status == 400 and "cross-encoder" in text, text
+        assert '"judge"' in s.ask("/v1/models")[1]
+        s.drain()
+
+
+def floats_are_the_bytes():
+    with Server() as s:
+        status, text = s.ask("/v1/embeddings", {"input": "the red river"})
+        floats = json.loads(text)["data"][0]["embedding"]
+        assert status == 200 and struct.pack(f"<{len(floats)}f", *floats) == s.embed(["the red river"])[0]
+        s.drain()
+
+
+def what_serve_refuses():
+    def refused(words, *args):
+        r = subprocess.run([BINARY, *args], capture_output=True, text=True, env=ENV, timeout=WAIT_S, check=False)
+        assert r.returncode != 0 and words in r.stderr, r.stderr
+
+    refused("--embedding-model tests/data/encoder_sim", "serve", "tests/data/encoder_sim")
+    refused("writes no text", "run", "tests/data/encoder_sim", "hello")
+    refused("--embedding-model", *SERVE, "--embedding-model", "no/such/folder")
+    refused("--embedding-name", *SERVE, "--embedding-replicas", "2", "--embedding-name", "x")
+    refused("both called 'same'", *SERVE, "--embedding-model", "tests/data/encoder_sim", "--embedding-name", "same",
+            "--served-model-name", "same")  # fmt: skip
+
+
+cases.run([every_metric_moves, keys_are_wanted, a_loaded_machine_loses_no_answer_of_either_kind,
+           a_full_queue_says_when_to_come_again, who_leaves_is_not_computed, the_end_answers_who_is_here,
+           pairs_are_scored, floats_are_the_bytes, what_serve_refuses])  # fmt: skip
