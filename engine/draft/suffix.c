@@ -9,6 +9,7 @@
 #include "engine/world/request.h"
 
 enum {
+    SUFFIXES_A_TOKEN = 3,   /* that go into a running request's tree for each of its new tokens */
     INLINE_TOKENS = 64,     /* a tree of so many is made at once */
     STALE_ARRIVALS = 256,   /* nobody has asked for guesses while so many requests came: none are made any more */
     MOST_PENDING = 1 << 20, /* tokens on their way into the tenants' trees; what is more is left out */
@@ -202,7 +203,7 @@ static void end(void *ctx, const struct request *r, void *note)
 static void catch_up(struct suffix *s, struct own *o, const struct request *r)
 {
     int n = r->n_tokens - o->n_tokens;
-    suffix_tree_append(o->tree, r->tokens + o->n_tokens, n);
+    suffix_tree_append_some(o->tree, r->tokens + o->n_tokens, n, SUFFIXES_A_TOKEN * n);
     o->n_tokens += n;
     o->n_charged += n;
     s->n_own += n;

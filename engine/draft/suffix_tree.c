@@ -1,5 +1,6 @@
 #include "engine/draft/suffix_tree.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -39,7 +40,8 @@ struct suffix_tree {
     uint32_t open;     /* the open sequence; 0: none */
     int due;           /* its first suffix that is not in the tree */
     uint32_t due_slot; /* 0: there is none */
-    struct cursor at;  /* how far that suffix is known to stand in the tree */
+    struct cursor at;  /* how far that suffix has been followed in the tree */
+    int known;         /* so many of its tokens stand in the tree in any case */
 };
 
 struct suffix_tree *suffix_tree_new(void)
@@ -128,6 +130,17 @@ static void read_text(const struct suffix_tree *t, uint32_t slot, int n, int32_t
         memcpy(out + here, t->pages[p->after].text, (size_t)(n - here) * sizeof *out);
 }
 
+/* The last n tokens of the open sequence, a page at the most. */
+static void read_end(const struct suffix_tree *t, int n, int32_t *out)
+{
+    const struct seq *s = &t->seqs[t->open];
+    int here = (s->n - 1) % PAGE + 1, before = n > here ? n - here : 0;
+    const struct page *p = &t->pages[s->tail];
+    if (before)
+        memcpy(out, t->pages[p->before].text + PAGE - before, (size_t)before * sizeof *out);
+    memcpy(out + before, p->text + here - (n - before), (size_t)(n - before) * sizeof *out);
+}
+
 static uint32_t write_token(struct suffix_tree *t, int32_t token)
 {
     struct seq *s = &t->seqs[t->open];
@@ -158,6 +171,16 @@ static uint32_t slot_behind(const struct suffix_tree *t, uint32_t slot)
 static int32_t edge_token(const struct suffix_tree *t, const struct cursor *c)
 {
     return text_at(t, t->nodes.items[c->edge].ref, c->depth);
+}
+
+/* Along the first `known` tokens of the string, which stand in the tree: nothing is compared within edges. */
+static void descend(const struct suffix_tree *t, struct cursor *c, const int32_t *string, int known)
+{
+    while (c->depth < known) {
+        uint32_t child = c->edge ? c->edge : suffix_nodes_find(&t->nodes, c->node, string[c->depth]);
+        int depth = t->nodes.items[child].depth;
+        *c = depth > known ? (struct cursor){c->node, child, known} : (struct cursor){child, 0, depth};
+    }
 }
 
 /* As far along string[0..n) as it stands in the tree; the cursor is already `depth` tokens along it. */
@@ -240,20 +263,23 @@ static void place(struct suffix_tree *t, uint32_t slot, const struct cursor *c, 
     items[v].count++;
 }
 
-/* Suffixes of the open sequence that stand nowhere else, or are as long as is counted; at its end all of them. */
-static void settle(struct suffix_tree *t, bool all)
+/* Suffixes of the open sequence that stand nowhere else, or are as long as is counted; at its end all of them. At most
+ * so many of them. What stands there of one, but for its first token, stands there of the next one. */
+static void settle(struct suffix_tree *t, bool all, int most)
 {
     const struct seq *s = &t->seqs[t->open];
     int32_t string[SUFFIX_DEPTH];
-    while (t->due < s->n) {
+    for (; t->due < s->n && most > 0; most--) {
         int n = s->n - t->due < SUFFIX_DEPTH ? s->n - t->due : SUFFIX_DEPTH;
         read_text(t, t->due_slot, n, string);
+        descend(t, &t->at, string, t->known);
         advance(t, &t->at, string, n);
         bool whole = t->at.depth == n;
         if (whole && n < SUFFIX_DEPTH && !all)
             return;
         place(t, t->due_slot, &t->at, whole);
         t->due_slot = ++t->due < s->n ? slot_behind(t, t->due_slot) : 0;
+        t->known = t->at.depth > 0 ? t->at.depth - 1 : 0;
         t->at = (struct cursor){.node = s->root};
     }
 }
@@ -277,25 +303,31 @@ uint32_t suffix_tree_begin(struct suffix_tree *t, uint32_t root)
     t->due = 0;
     t->due_slot = 0;
     t->at = (struct cursor){.node = root};
+    t->known = 0;
     return s;
 }
 
 void suffix_tree_append(struct suffix_tree *t, const int32_t *tokens, int n)
+{
+    suffix_tree_append_some(t, tokens, n, INT_MAX);
+}
+
+void suffix_tree_append_some(struct suffix_tree *t, const int32_t *tokens, int n, int most)
 {
     ASSERT(t->open);
     for (int i = 0; i < n; i++) {
         uint32_t slot = write_token(t, tokens[i]);
         if (!t->due_slot)
             t->due_slot = slot;
-        settle(t, false);
     }
+    settle(t, false, most);
 }
 
 void suffix_tree_end(struct suffix_tree *t)
 {
     const struct seq *s = &t->seqs[t->open];
     ASSERT(t->open);
-    settle(t, true);
+    settle(t, true, INT_MAX);
     for (int i = s->n - 1, p = (int)s->tail; i >= 0 && i > s->n - SUFFIX_DEPTH; i--) {
         struct suffix_node *leaf = &t->nodes.items[t->pages[p].leaf[i % PAGE]];
         if (leaf->depth > s->n - i)
@@ -358,7 +390,8 @@ bool suffix_tree_remove(struct suffix_tree *t, uint32_t seq, int n)
     }
     if (t->open) { /* where its text stood may be gone */
         t->at = (struct cursor){.node = t->seqs[t->open].root};
-        settle(t, false);
+        t->known = 0;
+        settle(t, false, INT_MAX);
     }
     if (s->gone < s->n)
         return false;
@@ -469,8 +502,15 @@ int suffix_tree_guess(const struct suffix_tree *t, const struct suffix_want *w, 
 
 int suffix_tree_guess_own(const struct suffix_tree *t, const struct suffix_want *w, struct suffix_guess *g)
 {
+    const struct seq *s = &t->seqs[t->open];
+    int n = s->n - t->due;
     ASSERT(t->open);
-    return follow(t, w, t->at, g);
+    if (t->at.depth == n)
+        return follow(t, w, t->at, g);
+    int32_t context[SUFFIX_MATCH]; /* suffixes are due: how much of its end stands there has to be looked for */
+    n = n < SUFFIX_MATCH ? n : SUFFIX_MATCH;
+    read_end(t, n, context);
+    return suffix_tree_guess(t, &(struct suffix_want){t->seqs[t->open].root, w->most, w->min_share, 0}, context, n, g);
 }
 
 int64_t suffix_tree_count(const struct suffix_tree *t, uint32_t root, const int32_t *string, int n)

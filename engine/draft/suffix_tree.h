@@ -36,6 +36,8 @@ void suffix_tree_drop_root(struct suffix_tree *t, uint32_t root); /* it has no s
 /* Opens a sequence of this tree; its handle. No other one is open in the whole object. */
 uint32_t suffix_tree_begin(struct suffix_tree *t, uint32_t root);
 void suffix_tree_append(struct suffix_tree *t, const int32_t *tokens, int n); /* to the open one; tokens >= 0 */
+/* The same, and at most so many suffixes go in now; the others with the next calls. */
+void suffix_tree_append_some(struct suffix_tree *t, const int32_t *tokens, int n, int most);
 void suffix_tree_end(struct suffix_tree *t); /* the open one has all its suffixes in the tree from now on */
 /* Takes up to n suffixes of an ended sequence out, first ones first. True: it is gone, and its handle with it. */
 bool suffix_tree_remove(struct suffix_tree *t, uint32_t seq, int n);
