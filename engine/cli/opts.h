@@ -57,6 +57,7 @@ struct opts {
     char *speculative;            /* NULL: nothing is drafted unless the policy does */
     double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: nothing is drafted */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
+    char *draft_file;             /* NULL: what was said ends with the process */
     char *draft_from;             /* "outputs", "prompts" or "both" */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */

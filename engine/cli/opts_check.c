@@ -21,6 +21,15 @@ static int check_disk(const struct opts *o, struct err *e)
                      : 0;
 }
 
+static int check_drafts(const struct opts *o, struct err *e)
+{
+    if (!o->draft_file)
+        return 0;
+    if (!o->draft_file[0])
+        return err_set(e, E_INPUT, "--draft-file wants a file's name");
+    return o->draft_bytes ? 0 : err_set(e, E_INPUT, "--draft-file keeps what --draft-memory holds: give that some");
+}
+
 static int check_encoder(const struct opts *o, struct err *e)
 {
     static const char *const needed_by[] = {"embedding-name", "embedding-replicas", "embedding-threads",
@@ -168,6 +177,7 @@ int opts_cross_check(struct opts *o, struct err *e)
                        o->input ? "where do the answers go?" : "which lines?");
     TRY(check_disk(o, e));
     TRY(check_encoder(o, e));
+    TRY(check_drafts(o, e));
     TRY(opts_take_speculative(o, e));
     return check_params(o, e);
 }

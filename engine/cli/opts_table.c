@@ -63,6 +63,9 @@ static const struct opt_row rows[] = {
      "that run; 0: no suffix decoding"},
     {"draft-from", NULL, 0, OPT_CHOICE, GROUP_MEMORY, BOTH, AT(draft_from), "TEXT", "outputs", 0, 0,
      "outputs|prompts|both", "what of a request that has ended goes there"},
+    {"draft-file", NULL, 0, OPT_TEXT, GROUP_MEMORY, IN_SERVE, AT(draft_file), "FILE", NULL, 0, 0, NULL,
+     "keeps that from one run to the next: read at the start where it is there, written at the end and by POST "
+     "/admin/drafts/save; what users said is in it"},
     {"max-num-seqs", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_seqs), "N", "128", 1, 4096, NULL,
      "sequences that run at once"},
     {"max-num-batched-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, ALL, AT(max_num_batched_tokens), "N", "2048", 1,

@@ -1,11 +1,13 @@
 /* The parts that several commands share: how each is opened, in which order, and how all are taken down. */
 #include "engine/command/app.h"
 
+#include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/file.h"
+#include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/places.h"
 #include "engine/base/thread.h"
@@ -205,11 +207,30 @@ static int plan_disk(struct app *a, struct engine_setup *s, struct err *e)
     return model_files_identity(&a->opts, a->model, &s->disk.model, e);
 }
 
+static struct suffix_vocabulary vocabulary_of(const struct tokenizer *t)
+{
+    struct suffix_vocabulary v = {.n_tokens = tokenizer_n_vocab(t)};
+    struct buf all = {0};
+    for (int32_t id = 0; id < v.n_tokens; id++) {
+        size_t at = all.len;
+        tokenizer_piece(t, id, &all);
+        uint32_t n = (uint32_t)(all.len - at);
+        buf_put(&all, &n, sizeof n);
+    }
+    v.sum = hash_sha256(all.data, all.len);
+    buf_free(&all);
+    return v;
+}
+
 static int open_drafts(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
     bool prompts = strcmp(o->draft_from, "outputs") != 0, outputs = strcmp(o->draft_from, "prompts") != 0;
     struct suffix_opts suffix = {.bytes = (size_t)o->draft_bytes, .prompts = prompts, .no_outputs = !outputs};
+    if (o->draft_file && !o->dry_run) {
+        suffix.file = o->draft_file;
+        suffix.vocabulary = vocabulary_of(a->tokenizer);
+    }
     if (o->draft_bytes) {
         TRY(suffix_open(&a->suffix, &suffix, e));
         suffix_source(a->suffix, &a->drafts.items[a->drafts.n++]);
@@ -259,6 +280,7 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .inbox = engine_inbox(a->engine),
         .outbox = engine_outbox(a->engine),
         .guard = a->guard,
+        .suffix = a->suffix,
         .lua = &a->lua,
         .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
         .policy_name = a->policy_name[0] ? a->policy_name : NULL,
@@ -308,12 +330,27 @@ int app_open(struct app *a, struct err *e)
     return 0;
 }
 
+/* What was said goes on in the next process. */
+static void save_drafts(struct app *a)
+{
+    struct suffix_file_count n;
+    struct err e = {0};
+    if (!a->suffix || !a->opts.draft_file || a->opts.dry_run)
+        return;
+    if (suffix_save(a->suffix, &n, &e))
+        log_error("main", "--draft-file: %s", e.text);
+    else
+        log_info("main", "%s has %" PRId64 " texts of %" PRId64 " tokens", a->opts.draft_file, n.sequences, n.tokens);
+}
+
 /* The engine's thread ends by itself on IN_STOP; whoever still asks it something has gone by then. */
 void app_stop_engine(struct app *a)
 {
     if (a->engine_thread)
         queue_post(engine_inbox(a->engine), &(struct engine_message){.kind = IN_STOP});
     thread_join(a->engine_thread);
+    if (a->engine_thread)
+        save_drafts(a);
     a->engine_thread = NULL;
 }
 

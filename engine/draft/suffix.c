@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/monitor.h"
 #include "engine/base/queue.h"
@@ -28,20 +29,28 @@ struct own {
 };
 
 /* One kind of message for both ways. */
-enum errand { MAKE, DROP, REMEMBER, EVICT, STOP };
+enum errand { MAKE, DROP, REMEMBER, EVICT, SAVE, LOAD, STOP };
+
+/* What became of a SAVE or LOAD, to who waits for it. */
+struct outcome {
+    struct suffix_file_count count;
+    struct err err; /* code 0: done */
+};
 
 struct message {
     enum errand what;
     struct own *own;
     char *tenant;    /* REMEMBER */
     int32_t *tokens; /* the same */
+    bool asked;      /* SAVE, LOAD: somebody waits for an outcome */
     int n;
 };
 
 struct suffix {
     struct suffix_opts opts;
     struct thread *thread;
-    struct queue *to, *back;
+    struct queue *to, *back, *outcomes;
+    struct monitor *asking; /* one at a time */
     /* the engine's */
     int64_t n_own, n_pending; /* tokens */
     int n_out;                /* messages that come back */
@@ -52,6 +61,11 @@ struct suffix {
 };
 
 /* ---- the thread */
+
+struct loading {
+    struct suffix *s;
+    struct suffix_file_count count;
+};
 
 static void drop_own(struct own *o)
 {
@@ -78,15 +92,62 @@ static bool next_slice(struct suffix *s)
     return more;
 }
 
-static void remember(struct suffix *s, const struct message *m)
+static void take(void *ctx, const char *tenant, const int32_t *tokens, int n)
 {
+    struct suffix *s = ctx;
     monitor_lock(s->lock);
-    suffix_cache_add(s->cache, m->tenant, m->tokens, m->n);
+    suffix_cache_add(s->cache, tenant, tokens, n);
     monitor_unlock(s->lock);
     while (next_slice(s))
         ;
+}
+
+static void remember(struct suffix *s, const struct message *m)
+{
+    take(s, m->tenant, m->tokens, m->n);
     mem_free(m->tenant);
     mem_free(m->tokens);
+}
+
+static void empty(struct suffix *s)
+{
+    monitor_lock(s->lock);
+    suffix_cache_empty(s->cache);
+    monitor_unlock(s->lock);
+    while (next_slice(s))
+        ;
+}
+
+static void count_and_take(void *ctx, const char *tenant, const int32_t *tokens, int n)
+{
+    struct loading *l = ctx;
+    l->count.sequences++;
+    l->count.tokens += n;
+    take(l->s, tenant, tokens, n);
+}
+
+static int load(struct suffix *s, struct suffix_file_count *count, struct err *e)
+{
+    TRY(suffix_file_read(s->opts.file, &s->opts.vocabulary, NULL, e));
+    struct loading l = {.s = s};
+    empty(s);
+    int rc = suffix_file_read(s->opts.file, &s->opts.vocabulary, &(struct suffix_reader){count_and_take, &l}, e);
+    *count = l.count;
+    return rc;
+}
+
+/* This thread alone changes the cache, so it may read it without the lock. */
+static void move_file(struct suffix *s, const struct message *m)
+{
+    struct outcome o = {0};
+    if (m->what == SAVE)
+        suffix_file_write(s->opts.file, &s->opts.vocabulary, s->cache, &o.count, &o.err);
+    else
+        load(s, &o.count, &o.err);
+    if (m->asked)
+        queue_post(s->outcomes, &o);
+    else if (o.err.code)
+        log_error("draft", "%s", o.err.text);
 }
 
 static void set_rule(struct suffix *s, enum draft_evict rule)
@@ -112,7 +173,9 @@ static void work(void *arg)
             remember(s, &m);
         else if (m.what == EVICT)
             set_rule(s, (enum draft_evict)m.n);
-        if (m.what != DROP)
+        else if (m.what == SAVE || m.what == LOAD)
+            move_file(s, &m);
+        if (m.what == MAKE || m.what == REMEMBER || m.what == EVICT)
             queue_post(s->back, &m);
     }
 }
@@ -255,6 +318,21 @@ void suffix_source(struct suffix *s, struct draft_source *to)
     *to = (struct draft_source){.name = "suffix", .guess = guess, .begin = begin, .end = end, .evict = evict, .ctx = s};
 }
 
+/* A wrong file, or one that could not be written at the end, is told at once; the trees are made beside. */
+static int look_at_file(struct suffix *s, struct err *e)
+{
+    struct err why = {0};
+    if (!s->opts.file)
+        return 0;
+    int rc = suffix_file_read(s->opts.file, &s->opts.vocabulary, NULL, &why);
+    if (rc == E_NOTFOUND)
+        return suffix_file_write(s->opts.file, &s->opts.vocabulary, s->cache, &(struct suffix_file_count){0}, e);
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
+    queue_post(s->to, &(struct message){.what = LOAD});
+    return 0;
+}
+
 int suffix_open(struct suffix **out, const struct suffix_opts *o, struct err *e)
 {
     struct suffix *s = mem_new(sizeof *s);
@@ -263,14 +341,42 @@ int suffix_open(struct suffix **out, const struct suffix_opts *o, struct err *e)
     s->unasked = STALE_ARRIVALS;
     s->to = queue_create(sizeof(struct message), 0, false);
     s->back = queue_create(sizeof(struct message), 0, false);
+    s->outcomes = queue_create(sizeof(struct outcome), 0, false);
     s->lock = monitor_new();
+    s->asking = monitor_new();
     s->cache = suffix_cache_new(o->bytes);
-    int rc = thread_start(&s->thread, "suffix", work, s, e);
+    int rc = look_at_file(s, e);
+    if (!rc)
+        rc = thread_start(&s->thread, "suffix", work, s, e);
     if (rc)
         suffix_close(s);
     else
         *out = s;
     return rc;
+}
+
+static int ask(struct suffix *s, enum errand what, struct suffix_file_count *count, struct err *e)
+{
+    struct outcome o;
+    if (!s->opts.file)
+        return err_set(e, E_UNSUPPORTED, "there is no file for it: --draft-file names one");
+    monitor_lock(s->asking);
+    queue_post(s->to, &(struct message){.what = what, .asked = true});
+    queue_wait(s->outcomes, -1);
+    queue_take(s->outcomes, &o);
+    monitor_unlock(s->asking);
+    *count = o.count;
+    return o.err.code ? err_set(e, o.err.code, "%s", o.err.text) : 0;
+}
+
+int suffix_save(struct suffix *s, struct suffix_file_count *count, struct err *e)
+{
+    return ask(s, SAVE, count, e);
+}
+
+int suffix_load(struct suffix *s, struct suffix_file_count *count, struct err *e)
+{
+    return ask(s, LOAD, count, e);
 }
 
 void suffix_close(struct suffix *s)
@@ -287,8 +393,10 @@ void suffix_close(struct suffix *s)
             drop_own(m.own);
     queue_destroy(s->to);
     queue_destroy(s->back);
+    queue_destroy(s->outcomes);
     suffix_cache_free(s->cache);
     monitor_free(s->lock);
+    monitor_free(s->asking);
     mem_free(s);
 }
 

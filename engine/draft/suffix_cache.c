@@ -31,6 +31,7 @@ struct suffix_cache {
     struct map by_seq;          /* tree's handle -> struct entry * */
     struct list by_age, by_use; /* of all entries: the oldest first, the one that was used least lately first */
     int64_t n_evicted;
+    bool emptying;
     struct entry *coming, *going; /* under way; NULL: none */
     const int32_t *tokens;        /* of what comes */
     int n_tokens, n_added;
@@ -66,6 +67,11 @@ void suffix_cache_free(struct suffix_cache *c)
 void suffix_cache_set_rule(struct suffix_cache *c, enum draft_evict rule)
 {
     c->rule = rule;
+}
+
+void suffix_cache_empty(struct suffix_cache *c)
+{
+    c->emptying = true;
 }
 
 /* ---- tenants, in the order of their names */
@@ -187,10 +193,11 @@ static void end_in(struct suffix_cache *c)
 
 bool suffix_cache_work(struct suffix_cache *c)
 {
-    if (!c->going && suffix_tree_stats(c->tree).bytes + SLICE * BYTES_A_TOKEN > c->bytes) {
+    if (!c->going && (c->emptying || suffix_tree_stats(c->tree).bytes + SLICE * BYTES_A_TOKEN > c->bytes)) {
         struct entry *e = next_out(c);
         if (e)
             begin_out(c, e);
+        c->emptying = e && c->emptying;
     }
     if (c->going) {
         take_slice_out(c);

@@ -13,6 +13,7 @@ struct suffix_cache;
 struct suffix_cache *suffix_cache_new(size_t bytes);
 void suffix_cache_free(struct suffix_cache *c); /* NULL is fine */
 void suffix_cache_set_rule(struct suffix_cache *c, enum draft_evict rule);
+void suffix_cache_empty(struct suffix_cache *c); /* all of it goes, in the next slices */
 
 /* Begins to add tokens[0..n) of this tenant, which stay the caller's until it is done; one at a time. */
 void suffix_cache_add(struct suffix_cache *c, const char *tenant, const int32_t *tokens, int n);

@@ -7,6 +7,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/draft/suffix.h"
 
 enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
 
@@ -352,6 +353,77 @@ static void post_reset(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_RESET_PREFIX_CACHE, NULL, pass_on);
 }
 
+/* ---- what was said, to a file and back */
+
+struct said_job {
+    struct text_job job; /* first */
+    struct http_exchange *x;
+    struct suffix *suffix;
+    int (*move)(struct suffix *s, struct suffix_file_count *count, struct err *e);
+    struct suffix_file_count count;
+    struct err err;
+    int rc;
+};
+
+static void said_run(struct text_job *job)
+{
+    struct said_job *s = (struct said_job *)job;
+    s->rc = s->move(s->suffix, &s->count, &s->err);
+}
+
+static void said_done(struct text_job *job)
+{
+    struct said_job *s = (struct said_job *)job;
+    if (s->x && s->rc) {
+        log_warn("admin", "texts for drafts: %s", s->err.text);
+        refuse(s->x, s->rc == E_NOTFOUND ? 404 : s->rc == E_SYS ? 500 : 400, err_name(s->rc), s->err.text);
+    } else if (s->x) {
+        struct buf out = {0};
+        buf_printf(&out, "{\"sequences\":%" PRId64 ",\"tokens\":%" PRId64 "}", s->count.sequences, s->count.tokens);
+        front_json(s->x, &out);
+        buf_free(&out);
+    }
+    mem_free(s);
+}
+
+static void said_gone(struct http_exchange *x)
+{
+    ((struct said_job *)x->user)->x = NULL;
+}
+
+static void move_said(struct admin *a, struct http_exchange *x,
+                      int (*move)(struct suffix *s, struct suffix_file_count *count, struct err *e))
+{
+    if (!a->suffix) {
+        refuse(x, 400, err_name(E_UNSUPPORTED), "nothing is kept for draft tokens: --draft-memory is 0");
+        return;
+    }
+    struct said_job *s = mem_new(sizeof *s);
+    *s = (struct said_job){
+        .job = {.run = said_run, .done = said_done}, .x = x, .suffix = a->suffix, .move = move, .rc = E_GONE};
+    err_set(&s->err, E_GONE, "the server is stopping");
+    x->user = s;
+    x->gone = said_gone;
+    if (text_post(a->front->text, TEXT_POLICY, &s->job) == 0)
+        return;
+    s->x = NULL;
+    x->gone = NULL;
+    said_done(&s->job);
+    front_refuse_busy(x, "too many jobs are waiting");
+}
+
+static void post_save(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "texts for drafts: save");
+    move_said(a, x, suffix_save);
+}
+
+static void post_load(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "texts for drafts: load");
+    move_said(a, x, suffix_load);
+}
+
 static void post_drain(struct admin *a, struct http_exchange *x)
 {
     log_info("admin", "drain");
@@ -374,6 +446,8 @@ static const struct {
     {HTTP_POST, "/admin/policy/rollback", post_rollback},
     {HTTP_GET, "/admin/state", get_state},
     {HTTP_POST, "/admin/reset_prefix_cache", post_reset},
+    {HTTP_POST, "/admin/drafts/save", post_save},
+    {HTTP_POST, "/admin/drafts/load", post_load},
     {HTTP_POST, "/admin/drain", post_drain},
 };
 

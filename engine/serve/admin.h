@@ -12,6 +12,7 @@
  * - POST /admin/policy/rollback: the previous good policy becomes live
  * - GET /admin/state: requests, queues, KV, the front's books
  * - POST /admin/reset_prefix_cache
+ * - POST /admin/drafts/save, POST /admin/drafts/load: what was said, for draft tokens, to and from --draft-file
  * - POST /admin/drain: as SIGTERM */
 #ifndef SERVE_ADMIN_H
 #define SERVE_ADMIN_H
@@ -25,7 +26,8 @@ struct admin {
     struct front *front;
     struct openai *openai;
     struct policies *policies;
-    struct auth auth; /* no key: open */
+    struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
+    struct auth auth;      /* no key: open */
     struct hosts hosts;
     void (*drain)(void *ctx);
     void *drain_ctx;

@@ -226,8 +226,12 @@ static void init_front(struct server *s)
     openai_init(&s->openai, f);
     s->routes = (struct routes){
         .front = f, .openai = &s->openai, .embed = &s->embed, .origins = u->origins, .n_origins = u->n_origins};
-    s->admin = (struct admin){
-        .front = f, .openai = &s->openai, .policies = &s->policies, .drain = drain_by_admin, .drain_ctx = s};
+    s->admin = (struct admin){.front = f,
+                              .openai = &s->openai,
+                              .policies = &s->policies,
+                              .suffix = s->setup.suffix,
+                              .drain = drain_by_admin,
+                              .drain_ctx = s};
 }
 
 /* Where keys go, and whether what can be read only once is left for later. */

@@ -66,6 +66,7 @@ struct server_setup {
     struct clock *clock;
     struct queue *inbox, *outbox; /* engine_inbox(g), engine_outbox(g) */
     /* policies */
+    struct suffix *suffix;      /* what was said, for draft tokens; NULL: it is not kept */
     const struct lua_opts *lua; /* for policies loaded live */
     const char *policy_dir;     /* NULL: PUT needs a body, the listing is empty */
     const char *policy_name;    /* of the live one at the start; NULL: the native policy */

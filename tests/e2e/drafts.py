@@ -5,6 +5,8 @@ import concurrent.futures
 import json
 import os
 import re
+import signal
+import socket
 import sys
 import time
 
@@ -45,6 +47,12 @@ def ask(s, prompt, key="one", **more):
 def counters(s):
     text = s.ask("GET", "/metrics")[1].decode()
     return {m[1]: float(m[2]) for m in re.finditer(r"^(\S+?)(?:\{[^}]*\})? (\S+)$", text, re.M)}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def steps_of(s, *request, **more):
@@ -89,6 +97,40 @@ def nothing_is_kept_where_nobody_drafts(plain):
     assert steps_of(plain, "the first time")[1] == many
 
 
+def move_texts(s, port, what):
+    public, s.port = s.port, port
+    status, reply = s.json("POST", f"/admin/drafts/{what}", "", "boss")
+    s.port = public
+    return status, reply
+
+
+def a_next_process_knows_what_was_said(plain, policy):
+    said, port = os.path.join(FOLDER.name, "said"), free_port()
+    admin = ["--admin-listen", f"127.0.0.1:{port}", "--admin-key", "boss"]
+    flags = ["--policy", policy, *KEYS, *admin, "--draft-file", said]
+    with Site(None, *flags) as s:
+        ask(s, "a policy that drafts has to ask once")
+        text, many = steps_of(s, "kept in a file")
+        status, saved = move_texts(s, port, "save")
+        assert status == 200 and saved["sequences"] == 2 and saved["tokens"] == 2 * N, saved
+        assert steps_of(s, "kept in a file")[1] < many / 2
+        s.end(signal.SIGTERM)
+    with Site(None, *flags) as s:
+        ask(s, "a policy that drafts has to ask once")
+        until_learnt()
+        again, few = steps_of(s, "kept in a file")
+        assert again == text == ask(plain, "kept in a file") and few < many / 2, (few, many)
+        with open(said, "r+b") as f:
+            f.seek(200)
+            f.write(b"changed")
+        status, why = move_texts(s, port, "load")
+        assert status == 400 and "damaged" in json.dumps(why), why
+        assert steps_of(s, "kept in a file") == (text, few)
+    with Site(None, *KEYS, *admin) as s:
+        status, why = move_texts(s, port, "save")
+        assert status == 400 and "--draft-file" in json.dumps(why), why
+
+
 def main():
     policy = os.path.join(FOLDER.name, "always.lua")  # arctic would look at what a row costs on a busy machine
     with open(policy, "w") as f:
@@ -100,7 +142,8 @@ def main():
             test(plain, s)
             n += 1
         nothing_is_kept_where_nobody_drafts(plain)
-    print(f"{n + 1} passed, 0 failed")
+        a_next_process_knows_what_was_said(plain, policy)
+    print(f"{n + 2} passed, 0 failed")
     return 0
 
 

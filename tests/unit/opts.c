@@ -317,6 +317,8 @@ static void speculative_config_is_a_policy(void **state)
     assert_string_equal(o.policy_params.items[0], "source=suffix");
     opts_free(&o);
     refuses("serve m -sc {\"method\":\"suffix\"} --draft-memory 0", E_INPUT, "needs --draft-memory");
+    refuses("serve m --draft-file f --draft-memory 0", E_INPUT, "give that some");
+    refuses("serve m --draft-file=", E_INPUT, "wants a file's name");
     refuses("serve m -sc {\"method\":\"suffix\",\"suffix_decoding_max_cached_requests\":9}", E_UNSUPPORTED,
             "--draft-memory bounds");
     refuses("serve m -sc {\"method\":\"eagle3\"}", E_UNSUPPORTED, "\"eagle3\" is not offered");

@@ -6,10 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
 #include "engine/draft/suffix.h"
@@ -113,7 +116,8 @@ static void what_is_kept_is_as_configured(void **state)
     for (int i = 0; i < 3; i++) {
         struct draft_source s;
         struct draft_guess g;
-        struct suffix *x = open_source((struct suffix_opts){8 << 20, i > 0, i == 1, 0}, &s);
+        struct suffix *x =
+            open_source((struct suffix_opts){.bytes = 8 << 20, .prompts = i > 0, .no_outputs = i == 1}, &s);
         struct fake *f = begin(&s, "", 3, 100);
         guess(&s, f, &g);
         f->r.n_tokens = 250;
@@ -240,6 +244,89 @@ static void too_long_a_text_has_no_tree(void **state)
     suffix_close(x);
 }
 
+/* An answer, which the tenant hears again. */
+static void say(struct suffix *x, const struct draft_source *s, const char *tenant, uint64_t seed)
+{
+    struct draft_guess g;
+    struct fake *f = begin(s, tenant, seed, 10);
+    guess(s, f, &g);
+    f->r.n_tokens = 500;
+    end(s, f);
+    suffix_settle(x);
+}
+
+/* Of what was said by `say`. */
+static bool knows(struct suffix *x, const struct draft_source *s, const char *tenant, uint64_t seed)
+{
+    struct draft_guess g;
+    struct fake *f = begin(s, tenant, seed, 200);
+    suffix_settle(x);
+    bool does = guess(s, f, &g) == MOST && memcmp(g.tokens, f->text + 200, MOST * sizeof *f->text) == 0;
+    f->r.n_tokens = f->spec.n_prompt; /* it said nothing itself */
+    end(s, f);
+    return does;
+}
+
+static void what_was_said_is_known_in_the_next_process(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/moonshift-said-XXXXXX";
+    struct draft_source s, t;
+    struct suffix_file_count n;
+    struct err e = {0};
+    close(mkstemp(path));
+    unlink(path);
+    struct suffix_opts o = {.bytes = 4 << 20, .file = path, .vocabulary = {hash_sha256("v", 1), 40000}};
+    struct suffix *x = open_source(o, &s); /* there was no file */
+    assert_true(suffix_load(x, &n, &e) == 0 && n.sequences == 0);
+    say(x, &s, "anna", 1);
+    say(x, &s, "bert", 2);
+    assert_true(knows(x, &s, "anna", 1) && !knows(x, &s, "anna", 2) && knows(x, &s, "bert", 2));
+    assert_int_equal(suffix_save(x, &n, &e), 0);
+    assert_true(n.sequences == 2 && n.tokens == 2 * 490);
+
+    struct suffix *y = open_source(o, &t);
+    assert_int_equal(suffix_save(y, &n, &e), 0); /* behind the load: it wrote what it had read */
+    assert_int_equal(n.tokens, 2 * 490);
+    assert_true(knows(y, &t, "anna", 1) && !knows(y, &t, "anna", 2) && knows(y, &t, "bert", 2));
+    say(x, &s, "anna", 3);
+    assert_int_equal(suffix_load(x, &n, &e), 0); /* what was said since goes */
+    assert_true(n.sequences == 2 && suffix_stats(x).n_sequences == 2);
+    assert_true(knows(x, &s, "anna", 1) && !knows(x, &s, "anna", 3));
+    suffix_close(x);
+    suffix_close(y);
+    unlink(path);
+}
+
+static void a_wrong_file_changes_nothing(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/moonshift-said-XXXXXX";
+    struct draft_source s;
+    struct suffix_file_count n;
+    struct suffix *y = NULL;
+    struct err e = {0};
+    close(mkstemp(path));
+    unlink(path);
+    struct suffix_opts o = {.bytes = 4 << 20, .file = path, .vocabulary = {hash_sha256("v", 1), 40000}};
+    struct suffix *x = open_source(o, &s);
+    say(x, &s, "anna", 1);
+    assert_int_equal(file_replace(path, "something else", 14, &e), 0);
+    assert_int_equal(suffix_load(x, &n, &e), E_INPUT);
+    assert_non_null(strstr(e.text, "no file of draft texts"));
+    assert_true(knows(x, &s, "anna", 1));
+    assert_int_equal(suffix_open(&y, &o, &e), E_INPUT);
+    unlink(path);
+    assert_int_equal(suffix_load(x, &n, &e), E_NOTFOUND);
+    assert_true(knows(x, &s, "anna", 1));
+    o.file = "/nowhere/at/all";
+    assert_int_equal(suffix_open(&y, &o, &e), E_NOTFOUND);
+    suffix_close(x);
+    x = open_source((struct suffix_opts){.bytes = 1 << 20}, &s);
+    assert_int_equal(suffix_save(x, &n, &e), E_UNSUPPORTED);
+    suffix_close(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +337,8 @@ int main(void)
         cmocka_unit_test(requests_come_and_go),
         cmocka_unit_test(too_long_a_text_has_no_tree),
         cmocka_unit_test(what_goes_first_is_as_it_was_told),
+        cmocka_unit_test(what_was_said_is_known_in_the_next_process),
+        cmocka_unit_test(a_wrong_file_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
