@@ -154,7 +154,8 @@ def weights_in_shares():
 if __name__ == "__main__":
     first_choices()
     flags_give_the_numbers()
-    objectives()
-    weights_in_shares()
+    if "MOONSHIFT_SLOW" not in os.environ:  # the same search again, with other flags
+        objectives()
+        weights_in_shares()
     refusals()
     print("ok plan")
