@@ -107,8 +107,8 @@ static void churn(struct trial *x)
 static void heads_never_show_on_one_rank(void **state)
 {
     (void)state;
-    churn(&(struct trial){
-        .config = "tests/data/layout_gqa.json", .type = DT_F16, .opts = {.ranks = 1, .kv_blocks = 24}});
+    churn(
+        &(struct trial){.config = "tests/data/layout_gqa.json", .type = DT_F16, .opts = {.ranks = 1, .kv_blocks = 24}});
 }
 
 static void heads_never_show_in_stages_and_host_memory(void **state)
@@ -217,9 +217,10 @@ static void mlp_guesses_in_every_layout(void **state)
 static void lstm_guesses_in_every_layout(void **state)
 {
     (void)state;
-    in_all_layouts("tests/data/layout_swiftkv.json",
-                   (struct spec_build){
-                       .kind = SPEC_LSTM, .tied = true, .scale_input = true, .n_predict = 4, .inner = 32, .type = DT_F16});
+    in_all_layouts(
+        "tests/data/layout_swiftkv.json",
+        (struct spec_build){
+            .kind = SPEC_LSTM, .tied = true, .scale_input = true, .n_predict = 4, .inner = 32, .type = DT_F16});
 }
 
 /* ---- what they are for */
@@ -292,12 +293,9 @@ static void heads_of_another_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_never_show_on_one_rank),
-        cmocka_unit_test(heads_never_show_in_stages_and_host_memory),
-        cmocka_unit_test(a_rank_fails_among_them),
-        cmocka_unit_test(mlp_guesses_in_every_layout),
-        cmocka_unit_test(lstm_guesses_in_every_layout),
-        cmocka_unit_test(right_heads_save_steps),
+        cmocka_unit_test(heads_never_show_on_one_rank), cmocka_unit_test(heads_never_show_in_stages_and_host_memory),
+        cmocka_unit_test(a_rank_fails_among_them),      cmocka_unit_test(mlp_guesses_in_every_layout),
+        cmocka_unit_test(lstm_guesses_in_every_layout), cmocka_unit_test(right_heads_save_steps),
         cmocka_unit_test(heads_of_another_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
