@@ -135,7 +135,7 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
                                const struct step_item *it, int64_t now)
 {
     const struct sample_result *res = &s->results[it->first_result + it->n_given];
-    int right = 0;
+    int right = 0, before = r->n_tokens;
     enum ending how = take_token(engine, r, res, now);
     while (how == END_NONE && right < it->n_drafts && res[right].token == it->drafts[right]) {
         world_commit(&engine->world, r, r->n_computed + 1);
@@ -148,6 +148,11 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         metrics_add(&engine->metrics, C_DRAFTS, 1);
         metrics_add(&engine->metrics, C_DRAFT_TOKENS, (uint64_t)it->n_drafts);
         metrics_add(&engine->metrics, C_DRAFT_ACCEPTED, (uint64_t)right);
+    }
+    if (it->ask >= 0 && how == END_NONE) {
+        const struct draft_made *m = &s->asks.items[it->ask].made;
+        ASSERT(r->n_tokens == before + 1 + m->right);
+        draft_take_made(engine->world.drafts, r, m);
     }
     return how;
 }

@@ -13,6 +13,7 @@
 #include "engine/witness.h"
 #include "engine/world/draft.h"
 #include "models/load/model.h"
+#include "models/load/speculator.h"
 
 struct engine;
 
@@ -77,11 +78,13 @@ struct engine_setup {
     bool lockstep; /* a described machine in virtual time: groups begin their steps together, each padded to the rows of
                       the largest, and wait for the slowest, as the data parallelism of vLLM in 2025 did; else they are
                       independent */
-    const struct engine_play *play;     /* NULL: the ranks do the work */
-    const struct witness *witness;      /* NULL: none; borrowed until engine_destroy */
-    const struct draft_sources *drafts; /* what act.draft guesses with; NULL: prompt lookup, in virtual time nothing.
-                                           Borrowed until engine_destroy */
-    struct policy policy;               /* goes live at once; ctx moves to the engine */
+    const struct engine_play *play;      /* NULL: the ranks do the work */
+    const struct witness *witness;       /* NULL: none; borrowed until engine_destroy */
+    const struct speculator *speculator; /* draft heads that steps guess with, for the source of engine/draft/heads.h;
+                                            borrowed while opening; NULL: none */
+    const struct draft_sources *drafts;  /* what act.draft guesses with; NULL: prompt lookup, in virtual time nothing.
+                                            Borrowed until engine_destroy */
+    struct policy policy;                /* goes live at once; ctx moves to the engine */
     char model_name[128];
     int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
                           virtual time no bound */

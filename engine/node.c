@@ -54,6 +54,7 @@ static struct rank_setup setup_of(const struct opening *o, int i)
     return (struct rank_setup){.ops = s->ops,
                                .device = device_of(s, i),
                                .model = s->model,
+                               .speculator = s->speculator,
                                .index = i,
                                .n_ranks = s->n_ranks,
                                .shares_with = loader == i ? NULL : o->node->ranks[loader],
@@ -326,6 +327,8 @@ static void adopt(struct node *n, const struct engine_setup *s)
 static int check_setup(const struct engine_setup *s, struct err *e)
 {
     const struct limits *l = &s->limits;
+    if (s->speculator)
+        TRY(speculator_fits(s->speculator, model_config(s->model), e));
     if (s->block_size < 16 || s->block_size > 256 || s->block_size % 16)
         return err_set(e, E_INPUT, "--block-size %d: use a multiple of 16 from 16 to 256", s->block_size);
     if (l->max_num_seqs < 1 || l->max_num_seqs > MAX_REQUESTS)

@@ -31,6 +31,7 @@ enum {
 
 struct device;
 struct sim_machine;
+struct draft_ops;
 struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its
                 own rank */
 struct weight; /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
@@ -403,6 +404,8 @@ struct backend_ops {
     /* Fills results[first .. first+n) from logits [n, vocab]; may overwrite the logits. vocab: entries past it are
      * padding. */
     void (*sample)(struct device *d, struct act logits, int vocab, int first, int n);
+    /* Optional (NULL: no draft heads run on such machines): the ops of draft.h. */
+    const struct draft_ops *(*draft)(void);
 
     /* Graphs, optional (NULL: this machine has none). Steps in which each sequence decodes one token differ only in
      * their arrays, so a machine may capture the ops of one and launch them for any such step of up to as many rows.

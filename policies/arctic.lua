@@ -65,8 +65,8 @@ return {
   params = {
     most = { default = 16, min = 1, max = 64, type = "integer", doc = "draft tokens of a request in a step" },
     source = {
-      default = "best", choices = { "best", "suffix", "lookup" },
-      doc = "where guesses come from: suffix trees of all that was said, or the request's own text",
+      default = "best", choices = { "best", "suffix", "lookup", "heads" },
+      doc = "where guesses come from: suffix trees of all that was said, the request's own text, or heads of the model",
     },
     margin = {
       default = 0.2, min = 0, max = 10,

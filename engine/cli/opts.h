@@ -58,6 +58,8 @@ struct opts {
     double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: nothing is drafted */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
     char *draft_file;             /* NULL: what was said ends with the process */
+    char *draft_model;            /* a folder with the heads of a speculator; NULL: none */
+    int draft_heads;              /* how many of them are used; 0: all. No flag of its own */
     char *draft_from;             /* "outputs", "prompts" or "both" */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */

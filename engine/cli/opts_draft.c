@@ -13,9 +13,15 @@ static const char *const example = "{\"method\": \"suffix\", \"num_speculative_t
 /* vLLM's name of a way to draft, and the source that it is here. */
 static const char *source_of(const char *name)
 {
-    if (strcmp(name, "ngram") == 0 || strcmp(name, "[ngram]") == 0)
-        return "lookup";
-    return strcmp(name, "suffix") == 0 ? "suffix" : NULL;
+    static const char *const names[][2] = {{"ngram", "lookup"},
+                                           {"[ngram]", "lookup"},
+                                           {"suffix", "suffix"},
+                                           {"mlp_speculator", "heads"},
+                                           {"arctic", "heads"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i][0]) == 0)
+            return names[i][1];
+    return NULL;
 }
 
 /* As a method, or as the model that takes its place. */
@@ -28,18 +34,40 @@ static int check_name(const struct json *x, const char **source, struct err *e)
     if (!*source)
         return err_set(e, E_UNSUPPORTED,
                        "--speculative-config: \"%.40s\" is not offered; drafts come from text, by the methods ngram "
-                       "and suffix: %s",
+                       "and suffix, or from the heads of a \"model\", by mlp_speculator and arctic: %s",
                        name, example);
     return 0;
 }
 
-static int check_method(const struct json *j, const char **source, struct err *e)
+/* Heads have a model of their own, --draft-model. */
+static int check_heads(const struct opts *o, const struct json *j, const char **source, struct err *e)
+{
+    const char *model = json_text(json_find(j, "model"));
+    const struct json *suffix = json_find(j, "enable_suffix_decoding");
+    if (!model || !model[0])
+        return err_set(e, E_INPUT, "--speculative-config: this method needs the folder of its heads as \"model\"");
+    if (o->draft_model && strcmp(o->draft_model, model) != 0)
+        return err_set(e, E_INPUT, "--speculative-config and --draft-model name two models: leave one of them away");
+    if (suffix && json_type(suffix) != JSON_BOOL)
+        return err_set(e, E_INPUT, "--speculative-config: enable_suffix_decoding is true or false");
+    if (json_true(suffix) && !o->draft_bytes)
+        return err_set(e, E_INPUT, "--speculative-config: enable_suffix_decoding needs --draft-memory");
+    if (json_true(suffix))
+        *source = "best";
+    return 0;
+}
+
+static int check_method(const struct opts *o, const struct json *j, const char **source, struct err *e)
 {
     const struct json *method = json_find(j, "method"), *model = json_find(j, "model");
     const char *other;
     if (!method && !model)
         return err_set(e, E_INPUT, "--speculative-config names no \"method\": %s", example);
     TRY(check_name(method ? method : model, source, e));
+    if (strcmp(*source, "heads") == 0)
+        return check_heads(o, j, source, e);
+    if (json_find(j, "enable_suffix_decoding"))
+        return err_set(e, E_UNSUPPORTED, "--speculative-config: enable_suffix_decoding goes with the method arctic");
     return method && model ? check_name(model, &other, e) : 0;
 }
 
@@ -51,6 +79,7 @@ static int check_suffix_field(const char *key, struct err *e)
         {"suffix_decoding_max_tree_depth", "trees are 64 tokens deep"},
         {"suffix_decoding_max_spec_factor", "the policy decides how much is drafted"},
         {"suffix_decoding_min_token_prob", "the policy decides how much is drafted"},
+        {"disable_by_batch_size", "the policy decides how much is drafted"},
     };
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
         if (strcmp(key, theirs[i][0]) == 0)
@@ -61,20 +90,26 @@ static int check_suffix_field(const char *key, struct err *e)
 /* Of an n-gram the longest counts that was found, so its bounds change nothing but how much is tried. */
 static int check_field(const struct json *field, struct err *e)
 {
-    static const char *const names[] = {"method", "model", "num_speculative_tokens", "prompt_lookup_max",
-                                        "prompt_lookup_min"};
+    static const char *const names[] = {"method",
+                                        "model",
+                                        "num_speculative_tokens",
+                                        "prompt_lookup_max",
+                                        "prompt_lookup_min",
+                                        "enable_suffix_decoding"};
     const char *key = json_key(field);
     int64_t n;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         if (strcmp(key, names[i]) != 0)
             continue;
+        if (i == 5)
+            return 0;
         bool whole = json_i64(field, &n) && n >= 1 && n <= MOST_DRAFTS;
         return i < 2 || whole ? 0
                               : err_set(e, E_INPUT, "--speculative-config: %s must be a whole number from 1 to %d", key,
                                         MOST_DRAFTS);
     }
     TRY(check_suffix_field(key, e));
-    const char *near = nearest_word(key, names, 5);
+    const char *near = nearest_word(key, names, 6);
     return err_set(e, E_UNSUPPORTED, "--speculative-config: there is no '%.40s' here%s%s%s: %s", key,
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", example);
 }
@@ -83,7 +118,7 @@ static int check_config(const struct opts *o, const struct json *j, const char *
 {
     if (json_type(j) != JSON_OBJECT)
         return err_set(e, E_INPUT, "--speculative-config wants a JSON object, not %s: %s", json_type_name(j), example);
-    TRY(check_method(j, source, e));
+    TRY(check_method(o, j, source, e));
     for (const struct json *f = json_first(j); f; f = json_next(f))
         TRY(check_field(f, e));
     /* --scheduling-policy says which one, too */
@@ -117,7 +152,11 @@ int opts_take_speculative(struct opts *o, struct err *e)
         o->policy = opts_keep(o, "arctic", 6);
         snprintf(param, sizeof param, "source=%s", source);
         add_param(o, param);
-        if (json_i64(json_find(j, "num_speculative_tokens"), &most)) {
+        bool counted = json_i64(json_find(j, "num_speculative_tokens"), &most);
+        if (strcmp(source, "heads") == 0 || strcmp(source, "best") == 0) {
+            o->draft_model = opts_keep(o, json_text(json_find(j, "model")), strlen(json_text(json_find(j, "model"))));
+            o->draft_heads = counted ? (int)most : 0;
+        } else if (counted) {
             snprintf(param, sizeof param, "most=%d", (int)most);
             add_param(o, param);
         }

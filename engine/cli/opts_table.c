@@ -57,7 +57,11 @@ static const struct opt_row rows[] = {
     {"speculative-config", "sc", 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE | IN_RUN | IN_BATCH, AT(speculative), "JSON",
      NULL, 0, 0, NULL,
      "vLLM's way to ask for drafts: {\"method\": \"suffix\", \"num_speculative_tokens\": 8} is "
-     "--policy arctic --policy-param source=suffix --policy-param most=8; the method ngram is source=lookup"},
+     "--policy arctic --policy-param source=suffix --policy-param most=8; the method ngram is source=lookup; "
+     "mlp_speculator and arctic, with a \"model\", are source=heads and --draft-model"},
+    {"draft-model", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(draft_model), "FOLDER", NULL, 0, 0, NULL,
+     "heads that guess draft tokens from the model's last hidden state, for a policy that drafts: an MLP or LSTM "
+     "speculator as vLLM and Arctic Inference read it; --device cpu"},
     {"draft-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(draft_bytes), "BYTES", "64MiB", 0, 1e12, NULL,
      "of what requests have said, for draft tokens by suffix decoding, by tenant; and as much again for the requests "
      "that run; 0: no suffix decoding"},

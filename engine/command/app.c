@@ -222,6 +222,14 @@ static struct suffix_vocabulary vocabulary_of(const struct tokenizer *t)
     return v;
 }
 
+static int open_speculator(struct app *a, struct err *e)
+{
+    int rc = speculator_open(&a->speculator, a->opts.draft_model, e);
+    if (!rc && a->opts.draft_heads)
+        rc = speculator_limit(a->speculator, a->opts.draft_heads, e);
+    return rc ? err_prefix(e, rc, "--draft-model") : 0;
+}
+
 static int open_drafts(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -235,6 +243,10 @@ static int open_drafts(struct app *a, struct err *e)
         TRY(suffix_open(&a->suffix, &suffix, e));
         suffix_source(a->suffix, &a->drafts.items[a->drafts.n++]);
     }
+    if (o->draft_model) {
+        TRY(open_speculator(a, e));
+        heads_source(&a->drafts.items[a->drafts.n++]);
+    }
     draft_lookup_source(&a->drafts.items[a->drafts.n++]);
     return 0;
 }
@@ -246,6 +258,7 @@ static int open_engine(struct app *a, struct err *e)
     TRY(app_plan_pool(a, &s, e));
     TRY(open_drafts(a, e));
     s.drafts = &a->drafts;
+    s.speculator = a->speculator;
     if (a->opts.record && !a->opts.dry_run) {
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);
@@ -254,6 +267,8 @@ static int open_engine(struct app *a, struct err *e)
     s.policy = a->policy;
     a->policy = (struct policy){0};
     TRY(engine_create(&a->engine, &s, e));
+    speculator_close(a->speculator);
+    a->speculator = NULL;
     recorder_begin(
         a->recorder,
         &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, version_full},
@@ -361,6 +376,7 @@ void app_close(struct app *a)
     encoder_close(a->encoder);
     engine_destroy(a->engine);
     suffix_close(a->suffix);
+    speculator_close(a->speculator);
     recorder_close(a->recorder);
     recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)

@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #include "engine/cli/opts.h"
+#include "engine/draft/heads.h"
 #include "engine/draft/suffix.h"
 #include "engine/engine.h"
 #include "engine/lab/drafts.h"
@@ -38,6 +39,7 @@ struct app {
     struct ffn_setup pool;            /* --weights pooled */
     struct policy policy;             /* until the engine takes it */
     struct suffix *suffix;            /* NULL: no suffix decoding */
+    struct speculator *speculator;    /* until the ranks have loaded it; NULL: none */
     struct draft_sources drafts;      /* the engine borrows them */
     struct modelled_drafts modelled;  /* simulate */
     struct recorder *recorder;        /* serve --record */

@@ -44,6 +44,18 @@ static int init_forward(struct rank *r, struct err *e)
     return forward_init(&r->forward, r->setup.device.max_rows, r->setup.device.max_logits, r->setup.n_ranks, e);
 }
 
+static int init_heads(struct rank *r, struct err *e)
+{
+    const struct rank_setup *s = &r->setup;
+    if (!s->speculator)
+        return 0;
+    if (s->shares_with)
+        r->head_weights = s->shares_with->head_weights;
+    else
+        TRY(heads_weights_load(&r->head_weights, s->speculator, s->ops, r->device, e));
+    return heads_open(&r->forward.heads, r->head_weights, r->device, e);
+}
+
 static int open_transfer(struct rank *r, struct err *e)
 {
     const struct rank_setup *s = &r->setup;
@@ -68,6 +80,7 @@ static int open_parts(void *ctx, struct err *e)
         log_info("rank", "Device %d: %s, %.1f GiB", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30);
     TRY(init_weights(r, e));
     TRY(init_forward(r, e));
+    TRY(init_heads(r, e));
     return s->threaded && (s->cut || s->has_host) ? open_transfer(r, e) : 0;
 }
 
@@ -133,7 +146,9 @@ size_t rank_weight_bytes(const struct rank *r)
     const struct device_budget *b = &r->facts.budget;
     if (b->weight_tp)
         return b->weights + (r->setup.copy_shards ? b->copy : 0);
-    return r->setup.shares_with ? 0 : weights_bytes(r->weights);
+    if (r->setup.shares_with)
+        return 0;
+    return weights_bytes(r->weights) + (r->head_weights ? heads_weights_bytes(r->head_weights) : 0);
 }
 
 struct weights *rank_weights(const struct rank *r)
@@ -152,7 +167,8 @@ size_t rank_scratch_bytes(const struct rank *r)
     if (r->facts.budget.weight_tp)
         return r->facts.budget.reserve;
     return forward_scratch_bytes(r->forward.config, s->device.max_rows, s->device.max_logits, s->n_ranks,
-                                 r->facts.act_bytes);
+                                 r->facts.act_bytes) +
+           (r->forward.heads ? heads_bytes(r->forward.heads) : 0);
 }
 
 size_t rank_kv_block_bytes(const struct rank *r)
@@ -399,6 +415,9 @@ void rank_close(struct rank *r)
     queue_destroy(r->inbox);
     queue_destroy(r->jobs_done);
     kv_memory_free(&r->kv, r->device);
+    heads_close(r->forward.heads);
+    if (!r->setup.shares_with)
+        heads_weights_free(r->head_weights);
     if (r->forward.ops)
         forward_free(&r->forward);
     weights_free(r->weights);

@@ -24,7 +24,8 @@ struct rank;
 struct rank_setup {
     const struct backend_ops *ops;
     struct device_opts device;
-    const struct model *model; /* borrowed while opening; its config, and with a cut all of it, until close */
+    const struct model *model;           /* borrowed while opening; its config, and with a cut all of it, until close */
+    const struct speculator *speculator; /* borrowed while opening; NULL: no draft heads */
     int index, n_ranks;
     struct rank *shares_with; /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
     bool copy_shards;         /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */

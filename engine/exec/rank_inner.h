@@ -21,6 +21,7 @@ struct rank {
     struct transfer *transfer; /* NULL: it has none */
     struct ffn_seat *seat;     /* in the FFN pool; NULL: all weights lie here */
     struct forward forward;
+    struct heads_weights *head_weights; /* its own, or those of the rank it shares with; NULL: there are none */
     struct kv_memory kv;
     struct heads heads;
     struct queue *inbox;     /* of struct task */

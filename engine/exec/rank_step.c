@@ -86,11 +86,10 @@ struct work {
 
 static struct work work_on(const struct rank *r, struct step *s, int share)
 {
-    return (struct work){
-        .step = s,
-        .share = share,
-        .site = site_of(r, &(struct team){s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm},
-                        share)};
+    struct team team = {s->layout, s->n_ranks, s->ranks, s->tokens_per_block, s->comms, s->algorithm};
+    struct work w = {.step = s, .share = share, .site = site_of(r, &team, share)};
+    w.site.asks = s->asks.n ? &s->asks : NULL;
+    return w;
 }
 
 static struct step_part *part_of(const struct work *w)

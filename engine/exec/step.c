@@ -84,6 +84,14 @@ static void add_samples(struct step *s, struct cursor *c, const struct request *
     }
 }
 
+static void add_ask(struct step *s, struct step_item *it)
+{
+    ASSERT(it->samples && s->asks.n < MOST_ASKS);
+    it->ask = s->asks.n++;
+    s->asks.items[it->ask] =
+        (struct heads_ask){.first = it->first_result + it->n_given, .n = it->n_drafts + 1, .drafts = it->drafts};
+}
+
 static void add_item(struct step *s, struct cursor *c, const struct plan_item *it)
 {
     const struct request *r = it->request;
@@ -93,6 +101,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
                               .n_tokens = it->n_tokens,
                               .n_drafts = it->n_drafts,
                               .source = it->source,
+                              .ask = -1,
                               .first_result = c->logit,
                               .n_given = given,
                               .given_at = r->n_computed + 1,
@@ -113,6 +122,8 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     }
     if (out->samples)
         add_samples(s, c, r, out);
+    if (it->asks)
+        add_ask(s, out);
     c->row += rows;
 }
 
@@ -197,6 +208,9 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) +
                     samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].n_drafts;
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
+    s->asks.results = s->results;
+    if (b->n_asks)
+        s->asks.items = arena_new(&s->arena, (size_t)b->n_asks * sizeof *s->asks.items);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
@@ -213,7 +227,8 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at)
     for (int i = 0; i < s->n_items; i++) {
         const struct request *r = request_find(&w->requests, s->items[i].id);
         const struct step_item *it = &s->items[i];
-        if (it->n_tokens != 1 || it->n_drafts || !it->samples || it->n_given || !r || r->finishing || r->lost)
+        if (it->n_tokens != 1 || it->n_drafts || it->ask >= 0 || !it->samples || it->n_given || !r || r->finishing ||
+            r->lost)
             return false;
         if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
             r->n_tokens + 1 >= w->limits.max_model_len)
@@ -226,7 +241,8 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at)
 static void follow_item(struct step *s, struct cursor *c, const struct request *r)
 {
     int at = r->n_computed + 1;
-    s->items[s->n_items++] = (struct step_item){.id = r->id, .n_tokens = 1, .first_result = c->logit, .samples = true};
+    s->items[s->n_items++] =
+        (struct step_item){.id = r->id, .n_tokens = 1, .ask = -1, .first_result = c->logit, .samples = true};
     c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = 1, .pos0 = at};
     c->positions[c->row] = at;
     c->logit_rows[c->logit] = c->row++;

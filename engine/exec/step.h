@@ -14,6 +14,7 @@
 #include "engine/world/ffn_timeline.h"
 #include "engine/world/plan.h"
 #include "kernels/backend.h"
+#include "models/forward/heads.h"
 
 struct step_item {
     req_id id;
@@ -21,6 +22,7 @@ struct step_item {
     int n_drafts;          /* rows behind those, each of which samples as well */
     const int32_t *drafts; /* [n_drafts] in the step's arena */
     int source;            /* whose they are */
+    int ask;               /* in the step's asks: what it is guessed for the next step; -1: nothing */
     int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set,
                               and one behind each draft token */
     int n_given, given_at; /* given_at: timeline index of the token that the first of them scores */
@@ -62,6 +64,7 @@ struct step {
     struct step_size size;
     struct ffn_modes ffn; /* where weights are pooled */
     struct sample_result *results;
+    struct heads_asks asks; /* n 0: none */
     /* Steps posted one behind the other: */
     struct step *prev; /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens
                           are known */

@@ -72,6 +72,13 @@ void draft_end(const struct draft_sources *s, struct request *r)
     }
 }
 
+void draft_take_made(const struct draft_sources *s, struct request *r, const struct draft_made *m)
+{
+    for (int i = 0; s && i < s->n; i++)
+        if (s->items[i].made)
+            s->items[i].made(s->items[i].ctx, r, &r->draft_notes[i], m);
+}
+
 void draft_count(struct request *r, int source, int n, int right, bool ended)
 {
     struct draft_counts *c = &r->drafts[source];

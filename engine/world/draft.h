@@ -23,6 +23,15 @@ struct draft_guess {
     int32_t tokens[MOST_DRAFTS];
 };
 
+/* What the ranks of a step have guessed for a request whose item asked for it (models/forward/heads.h). */
+enum { MOST_HEADS = 16 /* tokens of such a guess */, MOST_ASKS = 64 /* requests of a step that may ask */ };
+struct draft_made {
+    int n;     /* tokens; 0: no idea */
+    int right; /* draft tokens of the step that were right, by which it goes on */
+    int32_t tokens[MOST_HEADS];
+    float shares[MOST_HEADS]; /* the chance of each one when those before it are right */
+};
+
 /* What of those that have ended goes first, where there is no room for all that they said. */
 enum draft_evict {
     EVICT_OLDEST,
@@ -39,6 +48,9 @@ struct draft_source {
     void (*begin)(void *ctx, const struct request *r, void **note); /* it has come; NULL: does not matter */
     void (*end)(void *ctx, const struct request *r, void *note);    /* it ends; note may be NULL */
     void (*evict)(void *ctx, enum draft_evict rule);                /* from now on; NULL: it keeps nothing */
+    /* Of a source whose guesses steps make: what a step has made, once its tokens are in the timeline. Only those
+     * requests are guessed for whose guess a plan has asked for in that step. NULL: it guesses by itself. */
+    void (*made)(void *ctx, const struct request *r, void **note, const struct draft_made *m);
     bool by_name; /* asked only by a policy that names it, unless it is the first */
     void *ctx;
 };
@@ -63,6 +75,8 @@ void draft_set_evict(const struct draft_sources *s, enum draft_evict rule);
 int draft_source_named(const struct draft_sources *s, const char *name); /* its place; -1: none */
 void draft_begin(const struct draft_sources *s, struct request *r);      /* s: NULL is fine */
 void draft_end(const struct draft_sources *s, struct request *r);
+/* Its step has guessed for it, and its tokens are in the timeline. */
+void draft_take_made(const struct draft_sources *s, struct request *r, const struct draft_made *m);
 /* A step has verified n draft tokens, of which `right` were; ended: it says nothing about the one behind them. */
 void draft_count(struct request *r, int source, int n, int right, bool ended);
 struct draft_counts draft_total(const struct request *r); /* of all sources */

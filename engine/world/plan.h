@@ -15,6 +15,7 @@ struct plan_item {
     int n_drafts;           /* rows behind them, of tokens that may follow */
     const int32_t *drafts;  /* [n_drafts] in the plan's arena */
     int source;             /* whose they are */
+    bool asks;              /* the step is to guess what follows it, for the next one (draft_made) */
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
@@ -34,6 +35,7 @@ struct plan_batch {
     bool anybody; /* prefill takes the queue as it comes: no routing */
     bool forwarded;
     struct layout layout;
+    int n_asks;  /* of the items, those that ask */
     int n_micro; /* of a pipelined group: micro-batches of the step; 0: as many as it has stages */
     int ahead;   /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
                     engine likes */

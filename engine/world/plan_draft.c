@@ -47,6 +47,24 @@ static int room_for(const struct plan *p, const struct request *r, const struct 
     return n > 0 ? n : 0;
 }
 
+/* Is the source asked, by name or as one of all? */
+static bool is_asked(const struct draft_sources *s, int i, int source)
+{
+    return source < 0 ? i == 0 || !s->items[i].by_name : i == source;
+}
+
+/* Where a source is asked whose guesses steps make, this step makes the next one, if there can be a next one. */
+static void ask(const struct plan *p, struct plan_batch *b, const struct request *r, int source)
+{
+    const struct draft_sources *s = p->world->drafts;
+    struct plan_item *it = &b->items[r->plan_item];
+    bool goes_on = request_output(r) + 2 < r->spec->max_tokens && r->n_tokens + 2 < p->world->limits.max_model_len;
+    for (int i = 0; i < s->n && goes_on && !it->asks && b->n_asks < MOST_ASKS; i++) {
+        it->asks = s->items[i].made && is_asked(s, i, source);
+        b->n_asks += it->asks;
+    }
+}
+
 /* Of one source, or of all that need no name the best. */
 static void guess(const struct plan *p, struct request *r, int most, int source, struct draft_guess *best)
 {
@@ -54,9 +72,9 @@ static void guess(const struct plan *p, struct request *r, int most, int source,
     struct draft_guess g;
     best->n = best->match = best->source = 0;
     best->score = 0;
-    for (int i = source < 0 ? 0 : source; i < s->n && (source < 0 || i == source); i++) {
+    for (int i = 0; i < s->n; i++) {
         const struct draft_source *x = &s->items[i];
-        if (source < 0 && i > 0 && x->by_name)
+        if (!is_asked(s, i, source))
             continue;
         g.n = 0;
         x->guess(x->ctx, r, &r->draft_notes[i], most, &g);
@@ -100,6 +118,8 @@ bool plan_draft(struct plan *p, req_id id, int n, int source, struct draft_guess
         g->n = n;
         return cut(p, b, r, n);
     }
+    if (n > 0)
+        ask(p, b, r, source);
     n = room_for(p, r, b, n);
     if (n)
         guess(p, r, n, source, g);

@@ -284,6 +284,7 @@ const struct backend_ops *backend_cpu(void)
         .attention = cpu_attention,
         .gather = cpu_gather,
         .sample = cpu_sample,
+        .draft = cpu_draft,
         .kv_move = cpu_kv_move,
         .comm_open = rendezvous_open,
         .comm_close = rendezvous_close,

@@ -9,6 +9,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/slab.h"
+#include "kernels/draft.h"
 
 struct attn_item;
 
@@ -63,6 +64,8 @@ void cpu_attention(struct device *d, const struct attention_args *a);
 void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
 /* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */
 void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n);
+
+const struct draft_ops *cpu_draft(void); /* draft.c */
 
 static inline size_t kv_element_bytes(enum dtype t)
 {

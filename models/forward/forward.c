@@ -86,6 +86,14 @@ static void compute(struct run *r)
         run_pass_rows(r, r->m->to, 0, r->s.x, r->rows);
 }
 
+/* The last stage makes the guesses, behind all that others wait for. */
+static void guess_on(struct run *r)
+{
+    bool last = r->layers.first + r->layers.n == r->f->config->n_layers;
+    if (r->m->asks && last && !r->err.code)
+        heads_guess(r->f->heads, r->m->asks, r->sh->share, r->sh->n);
+}
+
 static void run_init(struct run *r)
 {
     const struct shard *sh = r->sh;
@@ -136,6 +144,7 @@ static int run_ops(struct forward *f, const struct forward_member *m, const stru
     if (f->ops->computes) {
         run_init(&r);
         compute(&r);
+        guess_on(&r);
     } else {
         struct layout l = {r.sh->layout.sp, r.sh->layout.tp, stages_of(m)};
         f->ops->whole_step(f->device, f->config->vocab, l, m->stage * r.sh->n + r.sh->share);

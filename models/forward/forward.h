@@ -21,6 +21,7 @@
 #include "engine/base/err.h"
 #include "kernels/backend.h"
 #include "models/forward/ffn.h"
+#include "models/forward/heads.h"
 #include "models/forward/shard.h"
 
 struct layer_weights {
@@ -53,6 +54,7 @@ struct forward_member {
     size_t library_bytes;       /* all-reduces of this size and more are done by the machine's library; 0: never */
     int tokens_per_block;
     const struct ffn_source *ffn; /* pooled FFN weights; NULL: all of them lie here */
+    struct heads_asks *asks;      /* what draft heads shall guess in this step; NULL: nothing */
     uint64_t group;               /* identifies the ranks and their order in the key of a graph (graph_key) */
 };
 
@@ -70,6 +72,7 @@ struct forward {
     struct device *device;
     const struct model_config *config;
     const struct kv_space *kv; /* of all layers */
+    struct heads *heads;       /* NULL: there are none, and nobody may ask */
     /* set by forward_init */
     void *slab;
     size_t act_bytes;

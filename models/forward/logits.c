@@ -83,6 +83,23 @@ static void sample(struct run *r, struct span chunk)
     r->f->n_logits = rows;
 }
 
+/* The chunk's tokens are sampled, on whichever rank. */
+static void keep_for_heads(struct run *r, struct span chunk)
+{
+    struct heads_asks *asks = r->m->asks;
+    if (!asks)
+        return;
+    int before = (int)(r->b->results - asks->results); /* of a micro-batch */
+    heads_keep(r->f->heads, &(struct heads_rows){.asks = asks,
+                                                 .me = r->sh->share,
+                                                 .n = r->sh->n,
+                                                 .first = before + chunk.first,
+                                                 .rows = chunk.n,
+                                                 .hidden = r->s.last_all,
+                                                 .out_norm = r->w->out_norm,
+                                                 .norm_eps = r->f->config->norm_eps});
+}
+
 void run_sample_chunk(struct run *r, struct span chunk)
 {
     const struct forward_scratch *s = &r->s;
@@ -99,6 +116,7 @@ void run_sample_chunk(struct run *r, struct span chunk)
         r->f->ops->linear(r->f->device, &head);
     sample(r, chunk);
     run_barrier(r); /* the next chunk, or the next step, writes over what others may still be reading */
+    keep_for_heads(r, chunk);
 }
 
 /* The last layer after attention, the output head and sampling. The attention of the chunk's rows is gathered into q,

@@ -151,7 +151,7 @@ void checkpoint_close(struct checkpoint *c)
 /* ---- tensors */
 
 /* NULL: absent. If several files have it, the first one's; the second is then left over and refused as unknown. */
-static const struct st_tensor *find(struct checkpoint *c, const char *name)
+const struct st_tensor *checkpoint_find(struct checkpoint *c, const char *name)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         const struct st_tensor *t = safetensors_find(c->files[i], name);
@@ -160,6 +160,15 @@ static const struct st_tensor *find(struct checkpoint *c, const char *name)
             return t;
         }
     }
+    return NULL;
+}
+
+const char *checkpoint_unseen(const struct checkpoint *c)
+{
+    for (size_t f = 0; f < c->n_files; f++)
+        for (size_t i = 0; i < safetensors_n(c->files[f]); i++)
+            if (!c->seen[f][i])
+                return safetensors_at(c->files[f], i)->name;
     return NULL;
 }
 
@@ -236,7 +245,7 @@ static int bind_scales(struct checkpoint *c, const char *name, struct bound *b, 
     char plain[80], inverse[80];
     snprintf(plain, sizeof plain, "%s_scale", name);
     snprintf(inverse, sizeof inverse, "%s_scale_inv", name); /* DeepSeek's name; it is a factor like the other */
-    const struct st_tensor *a = find(c, plain), *i = find(c, inverse);
+    const struct st_tensor *a = checkpoint_find(c, plain), *i = checkpoint_find(c, inverse);
     if (!c->quant.fp8)
         return err_set(e, E_INPUT,
                        "tensor %s is fp8, and config.json has no quantization_config that says how it is scaled", name);
@@ -263,7 +272,7 @@ static int bind_tensor(struct checkpoint *c, const struct model_config *config, 
     struct bound *b = slot_at(c, role, layer);
     tensor_hf_name(config, role, layer, name, sizeof name);
     tensor_shape(config, role, &b->rows, &b->cols);
-    b->weight = find(c, name);
+    b->weight = checkpoint_find(c, name);
     if (!b->weight)
         return err_set(e, E_INPUT, "tensor %s is missing; the files are no whole %s", name, config->family->hf_arch);
     TRY(check_weight(b->weight, b, tensor_is_vector(role), e));

@@ -7,6 +7,7 @@
 
 #include "engine/base/buf.h"
 #include "models/load/model.h"
+#include "models/load/safetensors.h"
 
 struct checkpoint;
 
@@ -17,6 +18,10 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct buf *config
 int checkpoint_open_memory(struct checkpoint **out, const void *data, size_t n, struct err *e);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
+/* For models of other kinds, which need no checkpoint_bind: the tensor of this name (NULL: absent), and the name of one
+ * that nobody has asked for (NULL: there is none). */
+const struct st_tensor *checkpoint_find(struct checkpoint *c, const char *name);
+const char *checkpoint_unseen(const struct checkpoint *c);
 /* Finds every tensor that the model needs, with its scales. Tensors that are missing, unknown or of another shape are
  * refused. text: the config.json. */
 int checkpoint_bind(struct checkpoint *c, const struct model_config *config, const char *text, size_t n, struct err *e);

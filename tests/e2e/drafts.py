@@ -1,17 +1,22 @@
-"""Suffix decoding in a live server: what a tenant was told once is guessed when it asks again, another tenant's steps
-are those of one that never drafts, and texts are always the same."""
+"""Drafts in a live server. Suffix decoding: what a tenant was told once is guessed when it asks again, another tenant's
+steps are those of one that never drafts. Draft heads: those that are right save steps, those of another model are
+refused. Texts are always the same."""
 
+import array
 import concurrent.futures
 import json
+import math
 import os
+import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, "tests/rig")
-from file_site import FOLDER, Site
+from file_site import FOLDER, Site, command
 
 KEYS = ["--api-key", "one=anna", "--api-key", "two=bert"]
 N = 120
@@ -131,6 +136,73 @@ def a_next_process_knows_what_was_said(plain, policy):
         assert status == 400 and "--draft-file" in json.dumps(why), why
 
 
+def echo_heads(name, hidden):
+    """An MLP speculator that guesses the token before once more: a head's row is the state that its embedding gives."""
+    vocab, inner, noise = 500, 32, random.Random(3)
+    emb, head = array.array("f"), array.array("f")
+    for _ in range(vocab):
+        row = [noise.uniform(-1, 1) for _ in range(inner)]
+        rms = math.sqrt(sum(x * x for x in row) / inner)
+        emb.extend(row)
+        head.extend(4 * x / rms * (1 + math.erf(x / rms / math.sqrt(2))) for x in row)
+    zeros, ones = (array.array("f", [x]) for x in (0, 1))
+    tensors = {
+        "emb.0.weight": ([vocab, inner], emb),
+        "head.0.weight": ([vocab, inner], head),
+        "proj.0.weight": ([inner, hidden], zeros * (inner * hidden)),
+        "proj.1.weight": ([inner, inner], zeros * (inner * inner)),
+        "ln.0.weight": ([inner], ones * inner),
+        "ln.0.bias": ([inner], zeros * inner),
+    }
+    header, body = {}, b""
+    for key, (shape, data) in tensors.items():
+        at = len(body)
+        body += data.tobytes()
+        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [at, len(body)]}
+    text = json.dumps(header).encode()
+    folder = os.path.join(FOLDER.name, name)
+    os.mkdir(folder)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + body)
+    config = {"architectures": ["MLPSpeculatorPreTrainedModel"], "n_predict": 3, "tie_weights": True}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({**config, "emb_dim": hidden, "inner_dim": inner, "vocab_size": vocab}, f)
+    return folder
+
+
+def heads_that_are_right_save_steps(plain, s):
+    once = {"allowed_token_ids": [77]}
+    (first, many), (text, few) = steps_of(plain, "again and again", **once), steps_of(s, "again and again", **once)
+    assert text == first and few < many / 3, (few, many)
+    for seed in range(3):
+        assert ask(s, "once", temperature=0.9, seed=seed) == ask(plain, "once", temperature=0.9, seed=seed)
+
+
+def heads_of_another_model_are_refused(heads):
+    other = echo_heads("other", 64)
+    for flags, why in (
+        (["--draft-model", other], "hidden states of 64 elements, and those of the model have 128"),
+        (["--draft-model", FOLDER.name], "config.json"),
+        (["--draft-model", heads, "--device", "sim"], "--draft-model is for --device cpu"),
+        (["-sc", json.dumps({"method": "arctic", "model": heads, "num_speculative_tokens": 4})], "guesses 3"),
+    ):
+        r = subprocess.run(command(None, *flags), capture_output=True, text=True, timeout=60)
+        assert r.returncode and why in r.stderr, r.stderr
+
+
+def draft_heads(plain, folder):
+    heads = echo_heads("heads", 128)
+    policy = os.path.join(folder, "heads.lua")
+    with open(policy, "w") as f:
+        f.write(ALWAYS.replace("suffix", "heads"))
+    with Site(None, "--policy", policy, "--draft-model", heads, *KEYS) as s:
+        heads_that_are_right_save_steps(plain, s)
+    config = {"method": "mlp_speculator", "model": heads, "num_speculative_tokens": 2}
+    with Site(None, "--speculative-config", json.dumps(config), *KEYS) as s:
+        assert ask(s, "as vLLM has it") == ask(plain, "as vLLM has it")
+    heads_of_another_model_are_refused(heads)
+
+
 def main():
     policy = os.path.join(FOLDER.name, "always.lua")  # arctic would look at what a row costs on a busy machine
     with open(policy, "w") as f:
@@ -143,7 +215,8 @@ def main():
             n += 1
         nothing_is_kept_where_nobody_drafts(plain)
         a_next_process_knows_what_was_said(plain, policy)
-    print(f"{n + 2} passed, 0 failed")
+        draft_heads(plain, FOLDER.name)
+    print(f"{n + 3} passed, 0 failed")
     return 0
 
 

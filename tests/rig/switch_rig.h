@@ -65,6 +65,7 @@ struct run_opts {
     size_t disk_bytes;
     bool varied; /* requests: penalties, stop ids, least lengths */
     const struct draft_sources *drafts;
+    const struct speculator *speculator;
     bool may_refuse; /* endings of 503 are what is tested */
     struct policy policy;
 };
@@ -107,6 +108,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .disk = {.path = o->disk, .bytes = o->disk_bytes},
                              .memory_share = 0.2,
                              .drafts = o->drafts,
+                             .speculator = o->speculator,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */
     for (int rows = 16; rows > 0 && s.ops->graph_begin && !o->ffn; rows /= 2)

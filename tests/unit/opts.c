@@ -321,6 +321,26 @@ static void speculative_config_is_a_policy(void **state)
     refuses("serve m --draft-file=", E_INPUT, "wants a file's name");
     refuses("serve m -sc {\"method\":\"suffix\",\"suffix_decoding_max_cached_requests\":9}", E_UNSUPPORTED,
             "--draft-memory bounds");
+    accepts(&o, "serve m -sc {\"method\":\"mlp_speculator\",\"model\":\"a/draft\",\"num_speculative_tokens\":3}");
+    assert_int_equal(o.policy_params.n, 1);
+    assert_string_equal(o.policy_params.items[0], "source=heads");
+    assert_string_equal(o.draft_model, "a/draft");
+    assert_int_equal(o.draft_heads, 3);
+    opts_free(&o);
+    accepts(&o, "run m -sc {\"method\":\"arctic\",\"model\":\"d\",\"enable_suffix_decoding\":true} --draft-model d");
+    assert_string_equal(o.policy_params.items[0], "source=best");
+    assert_true(!strcmp(o.draft_model, "d") && o.draft_heads == 0);
+    opts_free(&o);
+    refuses("serve m -sc {\"method\":\"arctic\"}", E_INPUT, "folder of its heads");
+    refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"\"}", E_INPUT, "folder of its heads");
+    refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\"} --draft-model e", E_INPUT, "name two models");
+    refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\",\"enable_suffix_decoding\":1}", E_INPUT,
+            "true or false");
+    refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\",\"enable_suffix_decoding\":true} --draft-memory 0",
+            E_INPUT, "needs --draft-memory");
+    refuses("serve m -sc {\"method\":\"suffix\",\"enable_suffix_decoding\":true}", E_UNSUPPORTED, "the method arctic");
+    refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\",\"disable_by_batch_size\":8}", E_UNSUPPORTED,
+            "the policy decides");
     refuses("serve m -sc {\"method\":\"eagle3\"}", E_UNSUPPORTED, "\"eagle3\" is not offered");
     refuses("serve m -sc {\"num_speculative_tokens\":4}", E_INPUT, "no \"method\"");
     refuses("serve m -sc {\"method\":\"ngram\",\"num_speculative_tokens\":65}", E_INPUT, "from 1 to 64");

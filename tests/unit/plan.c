@@ -297,6 +297,59 @@ static void random_plans_apply(void **state)
     }
 }
 
+static void no_idea(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
+{
+    (void)ctx;
+    (void)r;
+    (void)note;
+    (void)most;
+    g->n = 0;
+}
+
+static void not_heard(void *ctx, const struct request *r, void **note, const struct draft_made *m)
+{
+    (void)ctx;
+    (void)r;
+    (void)note;
+    (void)m;
+}
+
+/* Of a source whose guesses steps make, a step makes those that were asked for, if a next step could use them: 64. */
+static void steps_guess_for_whom_they_are_asked(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 70 };
+    struct bench b;
+    struct draft_guess g;
+    struct draft_sources sources = {
+        {{.name = "text", .guess = no_idea}, {.name = "heads", .guess = no_idea, .made = not_heard}}, 2};
+    set_up(&b, 300, REQUESTS, 200);
+    b.w.drafts = &sources;
+    req_id ids[REQUESTS];
+    for (int i = 0; i < REQUESTS; i++)
+        ids[i] = submit(&b, 1, 10 * i, i < 2 ? 2 + i : 4)->id; /* of which the first is said by now */
+    plan_begin(&b.p, 1);
+    struct plan_batch *batch = plan_batch(&b.p, 1);
+    plan_prefill(batch, NULL, 0, REQUESTS);
+    assert_true(plan_forward(batch, ONE));
+    run(&b);
+    plan_begin(&b.p, 2);
+    batch = plan_batch(&b.p, 1);
+    assert_int_equal(plan_decodes(batch), REQUESTS);
+    assert_true(plan_draft(&b.p, ids[2], 4, 0, &g) && plan_draft(&b.p, ids[2], 0, 1, &g));
+    assert_int_equal(batch->n_asks, 0);
+    assert_true(plan_draft(&b.p, ids[0], 4, 1, &g) && plan_draft(&b.p, ids[1], 4, -1, &g));
+    assert_int_equal(batch->n_asks, 0);
+    for (int i = 2; i < REQUESTS; i++)
+        assert_true(plan_draft(&b.p, ids[i], 4, i % 2, &g) && plan_draft(&b.p, ids[i], 4, -1, &g));
+    assert_int_equal(batch->n_asks, MOST_ASKS);
+    int asks = 0;
+    for (int i = 0; i < batch->n_items; i++)
+        asks += batch->items[i].asks;
+    assert_int_equal(asks, MOST_ASKS);
+    tear_down(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +360,7 @@ int main(void)
         cmocka_unit_test(blocks_that_a_newcomer_shares_do_not_come_back),
         cmocka_unit_test(siblings_wait_for_their_leader),
         cmocka_unit_test(random_plans_apply),
+        cmocka_unit_test(steps_guess_for_whom_they_are_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
