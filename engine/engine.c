@@ -76,6 +76,7 @@ static int open_world(struct engine *engine, struct err *e)
     engine->world.ffn = engine->setup.ffn;
     if (!engine->setup.witness) /* recordings do not know which drafts were right */
         engine->world.drafts = engine->setup.drafts;
+    engine->world.draft_trees = engine->setup.ops->kv_pack || !engine->setup.ops->computes;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {

@@ -94,7 +94,7 @@ static void run_world(struct device *d, struct world *w, struct cache *c, struct
             n = n < left ? n : left;
             if (n <= 0)
                 continue;
-            seqs[n_seqs] = (struct batch_seq){rows, n, done[s], c->blocks[s]};
+            seqs[n_seqs] = (struct batch_seq){rows, n, done[s], c->blocks[s], NULL};
             which[n_seqs++] = s;
             rows += n;
         }
