@@ -1,11 +1,11 @@
 /* Draft tokens: a guess of what a request says next, whose rows go through a step together with its newest token. The
  * step samples behind every one of them, with the randomness of that position in its sequence, and the tokens count as
  * far as the guesses were right: so the text is the one that it would have been without drafts, greedy or seeded
- * (Leviathan et al. 2023, with a deterministic guess; Arctic Inference's suffix decoding verifies the same way). A guess
- * is a chain, or a tree (SpecInfer, arXiv 2305.09781): each token names the one that it stands behind, and the step goes
- * on along the branch that it says itself. What is guessed is the business of sources, of which a server has a few; who drafts how much by which is the policy's
- * (plan_draft). Engine thread only. Invariant: a source sees a request begin and end once each, and what it keeps for
- * it in between is its own. */
+ * (Leviathan et al. 2023, with a deterministic guess; Arctic Inference's suffix decoding verifies the same way). A
+ * guess is a chain, or a tree (SpecInfer, arXiv 2305.09781): each token names the one that it stands behind, and the
+ * step goes on along the branch that it says itself. What is guessed is the business of sources, of which a server has
+ * a few; who drafts how much by which is the policy's (plan_draft). Engine thread only. Invariant: a source sees a
+ * request begin and end once each, and what it keeps for it in between is its own. */
 #ifndef WORLD_DRAFT_H
 #define WORLD_DRAFT_H
 

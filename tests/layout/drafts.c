@@ -108,8 +108,8 @@ static void churn(struct trial *x)
     const uint64_t *n = engine_world(t.engine)->metrics->counters;
     print_message(
         "%s, %s, %d ranks: %llu steps, %llu times %llu draft tokens, %llu right; %llu switches, %llu preemptions\n",
-        x->config, x->trees ? "trees" : "chains", x->opts.ranks, (unsigned long long)n[C_STEPS], (unsigned long long)n[C_DRAFTS],
-        (unsigned long long)n[C_DRAFT_TOKENS], (unsigned long long)n[C_DRAFT_ACCEPTED],
+        x->config, x->trees ? "trees" : "chains", x->opts.ranks, (unsigned long long)n[C_STEPS],
+        (unsigned long long)n[C_DRAFTS], (unsigned long long)n[C_DRAFT_TOKENS], (unsigned long long)n[C_DRAFT_ACCEPTED],
         (unsigned long long)n[C_SWITCHES], (unsigned long long)n[C_PREEMPTIONS]);
     if (N >= 10)
         assert_true(n[C_DRAFT_ACCEPTED] > 0 && n[C_DRAFT_ACCEPTED] < n[C_DRAFT_TOKENS]);
