@@ -197,4 +197,3 @@ int64_t suffix_tree_count(const struct suffix_tree *t, uint32_t root, const int3
     struct cursor c = walk(t, root, string, n);
     return c.depth == n ? (int64_t)t->nodes.items[c.edge ? c.edge : c.node].count : 0;
 }
-
