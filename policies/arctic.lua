@@ -2,8 +2,8 @@
 -- in the same step; each guess that is right is a token that costs no step of its own. The price of a row more and what
 -- a token is worth come from view.estimate at this batch. The chance that a guess is right comes from how much of the
 -- text before it stood there before, from how often it went on like this, and from the request's own record: so little
--- is drafted for prose that does not repeat itself, and nothing where the batch is large enough. With shape "tree" guesses
--- branch where the text has gone on in several ways.
+-- is drafted for prose that does not repeat itself, and nothing where the batch is large enough. With shape "tree"
+-- guesses branch where the text has gone on in several ways.
 
 local WEIGHT = 6 -- tokens of the record that count as much as the match does
 

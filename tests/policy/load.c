@@ -238,8 +238,8 @@ static void drafts_say_what_they_are(void **state)
         "select(2, act.draft(id, 1, 'moon'))) end }",
         "5 lookup 2 3 3 2 it has draft tokens already: another call can take some of them back there is no source "
         "\"moon\" of draft tokens here; there is \"lookup\"");
-    expect("return { api = 1, doc = 'x', step = function(view, act) act.draft(1, 1, nil, 'bush') "
-           "end }",
+    expect("return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local id = view.waiting.id[1]\n"
+           "if id then act.draft(id, 1, nil, 'bush') end end }",
            "the shape of the draft must be \"chain\" or \"tree\"");
 }
 
