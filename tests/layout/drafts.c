@@ -228,6 +228,16 @@ static void by_suffix_decoding(void **state)
                           .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
 }
 
+static void by_suffix_decoding_in_trees(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .suffix = true,
+                          .trees = true,
+                          .opts = {.ranks = 2, .kv_blocks = 64}});
+}
+
 /* What a failed step has verified does not count. */
 static void a_rank_fails_among_drafts(void **state)
 {
@@ -331,6 +341,7 @@ int main(void)
 #ifndef EMULATED
         cmocka_unit_test(by_prompt_lookup),
         cmocka_unit_test(by_suffix_decoding),
+        cmocka_unit_test(by_suffix_decoding_in_trees),
         cmocka_unit_test(drafts_never_show_with_swiftkv),
         cmocka_unit_test(a_rank_fails_among_drafts),
 #endif
