@@ -130,23 +130,25 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
 }
 
 /* The token that the step sampled, and those behind its draft tokens as far as these were right. A draft token that was
- * right has its KV computed. */
+ * right has its KV computed, in its place. */
 static enum ending take_tokens(struct engine *engine, struct request *r, const struct step *s,
                                const struct step_item *it, int64_t now)
 {
     const struct sample_result *res = &s->results[it->first_result + it->n_given];
-    int right = 0, before = r->n_tokens;
+    int8_t path[MOST_DRAFTS];
+    int right = 0, most = step_path(s, it, path), at = -1, before = r->n_tokens;
     enum ending how = take_token(engine, r, res, now);
-    while (how == END_NONE && right < it->n_drafts && res[right].token == it->drafts[right]) {
+    while (how == END_NONE && right < most) {
+        at = path[right++];
         world_commit(&engine->world, r, r->n_computed + 1);
-        how = take_token(engine, r, &res[++right], now);
+        how = take_token(engine, r, &res[at + 1], now);
     }
-    if (it->n_drafts) {
-        draft_count(r, it->source, it->n_drafts, right, how != END_NONE);
+    if (it->drafts.n) {
+        draft_count(r, it->source, it->drafts.n, right, how == END_NONE && drafts_go_on(&it->drafts, at));
         for (int i = 0; i < right; i++)
             engine->metrics.draft_accepted_at[i]++;
         metrics_add(&engine->metrics, C_DRAFTS, 1);
-        metrics_add(&engine->metrics, C_DRAFT_TOKENS, (uint64_t)it->n_drafts);
+        metrics_add(&engine->metrics, C_DRAFT_TOKENS, (uint64_t)it->drafts.n);
         metrics_add(&engine->metrics, C_DRAFT_ACCEPTED, (uint64_t)right);
     }
     if (it->ask >= 0 && how == END_NONE) {

@@ -74,8 +74,8 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    if (!engine->setup.witness) /* recordings do not know which drafts were right */
-        engine->world.drafts = engine->setup.drafts;
+    engine->world.drafts = engine->setup.witness ? NULL : engine->setup.drafts; /* no recording says which were right */
+    engine->world.draft_trees = engine->setup.ops->kv_pack || !engine->setup.ops->computes;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {

@@ -140,11 +140,21 @@ struct kv_view {
     int n_kv_heads, head_dim; /* held by this rank */
 };
 
+/* Rows at the end of a sequence of which each follows an earlier one, not always the one before it: the cached tokens
+ * from slot `first` on. A row is cached in its slot, in the order of the rows, and its position is that of what it
+ * follows plus 1. It sees what stands before `first`, itself and those that it follows, one behind the other: the same
+ * bits as if they alone stood there. Host memory, alive as long as the batch. */
+struct row_tree {
+    int first, n;
+    const int8_t *parents; /* [n]: which of them it follows, an earlier one; -1: what stands before `first` */
+};
+
 /* One sequence of a step: rows row0 .. row0+n_rows-1 hold its positions pos0 .. ; its cached positions 0 ..
  * pos0+n_rows-1 lie in blocks[]. */
 struct batch_seq {
     int row0, n_rows, pos0;
     const int32_t *blocks;
+    const struct row_tree *tree; /* NULL: each row follows the one before it */
 };
 
 /* What to do with one row of logits. */
@@ -306,6 +316,14 @@ struct kv_move {
     int n_layers, n_heads, head_dim, first_token, end_token;
 };
 
+/* Cached tokens to earlier places of their own sequence: what is cached in from[i] goes to to[i] <= from[i], one after
+ * the other; both ascend. */
+struct kv_pack {
+    struct kv_end at;
+    int n_layers, n_heads, head_dim, n;
+    const int32_t *from, *to; /* [n] */
+};
+
 /* Identifies the captured steps of one member of one group in one layout. The addresses live as long as the ranks. */
 struct graph_key {
     const void *weights; /* the views of the layout and share */
@@ -425,6 +443,8 @@ struct backend_ops {
     /* Copies cached tokens between the KV spaces of ranks, for this rank's part of a move; outside of steps. NULL:
      * nothing is stored. */
     void (*kv_move)(struct device *d, const struct kv_move *m);
+    /* Optional (NULL on a machine that computes: batches have no row_tree there). Outside of steps, too. */
+    void (*kv_pack)(struct device *d, const struct kv_pack *p);
 
     /* Optional (NULL on machines that compute): the whole step at once, results made up by share 0. */
     void (*whole_step)(struct device *d, int vocab, struct layout l, int share);

@@ -70,6 +70,7 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->drafts.items[0].evict = take_rule;
     r->drafts.n = 1;
     r->world.drafts = &r->drafts;
+    r->world.draft_trees = true;
     if (size.n_host)
         kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
@@ -240,12 +241,12 @@ static void advance_item(struct world *w, const struct plan_item *it)
     world_commit(w, q, q->n_computed + it->n_tokens);
     if (q->n_computed != q->n_tokens)
         return;
-    for (request_append(q, SAID); right < it->n_drafts && it->drafts[right] == SAID; right++) {
+    for (request_append(q, SAID); right < it->drafts.n && it->drafts.tokens[right] == SAID; right++) {
         world_commit(w, q, q->n_computed + 1);
         request_append(q, SAID);
     }
-    if (it->n_drafts)
-        draft_count(q, it->source, it->n_drafts, right, false);
+    if (it->drafts.n)
+        draft_count(q, it->source, it->drafts.n, right, right < it->drafts.n);
 }
 
 /* A made-up duration: rows are shared by all ranks, and sequence parallel steps begin slower. Where FFN layers are

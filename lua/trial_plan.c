@@ -31,7 +31,7 @@ static void push_item(lua_State *L, const struct plan_item *it, const struct gro
     lua_createtable(L, 0, 4);
     put_text(L, "name", it->request->spec->name);
     put_number(L, "tokens", it->n_tokens);
-    put_number(L, "drafts", it->n_drafts);
+    put_number(L, "drafts", it->drafts.n);
     lua_pushboolean(L, it->starts);
     lua_setfield(L, -2, "starts");
     put_ranks(L, "ranks", g->mask);

@@ -314,21 +314,23 @@ static int push_no_source(lua_State *L, const struct world *w, const char *name)
     return 2;
 }
 
-/* act.draft(id, n [, source]): how many draft tokens its step verifies, on how many tokens the guess rests, how many of
- * them its source expects to be right, and which source it is */
+/* act.draft(id, n [, source [, shape]]): how many draft tokens its step verifies, on how many tokens the guess rests,
+ * how many of them its source expects to be right, and which source it is. shape: "chain", or "tree" */
 static int act_draft(lua_State *L)
 {
+    static const char *const shapes[] = {"chain", "tree"};
     struct plan *p = verb_plan(L);
     req_id id = verb_request(L, 1);
     int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS);
     const char *name = luaL_optstring(L, 3, NULL);
+    bool tree = !lua_isnoneornil(L, 4) && verb_choice(L, 4, "the shape of the draft", shapes, 2) == 1;
     if (!p)
         return verb_not_now(L, "draft");
     int source = name ? draft_source_named(p->world->drafts, name) : -1;
     struct draft_guess g;
     if (name && source < 0 && p->world->drafts)
         return push_no_source(L, p->world, name);
-    if (!plan_draft(p, id, n, source, &g))
+    if (!plan_draft(p, id, &(struct draft_wish){n, source, tree}, &g))
         return verb_refused(L, p->reason);
     lua_pushnumber(L, g.n);
     lua_pushnumber(L, g.match);

@@ -2,25 +2,27 @@
 -- in the same step; each guess that is right is a token that costs no step of its own. The price of a row more and what
 -- a token is worth come from view.estimate at this batch. The chance that a guess is right comes from how much of the
 -- text before it stood there before, from how often it went on like this, and from the request's own record: so little
--- is drafted for prose that does not repeat itself, and nothing where the batch is large enough.
+-- is drafted for prose that does not repeat itself, and nothing where the batch is large enough. With shape "tree"
+-- guesses branch where the text has gone on in several ways.
 
 local WEIGHT = 6 -- tokens of the record that count as much as the match does
 
--- The chance that a token of this guess is right when all before it are. A longer match is a better one; score / n is
--- the share of the guess that its source expects to be right.
-local function chance(n, match, score, accepted, rejected)
+-- How much a request's guesses are to be trusted: by its record, and by how long the match is.
+local function trust(match, accepted, rejected)
   local matched = 1 - 1 / (match + 2)
-  local record = (accepted + WEIGHT * matched) / (accepted + rejected + WEIGHT)
-  return record * (1 - 2 * (1 - score / n) / (n + 1))
+  return (accepted + WEIGHT * matched) / (accepted + rejected + WEIGHT)
 end
 
--- How many rows of draft tokens pay: the i-th counts when all i are right.
-local function worth(q, price, p)
-  local n, all = 0, q
-  while n < p.most and all > price do
-    n, all = n + 1, all * q
+-- How many rows of draft tokens pay. score / n is the share of the guess that its source expects to be right. In a
+-- chain the i-th counts when all i are right; in a tree rows come in the order of their shares, on several branches.
+local function worth(n, score, trusted, price, p)
+  local share = 1 - 2 * (1 - score / n) / (n + 1)
+  local less = p.shape == "tree" and share or trusted * share
+  local keep, all = 0, trusted * share
+  while keep < p.most and all > price do
+    keep, all = keep + 1, all * less
   end
-  return n
+  return keep
 end
 
 -- What a row more costs, in tokens of this batch; nil: there is no telling.
@@ -33,9 +35,9 @@ end
 
 -- Guesses, and takes back what does not pay.
 local function draft_for(running, i, most, price, act, p)
-  local n, match, score = act.draft(running.id[i], most, p.source ~= "best" and p.source or nil)
+  local n, match, score = act.draft(running.id[i], most, p.source ~= "best" and p.source or nil, p.shape)
   if not n or n == 0 then return end
-  local keep = worth(chance(n, match, score, running.accepted[i], running.rejected[i]), price, p)
+  local keep = worth(n, score, trust(match, running.accepted[i], running.rejected[i]), price, p)
   if keep == 0 and running.output[i] % p.probe == 0 then keep = 1 end
   if keep < n then act.draft(running.id[i], keep) end
 end
@@ -67,6 +69,10 @@ return {
     source = {
       default = "best", choices = { "best", "suffix", "lookup", "heads" },
       doc = "where guesses come from: suffix trees of all that was said, the request's own text, or heads of the model",
+    },
+    shape = {
+      default = "chain", choices = { "chain", "tree" },
+      doc = "one guess, or several that branch (--device cpu; sources that have one guess only give that)",
     },
     margin = {
       default = 0.2, min = 0, max = 10,

@@ -280,10 +280,9 @@ static void guess_by_others(struct suffix *s, const struct request *r, struct su
     monitor_unlock(s->lock);
 }
 
-static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *out)
+static void guess_shape(struct suffix *s, const struct request *r, void **note, struct suffix_want want,
+                        struct draft_guess *out)
 {
-    struct suffix *s = ctx;
-    struct suffix_want want = {.most = most, .min_share = s->opts.min_share};
     struct suffix_guess mine, others;
     mine.n = others.n = 0;
     s->unasked = 0;
@@ -305,7 +304,21 @@ static void guess(void *ctx, const struct request *r, void **note, int most, str
         return;
     out->match = best->match;
     out->score = best->score;
+    out->tree = want.tree;
     memcpy(out->tokens, best->tokens, (size_t)best->n * sizeof *out->tokens);
+    memcpy(out->parents, best->parents, (size_t)best->n * sizeof *out->parents);
+}
+
+static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *out)
+{
+    struct suffix *s = ctx;
+    guess_shape(s, r, note, (struct suffix_want){.most = most, .min_share = s->opts.min_share}, out);
+}
+
+static void guess_tree(void *ctx, const struct request *r, void **note, int most, struct draft_guess *out)
+{
+    struct suffix *s = ctx;
+    guess_shape(s, r, note, (struct suffix_want){.most = most, .min_share = s->opts.min_share, .tree = true}, out);
 }
 
 static void evict(void *ctx, enum draft_evict rule)
@@ -315,7 +328,13 @@ static void evict(void *ctx, enum draft_evict rule)
 
 void suffix_source(struct suffix *s, struct draft_source *to)
 {
-    *to = (struct draft_source){.name = "suffix", .guess = guess, .begin = begin, .end = end, .evict = evict, .ctx = s};
+    *to = (struct draft_source){.name = "suffix",
+                                .guess = guess,
+                                .guess_tree = guess_tree,
+                                .begin = begin,
+                                .end = end,
+                                .evict = evict,
+                                .ctx = s};
 }
 
 /* A wrong file, or one that could not be written at the end, is told at once; the trees are made beside. */

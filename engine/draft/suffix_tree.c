@@ -5,44 +5,9 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
-#include "engine/draft/suffix_nodes.h"
+#include "engine/draft/suffix_inner.h"
 
-enum { PAGE = 64, FIRST_PAGES = 4, NOTHING = -1 };
-
-/* Tokens of a sequence, and where its suffixes that begin with them end. A slot is page * PAGE + place. */
-struct page {
-    int32_t text[PAGE]; /* NOTHING: not written yet */
-    uint32_t leaf[PAGE];
-    uint32_t next[PAGE], prev[PAGE]; /* slots of other suffixes that end there */
-    uint32_t after, before;          /* pages; free ones are chained by after */
-    uint32_t seq;
-    int first; /* the place of its first token in the sequence */
-};
-
-struct seq {
-    uint32_t root, head, tail; /* pages; head of a free one: the next free one */
-    int n, gone;               /* tokens; suffixes that were removed, the first ones */
-};
-
-/* A place in a tree: at the end of `node`, or within the edge to its child `edge`. */
-struct cursor {
-    uint32_t node, edge;
-    int depth;
-};
-
-struct suffix_tree {
-    struct suffix_nodes nodes;
-    struct page *pages;
-    uint32_t n_pages, cap_pages, free_page, live_pages;
-    struct seq *seqs;
-    uint32_t n_seqs, cap_seqs, free_seq, live_seqs;
-    int64_t n_tokens;
-    uint32_t open;     /* the open sequence; 0: none */
-    int due;           /* its first suffix that is not in the tree */
-    uint32_t due_slot; /* 0: there is none */
-    struct cursor at;  /* how far that suffix has been followed in the tree */
-    int known;         /* so many of its tokens stand in the tree in any case */
-};
+enum { FIRST_PAGES = 4 };
 
 struct suffix_tree *suffix_tree_new(void)
 {
@@ -104,41 +69,13 @@ static void free_page(struct suffix_tree *t, uint32_t p)
     t->live_pages--;
 }
 
-static struct page *page_of(const struct suffix_tree *t, uint32_t slot)
-{
-    return &t->pages[slot / PAGE];
-}
-
-/* The token k behind a suffix's first one; NOTHING behind the end of its sequence. */
-static int32_t text_at(const struct suffix_tree *t, uint32_t slot, int k)
-{
-    const struct page *p = page_of(t, slot);
-    for (k += (int)(slot % PAGE); k >= PAGE; k -= PAGE) {
-        if (!p->after)
-            return NOTHING;
-        p = &t->pages[p->after];
-    }
-    return p->text[k];
-}
-
 static void read_text(const struct suffix_tree *t, uint32_t slot, int n, int32_t *out)
 {
     int from = (int)(slot % PAGE), here = PAGE - from < n ? PAGE - from : n;
-    const struct page *p = page_of(t, slot);
+    const struct page *p = suffix_page(t, slot);
     memcpy(out, p->text + from, (size_t)here * sizeof *out);
     if (here < n)
         memcpy(out + here, t->pages[p->after].text, (size_t)(n - here) * sizeof *out);
-}
-
-/* The last n tokens of the open sequence, a page at the most. */
-static void read_end(const struct suffix_tree *t, int n, int32_t *out)
-{
-    const struct seq *s = &t->seqs[t->open];
-    int here = (s->n - 1) % PAGE + 1, before = n > here ? n - here : 0;
-    const struct page *p = &t->pages[s->tail];
-    if (before)
-        memcpy(out, t->pages[p->before].text + PAGE - before, (size_t)before * sizeof *out);
-    memcpy(out + before, p->text + here - (n - before), (size_t)(n - before) * sizeof *out);
 }
 
 static uint32_t write_token(struct suffix_tree *t, int32_t token)
@@ -163,15 +100,10 @@ static uint32_t write_token(struct suffix_tree *t, int32_t token)
 
 static uint32_t slot_behind(const struct suffix_tree *t, uint32_t slot)
 {
-    return slot % PAGE < PAGE - 1 ? slot + 1 : page_of(t, slot)->after * PAGE;
+    return slot % PAGE < PAGE - 1 ? slot + 1 : suffix_page(t, slot)->after * PAGE;
 }
 
 /* ---- walking */
-
-static int32_t edge_token(const struct suffix_tree *t, const struct cursor *c)
-{
-    return text_at(t, t->nodes.items[c->edge].ref, c->depth);
-}
 
 /* Along the first `known` tokens of the string, which stand in the tree: nothing is compared within edges. */
 static void descend(const struct suffix_tree *t, struct cursor *c, const int32_t *string, int known)
@@ -183,15 +115,14 @@ static void descend(const struct suffix_tree *t, struct cursor *c, const int32_t
     }
 }
 
-/* As far along string[0..n) as it stands in the tree; the cursor is already `depth` tokens along it. */
-static void advance(const struct suffix_tree *t, struct cursor *c, const int32_t *string, int n)
+void suffix_advance(const struct suffix_tree *t, struct cursor *c, const int32_t *string, int n)
 {
     while (c->depth < n) {
         if (!c->edge) {
             c->edge = suffix_nodes_find(&t->nodes, c->node, string[c->depth]);
             if (!c->edge)
                 return;
-        } else if (edge_token(t, c) != string[c->depth]) {
+        } else if (suffix_edge_token(t, c) != string[c->depth]) {
             return;
         }
         if (++c->depth == t->nodes.items[c->edge].depth)
@@ -203,24 +134,24 @@ static void advance(const struct suffix_tree *t, struct cursor *c, const int32_t
 
 static void link_end(struct suffix_tree *t, uint32_t slot, uint32_t x)
 {
-    struct page *p = page_of(t, slot);
+    struct page *p = suffix_page(t, slot);
     uint32_t first = t->nodes.items[x].ends;
     p->leaf[slot % PAGE] = x;
     p->next[slot % PAGE] = first;
     p->prev[slot % PAGE] = 0;
     if (first)
-        page_of(t, first)->prev[first % PAGE] = slot;
+        suffix_page(t, first)->prev[first % PAGE] = slot;
     t->nodes.items[x].ends = slot;
 }
 
 static void unlink_end(struct suffix_tree *t, uint32_t slot, uint32_t x)
 {
-    const struct page *p = page_of(t, slot);
+    const struct page *p = suffix_page(t, slot);
     uint32_t next = p->next[slot % PAGE], prev = p->prev[slot % PAGE];
     if (next)
-        page_of(t, next)->prev[next % PAGE] = prev;
+        suffix_page(t, next)->prev[next % PAGE] = prev;
     if (prev)
-        page_of(t, prev)->next[prev % PAGE] = next;
+        suffix_page(t, prev)->next[prev % PAGE] = next;
     else
         t->nodes.items[x].ends = next;
 }
@@ -234,7 +165,7 @@ static uint32_t split(struct suffix_tree *t, const struct cursor *c)
     items[m].ref = items[low].ref;
     suffix_nodes_replace(&t->nodes, low, m);
     items[low].parent = m;
-    items[low].first = text_at(t, items[low].ref, c->depth);
+    items[low].first = suffix_text_at(t, items[low].ref, c->depth);
     suffix_nodes_only(&t->nodes, low);
     return m;
 }
@@ -248,7 +179,7 @@ static void place(struct suffix_tree *t, uint32_t slot, const struct cursor *c, 
         x = suffix_nodes_new(&t->nodes);
         struct suffix_node *n = &t->nodes.items[x];
         n->parent = v;
-        n->first = text_at(t, slot, c->depth);
+        n->first = suffix_text_at(t, slot, c->depth);
         n->count = 1;
         n->depth = SUFFIX_DEPTH;
         n->ref = slot;
@@ -273,7 +204,7 @@ static void settle(struct suffix_tree *t, bool all, int most)
         int n = s->n - t->due < SUFFIX_DEPTH ? s->n - t->due : SUFFIX_DEPTH;
         read_text(t, t->due_slot, n, string);
         descend(t, &t->at, string, t->known);
-        advance(t, &t->at, string, n);
+        suffix_advance(t, &t->at, string, n);
         bool whole = t->at.depth == n;
         if (whole && n < SUFFIX_DEPTH && !all)
             return;
@@ -358,7 +289,7 @@ static void merge(struct suffix_tree *t, uint32_t v)
 static void take_out(struct suffix_tree *t, uint32_t slot)
 {
     struct suffix_node *items = t->nodes.items;
-    uint32_t v = page_of(t, slot)->leaf[slot % PAGE];
+    uint32_t v = suffix_page(t, slot)->leaf[slot % PAGE];
     unlink_end(t, slot, v);
     for (uint32_t parent; (parent = items[v].parent); v = parent) {
         if (items[v].count == 1) {
@@ -425,100 +356,6 @@ struct suffix_stats suffix_tree_stats(const struct suffix_tree *t)
     return s;
 }
 
-/* ---- guesses */
-
-static struct cursor walk(const struct suffix_tree *t, uint32_t root, const int32_t *string, int n)
-{
-    struct cursor c = {.node = root};
-    advance(t, &c, string, n);
-    return c;
-}
-
-static bool goes_on(const struct suffix_tree *t, const struct cursor *c)
-{
-    return c->edge ? edge_token(t, c) != NOTHING : t->nodes.items[c->node].child != 0;
-}
-
-/* The longest end of the context that stands in the tree and goes on; where it does, every shorter one does, too. */
-static struct cursor longest(const struct suffix_tree *t, const struct suffix_want *w, const int32_t *context, int n)
-{
-    int low = 0, high = n < SUFFIX_MATCH ? n : SUFFIX_MATCH, mid = w->hint < high ? w->hint : high;
-    struct cursor best = {.node = w->root};
-    for (; low < high; mid = (low + high + 1) / 2) {
-        mid = mid > low ? mid : (low + high + 1) / 2;
-        struct cursor c = walk(t, w->root, context + n - mid, mid);
-        if (c.depth == mid && goes_on(t, &c)) {
-            best = c;
-            low = mid;
-        } else {
-            high = mid - 1;
-        }
-    }
-    return best;
-}
-
-/* The token behind the cursor's edge or leaf, by the text of a suffix that passes there; an open sequence goes on with
- * what is guessed. */
-static int32_t behind(const struct suffix_tree *t, const struct cursor *c, const struct suffix_guess *g)
-{
-    uint32_t ref = t->nodes.items[c->edge ? c->edge : c->node].ref;
-    int32_t token = text_at(t, ref, c->depth);
-    const struct page *p = page_of(t, ref);
-    if (token != NOTHING || p->seq != t->open)
-        return token;
-    int at = p->first + (int)(ref % PAGE) + c->depth - t->seqs[t->open].n;
-    return at >= 0 && at < g->n ? g->tokens[at] : NOTHING;
-}
-
-/* Along the most frequent children, from the place where the match ends. */
-static int follow(const struct suffix_tree *t, const struct suffix_want *w, struct cursor c, struct suffix_guess *g)
-{
-    const struct suffix_node *items = t->nodes.items;
-    float share = 1;
-    int32_t token;
-    g->n = 0;
-    g->score = 0;
-    g->match = c.depth;
-    for (; c.depth > 0 && g->n < w->most; g->tokens[g->n++] = token, g->score += share, c.depth++) {
-        if (!c.edge && items[c.node].child) {
-            c.edge = items[c.node].child;
-            share *= (float)items[c.edge].count / (float)items[c.node].count;
-        }
-        token = behind(t, &c, g);
-        if (token == NOTHING || share < w->min_share)
-            break;
-        if (c.edge && c.depth + 1 == items[c.edge].depth)
-            c = (struct cursor){c.edge, 0, c.depth};
-    }
-    g->seq = g->n ? page_of(t, items[c.edge ? c.edge : c.node].ref)->seq : 0;
-    return g->n;
-}
-
-int suffix_tree_guess(const struct suffix_tree *t, const struct suffix_want *w, const int32_t *context, int n_context,
-                      struct suffix_guess *g)
-{
-    return follow(t, w, longest(t, w, context, n_context), g);
-}
-
-int suffix_tree_guess_own(const struct suffix_tree *t, const struct suffix_want *w, struct suffix_guess *g)
-{
-    const struct seq *s = &t->seqs[t->open];
-    int n = s->n - t->due;
-    ASSERT(t->open);
-    if (t->at.depth == n)
-        return follow(t, w, t->at, g);
-    int32_t context[SUFFIX_MATCH]; /* suffixes are due: how much of its end stands there has to be looked for */
-    n = n < SUFFIX_MATCH ? n : SUFFIX_MATCH;
-    read_end(t, n, context);
-    return suffix_tree_guess(t, &(struct suffix_want){t->seqs[t->open].root, w->most, w->min_share, 0}, context, n, g);
-}
-
-int64_t suffix_tree_count(const struct suffix_tree *t, uint32_t root, const int32_t *string, int n)
-{
-    struct cursor c = walk(t, root, string, n);
-    return c.depth == n ? (int64_t)t->nodes.items[c.edge ? c.edge : c.node].count : 0;
-}
-
 /* ---- for tests */
 
 static const char *check_siblings(const struct suffix_tree *t, uint32_t v)
@@ -545,7 +382,7 @@ static const char *check_siblings(const struct suffix_tree *t, uint32_t v)
 
 static bool passes(const struct suffix_tree *t, uint32_t slot, uint32_t v)
 {
-    uint32_t x = page_of(t, slot)->leaf[slot % PAGE];
+    uint32_t x = suffix_page(t, slot)->leaf[slot % PAGE];
     while (x && x != v)
         x = t->nodes.items[x].parent;
     return x == v;
@@ -557,8 +394,8 @@ static const char *check_node(const struct suffix_tree *t, uint32_t v)
     uint32_t sum = 0;
     for (uint32_t c = n->child; c; c = items[c].next)
         sum += items[c].count;
-    for (uint32_t s = n->ends; s; s = page_of(t, s)->next[s % PAGE], sum++)
-        if (page_of(t, s)->leaf[s % PAGE] != v)
+    for (uint32_t s = n->ends; s; s = suffix_page(t, s)->next[s % PAGE], sum++)
+        if (suffix_page(t, s)->leaf[s % PAGE] != v)
             return "a suffix does not know where it ends";
     if (sum != n->count)
         return "a count is not the sum of its children and of what ends there";
@@ -568,9 +405,9 @@ static const char *check_node(const struct suffix_tree *t, uint32_t v)
         return "a node neither branches nor ends a suffix";
     if (n->depth <= items[n->parent].depth || n->depth > SUFFIX_DEPTH)
         return "a node is not deeper than its parent, or too deep";
-    if (text_at(t, n->ref, n->depth - 1) == NOTHING && page_of(t, n->ref)->seq != t->open)
+    if (suffix_text_at(t, n->ref, n->depth - 1) == NOTHING && suffix_page(t, n->ref)->seq != t->open)
         return "an edge is longer than its text";
-    if (!passes(t, n->ref, v) || text_at(t, n->ref, items[n->parent].depth) != n->first)
+    if (!passes(t, n->ref, v) || suffix_text_at(t, n->ref, items[n->parent].depth) != n->first)
         return "a node's text is not that of a suffix which passes there";
     return check_siblings(t, v);
 }

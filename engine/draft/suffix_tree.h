@@ -57,6 +57,7 @@ struct suffix_guess {
     float score;  /* how many are expected to be right: the sum of the products of shares along the path */
     uint32_t seq; /* one of the sequences that say so */
     int32_t tokens[SUFFIX_MOST];
+    int8_t parents[SUFFIX_MOST]; /* the one that it stands behind, an earlier one; -1: the context */
 };
 /* What followed the longest end of context[0..n_context) that stands in this tree and has been followed by anything
  * (the most frequent child, again and again); ends where the path's share falls below min_share. In an open sequence
@@ -66,7 +67,9 @@ struct suffix_want {
     uint32_t root;
     int most;
     float min_share;
-    int hint; /* how long the match may be: looked at first. 0: any */
+    int hint;  /* how long the match may be: looked at first. 0: any */
+    bool tree; /* not the most frequent child alone, but the tokens with the largest shares on all branches, largest
+                  first: O(most^2) */
 };
 int suffix_tree_guess(const struct suffix_tree *t, const struct suffix_want *w, const int32_t *context, int n_context,
                       struct suffix_guess *guess);

@@ -20,7 +20,7 @@ static void take_seqs(struct cut *c, struct batch *m, int row, int end)
     for (int i = 0; i < n; i++) {
         const struct batch_seq *s = &b->seqs[c->seq + i];
         int first = s->row0 > row ? s->row0 : row, past = s->row0 + s->n_rows < end ? s->row0 + s->n_rows : end;
-        seqs[i] = (struct batch_seq){first - row, past - first, s->pos0 + first - s->row0, s->blocks};
+        seqs[i] = (struct batch_seq){first - row, past - first, s->pos0 + first - s->row0, s->blocks, s->tree};
     }
     m->n_seqs = n;
     m->seqs = seqs;

@@ -202,6 +202,31 @@ static void begin_part(struct rank *r, struct work *w)
         run_part(r, w);
 }
 
+/* Draft tokens that were right go where they would be if nothing else had been drafted: within the step, so nobody else
+ * ever sees them elsewhere. Members of other stages do not hear what is sampled, so all wait for it here; who fails
+ * says so, too. A step that fails counts for nothing, and its requests begin again. */
+static void pack_drafts(struct rank *r, const struct work *w)
+{
+    struct step *s = w->step;
+    int32_t from[MOST_DRAFTS], to[MOST_DRAFTS];
+    if (!s->trees || !r->setup.ops->computes)
+        return;
+    if (step_samples(s, w->share))
+        atomic_fetch_sub(&s->sampling, 1);
+    if (part_of(w)->rc)
+        return;
+    while (atomic_load(&s->sampling) > 0)
+        rank_sleep_ns(5000);
+    if (!step_has_sampled(s))
+        return;
+    for (int i = 0; i < s->n_items; i++) {
+        struct kv_pack p = {.at = {.blocks = part_of(w)->batch.seqs[i].blocks}, .from = from, .to = to};
+        p.n = step_packs(s, i, from, to);
+        if (p.n)
+            forward_pack(&r->forward, &w->site, &p);
+    }
+}
+
 static void finish_part(struct rank *r, struct work *w)
 {
     struct step_part *p = part_of(w);
@@ -212,6 +237,7 @@ static void finish_part(struct rank *r, struct work *w)
     }
     if (r->setup.threaded && !r->setup.ops->computes)
         rank_sleep_ns(p->time.ns);
+    pack_drafts(r, w);
     if (atomic_fetch_sub(&s->left, 1) == 1 && r->setup.threaded)
         r->setup.step_done(r->setup.ctx, s);
 }

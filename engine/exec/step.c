@@ -56,31 +56,38 @@ struct cursor {
     int row, seq, logit;
 };
 
-/* What the request has put out, and then its draft tokens: the penalties of a row count those before it. */
-static const int32_t *output_of(struct step *s, const struct request *r, const struct step_item *it)
+/* What the request has put out, and then the draft tokens up to this one: the penalties of its row count them. Rows of
+ * a chain share one array. */
+static const int32_t *output_of(struct step *s, const struct request *r, const struct drafts *d, int at)
 {
     const int32_t *output = r->tokens + r->spec->n_prompt;
-    size_t n = (size_t)request_output(r), more = (size_t)it->n_drafts;
+    size_t n = (size_t)request_output(r), more = (size_t)(d->parents ? drafts_depth(d, at) : d->n);
     if (!more || !has_penalties(&r->spec->sampling))
         return output;
     int32_t *both = arena_new(&s->arena, (n + more) * sizeof *both);
     memcpy(both, output, n * sizeof *both);
-    memcpy(both + n, it->drafts, more * sizeof *both);
+    if (!d->parents)
+        memcpy(both + n, d->tokens, more * sizeof *both);
+    for (; d->parents && at >= 0; at = d->parents[at])
+        both[n + --more] = d->tokens[at];
     return both;
 }
 
 /* The rows that sample: of its newest token, and of its draft tokens. */
 static void add_samples(struct step *s, struct cursor *c, const struct request *r, const struct step_item *it)
 {
-    const int32_t *output = output_of(s, r, it);
+    const struct drafts *d = &it->drafts;
+    const int32_t *output = output_of(s, r, d, -1);
     int last = c->row + it->n_tokens - 1;
-    for (int i = 0; i <= it->n_drafts; i++) {
+    for (int i = 0; i <= d->n; i++) {
+        int depth = drafts_depth(d, i - 1);
         if (i) {
-            c->ids[last + i] = it->drafts[i - 1];
-            c->positions[last + i] = r->n_tokens + i - 1;
+            c->ids[last + i] = d->tokens[i - 1];
+            c->positions[last + i] = r->n_tokens + depth - 1;
+            output = d->parents ? output_of(s, r, d, i - 1) : output;
         }
         c->logit_rows[c->logit] = last + i;
-        fill_sample(&c->samples[c->logit++], r, output, request_output(r) + i);
+        fill_sample(&c->samples[c->logit++], r, output, request_output(r) + depth);
     }
 }
 
@@ -89,7 +96,25 @@ static void add_ask(struct step *s, struct step_item *it)
     ASSERT(it->samples && s->asks.n < MOST_ASKS);
     it->ask = s->asks.n++;
     s->asks.items[it->ask] =
-        (struct heads_ask){.first = it->first_result + it->n_given, .n = it->n_drafts + 1, .drafts = it->drafts};
+        (struct heads_ask){.first = it->first_result + it->n_given, .drafts = it->drafts, .at = -1};
+}
+
+/* The drafts, in the step's arena; the tree of their rows, NULL where they are a chain. */
+static const struct row_tree *take_drafts(struct step *s, const struct request *r, const struct drafts *from,
+                                          struct drafts *to)
+{
+    size_t n = (size_t)from->n;
+    *to = (struct drafts){.n = from->n};
+    if (!n)
+        return NULL;
+    to->tokens = arena_copy(&s->arena, from->tokens, n * sizeof *to->tokens);
+    if (!from->parents)
+        return NULL;
+    to->parents = arena_copy(&s->arena, from->parents, n * sizeof *to->parents);
+    struct row_tree *t = arena_new(&s->arena, sizeof *t);
+    *t = (struct row_tree){.first = r->n_tokens, .n = to->n, .parents = to->parents};
+    s->trees = true;
+    return t;
 }
 
 static void add_item(struct step *s, struct cursor *c, const struct plan_item *it)
@@ -99,17 +124,15 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     int given = count_given(r, it->n_tokens);
     *out = (struct step_item){.id = r->id,
                               .n_tokens = it->n_tokens,
-                              .n_drafts = it->n_drafts,
                               .source = it->source,
                               .ask = -1,
                               .first_result = c->logit,
                               .n_given = given,
                               .given_at = r->n_computed + 1,
                               .samples = samples(r, it->n_tokens)};
-    int rows = it->n_tokens + it->n_drafts;
-    if (it->n_drafts)
-        out->drafts = arena_copy(&s->arena, it->drafts, (size_t)it->n_drafts * sizeof *it->drafts);
-    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = rows, .pos0 = r->n_computed};
+    int rows = it->n_tokens + it->drafts.n;
+    const struct row_tree *tree = take_drafts(s, r, &it->drafts, &out->drafts);
+    c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = rows, .pos0 = r->n_computed, .tree = tree};
     for (int i = 0; i < it->n_tokens; i++) {
         c->ids[c->row + i] = r->tokens[r->n_computed + i];
         c->positions[c->row + i] = r->n_computed + i;
@@ -158,6 +181,7 @@ static void fill_group(struct step *s, struct layout layout, const struct step_c
     s->comms = at->comms;
     s->algorithm = (enum comm_algorithm)partition_algorithm(at->world, at->group->mask);
     atomic_store(&s->left, g->n_ranks);
+    atomic_store(&s->sampling, g->n_ranks / layout.pp);
     s->parts = arena_new(&s->arena, (size_t)g->n_ranks * sizeof *s->parts);
 }
 
@@ -206,7 +230,7 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
     s->size = plan_size(b);
     for (int i = 0; i < b->n_items; i++)
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) +
-                    samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].n_drafts;
+                    samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].drafts.n;
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
     s->asks.results = s->results;
     if (b->n_asks)
@@ -227,7 +251,7 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at)
     for (int i = 0; i < s->n_items; i++) {
         const struct request *r = request_find(&w->requests, s->items[i].id);
         const struct step_item *it = &s->items[i];
-        if (it->n_tokens != 1 || it->n_drafts || it->ask >= 0 || !it->samples || it->n_given || !r || r->finishing ||
+        if (it->n_tokens != 1 || it->drafts.n || it->ask >= 0 || !it->samples || it->n_given || !r || r->finishing ||
             r->lost)
             return false;
         if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
@@ -289,6 +313,44 @@ int step_take_tokens(struct step *s, int share, struct err *e)
     for (int i = 0; i < s->n_rows; i++)
         s->parts[share].ids[i] = s->prev->results[i].token;
     return 0;
+}
+
+/* ---- drafts */
+
+int step_path(const struct step *s, const struct step_item *it, int8_t path[MOST_DRAFTS])
+{
+    const struct sample_result *res = &s->results[it->first_result + it->n_given];
+    int n = 0;
+    for (int at = -1; it->drafts.n && (at = drafts_next(&it->drafts, at, res[at + 1].token)) >= 0;)
+        path[n++] = (int8_t)at;
+    return n;
+}
+
+int step_packs(const struct step *s, int item, int32_t from[MOST_DRAFTS], int32_t to[MOST_DRAFTS])
+{
+    const struct step_item *it = &s->items[item];
+    const struct row_tree *t = s->parts[0].batch.seqs[item].tree;
+    int8_t path[MOST_DRAFTS];
+    int right = t ? step_path(s, it, path) : 0, n = 0;
+    for (int i = 0; i < right; i++)
+        if (path[i] != i) {
+            from[n] = t->first + path[i];
+            to[n++] = t->first + i;
+        }
+    return n;
+}
+
+bool step_samples(const struct step *s, int share)
+{
+    return share_stage(s->layout, share) == s->layout.pp - 1;
+}
+
+bool step_has_sampled(const struct step *s)
+{
+    for (int i = 0; i < s->n_ranks; i++)
+        if (step_samples(s, i) && s->parts[i].rc)
+            return false;
+    return true;
 }
 
 void step_watch(struct step *s, int n_layers)

@@ -19,8 +19,7 @@
 struct step_item {
     req_id id;
     int n_tokens;          /* computed by this step */
-    int n_drafts;          /* rows behind those, each of which samples as well */
-    const int32_t *drafts; /* [n_drafts] in the step's arena */
+    struct drafts drafts;  /* rows behind those, each of which samples as well; in the step's arena */
     int source;            /* whose they are */
     int ask;               /* in the step's asks: what it is guessed for the next step; -1: nothing */
     int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set,
@@ -59,6 +58,9 @@ struct step {
                                       they have begun */
     struct step_part *parts;       /* [n_ranks] by share */
     atomic_int left;               /* members yet to end */
+    bool trees;                    /* some of its drafts are trees: what is right of them is put in its place by all
+                                      members, once it has been sampled (step_packs) */
+    atomic_int sampling;           /* members of the last stage yet to sample */
     struct step_item *items;
     int n_items, n_rows;
     struct step_size size;
@@ -89,6 +91,14 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at);
 struct step *step_follow(struct step *s, const struct step_context *at);
 /* Once all parts of s->prev have ended: this part's tokens, from its results. E_PEER: it failed. */
 int step_take_tokens(struct step *s, int share, struct err *e);
+/* Which of the item's drafts were right, in order: path[0..n); returns n. Once results are known. */
+int step_path(const struct step *s, const struct step_item *it, int8_t path[MOST_DRAFTS]);
+/* Where one of the item's draft tokens that were right is cached, and where it belongs, for those that are not there
+ * yet: from[0..n) and to[0..n), positions of the sequence. */
+int step_packs(const struct step *s, int item, int32_t from[MOST_DRAFTS], int32_t to[MOST_DRAFTS]);
+bool step_samples(const struct step *s, int share); /* is the member one of the last stage? */
+/* Once nobody is sampling: have all done so? */
+bool step_has_sampled(const struct step *s);
 void step_watch(struct step *s, int n_layers); /* before it is posted: its parts get timelines */
 int64_t step_ns(const struct step *s);         /* of its slowest part */
 /* Times of the part that had the most of it, all else of all parts together. */

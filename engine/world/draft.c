@@ -79,12 +79,12 @@ void draft_take_made(const struct draft_sources *s, struct request *r, const str
             s->items[i].made(s->items[i].ctx, r, &r->draft_notes[i], m);
 }
 
-void draft_count(struct request *r, int source, int n, int right, bool ended)
+void draft_count(struct request *r, int source, int n, int right, bool wrong)
 {
     struct draft_counts *c = &r->drafts[source];
     c->drafted += n;
     c->accepted += right;
-    c->rejected += !ended && right < n;
+    c->rejected += wrong;
 }
 
 struct draft_counts draft_total(const struct request *r)
@@ -96,4 +96,35 @@ struct draft_counts draft_total(const struct request *r)
         all.rejected += r->drafts[i].rejected;
     }
     return all;
+}
+
+static int parent_of(const struct drafts *d, int at)
+{
+    return d->parents ? d->parents[at] : at - 1;
+}
+
+int drafts_next(const struct drafts *d, int at, int32_t token)
+{
+    for (int i = at + 1; i < d->n; i++)
+        if (parent_of(d, i) == at && d->tokens[i] == token)
+            return i;
+    return -1;
+}
+
+bool drafts_go_on(const struct drafts *d, int at)
+{
+    for (int i = at + 1; i < d->n; i++)
+        if (parent_of(d, i) == at)
+            return true;
+    return false;
+}
+
+int drafts_depth(const struct drafts *d, int at)
+{
+    int n = 0;
+    if (!d->parents)
+        return at + 1;
+    for (; at >= 0; at = d->parents[at])
+        n++;
+    return n;
 }

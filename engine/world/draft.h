@@ -1,10 +1,11 @@
 /* Draft tokens: a guess of what a request says next, whose rows go through a step together with its newest token. The
  * step samples behind every one of them, with the randomness of that position in its sequence, and the tokens count as
  * far as the guesses were right: so the text is the one that it would have been without drafts, greedy or seeded
- * (Leviathan et al. 2023, with a deterministic guess; Arctic Inference's suffix decoding verifies the same way). What
- * is guessed is the business of sources, of which a server has a few; who drafts how much by which is the policy's
- * (plan_draft). Engine thread only. Invariant: a source sees a request begin and end once each, and what it keeps for
- * it in between is its own. */
+ * (Leviathan et al. 2023, with a deterministic guess; Arctic Inference's suffix decoding verifies the same way). A
+ * guess is a chain, or a tree (SpecInfer, arXiv 2305.09781): each token names the one that it stands behind, and the
+ * step goes on along the branch that it says itself. What is guessed is the business of sources, of which a server has
+ * a few; who drafts how much by which is the policy's (plan_draft). Engine thread only. Invariant: a source sees a
+ * request begin and end once each, and what it keeps for it in between is its own. */
 #ifndef WORLD_DRAFT_H
 #define WORLD_DRAFT_H
 
@@ -20,7 +21,9 @@ struct draft_guess {
     int n, match; /* tokens; on how many of its timeline, up to the newest, the guess rests */
     float score;  /* how many of them the source expects to be right */
     int source;   /* its place among the sources */
+    bool tree;    /* else parents do not count, and each token stands behind the one before it */
     int32_t tokens[MOST_DRAFTS];
+    int8_t parents[MOST_DRAFTS]; /* an earlier one, or -1: the newest token. No two behind one are the same token */
 };
 
 /* What the ranks of a step have guessed for a request whose item asked for it (models/forward/heads.h). */
@@ -45,6 +48,8 @@ struct draft_source {
     /* Up to `most` tokens behind the request's newest one: n, match, score and tokens of *g. *note: what this source
      * keeps for this request, NULL before it has anything. n is 0: no idea. */
     void (*guess)(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g);
+    /* The same as a tree: the first n of its tokens are a tree, too, for every n. NULL: it has chains only. */
+    void (*guess_tree)(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g);
     void (*begin)(void *ctx, const struct request *r, void **note); /* it has come; NULL: does not matter */
     void (*end)(void *ctx, const struct request *r, void *note);    /* it ends; note may be NULL */
     void (*evict)(void *ctx, enum draft_evict rule);                /* from now on; NULL: it keeps nothing */
@@ -53,6 +58,12 @@ struct draft_source {
     void (*made)(void *ctx, const struct request *r, void **note, const struct draft_made *m);
     bool by_name; /* asked only by a policy that names it, unless it is the first */
     void *ctx;
+};
+
+/* What a policy asks for. */
+struct draft_wish {
+    int most, source; /* source: its place, or -1: of all that need no name, the one with the highest score */
+    bool tree;        /* where the source has trees; else its chain */
 };
 
 struct draft_sources {
@@ -77,8 +88,19 @@ void draft_begin(const struct draft_sources *s, struct request *r);      /* s: N
 void draft_end(const struct draft_sources *s, struct request *r);
 /* Its step has guessed for it, and its tokens are in the timeline. */
 void draft_take_made(const struct draft_sources *s, struct request *r, const struct draft_made *m);
-/* A step has verified n draft tokens, of which `right` were; ended: it says nothing about the one behind them. */
-void draft_count(struct request *r, int source, int n, int right, bool ended);
+/* A step has verified n draft tokens, of which `right` were; wrong: what stood behind these was not. */
+void draft_count(struct request *r, int source, int n, int right, bool wrong);
 struct draft_counts draft_total(const struct request *r); /* of all sources */
+
+/* Draft tokens as they go through a step; parents NULL: a chain. */
+struct drafts {
+    int n;
+    const int32_t *tokens;
+    const int8_t *parents;
+};
+/* Which of them stands behind `at` (-1: the newest token) and is this token; -1: none. */
+int drafts_next(const struct drafts *d, int at, int32_t token);
+bool drafts_go_on(const struct drafts *d, int at); /* does any stand behind it? */
+int drafts_depth(const struct drafts *d, int at);  /* tokens from the newest one to it; of -1 0 */
 
 #endif

@@ -431,7 +431,7 @@ static void reserve_items(struct plan *p, const struct plan_batch *b)
 {
     for (int k = 0; k < b->n_items; k++) {
         struct plan_item *it = &b->items[k];
-        bool ok = world_reserve(p->world, it->request, it->request->n_computed + it->n_tokens + it->n_drafts);
+        bool ok = world_reserve(p->world, it->request, it->request->n_computed + it->n_tokens + it->drafts.n);
         ASSERT(ok);
         if (it->copy)
             world_aim_copy(p->world, it->copy, it->request);

@@ -7,13 +7,13 @@
 #define WORLD_PLAN_H
 
 #include "engine/base/mem.h"
+#include "engine/world/draft.h"
 #include "engine/world/view.h"
 
 struct plan_item {
     struct request *request;
     int n_tokens;           /* of its timeline, from n_computed (after the prefix hit) on */
-    int n_drafts;           /* rows behind them, of tokens that may follow */
-    const int32_t *drafts;  /* [n_drafts] in the plan's arena */
+    struct drafts drafts;   /* rows behind them, of tokens that may follow; in the plan's arena */
     int source;             /* whose they are */
     bool asks;              /* the step is to guess what follows it, for the next one (draft_made) */
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
@@ -112,11 +112,10 @@ int plan_decodes(struct plan_batch *b);
 int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 /* One request with up to n tokens (0: all that remain). Returns the tokens added, 0 with a reason. */
 int plan_add(struct plan_batch *b, req_id id, int n);
-/* Up to n draft tokens (draft.h) for a request that decodes in a batch of this plan, as far as there is room for them
- * without anybody giving way. source: its place, or -1: of all that need no name, the one with the highest score.
- * *g: what was guessed, as far as it is verified. False with a reason; g->n is 0 where nobody has an idea. Called again
- * for the same request it keeps the first n of those that it has. */
-bool plan_draft(struct plan *p, req_id id, int n, int source, struct draft_guess *g);
+/* Draft tokens (draft.h) for a request that decodes in a batch of this plan, as far as there is room for them without
+ * anybody giving way. *g: what was guessed, as far as it is verified. False with a reason; g->n is 0 where nobody has
+ * an idea. Called again for the same request it keeps the first w->most of those that it has. */
+bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct draft_guess *g);
 /* What goes first of what sources of draft tokens keep, from now on, until the policy ends. */
 bool plan_evict(struct plan *p, enum draft_evict rule);
 /* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */

@@ -362,8 +362,8 @@ struct step_size plan_size(const struct plan_batch *b)
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
         double before = it->starts && !it->request->parked ? it->n_prefix : it->request->n_computed;
-        step_size_add(&s, it->n_tokens + it->n_drafts, before);
-        s.n_logits += it->n_drafts;
+        step_size_add(&s, it->n_tokens + it->drafts.n, before);
+        s.n_logits += it->drafts.n;
         s.n_logits += before + it->n_tokens == it->request->n_tokens && it->request->spec->max_tokens > 0;
     }
     plan_size_ffn(b->plan->world, b->plan, b->group, b->layout, &s);

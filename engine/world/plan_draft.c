@@ -13,10 +13,12 @@ static struct plan_batch *batch_of(const struct plan *p, const struct request *r
     return NULL;
 }
 
-static const char *why_not(const struct plan *p, const struct request *r, const struct plan_batch *b)
+static const char *why_not(const struct plan *p, const struct request *r, const struct plan_batch *b, bool tree)
 {
     if (!p->world->drafts)
         return "nothing is drafted here: steps are simulated, or recorded";
+    if (tree && !p->world->draft_trees)
+        return "this device verifies chains of draft tokens only, no trees";
     if (!r)
         return "the request has ended";
     if (!b || b->forwarded)
@@ -65,8 +67,17 @@ static void ask(const struct plan *p, struct plan_batch *b, const struct request
     }
 }
 
+/* A tree with one branch is a chain. */
+static bool branches(const struct draft_guess *g)
+{
+    for (int i = 0; i < g->n && g->tree; i++)
+        if (g->parents[i] != i - 1)
+            return true;
+    return false;
+}
+
 /* Of one source, or of all that need no name the best. */
-static void guess(const struct plan *p, struct request *r, int most, int source, struct draft_guess *best)
+static void guess(const struct plan *p, struct request *r, const struct draft_wish *w, struct draft_guess *best)
 {
     const struct draft_sources *s = p->world->drafts;
     struct draft_guess g;
@@ -74,14 +85,16 @@ static void guess(const struct plan *p, struct request *r, int most, int source,
     best->score = 0;
     for (int i = 0; i < s->n; i++) {
         const struct draft_source *x = &s->items[i];
-        if (!is_asked(s, i, source))
+        if (!is_asked(s, i, w->source))
             continue;
         g.n = 0;
-        x->guess(x->ctx, r, &r->draft_notes[i], most, &g);
+        g.tree = false;
+        (w->tree && x->guess_tree ? x->guess_tree : x->guess)(x->ctx, r, &r->draft_notes[i], w->most, &g);
         g.source = i;
         if (g.n && (!best->n || g.score > best->score))
             *best = g;
     }
+    best->tree = best->n && branches(best);
 }
 
 /* Blocks for the tokens behind its newest one that the plan took beyond its own. */
@@ -95,40 +108,41 @@ static void take_blocks(struct plan *p, const struct request *r, int n_drafts, i
 static bool cut(struct plan *p, struct plan_batch *b, struct request *r, int n)
 {
     struct plan_item *it = &b->items[r->plan_item];
-    if (n > it->n_drafts)
+    if (n > it->drafts.n)
         return plan_no(p, "it has draft tokens already: another call can take some of them back");
-    take_blocks(p, r, it->n_drafts, -1);
+    take_blocks(p, r, it->drafts.n, -1);
     take_blocks(p, r, n, 1);
-    b->n_tokens -= it->n_drafts - n;
-    it->n_drafts = n;
+    b->n_tokens -= it->drafts.n - n;
+    it->drafts.n = n;
     return true;
 }
 
-bool plan_draft(struct plan *p, req_id id, int n, int source, struct draft_guess *g)
+bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct draft_guess *g)
 {
     struct request *r = request_find(&p->world->requests, id);
     struct plan_batch *b = r ? batch_of(p, r) : NULL;
     g->n = g->match = 0;
     g->score = 0;
-    p->reason = why_not(p, r, b);
+    p->reason = why_not(p, r, b, w->tree);
     if (p->reason)
         return false;
-    if (b->items[r->plan_item].n_drafts) {
-        g->source = b->items[r->plan_item].source;
-        g->n = n;
-        return cut(p, b, r, n);
+    struct plan_item *it = &b->items[r->plan_item];
+    if (it->drafts.n) {
+        g->source = it->source;
+        g->n = w->most;
+        return cut(p, b, r, w->most);
     }
-    if (n > 0)
-        ask(p, b, r, source);
-    n = room_for(p, r, b, n);
-    if (n)
-        guess(p, r, n, source, g);
+    if (w->most > 0)
+        ask(p, b, r, w->source);
+    struct draft_wish wish = {room_for(p, r, b, w->most), w->source, w->tree};
+    if (wish.most)
+        guess(p, r, &wish, g);
     if (!g->n)
         return true;
-    struct plan_item *it = &b->items[r->plan_item];
-    it->n_drafts = g->n;
     it->source = g->source;
-    it->drafts = arena_copy(&p->arena, g->tokens, (size_t)g->n * sizeof *g->tokens);
+    it->drafts.n = g->n;
+    it->drafts.tokens = arena_copy(&p->arena, g->tokens, (size_t)g->n * sizeof *g->tokens);
+    it->drafts.parents = g->tree ? arena_copy(&p->arena, g->parents, (size_t)g->n * sizeof *g->parents) : NULL;
     b->n_tokens += g->n;
     take_blocks(p, r, g->n, 1);
     return true;

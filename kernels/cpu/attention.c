@@ -1,9 +1,11 @@
 /* Attention of a step: cut into items of one kv head and a few rows of one sequence, all leaves; or, when that gives
  * the threads too little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The
- * sums are the same either way. */
+ * sums are the same either way. Rows of a tree share what stands before it; the leaves in which it stands each of them
+ * reads alone, with its own path in place of what is cached there. */
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/world/draft.h"
 #include "kernels/cpu/device.h"
 
 enum { TILE_QUERIES = 96, WIDEN_QUERIES = 12 };
@@ -55,9 +57,27 @@ static size_t space_floats(size_t dim, size_t ldo)
     return (n + 15) & ~(size_t)15;
 }
 
+/* What row i of the tree follows, and itself, as slots; returns how many. NULL: none are written. */
+static int path_of(const struct row_tree *t, int i, int32_t *path)
+{
+    int n = 0;
+    for (int k = i; k >= 0; k = t->parents[k])
+        n++;
+    for (int k = i, at = n; k >= 0 && path; k = t->parents[k])
+        path[--at] = t->first + k;
+    return n;
+}
+
+/* Of a row among its tree's; negative: it stands before them, or there is no tree. */
+static int place_in_tree(const struct batch_seq *s, int row)
+{
+    return s->tree ? s->pos0 + row - s->row0 - s->tree->first : -1;
+}
+
 static int position_of(const struct batch_seq *s, int row)
 {
-    return s->pos0 + row - s->row0;
+    int at = place_in_tree(s, row);
+    return at < 0 ? s->pos0 + row - s->row0 : s->tree->first + path_of(s->tree, at, NULL) - 1;
 }
 
 static int first_seen(const struct attention_args *a, int position)
@@ -89,6 +109,49 @@ static void finish_query(const struct attn_call *c, int row, int head, const flo
 {
     float *y = act_row(c->a->out, row) + (size_t)head * (size_t)c->a->kv.head_dim;
     c->d->kernels->attend_finish(o, l, c->a->kv.head_dim, y);
+}
+
+/* The row's path in place of what is cached at its positions; nothing, where that is the same. */
+static void take_path(struct attend_job *j, const struct batch_seq *seq, int row, int32_t path[MOST_DRAFTS])
+{
+    const struct row_tree *t = seq->tree;
+    int at = place_in_tree(seq, row), n = at < 0 ? 0 : path_of(t, at, path);
+    if (n == at + 1)
+        return;
+    j->path = path;
+    j->path0 = t->first;
+    j->n_path = n;
+}
+
+/* Rows of a sequence with a tree: together before the leaf in which the tree begins, one by one from there on. */
+static void attend_tree(const struct attn_call *c, const struct attn_item *it, const struct attn_space *s,
+                        const struct attend_job *all)
+{
+    const struct batch_seq *seq = &c->d->batch->seqs[it->seq];
+    int own = seq->tree->first / ATTN_LEAF, n = it->n_heads;
+    int32_t path[MOST_DRAFTS];
+    struct attend_job j = *all;
+    j.leaf1 = own < it->leaf1 ? own : it->leaf1;
+    if (j.leaf0 < j.leaf1)
+        c->d->kernels->attend(&j);
+    for (int r = 0; r < it->n_rows; r++) {
+        j = *all;
+        j.leaf0 = own > it->leaf0 ? own : it->leaf0;
+        j.n_q = n;
+        j.q += (size_t)(r * n) * c->dim;
+        j.o += (size_t)(r * n) * c->dim;
+        j.lo += r * n;
+        j.hi += r * n;
+        j.m += r * n;
+        j.l += r * n;
+        if (j.partial) /* of one row */
+            j.partial += (size_t)(j.leaf0 - it->leaf0) * (size_t)n * c->ldo;
+        take_path(&j, seq, it->row0 + r, path);
+        j.k_tile = j.path ? s->k_tile : all->k_tile;
+        j.v_tile = j.path ? s->v_tile : all->v_tile;
+        if (j.leaf0 < j.leaf1)
+            c->d->kernels->attend(&j);
+    }
 }
 
 static void attend_item(void *ctx, int item, int thread)
@@ -128,7 +191,10 @@ static void attend_item(void *ctx, int item, int thread)
         .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
     };
     load_queries(c, it, &s);
-    c->d->kernels->attend(&j);
+    if (c->d->batch->seqs[it->seq].tree)
+        attend_tree(c, it, &s, &j);
+    else
+        c->d->kernels->attend(&j);
     if (it->partial != SIZE_MAX)
         return;
     for (int q = 0; q < n_q; q++)
@@ -182,8 +248,13 @@ struct cutting {
 static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutting *cut, size_t *floats, bool fill)
 {
     const struct batch_seq *seq = &c->d->batch->seqs[it.seq];
-    int last = position_of(seq, it.row0 + it.n_rows - 1), leaf1 = last / ATTN_LEAF + 1;
-    int leaf0 = first_seen(c->a, position_of(seq, it.row0)) / ATTN_LEAF;
+    int first = position_of(seq, it.row0), last = position_of(seq, it.row0 + it.n_rows - 1);
+    for (int i = 0; i < it.n_rows && seq->tree; i++) {
+        int p = position_of(seq, it.row0 + i);
+        first = p < first ? p : first;
+        last = p > last ? p : last;
+    }
+    int leaf0 = first_seen(c->a, first) / ATTN_LEAF, leaf1 = last / ATTN_LEAF + 1;
     size_t n_q = (size_t)(it.n_rows * it.n_heads);
     bool split = cut->leaves_per_item > 0 && it.n_rows == 1 && leaf1 - leaf0 > cut->leaves_per_item;
     int step = split ? cut->leaves_per_item : leaf1 - leaf0;

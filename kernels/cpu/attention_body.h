@@ -297,6 +297,34 @@ INLINE void widen_leaf(enum dtype t, const struct attend_job *j, int from, int t
     kv->dtype = DT_F32;
 }
 
+/* Puts what a path has in the leaf's positions below `to` into the tiles, in place of what is cached there. */
+INLINE void graft_path(enum dtype t, const struct attend_job *j, int leaf, int to)
+{
+    size_t size = (size_t)dtype_get(t)->bytes, tokens = (size_t)j->tokens_per_block, dim = (size_t)j->padded_dim;
+    int start = leaf * ATTN_LEAF, i = j->path0 < start ? start - j->path0 : 0;
+    for (; i < j->n_path && j->path0 + i < start + to; i++) {
+        size_t slot = (size_t)j->path[i], at = slot % tokens, run = at / SEGMENT * SEGMENT;
+        const uint8_t *k = j->head + (size_t)j->blocks[slot / tokens] * j->block_bytes, *v = k + j->v_bytes;
+        float *k_to = j->k_tile + (j->path0 + i - start), *v_to = j->v_tile + (size_t)(j->path0 + i - start) * dim,
+              lanes[SEGMENT];
+        if (j->path[i] == j->path0 + i)
+            continue;
+        for (int d = 0; d < j->head_dim; d++) {
+            vf_store(lanes, load_cached(t, k + run * size, (size_t)d * tokens));
+            k_to[(size_t)d * ATTN_LEAF] = lanes[at - run];
+        }
+        for (size_t d = 0; d < dim; d += SEGMENT)
+            vf_store(v_to + d, load_cached(t, v + at * dim * size, d));
+    }
+}
+
+INLINE void tile_leaf(enum dtype t, const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)
+{
+    widen_leaf(t, j, range[0], range[1], kv);
+    if (j->path)
+        graft_path(t, j, leaf, range[1]);
+}
+
 #define ATTEND_LEAF(name, type)                                                                                        \
     static void name(const struct attend_job *j, const struct leaf_kv *kv, int leaf)                                   \
     {                                                                                                                  \
@@ -323,12 +351,15 @@ static void attend(const struct attend_job *j)
         from = from > 0 ? from : 0;
         to = to < ATTN_LEAF ? to : ATTN_LEAF;
         find_runs(j, leaf, from, to, &kv);
+        const int range[2] = {from, to};
         if (j->k_tile && j->dtype == DT_F16)
-            widen_leaf(DT_F16, j, from, to, &kv);
+            tile_leaf(DT_F16, j, leaf, range, &kv);
         else if (j->k_tile && j->dtype == DT_BF16)
-            widen_leaf(DT_BF16, j, from, to, &kv);
+            tile_leaf(DT_BF16, j, leaf, range, &kv);
         else if (j->k_tile && j->dtype == DT_F8)
-            widen_leaf(DT_F8, j, from, to, &kv);
+            tile_leaf(DT_F8, j, leaf, range, &kv);
+        else if (j->k_tile)
+            tile_leaf(DT_F32, j, leaf, range, &kv);
         if (kv.dtype == DT_F32)
             attend_f32(j, &kv, leaf);
         else if (kv.dtype == DT_F16)

@@ -286,6 +286,7 @@ const struct backend_ops *backend_cpu(void)
         .sample = cpu_sample,
         .draft = cpu_draft,
         .kv_move = cpu_kv_move,
+        .kv_pack = cpu_kv_pack,
         .comm_open = rendezvous_open,
         .comm_close = rendezvous_close,
         .comm_abort = rendezvous_abort,

@@ -60,6 +60,7 @@ void cpu_rope(struct device *d, const struct rope_args *a);
 size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim);
 void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv);
 void cpu_kv_move(struct device *d, const struct kv_move *m);
+void cpu_kv_pack(struct device *d, const struct kv_pack *p);
 void cpu_attention(struct device *d, const struct attention_args *a);
 void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
 /* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */

@@ -16,7 +16,8 @@
  *   accumulating.
  * - Attention, for each kv head and query: leaves of 128 absolute positions. In a leaf, m is the maximum of the scores
  *   and p = 2^(s - m); l is the sum of p over 16 lanes (position mod 16), which are added in the fixed tree of vf_sum;
- *   o is an fma over positions in ascending order. Leaves are folded in ascending order. */
+ *   o is an fma over positions in ascending order. Leaves are folded in ascending order. The positions of a row of a
+ *   tree are those on its path (row_tree), wherever they are cached. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
@@ -87,6 +88,10 @@ struct attend_job {
     const int32_t *blocks;
     int tokens_per_block;
     int leaf0, leaf1;
+    /* Positions path0 .. path0 + n_path - 1 are cached in these slots instead, none of which is below its position; a
+     * job with a path has tiles. */
+    const int32_t *path;
+    int path0, n_path;
     float *k_tile, *v_tile; /* f32 copies of a leaf, or NULL: read the cache directly */
     float *leaf_o;          /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
     float *m, *l, *o;       /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */

@@ -74,3 +74,35 @@ void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_
     int64_t work_ns = (int64_t)d->batch->n_rows * kv->n_kv_heads * kv->head_dim * 2;
     device_run(d, (d->batch->n_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, work_ns, write_item, &c);
 }
+
+/* One head of one layer. */
+static void pack_item(void *ctx, int item, int thread)
+{
+    const struct kv_pack *p = ctx;
+    enum dtype t = p->at.space->dtype;
+    int tokens = p->at.tokens_per_block, layer = p->at.layer + item / p->n_heads, head = p->at.head + item % p->n_heads;
+    size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, p->head_dim),
+           v_row = (size_t)kv_padded_dim(p->head_dim) * size,
+           head_at = (size_t)head * (k_bytes + kv_value_bytes(t, tokens, p->head_dim));
+    uint8_t *base =
+        (uint8_t *)p->at.space->base + (size_t)layer * (size_t)p->at.space->n_blocks * p->at.space->block_bytes;
+    (void)thread;
+    for (int i = 0; i < p->n; i++) {
+        size_t from = (size_t)(p->from[i] % tokens), to = (size_t)(p->to[i] % tokens);
+        const uint8_t *a = base + (size_t)p->at.blocks[p->from[i] / tokens] * p->at.space->block_bytes + head_at;
+        uint8_t *b = base + (size_t)p->at.blocks[p->to[i] / tokens] * p->at.space->block_bytes + head_at;
+        for (int e = 0; e < p->head_dim; e++)
+            memcpy(b + ((size_t)e * (size_t)tokens + to) * size, a + ((size_t)e * (size_t)tokens + from) * size, size);
+        memmove(b + k_bytes + to * v_row, a + k_bytes + from * v_row, v_row);
+    }
+}
+
+void cpu_kv_pack(struct device *d, const struct kv_pack *p)
+{
+    const struct kv_end *at = &p->at;
+    ASSERT(at->layer + p->n_layers <= at->space->n_layers);
+    for (int i = 0; i < p->n; i++)
+        ASSERT(p->to[i] <= p->from[i] && (i == 0 || (p->from[i - 1] < p->from[i] && p->to[i - 1] < p->to[i])));
+    int64_t work_ns = (int64_t)p->n * p->n_layers * p->n_heads * p->head_dim;
+    device_run(d, p->n_layers * p->n_heads, work_ns, pack_item, (void *)p);
+}

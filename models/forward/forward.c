@@ -192,6 +192,18 @@ int forward_run(struct forward *f, const struct forward_member *m, const struct 
     return rc;
 }
 
+void forward_pack(struct forward *f, const struct forward_member *m, const struct kv_pack *moves)
+{
+    const struct shard *sh = &m->weights->shard;
+    struct kv_pack p = *moves;
+    p.at.space = m->kv ? m->kv : f->kv;
+    p.at.tokens_per_block = m->tokens_per_block;
+    p.n_layers = stage_layers(f->config->n_layers, stages_of(m), m->stage).n;
+    p.n_heads = sh->own.n_kv;
+    p.head_dim = sh->heads.head_dim;
+    f->ops->kv_pack(f->device, &p);
+}
+
 /* ---- warm-up and graph capture, before anything is served */
 
 int forward_warm_up(struct forward *f, const struct forward_member *m, int rows, struct err *e)

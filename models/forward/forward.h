@@ -96,6 +96,9 @@ size_t forward_scratch_bytes(const struct model_config *c, int max_rows, int max
  * samples. On failure the member's communicators are aborted; E_PEER: another member failed. */
 int forward_run(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                 struct err *e);
+/* Moves what this member has cached of a sequence, in the batch's blocks, to earlier positions (kv_pack), in all its
+ * layers; after a step. */
+void forward_pack(struct forward *f, const struct forward_member *m, const struct kv_pack *moves);
 /* forward_run in two halves, for steps that have a graph; a pipelined one has none. forward_post launches the step and
  * sets *posted; where it cannot, it does nothing and *posted is false (use forward_run). forward_wait returns when the
  * step has ended. One more step may be posted before the wait for the one under way, and take its tokens from it

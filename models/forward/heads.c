@@ -250,11 +250,12 @@ static struct act row_of(struct act a, int row)
 static int follow(struct heads_ask *a, const struct sample_result *results, int end)
 {
     int last = -1;
-    while (!a->ready && a->first + a->seen < end) {
-        int k = a->seen++;
-        last = a->first + k;
-        a->made.right = k;
-        a->ready = k + 1 == a->n || results[last].token != a->drafts[k];
+    while (!a->ready && a->first + 1 + a->at < end) {
+        last = a->first + 1 + a->at;
+        int next = drafts_next(&a->drafts, a->at, results[last].token);
+        a->ready = next < 0;
+        a->at = a->ready ? a->at : next;
+        a->made.right += !a->ready;
     }
     return last;
 }
@@ -344,7 +345,7 @@ static void guess(struct heads *h, const struct sample_result *results, struct b
     if (!b->n || !ops->well(h->device))
         return;
     for (int k = 0; k < b->n; k++)
-        b->ids[k] = results[b->asks[k]->first + b->asks[k]->made.right].token;
+        b->ids[k] = results[b->asks[k]->first + 1 + b->asks[k]->at].token;
     memset(h->c.data, 0, (size_t)AT_ONCE * (size_t)h->c.ld * sizeof(float));
     for (int i = 0; i < h->w->config.n_used; i++) {
         run_head(h, i, b);

@@ -16,11 +16,11 @@
 #include "models/load/speculator.h"
 
 struct heads_ask {
-    int first, n;          /* logit rows of the step: of its newest token, and of its draft tokens, n - 1 */
-    const int32_t *drafts; /* [n - 1] */
+    int first;            /* logit row of the step: of its newest token; those of its draft tokens follow */
+    struct drafts drafts; /* borrowed */
     struct draft_made made;
     /* its member's: */
-    int seen;           /* rows that counted so far */
+    int at;             /* the draft token of the last row that is known to count; -1: the newest token, to begin with */
     bool ready, passed; /* the last row that counts is known; the guess is made */
 };
 

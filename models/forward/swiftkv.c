@@ -78,7 +78,7 @@ static void begin_part(struct run *r, struct span chunk)
         if (follows)
             f->part_seqs[p.n_seqs - 1].n_rows++;
         else
-            f->part_seqs[p.n_seqs++] = (struct batch_seq){i, 1, of->pos0 + row - of->row0, of->blocks};
+            f->part_seqs[p.n_seqs++] = (struct batch_seq){i, 1, of->pos0 + row - of->row0, of->blocks, of->tree};
         f->part_positions[i] = b->positions[row];
         before = row;
     }

@@ -58,7 +58,7 @@ static void make_decode(const struct lane *l, int at, struct decode *d)
         d->ids[n] = (q * 37 + at * 11) % vocab;
         d->positions[n] = at;
         d->rows[n] = n;
-        d->seqs[n] = (struct batch_seq){n, 1, at, l->b->blocks[q]};
+        d->seqs[n] = (struct batch_seq){n, 1, at, l->b->blocks[q], NULL};
         d->samples[n] = (struct sample_row){.how = &pool_greedy, .given = -1, .n_top = -1};
         n++;
     }

@@ -242,7 +242,7 @@ static void attention_row(struct bench *b, enum dtype t, int n_seqs, int depth, 
     for (int i = 0; i < space.n_blocks; i++)
         blocks[i] = i;
     for (int s = 0; s < n_seqs; s++)
-        seqs[s] = (struct batch_seq){s * rows, rows, depth, blocks + s * per_seq};
+        seqs[s] = (struct batch_seq){s * rows, rows, depth, blocks + s * per_seq, NULL};
     float *q = random_row(b, (size_t)total * HEADS * DIM), *out = random_row(b, (size_t)total * HEADS * DIM);
     struct kv_view view = {&space, 0, TOKENS, KV, DIM};
     struct attention_case c = {

@@ -37,7 +37,7 @@ static void run_lane(void *arg)
     int32_t last = l->rows - 1;
     struct sample_row sample = {.how = &pool_greedy, .given = -1, .n_top = -1};
     struct sample_result result;
-    struct batch_seq seq = {0, l->rows, 0, l->b->blocks};
+    struct batch_seq seq = {0, l->rows, 0, l->b->blocks, NULL};
     struct batch batch = {.n_rows = l->rows,
                           .ids = l->b->ids,
                           .positions = l->b->positions,

@@ -87,7 +87,7 @@ static void measure_calls(struct suffix_cache *cache, const int32_t *text, bool 
     suffix_tree_append(own, text, HISTORY);
     for (int i = 0; i < n; i++) {
         struct suffix_guess a, b;
-        struct suffix_want want = {root, 16, 0.1f, 0};
+        struct suffix_want want = {root, 16, 0.1f, 0, false};
         if (cold)
             empty_caches();
         int64_t begin = now_ns();

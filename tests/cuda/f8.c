@@ -312,7 +312,7 @@ static void recorded_step(struct device *d, const struct linear_args *a, const f
     struct err e = {0};
     bool played;
     for (int i = 0; i < a->rows; i++) {
-        seqs[i] = (struct batch_seq){i, 1, 0, zeros};
+        seqs[i] = (struct batch_seq){i, 1, 0, zeros, NULL};
         samples[i] = (struct sample_row){.how = &greedy, .given = -1, .n_top = -1};
         rows[i] = i;
     }

@@ -133,7 +133,7 @@ static void run(struct site *s, int sms)
 {
     struct batch_seq seqs[MAX_SEQS];
     for (int i = 0; i < s->n_seqs; i++)
-        seqs[i] = (struct batch_seq){s->seqs[i].row0, s->seqs[i].n_rows, s->seqs[i].pos0, NULL};
+        seqs[i] = (struct batch_seq){s->seqs[i].row0, s->seqs[i].n_rows, s->seqs[i].pos0, NULL, NULL};
     struct batch b = {.n_rows = s->n_rows, .n_seqs = s->n_seqs, .seqs = seqs};
     struct flash_shape shape = {.kv_heads = s->kv_heads,
                                 .most_heads = most_heads(s),
@@ -589,7 +589,7 @@ static void plans_cover_everything_once(void **state)
         struct batch b = {.n_seqs = 1 + (int)rng_below(&r, MAX_SEQS), .seqs = seqs};
         for (int i = 0; i < b.n_seqs; i++, b.n_rows += seqs[i - 1].n_rows)
             seqs[i] = (struct batch_seq){b.n_rows, (int)rng_below(&r, rng_below(&r, 2) ? 3 : 90),
-                                         (int)rng_below(&r, 5000), NULL};
+                                         (int)rng_below(&r, 5000), NULL, NULL};
         struct flash_plan p;
         flash_plan(&p, &b, &shape, NULL);
         struct flash_item *items = mem_new_array((size_t)(p.n_wide + p.n_narrow + 1), sizeof *items);

@@ -335,8 +335,8 @@ static void check_attention(struct pair *p, struct rng *r, const struct attentio
     int q_cols = c->n_q * c->dim, kv_cols = c->n_kv * c->dim, rope_dim = c->dim / 4 * 2;
     float freq[128], *gain = random_floats(r, (size_t)c->dim, 1), *x[2], *k[2], *v[2];
     int32_t blocks[BLOCKS], heads[16], ids[MAX_ROWS] = {0}, positions[2][MAX_ROWS];
-    struct batch_seq seqs[2][2] = {{{0, 40, 0, blocks}, {40, 20, 0, blocks + 12}},
-                                   {{0, 15, 40, blocks}, {15, 1, 20, blocks + 12}}};
+    struct batch_seq seqs[2][2] = {{{0, 40, 0, blocks, NULL}, {40, 20, 0, blocks + 12, NULL}},
+                                   {{0, 15, 40, blocks, NULL}, {15, 1, 20, blocks + 12, NULL}}};
     int rows[2] = {60, 16};
     void *out[N_SIDES][2], *turned[N_SIDES];
     for (int i = 0; i < BLOCKS; i++)
@@ -434,14 +434,14 @@ static void check_long(struct pair *p, struct rng *r, const struct attention_cas
         out[i] = put(s, NULL, (size_t)(2 * LAST * q_cols) * 4);
         for (int at = 0, n; at < LENGTH; at += n) {
             n = LENGTH - at < 60 ? LENGTH - at : 60;
-            struct batch_seq seq = {0, n, at, blocks};
+            struct batch_seq seq = {0, n, at, blocks, NULL};
             begin(s, &(struct batch){.n_rows = n, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq}, NULL);
             s->ops->kv_write(s->d, act_of((float *)dk + at * kv_cols, kv_cols),
                              act_of((float *)dv + at * kv_cols, kv_cols), &view);
             end(s);
         }
         for (int rows = 1; rows <= LAST; rows += LAST - 1) {
-            struct batch_seq seq = {0, rows, LENGTH - rows, blocks};
+            struct batch_seq seq = {0, rows, LENGTH - rows, blocks, NULL};
             begin(s, &(struct batch){.n_rows = rows, .ids = ids, .positions = positions, .n_seqs = 1, .seqs = &seq},
                   NULL);
             s->ops->attention(

@@ -23,7 +23,7 @@ N = 120
 ALWAYS = """
 return {
   api = 1,
-  doc = "twelve draft tokens for everybody",
+  doc = "twelve draft tokens for everybody, in a chain or a tree",
   needs = { "running.id", "running.group", "running.output" },
   step = function(view, act)
     local running = view.running
@@ -32,7 +32,9 @@ return {
       local batch = act.batch(group)
       batch:decodes()
       for i = 1, running.n do
-        if running.group[i] == group.id and running.output[i] > 0 then act.draft(running.id[i], 12, "suffix") end
+        if running.group[i] == group.id and running.output[i] > 0 then
+          act.draft(running.id[i], 12, "suffix", running.output[i] % 2 == 0 and "tree" or "chain")
+        end
       end
       batch:prefill(view.waiting)
       if batch.tokens > 0 then act.forward(group, batch) end

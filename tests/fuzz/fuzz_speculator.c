@@ -16,7 +16,7 @@ static void guess(struct heads *h, struct device *d, const struct speculator_con
     int32_t draft = 1;
     float *rows = mem_new_array(3 * (size_t)c->hidden, 2 * sizeof *rows), *gain = rows + 3 * (size_t)c->hidden;
     struct sample_result results[3] = {{.token = 0}, {.token = 1}, {.token = c->vocab - 1}};
-    struct heads_ask asks[] = {{.first = 0, .n = 1}, {.first = 1, .n = 2, .drafts = &draft}};
+    struct heads_ask asks[] = {{.first = 0, .at = -1}, {.first = 1, .at = -1, .drafts = {1, &draft, NULL}}};
     struct heads_asks all = {results, asks, 2};
     for (int i = 0; i < 3 * c->hidden; i++)
         rows[i] = (float)(i % 7) - 3;

@@ -26,11 +26,44 @@ static void guess(void *ctx, const struct request *r, void **note, int most, str
     g->score = (float)g->n;
 }
 
+static bool is_behind(const struct draft_guess *g, int parent, int32_t token)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->parents[i] == parent && g->tokens[i] == token)
+            return true;
+    return false;
+}
+
+/* Branches anywhere, of which each goes on with what the text says at its depth, and errs now and then: so the right
+ * tokens are right behind the right ones only. */
+static void guess_tree(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
+{
+    struct oracle *o = ctx;
+    const struct heard *h = &o->quiet->heard[r->spec->tag];
+    int depth[MOST_DRAFTS];
+    (void)note;
+    for (g->n = 0; g->n < most; g->n++) {
+        int i = g->n, parent = rng_below(&o->rng, 2) ? i - 1 : (int)rng_below(&o->rng, (uint64_t)i + 1) - 1;
+        depth[i] = parent < 0 ? 0 : depth[parent] + 1;
+        int at = request_output(r) + depth[i];
+        bool known = at < h->n_tokens && rng_below(&o->rng, (uint64_t)o->wrong);
+        int32_t token = known ? h->tokens[at] : (int32_t)rng_below(&o->rng, (uint64_t)o->vocab);
+        while (is_behind(g, parent, token))
+            token = (int32_t)rng_below(&o->rng, (uint64_t)o->vocab);
+        g->tokens[i] = token;
+        g->parents[i] = (int8_t)parent;
+    }
+    g->tree = true;
+    g->match = g->n;
+    g->score = (float)g->n;
+}
+
 struct trial {
     const char *config;
     enum dtype type;
     int wrong;   /* 0: by prompt lookup */
     bool suffix; /* by suffix decoding instead */
+    bool trees;
     struct chaos chaos;
     struct run_opts opts;
 };
@@ -53,7 +86,7 @@ static void churn(struct trial *x)
     static bool cancelled[N + 1];
     struct model *m = open_model(x->config, x->type);
     struct oracle o = {.quiet = &quiet, .vocab = model_config(m)->vocab, .wrong = x->wrong};
-    struct draft_sources source = {{{.name = "oracle", .guess = guess, .ctx = &o}}, 1};
+    struct draft_sources source = {{{.name = "oracle", .guess = guess, .guess_tree = guess_tree, .ctx = &o}}, 1};
     memset(cancelled, 0, sizeof cancelled);
     x->opts.varied = true;
     x->opts.n_requests = x->opts.n_requests ? x->opts.n_requests : SOME;
@@ -61,6 +94,7 @@ static void churn(struct trial *x)
     rng_init(&o.rng, 5);
     rng_init(&x->chaos.rng, (uint64_t)x->opts.ranks);
     x->chaos.drafts = true;
+    x->chaos.trees = x->trees;
     x->chaos.budget = 48;
     x->chaos.every = x->chaos.every ? x->chaos.every : N < 100 ? 8 : 20;
     chaos_partitions(&x->chaos, x->opts.ranks);
@@ -73,9 +107,9 @@ static void churn(struct trial *x)
     compare(&t, &quiet, cancelled);
     const uint64_t *n = engine_world(t.engine)->metrics->counters;
     print_message(
-        "%s, %d ranks: %llu steps, %llu times %llu draft tokens, %llu right; %llu switches, %llu preemptions\n",
-        x->config, x->opts.ranks, (unsigned long long)n[C_STEPS], (unsigned long long)n[C_DRAFTS],
-        (unsigned long long)n[C_DRAFT_TOKENS], (unsigned long long)n[C_DRAFT_ACCEPTED],
+        "%s, %s, %d ranks: %llu steps, %llu times %llu draft tokens, %llu right; %llu switches, %llu preemptions\n",
+        x->config, x->trees ? "trees" : "chains", x->opts.ranks, (unsigned long long)n[C_STEPS],
+        (unsigned long long)n[C_DRAFTS], (unsigned long long)n[C_DRAFT_TOKENS], (unsigned long long)n[C_DRAFT_ACCEPTED],
         (unsigned long long)n[C_SWITCHES], (unsigned long long)n[C_PREEMPTIONS]);
     if (N >= 10)
         assert_true(n[C_DRAFT_ACCEPTED] > 0 && n[C_DRAFT_ACCEPTED] < n[C_DRAFT_TOKENS]);
@@ -113,6 +147,52 @@ static void drafts_never_show_in_stages_and_host_memory(void **state)
                           .opts = {.ranks = 4, .kv_blocks = 96, .host_blocks = 96}});
 }
 
+#if !defined(ON_GPU) && !defined(EMULATED) /* chains only there */
+static void trees_never_show_on_one_rank(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .wrong = 4,
+                          .trees = true,
+                          .opts = {.ranks = 1, .kv_blocks = 24}});
+}
+
+static void trees_never_show_on_4_ranks(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_9_3.json",
+                          .type = DT_Q8_0,
+                          .wrong = 4,
+                          .trees = true,
+                          .chaos = {.base_orders = true},
+                          .opts = {.ranks = 4, .kv_blocks = 128, .fail_rank = 1, .fail_at_step = N < 100 ? 10 : 60}});
+}
+
+static void trees_never_show_in_stages_and_host_memory(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_9_3.json",
+                          .type = DT_F32,
+                          .wrong = 4,
+                          .trees = true,
+                          .chaos = {.base_orders = true, .stages = true, .host = true},
+                          .opts = {.ranks = 4, .kv_blocks = 96, .host_blocks = 96}});
+}
+
+/* Two stages all the time: the first does not hear what is sampled until the step ends. */
+static void trees_never_show_with_swiftkv(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_swiftkv.json",
+                          .type = DT_F16,
+                          .wrong = 4,
+                          .trees = true,
+                          .chaos = {.stages = true, .points = 1, .every = 1 << 30},
+                          .opts = {.ranks = 2, .start = {1, 1, 2}, .kv_blocks = 64}});
+}
+#endif
+
 #ifdef ON_8_RANKS
 static void drafts_never_show_on_8_ranks(void **state)
 {
@@ -148,6 +228,16 @@ static void by_suffix_decoding(void **state)
                           .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
 }
 
+static void by_suffix_decoding_in_trees(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .suffix = true,
+                          .trees = true,
+                          .opts = {.ranks = 2, .kv_blocks = 64}});
+}
+
 /* What a failed step has verified does not count. */
 static void a_rank_fails_among_drafts(void **state)
 {
@@ -172,7 +262,7 @@ static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, 
     for (int i = 0; i < b->n_items; i++) {
         const struct request *r = b->items[i].request;
         *seen = draft_total(r);
-        plan_draft(p, r->id, 8, -1, &g);
+        plan_draft(p, r->id, &(struct draft_wish){.most = 8, .source = -1}, &g);
     }
     plan_prefill(b, NULL, 0, 64);
     if (b->n_tokens)
@@ -237,6 +327,12 @@ int main(void)
         cmocka_unit_test(drafts_never_show_on_one_rank),
         cmocka_unit_test(drafts_never_show_on_4_ranks),
         cmocka_unit_test(drafts_never_show_in_stages_and_host_memory),
+#if !defined(ON_GPU) && !defined(EMULATED)
+        cmocka_unit_test(trees_never_show_on_one_rank),
+        cmocka_unit_test(trees_never_show_on_4_ranks),
+        cmocka_unit_test(trees_never_show_in_stages_and_host_memory),
+        cmocka_unit_test(trees_never_show_with_swiftkv),
+#endif
 #ifdef ON_8_RANKS
         cmocka_unit_test(drafts_never_show_on_8_ranks),
 #endif
@@ -245,6 +341,7 @@ int main(void)
 #ifndef EMULATED
         cmocka_unit_test(by_prompt_lookup),
         cmocka_unit_test(by_suffix_decoding),
+        cmocka_unit_test(by_suffix_decoding_in_trees),
         cmocka_unit_test(drafts_never_show_with_swiftkv),
         cmocka_unit_test(a_rank_fails_among_drafts),
 #endif

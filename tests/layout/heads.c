@@ -141,7 +141,7 @@ static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, 
         return VERDICT_OK;
     plan_decodes(b);
     for (int i = 0; i < b->n_items; i++)
-        plan_draft(p, b->items[i].request->id, 8, -1, &g);
+        plan_draft(p, b->items[i].request->id, &(struct draft_wish){8, -1, false}, &g);
     plan_prefill(b, NULL, 0, 64);
     if (b->n_tokens)
         plan_forward(b, *l);

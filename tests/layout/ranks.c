@@ -125,7 +125,7 @@ static struct step *make_step(struct host *h, const struct site *at, const int32
     }
     for (int i = 0; i < at->n; i++) {
         struct batch_seq *seq = arena_new(&s->arena, sizeof *seq);
-        *seq = (struct batch_seq){0, n, pos, blocks_of(&s->arena, at->block0, i)};
+        *seq = (struct batch_seq){0, n, pos, blocks_of(&s->arena, at->block0, i), NULL};
         s->ranks[i] = at->first + i;
         mask |= (uint64_t)1 << s->ranks[i];
         s->parts[i].batch = (struct batch){.n_rows = n,

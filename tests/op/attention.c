@@ -1,5 +1,5 @@
 /* Attention, cache writing and rope of the CPU backend: against float64, and bit for bit the same for every instruction
- * set, thread count, chunking, batch mix and block size. */
+ * set, thread count, chunking, batch mix and block size, and the same for rows of a tree as for their path alone. */
 #include "kernels/backend.h"
 #include "tests/rig/op_fixture.h"
 
@@ -94,7 +94,7 @@ static void run_world(struct device *d, struct world *w, struct cache *c, struct
             n = n < left ? n : left;
             if (n <= 0)
                 continue;
-            seqs[n_seqs] = (struct batch_seq){rows, n, done[s], c->blocks[s]};
+            seqs[n_seqs] = (struct batch_seq){rows, n, done[s], c->blocks[s], NULL};
             which[n_seqs++] = s;
             rows += n;
         }
@@ -348,12 +348,183 @@ static void rope_and_head_norm(void **state)
     free(gain);
 }
 
+/* ---- trees */
+
+enum { TREE_ROWS = 40 };
+
+/* `before` tokens, then rows of a tree, then one token behind the path of the last row. */
+struct tree_case {
+    struct heads h;
+    enum dtype type;
+    int before, window, tokens; /* tokens: of a block */
+    const char *isa;
+    int threads;
+};
+
+/* n rows of the sequence from slot pos0 on, written and attended. */
+static void run_rows(struct device *d, struct world *w, struct cache *c, int pos0, int n, const struct row_tree *tree)
+{
+    static int32_t zeros[MAX_ROWS];
+    int kv_head[64];
+    size_t wq = (size_t)(w->h.q * w->h.dim), wk = (size_t)(w->h.kv * w->h.dim), at = (size_t)pos0;
+    for (int h = 0; h < w->h.q; h++)
+        kv_head[h] = h * w->h.kv / w->h.q;
+    c->view.space = &c->space;
+    struct batch_seq seq = {0, n, pos0, c->blocks[0], tree};
+    struct batch b = {.n_rows = n, .ids = zeros, .positions = zeros, .n_seqs = 1, .seqs = &seq};
+    struct attention_args a = {act_of(w->q[0] + at * wq, (int)wq),
+                               act_of(w->out[0] + at * wq, (int)wq),
+                               w->h.q,
+                               kv_head,
+                               c->view,
+                               1.0f / sqrtf((float)w->h.dim),
+                               w->window};
+    assert_int_equal(ops->begin(d, &b, NULL, NULL), 0);
+    ops->kv_write(d, act_of(w->k[0] + at * wk, (int)wk), act_of(w->v[0] + at * wk, (int)wk), &c->view);
+    ops->attention(d, &a);
+    finish(d);
+}
+
+/* The world in which what this slot follows, and itself, alone stands behind the first `before` tokens, with `more`
+ * slots behind it; slots[i] is the slot of its position i. */
+static struct world path_world(const struct world *w, const struct row_tree *t, int row, int more, int *slots)
+{
+    struct rng r;
+    int n = t->first;
+    for (int k = row; k >= 0; k = t->parents[k])
+        n++;
+    int length = n + more;
+    rng_init(&r, 1);
+    struct world x = make_world(&r, w->h, 1, &length, w->window);
+    for (int i = 0; i < t->first; i++)
+        slots[i] = i;
+    for (int k = row, at = n; k >= 0; k = t->parents[k])
+        slots[--at] = t->first + k;
+    for (int i = 0; i < more; i++)
+        slots[n + i] = t->first + t->n + i;
+    size_t wq = (size_t)(w->h.q * w->h.dim), wk = (size_t)(w->h.kv * w->h.dim);
+    for (int i = 0; i < length; i++) {
+        memcpy(x.q[0] + (size_t)i * wq, w->q[0] + (size_t)slots[i] * wq, wq * sizeof(float));
+        memcpy(x.k[0] + (size_t)i * wk, w->k[0] + (size_t)slots[i] * wk, wk * sizeof(float));
+        memcpy(x.v[0] + (size_t)i * wk, w->v[0] + (size_t)slots[i] * wk, wk * sizeof(float));
+    }
+    return x;
+}
+
+/* The last row of the path: against float64, and the bits of a sequence without a tree. */
+static void check_path(struct device *d, const struct world *w, const struct tree_case *x, const struct row_tree *t,
+                       int row, int more)
+{
+    int slots[MAX_ROWS];
+    double o[512];
+    struct rng r;
+    rng_init(&r, 2);
+    struct world alone = path_world(w, t, row, more, slots);
+    int last = alone.length[0] - 1;
+    struct cache c = make_cache(&r, &alone, x->type, x->tokens);
+    size_t wq = (size_t)(w->h.q * w->h.dim);
+    run_world(d, &alone, &c, &r, 300);
+    const float *got = w->out[0] + (size_t)slots[last] * wq;
+    assert_memory_equal(alone.out[0] + (size_t)last * wq, got, wq * sizeof(float));
+    for (int h = 0; h < w->h.q; h++) {
+        reference(&alone, x->type, 0, last, h, o);
+        for (int i = 0; i < w->h.dim; i++)
+            assert_true(fabs(o[i] - (double)got[h * w->h.dim + i]) <= 1e-5);
+    }
+    free_cache(&alone, &c);
+    free_world(&alone);
+}
+
+/* What stands on the path to the last row goes to its place, and one token more is computed behind it. */
+static void pack_and_go_on(struct device *d, struct world *w, struct cache *c, const struct row_tree *t)
+{
+    int32_t from[TREE_ROWS], to[TREE_ROWS];
+    int n = 0, end = t->first + t->n;
+    for (int k = t->n - 1; k >= 0; k = t->parents[k])
+        n++;
+    for (int k = t->n - 1, at = n; k >= 0; k = t->parents[k]) {
+        from[--at] = t->first + k;
+        to[at] = t->first + at;
+    }
+    for (int layer = 0; layer < 2; layer++) { /* the other one has nothing, and loses nothing */
+        struct kv_pack p = {.at = {&c->space, c->blocks[0], c->view.tokens_per_block, layer, 0, false},
+                            .n_layers = 1,
+                            .n_heads = w->h.kv,
+                            .head_dim = w->h.dim,
+                            .n = n,
+                            .from = from,
+                            .to = to};
+        ops->kv_pack(d, &p);
+    }
+    /* It is slot `end` of the world, and is cached at the position behind the path. */
+    struct world moved = *w;
+    size_t back = (size_t)(end - t->first - n);
+    moved.q[0] += back * (size_t)(w->h.q * w->h.dim);
+    moved.k[0] += back * (size_t)(w->h.kv * w->h.dim);
+    moved.v[0] += back * (size_t)(w->h.kv * w->h.dim);
+    moved.out[0] += back * (size_t)(w->h.q * w->h.dim);
+    run_rows(d, &moved, c, t->first + n, 1, NULL);
+}
+
+static void check_tree(const struct tree_case *x, uint64_t seed)
+{
+    struct rng r;
+    int8_t parents[TREE_ROWS];
+    int length = x->before + TREE_ROWS + 1, cut = x->before - (x->before < 9 ? x->before : 9);
+    struct device *d = open_device(x->isa, x->threads);
+    if (!d)
+        return;
+    rng_init(&r, seed);
+    for (int i = 0; i < TREE_ROWS; i++)
+        parents[i] = (int8_t)(rng_below(&r, 2) ? i - 1 : (int)rng_below(&r, (uint64_t)i + 1) - 1);
+    struct row_tree t = {x->before, TREE_ROWS, parents};
+    struct world w = make_world(&r, x->h, 1, &length, x->window);
+    struct cache c = make_cache(&r, &w, x->type, x->tokens);
+    if (cut)
+        run_rows(d, &w, &c, 0, cut, NULL);
+    int first = x->before - cut + 7; /* the tree in two batches, as micro-batches cut it; ordinary rows before it */
+    run_rows(d, &w, &c, cut, first, &t);
+    run_rows(d, &w, &c, cut + first, length - 1 - cut - first, &t);
+    pack_and_go_on(d, &w, &c, &t);
+    for (int row = 0; row < TREE_ROWS; row += 3)
+        check_path(d, &w, x, &t, row, 0);
+    check_path(d, &w, x, &t, TREE_ROWS - 1, 1);
+    free_cache(&w, &c);
+    free_world(&w);
+    ops->close(d);
+}
+
+/* Trees that begin in a leaf, end in the next one, begin with one; and that have windows which begin in two leaves. */
+static void rows_of_a_tree_see_their_path(void **state)
+{
+    (void)state;
+    static const int before[] = {1, 20, 100, 127, 128, 250};
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    for (int i = 0; i < 18; i++) {
+        struct tree_case x = {.h = {i % 2 ? 6 : 3, i % 2 ? 2 : 1, i % 2 ? 40 : 32},
+                              .type = i % 4 == 0   ? DT_F32
+                                      : i % 4 == 1 ? DT_F16
+                                      : i % 4 == 2 ? DT_BF16
+                                                   : DT_F8,
+                              .before = i % 5 == 4 ? 148 : before[i % 6],
+                              .window = i % 5 == 4 ? 24 : 0,
+                              .tokens = i % 3 ? 16 : 48,
+                              .isa = isas[i / 6],
+                              .threads = 1 + i % 2};
+        check_tree(&x, (uint64_t)i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grouped_heads),   cmocka_unit_test(odd_head_dims),
-        cmocka_unit_test(sliding_windows), cmocka_unit_test(many_queries_of_one_head),
-        cmocka_unit_test(block_sizes),     cmocka_unit_test(rope_and_head_norm),
+        cmocka_unit_test(grouped_heads),
+        cmocka_unit_test(odd_head_dims),
+        cmocka_unit_test(sliding_windows),
+        cmocka_unit_test(many_queries_of_one_head),
+        cmocka_unit_test(block_sizes),
+        cmocka_unit_test(rope_and_head_norm),
+        cmocka_unit_test(rows_of_a_tree_see_their_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,7 +111,7 @@ static void attention_twins(void **state)
                 blocks[b] = (b * 7 + 3) % BLOCKS;
             for (int s = 0; s < 3; s++) {
                 int p = done[s], n = done[s + 1] - p;
-                struct batch_seq seq = {0, n, p, blocks};
+                struct batch_seq seq = {0, n, p, blocks, NULL};
                 struct batch b = {.n_rows = n, .ids = zeros, .positions = zeros, .n_seqs = 1, .seqs = &seq};
                 struct kv_view view = {&space, 0, TOKENS, 1, dim};
                 struct attention_args a = {act_of(q + p * heads * dim, heads * dim),

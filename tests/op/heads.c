@@ -130,10 +130,11 @@ struct scene {
     float gain[HIDDEN];
     struct sample_result results[MOST_ROWS];
     int32_t drafts[ASKS][2];
-    int first[ASKS], n[ASKS], right[ASKS], rows;
+    bool forks[ASKS];                                        /* both draft tokens stand behind the newest one */
+    int first[ASKS], n[ASKS], right[ASKS], last[ASKS], rows; /* last: the row that the guess goes on from */
 };
 
-/* Asks with 0 to 2 draft tokens, some of them right; rows of others between. */
+/* Asks with 0 to 2 draft tokens, some of them right, in a chain or a fork; rows of others between. */
 static void set_scene(struct scene *s, int vocab)
 {
     struct rng r;
@@ -150,6 +151,13 @@ static void set_scene(struct scene *s, int vocab)
         s->right[i] = (int)rng_below(&r, (uint64_t)s->n[i]);
         for (int k = 0; k + 1 < s->n[i]; k++)
             s->drafts[i][k] = s->results[s->rows + k].token + (k == s->right[i]);
+        s->last[i] = s->rows + s->right[i];
+        s->forks[i] = s->n[i] == 3 && rng_below(&r, 2);
+        if (s->forks[i]) { /* right: which of the two, from 1 */
+            for (int k = 0; k < 2; k++)
+                s->drafts[i][k] = s->results[s->rows].token + (k + 1 == s->right[i] ? 0 : k + 1);
+            s->right[i] = s->right[i] > 0;
+        }
         s->rows += s->n[i];
     }
 }
@@ -159,11 +167,13 @@ struct way {
 };
 
 /* All members' parts, one after the other, on devices of their own. */
+static const int8_t fork[] = {-1, -1};
 static void make(const struct speculator *sp, struct scene *s, struct way way, struct heads_ask *asks)
 {
     struct heads_asks all = {s->results, asks, ASKS};
     for (int i = 0; i < ASKS; i++)
-        asks[i] = (struct heads_ask){.first = s->first[i], .n = s->n[i], .drafts = s->drafts[i]};
+        asks[i] = (struct heads_ask){
+            .first = s->first[i], .at = -1, .drafts = {s->n[i] - 1, s->drafts[i], s->forks[i] ? fork : NULL}};
     for (int me = 0; me < way.members; me++) {
         struct device *d = open_device(NULL, way.threads);
         struct heads_weights *w;
@@ -207,7 +217,7 @@ static void run(struct spec_build b)
     for (int i = 0; i < ASKS; i++) {
         float x[HIDDEN];
         double squares = 0;
-        int row = s.first[i] + s.right[i];
+        int row = s.last[i];
         for (int k = 0; k < HIDDEN; k++)
             squares += (double)s.hidden[row * HIDDEN + k] * (double)s.hidden[row * HIDDEN + k];
         for (int k = 0; k < HIDDEN; k++)

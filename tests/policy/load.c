@@ -228,7 +228,8 @@ static void drafts_say_what_they_are(void **state)
         "name = 'a', prompt = 40, "
         "max_tokens = 90, output = 20, accepted = 3, rejected = 2 } } } end },\nstep = function(view, act) local b = "
         "act.batch(view.idle[1]) b:decodes() local id = view.running.id[1] or view.waiting.id[1]\n"
-        "local n, match, score, name = act.draft(id, 5) if not n or n == 0 or view.running.accepted[1] ~= 3 then "
+        "local n, match, score, name = act.draft(id, 5, nil, 'tree') if not n or n == 0 or view.running.accepted[1] ~= "
+        "3 then "
         "b:prefill() if b.tokens > 0 then act.forward(b.group, b) end return end\n"
         "local none, why = act.draft(id, 6) local cut, had = act.draft(id, 2), b.tokens "
         "local right, of, wrong = select(2, view.drafted(id, 'lookup'))\n"
@@ -237,6 +238,9 @@ static void drafts_say_what_they_are(void **state)
         "select(2, act.draft(id, 1, 'moon'))) end }",
         "5 lookup 2 3 3 2 it has draft tokens already: another call can take some of them back there is no source "
         "\"moon\" of draft tokens here; there is \"lookup\"");
+    expect("return { api = 1, doc = 'x', needs = { 'id' }, step = function(view, act) local id = view.waiting.id[1]\n"
+           "if id then act.draft(id, 1, nil, 'bush') end end }",
+           "the shape of the draft must be \"chain\" or \"tree\"");
 }
 
 static void params_are_checked(void **state)

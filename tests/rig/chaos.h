@@ -26,6 +26,7 @@ struct chaos {
     bool shards;      /* also other weights than the ranks hold */
     uint64_t n_out, n_in, n_reshards;
     bool drafts; /* also draft tokens, of any number */
+    bool trees;  /* of which trees */
     uint64_t n_drafts;
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
@@ -138,9 +139,12 @@ static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
     struct draft_guess g;
     for (int i = 0; i < b->n_items; i++)
         if (rng_below(&c->rng, 4)) {
-            c->n_drafts += plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, 9), -1, &g) && g.n;
+            req_id id = b->items[i].request->id;
+            struct draft_wish w = {(int)rng_below(&c->rng, c->trees ? 20 : 9), -1, c->trees};
+            c->n_drafts += plan_draft(b->plan, id, &w, &g) && g.n;
+            w.most = g.n ? (int)rng_below(&c->rng, (uint64_t)g.n + 1) : 0;
             if (g.n && rng_below(&c->rng, 4) == 0) /* some of them are taken back */
-                plan_draft(b->plan, b->items[i].request->id, (int)rng_below(&c->rng, (uint64_t)g.n + 1), -1, &g);
+                plan_draft(b->plan, id, &w, &g);
         }
 }
 

@@ -338,8 +338,10 @@ static inline int node_run(struct node *n, const struct node_step *s, struct nod
         }
     for (int share = 0; share < s->place->n; share++) {
         for (int i = 0, row = 0; i < s->n_seqs; row += s->seqs[i++].n)
-            seqs[share][i] =
-                (struct batch_seq){row, s->seqs[i].n, s->seqs[i].pos, place_blocks(s->place, share, s->seqs[i].seq)};
+            seqs[share][i] = (struct batch_seq){.row0 = row,
+                                                .n_rows = s->seqs[i].n,
+                                                .pos0 = s->seqs[i].pos,
+                                                .blocks = place_blocks(s->place, share, s->seqs[i].seq)};
         parts[share] = (struct node_part){.node = n, .rank = s->place->ranks[share], .site = node_site(n, s, share)};
         parts[share].n_micro = s->layout.pp == 1 ? 1 : s->n_micro < rows ? s->n_micro : rows;
         parts[share].batch = (struct batch){.n_rows = rows,

@@ -106,7 +106,7 @@ static inline int rig_step(struct rig *r, const struct rig_part *parts, int n_pa
             *rows = lists + 2 * n;
     for (int i = 0; i < n_parts; i++) {
         const struct rig_part *p = &parts[i];
-        seqs[i] = (struct batch_seq){row, p->n, p->pos, r->blocks + p->seq * r->per_seq};
+        seqs[i] = (struct batch_seq){row, p->n, p->pos, r->blocks + p->seq * r->per_seq, NULL};
         for (int k = 0; k < p->n; k++, row++) {
             ids[row] = p->ids[p->pos + k];
             positions[row] = p->pos + k;

@@ -24,7 +24,7 @@ static void make(struct made *m, struct rng *rng)
     int n_seqs = 1 + (int)rng_below(rng, SEQS), row = 0, logits = 0;
     for (int i = 0; i < n_seqs; i++) {
         int n = 1 + (int)rng_below(rng, rng_below(rng, 2) ? 1 : ROWS / SEQS), pos = (int)rng_below(rng, 100);
-        m->seqs[i] = (struct batch_seq){row, n, pos, m->blocks[i]};
+        m->seqs[i] = (struct batch_seq){row, n, pos, m->blocks[i], NULL};
         for (int k = 0; k < n; k++, row++) {
             m->ids[row] = (int32_t)rng_below(rng, 1000);
             m->positions[row] = pos + k;

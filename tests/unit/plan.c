@@ -336,12 +336,15 @@ static void steps_guess_for_whom_they_are_asked(void **state)
     plan_begin(&b.p, 2);
     batch = plan_batch(&b.p, 1);
     assert_int_equal(plan_decodes(batch), REQUESTS);
-    assert_true(plan_draft(&b.p, ids[2], 4, 0, &g) && plan_draft(&b.p, ids[2], 0, 1, &g));
+    assert_true(plan_draft(&b.p, ids[2], &(struct draft_wish){4, 0, false}, &g) &&
+                plan_draft(&b.p, ids[2], &(struct draft_wish){0, 1, false}, &g));
     assert_int_equal(batch->n_asks, 0);
-    assert_true(plan_draft(&b.p, ids[0], 4, 1, &g) && plan_draft(&b.p, ids[1], 4, -1, &g));
+    assert_true(plan_draft(&b.p, ids[0], &(struct draft_wish){4, 1, false}, &g) &&
+                plan_draft(&b.p, ids[1], &(struct draft_wish){4, -1, false}, &g));
     assert_int_equal(batch->n_asks, 0);
     for (int i = 2; i < REQUESTS; i++)
-        assert_true(plan_draft(&b.p, ids[i], 4, i % 2, &g) && plan_draft(&b.p, ids[i], 4, -1, &g));
+        assert_true(plan_draft(&b.p, ids[i], &(struct draft_wish){4, i % 2, false}, &g) &&
+                    plan_draft(&b.p, ids[i], &(struct draft_wish){4, -1, false}, &g));
     assert_int_equal(batch->n_asks, MOST_ASKS);
     int asks = 0;
     for (int i = 0; i < batch->n_items; i++)

@@ -16,7 +16,7 @@
 #include "engine/base/rng.h"
 #include "engine/draft/suffix_tree.h"
 
-enum { SEQS = 12, LONGEST = 400, ROOTS = 2, NONE = -1 };
+enum { SEQS = 12, LONGEST = 400, ROOTS = 2, NONE = -1, GUESS = 24, VOCAB = 50 };
 
 struct naive_seq {
     uint32_t handle;       /* 0: free */
@@ -96,7 +96,7 @@ static void check_guess(const struct naive *v, int root, const int32_t *context,
 {
     struct suffix_guess g;
     int32_t string[2 * SUFFIX_DEPTH + 1];
-    int got = suffix_tree_guess(v->tree, &(struct suffix_want){v->roots[root], 24, 0, 0}, context, n, &g),
+    int got = suffix_tree_guess(v->tree, &(struct suffix_want){v->roots[root], 24, 0, 0, false}, context, n, &g),
         match = naive_match(v, root, context, n);
     if (v->open != NONE && is_behind(v)) { /* a longer one may stand there when a shorter one does not yet */
         assert_true(g.match <= match);
@@ -106,7 +106,7 @@ static void check_guess(const struct naive *v, int root, const int32_t *context,
     assert_int_equal(g.match, match);
     for (int hint = 1; hint < 40; hint += 7) { /* what is looked at first makes no difference */
         struct suffix_guess h;
-        suffix_tree_guess(v->tree, &(struct suffix_want){v->roots[root], 24, 0, hint}, context, n, &h);
+        suffix_tree_guess(v->tree, &(struct suffix_want){v->roots[root], 24, 0, hint, false}, context, n, &h);
         assert_true(
             (v->open != NONE && is_behind(v)) ||
             (h.match == g.match && h.n == g.n && memcmp(h.tokens, g.tokens, (size_t)g.n * sizeof *g.tokens) == 0));
@@ -132,7 +132,7 @@ static void check_own_guess(const struct naive *v)
 {
     const struct naive_seq *s = &v->seqs[v->open];
     struct suffix_guess own, g;
-    struct suffix_want w = {v->roots[s->root], 24, 0, 0};
+    struct suffix_want w = {v->roots[s->root], 24, 0, 0, false};
     suffix_tree_guess_own(v->tree, &w, &own);
     int match = s->n - s->to;
     if (is_behind(v)) {
@@ -147,6 +147,92 @@ static void check_own_guess(const struct naive *v)
     assert_int_equal(g.match, match);
     assert_int_equal(g.n, own.n);
     assert_memory_equal(g.tokens, own.tokens, (size_t)g.n * sizeof *g.tokens);
+}
+
+/* A node of the naive tree: what stands there from the match on, and how often. */
+struct naive_node {
+    int32_t said[GUESS + 1];
+    int n, count;
+};
+
+/* What stands behind a string, each token with how often it does; returns how many there are. */
+static int naive_children(const struct naive *v, int root, const int32_t *string, int n, struct naive_node *out)
+{
+    int found = 0;
+    for (const struct naive_seq *s = v->seqs; s < v->seqs + SEQS; s++)
+        for (int i = s->from; s->handle && s->root == root && i < s->to && i + n < s->n; i++) {
+            int k = 0;
+            if (memcmp(s->text + i, string, (size_t)n * sizeof *string) != 0)
+                continue;
+            while (k < found && out[k].said[0] != s->text[i + n])
+                k++;
+            found += k == found;
+            out[k].said[0] = s->text[i + n];
+            out[k].count++;
+        }
+    return found;
+}
+
+/* The counts of the most frequent strings behind the match, summed. *n: how many there are, up to GUESS. */
+static int64_t naive_best(const struct naive *v, int root, const int32_t *match, int n_match, int *n)
+{
+    static struct naive_node front[GUESS * VOCAB + VOCAB], children[VOCAB];
+    int32_t string[SUFFIX_MATCH + GUESS + 1];
+    struct naive_node at = {.n = 0};
+    int64_t sum = 0;
+    int n_front = 0;
+    for (*n = 0; *n < GUESS; ++*n) {
+        memcpy(string, match, (size_t)n_match * sizeof *string);
+        memcpy(string + n_match, at.said, (size_t)at.n * sizeof *string);
+        memset(children, 0, sizeof children);
+        int more = naive_children(v, root, string, n_match + at.n, children), best = 0;
+        for (int i = 0; i < more; i++) {
+            struct naive_node child = at;
+            child.said[child.n++] = children[i].said[0];
+            child.count = children[i].count;
+            front[n_front++] = child;
+        }
+        for (int i = 1; i < n_front; i++)
+            best = front[i].count > front[best].count ? i : best;
+        if (!n_front)
+            break;
+        at = front[best];
+        sum += at.count;
+        front[best] = front[--n_front];
+    }
+    return sum;
+}
+
+/* A tree, whose tokens have the largest shares that there are. */
+static void check_tree_guess(const struct naive *v, int root, const int32_t *context, int n)
+{
+    struct suffix_guess g, chain;
+    struct suffix_want w = {v->roots[root], GUESS, 0, 0, false};
+    suffix_tree_guess(v->tree, &w, context, n, &chain);
+    w.tree = true;
+    suffix_tree_guess(v->tree, &w, context, n, &g);
+    assert_int_equal(g.match, chain.match);
+    assert_true(g.n >= chain.n && g.score >= chain.score - 1e-4f && g.score <= (float)g.n + 1e-4f);
+    int32_t string[SUFFIX_MATCH + GUESS];
+    memcpy(string, context + n - g.match, (size_t)g.match * sizeof *string);
+    int64_t all = g.match ? naive_count(v, root, string, g.match) : 0, sum = 0;
+    for (int i = 0; i < g.n; i++) {
+        int depth = 0;
+        assert_true(g.parents[i] >= -1 && g.parents[i] < i);
+        for (int k = 0; k < i; k++)
+            assert_false(g.parents[k] == g.parents[i] && g.tokens[k] == g.tokens[i]);
+        for (int k = i; k >= 0; k = g.parents[k])
+            depth++;
+        for (int k = i, at = g.match + depth; k >= 0; k = g.parents[k])
+            string[--at] = g.tokens[k];
+        sum += naive_count(v, root, string, g.match + depth);
+    }
+    if (v->open != NONE && v->seqs[v->open].root == root)
+        return; /* it goes on where its text ends */
+    int most = 0;
+    assert_int_equal(sum, g.match ? naive_best(v, root, context + n - g.match, g.match, &most) : 0);
+    assert_int_equal(g.n, most);
+    assert_true(!g.n || (g.score - (float)sum / (float)all < 1e-3f && (float)sum / (float)all - g.score < 1e-3f));
 }
 
 static void open_one(struct naive *v, struct rng *r)
@@ -237,6 +323,8 @@ static void random_rounds(uint64_t seed, int rounds)
             const struct naive_seq *s = &v.seqs[rng_below(&r, SEQS)];
             if (s->n)
                 check_guess(&v, (int)rng_below(&r, ROOTS), s->text, 1 + (int)rng_below(&r, (uint64_t)s->n));
+            if (s->n && i % 4 == 0)
+                check_tree_guess(&v, (int)rng_below(&r, ROOTS), s->text, 1 + (int)rng_below(&r, (uint64_t)s->n));
         }
         suffix_tree_free(v.tree);
     }
@@ -292,7 +380,7 @@ static void an_open_text_goes_on_with_itself(void **state)
     struct suffix_guess g;
     suffix_tree_begin(t, root);
     suffix_tree_append(t, text, 10);
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 20, 0.1f, 0}, text, 10, &g), 20);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 20, 0.1f, 0, false}, text, 10, &g), 20);
     for (int i = 0; i < 20; i++)
         assert_int_equal(g.tokens[i], 1 + (i + 2) % 4);
     assert_int_equal(g.match, 6);
@@ -314,12 +402,12 @@ static void a_guess_ends_where_it_is_unlikely(void **state)
         suffix_tree_end(t);
     }
     int32_t context[] = {9, 1, 2};
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.5f, 0}, context, 3, &g), 1);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.5f, 0, false}, context, 3, &g), 1);
     assert_int_equal(g.tokens[0], 3);
     assert_int_equal(g.match, 2);
     assert_true(g.score > 0.69f && g.score < 0.71f);
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.75f, 0}, context, 3, &g), 0);
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.05f, 0}, context, 3, &g), 3);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.75f, 0, false}, context, 3, &g), 0);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0.05f, 0, false}, context, 3, &g), 3);
     assert_true(g.score > 0.89f && g.score < 0.91f); /* 0.7 + 0.7 / 7 + 0.7 / 7 */
     suffix_tree_free(t);
 }
@@ -337,10 +425,10 @@ static void the_latest_is_named(void **state)
         suffix_tree_append(t, text, 4);
         suffix_tree_end(t);
     }
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0, 0}, text, 2, &g), 2);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0, 0, false}, text, 2, &g), 2);
     assert_int_equal(g.seq, last);
     assert_true(suffix_tree_remove(t, last, 9));
-    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0, 0}, text, 2, &g), 2);
+    assert_int_equal(suffix_tree_guess(t, &(struct suffix_want){root, 8, 0, 0, false}, text, 2, &g), 2);
     assert_int_not_equal(g.seq, last);
     suffix_tree_free(t);
 }

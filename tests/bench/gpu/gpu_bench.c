@@ -218,7 +218,7 @@ static void time_attention(struct bench *b, const struct attention_case *k, stru
     for (int i = 0; i < total; i++)
         blocks[i] = (int32_t)(((int64_t)i * 7919) % total);
     for (int i = 0; i < k->n; i++)
-        seqs[i] = (struct batch_seq){i * k->rows, k->rows, k->length - k->rows, blocks + i * each};
+        seqs[i] = (struct batch_seq){i * k->rows, k->rows, k->length - k->rows, blocks + i * each, NULL};
     for (int h = 0; h < Q; h++)
         kv_head[h] = h * KV / Q;
     struct batch batch = {.n_rows = k->n * k->rows, .ids = zeros, .positions = zeros, .n_seqs = k->n, .seqs = seqs};

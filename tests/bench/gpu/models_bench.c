@@ -332,7 +332,7 @@ static struct feed *feed_new(const struct step_case *c, int vocab)
     f->blocks = mem_new_array((size_t)(each * c->n), sizeof *f->blocks);
     f->greedy = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
     for (int s = 0; s < c->n; s++) {
-        f->seqs[s] = (struct batch_seq){s * c->rows, c->rows, c->length - c->rows, f->blocks + s * each};
+        f->seqs[s] = (struct batch_seq){s * c->rows, c->rows, c->length - c->rows, f->blocks + s * each, NULL};
         for (int i = 0; i < each; i++)
             f->blocks[s * each + i] = i * c->n + s;
         for (int i = 0; i < c->rows; i++) {
