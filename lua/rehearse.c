@@ -331,6 +331,12 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
     case PLAN_EVICT:
         buf_printf(out, "evict %d\n", (int)v->evict);
         break;
+    case PLAN_PROBE:
+        buf_printf(out, "probe %llu\n", order);
+        break;
+    case PLAN_CONCLUDE:
+        buf_printf(out, "conclude %llu\n", order);
+        break;
     case PLAN_PREEMPT:
         buf_printf(out, "preempt %llu %d\n", order, (int)v->how);
         break;
