@@ -76,7 +76,8 @@ static int open_world(struct engine *engine, struct err *e)
     engine->world.ffn = engine->setup.ffn;
     if (!engine->setup.witness) /* recordings do not know which drafts were right */
         engine->world.drafts = engine->setup.drafts;
-    if (!engine->setup.witness && engine->setup.ops->computes) /* nor what probes said */
+    /* Nor what probes said, which without a prefix cache would each compute all of their parent again. */
+    if (!engine->setup.witness && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
         engine->world.thinking = engine->setup.thinking;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;

@@ -131,8 +131,8 @@ bool probe_has_words(const struct probe_said *s, const char *words, size_t n)
 static const char *no_thinking(const struct world *w, const struct request *r)
 {
     if (!w->thinking)
-        return "nothing is probed here: the model has no thinking that is known to end, or steps are simulated or "
-               "recorded";
+        return "nothing is probed here: the model has no thinking that is known to end, there is no prefix cache, or "
+               "steps are simulated or recorded";
     if (!r)
         return "no such request";
     if (!r->probes)
@@ -152,8 +152,6 @@ const char *probe_refusal(const struct world *w, const struct request *r)
     int n = r->n_tokens + w->thinking->n_suffix + PROBE_TOKENS;
     if (r->probes->under_way)
         return "a probe of the request is under way";
-    if (!w->limits.prefix_caching)
-        return "probes share their parent's prefix by the prefix cache, which is off";
     if (n > w->limits.max_model_len || kv_blocks_for(&w->kv, r->place, n) > w->kv.n_blocks)
         return "the model's length, or the group's KV cache, has no room for a probe";
     if (w->requests.n_live >= MAX_REQUESTS)
