@@ -13,11 +13,10 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",          "tenant",    "priority",      "arrival",  "prompt",     "max_tokens", "slo_ttft_ms",
-    "slo_tpot_ms", "preempted", "waiting_since", "started",  "open_ended", "offline",    "key",
-    "computed",    "output",    "remaining",     "blocks",   "group",      "home",       "parked",
-    "in_host",     "held",      "drafted",       "accepted", "rejected",   "probe",      "probe_every",
-    "probed_at",   "answers",   "first",         "last",
+    "id",        "tenant",        "priority", "arrival",     "prompt",    "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
+    "preempted", "waiting_since", "started",  "open_ended",  "offline",   "key",        "computed",    "output",
+    "remaining", "blocks",        "group",    "home",        "parked",    "in_host",    "held",        "drafted",
+    "accepted",  "rejected",      "probe",    "probe_every", "probed_at", "answers",    "first",       "last",
 };
 
 /* ---- needs */

@@ -34,13 +34,13 @@ struct made_request {
     const char *name, *tenant;
     int priority, n_prompt, max_tokens, n_output;
     double arrival_s, slo_ttft_ms;
-    bool running;    /* its prompt and n_output tokens are computed, if there is KV for them */
-    bool offline;    /* a line of a batch */
-    bool open_ended; /* the client gave no max_tokens */
+    bool running;                  /* its prompt and n_output tokens are computed, if there is KV for them */
+    bool offline;                  /* a line of a batch */
+    bool open_ended;               /* the client gave no max_tokens */
     int probe_every, probe_window; /* it asked for an early stop; 0: it did not */
-    bool parked;     /* and then it was preempted with its KV kept */
-    bool in_host;    /* in host memory, where there is room */
-    int group;       /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
+    bool parked;                   /* and then it was preempted with its KV kept */
+    bool in_host;                  /* in host memory, where there is room */
+    int group;                     /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
 };
 
 /* The groups were bound 10 s ago. Sets that there may not be are left out. tokens_per_block: a multiple of 16. */

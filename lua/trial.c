@@ -93,10 +93,10 @@ static void make_answers(lua_State *L, struct trial *t, int table, struct reques
 
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
-    static const char *const names[] = {"name",    "tenant",     "priority",    "prompt",   "max_tokens",
-                                        "output",  "arrival",    "slo_ttft_ms", "group",    "parked",
-                                        "in_host", "open_ended", "offline",     "accepted", "rejected",
-                                        "probe_every", "probe_window", "probed_at", "answers"};
+    static const char *const names[] = {"name",        "tenant",       "priority",    "prompt",   "max_tokens",
+                                        "output",      "arrival",      "slo_ttft_ms", "group",    "parked",
+                                        "in_host",     "open_ended",   "offline",     "accepted", "rejected",
+                                        "probe_every", "probe_window", "probed_at",   "answers"};
     luaL_checktype(L, table, LUA_TTABLE);
     verb_check_fields(L, table, "a request of a test", names, sizeof names / sizeof *names);
     double order = (double)t->world.next_tag;

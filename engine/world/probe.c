@@ -33,7 +33,7 @@ bool thinking_set(struct thinking *t, const char *end, const char *text, const i
         t->depth += (*c == '{') - (*c == '}');
     if (!n || n > PROBE_END_BYTES || n_suffix < 1 || n_suffix > PROBE_MOST_SUFFIX || t->depth < 0)
         return false;
-    memcpy(t->end, end, n);
+    memcpy(t->end, end, n + 1);
     t->n_end = (int)n;
     memcpy(t->suffix, suffix, (size_t)n_suffix * sizeof *suffix);
     t->n_suffix = n_suffix;

@@ -28,8 +28,8 @@ enum {
 
 /* How the model's thinking ends. Made once (engine/command/probing.c), immutable. */
 struct thinking {
-    char end[PROBE_END_BYTES]; /* the marker behind it, such as "</think>" */
-    int n_end;                 /* its bytes, >= 1 */
+    char end[PROBE_END_BYTES + 1]; /* the marker behind it, such as "</think>", and NUL */
+    int n_end;                     /* its bytes, >= 1 */
     int32_t suffix[PROBE_MOST_SUFFIX];
     int n_suffix;                                                    /* >= 1: the marker and how an answer begins */
     int depth;                                                       /* braces that the suffix opens and leaves open */
