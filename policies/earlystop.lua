@@ -3,7 +3,8 @@
 -- words by which a model takes back what it said, its thinking is closed and it goes on with its answer.
 
 local hedges = {
-  "wait", "hmm", "hold on", "but", "no", "not sure", "unsure", "maybe", "perhaps", "actually", "however", "alternatively",
+  "wait", "hmm", "hold on", "but", "no", "not sure", "unsure", "maybe", "perhaps", "actually", "however",
+  "alternatively",
 }
 local seen = {} -- by request: how many of its answers were looked at
 

@@ -153,10 +153,13 @@ def main():
         who_leaves_takes_its_probe_along,
         what_cannot_be_is_refused,
     ]
-    with Site(None, *flags) as plain, Site(None, "--policy", "earlystop", *flags) as s:
-        with Site(None, "--policy", policy, *flags) as stops:
-            for test in tests:
-                test(plain, s, stops)
+    with (
+        Site(None, *flags) as plain,
+        Site(None, "--policy", "earlystop", *flags) as s,
+        Site(None, "--policy", policy, *flags) as stops,
+    ):
+        for test in tests:
+            test(plain, s, stops)
     print(f"{len(tests)} passed, 0 failed")
     return 0
 
