@@ -41,7 +41,6 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
         world_end(&engine->world, r, f->how); /* nobody has heard of it */
         return;
     }
-    engine_end_probe_of(engine, r);
     if (engine->setup.witness && engine->setup.witness->ended)
         engine->setup.witness->ended(engine->setup.witness->ctx, now, r, f->how);
     view_init(&v, &engine->world, now);

@@ -86,10 +86,9 @@ void engine_submit(struct engine *engine, struct request_spec *s);
 
 /* probing.c: what a plan says of thinking is done. */
 void engine_think(struct engine *engine, const struct plan_verb *v);
-/* Ends probes that have nothing to do any more, and all of them once another policy decides. */
+/* Before each decision: ends probes that have nothing to do any more, now or with their step, and all of them once
+ * another policy decides. */
 void engine_tend_probes(struct engine *engine);
-/* The parent ends: so does its probe, now or with its step. */
-void engine_end_probe_of(struct engine *engine, const struct request *r);
 /* One more token of a probe. Returns the ending it brings, or END_NONE. */
 enum ending engine_take_probe_token(struct engine *engine, struct request *probe, int32_t token);
 bool engine_is_stop_id(const struct request *r, int32_t token); /* absorb.c */

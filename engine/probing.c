@@ -7,7 +7,6 @@
 static void conclude(struct engine *engine, struct request *r)
 {
     const struct thinking *t = engine->world.thinking;
-    engine_end_probe_of(engine, r);
     engine_look_at_outbox(engine);
     r->probes->closed = true;
     for (int i = 0; i < t->n_suffix; i++) {
@@ -37,13 +36,6 @@ static void end(struct engine *engine, struct request *probe)
     probe->finish_as = END_ABORT;
     if (!probe->busy)
         engine_end_request(engine, probe, &(struct request_end){.how = END_ABORT, .retry_after_s = -1});
-}
-
-void engine_end_probe_of(struct engine *engine, const struct request *r)
-{
-    struct request *probe = r->probes ? request_find(&engine->world.requests, r->probes->under_way) : NULL;
-    if (probe && !probe->finishing)
-        end(engine, probe);
 }
 
 void engine_tend_probes(struct engine *engine)

@@ -169,8 +169,8 @@ void engine_end_misfits(struct engine *engine)
              (long long)world_capacity(w));
     for (int q = 0; q < 2; q++)
         for (int i = queues[q]->n - 1; i >= 0; i--) {
-            struct request *r = i < queues[q]->n ? queues[q]->items[i] : NULL; /* with one its probe may go, too */
-            if (r && !r->busy && !world_suffices(w, r))
+            struct request *r = queues[q]->items[i];
+            if (!r->busy && !world_suffices(w, r))
                 engine_end_request(
                     engine, r,
                     &(struct request_end){.how = END_ERROR, .http_status = 503, .retry_after_s = -1, .why = why});

@@ -201,6 +201,65 @@ static void who_is_concluded_goes_on_as_if_it_had_said_so(void **state)
     model_close(m);
 }
 
+/* ---- another policy */
+
+static bool has_probe(const struct req_queue *q)
+{
+    for (int i = 0; i < q->n; i++)
+        if (q->items[i]->parent)
+            return true;
+    return false;
+}
+
+/* Knows nothing of probes, and never sees one. */
+static enum verdict plain_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct plan_batch *b = v->n_idle ? plan_batch(p, v->idle[0]) : NULL;
+    int *n_seen = ctx;
+    (void)e;
+    *n_seen += has_probe(&v->world->waiting) || has_probe(&v->world->running);
+    if (!b)
+        return VERDICT_OK;
+    plan_decodes(b);
+    plan_prefill(b, NULL, 0, 64);
+    if (b->n_tokens)
+        plan_forward(b, (struct layout){1, b->group->n_ranks, 1});
+    return VERDICT_OK;
+}
+
+static void another_policy_sees_no_probe(void **state)
+{
+    (void)state;
+    static struct run quiet, t;
+    static struct asker a;
+    static const struct policy_ops asks = {.step = ask_step}, plain = {.step = plain_step};
+    int n_seen = 0;
+    struct thinking thinking = make_thinking();
+    struct model *m = open_model("tests/data/layout_gqa.json", DT_F16);
+    struct run_opts o = {.n_requests = FEW, .ranks = 2, .kv_blocks = 128, .alike = true};
+    one_rank(&quiet, m, &o);
+    a = (struct asker){0};
+    o.thinking = &thinking;
+    o.policy = (struct policy){.ops = &asks, .ctx = &a, .name = "asker", .sha256 = "asker"};
+    start_run(&t, m, &o);
+    for (uint64_t tag = 1; tag <= FEW; tag++)
+        send(&t, IN_SUBMIT, tag, spec_new(&t, tag, model_config(m)->vocab));
+    while (t.heard[1].n_tokens < 3)
+        listen_to(&t, 100000000);
+    struct policy *p = mem_new(sizeof *p);
+    *p = (struct policy){.ops = &plain, .ctx = &n_seen, .name = "plain", .sha256 = "plain"};
+    send(&t, IN_POLICY, 0, p);
+    while (t.n_ends < t.n || !t.n_replies)
+        listen_to(&t, 100000000);
+    t.n_replies = 0;
+    stop_run(&t);
+    compare(&t, &quiet, NULL);
+    assert_int_equal(n_seen, 0);
+    assert_true(engine_world(t.engine)->metrics->counters[C_PROBES] > 0);
+    engine_destroy(t.engine);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_rank_fails_among_probes),
 #endif
         cmocka_unit_test(a_probe_says_the_same_in_every_layout),
+        cmocka_unit_test(another_policy_sees_no_probe),
         cmocka_unit_test(who_is_concluded_goes_on_as_if_it_had_said_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
--- earlystop.lua where nobody thinks: virtual time has no text, so it decides what fcfs does, and nothing is probed. Its rule is tested in its own file, the rest in tests/layout/probes.c and tests/e2e/earlystop.py.
+-- earlystop.lua where nobody thinks: virtual time has no text, so it decides what fcfs does, and nothing is probed. Its
+-- rule is tested in its own file, the rest in tests/layout/probes.c and tests/e2e/earlystop.py.
 local h = require("helper")
 
 local function steps(policy)

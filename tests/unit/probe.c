@@ -172,6 +172,10 @@ static void a_probe_shares_and_leaves_nothing(void **state)
     assert_true(world_reserve(w, p, p->n_tokens));
     world_commit(w, p, p->n_tokens - 1);
     assert_true(world_check(w) && tenant_total(w) == 1 && w->n_probes_running == 1);
+    assert_false(probe_is_over(w, p));
+    g.r->group += 7; /* elsewhere */
+    assert_true(probe_is_over(w, p));
+    g.r->group -= 7;
     probe_say(&g.t, p->said, "7}", 2);
     world_end(w, p, END_LENGTH);
     assert_int_equal(kv_place(&w->kv, place_of(&g.b))->index.count, cached);
@@ -298,6 +302,7 @@ static void it_is_over_with_its_parent(void **state)
     g.r->probes->closed = true;
     assert_true(probe_is_over(&g.b.w, p));
     g.r->probes->closed = false;
+    assert_false(probe_is_over(&g.b.w, p));
     world_preempt(&g.b.w, g.r, true, ++g.b.now);
     assert_true(probe_is_over(&g.b.w, p));
     assert_int_equal(tries(&g.b, p), 0);
