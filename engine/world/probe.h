@@ -19,7 +19,7 @@ struct world;
 
 enum {
     PROBE_TOKENS = 20,     /* that a probe says */
-    PROBE_BYTES = 512,     /* of what it said, kept */
+    PROBE_BYTES = 256,     /* of what it said, kept */
     PROBE_WINDOW = 16,     /* answers that are kept */
     PROBE_LATE = 64,       /* tokens that its parent may say before a probe that has not begun is given up */
     PROBE_END_BYTES = 64,  /* of the marker */

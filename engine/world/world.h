@@ -186,7 +186,8 @@ void world_hold(struct world *w, struct request *r, int64_t until_ns, const char
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
  * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
-struct request *world_head(const struct world *w); /* the first waiting request that is not held; NULL: none */
+struct request *
+world_head(const struct world *w); /* the first waiting request that is not held, and no probe; NULL: none */
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
 /* The policy that has parked them goes. Those whose placement no group has, now or later, begin again (world_unpark):

@@ -51,7 +51,7 @@ static void churn(struct trial *x)
                   x->config, x->opts.ranks, (unsigned long long)n[C_STEPS], (unsigned long long)n[C_PROBES],
                   (unsigned long long)n[C_PROBE_TOKENS], (unsigned long long)n[C_SWITCHES],
                   (unsigned long long)n[C_PREEMPTIONS]);
-    assert_true(world_check(engine_world(t.engine)));
+    assert_true(world_check(engine_world(t.engine)) && x->chaos.n_over == 0);
     if (N >= 10)
         assert_true(n[C_PROBES] > 0 && n[C_PROBES] <= x->chaos.n_probes && n[C_PROBE_TOKENS] > n[C_PROBES] &&
                     x->chaos.n_said > 0 && n[C_EARLY_STOPS] == 0);

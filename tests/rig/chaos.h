@@ -27,8 +27,8 @@ struct chaos {
     uint64_t n_out, n_in, n_reshards;
     bool drafts; /* also draft tokens, of any number */
     uint64_t n_drafts;
-    bool probes; /* also probes of whoever runs */
-    uint64_t n_probes, n_said;
+    bool probes;                       /* also probes of whoever runs */
+    uint64_t n_probes, n_said, n_over; /* over: it was shown one that has nothing to do any more */
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
@@ -146,10 +146,18 @@ static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
         }
 }
 
+static inline void chaos_look_at_probes(struct chaos *c, const struct world *w, const struct req_queue *q)
+{
+    for (int i = 0; i < q->n; i++)
+        c->n_over += q->items[i]->parent && !q->items[i]->finishing && probe_is_over(w, q->items[i]);
+}
+
 /* Whom it probes, and how many answers of those that run now have come. */
 static inline void chaos_probe(struct chaos *c, const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
+    chaos_look_at_probes(c, w, &w->waiting);
+    chaos_look_at_probes(c, w, &w->running);
     for (int i = 0; i < w->running.n; i++) {
         const struct request *r = w->running.items[i];
         if (rng_below(&c->rng, 3) == 0)

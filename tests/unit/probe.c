@@ -247,6 +247,7 @@ static void it_takes_no_place_in_the_queue(void **state)
     assert_int_equal(world_may_take(&g.b.w, &s, &e), 0);
     struct request *other = submit(&g.b, 40, 900);
     assert_int_equal(world_may_take(&g.b.w, &s, &e), E_FULL);
+    assert_ptr_equal(world_head(&g.b.w), other);
     assert_true(request_compare(g.r, p) < 0 && request_compare(p, other) < 0);
     world_end(&g.b.w, other, END_ABORT);
     world_end(&g.b.w, p, END_ABORT);
