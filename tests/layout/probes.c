@@ -33,7 +33,7 @@ static void churn(struct trial *x)
     struct thinking thinking = make_thinking();
     memset(cancelled, 0, sizeof cancelled);
     x->opts.varied = true;
-    x->opts.n_requests = SOME;
+    x->opts.n_requests = SOME < 100 ? SOME : 100;
     one_rank(&quiet, m, &x->opts);
     rng_init(&x->chaos.rng, (uint64_t)x->opts.ranks);
     x->chaos.probes = true;
