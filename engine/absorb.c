@@ -36,6 +36,11 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
 {
     int64_t now = engine->now_ns;
     struct view v;
+    if (r->parent) {
+        engine->changed = true;
+        world_end(&engine->world, r, f->how); /* nobody has heard of it */
+        return;
+    }
     if (engine->setup.witness && engine->setup.witness->ended)
         engine->setup.witness->ended(engine->setup.witness->ctx, now, r, f->how);
     view_init(&v, &engine->world, now);
@@ -93,7 +98,7 @@ static void send_prompt_logprobs(struct engine *engine, struct request *r)
     engine_emit(engine, &ev);
 }
 
-static bool is_stop_id(const struct request *r, int32_t token)
+bool engine_is_stop_id(const struct request *r, int32_t token)
 {
     for (int i = 0; i < r->spec->n_stop_ids; i++)
         if (r->spec->stop_ids[i] == token)
@@ -104,7 +109,11 @@ static bool is_stop_id(const struct request *r, int32_t token)
 /* One new token. Returns the ending it brings, or END_NONE. */
 static enum ending take_token(struct engine *engine, struct request *r, const struct sample_result *res, int64_t now)
 {
+    if (r->parent)
+        return engine_take_probe_token(engine, r, res->token);
     request_append(r, res->token);
+    if (r->probes && engine->world.thinking)
+        probe_hear(engine->world.thinking, r, res->token);
     metrics_add(&engine->metrics, C_GENERATION_TOKENS, 1);
     if (!r->first_token_ns) {
         r->first_token_ns = now;
@@ -116,7 +125,7 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     }
     r->last_token_ns = now;
     bool scored = r->spec->sampling.n_logprobs >= 0;
-    r->ends_with_stop = is_stop_id(r, res->token);
+    r->ends_with_stop = engine_is_stop_id(r, res->token);
     if (engine->setup.witness && engine->setup.witness->sampled)
         engine->setup.witness->sampled(engine->setup.witness->ctx, r, r->ends_with_stop);
     struct token_logprobs lp;

@@ -74,8 +74,12 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    engine->world.drafts = engine->setup.witness ? NULL : engine->setup.drafts; /* no recording says which were right */
     engine->world.draft_trees = engine->setup.ops->kv_pack || !engine->setup.ops->computes;
+    if (!engine->setup.witness) /* recordings do not know which drafts were right */
+        engine->world.drafts = engine->setup.drafts;
+    /* Nor what probes said, which without a prefix cache would each compute all of their parent again. */
+    if (!engine->setup.witness && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
+        engine->world.thinking = engine->setup.thinking;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {
@@ -226,79 +230,6 @@ const struct world *engine_world(const struct engine *engine)
 
 /* ---- ingest */
 
-/* Seconds until the queue has probably moved on, for Retry-After. */
-static int retry_after(const struct engine *engine, int64_t now)
-{
-    double age = (double)(now - engine->started_ns) * 1e-9;
-    double rate = (double)(engine->metrics.counters[C_PROMPT_TOKENS] + engine->metrics.counters[C_GENERATION_TOKENS]) /
-                  (age > 1 ? age : 1);
-    double s = rate > 0 ? (double)engine->world.waiting_tokens / rate : 1;
-    return s < 1 ? 1 : s > 60 ? 60 : (int)s;
-}
-
-/* NULL: it was turned away. */
-static void tell_submitted(struct engine *engine, const struct request_spec *s, struct request *r)
-{
-    const struct witness *w = engine->setup.witness;
-    if (w && w->submitted)
-        w->submitted(w->ctx, engine->now_ns, s, r);
-}
-
-/* The ending of a request that never entered the world. */
-static void turn_away(struct engine *engine, struct request_spec *s, int status, int retry_s, const char *why)
-{
-    struct engine_event ev = {.kind = EV_END,
-                              .code = END_REFUSED,
-                              .tag = s->tag,
-                              .http_status = status,
-                              .retry_after_s = retry_s,
-                              .n_prompt = s->n_prompt,
-                              .payload = mem_strdup(why),
-                              .n = strlen(why)};
-    tell_submitted(engine, s, NULL);
-    metrics_add(&engine->metrics, status == 400 ? C_REFUSED_INPUT : C_REFUSED_FULL, 1);
-    request_spec_free(s);
-    engine_emit(engine, &ev);
-}
-
-static void submit(struct engine *engine, struct request_spec *s)
-{
-    int64_t now = engine->now_ns;
-    struct err e = {0};
-    struct request *r = NULL;
-    if (engine->draining || engine->stopping) {
-        turn_away(engine, s, 503, -1, "the server is shutting down");
-        return;
-    }
-    if (__builtin_popcountll(engine->world.partition.dead_ranks) == engine->node.n_ranks) {
-        turn_away(engine, s, 503, -1, "every rank of the node has failed");
-        return;
-    }
-    if (engine->beyond_mending) {
-        turn_away(engine, s, 503, -1, engine->beyond_mending);
-        return;
-    }
-    int rc = world_submit(&engine->world, s, now, &r, &e);
-    if (rc) {
-        turn_away(engine, s, rc == E_INPUT ? 400 : 503, rc == E_FULL ? retry_after(engine, now) : -1, e.text);
-        return;
-    }
-    tell_submitted(engine, s, r);
-    metrics_add(&engine->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
-    struct view v;
-    view_init(&v, &engine->world, now);
-    engine->saw_empty = false;
-    struct admission a = {.key = r->key, .retry_after_s = -1};
-    live_admit(&engine->live, r, &v, &a);
-    if (a.refused)
-        engine_end_request(
-            engine, r,
-            &(struct request_end){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
-    else
-        admission_obey(&a, &engine->world, r, now);
-    engine->changed = true;
-}
-
 static void cancel(struct engine *engine, uint64_t tag, enum ending how)
 {
     struct request *r = request_find_tag(&engine->world.requests, tag);
@@ -393,7 +324,7 @@ void engine_take(struct engine *engine, struct engine_message *m)
     tell_ordered(engine, m);
     switch (m->kind) {
     case IN_SUBMIT:
-        submit(engine, m->payload);
+        engine_submit(engine, m->payload);
         break;
     case IN_CANCEL:
         cancel(engine, m->tag, (enum ending)m->code);
@@ -537,6 +468,8 @@ static void enact(struct engine *engine, struct plan *p)
             engine_end_request(engine, v->request,
                                &(struct request_end){END_REFUSED, v->code, v->retry_after_s,
                                                      *v->text ? v->text : "refused by the policy"});
+        if (v->kind == PLAN_PROBE || v->kind == PLAN_CONCLUDE)
+            engine_think(engine, v);
         if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE ||
             (v->kind == PLAN_HOLD && !v->until_ns))
             engine_note_change(engine);
@@ -582,6 +515,7 @@ bool engine_turn(struct engine *engine)
     if (engine->world.partition.dead_ranks)
         engine_end_misfits(engine);
     engine_tend_disk(engine);
+    engine_tend_probes(engine);
     note_idle(engine);
     if (!engine_mend(engine) || !should_decide(engine, now)) {
         if (did || waited || n_freed)

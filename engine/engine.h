@@ -84,6 +84,8 @@ struct engine_setup {
                                             borrowed while opening; NULL: none */
     const struct draft_sources *drafts;  /* what act.draft guesses with; NULL: prompt lookup, in virtual time nothing.
                                             Borrowed until engine_destroy */
+    const struct thinking *thinking;     /* how it ends, for probes; NULL: nothing is probed. Not with a witness, nor in
+                                            virtual time. Borrowed until engine_destroy */
     struct policy policy;                /* goes live at once; ctx moves to the engine */
     char model_name[128];
     int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in

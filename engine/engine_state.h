@@ -1,6 +1,6 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, engine.c, mend.c, outbox.c, post.c,
- * replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread
- * only. */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, arrive.c, disk.c, engine.c, mend.c,
+ * outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by
+ * the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -54,6 +54,7 @@ struct engine {
     bool draining, drained_said, stopping;
     bool was_idle;
     bool outbox_full;     /* as it was when the step that is taken in began to be */
+    uint64_t probes_by;   /* the policy (its generation) whose probes there are */
     int n_behind;         /* requests with tokens that the front has not been told */
     uint64_t watch_round; /* pooled FFN weights, recorded: in each one step of every group says when its layers ran */
     int64_t watch_until_ns;
@@ -79,6 +80,18 @@ struct request_end {
     const char *why; /* NULL: nothing to say */
 };
 void engine_end_request(struct engine *engine, struct request *r, const struct request_end *f);
+
+/* arrive.c: takes it into the queue, or tells the front why not. */
+void engine_submit(struct engine *engine, struct request_spec *s);
+
+/* probing.c: what a plan says of thinking is done. */
+void engine_think(struct engine *engine, const struct plan_verb *v);
+/* Before each decision: ends probes that have nothing to do any more, now or with their step, and all of them once
+ * another policy decides. */
+void engine_tend_probes(struct engine *engine);
+/* One more token of a probe. Returns the ending it brings, or END_NONE. */
+enum ending engine_take_probe_token(struct engine *engine, struct request *probe, int32_t token);
+bool engine_is_stop_id(const struct request *r, int32_t token); /* absorb.c */
 
 /* absorb.c: the results of a step become tokens, endings and published blocks. Frees the step. */
 void engine_absorb(struct engine *engine, struct step *s);

@@ -167,10 +167,11 @@ static bool changes_partition(const struct plan *p)
     return false;
 }
 
+/* Or lets one stop thinking: both are something done. */
 static bool refuses_any(const struct plan *p)
 {
     for (int i = 0; i < p->n_verbs; i++)
-        if (p->verbs[i].kind == PLAN_REFUSE)
+        if (p->verbs[i].kind == PLAN_REFUSE || p->verbs[i].kind == PLAN_CONCLUDE)
             return true;
     return false;
 }
@@ -261,7 +262,7 @@ static bool is_overtaken(const struct world *w, const struct request *r)
 {
     for (int i = 0; i < w->running.n; i++) {
         const struct request *x = w->running.items[i];
-        if (x->key > r->key && x->first_scheduled_ns > r->progress_ns)
+        if (!x->parent && x->key > r->key && x->first_scheduled_ns > r->progress_ns)
             return true;
     }
     return false;
@@ -292,7 +293,7 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
     bool room = has_room(p);
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (!world_eligible(w, r) || world_strands(w, r) || plan_deals_with(p, r))
+        if (r->parent || !world_eligible(w, r) || world_strands(w, r) || plan_deals_with(p, r))
             continue;
         bool homeless = fits_no_group(w, r);
         if (!homeless && !room)
@@ -318,7 +319,8 @@ static struct request *find_starved_running(const struct plan *p, int64_t now_ns
     for (int i = 0; i < w->running.n && has_rows(p); i++) {
         struct request *r = w->running.items[i];
         const struct group *g = partition_find(&w->partition, r->group);
-        if (!r->busy && !r->n_moving && g && g->idle && !g->held && is_late(w, r, now_ns) && !plan_deals_with(p, r))
+        bool could = !r->busy && !r->n_moving && !r->parent && g && g->idle && !g->held;
+        if (could && is_late(w, r, now_ns) && !plan_deals_with(p, r))
             return r;
     }
     return NULL;

@@ -36,8 +36,8 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
 {
     const struct world *w = &engine->world;
     struct kv_counts kv = count_kv(w);
-    put_gauge(out, "vllm:num_requests_running", "Requests in execution.", label, w->running.n);
-    put_gauge(out, "vllm:num_requests_waiting", "Requests that wait.", label, w->waiting.n);
+    put_gauge(out, "vllm:num_requests_running", "Requests in execution.", label, w->running.n - w->n_probes_running);
+    put_gauge(out, "vllm:num_requests_waiting", "Requests that wait.", label, w->waiting.n - w->n_probes_waiting);
     int deferred = -w->n_held;
     for (int i = 0; i < w->waiting.n; i++)
         deferred += !world_eligible(w, w->waiting.items[i]);
@@ -47,7 +47,7 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
                "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
                "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n"
                "vllm:num_requests_waiting_by_reason{%s,reason=\"held\"} %d\n",
-               label, w->waiting.n - deferred - w->n_held, label, deferred, label, w->n_held);
+               label, w->waiting.n - w->n_probes_waiting - deferred - w->n_held, label, deferred, label, w->n_held);
     put_gauge(out, "vllm:kv_cache_usage_perc", "Held KV blocks, 0 to 1.", label, kv_usage(w));
     put_gauge(out, "moonshift:kv_blocks_free", "Free KV blocks.", label, kv.free);
     put_gauge(out, "moonshift:kv_blocks_cached", "KV blocks that only the prefix cache keeps.", label, kv.cached);
@@ -112,6 +112,8 @@ static void put_request(struct buf *out, const struct request *r, int64_t now)
         ",\"preempted\":%d,\"group\":%d,\"moving\":%d,\"age_s\":%.3f",
         state, r->spec->priority, r->key, r->spec->n_prompt, request_output(r), r->n_computed, r->n_blocks,
         r->n_preempted, r->group, r->n_moving, (double)(now - r->spec->arrival_ns) * 1e-9);
+    if (r->parent)
+        buf_puts(out, ",\"probe\":true");
     if (r->held_until_ns) {
         buf_printf(out, ",\"held\":{\"for_s\":%.3f,\"reason\":", (double)(r->held_until_ns - now) * 1e-9);
         buf_put_json(out, r->held_why, strlen(r->held_why));
@@ -369,7 +371,8 @@ void engine_log_rates(struct engine *engine, int64_t now)
                  "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
                  "%d reqs, "
                  "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
-                 (double)prompt / s, (double)gen / s, w->running.n, w->waiting.n, kv_usage(w) * 100,
+                 (double)prompt / s, (double)gen / s, w->running.n - w->n_probes_running,
+                 w->waiting.n - w->n_probes_waiting, kv_usage(w) * 100,
                  c[C_PREFIX_QUERIES] ? 100.0 * (double)c[C_PREFIX_HITS] / (double)c[C_PREFIX_QUERIES] : 0.0);
     engine->rates = (struct rates){
         .since_ns = now, .prompt_tokens = c[C_PROMPT_TOKENS], .generation_tokens = c[C_GENERATION_TOKENS]};

@@ -275,6 +275,8 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
         memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
         for (int i = 0; i < n; i++) {
             struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
+            if (all[i]->parent)
+                continue; /* no policy admits a probe */
             live_admit(l, all[i], &v, &a);
             admission_obey(&a, w, all[i], now_ns); /* who is in already stays in: a refusal here has no meaning */
         }

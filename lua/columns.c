@@ -13,10 +13,10 @@ _Static_assert(MAX_REQUESTS <= 65536, "lua_req_id keeps 16 bits of the slot");
 enum { FIRST_ROWS = 128 };
 
 const char *const column_names[NEED_COUNT] = {
-    "id",          "tenant",    "priority",      "arrival",  "prompt",     "max_tokens", "slo_ttft_ms",
-    "slo_tpot_ms", "preempted", "waiting_since", "started",  "open_ended", "offline",    "key",
-    "computed",    "output",    "remaining",     "blocks",   "group",      "home",       "parked",
-    "in_host",     "held",      "drafted",       "accepted", "rejected",   "first",      "last",
+    "id",        "tenant",        "priority", "arrival",     "prompt",    "max_tokens", "slo_ttft_ms", "slo_tpot_ms",
+    "preempted", "waiting_since", "started",  "open_ended",  "offline",   "key",        "computed",    "output",
+    "remaining", "blocks",        "group",    "home",        "parked",    "in_host",    "held",        "drafted",
+    "accepted",  "rejected",      "probe",    "probe_every", "probed_at", "answers",    "first",       "last",
 };
 
 /* ---- needs */
@@ -184,6 +184,14 @@ static double cell_of(const struct world *w, const struct request *r, int column
         return (double)draft_total(r).accepted;
     case COL_REJECTED:
         return (double)draft_total(r).rejected;
+    case COL_PROBE:
+        return r->parent ? lua_req_id(r->parent) : 0;
+    case COL_PROBE_EVERY:
+        return r->probes && !r->probes->closed ? r->spec->probe_every : 0;
+    case COL_PROBED_AT:
+        return r->probes ? r->probes->asked_at : 0;
+    case COL_ANSWERS:
+        return r->probes ? (double)r->probes->n_said : 0;
     default:
         return 0; /* no column */
     }

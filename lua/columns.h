@@ -38,11 +38,17 @@ enum column {
     COL_DRAFTED,
     COL_ACCEPTED,
     COL_REJECTED,
+    COL_PROBE,
+    COL_PROBE_EVERY,
+    COL_PROBED_AT,
+    COL_ANSWERS,
     COLUMN_COUNT,
     COL_FIRST = COLUMN_COUNT,
     COL_LAST,
     NEED_COUNT /* the two lists: needed by name like columns */
 };
+
+_Static_assert(NEED_COUNT <= 32, "a mask has 32 bits");
 
 enum { COLUMN_ENDS = 16 }; /* rows that `first` and `last` list at most */
 

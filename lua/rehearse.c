@@ -56,6 +56,22 @@ static void take_rule(void *ctx, enum draft_evict rule)
     (void)rule;
 }
 
+/* All that anybody says here is "7", so every answer is. */
+static void put_said(const void *ctx, int32_t token, struct buf *text)
+{
+    (void)ctx;
+    (void)token;
+    buf_putc(text, '7');
+}
+
+static void think(struct rehearsal *r)
+{
+    static const int32_t suffix[] = {1, 2};
+    r->thinking.piece = put_said;
+    thinking_set(&r->thinking, "</think>", "The answer is {", suffix, 2);
+    r->world.thinking = &r->thinking;
+}
+
 void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_s)
 {
     memset(r, 0, sizeof *r);
@@ -71,6 +87,7 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     r->drafts.n = 1;
     r->world.drafts = &r->drafts;
     r->world.draft_trees = true;
+    think(r);
     if (size.n_host)
         kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
@@ -197,6 +214,8 @@ struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
     s->max_tokens = m->max_tokens > 0 ? m->max_tokens : 16;
     s->open_ended = m->open_ended;
     s->offline = m->offline;
+    s->probe_every = m->probe_every;
+    s->probe_window = m->probe_window;
     s->arrival_ns = (int64_t)(m->arrival_s * 1e9);
     s->slo_ttft_ms = m->slo_ttft_ms;
     s->sampling.n_logprobs = s->sampling.n_prompt_logprobs = -1;
@@ -222,6 +241,8 @@ void rehearsal_crowd(struct rehearsal *r, int n, uint64_t seed)
                                  .max_tokens = 1 + (int)rng_below(&g, 200),
                                  .n_output = (int)rng_below(&g, 40),
                                  .running = i % 2 == 0,
+                                 .probe_every = i % 4 == 0 ? 4 : 0,
+                                 .probe_window = i % 4 == 0 ? 2 : 0,
                                  .arrival_s = (double)r->now_ns * 1e-9 - 2 + (double)i * 0.001};
         char name[32];
         snprintf(name, sizeof name, "r%d", i);
@@ -298,6 +319,28 @@ static void land_replicas(struct world *w)
         }
 }
 
+void rehearsal_answer(struct rehearsal *r, struct request *q, const char *said)
+{
+    struct probe_book *b = q->probes;
+    struct probe_said *s = &b->said[b->n_said++ % PROBE_WINDOW];
+    *s = (struct probe_said){.depth = r->thinking.depth};
+    probe_say(&r->thinking, s, said, strlen(said));
+}
+
+/* Probes come to their end at once. */
+static void obey_thinking(struct rehearsal *r, const struct plan_verb *v)
+{
+    if (v->kind == PLAN_PROBE && !probe_refusal(&r->world, v->request)) {
+        v->request->probes->asked_at = request_output(v->request);
+        rehearsal_answer(r, v->request, "7}");
+    }
+    if (v->kind != PLAN_CONCLUDE)
+        return;
+    v->request->probes->closed = true;
+    for (int i = 0; i < r->thinking.n_suffix; i++)
+        request_append(v->request, r->thinking.suffix[i]);
+}
+
 void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended, void *ctx)
 {
     struct plan *p = &r->plan;
@@ -307,6 +350,8 @@ void rehearsal_advance(struct rehearsal *r, int end_every, rehearsal_ended ended
     r->now_ns += 20000000;
     w->step++;
     struct steps s = {.end_every = end_every, .ended = ended, .ctx = ctx, .view = rehearsal_view(r)};
+    for (int i = 0; i < p->n_verbs; i++)
+        obey_thinking(r, &p->verbs[i]);
     for (int i = 0; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_REFUSE)
             world_end(w, p->verbs[i].request, END_REFUSED);
@@ -331,6 +376,12 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
         break;
     case PLAN_EVICT:
         buf_printf(out, "evict %d\n", (int)v->evict);
+        break;
+    case PLAN_PROBE:
+        buf_printf(out, "probe %llu\n", order);
+        break;
+    case PLAN_CONCLUDE:
+        buf_printf(out, "conclude %llu\n", order);
         break;
     case PLAN_PREEMPT:
         buf_printf(out, "preempt %llu %d\n", order, (int)v->how);

@@ -9,6 +9,7 @@
 
 struct rehearsal {
     struct draft_sources drafts;
+    struct thinking thinking;
     struct metrics *metrics;
     struct world world;
     struct plan plan;
@@ -33,12 +34,13 @@ struct made_request {
     const char *name, *tenant;
     int priority, n_prompt, max_tokens, n_output;
     double arrival_s, slo_ttft_ms;
-    bool running;    /* its prompt and n_output tokens are computed, if there is KV for them */
-    bool offline;    /* a line of a batch */
-    bool open_ended; /* the client gave no max_tokens */
-    bool parked;     /* and then it was preempted with its KV kept */
-    bool in_host;    /* in host memory, where there is room */
-    int group;       /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
+    bool running;                  /* its prompt and n_output tokens are computed, if there is KV for them */
+    bool offline;                  /* a line of a batch */
+    bool open_ended;               /* the client gave no max_tokens */
+    int probe_every, probe_window; /* it asked for an early stop; 0: it did not */
+    bool parked;                   /* and then it was preempted with its KV kept */
+    bool in_host;                  /* in host memory, where there is room */
+    int group;                     /* where it runs: the n-th group, from 1; 0: the one with the fewest requests */
 };
 
 /* The groups were bound 10 s ago. Sets that there may not be are left out. tokens_per_block: a multiple of 16. */
@@ -47,6 +49,8 @@ void rehearsal_free(struct rehearsal *r);
 /* NULL: it does not fit this world. */
 struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m);
 struct view rehearsal_view(const struct rehearsal *r);
+/* A probe of a request that asked for an early stop has said this, behind the opening brace. */
+void rehearsal_answer(struct rehearsal *r, struct request *q, const char *said);
 /* Carries out the plan and the step it asks for: prompts advance, tokens appear; `end_every` > 0: one in so
  * many of the requests that then decode ends, which `finished` is told first. */
 typedef void (*rehearsal_ended)(void *ctx, struct request *r, const struct view *v);

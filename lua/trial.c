@@ -71,11 +71,32 @@ static uint64_t rank_list(lua_State *L, int index, const char *what)
     return mask;
 }
 
+/* answers = { "42} I think", ... }: what its probes have said behind the opening brace, the last one last. */
+static void make_answers(lua_State *L, struct trial *t, int table, struct request *r)
+{
+    lua_getfield(L, table, "answers");
+    int list = lua_gettop(L), n = lua_type(L, list) == LUA_TTABLE ? (int)lua_objlen(L, list) : 0;
+    if (!lua_isnil(L, list) && (lua_type(L, list) != LUA_TTABLE || !r->probes))
+        luaL_error(L, "answers must be a list of texts, of a request with probe_every");
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, list, i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            luaL_error(L, "answers must be a list of texts");
+        rehearsal_answer(&t->world, r, lua_tostring(L, -1));
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    int at = (int)number(L, table, "probed_at", 0, 0, 1e9);
+    if (r->probes)
+        r->probes->asked_at = at;
+}
+
 static struct request *make_request(lua_State *L, struct trial *t, int table, bool running)
 {
-    static const char *const names[] = {"name",    "tenant",     "priority",    "prompt",   "max_tokens",
-                                        "output",  "arrival",    "slo_ttft_ms", "group",    "parked",
-                                        "in_host", "open_ended", "offline",     "accepted", "rejected"};
+    static const char *const names[] = {"name",        "tenant",       "priority",    "prompt",   "max_tokens",
+                                        "output",      "arrival",      "slo_ttft_ms", "group",    "parked",
+                                        "in_host",     "open_ended",   "offline",     "accepted", "rejected",
+                                        "probe_every", "probe_window", "probed_at",   "answers"};
     luaL_checktype(L, table, LUA_TTABLE);
     verb_check_fields(L, table, "a request of a test", names, sizeof names / sizeof *names);
     double order = (double)t->world.next_tag;
@@ -92,12 +113,15 @@ static struct request *make_request(lua_State *L, struct trial *t, int table, bo
                              .parked = flag(L, table, "parked"),
                              .in_host = flag(L, table, "in_host"),
                              .open_ended = flag(L, table, "open_ended"),
-                             .offline = flag(L, table, "offline")};
+                             .offline = flag(L, table, "offline"),
+                             .probe_every = (int)number(L, table, "probe_every", 0, 0, 1e6),
+                             .probe_window = (int)number(L, table, "probe_window", 0, 0, PROBE_WINDOW)};
     struct request *r = rehearsal_add(&t->world, &m);
     if (!r)
         luaL_error(L, "a request of the test does not fit its world (raise kv_blocks)");
     r->drafts[0].accepted = (int64_t)number(L, table, "accepted", 0, 0, 1e9);
     r->drafts[0].rejected = (int64_t)number(L, table, "rejected", 0, 0, 1e9);
+    make_answers(L, t, table, r);
     if (m.in_host && !world_in_host(&t->world.world, r))
         luaL_error(L, "a request of the test is not in host memory: raise host_kv_blocks, or kv_blocks");
     if (m.parked || m.in_host ? !r->parked : running && r->state != REQ_RUNNING)

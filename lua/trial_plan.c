@@ -78,7 +78,7 @@ static void put_list(lua_State *L, int result, const char *field, const struct p
             continue;
         if (kind == PLAN_SWITCH)
             push_order(L, p, v->order);
-        else if (kind == PLAN_PREEMPT)
+        else if (kind == PLAN_PREEMPT || kind == PLAN_PROBE || kind == PLAN_CONCLUDE)
             lua_pushstring(L, v->request->spec->name);
         else if (kind == PLAN_CLOSE && v->closed == closed)
             groups_push_ranks(L, partition_find(&p->world->partition, v->group)->mask);
@@ -198,6 +198,8 @@ void trial_push_plan(lua_State *L, const struct plan *p, int refused)
     put_batches(L, result, p);
     put_list(L, result, "orders", p, PLAN_SWITCH, false);
     put_list(L, result, "preempted", p, PLAN_PREEMPT, false);
+    put_list(L, result, "probed", p, PLAN_PROBE, false);
+    put_list(L, result, "concluded", p, PLAN_CONCLUDE, false);
     put_list(L, result, "closed", p, PLAN_CLOSE, true);
     put_list(L, result, "opened", p, PLAN_CLOSE, false);
     put_ffn(L, result, p);

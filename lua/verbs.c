@@ -390,6 +390,7 @@ void verbs_add_queries(lua_State *L)
     lua_pushcfunction(L, view_cover);
     lua_setfield(L, -2, "cover");
     queries_add(L);
+    probes_add(L);
 }
 
 void verbs_create(struct bind *b, lua_State *L)
@@ -403,7 +404,8 @@ void verbs_create(struct bind *b, lua_State *L)
                                      {"weights", act_weights}, {"widen", act_widen},
                                      {"ffn", act_ffn},         {"swap_out", act_swap_out},
                                      {"swap_in", act_swap_in}, {"reshard", act_reshard},
-                                     {"draft", act_draft},     {"evict_drafts", act_evict_drafts}};
+                                     {"draft", act_draft},     {"evict_drafts", act_evict_drafts},
+                                     {"probe", act_probe},     {"conclude", act_conclude}};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

@@ -1,6 +1,6 @@
 /* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
  * forward and what a step would take; verbs_partition.c groups and orders; verbs_ffn.c
- * the ways of pooled FFN layers. Each reads its arguments (a wrong type
+ * the ways of pooled FFN layers; verbs_probe.c early stopping. Each reads its arguments (a wrong type
  * raises), asks the plan (which refuses what is not lawful) and answers true or what it says, or nil and a reason. Lua
  * functions, called by policies inside vm bodies. Invariant: verbs act only through the plan. */
 #ifndef LUA_VERBS_H
@@ -39,6 +39,11 @@ const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
 
 /* The place of a text in a list of choices. Raises when it is not a text or none of them. */
 int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n);
+
+/* verbs_probe.c */
+int act_probe(lua_State *L);
+int act_conclude(lua_State *L);
+void probes_add(lua_State *L); /* its questions, into the view table on top of the stack */
 
 /* verbs_ffn.c */
 int act_ffn(lua_State *L);

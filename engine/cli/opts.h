@@ -38,8 +38,9 @@ struct opts {
     enum opts_form form;        /* CMD_HELP */
     /* the model */
     char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer;
-    struct strings names;  /* as served; empty: the model's file name */
-    int64_t max_model_len; /* 0: the model's context */
+    char *think_end, *probe_text; /* NULL: as the chat template says; the usual words */
+    struct strings names;         /* as served; empty: the model's file name */
+    int64_t max_model_len;        /* 0: the model's context */
     uint64_t seed;
     /* an encoder beside it */
     char *embedding_model, *embedding_name; /* NULL: none; the file's name */

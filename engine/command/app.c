@@ -259,6 +259,8 @@ static int open_engine(struct app *a, struct err *e)
     TRY(open_drafts(a, e));
     s.drafts = &a->drafts;
     s.speculator = a->speculator;
+    TRY(app_plan_thinking(a, e));
+    s.thinking = app_can_probe(a) ? &a->thinking : NULL;
     if (a->opts.record && !a->opts.dry_run) {
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);
@@ -291,6 +293,7 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .chat_source = a->chat ? a->chat_source.data : NULL,
         .n_vocab = tokenizer_n_vocab(a->tokenizer),
         .max_model_len = l->max_model_len,
+        .think_end = app_can_probe(a) ? a->thinking.end : NULL,
         .clock = &a->clock,
         .inbox = engine_inbox(a->engine),
         .outbox = engine_outbox(a->engine),

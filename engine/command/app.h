@@ -41,6 +41,7 @@ struct app {
     struct suffix *suffix;            /* NULL: no suffix decoding */
     struct speculator *speculator;    /* until the ranks have loaded it; NULL: none */
     struct draft_sources drafts;      /* the engine borrows them */
+    struct thinking thinking;         /* it, too; n_suffix 0: the model has none that is known to end */
     struct modelled_drafts modelled;  /* simulate */
     struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
@@ -74,6 +75,14 @@ int app_start_lua(struct app *a, struct err *e);
 /* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller
  * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
+
+/* ---- probing.c */
+
+/* How the model's thinking ends, for early stops, from the settings and the chat template. E_INPUT: words that cannot
+ * be. */
+int app_plan_thinking(struct app *a, struct err *e);
+/* Can requests be probed: does it end, and are there a prefix cache and no recording? */
+bool app_can_probe(const struct app *a);
 
 /* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c */
 

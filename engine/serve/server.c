@@ -209,7 +209,8 @@ static void init_front(struct server *s)
                                         piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
                                         piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
                                         u->n_vocab,
-                                        u->max_model_len};
+                                        u->max_model_len,
+                                        u->think_end};
     f->names = u->names;
     f->n_names = u->n_names;
     f->root = u->root ? u->root : u->names[0];

@@ -61,6 +61,7 @@ struct server_setup {
     const struct chat_template *chat;  /* NULL: chat is refused */
     const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
+    const char *think_end;   /* the marker behind the model's thinking; NULL: no early stops */
     struct embed_plan embed; /* an encoder beside the model */
     /* the engine */
     struct clock *clock;

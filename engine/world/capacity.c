@@ -58,12 +58,12 @@ static int check_fits(const struct world *w, const struct request_spec *s, struc
 static int check_queue(const struct world *w, const struct request_spec *s, struct err *e)
 {
     const struct limits *l = &w->limits;
-    int max = l->max_num_queued_reqs ? l->max_num_queued_reqs : MAX_REQUESTS, n = w->waiting.n;
+    int max = l->max_num_queued_reqs ? l->max_num_queued_reqs : MAX_REQUESTS, n = w->waiting.n - w->n_probes_waiting;
     int64_t tokens = w->waiting_tokens, max_tokens = l->max_num_queued_tokens ? l->max_num_queued_tokens : INT64_MAX;
     if (n < max && (n == 0 || tokens + s->n_prompt <= max_tokens))
         return 0;
     for (int i = 0; i < w->waiting.n && !s->offline; i++)
-        if (w->waiting.items[i]->spec->offline) {
+        if (w->waiting.items[i]->spec->offline && !w->waiting.items[i]->parent) {
             n--;
             tokens -= w->waiting.items[i]->n_tokens;
         }

@@ -37,7 +37,7 @@ int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns)
 struct request *world_head(const struct world *w)
 {
     for (int i = 0; i < w->waiting.n; i++)
-        if (!w->waiting.items[i]->held_until_ns)
+        if (!w->waiting.items[i]->held_until_ns && !w->waiting.items[i]->parent)
             return w->waiting.items[i];
     return NULL;
 }

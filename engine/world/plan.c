@@ -344,7 +344,7 @@ bool plan_deals_with(const struct plan *p, const struct request *r)
             if (p->batches[i]->items[k].request == r)
                 return true;
     for (int i = 0; i < p->n_verbs && plan_touched(p, r); i++)
-        if (p->verbs[i].request == r && p->verbs[i].kind != PLAN_PREEMPT)
+        if (p->verbs[i].request == r && p->verbs[i].kind != PLAN_PREEMPT && p->verbs[i].kind != PLAN_PROBE)
             return true;
     return false;
 }

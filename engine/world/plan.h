@@ -52,7 +52,9 @@ enum plan_verb_kind {
     PLAN_HOLD,
     PLAN_FFN,
     PLAN_WEIGHTS,
-    PLAN_EVICT
+    PLAN_EVICT,
+    PLAN_PROBE,
+    PLAN_CONCLUDE
 };
 enum { PLAN_ALL_GROUPS = -1 };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
@@ -118,6 +120,12 @@ int plan_add(struct plan_batch *b, req_id id, int n);
 bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct draft_guess *g);
 /* What goes first of what sources of draft tokens keep, from now on, until the policy ends. */
 bool plan_evict(struct plan *p, enum draft_evict rule);
+/* A running request is asked what it would answer if it stopped thinking now (probe.h): from the next plan on its probe
+ * waits, a request like others, for the group that its parent runs in. */
+bool plan_probe(struct plan *p, req_id id);
+/* A running request stops thinking: it goes on as if it had said the words of a probe. It takes no other part in this
+ * plan. */
+bool plan_conclude(struct plan *p, req_id id);
 /* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);
@@ -170,7 +178,8 @@ bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);                  /* no forward */
 /* Carries out preemptions, remaps, orders, choices of algorithms, of FFN modes and of where FFN weights lie, starts and
- * block reservations of the forwarded batches; cannot fail. Refusals and log lines are the caller's to act on. */
+ * block reservations of the forwarded batches; cannot fail. Refusals, probes, conclusions and log lines are the
+ * caller's to act on. */
 void plan_apply(struct plan *p);
 
 #endif

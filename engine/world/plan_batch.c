@@ -15,11 +15,28 @@ static bool lies_on_scarce(const struct plan *p, const struct request *v, int pl
     return false;
 }
 
+/* Probes give way to all others. */
+static struct request *find_probe(const struct plan *p, int place, int blocks)
+{
+    const struct req_queue *q = &p->world->running;
+    for (int i = q->n - 1; i >= 0 && p->world->n_probes_running; i--) {
+        struct request *v = q->items[i];
+        if (v->parent && !v->busy && !v->n_moving && v->n_blocks && !plan_touched(p, v) &&
+            lies_on_scarce(p, v, place, blocks))
+            return v;
+    }
+    return NULL;
+}
+
 /* Which request gives way to r, which wants that many blocks of a placement: a parked request first (its KV is not in
- * use now), then the last running one; only those behind r in the order. */
+ * use now), then the last running one; only those behind r in the order. Before all of them probes do; to a
+ * probe nobody does. */
 static struct request *find_victim(const struct plan *p, const struct request *r, int place, int blocks)
 {
     const struct req_queue *queues[] = {&p->world->waiting, &p->world->running};
+    struct request *probe = r->parent ? NULL : find_probe(p, place, blocks);
+    if (r->parent || probe)
+        return probe;
     for (int q = 0; q < 2; q++)
         for (int i = queues[q]->n - 1; i >= 0; i--) {
             struct request *v = queues[q]->items[i];
@@ -45,8 +62,9 @@ static void give_way(struct plan *p, struct request *v)
 {
     const struct world_cost *c = &p->world->cost;
     double n = v->n_computed, copied = 2 * (c->move_ns_fixed + n * c->swap_ns_per_token);
-    p->pressed |= v->state == REQ_RUNNING;
-    if (p->world->kv.host_place < 0 || v->n_moving || copied >= n * c->prefill_ns_per_token || !plan_swap_out(p, v))
+    p->pressed |= v->state == REQ_RUNNING && !v->parent;
+    if (v->parent || p->world->kv.host_place < 0 || v->n_moving || copied >= n * c->prefill_ns_per_token ||
+        !plan_swap_out(p, v))
         plan_do_preempt(p, v, PREEMPT_RECOMPUTE);
 }
 
@@ -197,6 +215,13 @@ static bool fits_empty(const struct plan_batch *b, const struct request *r)
     return kv_blocks_for(kv, b->group->place, r->n_tokens) <= kv->n_blocks;
 }
 
+/* No probe, or one of a request that runs in this group. */
+static bool is_probe_here(const struct plan_batch *b, const struct request *r)
+{
+    const struct request *parent = request_find(&b->plan->world->requests, r->parent);
+    return !r->parent || (!probe_is_over(b->plan->world, r) && parent->group == b->group_id);
+}
+
 static const char *why_not_here(const struct plan_batch *b, const struct request *r)
 {
     const struct plan *p = b->plan;
@@ -210,6 +235,8 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
         return "its KV lies in another placement: remap it, or wait until its time to be parked is up";
     if (r->n_moving)
         return "its KV is being copied";
+    if (!is_probe_here(b, r))
+        return "a probe runs where its parent runs";
     if (!partition_admits(&w->partition, b->group, r))
         return "the group admits nobody: an order waits for it";
     if (!fits_empty(b, r))
@@ -233,7 +260,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
         if (is_coming(p, place))
             return 0;
         struct request *v = find_victim(p, r, place, e.whole + spare);
-        if (!v || v->state != REQ_WAITING) /* a parked one behind it gives way, running ones do not */
+        if (!v || (v->state != REQ_WAITING && !v->parent)) /* of running ones only probes give way to it */
             return plan_no(p, "the KV cache has no room for its prompt");
         give_way(p, v);
         e = look_at(b, r);
@@ -285,7 +312,7 @@ int plan_decodes(struct plan_batch *b)
             continue;
         if (add_running(b, r, 1) || plan_touched(p, r))
             continue;
-        p->pressed = true;
+        p->pressed |= !r->parent;
         if (!is_coming(p, r->place))
             give_way(p, r); /* no request behind it holds KV: it gives way itself */
     }
@@ -322,9 +349,9 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place || world_in_host(w, r));
         if (!fits || r->n_moving || !partition_admits(&w->partition, b->group, r))
             continue; /* it is not for this group now: those behind it may well be */
-        if (!b->anybody && !route_here(b, r))
+        if (!is_probe_here(b, r) || (!r->parent && !b->anybody && !route_here(b, r)))
             continue;
-        if (!add_waiting(b, r, rows_left(b, budget)))
+        if (!add_waiting(b, r, rows_left(b, budget)) && !r->parent)
             break;
     }
     return b->n_tokens - before;

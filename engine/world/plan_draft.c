@@ -24,6 +24,8 @@ static const char *why_not(const struct plan *p, const struct request *r, const 
     if (!b || b->forwarded)
         return "only a request that is in a batch of this plan, which is not forwarded yet, can be drafted for";
     const struct plan_item *it = &b->items[r->plan_item];
+    if (r->parent)
+        return "probes are not drafted for";
     if (r->n_computed + it->n_tokens != r->n_tokens || !request_output(r))
         return "only a request that decodes can be drafted for";
     return NULL;

@@ -72,6 +72,8 @@ struct request *request_add(struct request_table *t, struct request_spec *s)
     r->tokens = mem_new_array((size_t)r->cap_tokens, sizeof *r->tokens);
     memcpy(r->tokens, s->prompt, (size_t)s->n_prompt * sizeof *r->tokens);
     r->root_key = kv_key_root(s->salt);
+    if (s->probe_every)
+        r->probes = mem_new(sizeof *r->probes);
     for (int i = 0; i < s->n_given_keys; i++)
         request_give_key(r, s->given_keys[i]);
     t->slots[slot] = r;
@@ -105,6 +107,8 @@ void request_remove(struct request_table *t, struct request *r)
     t->free_slots[t->n_free++] = slot;
     t->n_live--;
     request_spec_free(r->spec);
+    mem_free(r->said);
+    mem_free(r->probes);
     mem_free(r->prompt_lp);
     mem_free(r->untold_lp);
     mem_free(r->tokens);

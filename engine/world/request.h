@@ -12,6 +12,7 @@
 #include "engine/world/draft.h"
 #include "engine/world/ids.h"
 #include "engine/world/kv.h"
+#include "engine/world/probe.h"
 #include "engine/world/sampling.h"
 
 #define HOLD_MAX_NS INT64_C(3600000000000) /* how long a policy can hold a request back, from its first hold on */
@@ -29,6 +30,7 @@ enum ending {
  * added.
  */
 #define OFFLINE_BEHIND_S 1e9
+#define PROBE_TAG (1ull << 62) /* of the engine's own requests; those of fronts have it clear */
 
 /* What a front hands in: heap, freed with request_spec_free, moved to the engine by IN_SUBMIT. */
 struct request_spec {
@@ -43,10 +45,11 @@ struct request_spec {
     int64_t arrival_ns;              /* engine clock, at the first byte understood, before tokenising */
     double slo_ttft_ms, slo_tpot_ms; /* hints for policies; 0: none */
     int32_t *prompt;
-    int n_prompt;    /* >= 1 */
-    int max_tokens;  /* >= 0; 0 only with prompt logprobs (echo) */
-    bool offline;    /* nobody waits for its answer: a line of a batch */
-    bool open_ended; /* the client gave no max_tokens: it is all that there is room for */
+    int n_prompt;                  /* >= 1 */
+    int max_tokens;                /* >= 0; 0 only with prompt logprobs (echo) */
+    bool offline;                  /* nobody waits for its answer: a line of a batch */
+    bool open_ended;               /* the client gave no max_tokens: it is all that there is room for */
+    int probe_every, probe_window; /* early stop: tokens between probes, and answers that have to agree; 0: not asked */
     int min_tokens;
     int32_t *stop_ids; /* end ids of the model (unless ignore_eos) and the client's */
     int n_stop_ids;
@@ -116,7 +119,10 @@ struct request {
     int plan_item;        /* the same: where in its batch it is */
     void *draft_notes[MOST_SOURCES]; /* what sources of draft tokens keep for it: theirs */
     struct draft_counts drafts[MOST_SOURCES];
-    uint64_t switched_by; /* serial of the switch event that waits for its next token; 0: none */
+    req_id parent;             /* it is a probe of that request; 0: it is not */
+    struct probe_said *said;   /* of a probe: what it has said */
+    struct probe_book *probes; /* of one that asked for an early stop; else NULL */
+    uint64_t switched_by;      /* serial of the switch event that waits for its next token; 0: none */
     /* the record */
     int n_furthest;      /* the most tokens that it ever had computed */
     int64_t progress_ns; /* when it got further than ever before; or came, or was let go */

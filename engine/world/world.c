@@ -46,42 +46,6 @@ void world_free(struct world *w)
     memset(w, 0, sizeof *w);
 }
 
-/* The first place whose request is not sooner than r. */
-static int queue_place(const struct req_queue *q, const struct request *r)
-{
-    int lo = 0, hi = q->n;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (request_compare(q->items[mid], r) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-void queue_insert(struct req_queue *q, struct request *r)
-{
-    if (q->n == q->cap) {
-        q->cap = q->cap ? q->cap * 2 : 64;
-        q->items = mem_resize(q->items, (size_t)q->cap, sizeof *q->items);
-    }
-    int i = queue_place(q, r);
-    memmove(q->items + i + 1, q->items + i, (size_t)(q->n - i) * sizeof *q->items);
-    q->items[i] = r;
-    q->n++;
-    q->journal[q->n_changes++ % QUEUE_JOURNAL] = (struct queue_change){r->id, true};
-}
-
-void queue_delete(struct req_queue *q, struct request *r)
-{
-    int i = queue_place(q, r);
-    ASSERT(i < q->n && q->items[i] == r);
-    q->n--;
-    memmove(q->items + i, q->items + i + 1, (size_t)(q->n - i) * sizeof *q->items);
-    q->journal[q->n_changes++ % QUEUE_JOURNAL] = (struct queue_change){r->id, false};
-}
-
 static void note_arrival(struct world *w, int64_t now_ns)
 {
     const double tau = 10.0;
@@ -96,9 +60,21 @@ static void note_arrival(struct world *w, int64_t now_ns)
 /* One more that waits, or one less; its tokens do not change while it does. */
 static void count_waiting(struct world *w, struct request *r, int sign)
 {
+    if (r->parent) {
+        w->n_probes_waiting += sign;
+        return;
+    }
     w->waiting_tokens += sign * r->n_tokens;
     r->tenant->n_waiting += sign;
     r->tenant->waiting_tokens += sign * r->n_tokens;
+}
+
+static void count_running(struct world *w, struct request *r, int sign)
+{
+    if (r->parent)
+        w->n_probes_running += sign;
+    else
+        r->tenant->n_running += sign;
 }
 
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e)
@@ -124,6 +100,29 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     draft_begin(w->drafts, r);
     *out = r;
     return 0;
+}
+
+/* Its keys are its parent's as far as their text is the same. */
+static void share_keys(struct request *to, const struct request *from)
+{
+    for (int i = 0; i < from->n_keys && i < from->n_tokens / KV_UNIT; i++)
+        request_give_key(to, from->keys[i]);
+}
+
+struct request *world_add_probe(struct world *w, struct request_spec *s, struct request *r, int64_t now_ns)
+{
+    struct request *probe = request_add(&w->requests, s);
+    ASSERT(probe);
+    probe->parent = r->id;
+    probe->state = REQ_WAITING;
+    probe->order = w->next_order++;
+    probe->key = r->key;
+    probe->waiting_since_ns = probe->progress_ns = now_ns;
+    share_keys(probe, r);
+    count_waiting(w, probe, 1);
+    w->n_submitted++;
+    queue_insert(&w->waiting, probe);
+    return probe;
 }
 
 static struct req_queue *queue_of(struct world *w, const struct request *r)
@@ -243,7 +242,7 @@ static void run(struct world *w, struct request *r, struct group *g)
 {
     queue_delete(&w->waiting, r);
     count_waiting(w, r, -1);
-    r->tenant->n_running++;
+    count_running(w, r, 1);
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
@@ -265,7 +264,7 @@ void world_start(struct world *w, struct request *r, struct group *g, int64_t no
         }
         r->n_computed = r->n_prefix = n * kv_place(&w->kv, g->place)->tokens_per_block;
         r->n_published = n;
-        if (w->limits.prefix_caching) {
+        if (w->limits.prefix_caching && !r->parent) {
             metrics_add(w->metrics, C_PREFIX_QUERIES, (uint64_t)r->n_tokens);
             metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)r->n_prefix);
         }
@@ -274,7 +273,7 @@ void world_start(struct world *w, struct request *r, struct group *g, int64_t no
     if (!r->first_scheduled_ns) {
         r->first_scheduled_ns = now_ns;
         r->n_prefix_first = r->n_prefix;
-        metrics_add(w->metrics, C_PROMPT_CACHED, (uint64_t)r->n_prefix);
+        metrics_add(w->metrics, C_PROMPT_CACHED, r->parent ? 0 : (uint64_t)r->n_prefix);
     }
     r->last_scheduled_ns = now_ns;
 }
@@ -354,10 +353,10 @@ struct kv_copy *world_hold_prefix(struct world *w, struct request *r, int place,
     }
     m->first_token = r->n_computed;
     m->n_tokens = n_blocks * kv_place(&w->kv, place)->tokens_per_block;
-    metrics_add(w->metrics, C_PREFIX_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
-    if (place == w->kv.host_place)
+    metrics_add(w->metrics, C_PREFIX_HITS, r->parent ? 0 : (uint64_t)(m->n_tokens - r->n_prefix));
+    if (place == w->kv.host_place && !r->parent)
         metrics_add(w->metrics, C_HOST_HITS, (uint64_t)(m->n_tokens - r->n_prefix));
-    if (!r->n_preempted) { /* its first admission: what usage reports */
+    if (!r->n_preempted && !r->parent) { /* its first admission: what usage reports */
         metrics_add(w->metrics, C_PROMPT_CACHED, (uint64_t)(m->n_tokens - r->n_prefix_first));
         r->n_prefix_first = m->n_tokens;
     }
@@ -478,11 +477,12 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         queue_delete(&w->running, r);
         r->state = REQ_WAITING;
         r->waiting_since_ns = r->parked_ns = now_ns;
-        r->tenant->n_running--;
+        count_running(w, r, -1);
         count_waiting(w, r, 1);
         queue_insert(&w->waiting, r);
         r->n_preempted++;
-        metrics_add(w->metrics, C_PREEMPTIONS, 1);
+        if (!r->parent)
+            metrics_add(w->metrics, C_PREEMPTIONS, 1);
     }
     r->parked = keep_kv && r->n_blocks > 0;
     if (!r->parked)
@@ -533,7 +533,7 @@ void world_commit(struct world *w, struct request *r, int n_computed)
     ASSERT(n_computed >= r->n_computed && n_computed <= r->n_tokens &&
            kv_blocks_for(&w->kv, r->place, n_computed) <= r->n_blocks);
     r->n_computed = n_computed;
-    if (!w->limits.prefix_caching)
+    if (!w->limits.prefix_caching || r->parent) /* nobody will ask for what a probe says */
         return;
     for (int full = n_computed / kv_place(&w->kv, r->place)->tokens_per_block; r->n_published < full; r->n_published++)
         kv_publish_units(&w->kv, r->place, r->blocks[r->n_published], block_units(w, r, r->place, r->n_published));
@@ -558,15 +558,20 @@ void world_end(struct world *w, struct request *r, enum ending how)
     if (r->state == REQ_WAITING)
         count_waiting(w, r, -1);
     else
-        r->tenant->n_running--;
-    tenants_leave(&w->tenants, r->tenant);
+        count_running(w, r, -1);
+    if (r->parent)
+        probe_end(w, r, how == END_STOP || how == END_LENGTH);
+    else
+        tenants_leave(&w->tenants, r->tenant);
     w->n_held -= r->held_until_ns != 0;
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);
-    draft_end(w->drafts, r);
+    if (!r->parent)
+        draft_end(w->drafts, r);
     r->state = REQ_FREE;
     drop_blocks(w, r, 0);
-    metrics_add(w->metrics, counters[how], 1);
+    if (!r->parent)
+        metrics_add(w->metrics, counters[how], 1);
     w->n_ended++;
     request_remove(&w->requests, r);
 }
@@ -592,14 +597,6 @@ bool world_has_work(const struct world *w)
     return false;
 }
 
-static bool queue_check(const struct req_queue *q, enum req_state state)
-{
-    for (int i = 0; i < q->n; i++)
-        if (q->items[i]->state != state || (i && request_compare(q->items[i - 1], q->items[i]) >= 0))
-            return false;
-    return true;
-}
-
 static bool tenants_check(const struct world *w)
 {
     int n_waiting = 0, n_running = 0;
@@ -612,7 +609,8 @@ static bool tenants_check(const struct world *w)
         tokens += t->waiting_tokens;
         idle = idle || t->n_waiting + t->n_running <= 0;
     }
-    return !idle && n_waiting == w->waiting.n && n_running == w->running.n && tokens == w->waiting_tokens;
+    return !idle && n_waiting + w->n_probes_waiting == w->waiting.n &&
+           n_running + w->n_probes_running == w->running.n && tokens == w->waiting_tokens;
 }
 
 bool world_check(const struct world *w)
@@ -620,7 +618,7 @@ bool world_check(const struct world *w)
     int64_t waiting_tokens = 0;
     int held = 0;
     for (int i = 0; i < w->waiting.n; i++) {
-        waiting_tokens += w->waiting.items[i]->n_tokens;
+        waiting_tokens += w->waiting.items[i]->parent ? 0 : w->waiting.items[i]->n_tokens;
         held += w->waiting.items[i]->held_until_ns != 0;
     }
     return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) &&

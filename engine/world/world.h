@@ -86,9 +86,12 @@ struct world {
     struct residency residency;
     struct request_table requests;
     struct req_queue waiting, running;
-    int64_t waiting_tokens; /* prompt tokens of the waiting */
+    int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
-    int n_held; /* of the waiting, those that the policy holds back */
+    int n_held;                      /* of the waiting, those that the policy holds back */
+    const struct thinking *thinking; /* how it ends; NULL: nothing is probed. The engine's */
+    uint64_t n_probes_made;
+    int n_probes_waiting, n_probes_running; /* in the queues, and not counted by tenants */
     struct kv_pool kv;
     struct partition partition;
     struct kv_copy **copies; /* made and not yet taken by the engine */
@@ -115,12 +118,15 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
                 struct metrics *m);
 void world_free(struct world *w);
 void world_evict_drafts(struct world *w, enum draft_evict rule);
-void queue_insert(struct req_queue *q, struct request *r); /* keeps the order */
-void queue_delete(struct req_queue *q, struct request *r); /* must be in it */
+void queue_insert(struct req_queue *q, struct request *r);         /* keeps the order */
+void queue_delete(struct req_queue *q, struct request *r);         /* must be in it */
+bool queue_check(const struct req_queue *q, enum req_state state); /* in order, and all are in this state? */
 
 /* Takes a spec into the waiting queue with this key. E_FULL (queue bound) or E_INPUT (can never fit) with the reason;
  * the spec is then still the caller's. */
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e);
+/* Takes a probe of r into the waiting queue, right behind r. There must be a place for it in the table. */
+struct request *world_add_probe(struct world *w, struct request_spec *s, struct request *r, int64_t now_ns);
 /* Could it be taken in now? E_INPUT: it can never fit; E_DEVICE: not on the ranks that are left; E_FULL. */
 int world_may_take(const struct world *w, const struct request_spec *s, struct err *e);
 void world_rekey(struct world *w, struct request *r, double key); /* a waiting request moves to its place */
@@ -181,7 +187,8 @@ void world_hold(struct world *w, struct request *r, int64_t until_ns, const char
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
  * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
-struct request *world_head(const struct world *w); /* the first waiting request that is not held; NULL: none */
+struct request *
+world_head(const struct world *w); /* the first waiting request that is not held, and no probe; NULL: none */
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
 /* The policy that has parked them goes. Those whose placement no group has, now or later, begin again (world_unpark):

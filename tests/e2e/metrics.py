@@ -122,6 +122,9 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
         ("tests/layout/drafts.c", "draft_accepted_at")
     ),
     "vllm:spec_decode_num_accepted_tokens_total": Elsewhere(("tests/layout/drafts.c", "C_DRAFT_ACCEPTED")),
+    "moonshift:probes_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:probes_total")),
+    "moonshift:probe_tokens_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:probe_tokens_total")),
+    "moonshift:early_stops_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:early_stops_total")),
     "moonshift:steps_ahead_total": Elsewhere(("tests/layout/switch.c", "C_STEPS_AHEAD")),
     "moonshift:was_bytes_total": Elsewhere(("tests/policy/ffn.c", "C_WAS_BYTES")),
     "moonshift:was_wait_seconds_total": Elsewhere(("tests/policy/ffn.c", "moonshift:was_wait_seconds_total")),

@@ -29,6 +29,8 @@ static void check_spec(const struct request_spec *s)
     for (int i = 0; i < p->n_allowed; i++)
         ASSERT(p->allowed[i] >= 0 && p->allowed[i] < VOCAB && (!i || p->allowed[i] > p->allowed[i - 1]));
     ASSERT(p->temperature >= 0 && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1 && p->top_k >= 0);
+    ASSERT(!s->probe_every == !s->probe_window && s->probe_window <= PROBE_WINDOW && s->probe_every >= 0 &&
+           !(s->probe_every && p->n_logprobs >= 0));
     ASSERT(p->repetition_penalty > 0 && p->n_logprobs >= -1 && p->n_logprobs <= SAMPLING_MAX_LOGPROBS);
 }
 
@@ -54,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!tokenizer) {
         ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 &&
                chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
-        model_text =
-            (struct front_text){tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH};
+        model_text = (struct front_text){
+            tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH, "</think>"};
     }
     struct openai_order *o = mem_new(sizeof *o);
     o->model_text = &model_text;

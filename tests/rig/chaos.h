@@ -28,6 +28,8 @@ struct chaos {
     bool drafts; /* also draft tokens, of any number */
     bool trees;  /* of which trees */
     uint64_t n_drafts;
+    bool probes;                       /* also probes of whoever runs */
+    uint64_t n_probes, n_said, n_over; /* over: it was shown one that has nothing to do any more */
     bool only_hard;
     bool bad; /* it also closes groups for good, chooses algorithms, and fails now and then */
 };
@@ -148,6 +150,27 @@ static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
         }
 }
 
+static inline void chaos_look_at_probes(struct chaos *c, const struct world *w, const struct req_queue *q)
+{
+    for (int i = 0; i < q->n; i++)
+        c->n_over += q->items[i]->parent && !q->items[i]->finishing && probe_is_over(w, q->items[i]);
+}
+
+/* Whom it probes, and how many answers of those that run now have come. */
+static inline void chaos_probe(struct chaos *c, const struct view *v, struct plan *p)
+{
+    const struct world *w = v->world;
+    chaos_look_at_probes(c, w, &w->waiting);
+    chaos_look_at_probes(c, w, &w->running);
+    for (int i = 0; i < w->running.n; i++) {
+        const struct request *r = w->running.items[i];
+        if (rng_below(&c->rng, 3) == 0)
+            c->n_probes += plan_probe(p, r->id);
+        if (r->probes && (uint64_t)r->probes->n_said > c->n_said)
+            c->n_said = (uint64_t)r->probes->n_said;
+    }
+}
+
 static inline enum verdict chaos_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct chaos *c = ctx;
@@ -158,6 +181,8 @@ static inline enum verdict chaos_step(void *ctx, const struct view *v, struct pl
     if (c->points++ % (uint64_t)c->every == 0)
         chaos_order(c, v, p);
     chaos_meddle(c, v, p);
+    if (c->probes)
+        chaos_probe(c, v, p);
     if (c->host)
         chaos_swap(c, v, p);
     for (int i = 0; i < v->n_idle; i++) {

@@ -45,7 +45,7 @@ struct run {
     struct heard heard[N + 1];
     int n, n_ends, n_replies;
     char *reply;
-    bool alike, may_refuse, varied;
+    bool alike, may_refuse, varied, probed;
     int n_down, n_refused;
 };
 
@@ -66,7 +66,8 @@ struct run_opts {
     bool varied; /* requests: penalties, stop ids, least lengths */
     const struct draft_sources *drafts;
     const struct speculator *speculator;
-    bool may_refuse; /* endings of 503 are what is tested */
+    const struct thinking *thinking; /* requests may be probed */
+    bool may_refuse;                 /* endings of 503 are what is tested */
     struct policy policy;
 };
 
@@ -79,6 +80,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
     t->alike = o->alike;
     t->may_refuse = o->may_refuse;
     t->varied = o->varied;
+    t->probed = o->thinking != NULL;
     clock_init_real(&t->clock);
     const struct model_config *c = model_config(m);
     struct engine_setup s = {.ops = backend_cpu(),
@@ -109,6 +111,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .memory_share = 0.2,
                              .drafts = o->drafts,
                              .speculator = o->speculator,
+                             .thinking = o->thinking,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */
     for (int rows = 16; rows > 0 && s.ops->graph_begin && !o->ffn; rows /= 2)
@@ -223,6 +226,8 @@ static inline struct request_spec *spec_new(struct run *t, uint64_t tag, int voc
                                     .n_prompt_logprobs = -1};
     if (t->varied)
         vary(s, &r, vocab);
+    s->probe_every = t->probed ? 4 : 0;
+    s->probe_window = t->probed ? 3 : 0;
     return s;
 }
 

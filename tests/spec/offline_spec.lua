@@ -2,7 +2,7 @@
 -- many there are, unless it is a policy's own choice to look at them as at others.
 local h = require("helper")
 
-local policies = { "arctic", "auto", "fair", "fcfs", "flying", "priority", "shift", "sidp", "static" }
+local policies = { "arctic", "auto", "earlystop", "fair", "fcfs", "flying", "priority", "shift", "sidp", "static" }
 
 -- How many requests were started before the one that somebody waits for.
 local function started_before(options, n_offline)

@@ -133,7 +133,9 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
     case PLAN_HOLD:
         buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0);
         break;
-    case PLAN_EVICT: /* nothing is drafted while a server records */
+    case PLAN_EVICT: /* nothing is drafted or probed while a server records */
+    case PLAN_PROBE:
+    case PLAN_CONCLUDE:
     case PLAN_LOG:
         break; /* words change nothing */
     }

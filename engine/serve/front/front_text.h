@@ -11,6 +11,7 @@ struct front_text {
     const struct chat_template *chat; /* NULL: the model has none; chat is refused */
     char *bos, *eos;                  /* their names, "" when there is none */
     int n_vocab, max_model_len;
+    const char *think_end; /* the marker behind the model's thinking; NULL: it has none, or nothing can be probed */
 };
 
 #endif

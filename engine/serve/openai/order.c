@@ -24,6 +24,16 @@ static int check_model(const struct openai_order *o, const struct json *body, st
                      name, o->names[0]);
 }
 
+static int check_early_stop(const struct openai_order *o, struct fault *f)
+{
+    if (!o->params.probe_every || o->model_text->think_end)
+        return 0;
+    return fault_set(
+        f, 400, "unsupported_parameter", "early_stop",
+        "'early_stop' is not offered here: the model's chat template has no thinking that ends with a known "
+        "marker (--think-end), or the server records or has no prefix cache");
+}
+
 static int32_t *copy_ids(const int32_t *ids, int n)
 {
     if (!n)
@@ -65,6 +75,22 @@ static void fill_stop_ids(struct request_spec *s, const struct openai_order *o)
     memcpy(s->stop_ids + n_ends, p->stop_ids, (size_t)p->n_stop_ids * sizeof *ends);
 }
 
+/* Has the prompt closed the thinking already, as some templates do when they are told not to think? */
+static bool is_thought(const struct openai_order *o, const struct openai_prompt *q)
+{
+    enum { LAST = 32 }; /* tokens: more than a marker and white space have */
+    const char *end = o->model_text->think_end;
+    int from = q->n > LAST ? q->n - LAST : 0;
+    size_t n = strlen(end);
+    struct buf text = {0};
+    tokenizer_decode(o->model_text->tokenizer, q->ids + from, (size_t)(q->n - from), false, &text);
+    while (text.len && strchr(" \t\r\n", text.data[text.len - 1]))
+        text.len--;
+    bool thought = text.len >= n && memcmp(text.data + text.len - n, end, n) == 0;
+    buf_free(&text);
+    return thought;
+}
+
 static struct request_spec *make_spec(const struct openai_order *o, const struct openai_prompt *q, int i)
 {
     const struct openai_params *p = &o->params;
@@ -83,6 +109,10 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
     s->max_tokens = q->max_tokens;
     s->open_ended = q->open_ended;
     s->min_tokens = p->min_tokens < q->max_tokens ? p->min_tokens : q->max_tokens;
+    if (p->probe_every && !is_thought(o, q)) {
+        s->probe_every = p->probe_every;
+        s->probe_window = p->probe_window;
+    }
     fill_stop_ids(s, o);
     fill_sampling(&s->sampling, p, (p->has_seed ? (uint64_t)p->seed : o->random) + (uint64_t)i);
     if (s->max_tokens == 0 && s->sampling.n_prompt_logprobs < 0)
@@ -111,6 +141,7 @@ static int read_body(struct openai_order *o, const struct json *body)
 {
     TRY(openai_params_read(&o->params, o->route, body, o->model_text->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
+    TRY(check_early_stop(o, &o->fault));
     const struct openai_reading r = {o->model_text, &o->params, &o->job.cancel};
     TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault));
     return make_specs(o);

@@ -332,6 +332,47 @@ static int read_stream_options(struct openai_params *p, const struct json *body,
     return 0;
 }
 
+/* ---- early_stop */
+
+static int early_number(const struct json *v, const char *name, int least, int most, int *out, struct fault *f)
+{
+    int64_t x;
+    if (!v || json_type(v) == JSON_NULL)
+        return 0;
+    if (json_type(v) != JSON_NUMBER || !json_i64(v, &x))
+        return fault_set(f, 400, "invalid_type", "early_stop", "'early_stop.%s' must be an integer", name);
+    if (x < least || x > most)
+        return fault_set(f, 400, "invalid_value", "early_stop", "'early_stop.%s' must be from %d to %d, not %lld", name,
+                         least, most, (long long)x);
+    *out = (int)x;
+    return 0;
+}
+
+/* {"interval": tokens between probes, "window": answers that have to agree} */
+static int read_early_stop(struct openai_params *p, const struct json *body, struct fault *f)
+{
+    const struct json *o = json_find(body, "early_stop");
+    if (!o || json_type(o) == JSON_NULL)
+        return 0;
+    if (json_type(o) != JSON_OBJECT)
+        return bad(f, "early_stop", "an object like {\"interval\": 256, \"window\": 3}", o);
+    for (const struct json *v = json_first(o); v; v = json_next(v))
+        if (strcmp(json_key(v), "interval") != 0 && strcmp(json_key(v), "window") != 0)
+            return fault_set(f, 400, "unsupported_parameter", "early_stop",
+                             "'early_stop' has \"interval\" and \"window\", and no \"%.40s\"", json_key(v));
+    p->probe_window = OPENAI_WINDOW;
+    TRY(early_number(json_find(o, "interval"), "interval", OPENAI_LEAST_INTERVAL, OPENAI_MOST_INTERVAL, &p->probe_every,
+                     f));
+    TRY(early_number(json_find(o, "window"), "window", 2, PROBE_WINDOW, &p->probe_window, f));
+    if (!p->probe_every)
+        return fault_set(f, 400, "invalid_value", "early_stop",
+                         "'early_stop' needs an \"interval\": the tokens between two probes");
+    if (p->route != ROUTE_CHAT)
+        return fault_set(f, 400, "unsupported_parameter", "early_stop",
+                         "'early_stop' is a field of /v1/chat/completions, not of this route");
+    return 0;
+}
+
 /* ---- all together */
 
 static int check_together(struct openai_params *p, const struct json *body, struct fault *f)
@@ -363,6 +404,9 @@ static int check_together(struct openai_params *p, const struct json *body, stru
         json_type(json_find(body, "truncate_prompt_tokens")) == JSON_NUMBER)
         return fault_set(f, 400, "invalid_value", "truncate_prompt_tokens",
                          "'truncate_prompt_tokens' must be -1 or at least 1");
+    if (p->probe_every && p->logprobs)
+        return fault_set(f, 400, "invalid_value", "early_stop",
+                         "'early_stop' does not go with 'logprobs': the words that close the thinking have none");
     p->show_prompt_logprobs = p->n_prompt_logprobs >= 0;
     if (p->echo && p->logprobs)
         p->n_prompt_logprobs = p->n_prompt_logprobs > p->n_logprobs ? p->n_prompt_logprobs : p->n_logprobs;
@@ -372,21 +416,14 @@ static int check_together(struct openai_params *p, const struct json *body, stru
 static bool known(const char *name)
 {
     static const char *const others[] = {
-        "model",
-        "prompt",
-        "messages",
-        "stop",
-        "stop_token_ids",
-        "allowed_token_ids",
-        "logit_bias",
-        "seed",
-        "cache_salt",
-        "stream_options",
-        "response_format",
-        "tools",
-        "tool_choice",
-        "best_of",
-        "chat_template_kwargs",
+        "model",           "prompt",
+        "messages",        "stop",
+        "stop_token_ids",  "allowed_token_ids",
+        "logit_bias",      "seed",
+        "cache_salt",      "stream_options",
+        "response_format", "tools",
+        "tool_choice",     "best_of",
+        "early_stop",      "chat_template_kwargs",
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i].name) == 0)
@@ -434,6 +471,7 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
     TRY(read_seed(p, body, f));
     TRY(read_salt(p, body, f));
     TRY(read_stream_options(p, body, f));
+    TRY(read_early_stop(p, body, f));
     return check_together(p, body, f);
 }
 

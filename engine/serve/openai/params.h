@@ -8,10 +8,12 @@
 #include "engine/base/json.h"
 #include "engine/serve/front/fault.h"
 #include "engine/serve/openai/stop.h"
+#include "engine/world/probe.h"
 #include "engine/world/sampling.h"
 #include "models/tokenizer/tokenizer.h"
 
 enum openai_route { ROUTE_CHAT, ROUTE_COMPLETIONS };
+enum { OPENAI_LEAST_INTERVAL = 8, OPENAI_MOST_INTERVAL = 1 << 20, OPENAI_WINDOW = 3 };
 enum { OPENAI_MAX_N = 128, OPENAI_MAX_STOP_IDS = 256, OPENAI_MAX_SALT = 1024 };
 
 struct openai_params {
@@ -30,6 +32,7 @@ struct openai_params {
     int64_t seed;
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int top_k;
+    int probe_every, probe_window; /* early_stop; 0: not asked for */
     struct stops stops;
     int32_t stop_ids[OPENAI_MAX_STOP_IDS];
     int n_stop_ids;
