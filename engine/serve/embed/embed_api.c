@@ -93,6 +93,7 @@ static void let_go_of_body(struct embed_request *r)
 static void drop(struct embed_request *r)
 {
     list_remove(&r->at);
+    r->api->n_requests--;
     let_go_of_body(r);
     while (r->parts) {
         struct part *p = r->parts;
@@ -389,6 +390,7 @@ void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_r
     x->gone = gone;
     x->drop_on_eof = true;
     list_push_back(&a->requests, &r->at);
+    a->n_requests++;
     if (text_post(f->text, r->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG, &r->job) == 0)
         return;
     fault_set(&r->fault, 503, "overloaded", NULL, "too many requests wait to be read; try again later");

@@ -28,6 +28,7 @@ struct embed_api {
     struct embedder *embedder;
     bool stopping; /* nothing may be handed to anybody any more */
     struct list requests;
+    int n_requests;
     size_t held; /* bytes of the texts that requests keep behind the text workers */
     uint64_t endings[EMBED_ROUTES][EMBED_ENDINGS];
     uint64_t buckets[EMBED_BUCKETS + 1];
