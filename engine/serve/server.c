@@ -355,6 +355,7 @@ static int open_batches(struct server *s, struct err *e)
                   &(struct jobs_setup){.dir = u->batch_dir,
                                        .files = r->files.files,
                                        .model = root_of(u),
+                                       .encoder = u->embed.root,
                                        .clock = u->clock,
                                        .at_once = lines_at_once(u)},
                   e));
