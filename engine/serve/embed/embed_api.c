@@ -12,7 +12,7 @@ enum {
     PART_BYTES = 32768,     /* of texts that a worker tokenises before others get their turn */
     INLINE_BYTES = 65536,   /* answers below are written on the front's thread */
     MAX_INPUTS = 32768,     /* texts that may wait in all */
-    HELD_BYTES = 512 << 20, /* of texts that requests keep; a single one is always taken */
+    HELD_BYTES = 512 << 20, /* of texts that requests keep */
     LANES = 2,
 };
 
@@ -79,7 +79,7 @@ static void free_part(struct part *p)
 static bool hold(struct embed_request *r)
 {
     struct embed_api *a = r->api;
-    if (!r->ask.body || (a->held && a->held + r->ask.bytes > HELD_BYTES))
+    if (!r->ask.body || (a->held && a->held + r->ask.bytes > a->held_most))
         return !r->ask.body;
     r->held = r->ask.bytes;
     a->held += r->held;
@@ -405,7 +405,7 @@ void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_r
 
 int embed_api_init(struct embed_api *a, struct front *f, const struct embed_plan *p, struct err *e)
 {
-    *a = (struct embed_api){.front = f};
+    *a = (struct embed_api){.front = f, .held_most = p->held_bytes ? p->held_bytes : HELD_BYTES};
     list_init(&a->requests);
     if (!p->encoder)
         return 0;
