@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -313,6 +314,12 @@ def what_serve_refuses():
         r = subprocess.run([BINARY, *args], capture_output=True, text=True, env=ENV, timeout=WAIT_S, check=False)
         assert r.returncode != 0 and words in r.stderr, r.stderr
 
+    with tempfile.TemporaryDirectory() as decoder:
+        for name, text in (("config.json", '{"architectures":["Qwen3ForCausalLM"]}'), ("modules.json", "[]")):
+            with open(os.path.join(decoder, name), "w", encoding="utf-8") as f:
+                f.write(text)
+        for command in (["serve", decoder], ["run", decoder, "hello"], [*ALONE, "--embedding-model", decoder]):
+            refused("Qwen3ForCausalLM is no encoder that is run here", *command)
     refused("a server has one", *ALONE, "tests/data/encoder_sim", "--embedding-model", "tests/data/encoder_pairs")
     refused("--max-num-seqs is for a model that writes", *ALONE, "tests/data/encoder_sim", "--max-num-seqs", "4")
     refused("no/such/folder", *ALONE, "--embedding-model", "no/such/folder")
