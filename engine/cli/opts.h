@@ -150,6 +150,8 @@ struct opts_input {
  * here; E_NOTFOUND, E_SYS: the config file. o must be freed in every case. */
 int opts_parse(struct opts *o, const struct opts_input *in, struct err *e);
 void opts_free(struct opts *o);
+/* For an encoder that is served alone: refuses, by name, what only a model that writes has a use for. */
+int opts_check_alone(const struct opts *o, struct err *e);
 bool opts_given(const struct opts *o, const char *name); /* not at its default; the name without its dashes */
 /* What --admin-listen says, ADDRESS:PORT, the address in brackets when it is IPv6; nothing given: the port after the
  * server's, on this machine only; off: host "". */

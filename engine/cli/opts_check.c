@@ -44,6 +44,30 @@ static int check_encoder(const struct opts *o, struct err *e)
                : 0;
 }
 
+static bool serves_alone(const struct opt_row *r)
+{
+    static const char *const others[] = {"model", "served-model-name", "device"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(r->name, others[i]) == 0)
+            return true;
+    return strncmp(r->name, "embedding-", strlen("embedding-")) == 0 || r->group == GROUP_SERVER ||
+           (r->group == GROUP_LOGS && strcmp(r->name, "record") != 0);
+}
+
+int opts_check_alone(const struct opts *o, struct err *e)
+{
+    int n;
+    const struct opt_row *rows = opts_rows(&n);
+    for (int i = 0; i < n; i++)
+        if (rows[i].where & IN_SERVE && opts_given(o, rows[i].name) && !serves_alone(&rows[i]))
+            return err_set(e, E_INPUT, "--%s is for a model that writes, and an encoder alone is served", rows[i].name);
+    if (o->names.n > (o->embedding_name ? 0 : 1))
+        return err_set(e, E_INPUT, "an encoder has one name: give --served-model-name or --embedding-name, once");
+    return strcmp(o->device, "cuda") == 0
+               ? err_set(e, E_UNSUPPORTED, "encoders run on the CPU: leave --device cuda away")
+               : 0;
+}
+
 static int check_params(const struct opts *o, struct err *e)
 {
     if (o->block_size % 16)
@@ -170,7 +194,8 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
     if (dummy && o->tokenizer)
         return err_set(e, E_INPUT, "--tokenizer is not read with --load-format dummy, whose tokens are bytes");
-    if (!dummy && (!o->model || !o->model[0]))
+    bool encoder_alone = o->command == CMD_SERVE && o->embedding_model;
+    if (!dummy && !encoder_alone && (!o->model || !o->model[0]))
         return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", opts_command_name(o->command));
     if (o->command == CMD_BATCH && (!o->input || !o->output))
         return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",

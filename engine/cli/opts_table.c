@@ -32,8 +32,8 @@ static const struct opt_row rows[] = {
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL,
      "of dummy weights, of the answers of moonshift run, of batch lines that ask for none, and of generated traffic"},
     {"embedding-model", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_model), "FILE|FOLDER", NULL, 0, 0, NULL,
-     "an encoder beside the model, for /v1/embeddings, /rerank and /score: a GGUF file or a Hugging Face folder of the "
-     "BERT family"},
+     "an encoder for /v1/embeddings, /rerank and /score, beside the model or, without one, alone: a GGUF file or a "
+     "Hugging Face folder of the BERT family"},
     {"embedding-name", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_name), "NAME", NULL, 0, 0, NULL,
      "what clients call the encoder (default: the file's name)"},
     {"embedding-replicas", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE, AT(embedding_replicas), "N", "1", 1, 64, NULL,
@@ -404,7 +404,8 @@ static const struct opt_foreign foreign[] = {
     {"disable-uvicorn-access-log", false, "*", NULL},
     {"enable-sleep-mode", false, NULL, "sleep mode is not offered"},
     {"limit-mm-per-prompt", true, NULL, "only text models are offered"},
-    {"task|runner", true, "generate", "an encoder is served beside a model that generates: --embedding-model"},
+    {"task|runner", true, "generate",
+     "an encoder is known by its files: moonshift serve ENCODER, or beside a model --embedding-model"},
     {"ctx-size", true, NULL, "it is called --max-model-len (or -c) here"},
     {"parallel|-np", true, NULL, "it is called --max-num-seqs here"},
     {"n-gpu-layers|-ngl", true, NULL,

@@ -25,10 +25,13 @@ static int open_model(struct app *a, struct err *e)
 {
     struct model_files f = {0};
     if (a->opts.model && encoder_is(a->opts.model))
-        return err_set(e, E_UNSUPPORTED,
-                       "%s is an encoder: it writes no text. Serve it beside a model that does: moonshift serve MODEL "
-                       "--embedding-model %s",
-                       a->opts.model, a->opts.model);
+        return encoder_check(a->opts.model, e)
+                   ? err_prefix(e, E_UNSUPPORTED, "%s is a model for embeddings", a->opts.model)
+                   : err_set(
+                         e, E_UNSUPPORTED,
+                         "%s is an encoder: it writes no text. Serve it: moonshift serve %s, or, beside a model that "
+                         "does, moonshift serve MODEL --embedding-model %s",
+                         a->opts.model, a->opts.model, a->opts.model);
     int rc = model_files_open(&f, &a->opts, e);
     a->model = f.model;
     a->tokenizer_gguf = f.tokenizer_gguf;

@@ -47,7 +47,7 @@ struct app {
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
-    struct encoder *encoder; /* serve --embedding-model; NULL: none */
+    struct encoder *encoder; /* serve: --embedding-model, or the model itself; NULL: none */
     char encoder_name[128];
     struct server *server;
     struct guard *guard; /* serve: from when the model stands */

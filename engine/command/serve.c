@@ -67,6 +67,35 @@ static int check_files(const struct opts *o, struct err *e)
     return 0;
 }
 
+static bool is_alone(const struct app *a)
+{
+    return !a->opts.model && !a->opts.hf_config;
+}
+
+/* `serve ENCODER` is `serve --embedding-model ENCODER`. */
+static int settle_encoder(struct app *a, struct err *e)
+{
+    struct opts *o = &a->opts;
+    if (o->model && encoder_is(o->model)) {
+        if (o->embedding_model)
+            return err_set(e, E_UNSUPPORTED, "%s is an encoder, and so is --embedding-model: a server has one",
+                           o->model);
+        o->embedding_model = o->model;
+        o->model = NULL;
+    }
+    return is_alone(a) ? opts_check_alone(o, e) : 0;
+}
+
+/* Weights are not what the file has: whoever compares vectors should know. docs/models.md has the measurement. */
+static void say_rounding(const struct encoder_facts *f)
+{
+    if (f->matrix_bytes)
+        log_info("main",
+                 "Encoder: linear layers (%s in the file) as 13-bit integers, %.1f MiB; cosine with exact vectors >= "
+                 "0.9999, as measured with all-MiniLM-L6-v2",
+                 f->matrix_type, (double)f->matrix_bytes / (1 << 20));
+}
+
 /* Before the model, which may take minutes. */
 static int open_encoder(struct app *a, struct err *e)
 {
@@ -77,9 +106,12 @@ static int open_encoder(struct app *a, struct err *e)
     if (rc)
         return err_prefix(e, rc, "--embedding-model");
     app_name_file(o->embedding_model, a->encoder_name);
+    say_rounding(encoder_facts(a->encoder));
     if (o->embedding_name)
         snprintf(a->encoder_name, sizeof a->encoder_name, "%s", o->embedding_name);
-    for (int i = 0; i < o->names.n; i++)
+    else if (is_alone(a) && o->names.n)
+        snprintf(a->encoder_name, sizeof a->encoder_name, "%s", o->names.items[0]);
+    for (int i = 0; i < o->names.n && !is_alone(a); i++)
         if (strcmp(o->names.items[i], a->encoder_name) == 0)
             return err_set(e, E_INPUT, "the model and the encoder are both called '%s': --embedding-name NAME",
                            a->encoder_name);
@@ -104,10 +136,13 @@ static struct embed_plan plan_encoder(const struct app *a)
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
-    const struct limits *l = &engine_node(a->engine)->limits;
-    struct server_setup s, doors;
+    struct server_setup s = {.clock = &a->clock, .guard = a->guard}, doors;
     TRY(name_doors(a, &doors, e));
-    app_plan_server(a, &s);
+    if (a->engine) {
+        const struct limits *l = &engine_node(a->engine)->limits;
+        app_plan_server(a, &s);
+        s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
+    }
     s.host = doors.host;
     s.port = doors.port;
     s.admin_host = doors.admin_host;
@@ -133,7 +168,6 @@ static int open_server(struct app *a, struct err *e)
     s.embed = plan_encoder(a);
     s.batch_dir = o->batch_dir;
     s.batch_files = limits_of_files(o);
-    s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
     s.text_s = o->text_s > 0 ? o->text_s : -1;
     s.log_requests = o->log_requests;
     return server_create(&a->server, &s, e);
@@ -143,9 +177,10 @@ static void say_ready(const struct app *a)
 {
     const struct opts *o = &a->opts;
     bool six = strchr(o->host, ':') != NULL;
-    log_info("main", "Model '%s', up to %d tokens a request; chat template: %s",
-             o->names.n ? o->names.items[0] : a->served, engine_node(a->engine)->limits.max_model_len,
-             a->chat ? "yes" : "none, /v1/completions only");
+    if (a->engine)
+        log_info("main", "Model '%s', up to %d tokens a request; chat template: %s",
+                 o->names.n ? o->names.items[0] : a->served, engine_node(a->engine)->limits.max_model_len,
+                 a->chat ? "yes" : "none, /v1/completions only");
     if (a->encoder) {
         const struct encoder_facts *f = encoder_facts(a->encoder);
         log_info("main", "Encoder '%s', up to %d tokens a text; %s, %lld replica(s)", a->encoder_name, f->max_tokens,
@@ -167,15 +202,20 @@ int command_serve(struct app *a, struct err *e)
     buf_free(&given);
     TRY(check_doors(a, e));
     TRY(check_files(&a->opts, e));
+    TRY(settle_encoder(a, e));
     TRY(open_encoder(a, e));
-    TRY(app_open(a, e));
+    if (is_alone(a))
+        clock_init_real(&a->clock);
+    else
+        TRY(app_open(a, e));
     TRY(guard_start(&a->guard, (int)a->opts.shutdown_s, e));
     TRY(open_server(a, e));
     if (a->opts.dry_run) {
         log_info("main", "Dry run: everything fits; nothing was served.");
         return 0;
     }
-    TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
+    if (a->engine)
+        TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
     say_ready(a);
     int rc = server_run(a->server);
     app_stop_engine(a);

@@ -344,6 +344,12 @@ static void state_came(void *ctx, const struct call_reply *r)
 
 static void get_state(struct admin *a, struct http_exchange *x)
 {
+    if (a->front->alone) {
+        struct wait *w = make_wait(a, x, ask_gone);
+        x->gone = NULL; /* it waits for nobody */
+        state_came(w, &(struct call_reply){.text = "null", .n = 4});
+        return;
+    }
     ask(a, x, IN_STATE, NULL, state_came);
 }
 
@@ -437,18 +443,19 @@ static const struct {
     enum http_method method;
     const char *path; /* one that ends in '/' takes one name below */
     void (*handle)(struct admin *a, struct http_exchange *x);
+    bool alone; /* also of use where an encoder is served alone */
 } table[] = {
-    {HTTP_GET, "/admin/policy", get_policy},
-    {HTTP_GET, "/admin/policies", get_policies},
-    {HTTP_PUT, "/admin/policies/", put_policy},
-    {HTTP_POST, "/admin/policy/check", check_policy},
-    {HTTP_PATCH, "/admin/policy/params", patch_params},
-    {HTTP_POST, "/admin/policy/rollback", post_rollback},
-    {HTTP_GET, "/admin/state", get_state},
-    {HTTP_POST, "/admin/reset_prefix_cache", post_reset},
-    {HTTP_POST, "/admin/drafts/save", post_save},
-    {HTTP_POST, "/admin/drafts/load", post_load},
-    {HTTP_POST, "/admin/drain", post_drain},
+    {HTTP_GET, "/admin/policy", get_policy, false},
+    {HTTP_GET, "/admin/policies", get_policies, false},
+    {HTTP_PUT, "/admin/policies/", put_policy, false},
+    {HTTP_POST, "/admin/policy/check", check_policy, false},
+    {HTTP_PATCH, "/admin/policy/params", patch_params, false},
+    {HTTP_POST, "/admin/policy/rollback", post_rollback, false},
+    {HTTP_GET, "/admin/state", get_state, true},
+    {HTTP_POST, "/admin/reset_prefix_cache", post_reset, false},
+    {HTTP_POST, "/admin/drafts/save", post_save, false},
+    {HTTP_POST, "/admin/drafts/load", post_load, false},
+    {HTTP_POST, "/admin/drain", post_drain, true},
 };
 
 static bool matches(const char *pattern, const char *path)
@@ -484,6 +491,10 @@ void admin_handle(struct admin *a, struct http_exchange *x)
             continue;
         path = true;
         enum http_method m = x->head.method == HTTP_HEAD ? HTTP_GET : x->head.method;
+        if (m == table[i].method && a->front->alone && !table[i].alone) {
+            front_refuse_alone(a->front, x);
+            return;
+        }
         if (m == table[i].method) {
             table[i].handle(a, x);
             return;

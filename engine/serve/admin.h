@@ -13,7 +13,9 @@
  * - GET /admin/state: requests, queues, KV, the front's books
  * - POST /admin/reset_prefix_cache
  * - POST /admin/drafts/save, POST /admin/drafts/load: what was said, for draft tokens, to and from --draft-file
- * - POST /admin/drain: as SIGTERM */
+ * - POST /admin/drain: as SIGTERM
+ *
+ * Where an encoder is served alone there are no policies and no engine: state (of the front) and drain are left. */
 #ifndef SERVE_ADMIN_H
 #define SERVE_ADMIN_H
 

@@ -9,8 +9,8 @@
 
 enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST, DELETE = 1 << HTTP_DELETE };
 /* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON;
- * FORM: has one with a file. */
-enum { OPEN = 1, JSON = 2, FORM = 4, SMALL_BODY = 65536 };
+ * FORM: has one with a file; WRITES: needs a model that writes, not an encoder. */
+enum { OPEN = 1, JSON = 2, FORM = 4, WRITES = 8, SMALL_BODY = 65536 };
 
 /* ---- small answers */
 
@@ -28,6 +28,8 @@ static void get_health(struct routes *r, struct http_exchange *x)
         front_refuse_busy(x, "the server is draining");
     else if (*r->front->down)
         say_down(r, x);
+    else if (r->front->alone && embedder_is_down(r->embed->embedder))
+        front_refuse_busy(x, "every replica of the encoder has failed");
     else
         http_answer(x, 200, NULL, NULL, 0);
 }
@@ -49,7 +51,7 @@ static void get_version(struct routes *r, struct http_exchange *x)
 static void get_load(struct routes *r, struct http_exchange *x)
 {
     struct buf out = {0};
-    buf_printf(&out, "{\"server_load\":%d}", r->front->n_live);
+    buf_printf(&out, "{\"server_load\":%d}", r->front->n_live + r->embed->n_requests);
     front_json(x, &out);
     buf_free(&out);
 }
@@ -118,9 +120,7 @@ static void get_model(struct routes *r, struct http_exchange *x)
 /* ---- answers by others */
 
 struct metrics_wait {
-    struct front *front;
-    struct jobs *jobs;
-    const struct embed_api *embed;
+    const struct routes *routes;
     struct http_exchange *x;
     uint64_t tag;
 };
@@ -128,7 +128,7 @@ struct metrics_wait {
 static void metrics_gone(struct http_exchange *x)
 {
     struct metrics_wait *w = x->user;
-    calls_forget(&w->front->calls, w->tag);
+    calls_forget(&w->routes->front->calls, w->tag);
     mem_free(w);
 }
 
@@ -148,26 +148,36 @@ static void put_batches(struct jobs *j, struct buf *out)
     buf_printf(out, "moonshift:batch_lines_total{result=\"error\"} %lld\n", (long long)n.failed);
 }
 
-static void metrics_came(void *ctx, const struct call_reply *reply)
+/* Behind what the engine says. */
+static void answer_metrics(const struct routes *r, struct http_exchange *x, const char *engine, size_t n)
 {
-    struct metrics_wait *w = ctx;
-    struct front *f = w->front;
+    struct front *f = r->front;
     struct counts_now now = {http_n_connections(f->http), http_n_exchanges(f->http), text_pending(f->text),
                              http_backlog(f->http)};
     struct buf out = {0};
-    buf_put(&out, reply->text, reply->n);
+    buf_put(&out, engine, n);
     counts_render(&f->counts, &now, &out);
-    put_batches(w->jobs, &out);
-    embed_api_render(w->embed, &out);
-    http_answer(w->x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
+    put_batches(r->jobs.jobs, &out);
+    embed_api_render(r->embed, &out);
+    http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
     buf_free(&out);
+}
+
+static void metrics_came(void *ctx, const struct call_reply *reply)
+{
+    struct metrics_wait *w = ctx;
+    answer_metrics(w->routes, w->x, reply->text, reply->n);
     mem_free(w);
 }
 
 static void get_metrics(struct routes *r, struct http_exchange *x)
 {
+    if (r->front->alone) {
+        answer_metrics(r, x, "", 0);
+        return;
+    }
     struct metrics_wait *w = mem_new(sizeof *w);
-    *w = (struct metrics_wait){.front = r->front, .jobs = r->jobs.jobs, .embed = r->embed, .x = x};
+    *w = (struct metrics_wait){.routes = r, .x = x};
     x->user = w;
     x->gone = metrics_gone;
     w->tag = calls_send(&r->front->calls, IN_METRICS, NULL, 0, metrics_came, w);
@@ -242,10 +252,10 @@ static void one_batch(struct routes *r, struct http_exchange *x)
 
 static void not_offered(struct routes *r, struct http_exchange *x)
 {
-    (void)r;
     struct fault f;
-    fault_set(&f, 501, "not_implemented", NULL,
-              "%.100s is not offered by this server; /v1/chat/completions and /v1/completions are", x->head.path);
+    fault_set(&f, 501, "not_implemented", NULL, "%.100s is not offered by this server; %s", x->head.path,
+              r->front->alone ? "/v1/embeddings, /v1/rerank and /v1/score are"
+                              : "/v1/chat/completions and /v1/completions are");
     http_add_header(x, "x-should-retry", "false");
     front_fault(x, &f);
 }
@@ -259,8 +269,8 @@ struct route {
 };
 
 static const struct route table[] = {
-    {"/v1/chat/completions", POST, JSON, post_chat},
-    {"/v1/completions", POST, JSON, post_completions},
+    {"/v1/chat/completions", POST, JSON | WRITES, post_chat},
+    {"/v1/completions", POST, JSON | WRITES, post_completions},
     {"/v1/embeddings", POST, JSON, post_embeddings},
     {"/v1/rerank", POST, JSON, post_rerank},
     {"/v2/rerank", POST, JSON, post_rerank},
@@ -272,9 +282,9 @@ static const struct route table[] = {
     {"/health", GET, OPEN, get_health},
     {"/ping", GET | POST, OPEN, get_ping},
     {"/metrics", GET, OPEN, get_metrics},
-    {"/tokenize", POST, JSON, post_tokenize},
-    {"/detokenize", POST, JSON, post_detokenize},
-    {"/tokenizer_info", GET, 0, get_tokenizer_info},
+    {"/tokenize", POST, JSON | WRITES, post_tokenize},
+    {"/detokenize", POST, JSON | WRITES, post_detokenize},
+    {"/tokenizer_info", GET, WRITES, get_tokenizer_info},
     {"/version", GET, OPEN, get_version},
     {"/load", GET, OPEN, get_load},
     {"/v1/responses", POST, 0, not_offered},
@@ -384,6 +394,10 @@ bool routes_admit(struct routes *r, struct http_exchange *x)
     }
     if (!(t->methods & 1 << x->head.method)) {
         wrong_method(t, x);
+        return false;
+    }
+    if (t->traits & WRITES && r->front->alone) {
+        front_refuse_alone(r->front, x);
         return false;
     }
     /* Any page may have its reader's browser post a form or plain text anywhere, unasked; JSON it may post only where

@@ -140,7 +140,8 @@ static void push_drain(struct server *s)
         return;
     s->front.stopped = true;
     struct engine_message m = {.kind = IN_DRAIN};
-    queue_post(s->setup.inbox, &m);
+    if (s->setup.inbox)
+        queue_post(s->setup.inbox, &m);
 }
 
 static void stop_now(struct server *s)
@@ -198,22 +199,37 @@ static char *piece(const struct tokenizer *t, int32_t id)
     return buf_take(&out);
 }
 
+static struct front_text text_of(const struct server_setup *u)
+{
+    const struct tokenizer *t = u->tokenizer;
+    return t ? (struct front_text){t,
+                                   u->chat,
+                                   piece(t, tokenizer_bos(t)),
+                                   piece(t, tokenizer_eos(t)),
+                                   u->n_vocab,
+                                   u->max_model_len,
+                                   u->think_end}
+             : (struct front_text){0};
+}
+
+/* The path of what answers, for /v1/models and for batches that go on after a restart. */
+static const char *root_of(const struct server_setup *u)
+{
+    return u->root ? u->root : u->n_names ? u->names[0] : u->embed.root;
+}
+
 static void init_front(struct server *s)
 {
     const struct server_setup *u = &s->setup;
     struct front *f = &s->front;
     f->clock = u->clock;
     f->inbox = u->inbox;
-    f->model_text = (struct front_text){u->tokenizer,
-                                        u->chat,
-                                        piece(u->tokenizer, tokenizer_bos(u->tokenizer)),
-                                        piece(u->tokenizer, tokenizer_eos(u->tokenizer)),
-                                        u->n_vocab,
-                                        u->max_model_len,
-                                        u->think_end};
+    f->model_text = text_of(u);
     f->names = u->names;
     f->n_names = u->n_names;
-    f->root = u->root ? u->root : u->names[0];
+    f->encoder = u->embed.encoder ? u->embed.name : NULL;
+    f->alone = !u->inbox;
+    f->root = root_of(u);
     f->chat_source = u->chat_source;
     f->created_s = clock_wall_seconds();
     f->max_live = u->max_live;
@@ -320,13 +336,22 @@ static bool has_owner(void *ctx, const char *owner)
     return false;
 }
 
-/* Lines of batches have half of the places, at most: the rest is for who waits for an answer. */
+/* Lines of batches have half of the places, at most: the rest is for who waits for an answer. An encoder has no places,
+ * and who waits takes turns with them. */
+static int lines_at_once(const struct server_setup *u)
+{
+    int half = u->max_num_seqs / 2;
+    if (!u->inbox || half > MOST_BATCH_LINES)
+        return MOST_BATCH_LINES;
+    return half > 0 ? half : 1;
+}
+
 static int open_batches(struct server *s, struct err *e)
 {
     const struct server_setup *u = &s->setup;
     struct routes *r = &s->routes;
     struct files_limits limits = u->batch_files;
-    int at_once = u->max_num_seqs / 2 < MOST_BATCH_LINES ? u->max_num_seqs / 2 : MOST_BATCH_LINES, clients = 0;
+    int clients = 0;
     for (int i = 0; i < r->auth.n; i++)
         clients += !r->auth.keys[i].offline;
     limits.shared = clients > 1;
@@ -334,9 +359,10 @@ static int open_batches(struct server *s, struct err *e)
     TRY(jobs_open(&r->jobs.jobs,
                   &(struct jobs_setup){.dir = u->batch_dir,
                                        .files = r->files.files,
-                                       .model = u->root ? u->root : u->names[0],
+                                       .model = root_of(u),
+                                       .encoder = u->embed.root,
                                        .clock = u->clock,
-                                       .at_once = at_once > 0 ? at_once : 1},
+                                       .at_once = lines_at_once(u)},
                   e));
     r->files.jobs = r->jobs.jobs;
     r->jobs.files = r->files.files;
@@ -354,6 +380,24 @@ static int start_batches(struct server *s, struct err *e)
             e, E_INPUT,
             "--batch-dir needs a server that hears itself: listen on 127.0.0.1, or on all addresses (--host)");
     return jobs_start(s->routes.jobs.jobs, http_port(s->front.http, false), e);
+}
+
+/* What comes back from the engine and from the encoder, as far as there are such. */
+static int hear_models(struct server *s, struct err *e)
+{
+    if (s->setup.outbox) {
+        s->on_outbox = loop_fd(s->loop, queue_fd(s->setup.outbox), LOOP_READ, on_outbox, s);
+        if (!s->on_outbox)
+            return err_set(e, E_SYS, "no event for the engine");
+        loop_arm(s->on_outbox);
+    }
+    if (s->embed.embedder) {
+        s->on_embed = loop_fd(s->loop, embedder_fd(s->embed.embedder), LOOP_READ, on_embed, s);
+        if (!s->on_embed)
+            return err_set(e, E_SYS, "no event for the embedder");
+        loop_arm(s->on_embed);
+    }
+    return 0;
 }
 
 static int start_parts(struct server *s, struct err *e)
@@ -379,22 +423,15 @@ static int start_parts(struct server *s, struct err *e)
     TRY(embed_api_init(&s->embed, &s->front, &u->embed, e));
     struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));
-    s->on_outbox = loop_fd(s->loop, queue_fd(u->outbox), LOOP_READ, on_outbox, s);
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
     s->on_tick = loop_every(s->loop, 250, on_tick, s);
     s->on_guard = u->guard ? loop_fd(s->loop, guard_fd(u->guard), LOOP_READ, on_guard, s) : NULL;
-    if (!s->on_outbox || !s->on_text || !s->on_tick || (u->guard && !s->on_guard))
+    if (!s->on_text || !s->on_tick || (u->guard && !s->on_guard))
         return err_set(e, E_SYS, "no events for the server");
-    loop_arm(s->on_outbox);
     loop_arm(s->on_text);
-    if (s->embed.embedder) {
-        s->on_embed = loop_fd(s->loop, embedder_fd(s->embed.embedder), LOOP_READ, on_embed, s);
-        if (!s->on_embed)
-            return err_set(e, E_SYS, "no event for the embedder");
-        loop_arm(s->on_embed);
-    }
     if (s->on_guard)
         loop_arm(s->on_guard);
+    TRY(hear_models(s, e));
     TRY(listen_all(s, e));
     return start_batches(s, e);
 }
@@ -404,6 +441,7 @@ int server_create(struct server **out, const struct server_setup *u, struct err 
     struct server *s = mem_new(sizeof *s);
     s->setup = *u;
     s->events = mem_new_array(EVENT_BATCH, sizeof *s->events);
+    s->engine_drained = !u->inbox;
     init_front(s);
     int rc = start_parts(s, e);
     *out = rc ? NULL : s;
@@ -440,7 +478,7 @@ void server_destroy(struct server *s)
     text_destroy(s->front.text); /* what it brings back is answered, not submitted */
     s->front.text = NULL;
     struct engine_event ev;
-    while (queue_take(s->setup.outbox, &ev))
+    while (s->setup.outbox && queue_take(s->setup.outbox, &ev))
         take_event(s, &ev);
     embed_api_free(&s->embed);
     http_destroy(s->front.http);

@@ -53,8 +53,9 @@ struct server_setup {
                               says so (tests) */
     const char *batch_dir; /* where files of clients are kept; NULL: /v1/files is not offered */
     struct files_limits batch_files;
-    /* the model */
-    const char *const *names; /* served names, at least one */
+    /* the model that writes; without one (no names, no tokenizer) the encoder is served alone: no queues, no policies
+     */
+    const char *const *names; /* served names; none: there is no such model */
     int n_names;
     const char *root;                  /* model path, for /v1/models */
     const struct tokenizer *tokenizer; /* borrowed, like all here, until server_destroy */
@@ -62,10 +63,10 @@ struct server_setup {
     const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
     const char *think_end;   /* the marker behind the model's thinking; NULL: no early stops */
-    struct embed_plan embed; /* an encoder beside the model */
+    struct embed_plan embed; /* an encoder, beside the model or alone */
     /* the engine */
     struct clock *clock;
-    struct queue *inbox, *outbox; /* engine_inbox(g), engine_outbox(g) */
+    struct queue *inbox, *outbox; /* engine_inbox(g), engine_outbox(g); NULL without a model */
     /* policies */
     struct suffix *suffix;      /* what was said, for draft tokens; NULL: it is not kept */
     const struct lua_opts *lua; /* for policies loaded live */

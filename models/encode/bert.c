@@ -22,7 +22,9 @@ struct bert {
     struct encode_norm norm;
     struct layer *layers;
     struct encode_matrix *pooler, *classes;
-    float **vectors; /* gains and biases, all of them */
+    size_t matrix_bytes;
+    enum dtype matrix_type; /* in the file */
+    float **vectors;        /* gains and biases, all of them */
     size_t n_vectors;
 };
 
@@ -90,14 +92,16 @@ static int load_matrix(struct bert *b, const struct bert_weights *w, enum bert_r
                        struct encode_matrix **out, struct err *e)
 {
     struct encode_part parts[3];
-    int n = role == BERT_QUERY ? 3 : 1;
+    int n = role == BERT_QUERY ? 3 : 1, cols = w->weight[bert_weights_at(w, role, layer)].cols;
     for (int i = 0; i < n; i++) {
         size_t at = bert_weights_at(w, (enum bert_role)(role + i), layer);
         float *bias;
         TRY(load_floats(b, &w->bias[at], role, &bias, e));
         parts[i] = (struct encode_part){w->weight[at].type, w->weight[at].data, w->weight[at].rows, bias};
+        b->matrix_bytes += (size_t)parts[i].rows * ENCODE_LD(cols) * sizeof(int16_t);
+        b->matrix_type = parts[i].type;
     }
-    int rc = b->ops->matrix_new(out, parts, n, w->weight[bert_weights_at(w, role, layer)].cols, e);
+    int rc = b->ops->matrix_new(out, parts, n, cols, e);
     return rc ? err_prefix(e, rc, "layer %d, %s", layer, words_of[role]) : 0;
 }
 
@@ -178,6 +182,12 @@ void bert_close(struct bert *b)
     mem_free(b->layers);
     mem_free(b->words);
     mem_free(b);
+}
+
+size_t bert_matrix_bytes(const struct bert *b, enum dtype *type)
+{
+    *type = b->matrix_type;
+    return b->matrix_bytes;
 }
 
 /* ---- running ---- */

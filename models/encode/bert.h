@@ -17,6 +17,8 @@ struct bert_run;
 int bert_open(struct bert **out, const struct bert_config *c, const struct safetensors *st, const struct gguf *g,
               struct err *e);
 void bert_close(struct bert *b); /* NULL is fine */
+/* Bytes of the linear layers as they are kept, and their type in the file. */
+size_t bert_matrix_bytes(const struct bert *b, enum dtype *type);
 
 /* isa: as in struct encode_opts. */
 int bert_run_open(struct bert_run **out, const struct bert *b, int n_threads, int max_rows, const char *isa,

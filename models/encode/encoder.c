@@ -90,16 +90,30 @@ static void set_facts(struct encoder *c, const struct encoder_files *f)
     c->facts.normalised = b->normalised;
 }
 
+/* What it is, without its weights. */
+static int read_files(struct encoder_files *f, struct err *e)
+{
+    f->folder = is_folder(f->path);
+    if (!f->folder)
+        TRY(gguf_open(&f->gguf, f->path, e));
+    return f->folder ? read_folder(f, e) : bert_config_gguf(&f->config, f->gguf, e);
+}
+
+int encoder_check(const char *path, struct err *e)
+{
+    struct encoder_files files = {.path = path};
+    int rc = read_files(&files, e);
+    gguf_close(files.gguf);
+    return rc;
+}
+
 static int open_files(struct encoder **out, struct encoder_files *f, const char *device, struct err *e)
 {
     struct tokenizer *tokenizer;
     bool sim = strcmp(device, "sim") == 0;
     if (!sim && strcmp(device, "cpu") != 0)
         return err_set(e, E_UNSUPPORTED, "encoders run on the devices cpu and sim, not on %.40s", device);
-    f->folder = is_folder(f->path);
-    if (!f->folder)
-        TRY(gguf_open(&f->gguf, f->path, e));
-    TRY(f->folder ? read_folder(f, e) : bert_config_gguf(&f->config, f->gguf, e));
+    TRY(read_files(f, e));
     TRY(open_tokenizer(&tokenizer, f, e));
     int rc = sim ? encoder_open_sim(out, f, e) : encoder_open_cpu(out, f, e);
     if (rc) {

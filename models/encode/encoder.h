@@ -22,6 +22,8 @@ struct encoder_facts {
     int n_labels;                 /* 0: it embeds; else outputs of its classification head (a cross-encoder has 1) */
     enum encoder_pooling pooling; /* as its card says (1_Pooling/config.json) */
     bool normalised;              /* vectors have length 1 (modules.json says so) */
+    size_t matrix_bytes;          /* of the linear layers, in 13-bit integers of two bytes (kernels/encode.h); sim: 0 */
+    const char *matrix_type;      /* and what they were in the file; sim: NULL */
 };
 
 struct encoder;
@@ -35,6 +37,8 @@ const struct encoder_facts *encoder_facts(const struct encoder *c);
 
 /* Whether a file or folder is an encoder's, by its family: false for a generating model, and for what is neither. */
 bool encoder_is(const char *path);
+/* Whether it is one that is run here, by its config alone. E_UNSUPPORTED names the architecture. */
+int encoder_check(const char *path, struct err *e);
 
 struct encoder_text {
     const char *text, *pair; /* pair NULL: one text */

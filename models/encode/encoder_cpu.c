@@ -77,7 +77,10 @@ int encoder_open_cpu(struct encoder **out, const struct encoder_files *files, st
         return rc;
     struct cpu_encoder *c = mem_new(sizeof *c);
     c->base.ops = &ops;
+    enum dtype type;
     c->bert = bert;
+    c->base.facts.matrix_bytes = bert_matrix_bytes(bert, &type);
+    c->base.facts.matrix_type = dtype_get(type)->name;
     *out = &c->base;
     return 0;
 }

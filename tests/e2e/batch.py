@@ -106,7 +106,7 @@ def each_bad_line_has_its_error_and_the_others_go_on():
         '{"custom_id": "a\\u0000b"}': "invalid_json_line",
         json.dumps({"method": "POST", "url": "/v1/completions", "body": good}): "missing_custom_id",
         line(5, good, method="GET"): "invalid_method",
-        line(6, good, "/v1/embeddings"): "invalid_url",
+        line(6, good, "/v1/rerank"): "invalid_url",
         line(7, [1]): "invalid_body",
         line(8, {**good, "stream": True}): "invalid_body",
         '{"a": "' + "x" * (17 << 20) + '"}': "line_too_long",

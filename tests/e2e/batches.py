@@ -115,6 +115,7 @@ def wrong_inputs_fail_and_say_where():
             {"input_file_id": "file-000000000000000000000000"},
             {"input_file_id": None},
             {"endpoint": "/v1/embeddings"},
+            {"endpoint": "/v1/rerank"},
             {"completion_window": "1h"},
             {"metadata": {"a": 1}},
             {"metadata": {"a": "x" * 513}},
@@ -172,6 +173,92 @@ def who_waits_is_answered_beside_a_batch():
         assert done["status"] == "in_progress" and done["request_counts"]["completed"] < 3000, done
 
 
+ENCODER = ["--device", "sim", "--embedding-model", "tests/data/encoder_sim"]
+VECTORS = "/v1/embeddings"
+
+
+def texts(i, n, **more):
+    body = {"input": [f"the dog {i} sees river {k}" for k in range(n)], "encoding_format": "base64", **more}
+    return {"custom_id": f"id {i}", "method": "POST", "url": VECTORS, "body": body}
+
+
+def vectors_come_in_batches_too():
+    """Each line as if it had been asked for by itself, beside requests of others."""
+    lines = [texts(i, 1 + i % 50) for i in range(300)]
+    lines[7]["body"]["input"] = []
+    lines[8]["body"]["dimensions"] = 3
+    with Site("vectors", *ENCODER) as s:
+        b = begin(s, text(lines), endpoint=VECTORS)
+        beside = s.json("POST", VECTORS, json.dumps(texts(11, 12)["body"]))[1]
+        b = wait(s, b)
+        assert b["status"] == "completed" and b["endpoint"] == VECTORS, b
+        assert b["request_counts"] == {"total": 300, "completed": 298, "failed": 2}, b
+        out, bad = lines_of(s, b["output_file_id"]), lines_of(s, b["error_file_id"])
+        good = [i for i in range(300) if i not in (7, 8)]
+        assert [x["custom_id"] for x in out] == [f"id {i}" for i in good]
+        assert [len(x["response"]["body"]["data"]) for x in out] == [1 + i % 50 for i in good]
+        assert out[9]["custom_id"] == "id 11" and out[9]["response"]["body"]["data"] == beside["data"]
+        assert (
+            out[9]["response"]["body"]["id"] == "embd-batch-12"
+            and out[9]["response"]["body"]["usage"] == beside["usage"]
+        )
+        assert [x["response"]["body"]["error"]["param"] for x in bad] == ["input", "dimensions"], bad
+        wrong = wait(s, begin(s, text([texts(0, 1), line(1)]), endpoint=VECTORS))
+        assert wrong["status"] == "failed" and wrong["errors"]["data"][0]["code"] == "invalid_url", wrong
+        words = wait(s, begin(s, text([line(1)])))
+        assert words["status"] == "completed", words
+    with Site("none") as s:  # no encoder
+        f = s.upload(text(lines))[1]["id"]
+        good = {"input_file_id": f, "endpoint": VECTORS, "completion_window": "24h"}
+        status, body = s.json("POST", "/v1/batches", json.dumps(good))
+        assert status == 400 and body["error"]["param"] == "endpoint" and "no model for" in body["error"]["message"]
+
+
+ALONE = ["--port", "0", "--admin-listen", "off", *ENCODER]
+
+
+def an_encoder_alone_runs_batches():
+    """Killed and begun again it leaves what it would have left; another encoder does not go on with it."""
+    data = text([texts(i, 40) for i in range(1500)])
+
+    def site(*more, flags=ALONE):
+        return Site("alone", *more, flags=flags)
+
+    s = site()
+    f = s.upload(data)[1]["id"]
+    status, body = s.json(
+        "POST", "/v1/batches", json.dumps({"input_file_id": f, "endpoint": URL, "completion_window": "24h"})
+    )
+    assert status == 400 and "no model for /v1/completions" in body["error"]["message"], body
+    b = make(s, f, endpoint=VECTORS)
+    for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        time.sleep(0.1)
+        s.end(how)
+        s = site()
+    b = wait(s, b)
+    assert b["status"] == "completed" and b["request_counts"] == {"total": 1500, "completed": 1500, "failed": 0}, b
+    quiet = wait(s, make(s, f, endpoint=VECTORS))
+    mine, other = (s.ask("GET", f"/v1/files/{x['output_file_id']}/content")[1] for x in (b, quiet))
+    assert mine == other and len(mine.splitlines()) == 1500
+    b = make(s, f, endpoint=VECTORS)
+    wait(s, b, until=("in_progress",))
+    while s.json("GET", "/v1/batches/" + b["id"])[1]["request_counts"]["completed"] < 5:
+        time.sleep(0.01)
+    c = wait(s, s.json("POST", f"/v1/batches/{b['id']}/cancel")[1])
+    n = c["request_counts"]["completed"]
+    assert c["status"] == "cancelled" and 5 <= n == len(lines_of(s, c["output_file_id"])) < 1500, c
+    end = time.time() + 30
+    while s.json("GET", "/load")[1]["server_load"]:
+        assert time.time() < end
+    b = make(s, f, endpoint=VECTORS)
+    while s.json("GET", "/v1/batches/" + b["id"])[1]["request_counts"]["completed"] < 5:
+        time.sleep(0.01)
+    s.end(signal.SIGKILL)
+    with site(flags=[*ALONE[:-1], "tests/data/encoder_pairs"]) as s:
+        b = wait(s, s.json("GET", "/v1/batches/" + b["id"])[1])
+        assert b["status"] == "failed" and "another input, model" in b["errors"]["data"][0]["message"], b
+
+
 def keys_that_go_end_their_batches():
     with Site("gone", *KEYS) as s:
         b = begin(s, text([line(i) for i in range(3000)]), key="two")
@@ -211,6 +298,8 @@ cases.run(
         wrong_inputs_fail_and_say_where,
         a_cancelled_batch_keeps_what_was_answered,
         who_waits_is_answered_beside_a_batch,
+        vectors_come_in_batches_too,
+        an_encoder_alone_runs_batches,
         keys_that_go_end_their_batches,
         a_server_killed_at_any_moment_loses_and_repeats_no_line,
     ]

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -26,17 +27,22 @@ SLOW = 4 if os.environ.get("MOONSHIFT_SLOW") else 1
 
 
 class Server:
-    def __init__(self, *more, encoder="tests/data/encoder_sim"):
+    def __init__(self, *more, encoder="tests/data/encoder_sim", words=None):
         self.p = subprocess.Popen(
-            [BINARY, *SERVE, "--embedding-model", encoder, *more], stderr=subprocess.PIPE, text=True, env=ENV
+            [BINARY, *(words or [*SERVE, "--embedding-model", encoder]), *more],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENV,
         )
-        self.log, self.port = [], None
-        while not self.port:
+        self.log, self.port, self.admin = [], None, None
+        while not self.port or ("--admin-listen" not in more and not self.admin):
             line = self.p.stderr.readline()
             self.log.append(line)
             assert line, "".join(self.log)
-            m = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
-            self.port = int(m.group(1)) if m else None
+            if m := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(m.group(1))
+            if m := re.search(r"Admin routes on port (\d+)", line):
+                self.admin = int(m.group(1))
         threading.Thread(target=lambda: self.log.extend(self.p.stderr), daemon=True).start()
 
     def __enter__(self):
@@ -47,10 +53,12 @@ class Server:
             self.p.kill()
         self.p.wait()
 
-    def ask(self, path, body=None, key=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+    def ask(self, path, body=None, key=None, method=None):
+        port = self.admin if path.startswith("/admin") else self.port
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        c.request("POST" if body is not None else "GET", path, json.dumps(body) if body is not None else None, headers)
+        method = method or ("POST" if body is not None else "GET")
+        c.request(method, path, json.dumps(body) if body is not None else None, headers)
         r = c.getresponse()
         text = r.read().decode()
         c.close()
@@ -201,27 +209,32 @@ def who_leaves_is_not_computed():
         s.drain()
 
 
+def end_while_it_answers(s):
+    body = {"input": texts(1500), "encoding_format": "base64"}
+    statuses = []
+
+    def ask():
+        try:
+            statuses.append(s.ask("/v1/embeddings", body)[0])
+        except ConnectionError:
+            statuses.append("refused")
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for t in threads:
+        t.start()
+    while not s.metric("moonshift:embedding_inputs_running") and any(t.is_alive() for t in threads):
+        time.sleep(0.001)
+    assert json.loads(s.ask("/load")[1])["server_load"] > 0 or 200 in statuses
+    s.drain()
+    for t in threads:
+        t.join(WAIT_S)
+    # who came before the signal is answered; a connection that was opened after it is refused
+    assert 200 in statuses and set(statuses) <= {200, 503, "refused"} and len(statuses) == 6, statuses
+
+
 def the_end_answers_who_is_here():
     with Server() as s:
-        body = {"input": texts(1500), "encoding_format": "base64"}
-        statuses = []
-
-        def ask():
-            try:
-                statuses.append(s.ask("/v1/embeddings", body)[0])
-            except ConnectionError:
-                statuses.append("refused")
-
-        threads = [threading.Thread(target=ask) for _ in range(6)]
-        for t in threads:
-            t.start()
-        while not s.metric("moonshift:embedding_inputs_running") and any(t.is_alive() for t in threads):
-            time.sleep(0.001)
-        s.drain()
-        for t in threads:
-            t.join(WAIT_S)
-        # who came before the signal is answered; a connection that was opened after it is refused
-        assert 200 in statuses and set(statuses) <= {200, 503, "refused"} and len(statuses) == 6, statuses
+        end_while_it_answers(s)
 
 
 def pairs_are_scored():
@@ -244,12 +257,72 @@ def floats_are_the_bytes():
         s.drain()
 
 
+ALONE = ["serve", "--device", "sim", "--port", "0"]
+
+
+def an_encoder_alone_is_a_server():
+    """The same vectors as beside a model; no policy, no engine; what wants text is told which model there is."""
+    with Server() as s:
+        want = s.embed(texts(20))
+        s.drain()
+    for words in ([*ALONE, "--embedding-model", "tests/data/encoder_sim"], [*ALONE, "tests/data/encoder_sim"]):
+        with Server("--api-key", "k=blue", words=words) as s:
+            status, text = s.ask("/v1/embeddings", {"input": texts(20), "encoding_format": "base64"}, "k")
+            assert status == 200, text
+            assert [base64.b64decode(d["embedding"]) for d in json.loads(text)["data"]] == want
+            for body in ({"query": "dog", "documents": ["a", "b"]}, {"text_1": "dog", "text_2": "cat"}):
+                assert s.ask("/rerank" if "query" in body else "/score", body, "k")[0] == 200
+            models = json.loads(s.ask("/v1/models", key="k")[1])["data"]
+            assert [m["id"] for m in models] == ["encoder_sim"] and models[0]["max_model_len"] == 512, models
+            assert s.ask("/v1/models/encoder_sim", key="k")[0] == 200
+            assert s.ask("/health")[0] == 200 and json.loads(s.ask("/load")[1]) == {"server_load": 0}
+            assert s.metric("moonshift:embedding_inputs_total") == 20 + 3 + 2
+            assert 'handler="/v1/embeddings"' in s.ask("/metrics")[1]
+            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/tokenizer_info"):
+                assert s.ask(path, None if path == "/tokenizer_info" else {})[0] == 401
+                status, text = s.ask(path, None if path == "/tokenizer_info" else {}, "k")
+                said = json.loads(text)["error"]["message"]
+                assert status == 404 and f"does not support {path}:" in said and "'encoder_sim'" in said, text
+            status, text = s.ask("/v1/responses", {}, "k")
+            assert status == 501 and "/v1/embeddings" in text and "completions" not in text, text
+            state = json.loads(s.ask("/admin/state")[1])
+            assert state["engine"] is None and state["front"]["exchanges"] == 1, state
+            for method, path in (
+                ("GET", "/admin/policy"),
+                ("GET", "/admin/policies"),
+                ("PUT", "/admin/policies/x"),
+                ("POST", "/admin/policy/check"),
+                ("PATCH", "/admin/policy/params"),
+                ("POST", "/admin/policy/rollback"),
+                ("POST", "/admin/reset_prefix_cache"),
+                ("POST", "/admin/drafts/save"),
+                ("POST", "/admin/drafts/load"),
+            ):
+                status, text = s.ask(path, {} if method != "GET" else None, method=method)
+                assert status == 404 and "is an encoder" in text, (path, text)
+            assert s.ask("/admin/nothing")[0] == 404 and s.ask("/admin/policy", {})[0] == 405
+            assert s.ask("/admin/drain", {})[0] == 200
+            assert s.p.wait(WAIT_S) == 0, "".join(s.log)
+    with Server(words=[*ALONE, "tests/data/encoder_sim", "--served-model-name", "mini"]) as s:
+        assert json.loads(s.ask("/v1/embeddings", {"input": "a", "model": "mini"})[1])["model"] == "mini"
+        assert s.ask("/v1/embeddings", {"input": "a", "model": "encoder_sim"})[0] == 404
+        end_while_it_answers(s)
+
+
 def what_serve_refuses():
     def refused(words, *args):
         r = subprocess.run([BINARY, *args], capture_output=True, text=True, env=ENV, timeout=WAIT_S, check=False)
         assert r.returncode != 0 and words in r.stderr, r.stderr
 
-    refused("--embedding-model tests/data/encoder_sim", "serve", "tests/data/encoder_sim")
+    with tempfile.TemporaryDirectory() as decoder:
+        for name, text in (("config.json", '{"architectures":["Qwen3ForCausalLM"]}'), ("modules.json", "[]")):
+            with open(os.path.join(decoder, name), "w", encoding="utf-8") as f:
+                f.write(text)
+        for command in (["serve", decoder], ["run", decoder, "hello"], [*ALONE, "--embedding-model", decoder]):
+            refused("Qwen3ForCausalLM is no encoder that is run here", *command)
+    refused("a server has one", *ALONE, "tests/data/encoder_sim", "--embedding-model", "tests/data/encoder_pairs")
+    refused("--max-num-seqs is for a model that writes", *ALONE, "tests/data/encoder_sim", "--max-num-seqs", "4")
+    refused("no/such/folder", *ALONE, "--embedding-model", "no/such/folder")
     refused("writes no text", "run", "tests/data/encoder_sim", "hello")
     refused("--embedding-model", *SERVE, "--embedding-model", "no/such/folder")
     refused("--embedding-name", *SERVE, "--embedding-replicas", "2", "--embedding-name", "x")
@@ -259,4 +332,4 @@ def what_serve_refuses():
 
 cases.run([every_metric_moves, keys_are_wanted, a_loaded_machine_loses_no_answer_of_either_kind,
            a_full_queue_says_when_to_come_again, who_leaves_is_not_computed, the_end_answers_who_is_here,
-           pairs_are_scored, floats_are_the_bytes, what_serve_refuses])  # fmt: skip
+           pairs_are_scored, floats_are_the_bytes, an_encoder_alone_is_a_server, what_serve_refuses])  # fmt: skip

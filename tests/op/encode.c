@@ -1,5 +1,5 @@
-/* The encoder's ops: linear layers against doubles, and whole models: the same bits whatever the packing, the threads
- * and the instruction set. tests/oracle/encode_oracle.py compares whole models with BERT in float64. */
+/* The encoder's ops: linear layers and attention against doubles, and whole models: the same bits whatever the packing,
+ * the threads and the instruction set. tests/oracle/encode_oracle.py compares whole models with BERT in float64. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,6 +101,122 @@ static void a_leaf_of_extremes_fits(void **state)
         assert_true(fabsf(y[0] - 4.0f * COLS) < 0.01f);
         ops->matrix_free(w);
         ops->close(d);
+    }
+}
+
+/* ---- attention ---- */
+
+/* Sequences of these packed one behind the other: around the sizes of tiles, and more keys than are looked at at once.
+ */
+static const int32_t packed[] = {1, 17, 2, 33, 16, 515, 7, 64, 65, 1};
+enum { N_PACKED = sizeof packed / sizeof *packed };
+
+struct attention {
+    int heads, dim, rows;
+    size_t ld, ldo;
+    int32_t row0[N_PACKED + 1];
+    float *qkv;
+    double *want, *bound; /* [rows][heads * dim], [rows][heads] */
+};
+
+/* One query's answer in doubles, and how far off floats may be: scores by their size, weights and sums a little more.
+ */
+static void attend_in_doubles(const struct attention *a, int seq, int row, int head)
+{
+    double s[600], most = -INFINITY, size = 0, sum = 0, *o = a->want + (size_t)row * (size_t)(a->heads * a->dim);
+    int from = a->row0[seq], n = a->row0[seq + 1] - from, hidden = a->heads * a->dim, at = head * a->dim;
+    const float *q = a->qkv + (size_t)row * a->ld + at;
+    for (int i = 0; i < n; i++) {
+        const float *k = a->qkv + (size_t)(from + i) * a->ld + hidden + at;
+        double dot = 0, abs = 0;
+        for (int c = 0; c < a->dim; c++) {
+            dot += (double)q[c] * (double)k[c];
+            abs += fabs((double)q[c] * (double)k[c]);
+        }
+        s[i] = dot / sqrt(a->dim);
+        most = fmax(most, s[i]);
+        size = fmax(size, abs / sqrt(a->dim));
+    }
+    for (int i = 0; i < n; i++)
+        sum += s[i] = exp(s[i] - most);
+    for (int c = 0; c < a->dim; c++)
+        o[at + c] = 0;
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < a->dim; c++)
+            o[at + c] += s[i] / sum * (double)a->qkv[(size_t)(from + i) * a->ld + 2 * hidden + at + c];
+    a->bound[(size_t)row * (size_t)a->heads + head] = (size + 4) * 0x1p-21;
+}
+
+static struct attention make_attention(int heads, int dim)
+{
+    struct attention a = {.heads = heads, .dim = dim, .ld = ENCODE_LD(3 * heads * dim), .ldo = ENCODE_LD(heads * dim)};
+    uint64_t seed = (uint64_t)(heads * 100 + dim);
+    for (int i = 0; i < N_PACKED; i++)
+        a.row0[i + 1] = a.row0[i] + packed[i];
+    a.rows = a.row0[N_PACKED];
+    a.qkv = mem_new_array((size_t)a.rows * a.ld, sizeof *a.qkv);
+    a.want = mem_new_array((size_t)a.rows * (size_t)(heads * dim), sizeof *a.want);
+    a.bound = mem_new_array((size_t)a.rows * (size_t)heads, sizeof *a.bound);
+    for (int r = 0; r < a.rows; r++)
+        for (int c = 0; c < 3 * heads * dim; c++) /* some queries whose scores no exponential would take as they are */
+            a.qkv[(size_t)r * a.ld + (size_t)c] = build_noise(&seed) * (c < heads * dim && r % 5 == 0 ? 400.0f : 2.0f);
+    for (int s = 0; s < N_PACKED; s++)
+        for (int r = a.row0[s]; r < a.row0[s + 1]; r++)
+            for (int h = 0; h < heads; h++)
+                attend_in_doubles(&a, s, r, h);
+    return a;
+}
+
+/* Into o. False: this CPU has no such instructions. */
+static bool attend_with(const struct attention *a, const char *isa, int threads, float *o)
+{
+    const struct encode_ops *ops = encode_cpu();
+    struct encode_device *d;
+    struct err e;
+    int hidden = a->heads * a->dim;
+    struct encode_opts opts = {.n_threads = threads, .isa = isa, .hidden = hidden, .ffn = hidden, .n_heads = a->heads};
+    if (ops->open(&d, &opts, &e) == E_UNSUPPORTED)
+        return false;
+    ops->attend(d, &(struct encode_attend){.qkv = a->qkv, .row0 = a->row0, .n_seqs = N_PACKED, .o = o});
+    ops->close(d);
+    return true;
+}
+
+static void compare_attention(const struct attention *a, const float *o, const char *isa)
+{
+    int hidden = a->heads * a->dim;
+    for (int r = 0; r < a->rows; r++) {
+        for (int c = 0; c < hidden; c++) {
+            double want = a->want[(size_t)r * (size_t)hidden + (size_t)c],
+                   got = (double)o[(size_t)r * a->ldo + (size_t)c];
+            double bound = 4 * a->bound[(size_t)r * (size_t)a->heads + (size_t)(c / a->dim)]; /* values are within 2 */
+            if (!(fabs(want - got) <= bound))
+                fail_msg("%s, %d heads of %d: row %d column %d: %.9g, not %.9g (by %.2g)", isa, a->heads, a->dim, r, c,
+                         got, want, bound);
+        }
+        for (size_t c = (size_t)hidden; c < a->ldo; c++)
+            assert_true(o[(size_t)r * a->ldo + c] == 0);
+    }
+}
+
+static void attention_is_near_doubles(void **state)
+{
+    static const int shapes[][2] = {{1, 1}, {3, 5}, {2, 32}, {2, 48}, {1, 65}};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct attention a = make_attention(shapes[i][0], shapes[i][1]);
+        size_t n = (size_t)a.rows * a.ldo;
+        float *first = mem_new_array(n, sizeof *first), *o = mem_new_array(n, sizeof *o);
+        assert_true(attend_with(&a, sets[0], 1, first));
+        compare_attention(&a, first, sets[0]);
+        for (size_t s = 0; s < sizeof sets / sizeof *sets; s++)
+            if (attend_with(&a, sets[s], 2, o))
+                assert_memory_equal(o, first, n * sizeof *o);
+        mem_free(first);
+        mem_free(o);
+        mem_free(a.qkv);
+        mem_free(a.want);
+        mem_free(a.bound);
     }
 }
 
@@ -262,9 +378,13 @@ static void sizes_and_sets_that_are_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_is_near_doubles),          cmocka_unit_test(a_leaf_of_extremes_fits),
-        cmocka_unit_test(bad_weights_are_refused),         cmocka_unit_test(vectors_depend_on_their_tokens_alone),
-        cmocka_unit_test(other_tokens_give_other_vectors), cmocka_unit_test(sizes_and_sets_that_are_not_there),
+        cmocka_unit_test(linear_is_near_doubles),
+        cmocka_unit_test(attention_is_near_doubles),
+        cmocka_unit_test(a_leaf_of_extremes_fits),
+        cmocka_unit_test(bad_weights_are_refused),
+        cmocka_unit_test(vectors_depend_on_their_tokens_alone),
+        cmocka_unit_test(other_tokens_give_other_vectors),
+        cmocka_unit_test(sizes_and_sets_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

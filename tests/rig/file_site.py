@@ -18,14 +18,14 @@ FOLDER = tempfile.TemporaryDirectory()
 B = "boundary"
 
 
-def command(folder, *more):
+def command(folder, *more, flags=DUMMY):
     where = ["--batch-dir", os.path.join(FOLDER.name, folder)] if folder else []
-    return [BINARY, "serve", *DUMMY, *where, *more]
+    return [BINARY, "serve", *flags, *where, *more]
 
 
 class Site:
-    def __init__(self, folder, *more):
-        self.p = subprocess.Popen(command(folder, *more), stderr=subprocess.PIPE, text=True, env=ENV)
+    def __init__(self, folder, *more, flags=DUMMY):
+        self.p = subprocess.Popen(command(folder, *more, flags=flags), stderr=subprocess.PIPE, text=True, env=ENV)
         said = ""
         for text in self.p.stderr:
             said += text

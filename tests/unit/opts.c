@@ -396,12 +396,48 @@ static void an_encoder_beside_a_model(void **state)
     refuses("serve m --embedding-model e --embedding-replicas 65", E_INPUT, "embedding-replicas");
     refuses("serve m --embedding-model e --embedding-name=", E_INPUT, "1 to 127 bytes");
     refuses("serve m --runner pooling", E_UNSUPPORTED, "--embedding-model");
+    refuses("run --embedding-model e", E_INPUT, "embedding-model");
     accepts(&o, "serve m --embedding-model e");
     assert_string_equal(o.embedding_model, "e");
     assert_int_equal(o.embedding_replicas, 1);
     assert_int_equal(o.embedding_threads, 0);
     assert_int_equal(o.embedding_batch_tokens, 2048);
     assert_int_equal(o.embedding_queued_tokens, 4 << 20);
+    opts_free(&o);
+}
+
+static void what_an_encoder_alone_has_a_use_for(void **state)
+{
+    (void)state;
+    static const char *const fine[] = {"embedding-threads 2", "embedding-name n", "served-model-name n", "port 0",
+                                       "api-key k",           "batch-dir d",      "device sim",          "dry-run"};
+    static const char *const useless[] = {"max-model-len 99", "tokenizer t",        "policy fcfs",
+                                          "max-num-seqs 4",   "host-kv-memory 1GB", "threads 2",
+                                          "record r",         "device cuda",        "served-model-name a --alias b"};
+    char line[200];
+    struct opts o;
+    struct err e = {0};
+    accepts(&o, "serve --embedding-model e");
+    assert_null(o.model);
+    assert_int_equal(opts_check_alone(&o, &e), 0);
+    opts_free(&o);
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        snprintf(line, sizeof line, "serve --embedding-model e --%s", fine[i]);
+        accepts(&o, line);
+        if (opts_check_alone(&o, &e))
+            fail_msg("%s: %s", line, e.text);
+        opts_free(&o);
+    }
+    for (size_t i = 0; i < sizeof useless / sizeof *useless; i++) {
+        snprintf(line, sizeof line, "serve --embedding-model e --%s", useless[i]);
+        accepts(&o, line);
+        snprintf(line, sizeof line, "--%.*s", (int)strcspn(useless[i], " "), useless[i]);
+        if (!opts_check_alone(&o, &e) || !strstr(e.text, line))
+            fail_msg("%s: '%s'", useless[i], e.text);
+        opts_free(&o);
+    }
+    accepts(&o, "serve --embedding-model e --embedding-name a --served-model-name b");
+    assert_int_equal(opts_check_alone(&o, &e), E_INPUT);
     opts_free(&o);
 }
 
@@ -589,6 +625,7 @@ int main(void)
         cmocka_unit_test(speculative_config_is_a_policy),
         cmocka_unit_test(settings_that_do_not_fit_together),
         cmocka_unit_test(an_encoder_beside_a_model),
+        cmocka_unit_test(what_an_encoder_alone_has_a_use_for),
         cmocka_unit_test(a_path_and_its_bytes),
         cmocka_unit_test(line_over_environment_over_file),
         cmocka_unit_test(variables_are_flags_or_mistakes),

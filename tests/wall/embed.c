@@ -606,6 +606,98 @@ static void what_nobody_waits_for_is_not_computed(void **state)
     buf_free(&body);
 }
 
+enum { SMALL_ROOM = 100000 };
+
+static int with_little_room_for_texts(void **state)
+{
+    (void)state;
+    site_init(&site);
+    site.setup.embed = (struct embed_plan){.encoder = vectors,
+                                           .name = "enc",
+                                           .root = "here",
+                                           .replicas = 1,
+                                           .threads = 1,
+                                           .batch_tokens = 600,
+                                           .held_bytes = SMALL_ROOM};
+    site_start(&site);
+    return 0;
+}
+
+/* More than fits; the last text has so many words. */
+static struct buf large_body(const char *kind, int last)
+{
+    struct buf body = {0};
+    buf_printf(&body, "{%s:[", kind);
+    for (int i = 0; i < 500; i++) {
+        buf_putc(&body, '"');
+        put_words(&body, 60, i);
+        buf_puts(&body, "\",");
+    }
+    buf_putc(&body, '"');
+    put_words(&body, last, 1);
+    buf_puts(&body, "\"]}");
+    assert_true(body.len > SMALL_ROOM);
+    return body;
+}
+
+/* Several at once: one is taken, the others are refused while it keeps its texts. How many refusals there were. */
+static int ask_at_once(const struct buf *body, const char *path)
+{
+    int fds[8], taken = 0, refused_n = 0;
+    for (int i = 0; i < 8; i++) {
+        fds[i] = site_connect(site.port);
+        site_post_on(fds[i], "POST", path, NULL, body->data);
+    }
+    for (int i = 0; i < 8; i++) {
+        struct reply r = site_reply(fds[i], NULL);
+        bool full = r.status == 503 && strstr(r.body.data, "too many texts wait to be read") &&
+                    strstr(r.head.data, "Retry-After: 1");
+        if (r.status != 200 && !full)
+            fail_msg("%d: %.300s", r.status, r.body.data);
+        taken += !full;
+        refused_n += full;
+        reply_free(&r);
+        close(fds[i]);
+    }
+    assert_true(taken > 0);
+    return refused_n;
+}
+
+/* Who is taken although nothing more would fit has found the room empty. */
+static void expect_room(const struct buf *body)
+{
+    while (look().requests > 0)
+        ;
+    json_free(post("/v1/embeddings", body->data, 200));
+}
+
+static void texts_that_wait_have_a_bound(void **state)
+{
+    (void)state;
+    struct buf texts = large_body("\"encoding_format\":\"base64\",\"input\"", 3),
+               documents = large_body("\"query\":\"king\",\"documents\"", 3),
+               wrong = large_body("\"encoding_format\":\"base64\",\"input\"", 2000);
+    int n = 0, m = 0;
+    for (int round = 0; round < 100 && (!n || !m); round++) { /* on a busy machine they may come one by one */
+        n += ask_at_once(&texts, "/v1/embeddings");
+        m += ask_at_once(&documents, "/rerank"); /* it keeps its documents for the answer */
+    }
+    assert_true(n > 0 && m > 0);
+    expect_room(&texts);
+    json_free(post("/v1/embeddings", wrong.data, 400));
+    expect_room(&texts);
+    for (int i = 0; i < 4; i++) {
+        int fd = site_connect(site.port);
+        site_post_on(fd, "POST", i % 2 ? "/rerank" : "/v1/embeddings", NULL, i % 2 ? documents.data : texts.data);
+        usleep(3000 * (unsigned)i);
+        close(fd);
+        expect_room(&texts);
+    }
+    buf_free(&texts);
+    buf_free(&documents);
+    buf_free(&wrong);
+}
+
 /* Requests that are under way when the server drains are answered. */
 static void draining_answers_who_is_here(void **state)
 {
@@ -706,6 +798,7 @@ int main(void)
         WITH(long_pairs, with_pairs),
         WITH(clients_that_leave, with_vectors),
         WITH(what_nobody_waits_for_is_not_computed, with_vectors),
+        WITH(texts_that_wait_have_a_bound, with_little_room_for_texts),
         cmocka_unit_test_setup(draining_answers_who_is_here, with_vectors),
     };
     return cmocka_run_group_tests(tests, open_encoders, close_encoders);

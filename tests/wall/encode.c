@@ -108,6 +108,9 @@ static void a_folder_opens(void **state)
         assert_true(f->dim == 32 && f->max_tokens == 16 && f->n_positions == 24 && f->n_vocab == 20);
         assert_true(f->pooling == POOL_CLS && f->normalised && f->n_labels == 0);
         assert_non_null(strstr(s.dir, f->name));
+        /* [3 * 32][32], [32][32], [48][32], [32][48 as 64], two bytes each */
+        assert_int_equal(f->matrix_bytes, i == 0 ? 15360 : 0);
+        assert_true((f->matrix_type != NULL) == (i == 0));
         assert_int_equal(encoder_replica_new(&r, c, 2, 8, &e), 0);
         struct encoder_seq seqs[] = {{ids, 4, 4, v[0]}, {ids, 3, 3, v[1]}};
         assert_int_equal(encoder_replica_run(r, seqs, 2, &e), 0);
@@ -348,6 +351,8 @@ static void what_is_an_encoder(void **state)
     put_text(&s, "modules.json", "[]");
     assert_true(encoder_is(s.dir)); /* a model for embeddings by its card, and refused by name */
     assert_int_equal(encoder_open(&c, s.dir, "cpu", &e), E_UNSUPPORTED);
+    assert_int_equal(encoder_check(s.dir, &e), E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "Qwen3ForCausalLM"));
     assert_false(encoder_is("/tmp/there-is-no-such-file"));
     assert_int_equal(encoder_open(&c, s.dir, "cuda:0", &e), E_UNSUPPORTED);
     assert_non_null(strstr(e.text, "cuda:0"));

@@ -136,8 +136,8 @@ static void refuse(struct batch_line *l, const char *code, const char *why)
     snprintf(l->why, sizeof l->why, "%s", why);
 }
 
-/* The request as it came, and a seed where it has none. */
-static void put_body(struct buf *out, const struct json *body, uint64_t seed)
+/* The request as it came, and a seed where it has none and samples. */
+static void put_body(struct buf *out, const struct json *body, bool samples, uint64_t seed)
 {
     buf_putc(out, '{');
     for (const struct json *m = json_first(body); m; m = json_next(m)) {
@@ -146,17 +146,21 @@ static void put_body(struct buf *out, const struct json *body, uint64_t seed)
         json_write(out, m, NULL);
         buf_putc(out, ',');
     }
-    if (json_type(json_find(body, "seed")) == JSON_NULL)
+    if (samples && json_type(json_find(body, "seed")) == JSON_NULL)
         buf_printf(out, "\"seed\":%" PRIu64 "}", seed);
-    else
+    else if (out->len > 1)
         out->data[out->len - 1] = '}';
+    else
+        buf_putc(out, '}');
 }
 
-static const char *path_of(const struct json *url)
+static const char embeddings[] = "/v1/embeddings";
+
+const char *input_path(const char *url)
 {
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions"};
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", embeddings};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (json_text(url) && !strcmp(json_text(url), paths[i]))
+        if (url && !strcmp(url, paths[i]))
             return paths[i];
     return NULL;
 }
@@ -167,7 +171,7 @@ static void read_request(const struct json *root, uint64_t seed, struct batch_li
                       *body = json_find(root, "body");
     if (json_text(id))
         json_put_string(&l->id, json_text(id), strlen(json_text(id)), false);
-    l->path = path_of(json_find(root, "url"));
+    l->path = input_path(json_text(json_find(root, "url")));
     if (json_type(root) != JSON_OBJECT)
         refuse(l, "invalid_json_line", "the line is not a JSON object");
     else if (!json_text(id))
@@ -175,13 +179,13 @@ static void read_request(const struct json *root, uint64_t seed, struct batch_li
     else if (!json_text(method) || strcmp(json_text(method), "POST") != 0)
         refuse(l, "invalid_method", "method must be \"POST\"");
     else if (!l->path)
-        refuse(l, "invalid_url", "url must be \"/v1/chat/completions\" or \"/v1/completions\"");
+        refuse(l, "invalid_url", "url must be " INPUT_PATHS);
     else if (json_type(body) != JSON_OBJECT)
         refuse(l, "invalid_body", "body must be an object: what you would post to the url");
     else if (json_true(json_find(body, "stream")))
         refuse(l, "invalid_body", "stream is not for batches");
     else
-        put_body(&l->body, body, seed);
+        put_body(&l->body, body, l->path != embeddings, seed);
 }
 
 bool input_next(struct input *in, uint64_t seed, struct batch_line *out)

@@ -13,10 +13,14 @@
 
 struct input;
 
+/* The same url as a literal, when lines may be requests of it: what writes, and vectors. NULL: they may not. */
+const char *input_path(const char *url);
+#define INPUT_PATHS "\"/v1/chat/completions\", \"/v1/completions\" or \"/v1/embeddings\""
+
 struct batch_line {
     int64_t number;   /* from 1, of those that are not blank */
     struct buf id;    /* custom_id as a JSON string; empty: it has none */
-    const char *path; /* "/v1/chat/completions" or "/v1/completions" */
+    const char *path; /* one of input_path */
     struct buf body;  /* of the request */
     const char *code; /* why it is no request: OpenAI's word for it; NULL: it is one */
     char why[400];
@@ -31,8 +35,8 @@ int64_t input_modified(const struct input *in); /* Unix seconds */
 void input_print(const struct input *in, struct buf *out);
 /* Passes over n lines. */
 void input_skip(struct input *in, int64_t n);
-/* The next line. False: there is none. The caller frees it. seed: what a request that asks for none gets, mixed with
- * its number, so that its answer is the same whenever the line is run. */
+/* The next line. False: there is none. The caller frees it. seed: what a request that writes and asks for none gets,
+ * mixed with its number, so that its answer is the same whenever the line is run. */
 bool input_next(struct input *in, uint64_t seed, struct batch_line *out);
 void batch_line_free(struct batch_line *l);
 

@@ -266,6 +266,13 @@ static void validate(struct jobs *j, struct batch_job *job)
     mem_free(path);
 }
 
+/* By which a batch knows, after a restart, that its lines would be answered by the same model. */
+static const char *model_of(const struct jobs *j, const struct batch_job *job)
+{
+    const char *m = strcmp(job->endpoint, "/v1/embeddings") == 0 ? j->setup.encoder : j->setup.model;
+    return m ? m : "none";
+}
+
 /* Answers what is left. True: nothing is. */
 static bool answer(struct jobs *j, struct kept_job *k, struct err *e)
 {
@@ -278,7 +285,7 @@ static bool answer(struct jobs *j, struct kept_job *k, struct err *e)
     struct batch_setup s = {.input = in,
                             .output = out,
                             .errors = errors,
-                            .model = j->setup.model,
+                            .model = model_of(j, job),
                             .seed = 0,
                             .clock = j->setup.clock,
                             .quiet = true};

@@ -49,9 +49,9 @@ struct batch_job {
 struct jobs;
 
 struct jobs_setup {
-    const char *dir;     /* of the files */
-    struct files *files; /* borrowed */
-    const char *model;   /* what tells it from another one */
+    const char *dir;             /* of the files */
+    struct files *files;         /* borrowed */
+    const char *model, *encoder; /* what tells each from another one; NULL: there is none */
     struct clock *clock;
     int at_once; /* lines on their way at most */
 };

@@ -8,6 +8,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/serve/batch/files_api.h"
+#include "engine/serve/batch/input.h"
 
 enum { LIST_USUAL = 20, LIST_MOST = 100, PAIRS = 16, KEY_CHARS = 64, VALUE_CHARS = 512 };
 
@@ -124,9 +125,10 @@ static int read_body(const struct jobs_api *a, const struct json *root, struct b
                *window = json_text(json_find(root, "completion_window"));
     if (check_names(root, f))
         return f->status;
-    if (!endpoint || (strcmp(endpoint, "/v1/chat/completions") != 0 && strcmp(endpoint, "/v1/completions") != 0))
-        return fault_set(f, 400, "invalid_value", "endpoint",
-                         "endpoint must be '/v1/chat/completions' or '/v1/completions'");
+    if (!endpoint || !input_path(endpoint))
+        return fault_set(f, 400, "invalid_value", "endpoint", "endpoint must be " INPUT_PATHS);
+    if (strcmp(endpoint, "/v1/embeddings") == 0 ? !a->front->encoder : a->front->alone)
+        return fault_set(f, 400, "invalid_value", "endpoint", "this server has no model for %s", endpoint);
     if (!window || strcmp(window, "24h") != 0)
         return fault_set(f, 400, "invalid_value", "completion_window", "completion_window must be '24h'");
     if (!file || !files_find(a->files, file, j->owner))

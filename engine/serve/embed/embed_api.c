@@ -12,9 +12,12 @@ enum {
     PART_BYTES = 32768,     /* of texts that a worker tokenises before others get their turn */
     INLINE_BYTES = 65536,   /* answers below are written on the front's thread */
     MAX_INPUTS = 32768,     /* texts that may wait in all */
-    HELD_BYTES = 512 << 20, /* of texts that requests keep; a single one is always taken */
+    HELD_BYTES = 512 << 20, /* of texts that requests keep */
     LANES = 2,
 };
+
+/* Lines of all batches take one turn, so that who waits has his beside them. No salt is this. */
+#define BATCHES "\n"
 
 struct embed_request;
 
@@ -76,7 +79,7 @@ static void free_part(struct part *p)
 static bool hold(struct embed_request *r)
 {
     struct embed_api *a = r->api;
-    if (!r->ask.body || (a->held && a->held + r->ask.bytes > HELD_BYTES))
+    if (!r->ask.body || (a->held && a->held + r->ask.bytes > a->held_most))
         return !r->ask.body;
     r->held = r->ask.bytes;
     a->held += r->held;
@@ -93,6 +96,7 @@ static void let_go_of_body(struct embed_request *r)
 static void drop(struct embed_request *r)
 {
     list_remove(&r->at);
+    r->api->n_requests--;
     let_go_of_body(r);
     while (r->parts) {
         struct part *p = r->parts;
@@ -380,7 +384,7 @@ void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_r
     r->began_ns = x->began_ns;
     r->created_s = clock_wall_seconds();
     r->job = (struct text_job){.run = read_body, .done = was_read, .bytes = x->body.len};
-    snprintf(r->work.owner, sizeof r->work.owner, "%s", key->salt);
+    snprintf(r->work.owner, sizeof r->work.owner, "%s", key->offline ? BATCHES : key->salt);
     front_request_id(f, x, r->id);
     http_add_header(x, "X-Request-Id", r->id);
     fault_set(&r->fault, 503, "stopping", NULL, "the server is stopping");
@@ -389,6 +393,7 @@ void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_r
     x->gone = gone;
     x->drop_on_eof = true;
     list_push_back(&a->requests, &r->at);
+    a->n_requests++;
     if (text_post(f->text, r->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG, &r->job) == 0)
         return;
     fault_set(&r->fault, 503, "overloaded", NULL, "too many requests wait to be read; try again later");
@@ -400,7 +405,7 @@ void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_r
 
 int embed_api_init(struct embed_api *a, struct front *f, const struct embed_plan *p, struct err *e)
 {
-    *a = (struct embed_api){.front = f};
+    *a = (struct embed_api){.front = f, .held_most = p->held_bytes ? p->held_bytes : HELD_BYTES};
     list_init(&a->requests);
     if (!p->encoder)
         return 0;

@@ -20,6 +20,7 @@ struct embed_plan {
     int replicas, threads; /* threads of each */
     int batch_tokens;      /* raised to the longest text */
     int64_t queued_tokens; /* that may wait; 0: no bound */
+    size_t held_bytes;     /* of texts that requests keep; 0: 512 MiB. A single request is always taken */
 };
 
 struct embed_api {
@@ -28,7 +29,8 @@ struct embed_api {
     struct embedder *embedder;
     bool stopping; /* nothing may be handed to anybody any more */
     struct list requests;
-    size_t held; /* bytes of the texts that requests keep behind the text workers */
+    int n_requests;
+    size_t held, held_most; /* bytes of the texts that requests keep behind the text workers */
     uint64_t endings[EMBED_ROUTES][EMBED_ENDINGS];
     uint64_t buckets[EMBED_BUCKETS + 1];
     double seconds;

@@ -42,3 +42,13 @@ bool front_request_id(struct front *f, const struct http_exchange *x, char out[N
     snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64, rng_next(&f->rng), rng_next(&f->rng));
     return false;
 }
+
+void front_refuse_alone(const struct front *f, struct http_exchange *x)
+{
+    struct fault why;
+    fault_set(&why, 404, "model_not_found", NULL,
+              "The model does not support %.100s: '%.100s' is an encoder, and served alone, for vectors and scores",
+              x->head.path, f->encoder);
+    http_add_header(x, "x-should-retry", "false");
+    front_fault(x, &why);
+}

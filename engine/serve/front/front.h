@@ -14,7 +14,7 @@
 struct front {
     struct clock *clock;
     struct http *http;
-    struct queue *inbox; /* of the engine */
+    struct queue *inbox; /* of the engine; NULL: there is none, `alone` */
     struct text *text;
     struct front_text model_text;
     const char *const *names; /* the model's served names; the first is canonical */
@@ -29,6 +29,8 @@ struct front {
     int n_live;   /* with the engine without an ending, or on the way there; an order that is read counts as one */
     int places, step_tokens;             /* sequences that run at once, tokens of a step; 0: unknown */
     int ping_s;                          /* SSE comments while nothing comes; 0: none */
+    const char *encoder;                 /* its name; NULL: none is served */
+    bool alone;                          /* it is the only model: nothing here writes */
     char down[160];                      /* why no request can be served any more; "": they can */
     bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */
 };
@@ -37,6 +39,8 @@ struct front {
 void front_fault(struct http_exchange *x, const struct fault *f);
 void front_refuse_busy(struct http_exchange *x, const char *why); /* 503 with Retry-After */
 void front_json(struct http_exchange *x, const struct buf *body);
+/* 404: what is asked needs a model that writes, and there is only an encoder. */
+void front_refuse_alone(const struct front *f, struct http_exchange *x);
 /* The client's request id when it is a plain word (true), else a new one. */
 bool front_request_id(struct front *f, const struct http_exchange *x, char out[NAME_BYTES]);
 
