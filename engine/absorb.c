@@ -142,7 +142,10 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         how = take_token(engine, r, &res[++right], now);
     }
     if (it->n_drafts) {
+        const struct witness *w = engine->setup.witness;
         draft_count(r, it->source, it->n_drafts, right, how != END_NONE);
+        if (w && w->verified)
+            w->verified(w->ctx, r, it, right, how != END_NONE);
         for (int i = 0; i < right; i++)
             engine->metrics.draft_accepted_at[i]++;
         metrics_add(&engine->metrics, C_DRAFTS, 1);

@@ -74,8 +74,7 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    if (!engine->setup.witness) /* recordings do not know which drafts were right */
-        engine->world.drafts = engine->setup.drafts;
+    engine->world.drafts = engine_open_drafts(engine);
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {
@@ -98,7 +97,6 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     struct engine *engine = mem_new(sizeof *engine);
     engine->setup = *s;
     engine->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
-    engine->setup.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
     if (s->ffn) {
         engine->ffn = *s->ffn;
         engine->setup.ffn = &engine->ffn;

@@ -1,4 +1,4 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, engine.c, mend.c, outbox.c, post.c,
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, drafts.c, engine.c, mend.c, outbox.c, post.c,
  * replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread
  * only. */
 #ifndef ENGINE_ENGINE_STATE_H
@@ -25,6 +25,7 @@ struct engine {
     struct live live;
     struct plan plan;
     struct node node;
+    struct draft_sources drafts; /* the setup's, and who is told of their guesses */
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
     uint64_t failing_ranks;     /* steps of others have found them failed; what they are in has yet to end */
     uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
@@ -69,6 +70,9 @@ void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
                        const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
+
+/* drafts.c: what act.draft guesses with; NULL: nothing is drafted. */
+const struct draft_sources *engine_open_drafts(struct engine *engine);
 
 /* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for

@@ -40,6 +40,7 @@ struct app {
     struct suffix *suffix;            /* NULL: no suffix decoding */
     struct draft_sources drafts;      /* the engine borrows them */
     struct modelled_drafts modelled;  /* simulate */
+    struct recording *traced;         /* simulate, for its head: the trace, on another machine than its own */
     struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;

@@ -106,6 +106,8 @@ static void put_head(const struct simulate_report *r, struct buf *out)
     buf_printf(out, "Trace    %s, seed %llu\n", r->trace, (unsigned long long)o->seed);
     buf_printf(out, "Machine  %s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks,
                p->n_ranks == 1 ? "" : "s", p->kv_blocks, p->tokens_per_block);
+    if (r->setup->drafts)
+        buf_printf(out, "Drafts   %s\n", r->setup->drafts);
     buf_printf(out, "Limits   max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d, prefix caching %s\n\n",
                l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->prefix_caching ? "on" : "off");
 }
@@ -425,6 +427,10 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
     json_string(out, "trace", r->trace);
     buf_putc(out, ',');
     json_string(out, "machine", r->setup->machine);
+    if (r->setup->drafts) {
+        buf_putc(out, ',');
+        json_string(out, "drafts", r->setup->drafts);
+    }
     buf_printf(out, ",\"seed\":%llu,\"max_requests\":%lld", (unsigned long long)o->seed, (long long)o->requests);
     json_double(out, "max_seconds", o->seconds);
     json_double(out, "slo_ttft_ms", o->slo_ttft_ms);

@@ -16,7 +16,7 @@ static struct plan_batch *batch_of(const struct plan *p, const struct request *r
 static const char *why_not(const struct plan *p, const struct request *r, const struct plan_batch *b)
 {
     if (!p->world->drafts)
-        return "nothing is drafted here: steps are simulated, or recorded";
+        return "nothing is drafted here: steps are simulated, and nothing says how often a guess is right";
     if (!r)
         return "the request has ended";
     if (!b || b->forwarded)
@@ -58,9 +58,12 @@ static void guess(const struct plan *p, struct request *r, int most, int source,
         const struct draft_source *x = &s->items[i];
         if (source < 0 && i > 0 && x->by_name)
             continue;
-        g.n = 0;
+        g.n = g.match = 0;
+        g.score = 0;
         x->guess(x->ctx, r, &r->draft_notes[i], most, &g);
         g.source = i;
+        if (s->told)
+            s->told(s->told_ctx, r, most, &g);
         if (g.n && (!best->n || g.score > best->score))
             *best = g;
     }

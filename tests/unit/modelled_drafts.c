@@ -37,10 +37,10 @@ static void as_many_are_right_as_was_asked_for(void **state)
         const struct draft_source *s = &d.sources.items[0];
         void *note = NULL;
         int right = 0, tried = 0;
-        modelled_drafts_init(&d, tenths / 10.0, 5, VOCAB);
+        modelled_drafts_open(&d, &(struct modelled_drafts_setup){.chance = tenths / 10.0, .seed = 5, .vocab = VOCAB});
         assert_int_equal(d.sources.n, 1);
         for (r.n_tokens = 1; r.n_tokens <= LENGTH; r.n_tokens++) {
-            struct draft_guess many, few;
+            struct draft_guess many = {0}, few = {0};
             s->guess(s->ctx, &r, &note, MOST, &many);
             s->guess(s->ctx, &r, &note, 2, &few);
             assert_true(many.n == MOST && few.n == 2);
@@ -55,6 +55,7 @@ static void as_many_are_right_as_was_asked_for(void **state)
         }
         double share = (double)right / tried;
         assert_true(share > tenths / 10.0 - 0.03 && share < tenths / 10.0 + 0.03);
+        modelled_drafts_close(&d);
     }
 }
 
