@@ -23,7 +23,7 @@ static FILE *stream(const uint8_t *data, size_t size)
 static void check_line(const struct recorded *x, int64_t *last_ns)
 {
     struct buf words = {0};
-    if (x->kind != 'v') {
+    if (x->kind != 'v' && x->kind != 'p') {
         ASSERT(x->t_ns >= *last_ns);
         *last_ns = x->t_ns;
     }
@@ -32,6 +32,11 @@ static void check_line(const struct recorded *x, int64_t *last_ns)
                memchr(x->name, 0, sizeof x->name));
     if (x->kind == 's')
         ASSERT(x->layout.sp >= 1 && x->layout.tp >= 1 && x->rows >= 1 && x->ns >= 0);
+    if (x->kind == 'p')
+        ASSERT(x->n_guessed >= 0 && x->n_guessed <= x->asked && x->asked <= MOST_DRAFTS && x->source < MOST_SOURCES);
+    for (int i = 0; i < x->n_drafts; i++)
+        ASSERT(x->drafts[i].right >= 0 && x->drafts[i].right <= x->drafts[i].n && x->drafts[i].n <= MOST_DRAFTS &&
+               x->drafts[i].source < MOST_SOURCES);
     if (x->kind == 'f')
         ASSERT(x->rank >= 0 && x->rank < MAX_RANKS && x->rows >= 1 && x->ns >= 0 && x->layers &&
                x->layers[0].end <= x->ns + 1 && x->layers[0].fetch_begin <= x->layers[0].fetch_end);
