@@ -1,6 +1,6 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, drafts.c, engine.c, mend.c, outbox.c, post.c,
- * replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by the engine, engine thread
- * only. */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, disk.c, drafts.c, engine.c, mend.c,
+ * outbox.c, post.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by the engine,
+ * engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -26,10 +26,10 @@ struct engine {
     struct plan plan;
     struct node node;
     struct draft_sources drafts; /* the setup's, and who is told of their guesses */
-    struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
-    uint64_t failing_ranks;     /* steps of others have found them failed; what they are in has yet to end */
-    uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
-    const char *beyond_mending; /* why no request can be served any more; NULL: they can */
+    struct ffn_setup ffn;        /* of pooled weights; owners change when ranks fail */
+    uint64_t failing_ranks;      /* steps of others have found them failed; what they are in has yet to end */
+    uint64_t mended_ranks;       /* failed, and their FFN layers lie elsewhere by now */
+    const char *beyond_mending;  /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
     struct node_facts facts;
     struct timetable under_way;                              /* not threaded */

@@ -41,7 +41,8 @@ struct witness {
     /* A turn of the engine that did something. p: what was decided, before it is carried out; NULL: nothing was. */
     void (*turned)(void *ctx, int64_t now_ns, const struct plan *p);
     void (*rests)(void *ctx); /* the engine has nothing to do */
-    /* A source of draft tokens was asked for `most` of them, in the policy's call that is under way; g: what it said. */
+    /* A source of draft tokens was asked for `most` of them, in the policy's call that is under way; g: what it said.
+     */
     void (*guessed)(void *ctx, const struct request *r, int most, const struct draft_guess *g);
     /* A call of the policy: cut is asked before it (true: it is not made and *v is how it ended), judged after it, and
      * may change the verdict. */

@@ -54,11 +54,12 @@ struct opts {
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
-    char *speculative;            /* NULL: nothing is drafted unless the policy does */
-    double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: nothing is drafted */
-    int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
-    char *draft_file;             /* NULL: what was said ends with the process */
-    char *draft_from;             /* "outputs", "prompts" or "both" */
+    char *speculative; /* NULL: nothing is drafted unless the policy does */
+    double
+        draft_acceptance; /* simulate: the chance that a draft token is right; 0: as recorded, or nothing is drafted */
+    int64_t draft_bytes;  /* of the tenants' suffix trees; 0: none */
+    char *draft_file;     /* NULL: what was said ends with the process */
+    char *draft_from;     /* "outputs", "prompts" or "both" */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */
     /* the machine */

@@ -203,9 +203,8 @@ static void stepped(void *ctx, int64_t now_ns, const struct step *s, double pred
 static void verified(void *ctx, const struct request *q, const struct step_item *it, int right, bool has_ended)
 {
     struct reenactor *r = ctx;
-    reenact_drafts_verified(
-        &r->drafts, &r->now.is,
-        &(struct recorded_drafts){(int64_t)q->order, it->source, it->n_drafts, right, has_ended});
+    reenact_drafts_verified(&r->drafts, &r->now.is,
+                            &(struct recorded_drafts){(int64_t)q->order, it->source, it->n_drafts, right, has_ended});
 }
 
 static void turned(void *ctx, int64_t now_ns, const struct plan *p)
@@ -587,9 +586,13 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     *out = (struct reenactment){.equal = true};
     r->setup = s;
     r->out = out;
-    r->witness =
-        (struct witness){.ctx = r, .ended = ended, .verified = verified, .stepped = stepped, .turned = turned,
-                         .cut = cut, .judged = judged};
+    r->witness = (struct witness){.ctx = r,
+                                  .ended = ended,
+                                  .verified = verified,
+                                  .stepped = stepped,
+                                  .turned = turned,
+                                  .cut = cut,
+                                  .judged = judged};
     r->drafts.n_calls = &r->n_calls;
     r->drafts.differ = differ_of_drafts;
     r->drafts.ctx = r;

@@ -44,7 +44,8 @@ void reenact_drafts_end_call(struct reenact_drafts *d, bool made);
 int reenact_drafts_fill(struct reenact_drafts *d, struct step *s, const struct step_item *it, const struct recorded *x,
                         uint64_t order);
 /* The engine has counted draft tokens; the step of line x has been taken in. */
-void reenact_drafts_verified(struct reenact_drafts *d, const struct recorded *x, const struct recorded_drafts *came_out);
+void reenact_drafts_verified(struct reenact_drafts *d, const struct recorded *x,
+                             const struct recorded_drafts *came_out);
 void reenact_drafts_end_step(struct reenact_drafts *d, const struct recorded *x);
 
 #endif

@@ -105,7 +105,8 @@ static void put_drafts(const struct simulate_report *r, struct buf *out)
     for (int i = 0; i < r->n_runs; i++)
         n += r->runs[i].recorded.compared;
     if (r->setup->drafts)
-        buf_printf(out, "Drafts   %s%s%s\n", n ? "as recorded" : "", n && n < r->n_runs ? " where decisions are compared, else " : "",
+        buf_printf(out, "Drafts   %s%s%s\n", n ? "as recorded" : "",
+                   n && n < r->n_runs ? " where decisions are compared, else " : "",
                    n < r->n_runs ? r->setup->drafts : "");
 }
 

@@ -332,7 +332,7 @@ def counted(path):
             at = 12 + int(f[11])
             at += 1 + 2 * int(f[at])
             for k in range(int(f[at])):
-                order, source, n, good, ended = map(int, f[at + 1 + 5 * k : at + 6 + 5 * k])
+                source, n, good, ended = map(int, f[at + 2 + 5 * k : at + 6 + 5 * k])
                 name = names[source]
                 right[name] = right.get(name, 0) + good
                 wrong[name] = wrong.get(name, 0) + (not ended and good < n)

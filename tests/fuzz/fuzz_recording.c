@@ -1,5 +1,5 @@
 /* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is
- * played, under the native policy: it may differ, or be refused, and never breaks the engine. */
+ * played, under the native policy, or one that drafts: it may differ, or be refused, and never breaks the engine. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,8 +71,28 @@ static int find_policy(void *ctx, const char *name, const char *sha256, const ch
     return 0;
 }
 
+/* Where there are sources of draft tokens: four for everybody. */
+static enum verdict draft(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct draft_guess g;
+    (void)ctx, (void)e;
+    for (int i = 0; i < v->n_idle; i++) {
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        if (!b)
+            continue;
+        plan_decodes(b);
+        for (int k = 0; k < b->n_items; k++)
+            plan_draft(p, b->items[k].request->id, 4, -1, &g);
+        plan_prefill(b, NULL, 0, 512);
+        if (b->n_tokens)
+            plan_forward(b, (struct layout){b->group->n_ranks, 1, 1});
+    }
+    return VERDICT_OK;
+}
+
 static void play(struct recording *r)
 {
+    static const struct policy_ops drafting = {.step = draft};
     const struct recording_head *h = recording_head(r);
     struct err e = {0};
     struct model *model = NULL;
@@ -83,7 +103,10 @@ static void play(struct recording *r)
     if (model_open_described(&model, h->config, DT_BF16, &e))
         return;
     reenact_engine(&engine, &how, h, model);
-    policy_fcfs(&engine.policy);
+    if (h->n_sources)
+        engine.policy = (struct policy){.name = "draft", .ops = &drafting};
+    else
+        policy_fcfs(&engine.policy);
     struct replay_setup setup = {.engine = &engine, .vocab = 100};
     struct reenact_setup again = {.replay = &setup, .recording = r, .find_policy = find_policy};
     int rc = reenact_run(&exact, &what, &again, &e);

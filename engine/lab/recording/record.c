@@ -9,10 +9,10 @@
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
  * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [n_verified
- *   order source n right ended ...] [cas_layers wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
- *   estimator had said; tp of a pipelined group with its stages, as 2x4; where there are sources of draft tokens,
- *   whose were verified: n of them, how many were right, and 1 where the request ended and nothing was said about the one
- *   behind them; the last six where FFN weights are pooled
+ *   order source n right ended ...] [cas_layers wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it
+ * was posted, how long its ranks took, what the estimator had said; tp of a pipelined group with its stages, as 2x4;
+ * where there are sources of draft tokens, whose were verified: n of them, how many were right, and 1 where the request
+ * ended and nothing was said about the one behind them; the last six where FFN weights are pooled
  * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
  *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/

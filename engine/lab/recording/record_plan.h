@@ -3,8 +3,8 @@
  * parts, with a blank between them:
  *
  * - D<digest>: over all of the plan, so that no difference is lost (which requests decode is in the digest only)
- * - B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*][~<source>x<drafts>],...]: a batch, the prompts
- *   in it and who has draft tokens; *: the request is started by this plan
+ * - B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*][~<source>x<drafts>],...]: a batch, the
+ * prompts in it and who has draft tokens; *: the request is started by this plan
  * - P<request>:<how>: preempt
  * - R<request>:<code>:<retry>: refuse
  * - M<request>:<group>:<fate>: remap

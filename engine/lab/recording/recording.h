@@ -77,7 +77,7 @@ struct recorded {
     /* s */
     const int64_t *stops; /* orders of the requests that ended with a stop id */
     int n_stops;
-    const int64_t *key_orders; /* s: whose unit keys[i] is */
+    const int64_t *key_orders;            /* s: whose unit keys[i] is */
     const struct recorded_drafts *drafts; /* s, each request once */
     int n_drafts;
     /* a s */
