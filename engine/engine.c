@@ -74,7 +74,7 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    engine->world.drafts = engine_open_drafts(engine);
+    engine_open_drafts(engine);
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {

@@ -25,11 +25,10 @@ struct engine {
     struct live live;
     struct plan plan;
     struct node node;
-    struct draft_sources drafts; /* the setup's, and who is told of their guesses */
-    struct ffn_setup ffn;        /* of pooled weights; owners change when ranks fail */
-    uint64_t failing_ranks;      /* steps of others have found them failed; what they are in has yet to end */
-    uint64_t mended_ranks;       /* failed, and their FFN layers lie elsewhere by now */
-    const char *beyond_mending;  /* why no request can be served any more; NULL: they can */
+    struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
+    uint64_t failing_ranks;     /* steps of others have found them failed; what they are in has yet to end */
+    uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
+    const char *beyond_mending; /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
     struct node_facts facts;
     struct timetable under_way;                              /* not threaded */
@@ -71,8 +70,8 @@ void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
 
-/* drafts.c: what act.draft guesses with; NULL: nothing is drafted. */
-const struct draft_sources *engine_open_drafts(struct engine *engine);
+/* drafts.c: what act.draft guesses with, and who hears of it */
+void engine_open_drafts(struct engine *engine);
 
 /* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for

@@ -29,7 +29,7 @@ void draft_lookup_source(struct draft_source *to)
 const struct draft_sources *draft_lookup(void)
 {
     static const struct draft_sources sources = {
-        .items = {{.name = "lookup", .guess = guess_by_lookup, .end = end_lookup, .by_name = true}}, .n = 1};
+        {{.name = "lookup", .guess = guess_by_lookup, .end = end_lookup, .by_name = true}}, 1};
     return &sources;
 }
 

@@ -46,9 +46,12 @@ struct draft_source {
 struct draft_sources {
     struct draft_source items[MOST_SOURCES];
     int n;
-    /* Each guess, before the policy hears of it; NULL: nobody listens. */
-    void (*told)(void *ctx, const struct request *r, int most, const struct draft_guess *g);
-    void *told_ctx;
+};
+
+/* Who is told of each guess, before the policy hears of it. */
+struct draft_listener {
+    void (*guessed)(void *ctx, const struct request *r, int most, const struct draft_guess *g); /* NULL: nobody */
+    void *ctx;
 };
 
 /* What draft tokens of one source came to. */

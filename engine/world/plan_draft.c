@@ -51,6 +51,7 @@ static int room_for(const struct plan *p, const struct request *r, const struct 
 static void guess(const struct plan *p, struct request *r, int most, int source, struct draft_guess *best)
 {
     const struct draft_sources *s = p->world->drafts;
+    const struct draft_listener *listener = &p->world->draft_listener;
     struct draft_guess g;
     best->n = best->match = best->source = 0;
     best->score = 0;
@@ -62,8 +63,8 @@ static void guess(const struct plan *p, struct request *r, int most, int source,
         g.score = 0;
         x->guess(x->ctx, r, &r->draft_notes[i], most, &g);
         g.source = i;
-        if (s->told)
-            s->told(s->told_ctx, r, most, &g);
+        if (listener->guessed)
+            listener->guessed(listener->ctx, r, most, &g);
         if (g.n && (!best->n || g.score > best->score))
             *best = g;
     }

@@ -99,7 +99,8 @@ struct world {
     int n_fetching, n_writing; /* the same from the disk; blocks of host memory under way to it */
     bool disk_is_read_only;    /* it failed to take some */
     const struct draft_sources *drafts; /* NULL: nothing is drafted */
-    enum draft_evict evict;             /* of what they keep, as the policy says */
+    struct draft_listener draft_listener;
+    enum draft_evict evict; /* of what they keep, as the policy says */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */
