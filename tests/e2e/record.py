@@ -347,7 +347,8 @@ def draft_tokens(folder):
     recorded(path, 7, "--policy", policy)
     right, wrong, guesses = counted(path)
     assert right["suffix"] > 100 and wrong["suffix"] > 20 and "lookup" in guesses, (right, wrong, guesses)
-    assert SECRET not in open(path).read()
+    text = open(path).read()
+    assert SECRET not in text and re.search(r"^q .*\+1~0x\d", text, re.M) and re.search(r"^q .* B.*~1x", text, re.M)
     assert "\nDrafts   as recorded\n" in same_again(path, policy)
     share = right["suffix"] / (right["suffix"] + wrong["suffix"])
     for args in (["--what-if", "--policy", policy], ["--policy", policy, "--draft-acceptance", "0.9"]):

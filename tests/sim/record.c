@@ -55,6 +55,24 @@ static void close_paths(struct paths *p)
     rmdir(p->folder);
 }
 
+/* Some calls are cut off when they have asked for draft tokens already. */
+static enum verdict step_or_tear(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct draft_guess g;
+    if (v->world->step % 256 != 99)
+        return chaos_step(ctx, v, p, e);
+    for (int i = 0; i < v->n_idle; i++) {
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        plan_decodes(b);
+        for (int k = 0; k < b->n_items; k++)
+            plan_draft(p, b->items[k].request->id, 3, -1, &g);
+    }
+    err_set(e, E_POLICY, "too late");
+    return VERDICT_TIMEOUT;
+}
+
+static const struct policy_ops torn_now_and_then = {.step = step_or_tear};
+
 static struct policy chaos_for(struct chaos *c, const struct subject *s, uint64_t seed)
 {
     memset(c, 0, sizeof *c);
@@ -64,7 +82,10 @@ static struct policy chaos_for(struct chaos *c, const struct subject *s, uint64_
     c->bad = s->bad;
     c->drafts = s->drafts;
     chaos_partitions(c, s->ranks);
-    return chaos_policy(c);
+    struct policy p = chaos_policy(c);
+    if (s->drafts)
+        p.ops = &torn_now_and_then;
+    return p;
 }
 
 /* ---- the live run */
