@@ -153,7 +153,10 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         how = take_token(engine, r, &res[at + 1], now);
     }
     if (it->drafts.n) {
+        const struct witness *w = engine->setup.witness;
         draft_count(r, it->source, it->drafts.n, right, how == END_NONE && drafts_go_on(&it->drafts, at));
+        if (w && w->verified)
+            w->verified(w->ctx, r, it, right, how != END_NONE);
         for (int i = 0; i < right; i++)
             engine->metrics.draft_accepted_at[i]++;
         metrics_add(&engine->metrics, C_DRAFTS, 1);

@@ -74,10 +74,8 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
-    engine->world.draft_trees = engine->setup.ops->kv_pack || !engine->setup.ops->computes;
-    if (!engine->setup.witness) /* recordings do not know which drafts were right */
-        engine->world.drafts = engine->setup.drafts;
-    /* Nor what probes said, which without a prefix cache would each compute all of their parent again. */
+    engine_open_drafts(engine);
+    /* No recording says what probes said, which without a prefix cache would each compute all of their parent again. */
     if (!engine->setup.witness && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
         engine->world.thinking = engine->setup.thinking;
     engine->replica_done = replica_done;
@@ -102,7 +100,6 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     struct engine *engine = mem_new(sizeof *engine);
     engine->setup = *s;
     engine->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
-    engine->setup.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
     if (s->ffn) {
         engine->ffn = *s->ffn;
         engine->setup.ffn = &engine->ffn;

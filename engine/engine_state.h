@@ -1,6 +1,6 @@
-/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, arrive.c, disk.c, engine.c, mend.c,
- * outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h. Owned by
- * the engine, engine thread only. */
+/* The engine's state, shared by the engine's own files (absorb.c, ahead.c, arrive.c, disk.c, drafts.c, engine.c,
+ * mend.c, outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h.
+ * Owned by the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -70,6 +70,9 @@ void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
                        const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
+
+/* drafts.c: what act.draft guesses with, and who hears of it */
+void engine_open_drafts(struct engine *engine);
 
 /* absorb.c */
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for

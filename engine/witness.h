@@ -13,6 +13,7 @@
 #include "engine/policy.h"
 
 struct engine_message;
+struct draft_guess;
 
 /* The engine's own time of an event: one for everything that follows from it. */
 struct witness {
@@ -26,6 +27,9 @@ struct witness {
     void (*ordered)(void *ctx, int64_t now_ns, const struct engine_message *m);
     /* A step's results are taken in: for each new token, then for the step. r has the token already. */
     void (*sampled)(void *ctx, struct request *r, bool is_stop);
+    /* Before that, where it had draft tokens (it->drafts.n): how many were right; ended: nothing was said about the one
+     * behind them. */
+    void (*verified)(void *ctx, const struct request *r, const struct step_item *it, int right, bool ended);
     void (*stepped)(void *ctx, int64_t now_ns, const struct step *s, double predicted_ns,
                     int failed_rank); /* -1: it did not fail */
     void (*moved)(void *ctx, int64_t now_ns, const struct move *m);
@@ -37,6 +41,9 @@ struct witness {
     /* A turn of the engine that did something. p: what was decided, before it is carried out; NULL: nothing was. */
     void (*turned)(void *ctx, int64_t now_ns, const struct plan *p);
     void (*rests)(void *ctx); /* the engine has nothing to do */
+    /* A source of draft tokens was asked for `most` of them, in the policy's call that is under way; g: what it said.
+     */
+    void (*guessed)(void *ctx, const struct request *r, int most, const struct draft_guess *g);
     /* A call of the policy: cut is asked before it (true: it is not made and *v is how it ended), judged after it, and
      * may change the verdict. */
     bool (*cut)(void *ctx, enum policy_hook h, enum verdict *v);

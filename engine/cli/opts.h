@@ -56,7 +56,7 @@ struct opts {
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
     char *speculative;            /* NULL: nothing is drafted unless the policy does */
-    double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: nothing is drafted */
+    double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: as recorded, or none */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
     char *draft_file;             /* NULL: what was said ends with the process */
     char *draft_model;            /* a folder with the heads of a speculator; NULL: none */

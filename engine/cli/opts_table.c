@@ -203,7 +203,8 @@ static const struct opt_row rows[] = {
      "more "
      "room for KV"},
     {"draft-acceptance", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SIMULATE, AT(draft_acceptance), "P", "0", 0, 1, NULL,
-     "draft tokens (act.draft) are right with this chance each, as long as all before them are; 0: nothing is drafted"},
+     "draft tokens (act.draft) are right with this chance each, as long as all before them are; 0: as "
+     "often as in the recording that is replayed, else nothing is drafted"},
     {"all-reduce-scale", NULL, 0, OPT_NUMBER, GROUP_MACHINE, IN_SIMULATE, AT(link_scale), "X", "1", 0.001, 1000, NULL,
      "with --hardware: as if all-reduces had X times the bandwidth"},
     {"sim-step-us", NULL, 0, OPT_NUMBER, GROUP_MACHINE, ALL, AT(sim_step_us), "US", "1000", 0, 1e9, NULL,

@@ -384,6 +384,8 @@ void app_close(struct app *a)
     suffix_close(a->suffix);
     speculator_close(a->speculator);
     recorder_close(a->recorder);
+    modelled_drafts_close(&a->modelled);
+    recording_close(a->traced);
     recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)
         a->policy.ops->destroy(a->policy.ctx);

@@ -43,6 +43,7 @@ struct app {
     struct draft_sources drafts;      /* the engine borrows them */
     struct thinking thinking;         /* it, too; n_suffix 0: the model has none that is known to end */
     struct modelled_drafts modelled;  /* simulate */
+    struct recording *traced;         /* simulate, for its head: the trace, on another machine than its own */
     struct recorder *recorder;        /* serve --record */
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;

@@ -111,7 +111,7 @@ static int open_recording(struct app *a, struct engine_setup *s, struct err *e)
 {
     struct opts *o = &a->opts;
     struct recorded_ask ask = {.path = o->trace,
-                               .what_if = o->what_if,
+                               .what_if = o->what_if || o->draft_acceptance > 0,
                                .compare = o->compare,
                                .part = o->requests || o->seconds > 0,
                                .set_limits = set_limits,
@@ -123,12 +123,29 @@ static int open_recording(struct app *a, struct engine_setup *s, struct err *e)
     return 0;
 }
 
-static void model_drafts(struct app *a, struct engine_setup *s)
+/* By the chance that was asked for, or by what a recording says, whatever machine it is replayed on. */
+static int model_drafts(struct app *a, bool as_recorded, struct engine_setup *s, struct err *e)
 {
-    if (a->opts.draft_acceptance == 0)
-        return;
-    modelled_drafts_init(&a->modelled, a->opts.draft_acceptance, a->opts.seed, model_config(a->model)->vocab);
-    s->drafts = &a->modelled.sources;
+    struct modelled_drafts_setup m = {.chance = a->opts.draft_acceptance, .seed = a->opts.seed, .vocab = 1};
+    struct recording_digest seen = {0};
+    if (as_recorded) {
+        m.head = a->recorded.head;
+        m.seen = &a->recorded.digest;
+    } else {
+        m.vocab = model_config(a->model)->vocab;
+    }
+    if (!as_recorded && a->opts.trace && recording_is_file(a->opts.trace)) {
+        TRY(recording_open(&a->traced, a->opts.trace, e));
+        TRY(recording_digest(&seen, a->opts.trace, e));
+        m.head = recording_head(a->traced);
+        m.seen = &seen;
+    }
+    modelled_drafts_open(&a->modelled, &m);
+    recording_digest_free(&seen);
+    s->drafts = modelled_drafts_sources(&a->modelled);
+    if (as_recorded)
+        a->recorded.modelled_setup.drafts = s->drafts;
+    return 0;
 }
 
 /* ---- all of it */
@@ -138,10 +155,6 @@ int command_simulate(struct app *a, struct err *e)
     struct engine_setup s;
     char machine[160];
     bool as_recorded = !a->opts.hardware && !a->opts.hf_config && recording_is_file(a->opts.trace);
-    if (as_recorded && a->opts.draft_acceptance > 0)
-        return err_set(e, E_UNSUPPORTED,
-                       "--draft-acceptance is not for a recording on its own machine, which says what became of its "
-                       "steps: name a machine (--hardware)");
     if (as_recorded) {
         TRY(open_recording(a, &s, e));
     } else {
@@ -154,8 +167,8 @@ int command_simulate(struct app *a, struct err *e)
         TRY(app_plan_engine(a, &s, e));
         TRY(choose_simulated_ranks(a, &s, e));
         TRY(app_plan_pool(a, &s, e));
-        model_drafts(a, &s);
     }
+    TRY(model_drafts(a, as_recorded, &s, e));
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
     a->lua.n_ranks = s.n_ranks;
@@ -182,6 +195,7 @@ int command_simulate(struct app *a, struct err *e)
                                  .engine = &s,
                                  .recorded = as_recorded ? &a->recorded : NULL,
                                  .machine = as_recorded ? a->recorded.words : machine,
+                                 .drafts = a->modelled.words.len ? a->modelled.words.data : NULL,
                                  .described = a->machine,
                                  .front_ns = a->machine ? sim_machine_front_ns(a->machine) : 0,
                                  .open_policy = simulated_policy,

@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/lab/recording/record_plan.h"
+#include "engine/lab/reenact_drafts.h"
 #include "engine/lab/replay_inner.h"
 
 enum { STOP_ID = 1 }; /* the token that ends a request in a replay; all others are 0 */
@@ -12,7 +13,7 @@ enum { STOP_ID = 1 }; /* the token that ends a request in a replay; all others a
 /* A line that outlives the next one. */
 struct held {
     struct recorded is;
-    struct buf stops, key_orders, keys, text;
+    struct buf stops, key_orders, keys, drafts, text;
 };
 
 /* What is known of an ending from either side, by order. */
@@ -29,6 +30,7 @@ struct reenactor {
     struct held now, next;
     bool has_next;
     uint64_t n_calls;
+    struct reenact_drafts drafts;
     struct recorded *verdicts; /* read and not yet used, oldest first */
     size_t n_verdicts, cap_verdicts;
     uint64_t *tags; /* by order of admission */
@@ -103,10 +105,12 @@ static void hold(struct held *h, const struct recorded *x)
     keep(&h->stops, x->stops, (size_t)x->n_stops * sizeof *x->stops);
     keep(&h->keys, x->keys, (size_t)x->n_keys * sizeof *x->keys);
     keep(&h->key_orders, x->key_orders, x->kind == 's' ? (size_t)x->n_keys * sizeof *x->key_orders : 0);
+    keep(&h->drafts, x->drafts, (size_t)x->n_drafts * sizeof *x->drafts);
     keep(&h->text, x->text, x->text ? strlen(x->text) : 0);
     h->is.stops = (const int64_t *)(const void *)h->stops.data;
     h->is.keys = (const uint64_t *)(const void *)h->keys.data;
     h->is.key_orders = (const int64_t *)(const void *)h->key_orders.data;
+    h->is.drafts = (const struct recorded_drafts *)(const void *)h->drafts.data;
     h->is.text = h->text.data ? h->text.data : "";
 }
 
@@ -115,10 +119,11 @@ static void free_held(struct held *h)
     buf_free(&h->stops);
     buf_free(&h->key_orders);
     buf_free(&h->keys);
+    buf_free(&h->drafts);
     buf_free(&h->text);
 }
 
-/* The next line that is no verdict: those that come before it may belong to what is played now. */
+/* The next line that is no verdict and no guess: those that come before it may belong to what is played now. */
 static int read_ahead(struct reenactor *r, struct err *e)
 {
     struct recorded x;
@@ -130,6 +135,10 @@ static int read_ahead(struct reenactor *r, struct err *e)
             return 0;
         if (x.kind == 'f') /* for people; what it tells was done within the step */
             continue;
+        if (x.kind == 'p') {
+            reenact_drafts_add(&r->drafts, &x);
+            continue;
+        }
         if (x.kind != 'v') {
             hold(&r->next, &x);
             return 0;
@@ -167,6 +176,7 @@ static bool cut(void *ctx, enum policy_hook h, enum verdict *v)
     if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v))
         return false;
     r->n_calls++;
+    reenact_drafts_end_call(&r->drafts, false);
     return true;
 }
 
@@ -177,6 +187,7 @@ static void judged(void *ctx, enum policy_hook h, enum verdict *v)
     enum verdict was;
     if (take_verdict(r, h, r->n_calls, &was) && *v == VERDICT_OK)
         *v = was;
+    reenact_drafts_end_call(&r->drafts, true);
 }
 
 /* The estimator is told the same, so it must have said the same. */
@@ -186,6 +197,14 @@ static void stepped(void *ctx, int64_t now_ns, const struct step *s, double pred
     (void)now_ns;
     if (failed_rank < 0 && (int64_t)predicted_ns != r->now.is.predicted_ns)
         differ_because(r, "the estimate of the step of group %" PRId64 " was another", s->group);
+    reenact_drafts_end_step(&r->drafts, &r->now.is);
+}
+
+static void verified(void *ctx, const struct request *q, const struct step_item *it, int right, bool has_ended)
+{
+    struct reenactor *r = ctx;
+    reenact_drafts_verified(&r->drafts, &r->now.is,
+                            &(struct recorded_drafts){(int64_t)q->order, it->source, it->drafts.n, right, has_ended});
 }
 
 static void turned(void *ctx, int64_t now_ns, const struct plan *p)
@@ -272,12 +291,17 @@ static void play_cancel(struct reenactor *r, const struct recorded *x)
 static void fill_results(struct reenactor *r, struct step *s, const struct recorded *x)
 {
     for (int k = 0; k < x->n_stops; k++)
-        for (int i = 0; i < s->n_items && known(r, x->stops[k]); i++) {
-            const struct step_item *it = &s->items[i];
-            const struct request *q = request_find(&engine_world(r->d.engine)->requests, it->id);
-            if (q && it->samples && q->order == (uint64_t)x->stops[k])
-                s->results[it->first_result + it->n_given].token = STOP_ID;
-        }
+        known(r, x->stops[k]);
+    for (int i = 0; i < s->n_items; i++) {
+        const struct step_item *it = &s->items[i];
+        const struct request *q = request_find(&engine_world(r->d.engine)->requests, it->id);
+        if (!q || !it->samples)
+            continue;
+        int at = it->first_result + it->n_given + reenact_drafts_fill(&r->drafts, s, it, x, q->order);
+        for (int k = 0; k < x->n_stops; k++)
+            if (q->order == (uint64_t)x->stops[k])
+                s->results[at].token = STOP_ID;
+    }
 }
 
 /* The prefix keys that the recorded tokens made. */
@@ -549,6 +573,11 @@ void reenact_engine(struct engine_setup *out, struct engine_play *play, const st
     snprintf(out->model_name, sizeof out->model_name, "%s", h->facts.model);
 }
 
+static void differ_of_drafts(void *ctx, const char *why, int64_t number)
+{
+    differ_because(ctx, why, number);
+}
+
 int reenact_run(struct reenactment *out, struct replay *what, const struct reenact_setup *s, struct err *e)
 {
     struct reenactor *r = mem_new(sizeof *r);
@@ -557,8 +586,18 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     *out = (struct reenactment){.equal = true};
     r->setup = s;
     r->out = out;
-    r->witness =
-        (struct witness){.ctx = r, .ended = ended, .stepped = stepped, .turned = turned, .cut = cut, .judged = judged};
+    r->witness = (struct witness){.ctx = r,
+                                  .ended = ended,
+                                  .verified = verified,
+                                  .stepped = stepped,
+                                  .turned = turned,
+                                  .cut = cut,
+                                  .judged = judged};
+    r->drafts.n_calls = &r->n_calls;
+    r->drafts.differ = differ_of_drafts;
+    r->drafts.ctx = r;
+    reenact_drafts_init(&r->drafts, recording_head(s->recording));
+    engine.drafts = r->drafts.sources.n ? &r->drafts.sources : NULL;
     engine.witness = &r->witness;
     setup.engine = &engine;
     memset(what, 0, sizeof *what);
@@ -578,6 +617,7 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     }
     free_held(&r->now);
     free_held(&r->next);
+    reenact_drafts_free(&r->drafts);
     mem_free(r->verdicts);
     mem_free(r->tags);
     mem_free(r->endings);

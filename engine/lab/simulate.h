@@ -32,6 +32,7 @@ struct simulate_setup {
         *recorded; /* the trace is a recording, on its own machine; NULL: not so. Its setups take the place of engine */
     const char *machine;                 /* the machine in words, for the head of the table */
     const struct sim_machine *described; /* its kernels; NULL: two costs, or a recording */
+    const char *drafts;                  /* what stands for sources of draft tokens, in words; NULL: nothing */
     int64_t front_ns;                    /* from a request's arrival until the engine hears of it: HTTP and tokenizer */
     /* asked: NAME or FILE; params: NAME=VALUE. The policy is the caller's. */
     int (*open_policy)(void *ctx, const char *asked, const struct strings *params, struct policy *out, struct err *e);

@@ -73,7 +73,7 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     if (ask->compare && !m->may_compare)
         return err_set(e, E_INPUT,
                        "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, "
-                       "or with a part of the recording");
+                       "with --draft-acceptance, or with a part of the recording");
     snprintf(m->words, sizeof m->words, "as recorded: %.60s on %.60s", m->head->facts.model, m->head->facts.device);
     return 0;
 }

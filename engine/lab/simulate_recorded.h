@@ -31,8 +31,9 @@ struct recorded_result {
 /* What was asked of a recording. */
 struct recorded_ask {
     const char *path;
-    bool what_if, compare; /* modelled step times; recorded decisions to compare with, whatever the policy */
-    bool part;             /* not all of it is replayed */
+    bool what_if; /* also where something was asked for that is not as recorded */
+    bool compare; /* modelled step times; recorded decisions to compare with, whatever the policy */
+    bool part;    /* not all of it is replayed */
     void (*set_limits)(void *ctx,
                        struct limits *l); /* limits in the place of the recorded ones; then nothing is compared */
     void *ctx;

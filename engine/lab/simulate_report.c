@@ -98,6 +98,18 @@ static void cell_rate(const struct simulate_run *run, int detail, char *cell)
     cell_timed(run, cell, values[detail], digits[detail]);
 }
 
+/* Where decisions are compared, draft tokens are those of the recording. */
+static void put_drafts(const struct simulate_report *r, struct buf *out)
+{
+    int n = 0;
+    for (int i = 0; i < r->n_runs; i++)
+        n += r->runs[i].recorded.compared;
+    if (r->setup->drafts)
+        buf_printf(out, "Drafts   %s%s%s\n", n ? "as recorded" : "",
+                   n && n < r->n_runs ? " where decisions are compared, else " : "",
+                   n < r->n_runs ? r->setup->drafts : "");
+}
+
 static void put_head(const struct simulate_report *r, struct buf *out)
 {
     const struct replay *p = &r->runs[0].replay;
@@ -106,6 +118,7 @@ static void put_head(const struct simulate_report *r, struct buf *out)
     buf_printf(out, "Trace    %s, seed %llu\n", r->trace, (unsigned long long)o->seed);
     buf_printf(out, "Machine  %s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks,
                p->n_ranks == 1 ? "" : "s", p->kv_blocks, p->tokens_per_block);
+    put_drafts(r, out);
     buf_printf(out, "Limits   max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d, prefix caching %s\n\n",
                l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->prefix_caching ? "on" : "off");
 }
@@ -425,6 +438,10 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
     json_string(out, "trace", r->trace);
     buf_putc(out, ',');
     json_string(out, "machine", r->setup->machine);
+    if (r->setup->drafts) {
+        buf_putc(out, ',');
+        json_string(out, "drafts", r->setup->drafts);
+    }
     buf_printf(out, ",\"seed\":%llu,\"max_requests\":%lld", (unsigned long long)o->seed, (long long)o->requests);
     json_double(out, "max_seconds", o->seconds);
     json_double(out, "slo_ttft_ms", o->slo_ttft_ms);

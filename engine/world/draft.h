@@ -71,6 +71,12 @@ struct draft_sources {
     int n;
 };
 
+/* Who is told of each guess, before the policy hears of it. */
+struct draft_listener {
+    void (*guessed)(void *ctx, const struct request *r, int most, const struct draft_guess *g); /* NULL: nobody */
+    void *ctx;
+};
+
 /* What draft tokens of one source came to. */
 struct draft_counts {
     int64_t drafted, accepted; /* that steps have verified; of them, those that were right */

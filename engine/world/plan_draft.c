@@ -16,9 +16,9 @@ static struct plan_batch *batch_of(const struct plan *p, const struct request *r
 static const char *why_not(const struct plan *p, const struct request *r, const struct plan_batch *b, bool tree)
 {
     if (!p->world->drafts)
-        return "nothing is drafted here: steps are simulated, or recorded";
+        return "nothing is drafted here: steps are simulated, and nothing says how often a guess is right";
     if (tree && !p->world->draft_trees)
-        return "this device verifies chains of draft tokens only, no trees";
+        return "only chains of draft tokens are verified on GPUs and while a server records, no trees";
     if (!r)
         return "the request has ended";
     if (!b || b->forwarded)
@@ -82,6 +82,7 @@ static bool branches(const struct draft_guess *g)
 static void guess(const struct plan *p, struct request *r, const struct draft_wish *w, struct draft_guess *best)
 {
     const struct draft_sources *s = p->world->drafts;
+    const struct draft_listener *listener = &p->world->draft_listener;
     struct draft_guess g;
     best->n = best->match = best->source = 0;
     best->score = 0;
@@ -89,10 +90,13 @@ static void guess(const struct plan *p, struct request *r, const struct draft_wi
         const struct draft_source *x = &s->items[i];
         if (!is_asked(s, i, w->source))
             continue;
-        g.n = 0;
+        g.n = g.match = 0;
+        g.score = 0;
         g.tree = false;
         (w->tree && x->guess_tree ? x->guess_tree : x->guess)(x->ctx, r, &r->draft_notes[i], w->most, &g);
         g.source = i;
+        if (listener->guessed)
+            listener->guessed(listener->ctx, r, w->most, &g);
         if (g.n && (!best->n || g.score > best->score))
             *best = g;
     }

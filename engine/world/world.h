@@ -103,7 +103,8 @@ struct world {
     bool disk_is_read_only;    /* it failed to take some */
     const struct draft_sources *drafts; /* NULL: nothing is drafted */
     bool draft_trees;                   /* the devices verify trees, too */
-    enum draft_evict evict;             /* of what they keep, as the policy says */
+    struct draft_listener draft_listener;
+    enum draft_evict evict; /* of what they keep, as the policy says */
     struct world_cost cost;
     struct estimator estimate;
     uint64_t next_order, step;     /* step: scheduling points so far */

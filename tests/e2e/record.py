@@ -292,6 +292,88 @@ def known_costs(folder):
     assert abs(x["modelled_step_ms"] - x["mean_step_ms"]) <= 1e-3 * x["mean_step_ms"], x
 
 
+ALWAYS = """
+return {
+  api = 1,
+  doc = "draft tokens for everybody, of which some are taken back",
+  needs = { "running.group", "running.output" },
+  step = function(view, act)
+    local running = view.running
+    for _, group in ipairs(view.idle) do
+      local batch = act.batch(group)
+      batch:decodes()
+      for i = 1, running.n do
+        if running.group[i] == group.id and running.output[i] > 0 then
+          local n = act.draft(running.id[i], 12, i % 3 == 0 and "lookup" or nil)
+          if n and n > 3 and running.output[i] % 2 == 0 then act.draft(running.id[i], n - 2) end
+          local drafted, right = view.drafted(running.id[i], "suffix")
+          if drafted and drafted > 40 and right == 0 then act.evict_drafts("unused") end
+        end
+      end
+      batch:prefill(view.waiting, 256)
+      if batch.tokens > 0 then act.forward(group, batch) end
+    end
+  end,
+}
+"""
+
+
+def counted(path):
+    """Of each source: tokens that were right, times that one was wrong, guesses."""
+    right, wrong, guesses, names = {}, {}, {}, {}
+    for line in open(path):
+        f = line.split()
+        if line.startswith("{"):
+            names = {i: x["name"] for i, x in enumerate(json.loads(line)["drafts"])}
+        elif f[0] == "p":
+            assert len(f) == 8, line
+            guesses[names[int(f[2])]] = guesses.get(names[int(f[2])], 0) + (f[5] != "0")
+        elif f[0] == "s":
+            at = 12 + int(f[11])
+            at += 1 + 2 * int(f[at])
+            for k in range(int(f[at])):
+                source, n, good, ended = map(int, f[at + 2 + 5 * k : at + 6 + 5 * k])
+                name = names[source]
+                right[name] = right.get(name, 0) + good
+                wrong[name] = wrong.get(name, 0) + (not ended and good < n)
+    return right, wrong, guesses
+
+
+def draft_tokens(folder):
+    """What was guessed, and how much of it was right, is recorded, without any text: all decisions come out again.
+    Another policy, and another machine, have drafts that are right as often."""
+    path, policy = f"{folder}/drafts.rec", f"{folder}/always.lua"
+    open(policy, "w").write(ALWAYS)
+    recorded(path, 7, "--policy", policy)
+    right, wrong, guesses = counted(path)
+    assert right["suffix"] > 100 and wrong["suffix"] > 20 and "lookup" in guesses, (right, wrong, guesses)
+    text = open(path).read()
+    assert SECRET not in text and re.search(r"^q .*\+1~0x\d", text, re.M) and re.search(r"^q .* B.*~1x", text, re.M)
+    assert "\nDrafts   as recorded\n" in same_again(path, policy)
+    share = right["suffix"] / (right["suffix"] + wrong["suffix"])
+    for args in (["--what-if", "--policy", policy], ["--policy", policy, "--draft-acceptance", "0.9"]):
+        r = simulate("--trace", path, *args, "--json", f"{folder}/d.json")
+        assert r.returncode == 0, r.stderr
+        out = json.load(open(f"{folder}/d.json"))
+        run = out["runs"][0]
+        assert 0 < run["accepted_tokens"] < run["draft_tokens"] and not run["recording"]["compared"], run
+        assert (f"suffix right with a chance of {share:.3f}" in out["drafts"]) == ("--what-if" in args), out
+        assert ("0.9, as asked for" in out["drafts"]) == ("0.9" in args) == ("as recorded" not in out["drafts"]), out
+    again = simulate("--trace", path, "--policy", policy, "--draft-acceptance", "0.9")
+    assert again.stdout == r.stdout
+    r = simulate("--trace", path, "--policy", policy, "--draft-acceptance", "0.9", "--compare")
+    assert r.returncode == 1 and "nothing can be compared" in r.stderr, r.stderr
+    r = simulate("--trace", path, "--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--policy", policy)
+    assert r.returncode == 0 and f"suffix right with a chance of {share:.3f}" in r.stdout, (r.stdout, r.stderr)
+    assert re.search(r"of them right +[1-9]", r.stdout), r.stdout
+
+
+def drafts_of_arctic(folder):
+    path = f"{folder}/arctic.rec"
+    recorded(path, 8, "--policy", "arctic")
+    same_again(path, "arctic")
+
+
 def pooled(folder):
     """Of a few steps with pooled weights it says when layers were fetched and multiplied, and that can be drawn."""
     path = f"{folder}/pooled.rec"
@@ -330,7 +412,17 @@ def not_written_over(folder):
     assert r.returncode == 1 and "is there already" in r.stderr and open(path).read() == "mine\n", r.stderr
 
 
-CASES = [one_group_first_come, by_priority, four_ranks, switches_and_orders, known_costs, pooled, not_written_over]
+CASES = [
+    one_group_first_come,
+    by_priority,
+    four_ranks,
+    switches_and_orders,
+    known_costs,
+    draft_tokens,
+    drafts_of_arctic,
+    pooled,
+    not_written_over,
+]
 if "ASAN_OPTIONS" in os.environ:  # slow there: one server that switches, and the front's part
     CASES = [switches_and_orders, pooled, not_written_over]
 

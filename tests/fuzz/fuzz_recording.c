@@ -1,5 +1,5 @@
 /* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is
- * played, under the native policy: it may differ, or be refused, and never breaks the engine. */
+ * played, under the native policy, or one that drafts: it may differ, or be refused, and never breaks the engine. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static FILE *stream(const uint8_t *data, size_t size)
 static void check_line(const struct recorded *x, int64_t *last_ns)
 {
     struct buf words = {0};
-    if (x->kind != 'v') {
+    if (x->kind != 'v' && x->kind != 'p') {
         ASSERT(x->t_ns >= *last_ns);
         *last_ns = x->t_ns;
     }
@@ -32,6 +32,11 @@ static void check_line(const struct recorded *x, int64_t *last_ns)
                memchr(x->name, 0, sizeof x->name));
     if (x->kind == 's')
         ASSERT(x->layout.sp >= 1 && x->layout.tp >= 1 && x->rows >= 1 && x->ns >= 0);
+    if (x->kind == 'p')
+        ASSERT(x->n_guessed >= 0 && x->n_guessed <= x->asked && x->asked <= MOST_DRAFTS && x->source < MOST_SOURCES);
+    for (int i = 0; i < x->n_drafts; i++)
+        ASSERT(x->drafts[i].right >= 0 && x->drafts[i].right <= x->drafts[i].n && x->drafts[i].n <= MOST_DRAFTS &&
+               x->drafts[i].source < MOST_SOURCES);
     if (x->kind == 'f')
         ASSERT(x->rank >= 0 && x->rank < MAX_RANKS && x->rows >= 1 && x->ns >= 0 && x->layers &&
                x->layers[0].end <= x->ns + 1 && x->layers[0].fetch_begin <= x->layers[0].fetch_end);
@@ -66,8 +71,28 @@ static int find_policy(void *ctx, const char *name, const char *sha256, const ch
     return 0;
 }
 
+/* Where there are sources of draft tokens: four for everybody. */
+static enum verdict draft(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct draft_guess g;
+    (void)ctx, (void)e;
+    for (int i = 0; i < v->n_idle; i++) {
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        if (!b)
+            continue;
+        plan_decodes(b);
+        for (int k = 0; k < b->n_items; k++)
+            plan_draft(p, b->items[k].request->id, &(struct draft_wish){4, -1, false}, &g);
+        plan_prefill(b, NULL, 0, 512);
+        if (b->n_tokens)
+            plan_forward(b, (struct layout){b->group->n_ranks, 1, 1});
+    }
+    return VERDICT_OK;
+}
+
 static void play(struct recording *r)
 {
+    static const struct policy_ops drafting = {.step = draft};
     const struct recording_head *h = recording_head(r);
     struct err e = {0};
     struct model *model = NULL;
@@ -78,7 +103,10 @@ static void play(struct recording *r)
     if (model_open_described(&model, h->config, DT_BF16, &e))
         return;
     reenact_engine(&engine, &how, h, model);
-    policy_fcfs(&engine.policy);
+    if (h->n_sources)
+        engine.policy = (struct policy){.name = "draft", .ops = &drafting};
+    else
+        policy_fcfs(&engine.policy);
     struct replay_setup setup = {.engine = &engine, .vocab = 100};
     struct reenact_setup again = {.replay = &setup, .recording = r, .find_policy = find_policy};
     int rc = reenact_run(&exact, &what, &again, &e);

@@ -17,6 +17,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/thread.h"
+#include "engine/lab/drafts.h"
 #include "engine/lab/recording/record.h"
 #include "engine/lab/recording/recording_digest.h"
 #include "engine/lab/reenact.h"
@@ -32,6 +33,7 @@ struct subject {
     bool bad; /* the policy leaves closed groups and more behind, and is withdrawn; those that orders bring come back to
                  it */
     bool pooled; /* FFN weights, on a device that says what that costs */
+    bool drafts;
 };
 
 struct paths {
@@ -53,6 +55,24 @@ static void close_paths(struct paths *p)
     rmdir(p->folder);
 }
 
+/* Some calls are cut off when they have asked for draft tokens already. */
+static enum verdict step_or_tear(void *ctx, const struct view *v, struct plan *p, struct err *e)
+{
+    struct draft_guess g;
+    if (v->world->step % 256 != 99)
+        return chaos_step(ctx, v, p, e);
+    for (int i = 0; i < v->n_idle; i++) {
+        struct plan_batch *b = plan_batch(p, v->idle[i]);
+        plan_decodes(b);
+        for (int k = 0; k < b->n_items; k++)
+            plan_draft(p, b->items[k].request->id, &(struct draft_wish){3, -1, false}, &g);
+    }
+    err_set(e, E_POLICY, "too late");
+    return VERDICT_TIMEOUT;
+}
+
+static const struct policy_ops torn_now_and_then = {.step = step_or_tear};
+
 static struct policy chaos_for(struct chaos *c, const struct subject *s, uint64_t seed)
 {
     memset(c, 0, sizeof *c);
@@ -60,8 +80,12 @@ static struct policy chaos_for(struct chaos *c, const struct subject *s, uint64_
     c->every = 5;
     c->budget = 96;
     c->bad = s->bad;
+    c->drafts = s->drafts;
     chaos_partitions(c, s->ranks);
-    return chaos_policy(c);
+    struct policy p = chaos_policy(c);
+    if (s->drafts)
+        p.ops = &torn_now_and_then;
+    return p;
 }
 
 /* ---- the live run */
@@ -182,8 +206,44 @@ static void pool(struct engine_setup *setup, struct backend_ops *ops, struct ffn
     setup->ffn = setup->device.pool = f;
 }
 
+/* Two sources: one that is right at times, and one whose guesses depend on what no replay has. */
+struct live_drafts {
+    struct modelled_drafts modelled;
+    struct draft_sources sources;
+    struct rng rng;
+};
+
+static void guess_any(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
+{
+    struct live_drafts *d = ctx;
+    const struct draft_source *s = &d->modelled.sources.items[0];
+    s->guess(s->ctx, r, note, most, g);
+    g->n = (int)rng_below(&d->rng, (uint64_t)g->n + 1);
+    g->match = (int)rng_below(&d->rng, 50);
+    g->score = (float)rng_unit(&d->rng) * 5;
+    if (g->n && rng_below(&d->rng, 4) == 0)
+        g->tokens[g->n - 1]++;
+}
+
+static void forget(void *ctx, enum draft_evict rule)
+{
+    (void)ctx;
+    (void)rule;
+}
+
+static const struct draft_sources *draft_from(struct live_drafts *d, int vocab)
+{
+    modelled_drafts_open(&d->modelled, &(struct modelled_drafts_setup){.chance = 0.7, .seed = 3, .vocab = vocab});
+    rng_init(&d->rng, (uint64_t)clock_wall_seconds());
+    d->sources = d->modelled.sources;
+    d->sources.items[d->sources.n++] =
+        (struct draft_source){.name = "any", .guess = guess_any, .evict = forget, .ctx = d};
+    return &d->sources;
+}
+
 static void record(const struct subject *s, const char *path)
 {
+    struct live_drafts drafts;
     struct backend_ops ops;
     struct ffn_setup f;
     struct err e = {0};
@@ -215,6 +275,7 @@ static void record(const struct subject *s, const char *path)
                                  .threaded = true,
                                  .quiet = true,
                                  .policy = chaos_for(&chaos, s, s->seed),
+                                 .drafts = s->drafts ? draft_from(&drafts, c->vocab) : NULL,
                                  .witness = recorder_witness(rec)};
     setup.kv_bytes = 40 * (size_t)c->n_layers * backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     if (s->pooled)
@@ -231,6 +292,8 @@ static void record(const struct subject *s, const char *path)
     thread_join(thread);
     engine_destroy(engine);
     recorder_close(rec); /* what failed had its chance now */
+    if (s->drafts)
+        modelled_drafts_close(&drafts.modelled);
     model_close(model);
 }
 
@@ -290,17 +353,20 @@ static struct played play(const struct subject *s, const char *path, uint64_t se
 }
 
 static const struct subject subjects[] = {
-    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false, false},
-    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false, false},
-    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false, false},
-    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 10, true, true, false, true},
-    {"tests/data/sim_ranks.json", 8, 3, 30, 11, false, false, true, true},
+    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false, false, false},
+    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false, false, false},
+    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false, false, false},
+    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 10, true, true, false, true, false},
+    {"tests/data/sim_ranks.json", 8, 3, 30, 11, false, false, true, true, false},
+    {"tests/data/sim_model.json", 1, 0, 0, 12, true, false, false, false, true},
+    {"tests/data/sim_ranks.json", 4, 2, 40, 13, true, false, false, false, true},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 14, false, false, false, true, true},
 };
 
 static void decisions_come_out_the_same(void **state)
@@ -320,6 +386,11 @@ static void decisions_come_out_the_same(void **state)
         assert_true((d.fetches.n_steps > 0) == subjects[i].pooled);
         assert_true(out.complete && d.complete);
         assert_true(out.n_decisions > 50 && out.n_decisions == d.n_decisions);
+        for (int k = 0; k < 2; k++) {
+            const struct recording_drafts *x = &d.drafts[k];
+            assert_true((x->n_asked > 0) == subjects[i].drafts && (x->n_right > 20) == subjects[i].drafts);
+            assert_true((x->n_wrong > 20) == subjects[i].drafts && x->n_asked >= x->n_ideas);
+        }
         recording_digest_free(&d);
         close_paths(&p);
     }

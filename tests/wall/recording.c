@@ -58,7 +58,8 @@ static void heads_that_are_wrong(void **state)
     static const struct {
         const char *old, *new, *says;
     } cases[] = {
-        {"recording\":1", "recording\":2", "f:1: moonshift_recording: this program reads format 1, not 2"},
+        {"recording\":1", "recording\":2", "f:1: drafts must be a list of up to 4 sources"},
+        {"recording\":1", "recording\":3", "f:1: moonshift_recording: this program reads formats 1 to 2, not 3"},
         {"\"ranks\":2", "\"ranks\":65", "f:1: ranks must be a whole number from 1 to 64"},
         {"\"ranks\":2", "\"ranks\":3", "f:1: sets must be first each rank alone"},
         {"\"block_size\":16", "\"block_size\":24", "f:1: block_size must be a multiple of 16"},
@@ -367,6 +368,79 @@ static void timelines_come_back(void **state)
     buf_free(&plain);
 }
 
+/* The head as format 2 with these sources, and more lines. */
+static struct buf drafts_text(const char *sources, const char *lines)
+{
+    struct buf text = {0};
+    const char *after = strchr(HEAD, ':') + 2, *at = strstr(HEAD, "\"model\":{}");
+    buf_puts(&text, "{\"moonshift_recording\":2");
+    buf_put(&text, after, (size_t)(at - after));
+    buf_printf(&text, "\"drafts\":%s,%s%s\n", sources, at, lines);
+    return text;
+}
+
+static void drafts_come_back(void **state)
+{
+    (void)state;
+    static const char two[] = "[{\"name\":\"suffix\",\"by_name\":false,\"keeps\":true},"
+                              "{\"name\":\"lookup\",\"by_name\":true,\"keeps\":false}]",
+                      first[] = "a 1 0 0 4 4 0 - 0 0 0 n - 0\n";
+    static const struct {
+        const char *sources, *line, *says;
+    } cases[] = {
+        {"5", "t 1", "f:1: drafts must be a list of up to 4 sources"},
+        {"[1,2,3,4,5]", "t 1", "f:1: drafts must be a list of up to 4 sources"},
+        {"[{\"name\":5,\"by_name\":true,\"keeps\":true}]", "t 1", "f:1: name must be a short text"},
+        {"[{\"name\":\"x\",\"keeps\":true}]", "t 1", "f:1: by_name must be true or false"},
+        {"[]", "p 1 0 0 1 1 1 1", "f:3: the line must be of a server with sources of draft tokens"},
+        {"[]", "s 1 1 0 1 1 1 1 1 1 - 0 0 0", "f:3: the line must be at its end"},
+        {two, "p 0 0 0 1 1 1 1", "f:3: call must be"},
+        {two, "p 1 2 0 1 1 1 1", "f:3: source must be a whole number from 0 to 1"},
+        {two, "p 1 0 1 1 1 1 1", "f:3: order must be that of a request above"},
+        {two, "p 1 0 0 65 1 1 1", "f:3: asked must be a whole number from 1 to 64"},
+        {two, "p 1 0 0 5 6 1 1", "f:3: n must be a whole number from 0 to 5"},
+        {two, "p 1 0 0 5 5 -1 1", "f:3: match must be"},
+        {two, "p 1 0 0 5 5 1 nan", "f:3: score must be a number, not 'nan'"},
+        {two, "p 1 0 0 5 5 1 1e99", "f:3: score must be a number"},
+        {two, "p 1 0 0 5 5 1", "f:3: score must be a number"},
+        {two, "p 1 0 0 5 5 1 1 1", "f:3: the line must be at its end"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0", "f:3: n_verified must be"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 1 0 1 1 0", "f:3: order must be that of a request above"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 0 2 1 1 0", "f:3: source must be"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 0 0 65 1 0", "f:3: drafts must be a whole number from 1 to 64"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 0 0 3 4 0", "f:3: right must be a whole number from 0 to 3"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 1 0 0 3 3 2", "f:3: ended must be"},
+        {two, "s 1 1 0 1 1 1 1 1 1 - 0 0 2 0 0 3 3 0", "f:3: order must be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf lines = {0};
+        buf_printf(&lines, "%s%s", first, cases[i].line);
+        struct buf text = drafts_text(cases[i].sources, lines.data);
+        check_wrong(text.data, cases[i].says);
+        buf_free(&text);
+        buf_free(&lines);
+    }
+    struct buf lines = {0};
+    buf_printf(&lines, "%sp 7 1 0 5 3 9 1.25\ns 1 1 0 1 1 1 1 1 1 - 0 0 1 0 1 3 2 1", first);
+    struct buf text = drafts_text(two, lines.data);
+    struct err e = {0};
+    struct recorded x;
+    struct recording *r = first_of(&text, &x);
+    const struct recording_head *h = recording_head(r);
+    bool end;
+    assert_true(h->n_sources == 2 && !h->sources[0].by_name && h->sources[0].keeps);
+    assert_true(h->sources[1].by_name && !h->sources[1].keeps && !strcmp(h->sources[1].name, "lookup"));
+    assert_int_equal(recording_next(r, &x, &end, &e), 0);
+    assert_true(x.kind == 'p' && x.call == 7 && x.source == 1 && x.order == 0 && x.asked == 5);
+    assert_true(x.n_guessed == 3 && x.match == 9 && x.score == 1.25f);
+    assert_int_equal(recording_next(r, &x, &end, &e), 0);
+    assert_true(x.kind == 's' && x.n_drafts == 1 && x.drafts[0].order == 0 && x.drafts[0].source == 1);
+    assert_true(x.drafts[0].n == 3 && x.drafts[0].right == 2 && x.drafts[0].ended);
+    recording_close(r);
+    buf_free(&text);
+    buf_free(&lines);
+}
+
 static void plans_in_words(void **state)
 {
     (void)state;
@@ -377,6 +451,10 @@ static void plans_in_words(void **state)
                                   "request 2 gives way (park); bind ranks 0x3 (hard, migrate); "
                                   "wake after 5.000 ms; all groups take the FFN layers 0 to 31 as cas; "
                                   "group 7 takes the FFN layers 3 to 3 as was");
+    buf_clear(&out);
+    record_plan_words(&out, "D0 B1:1x1:9:2:2:7+1~0x6 E1");
+    assert_string_equal(out.data, "group 1 runs 9 tokens of 2 requests (2 decode) as sp 1 tp 1, prompts and draft "
+                                  "tokens 7+1~0x6; texts for draft tokens go by rule 1");
     buf_clear(&out);
     record_plan_words(&out, "D0");
     assert_string_equal(out.data, "nothing is run");
@@ -392,7 +470,7 @@ int main(void)
         cmocka_unit_test(fields_come_back),     cmocka_unit_test(keys_go_on),
         cmocka_unit_test(a_long_one_streams),   cmocka_unit_test(it_is_a_trace),
         cmocka_unit_test(plans_in_words),       cmocka_unit_test(pooled_weights_come_back),
-        cmocka_unit_test(timelines_come_back),
+        cmocka_unit_test(timelines_come_back),  cmocka_unit_test(drafts_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,9 +8,11 @@
  *   it is all that fits), 4 for a line of a batch
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
- * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [cas_layers
- *   wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the
- *   estimator had said; tp of a pipelined group with its stages, as 2x4; the last six where FFN weights are pooled
+ * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [n_verified
+ *   order source n right ended ...] [cas_layers wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it
+ * was posted, how long its ranks took, what the estimator had said; tp of a pipelined group with its stages, as 2x4;
+ * where there are sources of draft tokens, whose were verified: n of them, how many were right, and 1 where the request
+ * ended and nothing was said about the one behind them; the last six where FFN weights are pooled
  * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
  *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
@@ -29,6 +31,8 @@
  * - q time plan: a decision (record_plan.h)
  * - v call hook verdict: the policy's call of this number was slow, heavy, cut off or out of memory; stands before the
  *   line that it belongs to
+ * - p call source order asked n match score: in the policy's call of this number this source of draft tokens was asked
+ *   for so many and had n of them, on so much of the text and with this score (engine/world/draft.h); as v
  * - e time order ending n_output n_cached: a request has ended
  * - z time: the recording ended in good order
  *
@@ -72,8 +76,8 @@ struct recorder {
     int64_t base_ns, last_ns, handed_ns;
     uint64_t n_bytes, n_calls, secret[2];
     bool with_keys;
-    struct buf stops, keys; /* of the step that is being taken in */
-    int n_stops, n_keys;
+    struct buf stops, keys, verified; /* of the step that is being taken in */
+    int n_stops, n_keys, n_verified;
     const struct world *world;
 };
 
@@ -308,6 +312,15 @@ static void sampled(void *ctx, struct request *q, bool is_stop)
     }
 }
 
+static void verified(void *ctx, const struct request *q, const struct step_item *it, int right, bool has_ended)
+{
+    struct recorder *r = ctx;
+    const int64_t fields[] = {(int64_t)q->order, it->source, it->drafts.n, right, has_ended};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        put_i64(&r->verified, fields[i]);
+    r->n_verified++;
+}
+
 static void put_ffn(struct buf *out, const struct step *s)
 {
     struct ffn_cost c = step_ffn(s);
@@ -367,6 +380,10 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
         buf_put(out, r->stops.data, r->stops.len);
         put_i64(out, r->n_keys);
         buf_put(out, r->keys.data, r->keys.len);
+        if (r->world->drafts) {
+            put_i64(out, r->n_verified);
+            buf_put(out, r->verified.data, r->verified.len);
+        }
         if (r->world->ffn)
             put_ffn(out, s);
         end_line(r);
@@ -375,7 +392,8 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
     }
     buf_clear(&r->stops);
     buf_clear(&r->keys);
-    r->n_stops = r->n_keys = 0;
+    buf_clear(&r->verified);
+    r->n_stops = r->n_keys = r->n_verified = 0;
 }
 
 static void moved(void *ctx, int64_t now, const struct move *m)
@@ -468,6 +486,22 @@ static void judged(void *ctx, enum policy_hook h, enum verdict *v)
     end_line(r);
 }
 
+static void guessed(void *ctx, const struct request *q, int most, const struct draft_guess *g)
+{
+    struct recorder *r = ctx;
+    const int64_t fields[] = {(int64_t)r->n_calls + 1, g->source, (int64_t)q->order, most, g->n, g->match};
+    if (atomic_load(&r->failed))
+        return;
+    buf_putc(&r->text, 'p');
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        put_i64(&r->text, fields[i]);
+    if (g->score == 0)
+        buf_puts(&r->text, " 0");
+    else
+        buf_printf(&r->text, " %.9g", (double)g->score);
+    end_line(r);
+}
+
 /* ---- opening and closing */
 
 int recorder_open(struct recorder **out, const char *path, struct err *e)
@@ -486,6 +520,7 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
                                   .cancelled = cancelled,
                                   .ordered = ordered,
                                   .sampled = sampled,
+                                  .verified = verified,
                                   .stepped = stepped,
                                   .moved = moved,
                                   .replicated = replicated,
@@ -493,6 +528,7 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
                                   .ended = ended,
                                   .turned = turned,
                                   .rests = rests,
+                                  .guessed = guessed,
                                   .judged = judged};
     r->chunks = queue_create(sizeof(struct chunk), 0, false);
     int rc = getrandom(r->secret, sizeof r->secret, 0) == sizeof r->secret
@@ -522,7 +558,7 @@ void recorder_begin(struct recorder *r, const struct recorder_start *s, const st
     r->world = engine_world(engine);
     r->base_ns = r->last_ns = engine_started_ns(engine);
     r->with_keys = s->node->limits.prefix_caching;
-    record_head(&r->text, s, engine_policy(engine), r->base_ns);
+    record_head(&r->text, s, engine, r->base_ns);
     buf_put(&r->text, early.data, early.len);
     buf_free(&early);
     hand_over(r);
@@ -544,6 +580,7 @@ void recorder_close(struct recorder *r)
     buf_free(&r->text);
     buf_free(&r->stops);
     buf_free(&r->keys);
+    buf_free(&r->verified);
     mem_free(r);
 }
 

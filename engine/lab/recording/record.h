@@ -1,15 +1,16 @@
 /* `moonshift serve --record FILE`: everything that a replay needs to take the same decisions again, and the decisions
  * themselves, as lines of text. No text, no token ids: prompts and answers are lengths and keyed hashes of their
- * prefixes, whose key is drawn for each recording and never written. The engine's thread writes short lines into memory
- * (record.c says what they are) and a thread of its own writes them to the file; when the disk fails or does not
- * keep up, the recording ends with one warning and serving goes on. A recording that was cut off is good up to its last
- * whole line. Made before the engine and closed after it. Invariant: the engine never waits for the disk. */
+ * prefixes, whose key is drawn for each recording and never written; draft tokens are numbers of tokens. The engine's
+ * thread writes short lines into memory (record.c says what they are) and a thread of its own writes them to the file;
+ * when the disk fails or does not keep up, the recording ends with one warning and serving goes on. A recording that
+ * was cut off is good up to its last whole line. Made before the engine and closed after it. Invariant: the engine
+ * never waits for the disk. */
 #ifndef LAB_RECORDING_RECORD_H
 #define LAB_RECORDING_RECORD_H
 
 #include "engine/engine.h"
 
-enum { RECORD_FORMAT = 1, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15 };
+enum { RECORD_FORMAT = 2, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15 };
 
 struct recorder;
 

@@ -152,8 +152,22 @@ void record_params(struct buf *out, const struct policy *p)
     buf_free(&all);
 }
 
-void record_head(struct buf *out, const struct recorder_start *s, const struct policy *p, int64_t base_ns)
+/* The sources of draft tokens, in their places; none: nothing is drafted. */
+static void put_sources(struct buf *out, const struct draft_sources *s)
 {
+    buf_puts(out, "\"drafts\":[");
+    for (int i = 0; s && i < s->n; i++) {
+        buf_puts(out, i ? ",{" : "{");
+        put_text(out, "name", s->items[i].name);
+        buf_printf(out, "\"by_name\":%s,\"keeps\":%s}", s->items[i].by_name ? "true" : "false",
+                   s->items[i].evict ? "true" : "false");
+    }
+    buf_puts(out, "],");
+}
+
+void record_head(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns)
+{
+    const struct policy *p = engine_policy(engine);
     const struct node_facts *n = s->node;
     buf_printf(out, "{\"moonshift_recording\":%d,\"began\":%" PRId64 ",\"clock_ns\":%" PRId64 ",", RECORD_FORMAT,
                clock_wall_seconds(), base_ns);
@@ -173,6 +187,7 @@ void record_head(struct buf *out, const struct recorder_start *s, const struct p
     put_pool(out, n);
     put_cuts(out, n->residency);
     put_model(out, s->model);
+    put_sources(out, engine_world(engine)->drafts);
     buf_puts(out, "\"policy\":{");
     put_text(out, "name", p->name);
     put_text(out, "sha256", p->sha256);

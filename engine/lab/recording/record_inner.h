@@ -5,6 +5,6 @@
 #include "engine/lab/recording/record.h"
 
 /* The first line, its end included. */
-void record_head(struct buf *out, const struct recorder_start *s, const struct policy *p, int64_t base_ns);
+void record_head(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns);
 
 #endif

@@ -49,7 +49,7 @@ static void put_layout(struct buf *out, struct layout l)
     }
 }
 
-/* Prompts and starts by name; who merely decodes is in the digest. */
+/* Prompts, starts and draft tokens by name; who merely decodes is in the digest. */
 static uint64_t put_items(struct buf *out, const struct plan_batch *b, uint64_t h)
 {
     char before = ':';
@@ -57,7 +57,7 @@ static uint64_t put_items(struct buf *out, const struct plan_batch *b, uint64_t 
         const struct plan_item *it = &b->items[i];
         h = mixed(h, it->request->order * 0x9e3779b97f4a7c15u ^
                          ((uint64_t)it->n_tokens << 32 | (uint64_t)it->n_prefix << 1 | it->starts));
-        if (it->n_tokens == 1 && !it->starts)
+        if (it->n_tokens == 1 && !it->starts && !it->drafts.n)
             continue;
         buf_putc(out, before);
         buf_put_u64(out, it->request->order);
@@ -65,6 +65,8 @@ static uint64_t put_items(struct buf *out, const struct plan_batch *b, uint64_t 
         put_i64(out, it->n_tokens);
         if (it->starts)
             buf_putc(out, '*');
+        if (it->drafts.n)
+            buf_printf(out, "~%dx%d", it->source, it->drafts.n);
         before = ',';
     }
     return h;
@@ -133,8 +135,10 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
     case PLAN_HOLD:
         buf_printf(out, " H%" PRIu64 ":%" PRId64, order, v->until_ns ? v->until_ns - now_ns : 0);
         break;
-    case PLAN_EVICT: /* nothing is drafted or probed while a server records */
-    case PLAN_PROBE:
+    case PLAN_EVICT:
+        buf_printf(out, " E%d", (int)v->evict);
+        break;
+    case PLAN_PROBE: /* nothing is probed while a server records */
     case PLAN_CONCLUDE:
     case PLAN_LOG:
         break; /* words change nothing */
@@ -196,7 +200,7 @@ static void batch_words(struct buf *out, char **f, int n)
     buf_printf(out, "group %.20s runs %.20s tokens of %.20s requests (%.20s decode) as ", f[0], f[2], f[3], f[4]);
     layout_words(out, f[1]);
     if (n > 5)
-        buf_printf(out, ", prompts %.200s", f[5]);
+        buf_printf(out, ", prompts%s %.200s", strchr(f[5], '~') ? " and draft tokens" : "", f[5]);
 }
 
 static void ffn_words(struct buf *out, char **f, int n)
@@ -248,6 +252,9 @@ static void word_words(struct buf *out, char *word)
     case 'L':
         buf_printf(out, "the FFN layers %.20s to %d are to be %s", f[0], atoi(second) - 1,
                    *third == '1' ? "on every rank" : "pooled");
+        break;
+    case 'E':
+        buf_printf(out, "texts for draft tokens go by rule %.4s", f[0]);
         break;
     case 'W':
         buf_printf(out, "wake after %.3f ms", (double)strtoll(f[0], NULL, 10) * 1e-6);

@@ -3,8 +3,8 @@
  * parts, with a blank between them:
  *
  * - D<digest>: over all of the plan, so that no difference is lost (which requests decode is in the digest only)
- * - B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*],...]: a batch and the prompts in it; *: the
- *   request is started by this plan
+ * - B<group>:<sp>x<tp>:<tokens>:<requests>:<decodes>[:<request>+<tokens>[*][~<source>x<drafts>],...]: a batch, the
+ * prompts in it and who has draft tokens; *: the request is started by this plan
  * - P<request>:<how>: preempt
  * - R<request>:<code>:<retry>: refuse
  * - M<request>:<group>:<fate>: remap
@@ -12,6 +12,7 @@
  * - C<group>:<closed>: a group is closed or opened
  * - A<ranks>:<algorithm>: which algorithm a communicator uses
  * - F<group>:<from>:<to>:<local|was|cas>: the way that pooled FFN layers [from, to) take; group -1: of all groups
+ * - E<rule>: what of the texts kept for draft tokens goes first
  * - H<request>:<ns from now>: hold; 0: let go
  * - W<ns from now>: wake */
 #ifndef LAB_RECORDING_RECORD_PLAN_H

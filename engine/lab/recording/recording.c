@@ -19,9 +19,10 @@ struct recording {
     int64_t last_ns, n_admitted;
     bool complete;
     int64_t *stops, *key_orders;
+    struct recorded_drafts *drafts;
     struct ffn_layer_times layers[FFN_MAX_LAYERS]; /* of the line */
     uint64_t *keys;
-    size_t cap_stops, cap_key_orders, cap_keys;
+    size_t cap_stops, cap_key_orders, cap_keys, cap_drafts;
 };
 
 /* The fields of a line, left to right; after the first that is wrong all are as if they were missing. */
@@ -247,6 +248,48 @@ static void stages(struct fields *f, const char *text, int ranks, struct layout 
     l->pp = text[n] ? (int)parse_number(f, "pp", text + n + 1, 2, ranks) : 1;
 }
 
+/* A request of the recording. */
+static int64_t admitted(const struct recording *r, struct fields *f)
+{
+    int64_t v = order(f);
+    if (!f->rc && v >= r->n_admitted)
+        wrong(f, "order", "that of a request above", "a later one");
+    return v;
+}
+
+static void verified_drafts(struct recording *r, struct fields *f, struct recorded *out)
+{
+    out->n_drafts = (int)number(f, "n_verified", 0, MAX_REQUESTS);
+    for (int i = 0; i < out->n_drafts && !f->rc; i++) {
+        r->drafts = grown(r->drafts, (size_t)i, &r->cap_drafts, sizeof *r->drafts);
+        struct recorded_drafts *d = &r->drafts[i];
+        d->order = admitted(r, f);
+        d->source = (int)number(f, "source", 0, r->head.n_sources - 1);
+        d->n = (int)number(f, "drafts", 1, MOST_DRAFTS);
+        d->right = (int)number(f, "right", 0, d->n);
+        d->ended = number(f, "ended", 0, 1);
+    }
+}
+
+static void guess(const struct recording *r, struct fields *f, struct recorded *out)
+{
+    if (!r->head.n_sources)
+        wrong(f, "the line", "of a server with sources of draft tokens", "another");
+    out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
+    out->source = (int)number(f, "source", 0, r->head.n_sources - 1);
+    out->order = admitted(r, f);
+    out->asked = (int)number(f, "asked", 1, MOST_DRAFTS);
+    out->n_guessed = (int)number(f, "n", 0, out->asked);
+    out->match = (int)number(f, "match", 0, INT32_MAX);
+    const char *text = word(f);
+    char *end = NULL;
+    double score = (*text >= '0' && *text <= '9') || *text == '-' ? strtod(text, &end) : 0;
+    if (!end || *end || !isfinite(score) || fabs(score) > 1e9)
+        wrong(f, "score", "a number", text);
+    else
+        out->score = (float)score;
+}
+
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
@@ -264,12 +307,14 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
         r->stops = grown(r->stops, (size_t)i, &r->cap_stops, sizeof *r->stops);
         r->stops[i] = order(f);
     }
-    int n = (int)number(f, "n_keys", 0, MAX_REQUESTS);
+    int n = (int)number(f, "n_keys", 0, MAX_REQUESTS * (MOST_DRAFTS / KV_UNIT + 1));
     for (int i = 0; i < n && !f->rc; i++) {
         r->key_orders = grown(r->key_orders, (size_t)i, &r->cap_key_orders, sizeof *r->key_orders);
         r->key_orders[i] = order(f);
         some_keys(r, f, out, 1);
     }
+    if (r->head.n_sources)
+        verified_drafts(r, f, out);
     if (r->head.facts.ffn)
         step_of_pool(r, f, out);
 }
@@ -437,6 +482,9 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
     if (x.kind == 'v') {
         verdict(&f, &x);
         end_of_line(&f);
+    } else if (x.kind == 'p') {
+        guess(r, &f, &x);
+        end_of_line(&f);
     } else if (x.kind == '?') {
         wrong(&f, "the line", "of a kind that recordings have", kind);
     } else {
@@ -452,6 +500,7 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
     x.key_orders = r->key_orders;
     x.layers = r->layers;
     x.keys = r->keys;
+    x.drafts = r->drafts;
     *out = x;
     return 0;
 }
@@ -509,6 +558,7 @@ void recording_close(struct recording *r)
     mem_free(r->stops);
     mem_free(r->key_orders);
     mem_free(r->keys);
+    mem_free(r->drafts);
     mem_free(r);
 }
 

@@ -9,9 +9,16 @@
 
 #include "engine/engine.h"
 #include "engine/exec/comm.h"
+#include "engine/world/draft.h"
 #include "engine/world/ffn_timeline.h"
 
 enum { RECORDING_MAX_PARAMS = 1 << 16 };
+
+/* A source of draft tokens, as the engine had it in this place. */
+struct recorded_source {
+    char name[NAME_BYTES];
+    bool by_name, keeps;
+};
 
 /* The first line. */
 struct recording_head {
@@ -22,6 +29,8 @@ struct recording_head {
     struct ffn_setup ffn;             /* how FFN weights are pooled, where facts.ffn is this one */
     struct residency_facts residency; /* how the weights are cut, where facts.residency is this one */
     struct layout start;              /* the partition to begin with; 0: one group of all */
+    struct recorded_source sources[MOST_SOURCES];
+    int n_sources; /* 0: nothing was drafted */
     int block_size;
     int64_t clock_ns; /* the engine's clock at time 0 */
     int64_t began;    /* Unix seconds */
@@ -31,13 +40,20 @@ struct recording_head {
     char *config; /* the model as a Hugging Face config.json */
 };
 
+/* Draft tokens of a request that a step has verified. */
+struct recorded_drafts {
+    int64_t order;
+    int source, n, right; /* right <= n <= MOST_DRAFTS */
+    bool ended;           /* the request ended, and nothing was said about the one behind those that were right */
+};
+
 /* A line: which fields mean something depends on kind (record.c says what there is). Pointers are borrowed until the
  * next line is asked for. */
 struct recorded {
     char kind;
     uint64_t line;
     int64_t t_ns;
-    int64_t order; /* a c e; -1: it was turned away */
+    int64_t order; /* a c e p; -1: it was turned away */
     /* a */
     int64_t arrival_ns, leader; /* leader: -1: none */
     int n_prompt, max_tokens, priority;
@@ -61,7 +77,9 @@ struct recorded {
     /* s */
     const int64_t *stops; /* orders of the requests that ended with a stop id */
     int n_stops;
-    const int64_t *key_orders; /* s: whose unit keys[i] is */
+    const int64_t *key_orders;            /* s: whose unit keys[i] is */
+    const struct recorded_drafts *drafts; /* s, each request once */
+    int n_drafts;
     /* a s */
     const uint64_t *keys;
     int n_keys;
@@ -76,10 +94,14 @@ struct recorded {
     /* g j q */
     const char *text; /* params, or the plan as record_plan wrote it */
     char sha256[65];
-    /* v */
+    /* v p */
     uint64_t call;
+    /* v */
     enum policy_hook hook;
     enum verdict verdict;
+    /* p */
+    int source, asked, n_guessed, match; /* n_guessed <= asked <= MOST_DRAFTS */
+    float score;
 };
 
 struct recording;

@@ -19,6 +19,15 @@ static void note_arrival(struct recording_digest *d)
     d->outcomes[d->n_outcomes++] = (struct recording_outcome){.n_output = -1};
 }
 
+static void note_drafts(struct recording_digest *d, const struct recorded *x)
+{
+    for (int i = 0; i < x->n_drafts; i++) {
+        const struct recorded_drafts *v = &x->drafts[i];
+        d->drafts[v->source].n_right += (uint64_t)v->right;
+        d->drafts[v->source].n_wrong += !v->ended && v->right < v->n;
+    }
+}
+
 static void note_step(struct recording_digest *d, const struct recorded *x)
 {
     if (x->failed_rank >= 0 || x->ns < 1) {
@@ -51,7 +60,12 @@ static void note(struct recording_digest *d, const struct recorded *x)
             o->n_output = x->n_output;
         }
         break;
+    case 'p':
+        d->drafts[x->source].n_asked++;
+        d->drafts[x->source].n_ideas += x->n_guessed > 0;
+        break;
     case 's':
+        note_drafts(d, x);
         note_step(d, x);
         break;
     case 'm':

@@ -14,6 +14,12 @@ struct recording_outcome {
     int64_t left_ns; /* its client left then; 0: it did not */
 };
 
+/* What became of what a source of draft tokens said. */
+struct recording_drafts {
+    uint64_t n_asked, n_ideas; /* times; of them, those with at least one token */
+    uint64_t n_right, n_wrong; /* draft tokens that were right; times that one was wrong */
+};
+
 struct recording_digest {
     struct recording_outcome *outcomes; /* by order */
     size_t n_outcomes, cap_outcomes;
@@ -26,6 +32,7 @@ struct recording_digest {
     double error;               /* mean |model - measured| / measured over the steps */
     double live_error;          /* the same of what the server's own estimator had said before each of them */
     double move_bytes, move_ns; /* of all copies of KV */
+    struct recording_drafts drafts[MOST_SOURCES]; /* by place */
     uint64_t n_decisions;
     bool complete;
 };

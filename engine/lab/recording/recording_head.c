@@ -286,6 +286,29 @@ static void read_node(struct reader *r, const struct json *root, struct recordin
     f->shape = &h->shape;
 }
 
+static bool flag(struct reader *r, const struct json *o, const char *field)
+{
+    const struct json *j = json_find(o, field);
+    if (json_type(j) != JSON_BOOL)
+        wrong(r, field, "true or false", j);
+    return json_true(j);
+}
+
+static void read_sources(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    const struct json *list = json_find(root, "drafts");
+    if (json_type(list) != JSON_ARRAY || json_count(list) > MOST_SOURCES) {
+        wrong(r, "drafts", "a list of up to 4 sources of draft tokens", list);
+        return;
+    }
+    for (const struct json *j = json_first(list); j && !r->rc; j = json_next(j)) {
+        struct recorded_source *s = &h->sources[h->n_sources++];
+        text_member(r, j, "name", s->name, sizeof s->name);
+        s->by_name = flag(r, j, "by_name");
+        s->keeps = flag(r, j, "keeps");
+    }
+}
+
 static void read_policy(struct reader *r, const struct json *root, struct recording_head *h)
 {
     const struct json *p = json_find(root, "policy");
@@ -303,14 +326,17 @@ int recording_read_head(struct recording_head *h, const struct lines *l, struct 
         return err_set(e, E_INPUT, "%s:%llu: %.200s", l->name, (unsigned long long)l->number, why.text);
     struct reader r = {.lines = l, .e = e};
     int64_t format = 0;
-    if (!json_i64(json_find(root, "moonshift_recording"), &format) || format != RECORDING_FORMAT) {
-        r.rc = err_set(e, E_INPUT, "%s:%llu: moonshift_recording: this program reads format %d, not %lld", l->name,
-                       (unsigned long long)l->number, RECORDING_FORMAT, (long long)format);
+    if (!json_i64(json_find(root, "moonshift_recording"), &format) || format < OLDEST_FORMAT ||
+        format > RECORDING_FORMAT) {
+        r.rc = err_set(e, E_INPUT, "%s:%llu: moonshift_recording: this program reads formats %d to %d, not %lld",
+                       l->name, (unsigned long long)l->number, OLDEST_FORMAT, RECORDING_FORMAT, (long long)format);
     } else {
         h->clock_ns = member(&r, root, "clock_ns", 1, INT64_C(1) << 61);
         h->began = member(&r, root, "began", 0, INT64_C(1) << 40);
         read_node(&r, root, h);
         read_policy(&r, root, h);
+        if (format > OLDEST_FORMAT) /* nothing was drafted while a server recorded */
+            read_sources(&r, root, h);
         h->config = object_member(&r, root, "model");
     }
     json_free(root);

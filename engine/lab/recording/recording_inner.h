@@ -5,7 +5,7 @@
 #include "engine/lab/trace/lines.h"
 #include "engine/lab/recording/recording.h"
 
-enum { RECORDING_FORMAT = 1 };
+enum { OLDEST_FORMAT = 1, RECORDING_FORMAT = 2 };
 
 /* From the line that was read; h is freed with recording_free_head, on failure too. */
 int recording_read_head(struct recording_head *h, const struct lines *l, struct err *e);

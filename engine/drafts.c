@@ -1,0 +1,11 @@
+/* The sources of draft tokens that the engine's world has, and the witness that hears what they say. */
+#include "engine/engine_state.h"
+
+void engine_open_drafts(struct engine *engine)
+{
+    const struct engine_setup *s = &engine->setup;
+    engine->world.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
+    engine->world.draft_trees = !s->witness && (s->ops->kv_pack || !s->ops->computes); /* recordings know chains */
+    if (s->witness)
+        engine->world.draft_listener = (struct draft_listener){s->witness->guessed, s->witness->ctx};
+}
