@@ -20,7 +20,7 @@ struct heads_ask {
     struct drafts drafts; /* borrowed */
     struct draft_made made;
     /* its member's: */
-    int at;             /* the draft token of the last row that is known to count; -1: the newest token, to begin with */
+    int at;             /* the draft token of the last row known to count; -1, to begin with: the newest token */
     bool ready, passed; /* the last row that counts is known; the guess is made */
 };
 
