@@ -33,8 +33,8 @@ local function price_of(view, group, batch, p)
   return (1 + p.margin) * math.max(more - now, 0) / p.most * batch.n_decodes / now
 end
 
--- Guesses, and takes back what does not pay. Whose record is such that no guess would pay is hardly asked: looking costs
--- time, too. Two calls in a row, as heads guess for the next step.
+-- Guesses, and takes back what does not pay. Whose record is such that no guess would pay is looked at now and then
+-- only, as looking costs time, too: twice in a row, as heads guess for the next step.
 local function draft_for(running, i, most, price, act, p)
   local hopeless = trust(math.huge, running.accepted[i], running.rejected[i]) <= price
   if hopeless and running.output[i] % p.probe > 1 then return end
