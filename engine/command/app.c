@@ -243,7 +243,9 @@ static int open_drafts(struct app *a, struct err *e)
         suffix.vocabulary = vocabulary_of(a->tokenizer);
     }
     if (o->draft_bytes) {
-        TRY(suffix_open(&a->suffix, &suffix, e));
+        int rc = suffix_open(&a->suffix, &suffix, e);
+        if (rc)
+            return err_prefix(e, rc, "%s", suffix.file ? "--draft-file" : "--draft-memory");
         suffix_source(a->suffix, &a->drafts.items[a->drafts.n++]);
     }
     if (o->draft_model) {
