@@ -2,7 +2,8 @@
 (fcfs). Two servers with the demo model, asked in turn, in rounds that change who goes first; the number that counts
 is the median of the ratios of single rounds. Code: files of this repository that the prompt asks to repeat; prose:
 three beginnings. One stream, and many. Texts must be the same. What a request says is greedy, and a small model
-repeats itself more than a large one: a bound from above for prose."""
+repeats itself more than a large one: a bound from above for prose. "again": each round asks what the rounds before have
+asked, as agents do; "new": no round does, so there is only the request's own text to guess from."""
 
 import json
 import statistics
@@ -63,17 +64,21 @@ def run(s, texts, n, streams):
     return len(said) * n / (time.perf_counter() - t0), said
 
 
-def compare(plain, drafting, name, streams, n):
+def compare(plain, drafting, name, streams, n, new):
     ratios, rates = [], []
     for i in range(ROUNDS):
         results = {}
+        texts = [f"{streams}.{i}: {t}" for t in TEXTS[name]] if new else TEXTS[name]
         for s in (plain, drafting) if i % 2 else (drafting, plain):
-            results[s] = run(s, TEXTS[name], n, streams)
+            results[s] = run(s, texts, n, streams)
         assert results[plain][1] == results[drafting][1], "the texts differ"
         ratios.append(results[drafting][0] / results[plain][0])
         rates.append((results[plain][0], results[drafting][0]))
     was, now = (statistics.median(x) for x in zip(*rates))
-    print(f"{name:6} {streams:3} streams: {was:7.1f} tokens/s, with drafts {now:7.1f}", end="")
+    print(
+        f"{name:6} {'new' if new else 'again':5} {streams:3} streams: {was:7.1f} tokens/s, with drafts {now:7.1f}",
+        end="",
+    )
     print(f" ({statistics.median(ratios):.2f}; {min(ratios):.2f} to {max(ratios):.2f})", flush=True)
 
 
@@ -83,7 +88,8 @@ def main():
             run(s, TEXTS["prose"], 16, 1)
         for streams, n in ((1, 200), (8, 100), (64, 60)):
             for name in TEXTS:
-                compare(plain, drafting, name, streams, n)
+                for new in (True, False):
+                    compare(plain, drafting, name, streams, n, new)
         text = drafting.ask("GET", "/metrics")[1].decode()
         for line in text.splitlines():
             if line.startswith("vllm:spec_decode"):
